@@ -59,7 +59,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Parses the command line; exits with an error if a named measure is unknown."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measures Queuey's speed.")
     parser.add_argument(
         "names", nargs="*", metavar="name", help=f"one of {', '.join(REGISTRY)}; default: those of docs/performance.md"
@@ -78,7 +77,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def collect_facts() -> dict[str, Any]:
-    """Returns the facts of this run: the commit, the date, the machine and the versions."""
     model = next(
         (line.partition(":")[2].strip() for line in open_lines("/proc/cpuinfo") if line.startswith("model name")), "?"
     )
@@ -100,7 +98,6 @@ def open_lines(path: str) -> list[str]:
 
 
 def make_summary(reports: list[Report], broken: dict[str, str]) -> str:
-    """Returns one table of all verdicts, then the skipped and the void measures."""
     lines = [[report.name, *verdict_cells(verdict)] for report in reports for verdict in report.verdicts]
     parts = ["## All figures"]
     if lines:

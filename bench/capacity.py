@@ -153,7 +153,6 @@ def compute_need(load: Load, cost: Costs, cluster: Cluster) -> Need:
 
 
 def make_tables(cost: Costs, facts: Mapping[str, str]) -> str:
-    """Returns the tables and texts for :data:`MESSAGES_A_DAY`, with the defaults of :class:`Load` and the cluster."""
     load, cluster = Load(0), Cluster()
     needs = {count: compute_need(Load(count), cost, cluster) for count in MESSAGES_A_DAY}
     rows = [
@@ -217,7 +216,6 @@ def format_bytes(count: float) -> str:
 
 
 def page(text: str, tables: str) -> str:
-    """Replaces the text between the two comments."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.partition(END)[2]}"
 

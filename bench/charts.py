@@ -87,7 +87,6 @@ def read_job_bars(page: str, step: str) -> list[Bar]:
 
 
 def draw_bar_chart(title: str, groups: Mapping[str, Sequence[Bar]]) -> str:
-    """Draws horizontal bars in groups; each group has its own scale."""
     parts, y = [], TOP - ROW
     for heading, bars in groups.items():
         highest = max(bar.value for bar in bars)
@@ -178,13 +177,11 @@ CHARTS: dict[str, Callable[[str, str], str]] = {
 
 
 def write_charts(docs: Path = DOCS) -> None:
-    """Writes all charts into the directory."""
     for name, chart in draw_all(docs).items():
         (docs / name).write_text(chart, "utf-8")
 
 
 def draw_all(docs: Path = DOCS) -> dict[str, str]:
-    """Returns the text of each chart by file name."""
     page, systems = ((docs / name).read_text("utf-8") for name in (PAGE, "measurements/sqlite-systems.md"))
     return {name: chart(page, systems) for name, chart in CHARTS.items()}
 

@@ -103,8 +103,6 @@ REGISTRY: dict[str, Measure] = {}
 def measure(
     name: str, title: str, *, peers: bool = False
 ) -> Callable[[Callable[[Bench], Report]], Callable[[Bench], Report]]:
-    """Registers a measure under ``name``. The registry keeps the order of definition."""
-
     def register(run: Callable[[Bench], Report]) -> Callable[[Bench], Report]:
         REGISTRY[name] = Measure(name, title, run, peers)
         return run
@@ -166,7 +164,6 @@ def disk_directory() -> Path:
 
 
 def file_system_type(path: Path) -> str:
-    """Returns the type of the file system whose mount point is the innermost one around ``path``."""
     mount, kind = "", ""
     for line in Path("/proc/mounts").read_text("utf-8").splitlines():
         _, mount_point, mount_type = line.split(" ")[:3]

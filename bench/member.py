@@ -86,7 +86,6 @@ class Polling:
         self._task = asyncio.create_task(self._poll())
 
     async def close(self) -> None:
-        """Closes the consumer and the coordinator, and waits until polling has ended."""
         await self._consumer.close()
         if self._task is not None:
             await self._task
@@ -115,7 +114,6 @@ class Polling:
         self._waits.pop(partition, None)
 
     async def _poll(self) -> None:
-        """Polls at a steady rate, each time for a share of the partitions, until the consumer closes."""
         due = time.monotonic()
         while not self._consumer.closing:
             due = max(due + INTERVAL / POLLS_PER_INTERVAL, time.monotonic())

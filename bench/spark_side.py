@@ -101,7 +101,6 @@ class Side:
         return Run(time.perf_counter() - began, self._cpu_seconds() - cpu, rows, self._behind() - behind)
 
     def stop(self) -> None:
-        """Stops the session's process, and closes its pipes."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         self._process.stop()

@@ -29,7 +29,6 @@ for await (const message of queuey.stream("inbox")) show(message.body);
 
 
 def make_version() -> str:
-    """Returns the version of the service, in npm's form."""
     match = re.fullmatch(r"(\d+(?:\.\d+)*)(.*)", __version__)
     assert match is not None  # noqa: S101 - it is there
     numbers, rest = match.groups()
@@ -38,7 +37,6 @@ def make_version() -> str:
 
 
 def pack(directory: Path) -> Path:
-    """Writes the package into a directory, which is created if it does not exist; returns its path."""
     about = {
         "name": NAME,
         "version": make_version(),

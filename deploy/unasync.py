@@ -70,7 +70,6 @@ MAIN = re.compile(
 
 
 def make_sync_text(source: str) -> str:
-    """Returns the sync code of async code, before it is formatted."""
     text = ASYNC_ONLY.sub("", source)
     text = MAIN.sub(unwrap_main, text)
     text = re.sub(r"^ *(>>> )?import asyncio\n\n?", "", text, flags=re.MULTILINE)
@@ -91,7 +90,6 @@ def unwrap_main(match: re.Match[str]) -> str:
 
 
 def make_results() -> dict[Path, str]:
-    """Returns the text of each sync module by its path, formatted by Ruff."""
     config = ["--config", str(ROOT / "pyproject.toml"), "--config", 'lint.isort.known-first-party=["queuey"]']
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

@@ -45,7 +45,6 @@ class Move(msgspec.Struct, frozen=True):
 
     @property
     def goes_back(self) -> bool:
-        """Whether processed messages would be handled again."""
         if self.before is None:
             return False
         return self.after is None or order_of(self.after) < order_of(self.before)
@@ -85,7 +84,6 @@ async def make_moves(coordinator: AnyCoordinator, planned: Iterable[Move]) -> li
 
 
 async def warn_of_other_stores(coordinator: AnyCoordinator, service: str) -> None:
-    """Logs a warning if the group recorded offsets for other stores only."""
     services = await coordinator.services()
     if services and service not in services:
         log.warning(

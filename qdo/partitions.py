@@ -137,7 +137,6 @@ class Subscription(msgspec.Struct, frozen=True):
 
 
 def subscribe(names: Iterable[str], patterns: Iterable[str], service: str = "", application: str = "") -> Subscription:
-    """Makes a subscription; raises InvalidArgument for a name that a queue cannot have, or an empty pattern."""
     if isinstance(names, str) or isinstance(patterns, str):
         raise InvalidArgument("queues and patterns are lists of strings, not a string")
     subscription = Subscription(frozenset(names), tuple(dict.fromkeys(patterns)), service, application)

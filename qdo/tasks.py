@@ -17,7 +17,6 @@ CANCEL_GRACE = 1.0
 
 
 def start(work: Coroutine[Any, Any, T], running: set[asyncio.Task[T]]) -> asyncio.Task[T]:
-    """Starts a task and keeps it in ``running`` until it ends."""
     task = asyncio.get_running_loop().create_task(work)
     running.add(task)
     task.add_done_callback(running.discard)
@@ -32,7 +31,6 @@ async def cancel(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def wait_for_event(event: asyncio.Event, within: float) -> bool:
-    """Waits for an event. Returns False if it is not set within ``within`` seconds."""
     try:
         async with asyncio.timeout(within):
             return await event.wait()
@@ -114,7 +112,6 @@ class LoopThread:
         self._thread.join()
 
     def _run(self) -> None:
-        """Runs the loop until it is stopped, then ends its tasks and closes it."""
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()

@@ -56,7 +56,6 @@ _SUFFIX = {(True, True): "", (True, False): "=read", (False, True): "=delete"}
 
 
 def is_access_key(text: str) -> bool:
-    """Returns whether a text is the id of an SQS access key. The note of such a key begins with this id."""
     return _ACCESS_KEY.fullmatch(text) is not None
 
 
@@ -78,7 +77,6 @@ def name_within(application: str, name: str) -> str:
 
 
 def application_of(name: str) -> str:
-    """Returns the application of a name from :func:`name_within`."""
     return name.partition(" ")[0]
 
 
@@ -283,7 +281,6 @@ def is_allowed(queue: Queue, caller: Caller, action: Action) -> bool:
 
 
 def _has_right(principal: Principal, action: Action) -> bool:
-    """Returns whether a principal's rights suffice: ``work`` needs both, ``delete`` that one, all others ``read``."""
     if action == "work":
         return principal.read and principal.delete
     return principal.delete if action == "delete" else principal.read

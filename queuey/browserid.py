@@ -60,7 +60,6 @@ def read_key(key: object) -> PublicKey:
 
 
 def _read_number(key: Mapping[str, Any], name: str, base: int) -> int:
-    """Reads a number of a key. Raises ``ValueError`` if it is malformed or has more than ``MAX_BITS`` bits."""
     text = key.get(name)
     digits = _DIGITS[base]
     if not isinstance(text, str) or digits.fullmatch(text) is None or int(text, base).bit_length() > MAX_BITS:
@@ -190,7 +189,6 @@ class BrowserId:
         return matching
 
     def _verify(self, credential: str, audience: str, now: float) -> None:
-        """Verifies signatures and times. Every error but ``IssuerUnavailable`` becomes ``InvalidAssertion``."""
         try:
             self._verifier.verify(credential, audience, now=int(now * 1000))
         except IssuerUnavailable:
@@ -210,7 +208,6 @@ def _read_payload(token: str) -> dict[str, Any]:
 
 
 def _read_user(mail: object) -> str:
-    """Returns the user name ``bid:`` and the address; raises ``ValueError`` if it is not just a mail address."""
     name = f"bid:{mail}"
     if not isinstance(mail, str) or parse_principal(name).name != name:
         raise ValueError("It is not just a mail address.")

@@ -161,7 +161,6 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"a limit is at least 1, not {self.limit}")
 
     def matches_reason(self, letter: DeadLetter) -> bool:
-        """Returns whether time, queue and error fit; the error also by its class name without the module."""
         at, error = letter.cause.at, letter.cause.error
         if (self.since is not None and at < self.since) or (self.until is not None and at > self.until):
             return False
@@ -259,7 +258,6 @@ def queue_for(queue: str, dead_queue: str | None = None) -> str:
 
 
 def queues_for(queue: str, dead_letter: str = "") -> set[str]:
-    """Returns the queues that may have a queue's dead letters, given its option ``dead_letter``."""
     return {queue_for(queue), queue_for(queue, dead_letter)}
 
 
@@ -388,7 +386,6 @@ def dead_letter_from(
 
 
 def stored_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
-    """Returns the dead letter in a message of the queue ``lies_in``, or None if the message is not one."""
     meta = message.meta or Meta()
     headers, lies, kind = dict(meta.headers), (lies_in, message.partition, message.id), meta.content_type
     return dead_letter_from(headers, message.body, lies=lies, content_type=kind, json=meta.json, key=meta.key)
@@ -431,7 +428,6 @@ _SHAPES = [
 
 
 def shape_of(text: str) -> str:
-    """Returns an error message with ids, quoted strings and numbers replaced, so that similar errors can be grouped."""
     for pattern, replacement in _SHAPES:
         text = pattern.sub(replacement, text)
     return text.strip()

@@ -42,7 +42,6 @@ def now_ticks() -> int:
 
 
 def seconds_to_ticks(seconds: float) -> int:
-    """Converts seconds since 1970 to ticks, with the precision of a float."""
     return int(seconds * TICKS_PER_SECOND) + EPOCH_TICKS
 
 

@@ -120,7 +120,6 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def options() -> dict[str, msgspec.Meta]:
-    """Returns the description of each option of a queue, in the order of tables and forms."""
     hints = get_type_hints(QueueOptions, include_extras=True)
     return {name: get_args(get_args(hint)[0])[1] for name, hint in hints.items()}
 
@@ -183,7 +182,6 @@ class Queue(ChosenOptions, frozen=True, kw_only=True):
         return self.kind == "ordered" or self.max_claimed_per_key > 0
 
     def share_of(self, partition: int) -> int:
-        """Returns the part of ``max_claimed`` for a partition; the first partitions get one more if needed."""
         share, rest = divmod(self.max_claimed, self.partitions)
         return share + (partition <= rest)
 
@@ -334,7 +332,6 @@ class Message(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def timestamp(self) -> str:
-        """Seconds since 1970 with seven decimals."""
         return ids.timestamp_text(self.ticks)
 
 
@@ -405,7 +402,6 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     kept: bool = False
 
     def put_off(self, horizon: int) -> Page:
-        """Returns an empty page for a slice that is not read now. Its next slice begins where this one does."""
         return Page([], horizon, ids.preceding(self.upper) if self.descending else self.lower, more=True)
 
 

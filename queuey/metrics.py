@@ -94,7 +94,6 @@ class Metrics:
         """Called with a queue and the numbers of messages received and delivered."""
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
-        """Adds an answered request to the total time and the latency bucket of its route and status."""
         with self._lock:
             cells = self._requests.get((route, status))
             if cells is None:
@@ -103,21 +102,18 @@ class Metrics:
             cells[bisect_left(BUCKETS, seconds) + 1] += 1
 
     def count_received(self, count: int, queue: Queue | None = None) -> None:
-        """Counts messages stored for producers, and calls ``on_messages`` if their queue is known."""
         with self._lock:
             self._received += count
         if self.on_messages is not None and queue is not None:
             self.on_messages(queue, count, 0)
 
     def count_delivered(self, count: int, queue: Queue | None = None) -> None:
-        """Counts messages given to readers, and calls ``on_messages`` if their queue is known."""
         with self._lock:
             self._delivered += count
         if count and self.on_messages is not None and queue is not None:
             self.on_messages(queue, 0, count)
 
     def copy_totals(self) -> tuple[dict[Request, list[float]], int, int]:
-        """Returns copies of the cells of each route and status, and the numbers of received and delivered messages."""
         with self._lock:
             requests = {request: cells.copy() for request, cells in self._requests.items()}
             return requests, self._received, self._delivered

@@ -73,7 +73,6 @@ def format_instant(timestamp: float) -> str:
 
 
 def clock_warning(ahead: float) -> str | None:
-    """Returns a warning if new ids are more than a minute ahead of the clock, else None. ``ahead`` is in seconds."""
     if ahead <= _MAX_AHEAD:
         return None
     return (
@@ -88,7 +87,6 @@ def _is_cursor(text: str) -> bool:
 
 
 def _text(microseconds: int) -> str:
-    """Formats microseconds as seconds since 1970; raises ``ValueError`` before that."""
     if microseconds < 0:
         raise ValueError(f"{microseconds / 1_000_000:.6f} is before 1970, where no messages exist. Use 0 or later.")
     return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}"

@@ -24,7 +24,6 @@ Column = str | Computed
 
 
 def titled(title: str = "", unit: Unit | None = None) -> msgspec.Meta:
-    """Describes a field for people. By default the title is made from the field's name."""
     return msgspec.Meta(extra={"title": title, "unit": unit})
 
 
@@ -45,7 +44,6 @@ def age(seconds: float, _: object) -> str:
 
 
 def age_of_lag(seconds: float, owner: Any) -> str:  # noqa: ANN401 - any struct with a lag
-    """Formats the age of the oldest message of a lag; blank without a lag."""
     return time_parsing.format_duration(seconds) if owner.lag else ""
 
 
@@ -91,7 +89,6 @@ def make_inner_columns(name: str, kind: type, *chosen: str) -> list[Computed]:
 
 @cache
 def _fields(kind: type) -> dict[str, Computed]:
-    """Returns the title and the function of each field of a struct, by name."""
     hints = get_type_hints(kind, include_extras=True)
     return {
         field.name: _describe(field.name, field.encode_name, hints[field.name])
@@ -100,7 +97,6 @@ def _fields(kind: type) -> dict[str, Computed]:
 
 
 def _describe(name: str, encoded: str, hint: object) -> Computed:
-    """Returns the title of a field and a function that reads its value from an object, with its unit."""
     title, unit = encoded.replace("_", " "), None
     for meta in _find_metas(hint):
         extra = meta.extra or {}

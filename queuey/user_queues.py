@@ -112,7 +112,6 @@ def may_overlap(one: str, other: str) -> bool:
 
 
 def _escape(user: str) -> str:
-    """Escapes all characters that names may not have, and whatever would look like the suffix of dead letters."""
     try:
         text = "".join(c if c in _PLAIN else "".join(f"~{byte:02x}" for byte in c.encode()) for c in user)
     except UnicodeEncodeError as error:

@@ -52,7 +52,6 @@ def neighbourhoods() -> st.SearchStrategy[tuple[Position, Position]]:
 
 
 def time_uuids() -> st.SearchStrategy[uuid.UUID]:
-    """Version 1 UUIDs of the RFC's variant with any time, clock sequence and node."""
     fields = st.tuples(
         st.integers(0, (1 << 32) - 1),
         st.integers(0, (1 << 16) - 1),

@@ -59,7 +59,6 @@ def _package(module: str) -> str:
 
 
 def _replaces(function: ast.expr) -> bool:
-    """Returns whether a call of this function replaces what its first argument names."""
     name = _last_name(function)
     if isinstance(function, ast.Attribute) and function.attr in PATCHERS:
         return _last_name(function.value) == "patch"

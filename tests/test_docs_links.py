@@ -85,7 +85,6 @@ def blocks(page: str, language: str) -> list[str]:
 
 @cache
 def anchors(page: str) -> frozenset[str]:
-    """Returns the link targets of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
     return frozenset(plain)
@@ -107,7 +106,6 @@ def with_parts(command: Any) -> list[Any]:  # noqa: ANN401 - a command of typer'
 
 @cache
 def options() -> frozenset[str]:
-    """Returns every option of our commands, and those of the fault runs."""
     commands: list[Any] = [program.load(name) for program in PROGRAMS.values() for name in program.commands]
     everything = (options_of(below) for command in commands for below in with_parts(command))
     others = {"--install-completion", "--version", *fault_runs.make_parser()._option_string_actions}
@@ -116,7 +114,6 @@ def options() -> frozenset[str]:
 
 @cache
 def words() -> frozenset[str]:
-    """Returns every word of the sources, including benchmarks, tables and samples."""
     sources = (
         *(path for room in ("queuey", "qdo", "bench", "deploy") for path in (ROOT / room).rglob("*.py")),
         *(ROOT / "deploy").rglob("*.yaml"),

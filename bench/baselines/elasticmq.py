@@ -92,7 +92,6 @@ def json_batch(group: Sequence[str]) -> str:
 
 
 def make_receive_dialect() -> Dialect:
-    """Returns the dialect that receives and deletes batches in the JSON protocol, the faster one."""
     length = "Content-Length: "
     settle = json_request("DeleteMessageBatch", {})
     return {
@@ -113,6 +112,5 @@ def fill(server: Process, messages: Sequence[str]) -> None:
 
 
 def purge(server: Process) -> None:
-    """Empties the queue, so that messages of one run do not slow down the next."""
     job = Job([query_request("PurgeQueue", {})], 200)
     traffic.run(server, job, seconds=10, connections=1, warm=0, count=1)

@@ -31,7 +31,6 @@ def post(request: Request) -> dict[str, Any]:
 
 
 def make_app() -> Callable[..., Iterable[bytes]]:
-    """Creates the application, with one session for all threads of the process."""
     session = cassandra_table.connect(cassandra_table.Address.from_environment())
     config = Configurator()
     config.registry.cassandra = session

@@ -14,7 +14,6 @@ MAX_SECONDS = 120.0
 
 
 def count_all(directory: Path) -> dict[str, Counter[str]]:
-    """Returns the calls of each operation by file. The directory is for temporary data."""
     key = over_http.prepare_store(directory)
     with over_http.serve_profiled(directory) as served:
         counted = over_http.count_requests(served)

@@ -79,7 +79,6 @@ class ProfiledService:
 
 @contextlib.contextmanager
 def serve_profiled(directory: Path, *options: str) -> Iterator[ProfiledService]:
-    """Runs ``queuey serve`` with a profiler and one process for requests."""
     port = free_port()
     locations = ["--data", str(directory), "--profile", str(directory / "profile.toml"), "--port", str(port)]
     command = [sys.executable, "-m", "bench.call_counts.profiled_service", "serve", *locations, *options]
@@ -117,14 +116,12 @@ def count_page(served: ProfiledService) -> Counter[str]:
 
 
 def write_sqs_settings(directory: Path) -> Path:
-    """Writes a settings file that enables SQS; returns its path."""
     settings = directory / "queuey.toml"
     settings.write_text(SQS_SETTINGS)
     return settings
 
 
 def prepare_store(directory: Path) -> AccessKey:
-    """Creates a store with messages to claim; returns an access key for SQS."""
     with contextlib.closing(service.prepare(directory, (POSTS, JOBS))) as store:
         service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, JOBS)), traffic.bodies(100), 1000)
         deployment = access_keys.deployment_secret(SqsFacade(), Settings(data=directory), os.environ)

@@ -28,7 +28,6 @@ OPENING_SECONDS, PAUSE_SECONDS, OPERATION_SECONDS = 5.0, 2.0, 0.3
 
 
 def count_append_and_read(profiler: Profiler) -> dict[str, Counter[str]]:
-    """Returns the calls of appending and reading one message, from the runs with the fewest files."""
     world = World(1)
     site = Site(world, Cluster(world, NetworkFaults()))
     results: list[Any] = []

@@ -36,7 +36,6 @@ State = Callable[[], object]
 
 
 async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -> Counter[str]:
-    """Returns the calls from the fetch of a message to its commit, from the warm run with the fewest files."""
     caller = Caller(port)
     async with AsyncClient(f"http://127.0.0.1:{port}", key=traffic.KEY, application=service.APPLICATION) as client:
         coordinator: AnyCoordinator

@@ -36,7 +36,6 @@ class Celery:
         TASKS[task].delay(*arguments)
 
     def send_many(self, task: str, arguments: tuple[float, ...], count: int) -> None:
-        """Sends the tasks one by one, because Celery has no bulk call."""
         for _ in range(count):
             self.send(task, *arguments)
 

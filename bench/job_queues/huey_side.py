@@ -25,7 +25,6 @@ class Huey:
         TASKS[task](*arguments)
 
     def send_many(self, task: str, arguments: tuple[float, ...], count: int) -> None:
-        """Enqueues the tasks one by one, because Huey has no bulk call."""
         for _ in range(count):
             self.send(task, *arguments)
 

@@ -59,7 +59,6 @@ async def run(task: str, job: Job) -> None:
 
 
 async def work() -> None:
-    """Runs tasks until the process is stopped."""
     async with await psycopg.AsyncConnection.connect(ADDRESS, autocommit=True) as connection:
         manager = QueueManager(Queries(PsycopgDriver(connection)))
         for task in probe.TASKS:

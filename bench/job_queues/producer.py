@@ -72,7 +72,6 @@ def measure_sending(side: Side, plan: Plan) -> Sent:
 
 
 def calls_per_second(call: Callable[[], object], seconds: float) -> float:
-    """Returns the number of calls per second, after a warm-up."""
     count_calls(call, seconds * WARM_UP_SHARE)
     began = time.perf_counter()
     calls = count_calls(call, seconds)
@@ -125,7 +124,6 @@ def print_line(value: Sent | Done) -> None:
 
 
 def main(module: str, plan: Plan) -> None:
-    """Measures sending and fills the queue; after a worker has done the jobs, measures delays on each connection."""
     connect: Callable[[], Side] = importlib.import_module(module).side
     side = connect()
     side.reset()

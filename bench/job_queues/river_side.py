@@ -18,7 +18,6 @@ class River:
         self._program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def _ask(self, *line: object) -> int:
-        """Sends one line to the program and returns the number that it answers."""
         assert self._program.stdin is not None
         assert self._program.stdout is not None
         self._program.stdin.write(" ".join(map(str, line)).encode() + b"\n")

@@ -25,7 +25,7 @@ class Side(Protocol):
         """Sends one job; it is on disk when the call returns."""
 
     def send_many(self, task: str, arguments: tuple[float, ...], count: int) -> None:
-        """Sends ``count`` equal jobs with the system's bulk call."""
+        """Sends ``count`` equal jobs with the system's bulk call if it has one, else one by one."""
 
     def pending(self) -> int:
-        """Returns the number of jobs that wait, run, or are not acknowledged."""
+        """Returns the number of jobs that wait, run, or are not acknowledged; Huey counts only those that wait."""

@@ -52,7 +52,6 @@ def side() -> SkipLocked:
 
 
 def work(limit: int) -> None:
-    """Claims, runs and deletes jobs, each batch in one transaction; pauses when no job waits."""
     with psycopg.connect(ADDRESS) as connection:
         while True:
             rows = connection.execute(CLAIM, (limit,)).fetchall()

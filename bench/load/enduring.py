@@ -73,7 +73,6 @@ class FixedRateGenerator(Generator):
         return {"answers": sum(map(len, self.times.values())), "errors": 0, "seconds": seconds, "times": self.times}
 
     def open_connection(self) -> None:
-        """Opens one more connection, which is free."""
         connection = Connection(self.plan["port"])
         self.connections[connection.sock.fileno()] = connection
         self.epoll.register(connection.sock.fileno(), select.EPOLLIN)
@@ -91,7 +90,6 @@ class FixedRateGenerator(Generator):
             connection.sent_at = self.due.popleft()
 
     def handle_event(self, connection: Connection, event: int) -> None:
-        """Sends the rest of a request, or receives; a complete answer is recorded and frees its connection."""
         if event == select.EPOLLOUT:
             self.flush(connection)
         elif self.receive(connection):

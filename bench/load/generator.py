@@ -87,7 +87,6 @@ class Generator:
         self.latencies: list[int] = []
 
     def run(self) -> Result:
-        """Warms up and then counts answers, both over the same connections."""
         for _ in range(self.plan["connections"]):
             connection = Connection(self.plan["port"])
             self.connections[connection.sock.fileno()] = connection
@@ -175,7 +174,6 @@ class Generator:
         return connection.left == 0
 
     def result(self, answers: int, total: int, seconds: float) -> Result:
-        """Returns the result, with quantiles of the latencies that were recorded."""
         ordered = sorted(self.latencies) or [0]
 
         def quantile(part: float) -> float:

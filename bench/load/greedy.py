@@ -50,7 +50,6 @@ def without_key(text: str) -> str:
 
 
 def with_long_content_length(text: str) -> str:
-    """Returns the request with the Content-Length of a long body."""
     return text.replace("Content-Length: 0", f"Content-Length: {SHORT_BODY_BYTES + 1}")
 
 

@@ -62,7 +62,6 @@ class Listener(asyncio.Protocol):
         transport.write(self._ask)  # type: ignore[attr-defined] # it is a socket's transport
 
     def data_received(self, data: bytes) -> None:
-        """Records the delay of each message and, with ``each``, the first arrival of each id."""
         self.begun.set()
         now = time.time()
         self._heard += [now - float(match[1]) for match in self._times.finditer(data)]

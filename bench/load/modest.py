@@ -84,7 +84,7 @@ class SingleConnectionCaller:
                     raise BadAnswer(answer[:600])
 
     def run(self) -> dict[str, Times]:
-        """Runs all jobs in turn: some seconds unrecorded, then for the plan's time, and at least once."""
+        """Runs all jobs in turn: ``WARM_UP_SECONDS`` unrecorded, then for the plan's time, and at least once."""
         warm = time.monotonic() + WARM_UP_SECONDS
         while time.monotonic() < warm:
             self.run_jobs()

@@ -186,7 +186,6 @@ def make_sample(result: load.Result, spent: Sequence[float], each: int, messages
 
 
 def row(name: str, samples: Sequence[Sample], unit: str = "messages/s") -> Row:
-    """Returns a row of the rates, with the medians of p50, p99 and CPU that were measured."""
     medians = {
         "p50 ms": statistics.median(sample.p50 for sample in samples),
         "p99 ms": statistics.median(sample.p99 for sample in samples),

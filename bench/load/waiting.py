@@ -98,7 +98,6 @@ def wait_until_idle(server: Process, count: int, seconds: float = 120.0) -> None
 
 
 def count_waiters(server: Process) -> int:
-    """Returns the number of waiting reads and claims, from the service's metrics."""
     fields = [line.split() for line in get(server, "/metrics").splitlines() if "s_waiting " in line and line[0] != "#"]
     return int(sum(float(value) for _, value in fields))
 

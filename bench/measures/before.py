@@ -114,7 +114,6 @@ def before_with_tls(bench: Bench) -> Report:
 
 
 def _compare_on_sqlite(bench: Bench, scheme: Scheme) -> Report:
-    """Serves a new store for each checkout, with SQS, and compares both services."""
     with contextlib.ExitStack() as stack:
         sides: dict[str, Side] = {}
         for name, tree in both_checkouts().items():
@@ -224,7 +223,6 @@ class Side:
         return traffic.run(self._server, job, seconds=self._seconds, backend=self._backend)
 
     def _make_claim_runs(self) -> dict[str, Callable[[], Sample]]:
-        """Returns the runs of claims by name; on a backend also those from a backlog."""
         cycles = partial(claims.run, self._server, backend=self._backend)
         single = partial(cycles, count=self._singles, limit=1, connections=CLIENTS, queue=JOBS)
         many = partial(cycles, count=self._hundreds, limit=BATCH, connections=CLAIMERS)

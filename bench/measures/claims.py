@@ -59,7 +59,6 @@ def run(
     backend: Metered | None = None,
     joined: bool = False,
 ) -> Sample:
-    """Claims and acknowledges ``count`` messages, ``limit`` at a time, in a child process."""
     return run_cycles(server, make_dialect(limit, queue, joined=joined), count, connections, backend)
 
 
@@ -77,7 +76,6 @@ def run_cycles(
 
 
 def fill_and_run(store: Store, more: Callable[[], Sample], count: int, queue: str = QUEUE) -> Sample:
-    """Adds ``count`` messages to the queue, then calls ``more``."""
     service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, queue)), traffic.bodies(1000), count)
     return more()
 

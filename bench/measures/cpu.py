@@ -92,7 +92,6 @@ def measure_cpu(way: Callable[[bytes], int], texts: Sequence[bytes], count: int)
 
 
 def call_wsgi(app: Callable[..., Any], body: bytes) -> int:
-    """Calls a WSGI application with a POST of the body, reads its whole answer, and returns the status."""
     status = 0
 
     def start_response(line: str, headers: object, error: object = None) -> None:
@@ -190,7 +189,6 @@ class Posted:
 
 
 def through_gateway(app: App) -> Callable[[bytes], int]:
-    """Returns a function that runs one request through the gateway and returns its status."""
     loop = OneTurn()
     gateway = Gateway(app, threads=1, waiters=1, max_body=1 << 20)
     gateway.start(loop)  # type: ignore[arg-type]

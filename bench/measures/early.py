@@ -92,7 +92,6 @@ def _find_delays(heard: ReceivedMessages, acknowledged: Posted, ports: set[int] 
 
 
 def _measure_query_rate(server: Process, seconds: float) -> float:
-    """Returns the store's requests per second while this process waits for ``seconds``."""
     queries_before, began = read_store_requests(server), time.monotonic()
     time.sleep(seconds)
     return (read_store_requests(server) - queries_before) / (time.monotonic() - began)

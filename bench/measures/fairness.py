@@ -43,7 +43,6 @@ Sample = dict[str, Times]
 
 @contextlib.contextmanager
 def run_greedy(server: Process, kind: str) -> Iterator[None]:
-    """Runs the greedy processes of this kind during the block: none, two that only compute, or a load generator."""
     commands = {ALONE: [], BUSY: [["-c", BURN]] * 2}.get(kind, [["-m", "bench.load.greedy", str(server.port), kind]])
     children = [subprocess.Popen([sys.executable, *command]) for command in commands]
     try:
@@ -74,7 +73,6 @@ def run_modest(server: Process, seconds: float) -> Sample:
 
 
 def prepare(directory: Path) -> None:
-    """Creates both applications and their queues, and fills the queues for reads."""
     with contextlib.closing(service.prepare(directory, ["bench", "brief", "pages", "empty"])) as store:
         bridge.run(store.applications.create_application("modest"))
         bridge.run(store.applications.add_key("modest", hashlib.sha256(KEY.encode()).digest()))
@@ -119,7 +117,6 @@ def tls_strangers(bench: Bench) -> Report:
 
 
 def measure_beside(bench: Bench, scheme: Scheme, kinds: Iterable[str]) -> dict[str, list[Sample]]:
-    """Measures the modest caller beside each kind of greed and beside none, in a new order each round."""
     directory = bench.new_directory("queuey")
     prepare(directory)
     samples: dict[str, list[Sample]] = {kind: [] for kind in (ALONE, BUSY, *kinds)}

@@ -119,7 +119,6 @@ def jobs(bench: Bench) -> Report:
 
 
 def serve_ours(bench: Bench, stack: contextlib.ExitStack, processes: int, name: str) -> Contender:
-    """Serves Queuey from a number of processes, as a contender whose worker runs the handler ``name``."""
     directory = bench.new_directory("queuey")
     service.prepare(directory, (QUEUE,)).close()
     server = stack.enter_context(service.serve(directory, workers=processes))
@@ -132,7 +131,6 @@ def serve_ours(bench: Bench, stack: contextlib.ExitStack, processes: int, name: 
 
 
 def prepare_ours_embedded(bench: Bench) -> Contender:
-    """Creates a store that the producer and its worker both open."""
     directory = bench.new_directory("queuey")
     service.prepare(directory, (QUEUE,)).close()
     module, python = "embedded_side", Path(sys.executable)
@@ -140,7 +138,6 @@ def prepare_ours_embedded(bench: Bench) -> Contender:
 
 
 def with_handler(contender: Contender, name: str) -> Contender:
-    """Lets ``qdo work`` run the handler ``name`` of the contender's module, on the service of its environment."""
     url, app, key = contender.environment.values()
     handler = f"{SIDES}{contender.module}:{name}"
     options = ["--url", url, "--app", app, "--key", key, "--log-level", "warning"]
@@ -157,7 +154,6 @@ Each function that returns this starts the system's server, if it has one, until
 
 
 def start_bare_loops(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVersions:
-    """Starts PostgreSQL for hand-written workers: one that takes single jobs, and one that takes many."""
     python = other_python.find_interpreter()
     versions = other_python.read_versions(python, ["psycopg"])
     server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
@@ -243,7 +239,6 @@ OTHERS = {
 
 
 def backlog(bench: Bench, *, fast: bool) -> int:
-    """Returns the number of jobs to send before the worker starts."""
     return bench.count(20_000, 5_000) if fast else bench.count(1000, 100)
 
 
@@ -325,7 +320,6 @@ FIGURES: Mapping[str, tuple[str, Callable[[RoundResult], float | None]]] = {
 
 
 def rows(samples: Mapping[str, Sequence[RoundResult]]) -> list[Row]:
-    """Returns a row for each figure of each contender, with the ratio of :data:`OURS` to it."""
     table_rows = []
     for title, (unit, figure) in FIGURES.items():
         figures = {

@@ -56,7 +56,6 @@ def named_on_cassandra(bench: Bench) -> Report:
 
 
 def compare_names(bench: Bench, server: processes.Process, behind: Nodes | None = None) -> Report:
-    """Compares puts of new names, and puts of 100 names again and again, with posts. On Cassandra warms up its JVM."""
     texts, seconds = traffic.bodies(BATCH), bench.duration(2.5, 0.3)
 
     def sending(job: Callable[[], Job]) -> Callable[[], Sample]:
@@ -93,7 +92,6 @@ def compare_keys(
     goal: float | None = None,
     aim: float | None = None,
 ) -> Report:
-    """Compares posts with an idempotency key to those without one. The JVM of ``behind`` is warmed first."""
     texts = traffic.bodies(BATCH)
     plain = {
         "1 message": traffic.posts_of_one(QUEUE, texts),

@@ -116,7 +116,6 @@ def original(bench: Bench) -> Report:
 
 
 def find_fastest(samples: dict[str, list[Sample]]) -> str:
-    """Returns the name of the side with the highest median rate."""
     return max(samples, key=lambda name: traffic.row(name, samples[name]).median)
 
 

@@ -95,7 +95,6 @@ class Ours:
     @classmethod
     @contextlib.contextmanager
     def serve(cls, bench: Bench) -> Iterator[Ours]:
-        """Runs the service with synchronous=FULL."""
         directory = bench.new_directory("queuey")
         with (
             contextlib.closing(service.prepare(directory, (claims.QUEUE, READ))) as store,
@@ -112,7 +111,6 @@ class Ours:
         return wrk.LIGHTEST_GENERATOR(self._server, self._reads, seconds=seconds, connections=callers)
 
     def work_jobs(self, callers: int, count: int) -> Sample:
-        """Claims single messages and acknowledges each with the next claim, as workers do."""
         service.fill(self._store, self._queue, self._texts, count + callers)
         time.sleep(claims.REST)
         return claims.run(self._server, count=count, limit=1, connections=callers, joined=True)
@@ -134,8 +132,6 @@ class Work:
 
 
 def make_posts(callers: int, batch: int, goals: Mapping[str, float]) -> Work:
-    """Returns the work of posting for a fixed time. The goals are ratios to other systems, by their names."""
-
     def run_ours(bench: Bench, ours: Ours) -> Sample:
         return ours.post(callers, batch, bench.duration(SECONDS, 1))
 
@@ -146,8 +142,6 @@ def make_posts(callers: int, batch: int, goals: Mapping[str, float]) -> Work:
 
 
 def make_reads(callers: int) -> Work:
-    """Returns the work of reading pages. Each other system is filled before its run, which is not counted."""
-
     def run_theirs(bench: Bench, peer: Peer) -> Sample:
         peer.load("post", callers=4, batch=BATCH, seconds=60, count=bench.count(FILLED, 2_000))
         return peer.load("read", callers=callers, seconds=bench.duration(SECONDS, 1))
@@ -156,8 +150,6 @@ def make_reads(callers: int) -> Work:
 
 
 def make_jobs(callers: int) -> Work:
-    """Returns the work of claiming and acknowledging single messages, of which there are enough before each run."""
-
     def run_theirs(bench: Bench, peer: Peer) -> Sample:
         count = bench.count(JOBS, 500)
         peer.load("post", callers=4, batch=BATCH, seconds=60, count=count + BATCH * callers)
@@ -191,8 +183,6 @@ def start_postgres(bench: Bench, stack: contextlib.ExitStack) -> Peer:
 def make_start(
     kind: str, serve: Callable[[Path], contextlib.AbstractContextManager[tuple[str, Process]]]
 ) -> Callable[[Bench, contextlib.ExitStack], Peer]:
-    """Returns a function that serves a system and a load generator of this kind for it."""
-
     def start(bench: Bench, stack: contextlib.ExitStack) -> Peer:
         program = load_in_go.program()
         return Peer(program, kind, *stack.enter_context(serve(bench.new_directory(kind))))
@@ -229,7 +219,6 @@ NOTES = [
 
 
 def compare_with_elasticmq(bench: Bench, other: Process, ours: Process, goals: Goals) -> Report:
-    """Compares both servers in turn, after the JVM was warmed: single messages, then batches."""
     texts = traffic.bodies(1600)
     warm(other, bench.duration(WARM_SECONDS, 0.3), texts)
     traffic.run(ours, traffic.posts_of_one(QUEUE, texts[:64]), seconds=1)
@@ -250,7 +239,6 @@ def compare_with_elasticmq(bench: Bench, other: Process, ours: Process, goals: G
 
 
 def compare_with_fastest(what: str, samples: dict[str, list[Sample]], goal: float, aim: float) -> list[Verdict]:
-    """Compares the rate of the service with that of ElasticMQ's faster protocol."""
     best = find_fastest({name: runs for name, runs in samples.items() if name.startswith("elasticmq")})
     ours = next(name for name in samples if name.startswith("queuey"))
     ratios = paired(traffic.rates(samples[ours]), traffic.rates(samples[best]))
@@ -258,7 +246,6 @@ def compare_with_fastest(what: str, samples: dict[str, list[Sample]], goal: floa
 
 
 def warm(server: Process, seconds: float, texts: list[str]) -> None:
-    """Sends until the JVM has compiled its hot code, in both protocols and both sizes."""
     for protocol in PROTOCOLS:
         single = elasticmq.sends(texts[:64], protocol)
         batch = elasticmq.batch_sends(texts, protocol)
@@ -285,7 +272,6 @@ def single_runs(ours: Process, other: Process, texts: list[str], seconds: float)
 def batches(
     ours: Process, other: Process, texts: list[str], seconds: float, connections: int
 ) -> dict[str, Callable[[], Sample]]:
-    """Returns the runs with batches: of the service, and of ElasticMQ in each protocol."""
     run = partial(traffic.run, seconds=seconds, connections=connections)
     calls: dict[str, Callable[[], Sample]] = {
         "queuey, 100": partial(run, ours, traffic.posts_of_many(QUEUE, texts, 100))

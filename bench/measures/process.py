@@ -56,7 +56,6 @@ def memory(bench: Bench) -> Report:
 
 
 def send_each_number(server: Process, job: Job) -> traffic.Sample:
-    """Sends one request for each number."""
     return traffic.run(server, job, seconds=200, warm=0, count=job.numbered)
 
 

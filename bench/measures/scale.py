@@ -142,7 +142,6 @@ def deep(bench: Bench) -> Report:
 
 
 def compare_places(bench: Bench, server: Process, message_ids: list[str], count: int) -> Report:
-    """Compares reads at the ends and in the middle of a queue of ``count`` messages; ``message_ids`` has some ids."""
     part = max(10, len(message_ids) // 100)
     middle = len(message_ids) // 2
     parts = {
@@ -287,7 +286,6 @@ def run_under_load(bench: Bench, texts: list[str], count: int, *, expiring: bool
 
 
 def run_concurrently(**calls: Callable[[], Sample]) -> dict[str, Sample]:
-    """Runs the calls concurrently; each waits for its own generator process."""
     with ThreadPoolExecutor(len(calls)) as pool:
         running = {name: pool.submit(call) for name, call in calls.items()}
     return {name: future.result() for name, future in running.items()}

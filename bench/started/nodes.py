@@ -37,7 +37,6 @@ class Nodes:
         return f"cassandra://{self.address.text}/{keyspace}"
 
     def cpu_seconds(self) -> float:
-        """Returns the user and system CPU seconds of all nodes that were started here."""
         total = 0
         for node in self.servers:
             fields = Path(f"/proc/{node.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
@@ -45,14 +44,12 @@ class Nodes:
         return total / TICKS
 
     def drop_keyspaces(self) -> None:
-        """Drops the keyspaces of all URLs that were handed out."""
         session = connect(self.address, None)
         for keyspace in self._keyspaces:
             session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}", timeout=START_SECONDS)
         session.cluster.shutdown()
 
     def environment(self) -> dict[str, str]:
-        """Returns an environment that gives a baseline process the address of the nodes."""
         return {**os.environ, "BENCH_CASSANDRA": self.address.text}
 
 

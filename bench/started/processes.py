@@ -99,7 +99,6 @@ class Process:
         raise Void(f"{self.name} does not answer:\n{self.log_tail()}")
 
     def _make_connection(self, timeout: float) -> http.client.HTTPConnection:
-        """Returns a new connection to the server; it accepts any certificate."""
         if self.scheme == "http":
             return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         unchecked = ssl._create_unverified_context()  # The tests' own certificate.
@@ -215,7 +214,6 @@ def start(
 def serve_wsgi(
     app: str, directory: Path, *, threads: int, workers: int = 1, environment: Mapping[str, str] | None = None
 ) -> contextlib.AbstractContextManager[Process]:
-    """Serves a WSGI callable as ``queuey serve`` does: one granian, HTTP/1, no access log."""
     port = free_port()
     options = {
         "--interface": "wsgi",

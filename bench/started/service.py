@@ -36,7 +36,6 @@ def prepare(directory: Path, queues: Iterable[str] = ("bench",), *, sweeps: bool
 
 
 def create_application_and_queues(store: Store, queues: Iterable[str]) -> None:
-    """Creates the application, the generator's key, and queues of one partition."""
     bridge.run(store.applications.create_application(APPLICATION))
     bridge.run(store.applications.add_key(APPLICATION, hashlib.sha256(KEY.encode()).digest()))
     for name in queues:
@@ -61,7 +60,6 @@ def page_starts(store: Store, queue: Queue, room: int) -> list[str]:
 
 
 def count_expired(directory: Path) -> int:
-    """Counts the expired messages that are still in the file."""
     connection = apsw.Connection(str(directory / FILE), flags=apsw.SQLITE_OPEN_READONLY)
     sql = "SELECT count(*) FROM messages WHERE expires <= ?"
     count: int = connection.execute(sql, (ids.now_ticks(),)).fetchall()[0][0]  # type: ignore[assignment]

@@ -77,14 +77,12 @@ def queue_of(network: str) -> str:
 
 
 def start(stage: Stage) -> Account:
-    """Starts the service on an empty directory."""
     line = stage.service.start()
     stage.connect()
     return Account(line)
 
 
 def feed_subscribers(stage: Stage) -> Account:
-    """Gives every seismic network a queue of its own and sends it its notices."""
     rows: list[tuple[Any, ...]] = []
     for network, count in sorted(stage.networks.items()):
         name = queue_of(network)
@@ -99,7 +97,6 @@ def feed_subscribers(stage: Stage) -> Account:
 
 
 def feed_work(stage: Stage) -> Account:
-    """Sends the whole feed to one queue with partitions; the network is the key."""
     stage.client.create_queue(WORK, partitions=PARTITIONS)
     messages = (Outgoing(json=quake, key=quake["net"]) for quake in stage.quakes)
     with stage.service.client(receipts=stage.receipts) as client:
@@ -119,7 +116,6 @@ def feed_work(stage: Stage) -> Account:
 
 
 def read_both_ways(stage: Stage) -> Account:
-    """Reads the work queue by time, oldest first and newest first, over all partitions."""
     forwards = list(stage.client.read_all(WORK, merge=True, limit=500))
     backwards = list(stage.client.read_all(WORK, merge=True, limit=300, order="descending"))
     require([message.body for message in forwards] == stage.quakes, "the feed did not come back in its order")
@@ -130,7 +126,6 @@ def read_both_ways(stage: Stage) -> Account:
 
 
 def read_windows(stage: Stage) -> Account:
-    """Reads what came since an instant, before it, and between two."""
     first, second = stage.work[len(stage.work) // 3], stage.work[2 * len(stage.work) // 3]
     windows: dict[str, dict[str, Any]] = {
         "before the first mark": {"before": first},
@@ -147,7 +142,6 @@ def read_windows(stage: Stage) -> Account:
 
 
 def delete_messages(stage: Stage) -> Account:
-    """Deletes the weakest notices of one network by id."""
     name = queue_of("ak")
     messages = list(stage.client.read_all(name))
     weak = [message for message in messages if (message.body["mag"] or 0) < 1]
@@ -159,7 +153,6 @@ def delete_messages(stage: Stage) -> Account:
 
 
 def show_info(stage: Stage) -> Account:
-    """Shows the service's description of the work queue, and checks its number of messages."""
     info = stage.client.info(WORK)
     require(info.count == len(stage.work), f"info counts {info.count} messages instead of {len(stage.work)}")
     promise = f"{info.acknowledgement.level}: {info.acknowledgement.text}"
@@ -175,7 +168,6 @@ def show_info(stage: Stage) -> Account:
 
 
 def record_offset(stage: Stage) -> Account:
-    """Records how far a consumer has come; a second one that knows an old offset is refused."""
     places = [receipt for receipt in stage.work if receipt.partition == stage.work[0].partition]
     partition, half = places[0].partition, places[len(places) // 2 - 1]
     stage.client.commit(WORK, GROUP, {partition: half}, expected={partition: None})
@@ -191,7 +183,6 @@ def record_offset(stage: Stage) -> Account:
 
 
 def kill_while_writing(stage: Stage) -> Account:
-    """Kills the service with SIGKILL while several writers send, starts it again, and checks what is stored."""
     name = "quakes-crash"
     stage.client.create_queue(name)
     acknowledged: dict[str, str] = {}
@@ -224,7 +215,6 @@ def kill_while_writing(stage: Stage) -> Account:
 
 
 def check_rest(stage: Stage) -> Account:
-    """Checks that everything stored before the crash is still there, and that the store's file is not damaged."""
     work = list(stage.client.read_all(WORK, merge=True))
     require([message.id for message in work] == [receipt.id for receipt in stage.work], "the work queue has changed")
     for network, count in stage.networks.items():
@@ -237,7 +227,6 @@ def check_rest(stage: Stage) -> Account:
 
 
 def share_out(stage: Stage) -> Account:
-    """Has several workers handle the feed as it comes in, kills one in the middle, and checks what was handled."""
     stage.client.create_queue(LIVE, partitions=PARTITIONS)
     with Workers(stage.service, LIVE, WORKERS) as workers:
         workers.wait_until_shared(PARTITIONS)
@@ -262,7 +251,6 @@ def share_out(stage: Stage) -> Account:
 
 
 def claim_jobs(stage: Stage) -> Account:
-    """Has two workers claim jobs from one queue, kills one of them, and checks that the other one does its jobs."""
     stage.client.create_queue(JOBS, partitions=2)
     jobs = stage.client.job_queue(JOBS)
     record = stage.service.directory / "jobs.txt"
@@ -322,7 +310,6 @@ def through_spark(stage: Stage) -> Account:
 
 
 def stop(stage: Stage) -> Account:
-    """Stops the service with SIGTERM, as a service manager does."""
     seconds = stage.service.stop()
     return Account(f"SIGTERM ended the service in {seconds:.2f} s with exit code 0.")
 
@@ -346,7 +333,6 @@ PARTS: list[tuple[str, Callable[[Stage], Account]]] = [
 
 
 def _wait_until(done: Callable[[], bool], failure: str, seconds: float = 60) -> None:
-    """Waits until a condition is true. Raises DemoFailed if it takes too long."""
     deadline = time.monotonic() + seconds
     while not done():
         require(time.monotonic() < deadline, f"{failure} within {seconds:.0f} s")

@@ -35,7 +35,6 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def is_installed() -> bool:
-    """Returns whether the Python packages that Spark needs are installed."""
     return all(find_spec(name) is not None for name in NEEDED)
 
 

@@ -62,7 +62,6 @@ class Service:
         return line.strip()
 
     def client(self, *, receipts: Path | None = None) -> Client:
-        """Returns a client with the service's profile, which appends receipts to a file if one is given."""
         profile = read_profile(self.profile)
         return Client(profile.url, key=profile.key, application=profile.application, receipts=receipts)
 

@@ -47,7 +47,6 @@ COUNTED = f"""
 
 
 def main(data: str, queue: str, replayed: str, receipts: str, directory: str, drawing: str) -> dict[str, Any]:
-    """Runs the jobs one after the other, draws the chart into a file, and returns what the jobs found."""
     store = StoreOptions((("data", data),))
     place = str(Path(directory) / "archive")
     spark = session(master="local[2,4]", conf={**CONF, "spark.local.dir": directory}, name="demo")
@@ -79,7 +78,6 @@ def main(data: str, queue: str, replayed: str, receipts: str, directory: str, dr
 
 
 def counted(spark: SparkSession, place: str) -> list[chart.Hour]:
-    """Counts notices by network, hour and class of magnitude, with SQL over the archive's files."""
     spark.read.parquet(f"{place}/messages").createOrReplaceTempView("messages")
     return [chart.Hour(*row) for row in spark.sql(COUNTED).collect()]
 

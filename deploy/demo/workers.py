@@ -36,7 +36,6 @@ class Handled(NamedTuple):
 
 
 def read_record(path: Path) -> list[Handled]:
-    """Returns the calls of the handler so far, in their order."""
     lines = (line.split() for line in path.read_text().splitlines())
     return [Handled(int(pid), int(partition), identifier) for pid, partition, identifier in lines]
 
@@ -100,7 +99,6 @@ class Workers:
             process.wait()
 
     def handled(self) -> list[Handled]:
-        """Returns the calls of the handler so far, in their order."""
         return read_record(self._record)
 
     def wait_until_shared(self, partitions: int, seconds: float = 60) -> None:
@@ -127,7 +125,6 @@ class Workers:
         return handled
 
     def kill(self, pid: int) -> None:
-        """Ends a worker with SIGKILL, and waits for its end."""
         self.processes[pid].kill()
         self.processes[pid].wait()
 

@@ -88,7 +88,6 @@ def start(wanted: argparse.Namespace, block: Block) -> Iterator[CassandraCluster
 
 
 def describe_cluster(cluster: CassandraCluster | ZooKeeperEnsemble) -> str:
-    """Returns a text for users: how to connect to a cluster, where its data are, and its processes."""
     if isinstance(cluster, CassandraCluster):
         where = f"{','.join(cluster.contact_points)}:{cluster.port}"
         uses = [f"for Queuey: --store cassandra://{where}/queuey", f"for tests:  QUEUEY_TEST_CASSANDRA={where}"]

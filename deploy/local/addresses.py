@@ -70,7 +70,6 @@ class Block:
     guard: socket.socket = field(repr=False)
 
     def address(self, index: int) -> str:
-        """Returns the address of a node, counted from 0."""
         return list_addresses(self.number)[index]
 
     def port(self, usual: int) -> int:
@@ -82,7 +81,6 @@ class Block:
         return _jmx_port(self.number, index)
 
     def release(self) -> None:
-        """Frees the block for other processes."""
         self.guard.close()
 
     def __enter__(self) -> Self:

@@ -223,19 +223,16 @@ def list_seeds(place: Place) -> Sequence[str]:
 
 
 def make_address_settings(site: Site | None) -> dict[str, str]:
-    """Returns the settings for the address by which other nodes know a node, and for its way to find data centres."""
     if site is None:
         return {"endpoint_snitch": "SimpleSnitch"}
     return {"endpoint_snitch": "GossipingPropertyFileSnitch", "broadcast_address": site.known_as}
 
 
 def render_rackdc(site: Site) -> str:
-    """Returns a node's ``cassandra-rackdc.properties``; nodes of one data centre use their own addresses."""
     return f"dc={site.centre}\nrack={site.rack}\nprefer_local=true\n"
 
 
 def make_commitlog_settings(sync: str) -> dict[str, str]:
-    """Returns the settings for a way to sync the commit log."""
     periods = {
         "periodic": {"commitlog_sync_period": "10000ms"},
         "group": {"commitlog_sync_group_window": "10ms"},
@@ -245,7 +242,6 @@ def make_commitlog_settings(sync: str) -> dict[str, str]:
 
 
 def make_encryption_settings(tls: Tls) -> dict[str, Any]:
-    """Returns the settings for required encryption of clients' connections."""
     files = {"keystore": str(tls.key_and_certificate)}
     if tls.authority:
         files |= {"truststore": str(tls.authority)}

@@ -35,11 +35,9 @@ class Home:
 
     @property
     def remove(self) -> Path | None:
-        """The directory to remove at the end; None if it is kept."""
         return None if self.kept else self.path
 
     def close(self) -> None:
-        """Removes the directory, unless it is kept."""
         if not self.kept:
             shutil.rmtree(self.path, ignore_errors=True)
 

@@ -98,7 +98,6 @@ def fetch_jars(bundle: Bundle, cache: Path | None = None) -> Path:
 
 
 def render_pom(bundle: Bundle) -> str:
-    """Returns the ``pom.xml`` that makes Maven fetch the bundle."""
     parts = (dict(zip(FIELDS, coordinate.split(":"), strict=True)) for coordinate in bundle.coordinates)
     lines = ("".join(f"<{field}>{value}</{field}>" for field, value in part.items()) for part in parts)
     return PROJECT.format(dependencies="\n".join(f"    <dependency>{line}</dependency>" for line in lines))

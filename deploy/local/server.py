@@ -173,7 +173,6 @@ class Server(ABC):
         return int(line)
 
     def _await_keeper(self) -> None:
-        """Waits for the keeper, which ends with the process."""
         keeper, self._keeper = self._keeper, None
         if keeper is None:
             return

@@ -59,7 +59,6 @@ class Place:
 
 
 def render(place: Place, options: ZooKeeperOptions) -> str:
-    """Returns a server's ``zoo.cfg``."""
     lines: dict[str, str | int] = {
         "tickTime": options.tick_ms,
         "initLimit": 10,

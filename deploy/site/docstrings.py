@@ -37,7 +37,6 @@ def to_markdown(text: str) -> str:
 
 
 def strip_annotated(annotation: griffe.Expr | str | None) -> griffe.Expr | str | None:
-    """Returns an annotation without ``Annotated`` and its metadata."""
     if not isinstance(annotation, griffe.ExprSubscript) or str(annotation.left) != "Annotated":
         return annotation
     inner = annotation.slice
@@ -48,7 +47,6 @@ class Markdown(griffe.Extension):
     """Rewrites each docstring when griffe has read it, and each annotation of a field."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:  # noqa: ANN401 -- as griffe calls it
-        """Rewrites the docstring of a module, class, function or attribute, and the annotation of an attribute."""
         if obj.docstring is not None:
             obj.docstring.value = to_markdown(obj.docstring.value)
         if isinstance(obj, griffe.Attribute):

@@ -134,7 +134,6 @@ def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401
 
 
 def _find_sections(text: str, *names: str) -> Iterator[str]:
-    """Yields sections of a page, with their headings."""
     for name in names:
         yield from re.findall(rf"^## {name}\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
 
@@ -160,7 +159,6 @@ def on_env(env: Any, files: Any, **_: object) -> Any:  # noqa: ANN401
 
 
 def _plain(html: str) -> str:
-    """Returns the text of a cell, for an attribute."""
     return re.sub(r"<[^>]+>", "", html).replace('"', "&quot;").strip()
 
 
@@ -189,7 +187,6 @@ def _prepare_table(match: re.Match[str]) -> str:
 
 
 def _make_tabs(match: re.Match[str]) -> str:
-    """Returns the three blocks of an example as tabs."""
     languages = (("curl", "sh"), ("Python", "python"), ("JavaScript", "javascript"))
     tabs = (
         f'=== "{name}"\n\n```{kind}\n{text}```\n' for (name, kind), text in zip(languages, match.groups(), strict=True)

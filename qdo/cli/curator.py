@@ -185,7 +185,6 @@ def _in_chroot(place: QueuePlace, path: str) -> str:
 
 
 async def _make_target(client: AsyncClient, queue: str) -> Target:
-    """Returns the target, after a check of the name and a request for the id of the store."""
     from qdo.consumer.rebalance.queue_discovery import read_store_id
     from qdo.curator.drain import Target
 
@@ -195,7 +194,6 @@ async def _make_target(client: AsyncClient, queue: str) -> Target:
 
 @asynccontextmanager
 async def _open_place(settings: WorkSettings, path: str) -> AsyncIterator[QueuePlace]:
-    """Connects to ZooKeeper; raises InvalidArgument if the coordination is another one or the driver is missing."""
     if settings.coordination is None or not settings.coordination.startswith("zookeeper:"):
         coordination = "none" if settings.coordination is None else repr(settings.coordination)
         raise InvalidArgument(

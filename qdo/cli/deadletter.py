@@ -57,7 +57,6 @@ async def redrive(
 
 
 def _make_filter(settings: WorkSettings, choose: Choose) -> DeadLetterFilter:
-    """Returns the filter; raises InvalidArgument for names and patterns that are not valid."""
     from qdo.cli.selection import subscription
 
     subscription(settings)  # Checks the names.

@@ -248,7 +248,6 @@ async def _move_offsets(
 
 
 def _print_moves(planned: list[Move], *, dry_run: bool, fates: Mapping[Partition, str] | None = None) -> None:
-    """Prints a row for each partition, also for unchanged ones with the reason, then the number of moves as a note."""
     by_place = {move.partition: move for move in planned}
     rows = []
     for partition in sorted({*by_place, *(fates or {})}):

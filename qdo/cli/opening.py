@@ -40,7 +40,6 @@ def open_client(settings: WorkSettings) -> AsyncClient:
 
 
 def find_group(settings: WorkSettings) -> str:
-    """Returns the group in the settings; raises InvalidArgument without one."""
     if settings.group is None:
         raise InvalidArgument("the group is missing: --group, QDO_GROUP or group in the settings file")
     return settings.group

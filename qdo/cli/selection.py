@@ -42,7 +42,6 @@ def select(partitions: Iterable[Partition], settings: WorkSettings, numbers: Col
 
 
 def subscription(settings: WorkSettings) -> Subscription | None:
-    """Returns the queues and patterns in the settings, or None if the settings have neither."""
     return subscribe(settings.queue, settings.pattern) if settings.queue or settings.pattern else None
 
 
@@ -104,7 +103,6 @@ async def find_deleted_queues(
 
 
 def describe_hidden(names: Iterable[str]) -> str:
-    """Returns a clause for messages about queues that the credential may not see."""
     return f"the credential may not see {', '.join(sorted(names))}"
 
 
@@ -120,7 +118,6 @@ async def suggest_similar(client: AsyncClient, missing: Collection[str]) -> str:
 
 
 async def note_unlisted(client: AsyncClient, prefixes: Iterable[str]) -> None:
-    """Prints a note if the credential does not list all queues with one of the prefixes."""
     page = await client.queue_page(limit=1)
     if not all(map(page.lists_all, prefixes)):
         output.print_note(

@@ -182,7 +182,6 @@ def _resolve_kind(struct: type[msgspec.Struct], name: str) -> tuple[Any, Meta]:
 
 
 def settings_of(values: Mapping[str, Any]) -> WorkSettings:
-    """Returns settings with these values, by their names in :func:`table`."""
     fields: dict[type[msgspec.Struct], dict[str, Any]] = {struct: {} for struct in _STRUCTS}
     for name, line in table().items():
         if name in values:
@@ -232,7 +231,6 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
 
 
 def _read_file(path: Path, lines: Mapping[str, WorkSetting]) -> dict[str, Given]:
-    """Returns the settings in a file; raises SettingsError for unknown names and secrets."""
     values = file_values(path)
     for name in values:
         check_known(name, lines, f"in {path}")
@@ -254,8 +252,6 @@ def _convert(line: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a settin
 
 
 def _check_combinations(values: Mapping[str, Any], given: Mapping[str, Given]) -> None:
-    """Raises SettingsError if settings contradict each other; the error names the source of each."""
-
     def refuse(reason: str, *names: str) -> None:
         where = ", ".join(f"{name} from {given[name].source if name in given else 'default'}" for name in names)
         raise SettingsError(f"{reason} ({where})")

@@ -191,7 +191,6 @@ async def _add_lag(group_status: GroupStatus, client: AsyncClient) -> list[Parti
 
 
 def make_metrics(group_status: GroupStatus) -> bytes:
-    """Returns the state of a group as gauges, without the lag of partitions whose lag is unknown."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.core import GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector

@@ -153,7 +153,6 @@ def _load_handler(handler: str | None, context: str | None) -> object:
 def _make_source(
     settings: WorkSettings, client: AsyncClient, coordinator: AnyCoordinator | None
 ) -> AsyncConsumer | Claims:
-    """Returns a consumer if there is a coordinator, else claims; raises InvalidArgument for unfit settings."""
     from qdo.consumer.consumer import AsyncConsumer
     from qdo.worker.claim_source import Claims
 
@@ -185,7 +184,6 @@ def _make_source(
 
 
 def _make_worker(settings: WorkSettings, source: AsyncConsumer | Claims, registry: CollectorRegistry | None) -> Worker:
-    """Returns a worker whose process ends in time; raises InvalidArgument if the settings have no handler."""
     from qdo.worker.worker import Worker
 
     if settings.handler is None:
@@ -212,7 +210,6 @@ def _make_worker(settings: WorkSettings, source: AsyncConsumer | Claims, registr
 def _set_up_child(
     log_level: str, log_form: str, stalled_after: float, modules: tuple[str, str | None], *, trace: bool
 ) -> None:
-    """Sets up logs, output and tracing in a child process, and imports the modules of the handler and the context."""
     configure_logs(log_level, log_form)
     print_whole_lines()
     if trace:
@@ -223,7 +220,6 @@ def _set_up_child(
 
 @contextmanager
 def _serve_metrics(address: str | None) -> Iterator[CollectorRegistry | None]:
-    """Serves metrics in a thread; raises QdoError if the address cannot be used."""
     if address is None:
         yield None
         return
@@ -361,7 +357,6 @@ class ProcessEnder:
 
     @staticmethod
     def _end_process(worker: Worker, error: BaseException | None) -> None:
-        """Gives up the running work, logs, and ends the process with the worker's exit code, even after an error."""
         try:
             worker.give_up()
             if error is not None:

@@ -248,7 +248,6 @@ class Consumer:
             thread.call_soon(self._inner.wake)
 
     async def _close(self, within: float | None) -> None:
-        """Closes the consumer, and then the coordinator and the client, even after an error."""
         try:
             await self._inner.close(within)
         finally:

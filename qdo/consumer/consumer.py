@@ -526,7 +526,6 @@ class AsyncConsumer:
         self._buffer.recall()
 
     async def _close(self, within: float | None) -> None:
-        """Stops reading, leaves the group, and mirrors the last offsets within ``MIRROR_TIMEOUT``."""
         await cancel(*self._tasks)
         await self._fetcher.close()
         await self._reader.close()
@@ -551,7 +550,6 @@ class AsyncConsumer:
             log.warning("some offsets could not be committed: %s", error)
 
     def _set_paused(self, partitions: Iterable[Partition], *, paused: bool) -> None:
-        """Pauses or resumes owned partitions, skips others, and makes a waiting poll check again."""
         for partition in partitions:
             row = self._row(partition)
             if row is not None:

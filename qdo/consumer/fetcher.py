@@ -210,7 +210,6 @@ def _plan_calls_for_all(wants: list[OwnedPartition], room: BufferSpace, page: in
 
 
 def _group_into_calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPartition, ...]]:
-    """Splits partitions, in order, into calls of at most :data:`PARTITIONS` partitions and :data:`QUEUES` queues."""
     call: list[OwnedPartition] = []
     queues: set[Queue] = set()
     for want in wants:
@@ -256,7 +255,6 @@ class InFlightCall:
         self.end = end
 
     def mine(self, queue: Queue) -> dict[int, OwnedPartition]:
-        """Returns the rows of a queue, by number, that have not left the call."""
         return {number: row for number, row in self.rows[queue].items() if row.pending_call is self}
 
     @property
@@ -374,7 +372,6 @@ class Fetcher:
         return wants, rests
 
     def _plan(self, wants: list[OwnedPartition], now: float) -> FetchPlan:
-        """Plans calls for the space that calls in flight leave. While polls are suspended, no poll is planned."""
         room = space_for(
             self._buffer.count + sum(pending_call.expected for pending_call in self._pending_calls),
             self._buffer.size,
@@ -390,7 +387,6 @@ class Fetcher:
         return plan_fetches(wants, room, pending_calls, now, page=self._settings.page, wait=self._settings.wait)
 
     def _start(self, ask: PlannedCall, now: float) -> None:
-        """Starts a planned call. Its partitions are part of no other call until its answer, or until they leave it."""
         rows: dict[Queue, dict[int, OwnedPartition]] = {}
         pending_call = InFlightCall(ask, rows, now + ask.wait if ask.wait else None)
         for row in sorted(ask.partitions, key=_place):
@@ -420,7 +416,6 @@ class Fetcher:
         self.kick()
 
     def _take_answer(self, pending_call: InFlightCall, reads: tuple[QueueRead, ...]) -> None:
-        """Buffers the pages of an answer. Pauses queues that failed; calls ``missing`` for absent or refused ones."""
         before = self._buffer.count
         for queue, read in zip(pending_call.rows, reads, strict=True):
             rows = pending_call.mine(queue)
@@ -461,7 +456,6 @@ class Fetcher:
             self._release(row)
 
     def _suspend_polls(self, pending_call: InFlightCall) -> None:
-        """Stops all polls for a few seconds. Meanwhile the partitions are read at intervals."""
         now = asyncio.get_running_loop().time()
         jitter = uniform(0.5, 1.0)  # noqa: S311 - spreads consumers that polled at the same time
         self._crowded_until = now + MAX_TIME_WITHOUT_POLLS * jitter
@@ -485,7 +479,6 @@ class Fetcher:
             self._pause_rows(pending_call.mine(queue).values(), error)
 
     def _pause_rows(self, rows: Iterable[OwnedPartition], error: Exception) -> None:
-        """Pauses rows for a time that grows with their failures, or that the service demands."""
         retry_after = error.retry_after if isinstance(error, ApiError) else None
         now = asyncio.get_running_loop().time()
         jitter = uniform(0.5, 1.0)  # noqa: S311 - spreads consumers that failed at the same time

@@ -205,7 +205,6 @@ class PendingCommit:
         self._lost: set[Partition] = set()
 
     def record_result(self, partition: Partition, *, recorded: bool) -> None:
-        """Records the result of one partition. The last result completes the commit with the lost partitions."""
         self._left -= 1
         if not recorded:
             self._lost.add(partition)
@@ -284,7 +283,6 @@ class FetchBuffer:
         self._last: list[tuple[BufferedSlice, str | None]] = []
 
     def put(self, row: OwnedPartition, messages: list[Message]) -> None:
-        """Adds fetched messages behind the others of their partition."""
         body_size = -(-estimate_bytes(messages) // len(messages))
         row.chunks.append((messages, body_size))
         self._change_counts(row, len(messages), body_size)
@@ -355,7 +353,6 @@ class FetchBuffer:
         return [self._out.pop(partition) for partition in list(self._out) if partition not in skip]
 
     def _take(self, row: OwnedPartition, share: int) -> BufferedSlice:
-        """Takes the first messages of a partition, and moves it to the end of the queue, or out if none are left."""
         taken: list[Message] = []
         while share > 0 and row.chunks:
             messages, body_size = row.chunks[0]
@@ -374,7 +371,6 @@ class FetchBuffer:
         return BufferedSlice(row, row.fetch_epoch, taken)
 
     def _put_back(self, taken: BufferedSlice) -> None:
-        """Makes taken messages the first ones of their partition in the buffer again."""
         row, messages = taken.row, taken.messages
         if row.start:
             rest, body_size = row.chunks.popleft()

@@ -87,7 +87,6 @@ class CallbackListener(PartitionListener):
 
 
 async def _call(callback: Callback | None, rows: Collection[OwnedPartition]) -> None:
-    """Calls a callback, and awaits its result if possible; logs its errors."""
     if callback is None:
         return
     partitions = frozenset(row.partition for row in rows)
@@ -236,7 +235,6 @@ class PartitionReader(PartitionListener):
         return ended
 
     def _start_reading(self, rows: Iterable[OwnedPartition]) -> None:
-        """Starts reading rows that have a position, and looks up the first position of the others."""
         unplaced = []
         for row in rows:
             if row.fetch_from is None:

@@ -395,7 +395,6 @@ async def _list_level_below(link: Link, level: list[str]) -> list[str]:
 
 
 async def _find_partition_paths(link: Link, top: str) -> dict[Partition, str]:
-    """Returns the path of each partition's node below a node, sorted by partition."""
     level = [top]
     for _ in range(LEVELS):
         level = await _list_level_below(link, level)

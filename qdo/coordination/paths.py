@@ -48,7 +48,6 @@ def split_url(url: str, scheme: str, form: str) -> SplitResult:
 
 
 def encode(name: str) -> str:
-    """Returns the name of the node for a name; see the module."""
     if not name:
         return EMPTY
     if name in RESERVED:

@@ -271,7 +271,6 @@ class Session:
         await self.link.close()
 
     def _end_as_removed(self) -> SessionLost:
-        """Ends the session, because the member was removed; returns the error to raise."""
         error = SessionLost("the member was removed from the group")
         self.link.end(error)
         return error
@@ -357,7 +356,6 @@ class Session:
         return standings
 
     def _judge_standing(self, owner: NodeData | None) -> Standing:
-        """Returns the standing that an owner's node shows; None means that the node is missing."""
         if owner is None:
             return "free"
         if owner.session == self.link.session:
@@ -434,7 +432,6 @@ class Session:
     def _make_claim(
         self, partition: Partition, node: NodeData | None, recorded: CommittedOffset, standing: Standing
     ) -> Change:
-        """Returns the transaction of a claim. It fails if the offset was changed since it was read."""
         path, offset_path = self._paths.owner(partition), self._paths.offset(partition)
         claimed = encode_offset(replace(recorded, held=True))
         offset = Create(offset_path, claimed) if node is None else SetData(offset_path, claimed, node.version)
@@ -467,7 +464,6 @@ class Session:
         await self._remove_owners(doubtful)
 
     def _make_release(self, held: OwnedOffset) -> Change:
-        """Returns the transaction of a release. It fails if the offset has another version."""
         offset = encode_offset(replace(held.offset, held=False))
         owner, offset_path = self._paths.owner(held.partition), self._paths.offset(held.partition)
         return Delete(owner), SetData(offset_path, offset, held.version)
@@ -524,6 +520,5 @@ class Session:
         return states
 
     def _make_commit(self, held: OwnedOffset, offset: CommittedOffset) -> Change:
-        """Returns the transaction of a commit. It fails without an owner's node, or if the offset's version differs."""
         path = self._offset_path(held.partition)
         return Check(self._owner_path(held.partition)), SetData(path, encode_offset(offset), held.version)

@@ -221,7 +221,6 @@ class StoredAssignments:
         return True
 
     async def _read(self) -> StoredTarget:
-        """Returns the target, from the cache unless it or the list of assignments has changed."""
         tries = attempts("the target")
         while True:
             next(tries)
@@ -265,7 +264,6 @@ class StoredAssignments:
         yield tree.join([*(batches[-1] if batches else ()), (SetData(self._paths.target, data, present.version),)])
 
     def _make_change(self, present: StoredTarget, member: str, assigned: MemberAssignment | None) -> Change:
-        """Returns the change of a member's node, which fails if the node was changed since it was read."""
         path, before = self._paths.assignment(member), present.nodes.get(member)
         if assigned is None:
             assert before is not None  # noqa: S101 - only existing nodes are deleted
@@ -275,7 +273,6 @@ class StoredAssignments:
 
 
 def _check_size(data: bytes, otherwise: str) -> bytes:
-    """Returns the data; raises InvalidArgument, with the reason ``otherwise``, if it does not fit in a node."""
     if len(data) > NODE_LIMIT:
         raise InvalidArgument(f"{otherwise}: {len(data)} bytes, but a node holds at most {NODE_LIMIT}")
     return data

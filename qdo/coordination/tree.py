@@ -284,7 +284,6 @@ def parent(path: str) -> str:
 
 
 def split_into_bundles(changes: Sequence[Change], most: int = MAX_OPERATIONS) -> Iterator[slice]:
-    """Yields slices of the changes that fit into one transaction each, by operations and bytes."""
     first, operations, weight = 0, 0, 0
     for index, change in enumerate(changes):
         more = size(change)

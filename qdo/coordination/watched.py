@@ -31,7 +31,6 @@ class WatchedNodes:
                 pending.discard(path)
 
     def forget(self) -> None:
-        """Clears the cache, and keeps reads in progress from filling it."""
         self._nodes.clear()
         self._children.clear()
         for pending in self._pending_reads:
@@ -41,7 +40,6 @@ class WatchedNodes:
         return (await self.read_nodes([path]))[path]
 
     async def read_nodes(self, paths: Iterable[str]) -> dict[str, NodeData | None]:
-        """Returns nodes, or None for those that do not exist, and watches each for its next change."""
         requested = list(paths)
         cached = self._nodes if self._link.state == "connected" else {}
         nodes = {path: cached[path] for path in requested if path in cached}
@@ -58,7 +56,6 @@ class WatchedNodes:
         return nodes
 
     async def read_children(self, path: str) -> list[str]:
-        """Returns the names of a node's children, empty if the node does not exist, and watches for the next change."""
         if path in self._children and self._link.state == "connected":
             return self._children[path]
         with self._track_read([path]) as unchanged:

@@ -47,7 +47,6 @@ class Backlog:
         self._not_before = 0.0
 
     def mark_stale(self) -> None:
-        """Marks the list as out of date."""
         self._stale = True
 
     def listing_due(self, now: float, epoch: int) -> float | None:
@@ -61,7 +60,6 @@ class Backlog:
         return self._not_before - now
 
     def begin_listing(self) -> None:
-        """Records that a listing has begun, which may lack later changes."""
         self._stale = False
 
     def replace_list(self, children: Collection[str], began: float, ended: float) -> frozenset[str]:
@@ -90,7 +88,6 @@ class Backlog:
         return max(0, self._heap[0][1].epoch - epoch) / MS if self._heap else None
 
     def take(self, epoch: int) -> Child | None:
-        """Returns the next node and marks it as in hand, or returns None if no node may be taken now."""
         if self.due(epoch) != 0:
             return None
         _, child = heapq.heappop(self._heap)
@@ -99,7 +96,6 @@ class Backlog:
         return child
 
     def put_back(self, child: Child) -> None:
-        """Puts a node that is in hand or blocked back into the list, in its place."""
         self._held.discard(child.name)
         self._blocked.pop(child.name, None)
         heapq.heappush(self._heap, (child.rank(), child))
@@ -139,7 +135,6 @@ class Backlog:
             self.unblock(name)
 
     def unblock(self, name: str) -> None:
-        """Puts a blocked node back into the list; ignores other names."""
         child = self._blocked.pop(name, None)
         if child is not None:
             heapq.heappush(self._heap, (child.rank(), child))

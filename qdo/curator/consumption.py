@@ -112,7 +112,6 @@ class Consumption:
         call_soon(self._lifecycle.changed.notify)
 
     def handle_changes(self, paths: Iterable[str]) -> None:
-        """Marks a changed queue as out of date, unblocks nodes whose locks were removed, and wakes the tasks."""
         for path in paths:
             if path == self._path:
                 self._backlog.mark_stale()
@@ -139,12 +138,10 @@ class Consumption:
         await self._taker.begin()
 
     async def end(self) -> None:
-        """Waits for the end of all threads, and removes this consumer's nodes from ZooKeeper."""
         await self._wait_for_threads(set(), None)
         await self._taker.leave()
 
     async def _wait_for_threads(self, ignored: set[threading.Thread], seconds: float | None) -> bool:
-        """Waits until all threads but the ignored ones have ended; returns False after ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 while not self._running <= ignored:
@@ -256,7 +253,6 @@ class Consumption:
         return math.inf if due is None else due
 
     def _seconds_until_due(self, now: float, epoch: int) -> float:
-        """Returns the seconds until this has to act without a change, at most ``MAX_WAIT``."""
         due = [MAX_WAIT]
         if self._parked:
             due.append(self._parked[0].until - now)
@@ -290,7 +286,6 @@ class Consumption:
             )
 
     async def _take(self, child: Child) -> bytes | None:
-        """Takes a node, or waits for it if another consumer holds it; returns None if this consumer did not get it."""
         data = await self._attempt(child, self._taker.take(child))
         if data is Untaken.BLOCKED:
             data = await self._attempt(child, self._wait_for(child))
@@ -327,14 +322,12 @@ class Consumption:
         return await self._taker.resume(child)
 
     async def _leave_unreadable(self, child: Child) -> None:
-        """Unlocks a node, and leaves it out of all later lists even if that fails."""
         try:
             await self._taker.release(child)
         finally:
             self._backlog.set_aside(child)
 
     async def _conclude(self, child: Child, failure: BaseException | None) -> None:
-        """Removes a handled node; after an error parks it instead, unless its attempts are used up."""
         failures = self._failures.pop(child.name, 0) + (failure is not None)
         if failure is not None:
             kinds = {kind.__name__ for kind in type(failure).__mro__}
@@ -349,7 +342,6 @@ class Consumption:
             self._backlog.drop(child)
 
     async def _put_back(self, parked: Parked) -> None:
-        """Moves a failed node behind the others, and keeps the number of its failures under the new name."""
         assert isinstance(self._taker, LockingTaker)  # noqa: S101 - messages of others are not parked
         try:
             name = await self._taker.put_back(parked.child)

@@ -165,7 +165,6 @@ def check_item(names: Names, child: Child, data: bytes, version: int, *, now: fl
 
 
 def make_messages(staged: Staged) -> Iterator[Outgoing]:
-    """Yields the messages of a staged node as Queuey gets them; a priority or an id becomes a header."""
     names = RECIPES[staged.recipe]
     for item in staged.items:
         headers = headers_of(names.parse(item.name))
@@ -176,7 +175,6 @@ def make_messages(staged: Staged) -> Iterator[Outgoing]:
 
 
 def headers_of(child: Child | None) -> Mapping[str, str]:
-    """Returns a header with the priority or the id in a node's name, if it has one."""
     if child is None:
         return {}
     if child.priority is not None:
@@ -185,7 +183,6 @@ def headers_of(child: Child | None) -> Mapping[str, str]:
 
 
 def split_into_batches(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Splits items into batches within the limits of nodes, messages and bytes. A larger item is a batch of its own."""
     batch: list[Item] = []
     messages = weight = 0
     for item in items:
@@ -260,7 +257,6 @@ class Drain:
 
     @property
     def _remaining_items(self) -> int:
-        """How many more items may be moved; without a limit always ``BATCH_NODES``."""
         return BATCH_NODES if self._plan.limit is None else max(0, self._plan.limit - self.result.items)
 
     async def _move_available(self) -> tuple[int, bool]:
@@ -295,7 +291,6 @@ class Drain:
         return set(names or ())
 
     async def _read_movable(self, children: list[Child]) -> list[Item]:
-        """Reads items and returns those that can be moved; skips unfit ones, and notes missing ones."""
         items = []
         now, most = self._clock(), self._plan.node_limit - self._overhead(children[0].name)
         for child, node in zip(children, await self._place.read([child.name for child in children]), strict=True):
@@ -309,7 +304,6 @@ class Drain:
         return items
 
     def _overhead(self, name: str) -> int:
-        """Returns an upper bound for the bytes of a transaction that stages one item, without its data."""
         change: Change = (
             *self._make_removal(name, 0),
             Create(f"{self._place.drained}/{uuid.uuid4()}", self._encode_batch([])),
@@ -354,7 +348,6 @@ class Drain:
             await self._post(path, staged, batch)
 
     async def _drop_rejected(self, batch: list[Item], index: int, operation: int, why: RejectionReason) -> None:
-        """Removes the item that made a transaction fail from its batch; creates missing parents instead."""
         locking = self._plan.lock_path is not None
         if index == len(batch) or (locking and operation == 0 and why is RejectionReason.NO_NODE):
             # Curator creates parents as containers, which servers remove when they are empty.
@@ -436,7 +429,6 @@ class Drain:
         self.result.messages += sum(item.messages for item in batch)
 
     def _skip(self, name: str, reason: str) -> None:
-        """Counts an item as left, and keeps the first reasons. It is not tried again in this run."""
         self._skipped.add(name)
         self.result.left += 1
         if len(self.result.samples) < SAMPLES:

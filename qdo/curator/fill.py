@@ -244,7 +244,6 @@ class Fill:
             await self._create_items(creates, moved, began)
 
     def _make_item(self, claimed: Claimed) -> Create | None:
-        """Returns the creation of an item; counts the message as left and returns None if it does not fit."""
         message = claimed.message
         try:
             prefix = make_prefix(self._plan.recipe, message, priority=self._plan.priority, now=self._clock())
@@ -292,7 +291,6 @@ class Fill:
         await self._jobs.renew([claimed], ASIDE_TIMEOUT)
 
     def _skip(self, name: str, reason: str) -> None:
-        """Counts a message as left, unless it was put aside before, and keeps the first reasons."""
         if name not in self._aside:
             self.result.left += 1
             if len(self.result.samples) < SAMPLES:

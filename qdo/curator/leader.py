@@ -214,7 +214,6 @@ class LeaderElection:
         return run(within(ANSWER, self._read_participants()))
 
     def _call_listeners(self) -> None:
-        """Calls the listeners with each new state until the election is closed; logs their errors."""
         state: LeaderState = "waiting"
         while state != "closed":
             state = self._states.get()
@@ -253,14 +252,12 @@ class LeaderElection:
             await asyncio.wait(self._withdrawals, timeout=CLOSING)
 
     def _set_state(self, state: LeaderState) -> None:
-        """Changes the state and passes it to the listeners, unless it is the same or the election is closed."""
         if self._state not in {state, "closed"}:
             self._state = state
             self._states.put(state)
             self._news.notify()
 
     def _on_link_state(self, state: LinkState) -> None:
-        """Suspends a leader when the connection breaks; lets the contender wait again when the session is lost."""
         if state == "suspended" and self._state == "leading":
             self._set_state("suspended")
         if state == "lost":
@@ -268,7 +265,6 @@ class LeaderElection:
         self._news.notify()
 
     async def _contend_forever(self) -> None:
-        """Contends with one node after another, and removes each former node; logs errors and goes on after a pause."""
         while True:
             # Curator's mark for a node whose creation may be repeated after a lost answer.
             prefix = f"_c_{uuid.uuid4()}-{self._recipe.value}"

@@ -98,6 +98,5 @@ class Lifecycle:
         self.handle(events[state])
 
     def require(self) -> None:
-        """Raises QueueStopped unless the queue is started or suspended."""
         if self.state in REASONS:
             raise QueueStopped(f"queue {self._name} {REASONS[self.state]}")

@@ -58,7 +58,6 @@ _BITS = 2**32
 
 
 def _is_instance(kind: type, value: object) -> bool:
-    """Checks a type at run time, for callers without a type checker."""
     return isinstance(value, kind)
 
 

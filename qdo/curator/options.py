@@ -166,7 +166,6 @@ class QueueOptions(Generic[T]):
                 raise InvalidArgument(f"{name} is a number of seconds, not {value}")
 
     def _check_delivery(self) -> None:
-        """Raises InvalidArgument if the lock path, ``delete_first``, the election and the consumer do not match."""
         if self.lock_path is not None:
             check_path("lock_path", self.lock_path)
             if self.lock_path == self.path:
@@ -190,7 +189,6 @@ class QueueOptions(Generic[T]):
 
 
 def check_path(name: str, path: str) -> None:
-    """Raises InvalidArgument if a path is not valid or below ``/zookeeper``."""
     parts = path.split("/")
     usable = len(parts) > 1 and not parts[0] and not {"", ".", ".."} & set(parts[1:]) and not FORBIDDEN.search(path)
     if not usable:

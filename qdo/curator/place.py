@@ -40,12 +40,10 @@ class QueuePlace(NamedTuple):
 
     @property
     def drained(self) -> str:
-        """Path of the parent of a drain's staged nodes."""
         return self._sibling_path("drain")
 
     @property
     def filled(self) -> str:
-        """Path of the node with the receipts that a fill has to acknowledge."""
         return self._sibling_path("fill")
 
     def _sibling_path(self, job: str) -> str:

@@ -133,7 +133,6 @@ class Puts:
             start(self._send_batch(batch), self._tasks).add_done_callback(lambda _: self.send())
 
     async def wait_until_answered(self) -> None:
-        """Waits until every background put is answered, successfully or not."""
         while self._pending:
             await self._lifecycle.changed.next.wait()
 
@@ -163,7 +162,6 @@ class Puts:
         return True
 
     def _pop_batch(self) -> list[Put]:
-        """Removes and returns the first puts that fit into one transaction, at least one if any waits."""
         batch: list[Put] = []
         with self._changed:
             room = self._max_batch_bytes
@@ -175,7 +173,6 @@ class Puts:
         return batch
 
     async def _send_batch(self, batch: list[Put]) -> None:
-        """Sends puts in one transaction and records the outcome, also an error."""
         error: QdoError | None = None
         try:
             if self._link.state == "lost":
@@ -188,7 +185,6 @@ class Puts:
         self._record_outcome(batch, error)
 
     def _record_outcome(self, batch: list[Put], error: QdoError | None) -> None:
-        """Ends the puts of a batch; with an error, reports a PutFailed for each and keeps it for the next flush."""
         failures: list[tuple[int, PutFailed]] = []
         with self._changed:
             self._pending -= len(batch)

@@ -175,7 +175,6 @@ class CuratorQueue(Generic[T]):
                 start(self._retire(self._running), self._tasks)
 
     async def _retire(self, running: Running) -> None:
-        """Waits for the end of the threads and of background puts, then closes the link."""
         if running.consumption is not None:
             await running.consumption.end()
             if self._options.election is not None:
@@ -191,7 +190,6 @@ class CuratorQueue(Generic[T]):
         running.puts.send()
 
     def _put(self, prefix: str, messages: Iterable[T], timeout: float | None) -> bool:
-        """Serializes messages and puts them in one node; raises QueueStopped unless the queue may be put into."""
         self._lifecycle.require()
         kept: list[T] = []
         data = self._options.serializer.write(
@@ -201,7 +199,6 @@ class CuratorQueue(Generic[T]):
         return self._running.puts.put(prefix, kept, data, timeout)
 
     def _report(self, error: QdoError) -> None:
-        """Logs an error and passes it to ``on_error``, whose own errors are only logged."""
         log.warning("%s", error, exc_info=error.__cause__ if isinstance(error, CuratorError) else None)
         if self._options.on_error is not None:
             try:

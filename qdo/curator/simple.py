@@ -129,7 +129,6 @@ class SimpleDistributedQueue:
         await append(await self._open_link(), self._path, SIMPLE.prefix(), data)
 
     async def _open_link(self) -> Link:
-        """Returns the open link; makes another one after its session was lost."""
         if self._link is None or self._link.state == "lost":
             self._link = BorrowedLink(self._client)
             self._link.on_watch = lambda _: self._changes.notify()
@@ -170,7 +169,6 @@ class SimpleDistributedQueue:
                 return None
 
     async def _read_node(self, link: Link, name: str, *, remove: bool) -> bytes | None:
-        """Returns a node's data and, with ``remove``, deletes the node; returns None if it is gone already."""
         path = f"{self._path}/{name}"
         (node,) = await link.read([path])
         if node is None or (remove and isinstance((await link.apply([(Delete(path),)]))[0], Rejection)):

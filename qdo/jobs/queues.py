@@ -134,7 +134,6 @@ def _texts(values: Mapping[str, Any]) -> str:
 def make_job_queues(
     queues: str | Iterable[str] | Mapping[str, JobQueueOptions], shared: JobQueueOptions
 ) -> dict[str, JobQueue]:
-    """Returns the queues by name, each with its own options and the shared ones; raises InvalidArgument."""
     own = queues if isinstance(queues, Mapping) else {}
     for name, chosen in own.items():
         if not isinstance(chosen, Mapping):
@@ -143,7 +142,6 @@ def make_job_queues(
 
 
 def _check_options(queue: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options as the client sends them; raises InvalidArgument for unknown or invalid ones."""
     accepted = JobQueueOptions.__annotations__
     if unknown := sorted(values.keys() - accepted):
         raise InvalidArgument(f"queue {queue} has no option {', '.join(unknown)}. Options are {', '.join(accepted)}")
@@ -267,7 +265,6 @@ async def _update(client: AsyncClient, queue: JobQueue, differing: Mapping[str, 
 
 
 def _warn_of_difference(text: str, queue: JobQueue, differing: Mapping[str, Any]) -> None:
-    """Logs a warning with the command that changes the options; the kind and fewer partitions cannot be set."""
     named = {name: queue.options[name] for name in differing}
     fixed = {name for name in named if name == "kind" or (name == "partitions" and named[name] < differing[name])}
     changing = {name: value for name, value in named.items() if name not in fixed}

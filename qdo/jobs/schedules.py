@@ -57,7 +57,6 @@ class Timetable(NamedTuple):
 def make_timetable(
     task: str, cron: str | None, timezone: str | None, every: timedelta | float | None, missed: str | None
 ) -> Timetable | None:
-    """Returns the timetable in a task's options, or None without ``cron`` and ``every``; raises InvalidArgument."""
     if cron is None and every is None:
         if timezone is not None or missed is not None:
             raise InvalidArgument(f"task {task} has neither cron nor every, so leave out timezone and missed")
@@ -78,7 +77,6 @@ def make_timetable(
 
 
 def check_scheduled(function: Callable[..., Any], task: str, queue: str) -> None:
-    """Raises InvalidArgument if the task needs arguments, or its name is not valid for a schedule."""
     try:
         inspect.signature(function).bind()
     except TypeError as error:
@@ -184,7 +182,6 @@ async def keep_schedules(client: AsyncClient, queues: Collection[str], tasks: li
 
 
 def _find_left_over(schedules: Iterable[Schedule], queues: Collection[str], names: set[str]) -> list[str]:
-    """Returns the names of schedules for tasks of these queues that are not among the given names."""
     ours = [s for s in schedules if s.queue in queues and s.name.startswith(_make_name(s.queue, ""))]
     return [schedule.name for schedule in ours if schedule.name not in names]
 

@@ -365,7 +365,6 @@ def group_by_queue(calls: Iterable[TaskCall]) -> tuple[dict[str, list[Outgoing]]
 
 
 def _check_is_json(task: Task[Any, Any, Any], name: str, value: object) -> None:
-    """Raises InvalidArgument, which names the argument, unless the value can be encoded as JSON."""
     try:
         msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
@@ -380,7 +379,6 @@ _CAN_BE_NAME = re.compile(r"[^/\ud800-\udfff]{1,255}", re.DOTALL)
 
 
 def check_unique(unique: Unique, function: Callable[..., Any], task: str) -> None:
-    """Raises InvalidArgument for a wrong type, or for a string that names no parameters of the function."""
     if unique is True or callable(unique):
         return
     if not isinstance(unique, str):

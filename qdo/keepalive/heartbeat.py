@@ -59,7 +59,6 @@ class HeartbeatProcess:
         return 0.0 if begin is None or self._vitals.lapsed else begin + self._session
 
     def record_end(self, end: float) -> None:
-        """Records an answered heartbeat of the program itself: the session lasts until ``end``."""
         self._vitals.beat()
         self._vitals.record_answer(end - self._session)
 
@@ -98,7 +97,6 @@ def main(program: str, vitals: str, line: str) -> None:
 
 
 def _send_heartbeat(shared: Vitals, access: dict[str, Any]) -> None:
-    """Sends a heartbeat to the first server that answers, and records the session's new end unless it is too late."""
     session = access["session"]
     for url in access["urls"]:
         sent = now()

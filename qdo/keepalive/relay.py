@@ -73,7 +73,6 @@ class PacketHeads:
         self._rest = 0
 
     def feed(self, data: bytes | bytearray) -> Iterator[tuple[int, ...]]:
-        """Yields the head of each packet once its bytes are complete."""
         position = 0
         while position < len(data):
             if self._rest:
@@ -189,7 +188,6 @@ class Relay:
                 self._send_pending(end)
 
     def _wait_for_sockets(self) -> tuple[list[socket.socket], list[socket.socket]]:
-        """Waits for the sockets until the next ping is due; returns the readable and the writable ones."""
         wait = (
             CHECK_INTERVAL
             if self._timeout is None
@@ -203,7 +201,6 @@ class Relay:
         return readable, [e for e in self._out if events.get(e.fileno(), 0) & select.POLLOUT]
 
     def _ping_if_idle(self) -> None:
-        """Sends a ping if nothing was sent for a while, unless the program no longer runs."""
         if self._timeout is None or now() - self._last_sent < self._timeout / PINGS_PER_SESSION:
             return
         self._last_sent = now()

@@ -121,7 +121,6 @@ class Vitals:
 
 
 def _create_memory_file() -> IO[bytes]:
-    """Returns a new file in memory, or a temporary file on systems without such files."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("qdo-vitals"), "r+b")
     return tempfile.TemporaryFile()

@@ -211,7 +211,6 @@ class ClaimSource:
     # Handling
 
     def _dispatch(self) -> None:
-        """Starts runs of waiting jobs while handlers are free, unless the source drains."""
         while self._waiting and not self._stopping and (free := self._free_slots) > 0:
             share = min(self._batch_size.messages, -(-len(self._waiting) // free))
             self._start_run(self._take_run(share))
@@ -255,14 +254,12 @@ class ClaimSource:
         return Delivery(Partition(self._queues[job.queue], job.message.partition), job.deliveries, job.state)
 
     def _on_run_end(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
-        """Settles an ended run; an error of that ends the worker."""
         try:
             self._settle_run(run, find_run_result(run, future, self._settings.stalled_after))
         except Exception as error:  # noqa: BLE001 - ends the worker
             self._handling.end_after_error(error)
 
     def _settle_run(self, run: MessageRun, ran: RunResult) -> None:
-        """Acknowledges the handled jobs, treats the failed one, and puts the rest back before the waiting ones."""
         self._leaked.pop(run, None)
         jobs, before = self._running.pop(run, None), self._finished.pop(run, 0)
         self._metrics.in_flight = len(self._running)
@@ -301,7 +298,6 @@ class ClaimSource:
         self._jobs.finish(jobs)
 
     def _handle_failure(self, job: AsyncJob, failure: Failure, state: tuple[int, bytes] | None) -> None:
-        """Retries, skips or buries a job, or ends the worker. A cancelled job is not retried."""
         handling, place, message = self._handling, self._place(job), job.message
         retry = self._retry_of(message, failure) or TaskRetry()
         settings = self._settings
@@ -337,7 +333,6 @@ class ClaimSource:
             await self._set_states([(None, job.claimed, state[1])])
 
     async def _leave(self, job: AsyncJob, state: tuple[int, bytes] | None) -> None:
-        """Sends the state of a job and gives it back without a failure."""
         await self._send_state(job, state)
         await self._jobs.leave([job])
 
@@ -350,7 +345,6 @@ class ClaimSource:
         retry: bool = True,
         state: tuple[int, bytes] | None = None,
     ) -> None:
-        """Sends the state of a failed job and releases it; if that fails, it waits until its claim expires."""
         await self._send_state(job, state)
         try:
             await job.release(delay, reason=(failure.kind, failure.text), retry=retry)
@@ -366,7 +360,6 @@ class ClaimSource:
         return [self._watch_runs(), self._send_states()]
 
     async def _watch_runs(self) -> None:
-        """Checks the runs at intervals; ends the worker if its handlers hang or claims are refused for too long."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
@@ -375,7 +368,6 @@ class ClaimSource:
             end_if_refused(self._handling, 0.0 if self._refused is None else loop.time() - self._refused)
 
     async def _send_states(self) -> None:
-        """Sends new states, and asks the handlers of cancelled jobs to stop, once every ``INTERVAL_STATES`` seconds."""
         while True:
             await asyncio.sleep(INTERVAL_STATES)
             self._ask_cancelled_to_stop()
@@ -385,7 +377,6 @@ class ClaimSource:
                 await self._set_states(states)
 
     def _ask_cancelled_to_stop(self) -> None:
-        """Asks the handlers of cancelled jobs to stop. Renewals of claims report the cancellations."""
         for run, jobs in self._running.items():
             for index, job in enumerate(jobs):
                 if job.cancelled and index not in run.to_stop:
@@ -409,7 +400,6 @@ class ClaimSource:
                     run.state_seen = None
 
     def _check_runs(self, now: float) -> None:
-        """Acknowledges jobs of active runs that are handled, and stops handlers that take too long."""
         ages = [0.0]
         for run, jobs in list(self._running.items()):
             age = age_of(run, self._place(jobs[0]).partition, now, self._handling.call_of)

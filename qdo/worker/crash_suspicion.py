@@ -60,7 +60,6 @@ class CrashSuspicion:
         return note is not None and note.lost > 0 and order_of(message.id) <= order_of(note.until)
 
     def lost_attempts(self, message: Message) -> int:
-        """Returns the number of attempts at a message in which the worker was lost, as far as recorded."""
         note = self._found
         return note.lost if note is not None and self._single and note.until == message.id else 0
 
@@ -71,7 +70,6 @@ class CrashSuspicion:
         return lost if given_up else lost + 1
 
     def must_run_alone(self, message: Message) -> bool:
-        """Returns whether the worker may not handle other messages at the same time."""
         return self.is_suspected(message) and 0 < self._attempts <= self._lost_before(message) + 1
 
     def begin_run(self, messages: Sequence[Message]) -> HandlingNote:
@@ -110,7 +108,6 @@ class HungAttempts:
         self.notes: dict[Partition, HandlingNote] = {}
 
     def add(self, partition: Partition, attempt: HandlingNote) -> bool:
-        """Adds an attempt; returns False if it was added before."""
         if self.notes.get(partition) == attempt:
             return False
         self.notes[partition] = attempt

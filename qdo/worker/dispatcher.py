@@ -210,7 +210,6 @@ class Dispatcher(PartitionListener):
             self._finished = False
 
     def _record_move(self, how: str, rows: Collection[OwnedPartition]) -> None:
-        """Logs and counts partitions that were assigned or have ended, and drops the lag of ended ones."""
         gone = {row.partition for row in rows}
         names = sorted(map(str, gone))
         text = "%d partition%s %s: %s"
@@ -250,7 +249,6 @@ class Dispatcher(PartitionListener):
         self._enqueue(work)
 
     def dispatch(self) -> None:
-        """Starts runs while there are free handlers and the ownership of partitions is certain."""
         while self._runnable and self._running < self._runner.slots and not self._halted and self._consumer.connected:
             if self._exclusive is not None:
                 return
@@ -306,7 +304,6 @@ class Dispatcher(PartitionListener):
         self._changed()
 
     def _count_hung(self, work: PartitionWork, run: MessageRun) -> None:
-        """Reports an attempt that cannot be stopped as failed, once."""
         message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
         if not self._hung.add(work.partition, HandlingNote(message.id, run.attempt, last=True)):
             return
@@ -507,7 +504,6 @@ class Dispatcher(PartitionListener):
             self._handling.end_after_error(error)
 
     def _record_result(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
-        """Counts an ended run, settles it, and starts the next runs."""
         self._running -= 1
         self._metrics.in_flight = self._running
         if self._exclusive is work:
@@ -537,7 +533,6 @@ class Dispatcher(PartitionListener):
                         logger.warning("the running messages could not be recorded: %s", result)
 
     def _settle_run(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
-        """Records an ended run and treats its failure, which may end the worker, unless its work is discarded."""
         failure = ran.failure
         failed = failure is not None and ran.handled < len(run.messages)
         before = work.partition_queue.count
@@ -554,7 +549,6 @@ class Dispatcher(PartitionListener):
         self._enqueue(work)
 
     def _count_done(self, work: PartitionWork, before: int) -> None:
-        """Schedules the commit of messages done since the queue had ``before`` of them."""
         done = before - work.partition_queue.count
         self._held -= done
         if work.partition_queue.end is not None:
@@ -593,7 +587,6 @@ class Dispatcher(PartitionListener):
     def _give_up_message(
         self, work: PartitionWork, held: FailedMessage, failure: Failure, how: Literal["dead", "skipped"]
     ) -> None:
-        """Counts a message that was skipped or stored as a dead letter, and marks it as done."""
         self._handling.record_given_up(Delivery(work.partition, held.attempt), held.message, failure, how)
         before = work.partition_queue.count
         work.partition_queue.finish(held)

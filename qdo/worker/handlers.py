@@ -108,7 +108,6 @@ def set_state(state: object) -> None:
 
 
 def load_handler(name: str) -> Handler:
-    """Returns the handler named ``module:function`` or ``module:jobs``; raises HandlerError."""
     handler: Handler = handler_of(import_by_name(name))
     check_handler(handler, name)
     return handler
@@ -144,14 +143,12 @@ def handler_of(handler: Any) -> Any:  # noqa: ANN401 - is judged later
 
 
 def load_context(name: str) -> Context:
-    """Returns the factory named ``module:factory``; raises HandlerError if it is missing or cannot be called."""
     factory: Context = import_by_name(name, "context")
     check_context(factory, name)
     return factory
 
 
 def check_handler(handler: object, name: str = "") -> None:
-    """Raises HandlerError unless ``handler(message, context)`` can be called and runs something."""
     text = name or repr(handler)
     if (why := explain_unusable(handler)) is not None:
         raise HandlerError(f"{text} {why}")
@@ -163,7 +160,6 @@ def check_context(factory: object, name: str = "") -> None:
 
 
 def find_import_name(handler: object, what: str) -> str:
-    """Returns the name, ``module:function``, by which another process can import the object; raises HandlerError."""
     name = f"{getattr(handler, '__module__', '')}:{getattr(handler, '__qualname__', '')}"
     if name.startswith("__main__:"):
         raise HandlerError(f"the {what} is defined in the main program: move it to a module that processes can import")
@@ -177,7 +173,6 @@ def find_import_name(handler: object, what: str) -> str:
 
 
 def import_by_name(name: str, what: str = "handler") -> Any:  # noqa: ANN401 - whatever has the name
-    """Returns the object named ``module:name``; raises HandlerError."""
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
         raise HandlerError(f"not a valid name of a {what}: {name!r}. Use module:function")
@@ -201,7 +196,6 @@ def import_by_name(name: str, what: str = "handler") -> Any:  # noqa: ANN401 - w
 
 
 def _check_call(function: Any, name: str, arguments: int, form: str) -> None:  # noqa: ANN401 - is judged here
-    """Raises HandlerError unless an object takes this number of arguments. Functions in C are not checked."""
     if not callable(function):
         raise HandlerError(f"{name} cannot be called: it must be a function {form}")
     try:
@@ -291,7 +285,6 @@ class Hooks:
 
 
 def _find_hook(instance: object, name: str) -> Hook | None:
-    """Returns a hook, or None if the object does not define it; raises InvalidArgument for unfit ones."""
     hook: Any = getattr(instance, name, None)
     if hook is None or getattr(hook, "__func__", None) is getattr(Middleware, name):
         return None

@@ -92,7 +92,6 @@ class WorkerMetrics(Collector):
             self._registry.unregister(self)
 
     def record_run(self, queue: str, ran: RunResult, task: str = "") -> None:
-        """Adds the handled messages and times of an ended run; quick messages count in the first bucket."""
         key = queue, self._limit_task_labels(task) if task else ""
         cells = self._cells[key]
         cells[0] += ran.seconds + sum(ran.slow)
@@ -105,7 +104,6 @@ class WorkerMetrics(Collector):
         self._counts[name][queue, self._limit_task_labels(task) if task else ""] += 1
 
     def _limit_task_labels(self, task: str) -> str:
-        """Returns the task's name, or ``OTHER_TASKS`` if ``MAX_TASKS`` other names are shown."""
         if task not in self._tasks and len(self._tasks) >= MAX_TASKS:
             return OTHER_TASKS
         self._tasks.add(task)
@@ -161,5 +159,4 @@ class WorkerMetrics(Collector):
 
 
 def _labels(key: tuple[str, str]) -> tuple[str, ...]:
-    """Returns the label values. Messages that do not call a task have no ``task`` label."""
     return key if key[1] else key[:1]

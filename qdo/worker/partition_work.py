@@ -213,7 +213,6 @@ class KeyedQueue:
                 chain.append(message)
 
     def take(self, most: int) -> MessageRun | None:
-        """Returns a run with a fair share of the waiting messages, gathered key by key."""
         if self._running >= self._parallel or not self._ready:
             return None
         first = self._ready[0]
@@ -285,7 +284,6 @@ class KeyedQueue:
         return taken, keys
 
     def _release_key(self, key: Hashable) -> None:
-        """Makes a key ready again behind the others, or forgets it if it has no more messages."""
         if self._chains[key]:
             self._ready.append(key)
         else:
@@ -416,7 +414,6 @@ class PartitionWork:
 
     @property
     def must_run_alone(self) -> bool:
-        """Whether the next message must run alone in this worker."""
         first = None if self.suspicion is None else self.partition_queue.first
         return (
             self.suspicion is not None
@@ -430,7 +427,6 @@ class PartitionWork:
         return None if self.suspicion is None else self.suspicion.make_final_note()
 
     def take(self, most: int) -> MessageRun | None:
-        """Returns the next run, or None if the work is closed or nothing may run. A suspected message runs alone."""
         suspicion = self.suspicion
         if suspicion is not None and (first := self.partition_queue.first) is not None:
             most = 1 if suspicion.is_suspected(first) else most

@@ -88,7 +88,6 @@ def _format_needs(needs: list[Need]) -> str:
 
 
 def _format_need(need: Need) -> str:
-    """Returns the right and the option that needs it. A need for ``admin`` means that the queue is missing."""
     name, action, option = need
     what = f"admin, because {name!r} does not exist, so create it" if action == "admin" else f"{action} for {name!r}"
     return f"{what} ({option})" if option else what
@@ -115,7 +114,6 @@ async def _find_missing(consumer: AsyncConsumer, settings: WorkerSettings, names
 
 
 async def _find_matching_names(consumer: AsyncConsumer) -> set[str]:
-    """Returns at most ``MAX_NAMES`` names of queues that match the patterns and that the credential may list."""
     subscription, names = consumer.wanted, set[str]()
     for prefix in subscription.literal_prefixes():
         page = await consumer.client.queue_page(start=prefix or None, limit=MAX_NAMES)

@@ -139,7 +139,6 @@ class MessageRun:
         return self.handled in self.to_stop
 
     def ask_to_stop(self, number: int) -> None:
-        """Asks the handler of the message with this index to stop, because its job is cancelled."""
         self.to_stop = self.to_stop | {number}
         if self.notify_stop is not None:
             self.notify_stop(number)
@@ -212,7 +211,6 @@ class BatchSize:
 
     @property
     def messages(self) -> int:
-        """Max messages of the next run, by the mean time of a message so far."""
         if self._mean is None:
             return min(self._first, self._most)
         if self._mean * self._most <= self._seconds:
@@ -220,7 +218,6 @@ class BatchSize:
         return max(1, int(self._seconds / self._mean))
 
     def record_run(self, messages: int, seconds: float) -> None:
-        """Records the duration of an ended run in the mean; the longer the run, the higher its weight."""
         if not messages:
             return
         mean = seconds / messages
@@ -286,7 +283,6 @@ def find_run_result(run: MessageRun, future: asyncio.Future[RunResult], limit: f
 
 
 def _mark_stopped(run: MessageRun, ran: RunResult, limit: float) -> RunResult:
-    """Returns the result with a failure if the run ended without one at the message at which it was stopped."""
     if run.abandoned == ran.handled and ran.failure is None:
         return ran._replace(failure=make_overdue_failure(limit))
     return ran

@@ -107,7 +107,6 @@ class Handling(NamedTuple):
         logger.handle(record)
 
     def record_run_by_task(self, queue: str, run: MessageRun, ran: RunResult) -> None:
-        """Records an ended run in the metrics, split by the tasks of its handled messages."""
         names = [] if self.names_of is None else self.names_of(run.messages[: ran.handled])
         for task, result in ({names[0]: ran} if len(set(names)) == 1 else ran.by_task(names)).items():
             self.metrics.record_run(queue, result, task)

@@ -244,7 +244,6 @@ class Worker:
     # -- the central loop
 
     async def _join_and_work(self) -> None:
-        """Joins and works until the worker is stopped; always closes the source. An error sets the code ``FAILED``."""
         joined = False
         try:
             joined = await self._join()
@@ -274,7 +273,6 @@ class Worker:
             await cancel(joining, stopping)
 
     async def _take_until_stopped(self) -> None:
-        """Takes messages until the worker is stopped, then drains; after an error it drains without patience."""
         patience = 0.0
         try:
             while not self._stopping:
@@ -286,7 +284,6 @@ class Worker:
             await self._drain(patience)
 
     async def _drain(self, patience: float) -> None:
-        """Finishes messages within ``patience`` seconds; else gives up the handlers and sets the exit code."""
         self._stopping = True
         loop = asyncio.get_running_loop()
         self._drained = loop.time() + patience
@@ -308,7 +305,6 @@ class Worker:
             await cancel(*tasks)
 
     def _on_background_task_end(self, task: asyncio.Task[None]) -> None:
-        """Ends the worker after an error in a background task, because progress is not recorded without it."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._handling.end_after_error(error)
 
@@ -319,7 +315,6 @@ class Worker:
         self._source.wake()
 
     def _end(self, end: StopTheWorker, failure: Failure) -> None:
-        """Sets the exit code if it has none yet, and stops the worker."""
         logger.info("ending: %s", "a handler raised StopWorker" if end.why == "asked" else failure)
         self._code = self._code or _CODES[end.why]
         self._stop()
@@ -330,7 +325,6 @@ class Worker:
             self._stop()
 
     def _end_process(self, number: int) -> None:
-        """Gives up the handlers and ends the process with ``FAILED``, even if that raises an error."""
         try:
             self._runner.give_up()
             logger.warning("%s again: stopping at once", signal.Signals(number).name)
@@ -388,7 +382,6 @@ def _make_executor(
     hooks: Hooks,
     process_setup: Callable[[], object] | None,
 ) -> Executor:
-    """Checks the handler and returns its executor; raises InvalidArgument if threads would need a time limit."""
     factory = handlers.load_context(context) if isinstance(context, str) else context
     handlers.check_handler(resolved)
     limited, tasks, resolved = getattr(resolved, "needs_processes", ""), resolved, handlers.wrap_in_span(resolved)

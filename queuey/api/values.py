@@ -27,7 +27,6 @@ Outcome = Literal["none", "unknown"]
 
 
 def levels(value: object) -> int:
-    """Returns the nesting depth of objects and lists in a JSON value."""
     depth, nested = 0, [value]
     while nested := [v for v in nested if isinstance(v, dict | list)]:
         nested = [inner for v in nested for inner in (v.values() if isinstance(v, dict) else v)]

@@ -51,7 +51,6 @@ def partition_of(digest: bytes, partitions: int) -> int:
 
 
 def place_in(message: Message | NewMessage, partition: int, target: Queue) -> int:
-    """Returns the partition of the queue ``target`` for a message that is in ``partition`` of another queue."""
     if target.kind == "dedup":
         return partition_of(digest_of(message.body, message.meta), target.partitions)
     if target.keeps_keys and message.meta is not None and message.meta.key is not None:
@@ -75,7 +74,6 @@ class Cover(msgspec.Struct, frozen=True, gc=False):
     number: int
 
     def hides(self, position: Position) -> bool:
-        """Returns whether a position is below ``until`` or held."""
         if position[0] < self.until:
             return True
         index = bisect_left(self.held, position)
@@ -157,7 +155,6 @@ class Covers:
         return cover
 
     def _forget_stored(self, number: int, made_by: int, confirmed: Position) -> None:
-        """Removes from memory the covers that the entry has moved to the store; see :meth:`find_storable`."""
         for digest in [digest for digest, _ in self.find_storable(confirmed, made_by)]:
             cover = self._remove(digest)
             if cover is not None:
@@ -178,7 +175,6 @@ class Covers:
         ]
 
     def advance_cursor(self, cursor: Position) -> None:
-        """Moves the cursor and removes the covers below it."""
         while self._representatives and self._representatives[0] <= cursor:
             self.unconfirmed.pop(heappop(self._representatives), None)
         above = ids.following(cursor)
@@ -193,7 +189,6 @@ class Covers:
     # Snapshots
 
     def encode(self) -> list[Encoded]:
-        """Returns the covers sorted by digest, so that equal covers give equal snapshots."""
         return [
             (digest, cover.representative, cover.until, list(cover.held), cover.number)
             for digest, cover in sorted(self.by_digest.items(), key=lambda item: item[0])
@@ -252,11 +247,9 @@ class CoverDraft:
         self.withdrawn: dict[bytes, None] = {}
 
     def is_duplicate(self, message: Message) -> bool:
-        """Returns whether a cover of the state, of this draft or of the store hides the message."""
         return self._find_representative(message.position, self._find_digest(message)) is not None
 
     def make_representative(self, message: Message) -> None:
-        """Makes a message the representative of its body: undelivered copies below ``until`` become duplicates."""
         digest = self._find_digest(message)
         self._made[digest] = Cover(message.position, self.until, (), 0)
 
@@ -274,7 +267,6 @@ class CoverDraft:
         return count
 
     def withdraw(self, representative: Position) -> None:
-        """Withdraws the cover of a representative that is gone, so that its copies are delivered."""
         digest = self._covers.by_representative.get(representative)
         if digest is not None:
             self.withdrawn[digest] = None
@@ -299,7 +291,6 @@ class CoverDraft:
         return present
 
     def find_hider(self, position: Position) -> Position | None:
-        """Returns the representative of a duplicate, or None if the message is not known to be one."""
         digest = self._copies.hidden.get(position)
         return None if digest is None else self._find_representative(position, digest)
 
@@ -330,7 +321,6 @@ class CoverDraft:
         return CoverChanges(made, self.until if made else 0, list(self.withdrawn), stored)
 
     def find_needed(self, cursor: Position) -> list[CoverMade]:
-        """Returns the new covers that are still needed after the cursor has moved to ``cursor``."""
         above = ids.following(cursor)
         return [
             (digest, cover.representative, list(cover.held))

@@ -138,7 +138,6 @@ class EntryDraft:
         return settlements
 
     def _try_add_outstanding(self, position: Position) -> bool:
-        """Returns whether ``MAX_OUTSTANDING`` allows a claim of the message, and counts it if it is a new one."""
         outstanding = self._state.outstanding
         if position in outstanding or position in self._renewals:
             return True
@@ -225,7 +224,6 @@ class EntryDraft:
         return position in self._state.outstanding
 
     def ask_to_stop(self, position: Position) -> None:
-        """Cancels a claimed message: its worker is asked to stop, and it will not be delivered again."""
         self._cancels[position] = None
         self.size += 1
 
@@ -265,7 +263,6 @@ class EntryDraft:
         return ReceiptStatus.DONE if good else ReceiptStatus.SUPERSEDED
 
     def supersede(self, positions: Iterable[Position]) -> None:
-        """Ends messages that were removed because a newer value has taken their name, even if they are claimed."""
         for position in positions:
             if not (self._state.is_done(position) or position in self._finals):
                 self._renewals.pop(position, None)
@@ -381,7 +378,6 @@ class EntryDraft:
     def _find_deliverable(
         self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], max_deliveries: int
     ) -> tuple[list[Message], OrderCheck | None]:
-        """Returns messages for the polls, sorted in an ordered queue, and the check of their order there."""
         if self._waiting is not None:
             fresh = self._drop_expired(fresh, done=any(poll.ttl for poll in polls))
         room = MAX_OUTSTANDING - len(self._state.outstanding) - self._new_outstanding
@@ -410,7 +406,6 @@ class EntryDraft:
     def _make_filter(
         self, order: OrderCheck | None, free: FreePlaces | None, poll: Poll, caller: int
     ) -> Callable[[Message], bool] | None:
-        """Returns the test that a message must pass for this poll, or None if it may have any message."""
         choice = None if self._covers is None else self._is_not_duplicate
         if order is not None:
             choice = partial((order if poll.ttl else order.copy_for_peek()).try_deliver, caller)
@@ -432,26 +427,22 @@ class EntryDraft:
         return [message for message in fresh if message.expires > latest]
 
     def _record_lapsed_claim(self, position: Position) -> None:
-        """Adds the message's last delivery to ``lapsed`` if its claim was neither released nor a delay."""
         last = self._state.outstanding.get(position)
         if last is not None and last.expires and position not in self._state.resting:
             self.lapsed[position] = last
 
     def _make_cover(self, message: Message) -> None:
-        """Makes a cover for a message that was never delivered, in a dedup queue."""
         if self._covers is not None:
             before = self._state.outstanding.get(message.position)
             if before is None or not before.deliveries:
                 self._covers.make_representative(message)
 
     def _is_not_duplicate(self, message: Message) -> bool:
-        """Returns whether a message was delivered before, or no cover hides it."""
         if self._covers is None or message.position in self._state.outstanding:
             return True
         return not self._covers.is_duplicate(message)
 
     def _may_redeliver(self, position: Position, max_deliveries: int = 0) -> bool:
-        """Returns whether a message is free, not cancelled, not changed by this entry, and below ``max_deliveries``."""
         is_ended = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
         if not is_ended or self._is_touched(position):
             return False
@@ -546,7 +537,6 @@ class EntryDraft:
 
     @property
     def has_changes(self) -> bool:
-        """True if the entry changes more than the cursor."""
         return bool(self.size) or self._releases_all or self.withdraws_covers
 
     @property

@@ -63,19 +63,16 @@ class Waiting:
             self._keys.pop(position, None)
 
     def clear(self) -> None:
-        """Forgets all messages, so that they are read again from the cursor."""
         self.front = FIRST
         self._keys.clear()
         self._by_key.clear()
 
     def sweep(self, state: State) -> None:
-        """Removes all messages that were delivered or are done."""
         self.drop([position for position in self._keys if state.is_known(position)])
         for key in list(self._by_key):
             self._trim_to_first(key, state)
 
     def iterate_key(self, key: int, state: State) -> Iterator[Position]:
-        """Returns an iterator of the waiting messages of a key, ascending."""
         keys = self._keys
         return (position for position in self._by_key.get(key, ()) if position in keys and not state.is_known(position))
 
@@ -109,7 +106,6 @@ class Waiting:
         return list(islice(merge(*runs), limit))
 
     def _trim_to_first(self, key: int, state: State) -> Position | None:
-        """Returns the first waiting message of a key, and removes delivered ones before it."""
         positions = self._by_key[key]
         while positions:
             if positions[0] in self._keys and not state.is_known(positions[0]):
@@ -120,7 +116,6 @@ class Waiting:
 
 
 def find_freed_keys(state: State, done: Collection[Position]) -> set[int]:
-    """Returns the busy keys that would have no outstanding message any more if these messages were done."""
     done_by_key: defaultdict[int, set[Position]] = defaultdict(set)
     for position in done:
         claim = state.outstanding.get(position)
@@ -225,7 +220,6 @@ class OrderCheck:
         self._turns: dict[int, _Turn] = {}
 
     def copy_for_peek(self) -> OrderCheck:
-        """Returns a check for a poll without claims. Its deliveries do not count for other callers."""
         check = OrderCheck(self._state, self._waiting, self._is_done, self._is_free)
         check._turns = {key: _Turn(iter(()), None) for key, turn in self._turns.items() if turn.caller is not None}
         return check

@@ -90,25 +90,21 @@ class Places:
         )
 
     def count_free(self) -> FreePlaces:
-        """Returns the present free places. Deliveries take them from the result, not from this object."""
         return FreePlaces(self._count_free_in_partition(), self._count_free_of_key if self._limits.per_key else None)
 
     def _count_free_in_partition(self) -> int:
-        """Returns how many places the limit of the partition leaves."""
         if not self._limits.total:
             return NO_LIMIT
         self._recount_changed()
         return self._limits.total - self._live() - self._added[None]
 
     def _count_free_of_key(self, key: int) -> int:
-        """Returns how many places the limit per key leaves, whatever the limit of the partition is."""
         if not key or not self._limits.per_key:
             return NO_LIMIT
         self._recount_changed()
         return self._limits.per_key - self._live_of(key) - self._added[key]
 
     def _recount_changed(self) -> None:
-        """Counts the changed messages again, and empties the set of them."""
         while self._changed:
             position = self._changed.pop()
             claim = self._state.outstanding.get(position)
@@ -134,13 +130,11 @@ class FreePlaces:
         self._free: dict[int, int] = {}
 
     def copy_for_peek(self) -> FreePlaces:
-        """Returns a copy for a poll without claims, which takes no place from other callers."""
         places = FreePlaces(self._total, self._count_free_of_key)
         places._free = dict(self._free)
         return places
 
     def try_take(self, choice: Callable[[Message], bool] | None, message: Message) -> bool:
-        """Takes a place for a message if one is free and ``choice`` allows the message. Returns whether it did."""
         if self._total <= 0:
             return False
         key = 0 if self._count_free_of_key is None else limited_key_of(message)
@@ -186,13 +180,11 @@ class LikelyPlaces:
         return self._free[key]
 
     def take_places(self, messages: Iterable[Message]) -> None:
-        """Takes a place of its key for each message."""
         for message in messages:
             key = limited_key_of(message)
             self._free[key] = self.of_key(key) - 1
 
     def find_ended(self, limit: int) -> list[Position]:
-        """Returns messages whose claims have ended and for which there are places, the longest waiting first."""
         free: dict[int, int] = {}
         positions: list[Position] = []
         for position in self._state.find_ended(self._expired, len(self._state.outstanding)):

@@ -75,7 +75,6 @@ class ClaimTiming:
         return now - round(self.margin * 1000)
 
     def seconds_left(self, expires: float, now: int) -> float:
-        """Returns the seconds until a claim with this expiry is over for all processes, at least 0."""
         return max(0.0, (expires - self.expired(now) + 1) / 1000)
 
     def seconds_to_answer(self, ttl: float) -> float:
@@ -217,7 +216,6 @@ class State:
         return position <= self.cursor or position in self.outstanding or position in self.above
 
     def find_unknown(self, positions: Collection[Position]) -> set[Position]:
-        """Returns the positions for which :meth:`is_known` is false."""
         unknown = set(positions).difference(self.above).difference(self.outstanding)
         if unknown and min(unknown) <= self.cursor:
             return {position for position in unknown if position > self.cursor}
@@ -229,7 +227,6 @@ class State:
 
     @property
     def weight(self) -> int:
-        """Approximate bytes in memory, including what a process keeps for each partition beside the state."""
         pending_deletes = sum(map(len, self.pending_deletes.values())) if self.pending_deletes else 0
         taken = 0 if self.move is None else len(self.move.taken)
         other_ids = len(self.outbox) + len(self.superseded) + pending_deletes + taken
@@ -270,7 +267,6 @@ class State:
         self.snapshot = max(self.snapshot, entry.snapshot)
 
     def _apply_departures(self, number: int, entry: Entry) -> None:
-        """Applies the entry's step of a move, its dead letters, and its requests for deletion."""
         if entry.move is not None:
             self._apply_move(number, entry.move, entry.at)
         if entry.outs:
@@ -286,7 +282,6 @@ class State:
             self.pending_deletes = {key: old for key, old in self.pending_deletes.items() if key > entry.deleted}
 
     def _apply_move(self, number: int, step: MoveStep, now: int) -> None:
-        """Ends the chunk under way if the step says so, then begins the step's own chunk."""
         move = self.move
         if move is None or move.number < step.move:
             move = self.move = MoveState(step.move)
@@ -316,7 +311,6 @@ class State:
             self._record_keys(positions, keys)
 
     def _claim(self, positions: list[Position], expires: int, secret: int, worker: str, now: int) -> None:
-        """Counts a delivery of each message and begins its claim. Messages stop resting and being cancelled."""
         outstanding, number = self.outstanding, self.number
         self._last_expiry = max(self._last_expiry, expires)
         for position in positions:
@@ -335,7 +329,6 @@ class State:
             self._rebuild_expiries()
 
     def _record_keys(self, positions: list[Position], keys: list[int]) -> None:
-        """Makes keys busy with outstanding messages; 0, and a message whose key is known already, change nothing."""
         for position, key in zip(positions, keys, strict=True):
             claim = self.outstanding[position]
             if key and not claim.key:
@@ -343,7 +336,6 @@ class State:
                 insort(self.busy.setdefault(key, []), position)
 
     def _free_key(self, position: Position, key: int) -> None:
-        """Ends a message's claim on its key, which is no longer busy after the last one."""
         positions = self.busy[key]
         positions.remove(position)
         if not positions:
@@ -351,7 +343,6 @@ class State:
         self.freed += 1
 
     def _finish(self, position: Position) -> None:
-        """Makes a message done, frees its key, and ends its rest and cancellation. The cursor does not move."""
         claim = self.outstanding.pop(position, None)
         if claim is not None:
             self._ended.pop(position, None)
@@ -366,14 +357,12 @@ class State:
             heappush(self._above_heap, position)
 
     def _finish_leaving(self, positions: list[Position], now: int) -> None:
-        """Makes messages done, and remembers the outstanding ones as superseded."""
         for position in positions:
             if position in self.outstanding:
                 self.superseded[position] = now
             self._finish(position)
 
     def _prune_superseded(self, now: int) -> None:
-        """Forgets superseded messages that are older than ``SUPERSEDED_MAX_AGE`` or beyond ``MAX_SUPERSEDED``."""
         stale: list[Position] = []
         surplus = len(self.superseded) - MAX_SUPERSEDED
         for position, when in self.superseded.items():
@@ -392,7 +381,6 @@ class State:
             count -= len(self.pending_deletes.pop(next(iter(self.pending_deletes))))
 
     def _release(self, position: Position) -> None:
-        """Ends the claim of an outstanding message, so that it may be delivered again. Does nothing without a claim."""
         claim = self.outstanding.get(position)
         if claim is not None and claim.expires:
             claim.expires = 0
@@ -432,7 +420,6 @@ class State:
             self._rebuild_expiries()
 
     def _advance_cursor(self, number: int, entry: Entry) -> None:
-        """Applies the entry's changes of covers and moves the cursor. Forgets done messages and covers below it."""
         covers, heap = self.covers, self._above_heap
         if entry.covers is not None:
             covers.apply(number, entry.covers, self.cursor)
@@ -444,7 +431,6 @@ class State:
                 covers.advance_cursor(self.cursor)
 
     def _rebuild_expiries(self, latest: float = inf) -> None:
-        """Rebuilds the heap of expiries from the claims that end at ``latest`` or earlier."""
         self._expiries = [(c.expires, position) for position, c in self.outstanding.items() if 0 < c.expires <= latest]
         self._last_expiry = max((expires for expires, _ in self._expiries), default=0)
         heapify(self._expiries)
@@ -513,7 +499,6 @@ class State:
         )
 
     def status_of(self, position: Position, expired: int) -> Literal["claimed", "retrying", "waiting"]:
-        """Returns the status of an outstanding message: live, released with a delay, or free as its claim has ended."""
         if self.has_ended(position, expired):
             return "waiting"
         return "retrying" if position in self.resting else "claimed"

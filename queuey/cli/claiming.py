@@ -163,7 +163,6 @@ def jobs(
 
 
 def _cancel_or_retry(jobs: JobQueue, act: Literal["cancel", "retry"], messages: list[str]) -> None:
-    """Cancels or retries jobs one after another, and prints each result. Raises BadParameter without an id."""
     if not messages:
         text = f"no job to {act} is given: name its id, as printed by queuey send, jobs and peek"
         raise typer.BadParameter(text, param_hint="MESSAGE")
@@ -323,12 +322,10 @@ class JobProgram:
             self.end_if_stopped()
 
     def end_if_stopped(self) -> None:
-        """Raises SystemExit with 128 + signal number if a stop signal has come."""
         if self.stopped_by:
             raise SystemExit(128 + self.stopped_by)
 
     def yield_until_stopped(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        """Yields jobs. Ends the process with the signal's code before a further job if a signal has come."""
         for job in jobs:
             self._waits = False
             yield job
@@ -369,7 +366,6 @@ def _send_signal(program: Popen[bytes], number: int) -> None:
 
 
 def _failure_text(code: int) -> str:
-    """Returns how a program failed, or an empty text if its exit code was 0."""
     if code >= 0:
         return f"ended with {code}" if code else ""
     names = {number.value: number.name for number in signal.Signals}
@@ -383,7 +379,6 @@ def _write_body(program: Popen[bytes], body: bytes) -> None:
 
 
 def _copy_stderr(program: Popen[bytes], error_output: bytearray) -> None:
-    """Copies a program's standard error to ours and keeps its end in ``error_output``."""
     if program.stderr is not None:
         with program.stderr as stream:
             while piece := os.read(stream.fileno(), 1 << 16):

@@ -108,7 +108,6 @@ def _settings_text(application: str, origins: list[str]) -> str:
 
 
 def _import_jwt() -> Any:  # noqa: ANN401 - an extra
-    """Imports PyJWT. Raises SettingsError if it is not installed."""
     try:
         import jwt
         import jwt.algorithms

@@ -38,7 +38,6 @@ def explain(client: Client, queue: Queue, id: Id = None) -> None:  # noqa: A002 
 
 
 def _explain_message(client: Client, queue: str, identifier: str) -> None:
-    """Prints why a message is not read or claimed, its dead letter, and whether groups have handled it."""
     explanation = client.explain(queue, identifier)
     letter = _find_dead_letter(client, queue, identifier, explanation)
     progress = _read_group_progress(client, queue, explanation)
@@ -97,7 +96,6 @@ def _read_group_progress(client: Client, queue: str, explanation: Explanation) -
 
 
 def _read_offsets(client: Client, queue: str, names: Sequence[str]) -> list[Offsets]:
-    """Returns the offsets of the first :data:`MAX_GROUPS` groups, without groups that have none."""
     from queuey.client import GroupNotFound
 
     offsets = []

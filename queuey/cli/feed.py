@@ -36,7 +36,6 @@ class Route(NamedTuple):
     due: float | None = None
 
     def is_blank(self, line: bytes) -> bool:
-        """Returns whether a line without its line end is white space, or with ``raw`` empty."""
         return not (line if self.raw else line.strip())
 
     def make_message(self, line: bytes) -> tuple[str, Outgoing]:
@@ -111,7 +110,6 @@ def number_lines(stream: Iterable[bytes], *, skip: int = 0) -> Iterator[tuple[in
 
 
 def _flush_all(held: dict[str, list[Outgoing]], number: int) -> Iterator[Buffered]:
-    """Yields all held batches and removes them from ``held``."""
     while held:
         queue = next(iter(held))
         yield Buffered(queue, held.pop(queue), number)

@@ -40,7 +40,6 @@ Name = Annotated[str | None, typer.Option(help="Name of a message, instead of id
 
 
 def _check_numbers(text: str) -> str:
-    """Returns the text of partitions unchanged. Raises BadParameter if it is neither ``*`` nor numbers from 1 on."""
     for number in () if text.strip() == "*" else text.split(","):
         if not (number.strip().isdecimal() and int(number) > 0):
             raise typer.BadParameter(f"{number!r} is not a partition: use a number from 1, or * for all")
@@ -123,7 +122,6 @@ def tail(
 
 
 def report_missing_partitions(client: Client, queue: str, partitions: str) -> None:
-    """Prints a note about the given partitions that the queue does not have."""
     if partitions.strip() == "*":
         return
     count = client.info(queue).partitions
@@ -133,14 +131,12 @@ def report_missing_partitions(client: Client, queue: str, partitions: str) -> No
 
 
 def report_outage(error: ClientError | None) -> None:
-    """Prints that the service cannot be reached, or with None that it answers again."""
     output.print_note(
         "The service answers again." if error is None else f"The service cannot be reached; waiting for it: {error}"
     )
 
 
 def show(messages: Iterable[Message], *, raw: bool) -> None:
-    """Prints messages: only the bodies with ``raw``, with ``--json`` a document per line, otherwise a text per line."""
     if raw:
         data = b"".join(body_bytes(message.body) + b"\n" for message in messages)
     elif output.is_json_chosen():
@@ -161,7 +157,6 @@ def body_text(body: object) -> str:
 
 
 def body_bytes(body: object) -> bytes:
-    """Returns a body as it was sent, or the JSON text of its value."""
     if isinstance(body, bytes):
         return body
     return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else msgspec.json.encode(body)
@@ -178,7 +173,6 @@ def json_fields(message: Message) -> dict[str, Any]:
 
 
 def _report_unreadable(client: Client, queue: str, page: Page) -> None:
-    """Prints when the newest message becomes readable, if messages after the page are not readable yet."""
     info = client.info(queue)
     newest = [ids.parse_position(part.newest) for part in info.partition_info.values() if part.newest is not None]
     if not newest or max(newest) < ids.parse_position(page.horizon):
@@ -254,7 +248,6 @@ def _require_ids_or_name(ids: list[str] | None, name: str | None, otherwise: str
 
 
 def _find_places(client: Client, queue: str, ids: Iterable[str]) -> list[str]:
-    """Returns the places where the messages may be; an id without a partition may be in any partition of the queue."""
     requested = list(dict.fromkeys(ids))
     any_bare = any(":" not in text for text in requested)
     numbers = range(1, client.info(queue).partitions + 1) if any_bare else ()

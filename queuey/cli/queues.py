@@ -199,7 +199,6 @@ def _describe(client: Client, queue: Queue) -> Iterator[Block]:
 
 
 def _describe_facts(client: Client, queue: QueueInfo) -> Iterator[Block]:
-    """Describes a queue and its partitions. Asks the service for the backlog."""
     of_store = ("count", "created", "horizon", "store", "acknowledgement", "guarantee")
     facts = output.fields(queue, "name", "application", *_option_columns(queue), "principals", *of_store)
     backlog = _read_backlog(client, queue.name)

@@ -63,7 +63,6 @@ def _make_message(
     content_type: str | None,
     ttl: int | None,
 ) -> Any:  # noqa: ANN401 - of the client, which is imported late
-    """Returns the message to post. Raises BadParameter for two bodies, or a JSON body that is not JSON."""
     from queuey.client import Outgoing
 
     fields: dict[str, Any] = {"key": key, "headers": headers_of(header), "content_type": content_type, "ttl": ttl}

@@ -154,7 +154,6 @@ class _Feeding:
         output.show({"sent": total, "queues": self._stored, "seconds": round(seconds, 3)}, text)
 
     def _lines(self, stream: Iterable[bytes], skip: int) -> Iterator[tuple[int, bytes]]:
-        """Yields the numbers and texts of lines that are not blank, and counts the blank ones."""
         from queuey.cli.feed import number_lines
 
         for number, line in number_lines(self._count_bytes(stream), skip=skip):
@@ -169,7 +168,6 @@ class _Feeding:
             yield line
 
     def _send(self, batch: Buffered) -> None:
-        """Sends one batch with the delay that is left, and first creates its queue if ``--create`` was given."""
         if self._partitions is not None and batch.queue not in self._made:
             count = self._partitions if self._partitions > 1 else None
             self._client.create_queue(batch.queue, partitions=count)
@@ -182,7 +180,6 @@ class _Feeding:
         self._progress(self._stored.total(), self._read)
 
     def _explain_failure(self, error: BaseException, last_line_sent: int) -> None:
-        """Prints how many messages were stored, and how to continue. With --queue-field, --skip cannot."""
         interrupted = isinstance(error, KeyboardInterrupt)
         stored = self._stored.total() + len(getattr(error, "receipts", ()))
         if not interrupted:
@@ -199,7 +196,6 @@ class _Feeding:
 def _send_bodies(
     client: Client, queue: str, body: list[str] | None, options: dict[str, Any], due: float | None
 ) -> None:
-    """Sends the bodies and prints their receipts. ``-`` stands for standard input, as does an empty list."""
     from queuey.client import Outgoing
 
     bodies = [_read_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
@@ -259,7 +255,6 @@ def _check_feed(
     *,
     raw: bool,
 ) -> None:
-    """Raises BadParameter for options that exclude ``--from`` or each other, and without a needed placeholder."""
     from queuey.cli.feed import PLACEHOLDER
 
     if body:

@@ -144,7 +144,6 @@ def _explain_missing(client: Client, error: Exception, values: Iterable[object],
 
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns names of queues for completion, or none if the service does not answer in a second."""
     return _complete(ctx, lambda client: client.name_page(start=incomplete or None, limit=MAX_COMPLETIONS).names)
 
 
@@ -153,7 +152,6 @@ def group_names(ctx: typer.Context, incomplete: str) -> list[str]:  # noqa: ARG0
 
 
 def _complete(ctx: typer.Context, ask: Callable[[Client], Iterable[str]]) -> list[str]:
-    """Returns the safe names that ``ask`` returns, or none if the service refuses or does not answer in time."""
     from queuey.client import ClientError, RetryPolicy
 
     with (

@@ -116,7 +116,6 @@ async def bury(
 
 
 def headers_for(queue: str, message: Message, cause: Cause, way: Way = "as they are") -> dict[str, str]:
-    """Returns the headers of the dead letter for a message of this queue."""
     origin = queue, message.partition, message.id
     return headers_of(origin, message.content_type, message.headers, cause, way, message.key)
 
@@ -173,7 +172,6 @@ async def _post(client: AsyncClient, target: str, outgoing: Outgoing) -> None:
 
 
 async def _create_dead_queue(client: AsyncClient, queue: str, target: str, partition: int) -> None:
-    """Creates a dead-letter queue with the partitions and the consistency of its queue. Keeps one that exists."""
     partitions, consistency = await _shape(client, queue)
     try:
         await client.create_queue(target, partitions=max(partition, partitions), consistency=consistency)
@@ -182,7 +180,6 @@ async def _create_dead_queue(client: AsyncClient, queue: str, target: str, parti
 
 
 async def _shape(client: AsyncClient, queue: str) -> tuple[int, str | None]:
-    """Returns the number of partitions and the consistency of a queue, or ``(1, None)`` if it does not exist."""
     info = await _find_info(client, queue)
     return (info.partitions, info.consistency) if info else (1, None)
 
@@ -191,7 +188,6 @@ async def _shape(client: AsyncClient, queue: str) -> tuple[int, str | None]:
 
 
 def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
-    """Reads a message of a dead-letter queue. Returns None if it is not a dead letter."""
     plain = isinstance(message.body, str | bytes)
     body = message.body if plain else json.dumps(message.body)
     location = lies_in, message.partition, message.id
@@ -317,7 +313,6 @@ async def _send_back(client: AsyncClient, queue: Target, letters: list[DeadLette
 
 
 async def _make_outgoing(client: AsyncClient, queue: Target, letter: DeadLetter, ttl: int | None) -> Outgoing:
-    """Returns the original message, with its partition or key if :func:`~queuey.deadletters.place_of` keeps it."""
     body = await _read_body(
         client, letter.lies_in, (letter.stored_partition, letter.stored_id), letter.body, is_json=letter.json
     )

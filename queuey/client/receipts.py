@@ -242,7 +242,6 @@ class Journal:
             error.add_note(f"This could not be written to the receipts file: {write_error}")
 
     def close(self) -> None:
-        """Closes the file. Idempotent. Later writes raise ReceiptsError."""
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
@@ -313,7 +312,6 @@ def _lock_file(file: int, *, exclusive: bool) -> Iterator[None]:
 
 
 def _ends_with_a_line(file: int) -> bool:
-    """Returns whether a file is empty or ends with a line feed."""
     size = os.fstat(file).st_size
     if not size:
         return True

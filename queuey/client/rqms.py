@@ -178,7 +178,6 @@ class Queue:
         return item
 
     def _take_waiting(self) -> Item | None:
-        """Returns the next fetched task whose lock has not ended, or None. Drops those before it."""
         with self._lock:
             while self._waiting:
                 item = self._waiting.popleft()

@@ -196,25 +196,21 @@ def _dead_letter_names(queue: Queue) -> list[str]:
 
 
 def _prefix_and_start(ask: PageRequest) -> tuple[str, str]:
-    """Returns the prefix of the names to list, and the first name: ``start``, or the prefix if that is later."""
     prefix = ask.given.get("prefix", "")
     return prefix, max(prefix, ask.given.get("start", ""))
 
 
 def _next_start(prefix: str, following: str | None) -> str | None:
-    """Returns the first name of the next page, or None if this page is the last one with the prefix."""
     return following if following is not None and following.startswith(prefix) else None
 
 
 def _own_applications(caller: Caller) -> list[str]:
-    """Returns the applications named by the caller's names and grants, sorted."""
     owned = {name.removeprefix(owner_name("")) for name in caller.names if name.startswith(owner_name(""))}
     owned |= {application_of(name) for name in caller.names if " " in name}
     return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})
 
 
 def show_schedules(ask: PageRequest) -> Response:
-    """Lists the schedules of queues that the caller administers."""
     may_see, start = ask.matching("admin"), ask.given.get("start", "")
     schedules, following = ask.service.schedules.list(ask.application, may_see, start=start)
     return ask.render(
@@ -308,7 +304,6 @@ def _may_see(ask: PageRequest, entry: Entry, who: str) -> bool:
 
 
 def show_keys(ask: PageRequest) -> Response:
-    """Lists the keys that the caller could have created; needs ``admin``."""
     ask.patterns("admin")
     keys = ask.service.keys.list(ask.application, ask.caller)
     return ask.render("keys.html", "Keys of", ask.application, keys=keys)

@@ -53,7 +53,6 @@ def name_of(authority: str) -> str:
 
 
 def read(request: Request, name: str) -> str | None:
-    """Returns the token of the first valid cookie of this name, or None if none was sent or none has a token."""
     expected = _cookie_name(request, name)
     for pair in request.headers.get("cookie", "").split(";"):
         sent, _, token = pair.strip().partition("=")
@@ -78,7 +77,6 @@ def make_expired_cookie(request: Request, name: str) -> Header:
 
 
 def form_token(token: str) -> str:
-    """Returns the token that a form sends; only the cookie's token can produce it."""
     return urlsafe_b64encode(hmac.digest(token.encode(), b"console form", "sha256")).decode().rstrip("=")
 
 

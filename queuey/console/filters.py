@@ -162,7 +162,6 @@ class Sorting(NamedTuple):
     address: Callable[[str, bool], str]
 
     def link(self, head: Head) -> str:
-        """Returns the address that sorts by a column: numbers descending, and the present column in reverse order."""
         return self.address(head.key, not self.down if head.key == self.key else head.kind == "number")
 
 

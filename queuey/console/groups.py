@@ -96,7 +96,6 @@ class GroupPages:
     async def list_names(
         self, request: Request, match: Match, limit: int, start: str = ""
     ) -> tuple[Sequence[str], str | None]:
-        """Returns names of groups, and the first name of the next page."""
         page = await self._groups.list_names(request, match, GroupListQuery(start=start, limit=limit))
         return page.groups, page.next
 
@@ -115,7 +114,6 @@ class GroupPages:
         return standings
 
     async def show(self, request: Request, match: Match) -> Response:
-        """Shows a group, with a page of its queues."""
         start = read_query(request, FIELDS).get("start", "")
         ask = await request.in_pool(partial(self._asks.identify, request, match, {}))
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))

@@ -70,7 +70,6 @@ class LoginViews:
         self._of_key = NamedRateLimiter(LOGINS, "logins of this key")
 
     async def show_form(self, request: Request, match: Match) -> Response:
-        """Shows the login form. A request from another site is redirected through our own page first."""
         following = read_query(request, _FIELDS).get("next", "")
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A link of another site leads here, so the browser does not send its strict cookies, and a new form would
@@ -333,7 +332,6 @@ class ProviderViews:
     def _failure_page(
         self, request: Request, following: str, error: InvalidToken | IssuerUnavailable | TooManyRequests
     ) -> Response:
-        """Returns the login form with an error: 403 for an invalid token, 429 or 503 with Retry-After otherwise."""
         if isinstance(error, InvalidToken):
             return self._login.render_form(request, following, status=403, error=str(error))
         status = 429 if isinstance(error, TooManyRequests) else 503

@@ -101,7 +101,6 @@ def show_list(ask: PageRequest) -> Response:
 
 
 def show(ask: PageRequest) -> Response:
-    """Shows a message with reasons for its state; 404 if it does not exist, with reasons as well."""
     access = ask.enter("read")
     partition, position = parse_place(ask.match["place"])
     message = _fetch(ask, access, partition, position)
@@ -233,14 +232,12 @@ def _next_address(access: QueueAccess, query: ListRequest, result: ScanResult) -
 
 
 def _list_address(access: QueueAccess, query: ListRequest, **fields: object) -> str:
-    """Returns the address of a list with the same filter and the same ``since``, and with further fields."""
     queue, filter_fields = access.queue, msgspec.structs.asdict(query.wanted)
     fields |= filter_fields | {"since": query.since, "delayed": "on" if query.delayed else ""}
     return pages.link("a", queue.application, queue.name, "messages", **fields)
 
 
 def _is_newest(query: ListRequest) -> bool:
-    """Returns whether the list begins with the newest messages, so that a reload shows new ones."""
     return query.wanted.matches_all and not query.begin and not query.delayed
 
 
@@ -257,7 +254,6 @@ def _is_pause(query: ListRequest, result: ScanResult) -> bool:
 
 
 def _list_columns(queue: Queue, first: str) -> list[str | tuple[str, ...]]:
-    """Returns the columns of a list: with keys if the queue keeps them, and with partitions if it has several."""
     keys = ["Key"] if queue.keeps_keys else []
     partitions = [("Partition", "number")] if queue.partitions > 1 else []
     return [first, "Body", *keys, *partitions, "Content", "Id"]

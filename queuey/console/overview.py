@@ -141,7 +141,6 @@ def count_backlogs(ask: PageRequest, queues: Iterable[Queue], until: float) -> d
 
 
 def _count_backlog(ask: PageRequest, queue: Queue) -> Backlog:
-    """Authorizes the caller, and counts the messages of a queue; raises if it is gone or may not be measured."""
     where = {"app": queue.application, "queue": queue.name}
     access = ask.authorization.enter(ask.request, where, "measure")
     return count_backlog(ask.service, access)
@@ -232,7 +231,6 @@ class OverviewPages:
         self._findings = findings
 
     async def show(self, request: Request, match: Match) -> Response:
-        """Shows queues, groups and findings. Needs ``measure``."""
         ask = await request.in_pool(partial(self._asks.identify, request, match, {}))
         values = await request.in_pool(partial(_collect_figures, ask), computes=True, page=True)
         names, following = await self._groups.list_names(request, match, MAX_SHOWN)

@@ -87,7 +87,6 @@ _BRACKETS = re.compile(r"[\[\]{}]")
 
 
 def make_policy(nonce: str) -> str:
-    """Returns the Content-Security-Policy of a page: only scripts and styles of elements with the nonce."""
     own = f"'nonce-{nonce}'"
     return (
         f"default-src 'none'; script-src {own}; style-src {own}; img-src 'self'; connect-src 'self'; "
@@ -116,7 +115,6 @@ def is_part(request: Request) -> bool:
 
 
 def describe_caller(caller: Caller) -> str:
-    """Returns the text that shows as whom the caller has logged in."""
     if caller.tenant.startswith(USERS_OF):
         application, _, user = min(caller.names).partition(" ")
         return f"{user} of {application}"
@@ -246,7 +244,6 @@ def file_address(name: str) -> str:
 
 
 async def show_file(request: Request, match: Match) -> Response:
-    """Returns a static file, which browsers may cache forever. An old hash in the address is not found."""
     name = match["name"]
     file = FILES.get(name)
     if file is None or file.digest != match["hash"]:
@@ -278,7 +275,6 @@ class ShownBody(msgspec.Struct, frozen=True):
 
 
 def make_shown_body(body: str | bytes) -> ShownBody:
-    """Returns a body for a page: bytes as a hex dump, JSON indented, other text as it is, all of them cut."""
     size = body_bytes(body)
     if isinstance(body, bytes):
         return ShownBody("bytes", _hex_dump(body[:MAX_HEX]), size, len(body) > MAX_HEX)
@@ -319,7 +315,6 @@ def _max_depth(text: str) -> int:
 
 
 def _hex_dump(body: bytes) -> str:
-    """Returns lines of 16 bytes: offset, hex, and printable ASCII with dots for the rest."""
     lines = []
     for offset in range(0, len(body), _HEX_LINE):
         chunk = body[offset : offset + _HEX_LINE]

@@ -61,7 +61,6 @@ def show(ask: PageRequest) -> Response:
 
 
 def show_tab(ask: PageRequest) -> Response:
-    """Shows another page of a queue; needs ``measure``."""
     tab = TABS[ask.match["tab"]]
     access = ask.enter("measure")
     values = tab.find(ask, access)
@@ -71,7 +70,6 @@ def show_tab(ask: PageRequest) -> Response:
 
 
 def read_head_values(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
-    """Returns the values for the top of each page of a queue: its acts, and links to pages that the caller may see."""
     queue, rights = access.queue, ask.rights()
     with_claims = takes_claims(ask, queue)
     applies = {
@@ -161,7 +159,6 @@ def _read_overview(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_options(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
-    """Returns the values of the page of options: options, partitions, an explanation, sizes and moves."""
     queue, about = access.queue, ask.service.queues.describe(access)
     sizes = ask.service.browsing.sample_sizes(access)
     return {
@@ -246,7 +243,6 @@ def _read_groups(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_moves(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
-    """Returns the moves from and to the queue, and which the caller may cancel; the reason if they are hidden."""
     values: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
     try:
         is_seen = ask.matching("measure")

@@ -225,7 +225,6 @@ class Console:
 
 
 def _login_address(following: str) -> str:
-    """Returns the address of the login; it leads to the first page if the next address is too long."""
     if following == pages.ROOT or len(following) > MAX_FOLLOWING:
         following = ""
     return pages.link("login", next=following)
@@ -254,7 +253,6 @@ class HealthView:
         self._findings = Collection(lambda: [*examine(), self._ping_store()], MAX_FINDINGS_AGE)
 
     async def show(self, request: Request, match: Match) -> Response:
-        """Shows the health of the store; all other findings and statistics only to operators."""
         ask = await request.in_pool(lambda: self._asks.identify(request, match, {}))
         findings = await self._await_findings()
         operates = any(grant.application is None for grant in ask.caller.grants)

@@ -50,7 +50,6 @@ class SessionCallers:
         self._mark = secrets.token_hex(8)
 
     def make_header(self, token: str) -> str:
-        """Returns an Authorization header with the rights of a session's key or user."""
         return f"{self.scheme} {self._mark}{token}"
 
     def read(self, credential: str, now: float) -> Identity:
@@ -72,7 +71,6 @@ class SessionCallers:
         return msgspec.structs.replace(identity, expires=expires)
 
     def find_holder_name(self, request: Request) -> str:
-        """Returns the name under which the audit log knows the session's user or key."""
         holder = self._session(request).holder
         if isinstance(holder, UserLogin):
             return holder.users[0][1]
@@ -175,7 +173,6 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.authorization.patterns(self.request, self.application, action)
 
     def matching(self, action: Action) -> Callable[[str], bool]:
-        """Returns a test of queue names by the caller's right. Raises as :meth:`patterns`."""
         return self.authorization.make_name_test(self.request, self.application, action)
 
     def get(self, name: str) -> str:

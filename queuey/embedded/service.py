@@ -152,7 +152,6 @@ class EmbeddedService:
 
     @classmethod
     def _start(cls, settings: Settings, application: str = "", file: Path | None = None) -> EmbeddedService:
-        """Opens the store, creates the application in a file store if it is missing, and starts the service."""
         store = open_store(settings)
         try:
             if file is not None:
@@ -191,7 +190,6 @@ class EmbeddedService:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, head: Head, exchange: InProcessExchange) -> None:
-        """Answers a request. An error is logged, and the answer then breaks off."""
         try:
             await self._gateway.answer(head, exchange)
         except Exception:
@@ -213,7 +211,6 @@ class EmbeddedService:
             self._loop.close()
 
     async def _serve(self, started: Future[None]) -> None:
-        """Serves until it is stopped; lets running requests finish for ``CLOSE_TIMEOUT``, then cancels them."""
         self._gateway.start(self._loop)
         self.service.start_background_work()
         started.set_result(None)
@@ -260,7 +257,6 @@ class EmbeddedService:
 
 
 def as_client_error(error: QueueyError) -> ApiError:
-    """Returns the error that a client raises when a service answers with this error."""
     response = plain_error_response(error)
     headers = {name.lower(): value for name, value in response.headers}
     return read_error(HttpAnswer(response.status, headers, response.length_and_body(head=False)[1]))

@@ -71,7 +71,6 @@ class AccessKeyCredentials:
         self._mark = secrets.token_hex(8)
 
     def make_header(self, digest: bytes) -> str:
-        """Returns an ``Authorization`` header that grants the rights of the key with this digest."""
         return f"{self.scheme} {self._mark}{digest.hex()}"
 
     def read(self, credential: str, now: float) -> Identity:
@@ -147,7 +146,6 @@ class Facade(ABC):
         pass
 
     def application_of(self, _caller: Caller) -> str:
-        """Returns the application whose quota a request counts against."""
         return self.application
 
     # Requests
@@ -160,7 +158,6 @@ class Facade(ABC):
             config.add_resource(name, self._prefix + pattern, bound, original=True)
 
     def admit(self, request: Request) -> bool:
-        """Sets credential and error format of a request to this facade. Returns False for any other request."""
         if not self.owns(request.path):
             return False
         request.facade = self
@@ -168,7 +165,6 @@ class Facade(ABC):
         return True
 
     def owns(self, path: str) -> bool:
-        """Returns whether a path is below the facade's prefix; paths such as ``/__lbheartbeat__`` are the service's."""
         return f"{path}/".startswith(f"{self._prefix}/") and not path.startswith("/__")
 
     # Queues
@@ -208,7 +204,6 @@ class Facade(ABC):
         return self.create_authorized(match)
 
     def create_authorized(self, match: Match) -> Queue:
-        """Creates a queue as :meth:`create_queue` does, without checking the caller's rights."""
         where, queues = self.where(match), self._service.queues
         spec = queues.make_claimable(self.spec_of(match))
         try:

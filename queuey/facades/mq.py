@@ -73,17 +73,14 @@ class MqFacade(OpenFacade):
     # Queues
 
     async def show(self, request: Request, match: Match) -> Response:
-        """Answers 200 without a body if the queue exists. Needs the right to measure it."""
         await self._authorization.admit(request, self.where(match), "measure")
         return Response(200, b"")
 
     def create(self, request: Request, match: Match) -> Response:
-        """Creates a queue. Also answers 201 if it exists, whatever its options."""
         self.create_queue(request, match)
         return Response(201, b"")
 
     def delete_queue(self, request: Request, match: Match) -> Response:
-        """Deletes a queue. Succeeds if it does not exist."""
         where = self.where(match)
         with suppress(QueueNotFound):
             self._queues.delete(self._authorization.enter(request, where, "admin"))
@@ -92,7 +89,6 @@ class MqFacade(OpenFacade):
     # Messages
 
     async def post(self, request: Request, match: Match) -> Response:
-        """Stores a message; creates a missing queue. With an idempotency key, a repetition stores nothing."""
         self.where(match)
         draft = Draft(text_or_bytes(read_body(request, MAX_FACADE_BODY)))
         key = request.headers.get("idempotency-key")
@@ -130,20 +126,17 @@ class MqFacade(OpenFacade):
 
 
 def _read_receipt(text: str) -> ClaimReceipt | None:
-    """Parses the id of a message. Returns None if it is malformed."""
     match = _ID.fullmatch(text)
     return None if match is None else ClaimReceipt(int(match[2] or 1), *ids.parse_id(match[1]))
 
 
 def _answer_posted(result: PostResult) -> Response:
-    """Answers 201 without a body; the id is in a header, and another one marks a replayed post."""
     [location] = result.locations
     id_header: Header = ("X-Message-Id", message_id(location))
     return Response(201, b"", id_header, REPLAYED) if result.replayed else Response(201, b"", id_header)
 
 
 def _answer_message(message: Message) -> Response:
-    """Answers 200 with the message's body as text or bytes, and its id in a header."""
     # nosniff: browsers must not interpret a body that somebody else posted.
     text = isinstance(message.body, str)
     kind: Header = TEXT if text else ("Content-Type", "application/octet-stream")

@@ -261,13 +261,11 @@ def _show_items(queue: Queue, claimed: Sequence[ClaimDelivery]) -> list[_Item]:
 
 
 def _id_of(message: Message) -> str:
-    """Returns the id of an item, or the message id if the message was not posted as an item."""
     headers = () if message.meta is None else message.meta.headers
     return next((value for name, value in headers if name == ID_HEADER), None) or message.id
 
 
 def _value_of(message: Message) -> object:
-    """Returns the value of an item. A message not posted as JSON gives its text, or its bytes in base64."""
     body = message.body
     if isinstance(body, bytes):
         return b64encode(body).decode()

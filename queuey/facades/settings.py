@@ -132,7 +132,6 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
         return max(otherwise, MAX_FACADE_BODY) if not self.prefixes().keys().isdisjoint(PREFIXED_FACADES) else otherwise
 
     def mistakes(self) -> Iterator[str]:
-        """Yields descriptions of invalid fields, and of conflicts between fields."""
         for name, pattern, like in (
             ("zookeeper", _SERVERS, "such as zk1:2181,zk2:2181/emodb"),
             ("cluster", _CLUSTER, "without white space or /"),

@@ -74,7 +74,6 @@ def read_state(stored: StoredGroup) -> GroupState:
 
 
 def find_changed_rows(before: GroupState, after: GroupState) -> tuple[GroupRow, ...]:
-    """Returns the rows that differ between two states. A row with a blank body stands for a removed one."""
     members = [{member.slot: member for member in state.members.values()} for state in (before, after)]
     return (
         *_find_changed(SUBSCRIPTION, before.subscriptions, after.subscriptions),
@@ -88,7 +87,6 @@ def chunk_of(uid: int) -> int:
 
 
 def size_of(name: str, partitions: int) -> int:
-    """Returns an upper bound of a queue's bytes in a chunk."""
     return QUEUE_SIZE + len(name.encode()) + PARTITION_SIZE * partitions
 
 
@@ -97,7 +95,6 @@ def subscription_size(subscription: Subscription) -> int:
 
 
 def _decode(row: GroupRow) -> Any:  # noqa: ANN401 - by the kind of the row
-    """Decodes a row; raises ``StoreIncompatible`` if it cannot be read or has another format."""
     label = f"Row {row.kind}/{row.key} of a consumer group"
     try:
         form, value = _bodies.decode(row.body)
@@ -124,7 +121,6 @@ def _group_by_chunk(queues: Iterable[PlannedQueue]) -> dict[int, list[PlannedQue
 
 
 def _pack(queue: PlannedQueue) -> _PackedQueue:
-    """Packs a queue's targets. Partitions without a target get member 0; trailing ones are left out."""
     epoch = max((target.epoch for target in queue.targets.values()), default=0)
     none = Target(0, epoch)
     targets = [queue.targets.get(number, none) for number in range(1, max(queue.targets, default=0) + 1)]

@@ -75,7 +75,6 @@ def check(options: StoreOptions, selection: Selection) -> None:
 
 
 def list_queues(options: StoreOptions, name_range: NameRange, *, page: int = PAGE_SIZE) -> Iterator[list[Queue]]:
-    """Yields the existing queues of a range in lists, which may be empty."""
     store = open_stores.opened(options)
     if name_range.names:
         yield [queue for name in name_range.names if (queue := open_stores.find_existing_queue(store, options, name))]
@@ -91,7 +90,6 @@ def list_queues(options: StoreOptions, name_range: NameRange, *, page: int = PAG
 
 
 def _find_range_starts(store: Store, owner: str, size: int, page: int) -> list[str]:
-    """Returns the first name of each range of about ``size`` queues; the first range begins before all names."""
     # A queue may be created before the first one.
     starts = [""]
     seen = 0

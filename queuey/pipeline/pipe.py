@@ -158,7 +158,6 @@ def _read_options(store: StoreOptions, selection: Selection) -> dict[str, str]:
 
 
 def _read_stream(spark: SparkSession, pipe: Pipe) -> DataFrame:
-    """Reads the sources, with headers, as a stream from the start that a pipe without a checkpoint has."""
     reader = spark.readStream.format("queuey").options(**_read_options(pipe.store, pipe.source), includeHeaders="true")
     if isinstance(pipe.start, str):
         reader = reader.option("startingOffsets", pipe.start)

@@ -122,12 +122,10 @@ class Service:
         self.redriving = Redriving(self.messages, uncounted, self.core)
 
     def join(self, identity: WorkerIdentity) -> None:
-        """Joins the other worker processes, and starts to exchange news of stored messages with them."""
         self.workers.join(identity)
         self.news.start()
 
     def start_background_work(self) -> None:
-        """Starts the background work: moves, schedules, and searches for expired messages."""
         self.moves.watch()
         self.schedules.watch()
         self.expiry.watch()

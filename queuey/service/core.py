@@ -159,7 +159,6 @@ class Core:
             calls(self._measure_turn, calls, time.monotonic())
 
     def _measure_turn(self, calls: LoopCalls, due: float) -> None:
-        """Records how late the loop calls this, and schedules the next measurement unless the loop was replaced."""
         if calls is self._calls:
             now = time.monotonic()
             if now >= self._period_ends:
@@ -261,7 +260,6 @@ os.register_at_fork(after_in_child=_forget_process_calls)
 
 
 def log_missing_thread() -> None:
-    """Logs that no thread could be started for waiting work, unless the process is ending."""
     if threading.main_thread().is_alive():
         _logger.error("could not start a thread")
 

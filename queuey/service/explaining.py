@@ -70,7 +70,6 @@ class Explaining:
         return access.use(lambda queue: self._explain(queue, position, partition))
 
     def _explain(self, queue: Queue, position: Position, partition: int | None) -> Explanation:
-        """Explains by the stored messages; without any, by the time of the id and what the claim logs know of it."""
         if partition is not None and not 1 <= partition <= queue.partitions:
             text = f"The queue has no partition {partition}, only partitions 1 to {queue.partitions}."
             reason = Reason(code="no_partition", text=text, partition=partition)
@@ -97,7 +96,6 @@ class Explaining:
         return _make_explanation(position, reasons, stored=True, readable=any(shown.values()))
 
     def _find_stored(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, Message]:
-        """Returns the messages with an id by partition, of at most ``MAX_EXPLAINED_PARTITIONS`` partitions."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
         stored: dict[int, Message] = {}
         for start in range(0, len(numbers), step):
@@ -110,7 +108,6 @@ class Explaining:
         return dict(list(stored.items())[:MAX_EXPLAINED_PARTITIONS])
 
     def _is_shown(self, queue: Queue, number: int, position: Position) -> bool:
-        """Returns whether range reads show the message now."""
         piece = Slice(number, position, ids.following(position), limit=1, max_bytes=1)
         [page] = bridge.run(self._store.messages.read(queue, [piece]))
         return bool(page.messages)
@@ -163,7 +160,6 @@ class Explaining:
     # A message that is stored
 
     def _explain_reads(self, queue: Queue, number: int, position: Position, *, is_shown: bool) -> Iterator[Reason]:
-        """Yields whether range reads show a stored message; if not, when they will."""
         delay = self._store.read_delay(queue)
         shown_at = ids.ticks_to_seconds(position[0]) + delay
         behind = ""
@@ -180,7 +176,6 @@ class Explaining:
             yield Reason(code="read_delay", text=text, partition=number, at=shown_at)
 
     def _explain_claims(self, queue: Queue, stored: Mapping[int, Message], position: Position) -> Iterator[Reason]:
-        """Yields what claims do with stored messages, or only the refusal if the queue cannot be claimed from."""
         if (refusal := self._store.claim_logs.claims_refusal(queue)) is not None:
             yield Reason(code="not_claimable", text=f"It cannot be claimed: {refusal}")
             yield from self._explain_doubt(queue)
@@ -199,7 +194,6 @@ class Explaining:
             yield Reason(code="order", text=text)
 
     def _explain_limits(self, queue: Queue, message: Message, standing: _Standing) -> Iterator[Reason]:
-        """Yields each reached limit of claims, if the message is not claimed but could be otherwise."""
         number, share, of_key = message.partition, queue.share_of(message.partition), queue.max_claimed_per_key
         key = limited_key_of(message) if of_key else 0
         waits = standing.code in {"waiting", "unclaimed", None} and not standing.passed
@@ -225,7 +219,6 @@ class Explaining:
     def _explain_deliveries(
         self, queue: Queue, number: int, position: Position, standing: _Standing
     ) -> Iterator[Reason]:
-        """Yields the failed attempts, and the job's state unless a delivery that is no longer known has set it."""
         history = bridge.run(Attempts(self._store.ledger).read_records(queue, number, [position])).get(position)
         if history is None:
             return
@@ -244,7 +237,6 @@ class Explaining:
     # A message that is not stored
 
     def _explain_absence(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
-        """Yields that the message is not stored, and what the time of its id says about it."""
         where = f"partition {numbers[0]}" if len(numbers) == 1 else f"partitions {numbers[0]} to {numbers[-1]}"
         yield Reason(code="absent", text=f"No message with this id is stored in {where}.")
         made, now = ids.ticks_to_seconds(position[0]), ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
@@ -272,7 +264,6 @@ class Explaining:
         yield from self._explain_doubt(queue)
 
     def _explain_doubt(self, queue: Queue) -> Iterator[Reason]:
-        """Yields that reads may miss writes, if the queue's consistency level does not allow claims."""
         if self._store.claim_logs.claims_refusal(queue) is not None:
             text = (
                 f"At consistency {queue.consistency} a read may miss acknowledged writes: other readers, also in other "
@@ -281,7 +272,6 @@ class Explaining:
             yield Reason(code="not_proven", text=text)
 
     def _explain_traces(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
-        """Yields what the claim logs say about an absent message, and its attempts, unless claims are refused."""
         if self._store.claim_logs.claims_refusal(queue) is None:
             for number, standing in self._read_standings(queue, numbers, position).items():
                 yield from _explain_absent(standing, number)
@@ -345,7 +335,6 @@ def _find_standing(position: Position, state: State, expired: int) -> _Standing:
 
 
 def _explain_stored(standing: _Standing, number: int) -> Iterator[Reason]:
-    """Yields the reason for a stored message by its claim log; one that claims have passed counts as done."""
     if standing.code == "done" or standing.passed:
         text = (
             "Claims do not get it again: it was acknowledged, became a dead letter, was moved or removed, or was put "
@@ -359,7 +348,6 @@ def _explain_stored(standing: _Standing, number: int) -> Iterator[Reason]:
 
 
 def _explain_absent(standing: _Standing, number: int) -> Iterator[Reason]:
-    """Yields the reasons for a message that is not stored. Ignores ``passed``, which says nothing about it."""
     if standing.code == "done":
         text = f"According to the claim log of partition {number} it is done: acknowledged, moved or removed."
         yield Reason(code="done", text=text, partition=number)
@@ -368,7 +356,6 @@ def _explain_absent(standing: _Standing, number: int) -> Iterator[Reason]:
 
 
 def _explain_standing(standing: _Standing, number: int) -> Iterator[Reason]:
-    """Yields the reason for a standing in the claim log; nothing if the message is done or was never claimed."""
     times = f"{standing.deliveries} time{'' if standing.deliveries == 1 else 's'}"
     match standing.code:
         case "claimed":
@@ -462,7 +449,6 @@ def _explain_partition(
 
 
 def _describe_shown(info: QueueInfo, stored: PartitionInfo) -> str:
-    """Returns how much of a partition range reads show now, and from when on they show all."""
     if stored.oldest is None or stored.newest is None:
         return "nothing: it is empty"
     horizon, newest = ids.parse_position(info.horizon)[0], ids.parse_position(stored.newest)[0]

@@ -104,7 +104,6 @@ def hash_content(drafts: Sequence[AnyDraft]) -> bytes:
 
 
 def partition_error(partition: int, queue: Queue) -> str | None:
-    """Returns what is wrong with a partition that the queue does not have, else None."""
     if partition < 1:
         return f"{partition} is less than minimum value 1"
     if partition > queue.partitions:
@@ -128,7 +127,6 @@ class StickyChoice:
         self._until = 0.0
 
     def choose(self, partitions: int) -> int:
-        """Returns the chosen partition, and chooses anew once ``hold`` seconds have passed."""
         if partitions == 1:
             return 1
         now = self._core.boottime()
@@ -155,7 +153,6 @@ class RepeatBudget:
         _forget(self._posts, now)
 
     def try_acquire(self, now: float) -> bool:
-        """Counts a repeat and returns True, or returns False if the limit is reached."""
         _forget(self._posts, now)
         _forget(self._repeats, now)
         if len(self._repeats) + 1 > max(1.0, len(self._posts) * MAX_REPEAT_RATIO):
@@ -300,7 +297,6 @@ class MessageUseCases:
         return await self._store.keyed_posts.append_once(queue, items, key, after=after)
 
     def _remembered_seconds(self, items: Sequence[NewMessage]) -> int:
-        """Returns the longest life of the messages, within ``MIN_REMEMBERED`` and the ``idempotency_ttl``."""
         longest = max(item.ttl + math.ceil(item.delay) + item.kept * KEPT_SECONDS for item in items)
         return min(self._limits.idempotency_ttl, max(MIN_REMEMBERED, longest))
 
@@ -424,7 +420,6 @@ def _complete_plain(drafts: Sequence[PlainDraft], chosen: Iterator[int], ttl: in
 
 
 def _partition_by_body(queue: Queue, draft: AnyDraft) -> int:
-    """Returns the partition of the draft's body and metadata. A partition or a key in the draft is refused."""
     for field, value in (("partition", draft.partition), ("message_key", draft.key)):
         if value is not None:
             raise InvalidRequest({field: f"{DEDUP_TEXT} Leave it out."})
@@ -432,7 +427,6 @@ def _partition_by_body(queue: Queue, draft: AnyDraft) -> int:
 
 
 def _route_by_key(queue: Queue, draft: AnyDraft) -> tuple[int, Meta]:
-    """Returns the partition of the draft's key, and metadata with it. A partition or a missing key is refused."""
     if draft.partition is not None:
         raise InvalidRequest(
             {"partition": f"{LIMITED_KEY_TEXT if queue.max_claimed_per_key else ORDERED_TEXT} Leave it out."}

@@ -133,7 +133,6 @@ class Name:
         await self._end_replaced(named)
 
     async def _end_replaced(self, named: Named) -> None:
-        """Ends the replaced value, if any, for jobs and claims, and then removes it from the name's row."""
         if named.replaced is not None:
             if self._queue.result_ttl:
                 end: Literal["removed", "superseded"] = "removed" if named.location is None else "superseded"
@@ -169,7 +168,6 @@ class Name:
         return await self._claims.is_done(self._queue, location)
 
     async def is_used(self, location: Location) -> bool:
-        """Returns whether the message exists and is not done."""
         return not await self.is_done(location) and await self.fetch(location) is not None
 
     async def supersede(self, location: Location) -> None:
@@ -213,7 +211,6 @@ class NameUseCases:
         return await self._store_draft(queue, name, draft, free_only=False)
 
     async def _store_draft(self, queue: Queue, name: str, draft: Draft, *, free_only: bool) -> Changed:
-        """Stores a draft in the name's turn, unless the queue's kind, or a limited key, rules names out."""
         if queue.kind == "dedup":
             raise InvalidRequest({"name": "Messages of a dedup queue have no names. Leave it out."})
         if queue.kind == "ordered":
@@ -334,7 +331,6 @@ class Turns:
             timer.cancel()
 
     def _pass_on(self, key: tuple[int, str]) -> None:
-        """Gives the turn to the next caller that still waits; without one, forgets the line."""
         line = self._turns[key]
         while line:
             turn = line.popleft()
@@ -344,7 +340,6 @@ class Turns:
         del self._turns[key]
 
     def _count_refusal(self, name: str) -> StoreBusy:
-        """Counts a refusal and returns its error."""
         self.refused += 1
         return StoreBusy(f'Too many callers are changing the message of name "{name}". Try again later.')
 

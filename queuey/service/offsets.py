@@ -30,7 +30,6 @@ def require_group_name(group: str) -> None:
 
 
 def check_partitions(numbers: Iterable[int], queue: Queue) -> None:
-    """Raises ``InvalidRequest``, which names each partition that the queue does not have."""
     checked = {f"partitions.{number}": partition_error(number, queue) for number in numbers}
     if errors := {field: error for field, error in checked.items() if error is not None}:
         raise InvalidRequest(errors)
@@ -117,8 +116,6 @@ class OffsetUseCases:
         return access.use(progress)
 
     def measure_lag(self, access: QueueAccess, group: str) -> GroupLag:
-        """Returns the group's lag in a queue, and how many partitions have owners if members have owned any."""
-
         def standing(queue: Queue) -> GroupLag:
             rows = bridge.run(self._store.offsets.owned_offsets(queue, group)).rows
             positions = [(n, rows[n].position if n in rows else None) for n in range(1, queue.partitions + 1)]

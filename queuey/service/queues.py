@@ -48,7 +48,6 @@ TOO_FEW_MATCH = (
 
 
 def prefixes(patterns: Sequence[str]) -> list[str]:
-    """Returns the sorted literal prefixes of patterns, without prefixes that begin with another one."""
     shortest: list[str] = []
     for prefix in sorted(pattern.partition("*")[0] for pattern in patterns):
         if not shortest or not prefix.startswith(shortest[-1]):
@@ -114,7 +113,6 @@ class Queues:
         return spec
 
     def _check_dead_letter(self, name: str, spec: QueueSpec, longest: int | None) -> None:
-        """Raises ``InvalidRequest`` if the option ``dead_letter`` is not a valid name, or names the queue itself."""
         if not spec.dead_letter:
             return
         error = queue_name_error(spec.dead_letter, longest or self._limits.max_queue_name)
@@ -191,7 +189,6 @@ class Queues:
         return queues[:limit], queues[limit].name if len(queues) > limit else None
 
     def list_applications(self, *, start: str, limit: int) -> tuple[Sequence[str], str | None]:
-        """Lists applications by name from ``start`` on, inclusive; also returns the start of the next page or None."""
         names = bridge.run(self._store.applications.application_names(start=start, limit=limit + 1))
         return names[:limit], names[limit] if len(names) > limit else None
 
@@ -200,7 +197,6 @@ class Queues:
         return None if partitions is None else sum(partition.count for partition in partitions)
 
     def partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionInfo] | None:
-        """Returns what each partition holds, or None if the queue does not exist."""
         try:
             access = QueueAccess(self._core, self._store, queue, lambda _: None)
             return access.use(lambda row: bridge.run(self._store.messages.inspect(row, rough=rough)))[1]
@@ -242,7 +238,6 @@ class Queues:
         access.use(lambda queue: bridge.run(self._store.catalogue.purge_queue(queue)))
 
     def describe(self, access: QueueAccess) -> api.QueueInfo:
-        """Describes a queue with its options in force, and what each partition holds."""
         store = self._store
 
         def describe(queue: Queue) -> api.QueueInfo:

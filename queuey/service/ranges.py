@@ -203,7 +203,6 @@ def make_early_slices(requested: Range, pieces: Sequence[Slice], reading: Readin
 
 
 def add_early(requested: Range, pieces: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
-    """Adds early messages to a reading, in time order; when merging, no more than the limit of the slices."""
     messages = sorted((message for page in pages for message in page.messages), key=lambda m: (m.position, m.partition))
     limit = pieces[0].limit if requested.merge else len(messages)
     reading.early = messages[:limit]
@@ -211,7 +210,6 @@ def add_early(requested: Range, pieces: Sequence[Slice], pages: Sequence[Page], 
 
 
 def empty_slice() -> Slice:
-    """Returns an empty slice: reading it returns only the horizon."""
     return Slice(1, FIRST, FIRST, limit=1)
 
 
@@ -232,14 +230,12 @@ def put_off(page: Page) -> Page:
 
 
 def sort_furthest_behind_first(pieces: Sequence[Slice]) -> list[Slice]:
-    """Orders slices that one page cannot hold: slices that were put off last time come first."""
     return sorted(
         pieces, key=lambda piece: piece.upper if piece.descending else piece.lower, reverse=pieces[0].descending
     )
 
 
 def append_pages(pieces: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
-    """Appends pages to a reading in order, with their ``next`` and ``more``; its horizon is the highest one of them."""
     for piece, page in zip(pieces, pages, strict=True):
         reading.messages += page.messages
         reading.next[piece.partition] = page.next
@@ -290,7 +286,6 @@ class Merge:
         self._horizon = 0
 
     def make_first_slices(self) -> list[Slice]:
-        """Returns a slice of each partition for a little more than its share; of ids only if shares are small."""
         parts = len(self._asked)
         bodies = MIN_MESSAGES_WITH_BODIES * parts <= self._limit
         limit = 5 * self._limit // (4 * parts) + 1 if bodies else share(2 * self._limit, parts)
@@ -328,7 +323,6 @@ class Merge:
         return self._body_slices(room if held else room // 4)
 
     def _body_slices(self, room: int) -> list[Slice]:
-        """Returns a slice of each partition for the messages in ``_filling``, of ``room`` bytes together."""
         keys: dict[int, list[_Key]] = {}
         for key in self._filling:
             keys.setdefault(abs(key[2]), []).append(key)
@@ -357,7 +351,6 @@ class Merge:
         self._order = sorted(self._entries)
 
     def _set_unread(self, piece: Slice, page: Page) -> None:
-        """Records what a page leaves unread of its slice, up to the horizon unless it also reads undue messages."""
         number, start = piece.partition, page.next
         self._next[number] = start
         self._unread.pop(number, None)
@@ -367,7 +360,6 @@ class Merge:
             self._unread[number] = self._key(start, number), replace(piece, lower=lower, upper=upper)
 
     def _drop_gone(self, pages: dict[int, Page]) -> None:
-        """Drops messages whose id was read and that a later read has passed without returning them, if certain."""
         for key in self._filling if self._certain else ():
             number = abs(key[2])
             start = pages[number].next

@@ -163,7 +163,6 @@ class Reader:
         raise StoreBusy(f"A queue changed {ATTEMPTS} times while this request ran. Try again.")
 
     async def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
-        """Reads sources one after another, each with its share of the remaining bytes; returns denials as errors."""
         remaining_bytes = self._available_bytes(sources)
         responses: list[Reading | QueueyError] = []
         for index, source in enumerate(sources):
@@ -178,7 +177,6 @@ class Reader:
         return responses
 
     def _available_bytes(self, sources: Sequence[Source]) -> int:
-        """Returns the bytes for all messages of an answer: at least 1, which admits one message of any length."""
         partition_counts = [len(_partition_numbers(source.access.queue, source.range)) for source in sources]
         frames = ranges.FRAME * len(partition_counts) + ranges.FRAME_OF_PARTITION * sum(partition_counts)
         return max(1, self._limits.page_bytes - frames)
@@ -228,7 +226,6 @@ class Reader:
     def _early_slices(
         self, queue: Queue, requested: Range, pieces: Sequence[Slice], reading: Reading, max_bytes: int
     ) -> list[Slice]:
-        """Returns the slices above the horizon, if they are requested and everything below was read."""
         if not requested.early or reading.more or not pieces or not self._store.read_delay(queue):
             return []
         remaining_bytes = max_bytes - bytes_of(reading.messages)
@@ -236,7 +233,6 @@ class Reader:
 
 
 def _partition_numbers(queue: Queue, requested: Range) -> Sequence[int]:
-    """Returns the partitions of a range, each once; ignores numbers that no queue can have."""
     if requested.partitions is None:
         return range(1, queue.partitions + 1)
     if len(requested.partitions) == 1 and 1 <= requested.partitions[0] <= MAX_PARTITIONS:

@@ -113,7 +113,6 @@ class Cursor:
             self.marks[place] = after
 
     def raise_base(self, base: Position) -> None:
-        """Raises the base, never lowers it, and drops the marks that it reaches."""
         if base > self.base:
             self.base = base
             self.marks = {place: position for place, position in self.marks.items() if position > base}
@@ -263,7 +262,6 @@ class Stream:
         return longest if self.marks is None else min(longest, self.marks.pause)
 
     def follow_marks(self, marks: MarkNews) -> None:
-        """Follows the marks of a reader: from now on, :meth:`OpenStreams.notify` reaches this stream."""
         self.marks = marks
         self._followers = self._streams.followers.setdefault(marks.reader, WeakSet())
         self._followers.add(self)
@@ -282,13 +280,11 @@ class Stream:
         return reader.now() - round((CREATION_MARGIN + reader.clock_difference) * TICKS_PER_SECOND)
 
     def record_list(self) -> None:
-        """Records that the queues were listed; if the stream has all queues, also updates :attr:`listed`."""
         self.must_list = False
         if self.is_of_all:
             self.listed = self._since(), LOW_MIN
 
     def drop(self, name: str) -> None:
-        """Removes a queue, and its marks from the cursors."""
         self._sources.pop(name, None)
         self._unfinished.pop(name, None)
         if self.marks is not None:
@@ -396,7 +392,6 @@ class Stream:
         return events
 
     def _make_early_events(self, readings: Mapping[str, Reading]) -> list[Event]:
-        """Returns the early messages of readings as events, and remembers them so that each is early only once."""
         if not self._early or not readings:
             return []
         cursor = self._early_cursor

@@ -140,7 +140,6 @@ class UnreadUseCases:
     def count(
         self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int = DEFAULT_COUNTED
     ) -> list[Unread | QueueyError | None]:
-        """Counts messages above marks; see :meth:`unread`."""
         return bridge.run(self._count(queue_marks, limit), as_one=True)
 
     async def _count(
@@ -184,7 +183,6 @@ class UnreadUseCases:
         return Unread(marks, min(count, limit), more=count > limit), cost + count
 
     async def _read_ahead(self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int) -> Sequence[Page | None]:
-        """Reads queues with one partition concurrently if that is faster. Gives None for queues it did not read."""
         if not self._store.waits_for_network or not queue_marks:
             return [None] * len(queue_marks)
         reading = partial(self._core.run, self._read_concurrently(queue_marks, limit))
@@ -198,7 +196,6 @@ class UnreadUseCases:
         )
 
     async def _read_only_partition(self, queue: Queue, marks: Marks, limit: int) -> Page | None:
-        """Returns the first page of unread ids; None for several partitions or an outdated row."""
         if queue.partitions > 1:
             return None
         [piece] = _unread_slices(queue, marks, limit)

@@ -56,7 +56,6 @@ class _Shared:
         self._watchers = watchers
 
     def wake(self) -> None:
-        """Schedules a wake of the waiters, unless one is scheduled already."""
         if not self._is_wake_scheduled:
             self._is_wake_scheduled = True
             self._watchers.schedule(self._wake)
@@ -120,7 +119,6 @@ class Watchers:
             call()
 
     def _add_waiter(self, key: Key, waiter: Waiter, queue: Queue) -> None:
-        """Adds a waiter to a key's trigger. The first waiter begins its watches."""
         *_, partitions, trigger = key
         shared = self._shared.get(key)
         if shared is None:

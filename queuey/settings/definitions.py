@@ -118,7 +118,6 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
 
     def of(self, application: str) -> Rates:
-        """Returns the limits of an application: its own fields, else those for all applications."""
         own = self.applications.get(application)
         if own is None:
             return self
@@ -172,7 +171,6 @@ class PublishedMetrics(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
 
     def mistakes(self) -> Iterator[str]:
-        """Yields patterns without an application or a queue, or with ``*`` in the application."""
         for name, texts in (("backlog", self.backlog), ("lag", self.lag)):
             for (application, pattern), text in zip(patterns_of(texts), texts.split(), strict=True):
                 if not application or not pattern or "*" in application:
@@ -430,11 +428,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> str | None:
-        """The setting with which a room replaces the service's own API on all paths; None if no room does."""
         return next((room.alone for room in self.rooms if room.alone is not None), None)
 
     def longest_body(self, otherwise: int) -> int:
-        """Returns the max bytes of a body that the service accepts; ``otherwise`` is the limit without rooms."""
         return max((room.longest_body(otherwise) for room in self.rooms), default=otherwise)
 
 
@@ -465,5 +461,4 @@ def is_of_cassandra(name: str) -> bool:
 
 
 def part(settings: Settings, names: Iterable[str]) -> dict[str, Any]:
-    """Returns the values of those ``names`` that are settings, as keyword arguments of a part of the service."""
     return {name: getattr(settings, name) for name in names if name in settings.__struct_fields__}

@@ -118,7 +118,6 @@ def _merge(line: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]:
 
 
 def _split_fields(line: Setting, given: Given) -> Iterator[tuple[str, Given]]:
-    """Splits a table into fields: a TOML table, or a text such as ``write=QUORUM,delay=5``."""
     if isinstance(given.value, dict):
         pairs = list(given.value.items())
     else:
@@ -134,7 +133,6 @@ def _split_fields(line: Setting, given: Given) -> Iterator[tuple[str, Given]]:
 
 
 def _convert(line: Setting, given: Given) -> object:
-    """Converts a given value. Raises SettingsError with a text that masks passwords."""
     kind, meta = line.kind, line.hint.__metadata__[0]
     try:
         if kind == Users:
@@ -148,8 +146,6 @@ def _convert(line: Setting, given: Given) -> object:
 
 
 def check(settings: Settings, sources: Mapping[str, str]) -> None:
-    """Raises SettingsError for the first conflict between settings, with the sources of both."""
-
     def refuse(message: str, *names: str) -> None:
         where = ", ".join(f"{name} from {sources[name]}" for name in names)
         raise SettingsError(f"{message} ({where})")

@@ -97,7 +97,6 @@ def value_of(settings: Settings, line: Setting) -> Any:  # noqa: ANN401 - of any
 
 
 def masked_text(name: str, value: object) -> str:
-    """Returns a value for printing, with passwords masked."""
     if value is None:
         return ""
     if name == "cassandra_password" and not isinstance(value, SecretName):
@@ -130,7 +129,6 @@ def _bracket(value: object) -> str:
 
 
 def _make_lines(struct: type[msgspec.Struct], prefix: str) -> list[Setting]:
-    """Returns a line for each field but ``rooms``; a table has lines for its own fields, too."""
     hints = typing.get_type_hints(struct, include_extras=True)
     lines = []
     for field in msgspec.structs.fields(struct):

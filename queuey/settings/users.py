@@ -165,7 +165,6 @@ def as_json(users: Users) -> str:
 
 
 def _resolve_paths(issuer: UserIssuer, base: Path | None) -> UserIssuer:
-    """Returns the issuer with the files of its keys and its secret relative to ``base``. A URL stays as it is."""
     keys, secret = issuer.keys, issuer.secret
     if "://" not in keys:
         keys = str((base or Path()) / Path(keys).expanduser())
@@ -178,7 +177,6 @@ def _resolve_paths(issuer: UserIssuer, base: Path | None) -> UserIssuer:
 
 
 def _check_application(issuers: tuple[UserIssuer, ...]) -> None:
-    """Raises ValueError if an issuer has a fault or is given twice, or if two patterns of queues overlap."""
     for issuer in issuers:
         if (fault := next(_find_faults(issuer), None)) is not None:
             raise ValueError(fault)
@@ -265,7 +263,6 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_places(issuers: Sequence[UserIssuer]) -> None:
-    """Raises ValueError if applications give different keys, or different clients of the console, for an issuer."""
     places: dict[tuple[str, str], UserIssuer] = {}
     for issuer in issuers:
         first = places.setdefault((issuer.scheme, issuer.issuer), issuer)

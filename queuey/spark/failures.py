@@ -33,7 +33,6 @@ class SparkFailure(NamedTuple):
 
 
 def keep_quiet() -> None:
-    """Silences the log records of PySpark and py4j for errors that :func:`explain` describes."""
     from pyspark.logger import PySparkLogger
 
     for name in _LOGGERS:

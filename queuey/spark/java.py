@@ -102,7 +102,6 @@ def _cache_directory() -> Path:
 
 
 def _candidates(environ: Mapping[str, str]) -> list[Path]:
-    """Returns the Java of JAVA_HOME and the first on the PATH, where they are set."""
     candidates = []
     if environ.get("JAVA_HOME"):
         candidates.append(Path(environ["JAVA_HOME"]) / "bin" / "java")

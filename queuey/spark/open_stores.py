@@ -73,7 +73,6 @@ def application(store: Store, options: StoreOptions) -> str:
 
 
 def _application_text(store: Store) -> str:
-    """Describes the applications of a store for an error: their number and first names, or how to make one."""
     names = bridge.run(store.applications.application_names(limit=_SHOWN + 1))
     if not names:
         return "none; queuey app create makes one"
@@ -128,7 +127,6 @@ def find_selected_queues(options: StoreOptions, selection: Selection, *, page: i
 
 
 def list_queue_pages(store: Store, owner: str, start: str = "", *, page: int) -> Iterator[list[Queue]]:
-    """Yields an application's queues in lists, sorted by name from ``start`` on."""
     more = True
     while more:
         listed = bridge.run(store.catalogue.list_queues(owner, start=start, limit=page))

@@ -137,7 +137,6 @@ def _parse_switch(name: str, text: str) -> bool:
 
 
 def _parse_whole(name: str, text: str, *, maximum: int | None = None) -> int:
-    """Parses a whole number from 1 to ``maximum``, by default without limit. Raises OptionError for anything else."""
     try:
         number = int(text)
     except ValueError:
@@ -333,7 +332,6 @@ def _canonicalize(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_name(name: str) -> None:
-    """Raises OptionError, which names the nearest option, unless an option has this name in any case."""
     lower = name.lower()
     if lower in {"path", "paths"}:
         raise OptionError("Queues have no path: use option subscribe to read, option queue to write.")
@@ -362,7 +360,6 @@ def _canonical_names() -> dict[str, str]:
 
 
 def _normalize_setting(line: Setting, text: str) -> str:
-    """Makes a path absolute; refuses a user in the store's address, and a password instead of its name."""
     if line.type == "path":
         return _absolute(text)
     if line.name == "store" and "@" in text:
@@ -380,7 +377,6 @@ def _absolute(text: str) -> str:
 
 
 def _parse_selection(options: Mapping[str, str]) -> Selection:
-    """Parses the option that selects queues. Raises OptionError unless there is exactly one and it names queues."""
     chosen = [name for name in SELECTIONS if name in options]
     if len(chosen) != 1:
         excess = f", not {' and '.join(chosen)}" if chosen else ""
@@ -418,6 +414,5 @@ def _parse_assign(text: str) -> Assign:
 
 
 def _refuse_bound(parsed: Bounds, bound: Bound, why: str) -> None:
-    """Raises OptionError if the option sets this bound for all partitions or for one."""
     if parsed.everywhere == bound or any(bound in partitions.values() for partitions in parsed.each.values()):
         raise OptionError(f"{why}, as option {parsed.option} says.")

@@ -115,7 +115,6 @@ class ProgressMetrics(StreamingQueryListener):
             self._forget(self._ended.popleft())
 
     def _forget(self, query: str) -> None:
-        """Drops a query, and its metrics unless another query has the same name."""
         self._moved_before.pop(query, None)
         name = self._names.pop(query, None)
         if name is None or name in self._names.values():
@@ -135,7 +134,6 @@ class ProgressMetrics(StreamingQueryListener):
 
 
 def read_reported_lag(latest: str | None) -> dict[str, Any] | None:
-    """Returns the lag in a source's latest offset, or None if the source is not a stream over queues."""
     try:
         offset = json.loads(latest or "")
     except ValueError:

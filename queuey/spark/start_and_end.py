@@ -130,7 +130,6 @@ def parse_object(option: str, text: str, shape: str) -> dict[str, Any]:
 
 
 def _parse_each(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[str, dict[int, Bound]]:
-    """Parses bounds by queue and partition; a key may name a range of partitions."""
     shape = '{"queue":{"1":…,"2":…}}'
     result: dict[str, dict[int, Bound]] = {}
     for queue, partitions in parse_object(option, text, shape).items():
@@ -143,7 +142,6 @@ def _parse_each(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[s
 
 
 def _parse_offset(option: str, value: object) -> Bound:
-    """Parses an id or a position, or ``earliest`` or ``latest`` as a word or a number. Raises OptionError."""
     if isinstance(value, int | str) and (symbol := _SYMBOLS.get(value)) is not None:
         return symbol
     if isinstance(value, str):
@@ -155,7 +153,6 @@ def _parse_offset(option: str, value: object) -> Bound:
 
 
 def _parse_instant(option: str, value: object) -> Bound:
-    """Returns the first position at a time in milliseconds since 1970. Raises OptionError for anything else."""
     try:
         milliseconds = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else -1
     except ValueError:

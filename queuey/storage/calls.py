@@ -111,7 +111,6 @@ class Deadline(threading.local):
         return before
 
     def end(self, before: Call) -> None:
-        """Ends the call of this thread; ``before`` goes on."""
         self.call = before
 
     @contextmanager
@@ -268,7 +267,6 @@ class LoopCalls:
                 raise
 
     def _drain(self) -> None:
-        """Makes the waiting calls in order, including calls that arrive meanwhile."""
         self._waking = False
         calls = self._calls
         while calls:
@@ -300,7 +298,6 @@ class Home:
 
     @classmethod
     def present(cls) -> Home:
-        """Returns the home of the running loop, or a new one if it has none."""
         loop, last = asyncio.get_running_loop(), cls._last
         if last is not None and last.calls.loop is loop:
             return last
@@ -317,7 +314,6 @@ class Home:
         Home._last = self
 
     def unregister(self) -> None:
-        """Unregisters this home, unless another one was registered for its loop."""
         if _homes.get(self.calls.loop) == ref(self):
             del _homes[self.calls.loop]
         if Home._last is self:
@@ -333,7 +329,6 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 async def in_steps(items: Iterator[T]) -> AsyncIterator[T]:
-    """Yields the items of a blocking iterator, each made in a thread. Closes a generator at the end."""
     end = object()
     try:
         while (item := await in_thread(partial(next, items, end))) is not end:
@@ -406,7 +401,6 @@ class _End:
             self.calls(self.come, value, error)
 
     def come(self, value: object, error: Exception | None) -> None:
-        """Stores the first answer and wakes the waiting caller. Later answers are ignored."""
         if not self.has_come:
             self.has_come = True
             self.value, self.error = value, error

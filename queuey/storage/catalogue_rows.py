@@ -59,7 +59,6 @@ def new_queue_fields(spec: QueueSpec) -> dict[str, Any]:
 
 
 def _check_shares(fields: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest if ``max_claimed`` is above 0 and below the number of partitions."""
     limit, partitions = fields["max_claimed"], fields["partitions"]
     if 0 < limit < partitions:
         text = f"{limit} cannot be divided among {partitions} partitions. Give at least {partitions}, or 0: no limit."

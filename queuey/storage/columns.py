@@ -63,7 +63,6 @@ def batch_from(*columns: Sequence[object]) -> pa.RecordBatch:
 
 @lru_cache(maxsize=1024)
 def mark_meta(text: bool, meta: bytes | None) -> bytes | None:  # noqa: FBT001 - mapped over columns
-    """Adds the first byte of the ``meta`` column to encoded metadata."""
     if text:
         return None if meta is None else TEXT + meta
     return BYTES if meta is None else BYTES + meta

@@ -23,7 +23,6 @@ READERS = "~"
 
 
 def check_changes(queue: Queue, changes: Sequence[OffsetChange], commit: MemberCommit | None = None) -> None:
-    """Raises ``InvalidRequest`` if a partition does not exist or a note is too long."""
     for change in changes:
         if not 0 < change.partition <= queue.partitions:
             raise InvalidRequest({f"partitions.{change.partition}": "is not a partition of this queue"})
@@ -66,7 +65,6 @@ class Decision(NamedTuple):
     written: set[int]
 
     def changed_rows(self) -> list[OwnedOffset]:
-        """Returns the rows that must be written, by partition."""
         return [self.rows[partition] for partition in sorted(self.written)]
 
     def result(self, changes: Sequence[OffsetChange]) -> list[Offset]:
@@ -88,13 +86,11 @@ class Decision(NamedTuple):
 
 
 def recorded_offsets(rows: dict[int, OwnedOffset]) -> list[Offset]:
-    """Returns the offsets of rows that have one, by partition."""
     recorded = [(row.partition, row.position, row.updated) for _, row in sorted(rows.items())]
     return [Offset(partition, position, updated) for partition, position, updated in recorded if position is not None]
 
 
 def keep_notes(recorded: OwnedOffsets, partitions: Container[int]) -> OwnedOffsets:
-    """Returns the rows without notes, except those of the given partitions."""
     rows = {n: row if n in partitions else replace(row, note=None) for n, row in recorded.rows.items()}
     return OwnedOffsets(recorded.version, rows)
 
@@ -105,7 +101,6 @@ def stored_position(position: Position, epoch: int) -> Position | None:
 
 
 def was_owned(rows: dict[int, OwnedOffset]) -> bool:
-    """Returns whether a partition ever had an owner."""
     return any(row.epoch for row in rows.values())
 
 

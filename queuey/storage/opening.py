@@ -101,7 +101,6 @@ def check_store_settings(loaded: Loaded) -> None:
 
 
 def sqlite_options(settings: Settings, *, jobs: bool = True) -> SqliteOptions:
-    """Returns the options of the SQLite store. Locks are waited for during ``LOCK_SHARE`` of the deadline."""
     from queuey.storage.sqlite.connection import SqliteOptions  # noqa: PLC0415 - only needed if it is used
 
     busy_timeout = settings.deadline * LOCK_SHARE
@@ -216,7 +215,6 @@ def _make_levels(settings: Settings) -> dict[str, Level]:
 
 
 def _find_stated_timing(settings: Settings) -> dict[str, float]:
-    """Returns the timing parameters that are set. They must equal those stored in the keyspace."""
     stated = {name: getattr(settings, name) for name in KEYSPACE_TIMING_SETTINGS}
     for level in ("strong", "very_strong"):
         chosen = getattr(settings, f"consistency_{level}")
@@ -238,7 +236,6 @@ def _check_files(options: CassandraOptions) -> None:
 
 
 def _check_body(settings: Settings) -> None:
-    """Raises SettingsError if ``max_body`` is more than Cassandra can store."""
     from queuey.storage.cassandra.options import MOST_BODY  # noqa: PLC0415 - needs the driver
 
     if settings.max_body > MOST_BODY:

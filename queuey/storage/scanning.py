@@ -15,7 +15,6 @@ from queuey.storage import Messages
 
 
 async def scan(messages: Messages, queue: Queue, part: Slice) -> AsyncIterator[list[Message]]:
-    """Implements :meth:`~queuey.storage.Bulk.scan` by consecutive reads."""
     more = True
     while more:
         [page] = await messages.read(queue, [part])

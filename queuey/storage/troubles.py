@@ -36,7 +36,6 @@ class Trouble:
         """Short name of the present failure, or None."""
 
     def record_failure(self, reason: str, text: object) -> None:
-        """Records a failure. Logs it unless the last one had the same reason and the trouble has not ended since."""
         with self._lock:
             before, self.reason, self._last = self.reason, reason, self._clock()
             if before is None:
@@ -45,7 +44,6 @@ class Trouble:
             self._log.error("%s: %s", self._thing, text)
 
     def record_success(self) -> None:
-        """Records a success, which ends the trouble if the last failure was long enough ago."""
         with self._lock:
             now = self._clock()
             over = self.reason is not None and now - self._last >= self._quiet

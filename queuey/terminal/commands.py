@@ -30,7 +30,6 @@ def safe_completions(names: Iterable[str]) -> list[str]:
 
 
 def group() -> typer.Typer:
-    """Returns a group without commands. Its help is its line in the parent group."""
     return typer.Typer(no_args_is_help=True, add_completion=False)
 
 
@@ -76,7 +75,6 @@ class LazyGroup(TyperGroup):
 
     @classmethod
     def load(cls, name: str) -> Any:  # noqa: ANN401 - a command of typer's
-        """Imports and returns a command. Moves its options after the first ones into a panel below."""
         place, text = cls.COMMANDS[name]
         module, _, attribute = place.partition(":")
         app = getattr(importlib.import_module(f"{cls.PACKAGE}.{module}"), attribute)
@@ -93,7 +91,6 @@ class LazyGroup(TyperGroup):
 
 
 def _move_further_options(command: Any) -> None:  # noqa: ANN401 - a command of typer's
-    """Moves the options of a command into a panel below, but for the first ones and ``--json``."""
     options = [option for option in command.params if isinstance(option, TyperOption) and not option.hidden]
     own = [option for option in options if option.rich_help_panel is None]
     others = [option for option in own if option.name != JSON.name]
@@ -178,8 +175,6 @@ def fill_first_argument(
 
 
 def with_json(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds ``--json`` to a command, which does not receive it."""
-
     def run(**values: Any) -> None:  # noqa: ANN401 - the parameters of any command
         del values[JSON.name]
         command(**values)

@@ -61,7 +61,6 @@ class Failed(Exception):
 
 
 def reason_of(error: Exception) -> str:
-    """Returns the reason of an operating system error with its file, or the text of another error."""
     strerror = getattr(error, "strerror", None)
     filename = getattr(error, "filename", None)
     return f"{strerror}{f' ({filename})' if filename else ''}" if strerror else str(error)
@@ -114,7 +113,6 @@ def show_each(kind: type, things: Iterable[Any], *chosen: Column) -> None:
 
 
 async def show_each_async(kind: type, things: AsyncIterable[Any], *chosen: Column) -> None:
-    """Async variant of :func:`show_each`."""
     rows = []
     async for thing in things:
         if _json.get():
@@ -126,7 +124,6 @@ async def show_each_async(kind: type, things: AsyncIterable[Any], *chosen: Colum
 
 
 def fields(thing: object, *chosen: Column) -> Fields:
-    """Returns the chosen fields of a struct, or all, with their titles and in their units."""
     return Fields([(title, value(thing)) for title, value in make_columns(type(thing), chosen)])
 
 
@@ -159,7 +156,6 @@ def _print_block(block: Block) -> None:
 
 
 def is_json_chosen() -> bool:
-    """Returns whether the running command was given ``--json``."""
     return _json.get()
 
 
@@ -169,7 +165,6 @@ def choose_json(is_given: bool) -> bool:  # noqa: FBT001 - what typer hands on
 
 
 def print_line(text: str = "") -> None:
-    """Prints a line of the result to standard output."""
     _print(f"{printable(text)}\n")
 
 
@@ -183,7 +178,6 @@ def print_note(text: str) -> None:
 
 
 def wants_json() -> bool:
-    """Returns whether ``--json`` is an argument of the process; also works before the options are parsed."""
     return "--json" in takewhile("--".__ne__, sys.argv)
 
 
@@ -320,7 +314,6 @@ def _silence(stream: TextIO) -> None:
 
 
 def _print_table(drawn: Table) -> None:
-    """Draws a table on a terminal; elsewhere writes aligned text. Columns of numbers are aligned to the right."""
     cells = [[cell(value) for value in row] for row in drawn.rows]
     numeric = [bool(cells) and all(_NUMBER.fullmatch(row[n]) for row in cells) for n in range(len(drawn.titles))]
     if not sys.stdout.isatty():
@@ -350,7 +343,6 @@ def _print_aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None
 
 
 def cell(value: object) -> str:
-    """Returns the text of a value: None is empty, a bool is yes or no, and the items of a list are joined."""
     if value is None:
         return ""
     if isinstance(value, bool):

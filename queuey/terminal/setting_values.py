@@ -87,7 +87,6 @@ def without_none(hint: Any) -> Any:  # noqa: ANN401 - a type
 
 
 def type_text(kind: Any, meta: msgspec.Meta, *, seconds: bool) -> str:  # noqa: ANN401 - a type
-    """Describes the type of a setting for people: ``whole number, 1 to 64``."""
     if choices := choices_of(kind):
         *others, last = (f"`{choice}`" for choice in choices)
         return f"{', '.join(others)} or {last}" if others else last
@@ -98,7 +97,6 @@ def type_text(kind: Any, meta: msgspec.Meta, *, seconds: bool) -> str:  # noqa: 
 
 
 def choices_of(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - a type
-    """Returns the allowed values of a switch or ``Literal``, or an empty tuple for other types."""
     return ("on", "off") if kind is bool else typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
 
 
@@ -147,7 +145,6 @@ def convert(
 
 
 def _normalize_switch(value: Any, kind: Any) -> Any:  # noqa: ANN401 - a text or a TOML value, and a type
-    """Returns a switch in one spelling: for ``bool`` to ``true`` or ``false``, otherwise to ``on`` or ``off``."""
     text = _SWITCHES.get(value.lower(), value.lower()) if isinstance(value, str) else value
     if kind is bool:
         return text

@@ -70,7 +70,6 @@ def with_fields(*structs: type[msgspec.Struct]) -> Callable[[Callable[..., None]
 
 
 def _make_parameters(struct: type[msgspec.Struct]) -> list[inspect.Parameter]:
-    """Returns a parameter for each field that is marked by :func:`option`."""
     described, hints = read_descriptions(struct), get_type_hints(struct, include_extras=True)
     parameters = []
     for field in msgspec.structs.fields(struct):

@@ -22,12 +22,10 @@ def printable(text: str) -> str:
 
 
 def shorten(text: str, max_length: int) -> str:
-    """Cuts a text to at most ``max_length`` characters; a cut text ends with ``…``."""
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
-    """Returns a count with its noun: ``1 message``, ``2,000 messages``."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
@@ -43,7 +41,6 @@ def escape(match: re.Match[str]) -> str:
 
 
 def escape_json(match: re.Match[str]) -> str:
-    """Returns the matched character as JSON escapes it: above U+FFFF as two surrogates."""
     code = ord(match[0])
     if code <= 0xFFFF:  # noqa: PLR2004 - the Basic Multilingual Plane
         return f"\\u{code:04x}"

@@ -36,22 +36,18 @@ def duration(
 
 
 def ttl(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
-    """Returns an option whose value is a time to live, in whole seconds from 1 to ``MAX_TTL``."""
     return duration(about, *names, least=1, most=MAX_TTL, whole=True, **others)
 
 
 def position(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
-    """Returns an option whose value is a position in time, in the form of the API."""
     return _option(about, names, position_of, others)
 
 
 def instant(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
-    """Returns an option whose value is seconds since 1970, given as a position in time."""
     return _option(about, names, instant_of, others)
 
 
 def due(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
-    """Returns an option whose value is the instant at which a message is due, in seconds since 1970."""
     return _option(about, names, due_at, others)
 
 
@@ -124,5 +120,4 @@ def due_at(text: str) -> float:
 
 
 def delay_option(due: float | None) -> dict[str, float]:
-    """Returns the option ``delay`` for a message that is due at an instant, or no option if ``due`` is None."""
     return {} if due is None else {"delay": max(0.0, due - time.time())}

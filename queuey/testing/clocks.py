@@ -86,7 +86,6 @@ class Clock:
         return (rows[0].due + 1 - now) / ids.TICKS_PER_SECOND if rows else None
 
     def _fire(self, service: Service) -> None:
-        """Fires due schedules and waits until none is due. Raises TimeoutError after ``FIRE_TIMEOUT``."""
         end = time.monotonic() + FIRE_TIMEOUT
         service.schedules.watch()
         while (name := self._find_firing(service)) is not None:

@@ -67,7 +67,6 @@ class RealProcess:
         self._process.communicate(timeout=STOP_TIMEOUT)
 
     def make_application(self) -> RealService:
-        """Creates an application and its key directly in the store. Returns them with an open client."""
         self._applications += 1
         name, key = f"test-{self._applications}", token_hex(32)
         store = sqlite.open_store(self._data, options=sqlite.SqliteOptions(sync="normal", sweep_interval=None))

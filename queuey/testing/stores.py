@@ -40,7 +40,6 @@ class TestStores:
         self.clock = Clock()
 
     def make_application(self) -> tuple[EmbeddedService, str]:
-        """Creates an application; returns the service and the name. Opens a store if none is open."""
         service = self._service or self._open()
         self._applications += 1
         name = f"test-{self._applications}"
@@ -48,7 +47,6 @@ class TestStores:
         return service, name
 
     def _open(self) -> EmbeddedService:
-        """Opens a new store with a new ``clock``, and starts its service."""
         settings = load({"data": str(self._directories.mktemp("queuey") / "test.db"), "sync": "normal"}, {}).settings
         self.clock = clock = Clock()
         store = sqlite.open_store(settings.data, options=replace(sqlite_options(settings), clock=clock.ticks))
@@ -58,7 +56,6 @@ class TestStores:
         return self._service
 
     def give_up(self) -> None:
-        """Closes the current store, because its moved time must not affect the next test."""
         if self._service is not None:
             self._service.close()
             self._service = None

@@ -110,7 +110,6 @@ def render_page(document: Part, link: str, *, address: str = ADDRESS, sends: boo
 
 
 def render_contents(document: Part, link: str, address: str = ADDRESS) -> str:
-    """Returns the contents of the page: an index, a start, operations by their first tag, rules, errors and types."""
     groups: dict[str, list[tuple[str, str, Part]]] = {tag["name"]: [] for tag in document["tags"]}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -148,7 +147,6 @@ def _make_anchor(tag: str) -> str:
 
 
 def _render_index(groups: Mapping[str, Iterable[tuple[str, str, Part]]]) -> str:
-    """Returns links to all operations by tag, each with its summary up to the first comma, and to other parts."""
     items = ['<li><a href="#start">Start</a></li>\n']
     for tag, operations in groups.items():
         links = "".join(
@@ -171,7 +169,6 @@ def _render_language_choice() -> str:
 
 
 def _render_start(document: Part, link: str, address: str) -> str:
-    """Returns how to send a key, and the first lines of a program with a first request, in each language."""
     scheme = document["components"]["securitySchemes"]["credential"]
     operation = document["paths"]["/v1/{app}/_me"]["get"]
     samples = {sample["label"]: sample["source"] for sample in operation["x-codeSamples"]}
@@ -186,7 +183,6 @@ def _render_start(document: Part, link: str, address: str) -> str:
 
 
 def _render_group(tag: Part, operations: Sequence[tuple[str, str, Part]], schemas: Part) -> str:
-    """Returns a tag's operations; the first one is unfolded if the tag is in ``OPEN``."""
     details = "".join(
         _render_operation(*operation, schemas, is_open=number == 0 and tag["name"] in OPEN)
         for number, operation in enumerate(operations)
@@ -198,7 +194,6 @@ def _render_group(tag: Part, operations: Sequence[tuple[str, str, Part]], schema
 
 
 def _render_operation(method: str, path: str, operation: Part, schemas: Part, *, is_open: bool) -> str:
-    """Returns an operation, with the first answer that has an example, and errors only as links."""
     name, comma, more = operation["summary"].partition(",")
     about = f"<p>{_render_text(operation['description'])}</p>\n" if "description" in operation else ""
     answers = {status: answer for status, answer in operation["responses"].items() if "$ref" not in answer}
@@ -236,7 +231,6 @@ def _find_example(answer: Part) -> object:
 
 
 def _render_pair(samples: Mapping[str, str], status: str, answer: Part) -> str:
-    """Returns an example request in each language beside its answer. A language without one gets a comment."""
     tabs = "".join(f'<label for="api-{name.lower()}" aria-hidden="true">{name}</label>' for name in LANGUAGES)
     sources = "".join(
         _render_block(samples.get(name) or f"# The {name} client has no call for this.", f"api-{name.lower()}")
@@ -279,7 +273,6 @@ def _render_fields(title: str, fields: Iterable[tuple[str, str, Iterable[str]]])
 
 
 def _render_body(body: Part | None, schemas: Part) -> str:
-    """Returns the types of a body, with folded fields of each named type; blank without a body."""
     if body is None:
         return ""
     types = dict.fromkeys(name for media in body["content"].values() for name in _find_type_names(media["schema"]))
@@ -348,7 +341,6 @@ def _find_descriptions(schema: Part) -> list[str]:
 
 
 def _render_type(schema: Part) -> str:
-    """Returns a schema in words, with its limits; a named type becomes a link."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#type-{name}">{name}</a>'
@@ -368,7 +360,6 @@ def _render_type(schema: Part) -> str:
 
 
 def _render_limits(schema: Part) -> list[str]:
-    """Returns the bounds, the pattern and the default of a schema in words."""
     limits = [
         f"{words} {schema[name]:,}{unit}"
         for name, words, unit in (

@@ -64,7 +64,6 @@ class Application:
                 return
 
     async def _start(self) -> None:
-        """Opens the service with the settings of the environment; starts its gateway and background work."""
         settings = load({}, os.environ).settings
         self._app = await asyncio.to_thread(open_service, settings, self._includes, listens=False)
         self._gateway = make_gateway(self._app, settings)
@@ -72,7 +71,6 @@ class Application:
         self._app.service.start_background_work()
 
     async def _stop(self) -> None:
-        """Ends background work, then the gateway, and closes the store last."""
         await self._app.service.end(LEAVE_SECONDS)
         self._gateway.stop()
         await asyncio.to_thread(self._app.service.store.close, CLOSE_TIMEOUT)
@@ -98,7 +96,6 @@ class AsgiExchange:
         self._due = response, head
 
     async def send_due(self) -> None:
-        """Sends the response that :meth:`send_response` was called with, if it was."""
         if self._due is not None:
             response, head = self._due
             size, body = response.length_and_body(head=head)
@@ -118,7 +115,6 @@ class AsgiExchange:
 
 
 async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
-    """Has a gateway answer a request of an ASGI server, and sends a response that is due."""
     path = scope.get("raw_path") or quote(scope["path"]).encode()
     exchange = AsgiExchange(scope, receive, send)
     await gateway.answer(Head(scope["method"], (path, scope["query_string"]), list(scope["headers"])), exchange)

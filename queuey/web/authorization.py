@@ -547,7 +547,6 @@ class Authorization:
 
 
 def may_consume(queue: Queue, caller: Caller) -> bool:
-    """Returns whether a caller may consume a queue as a member of a group: it needs ``read`` and ``claim``."""
     return all(is_allowed(queue, caller, action) for action in CONSUMING)
 
 

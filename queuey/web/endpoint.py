@@ -180,7 +180,6 @@ class Endpoint:
         return self._add_allow(text_response(self._allow))
 
     async def _no_such_method(self, request: Request, match: Match) -> Response:
-        """Answers 405, or 404 in the original API, with the methods in ``Allow``."""
         if self._original:
             return self._add_allow(error_response(NoSuchResource("The resource does not have this method."), request))
         text = f"{request.method[:20]} is not a method of this resource. It has: {self._allow}."
@@ -229,7 +228,6 @@ class Resources:
         return self._find_cached(raw) if len(raw) <= MAX_CACHED_PATH_BYTES else self._find(raw)
 
     def _find(self, raw: bytes) -> ResourceMatch:
-        """Returns the first resource that matches a path, or the one for paths that none matches."""
         path = decode_path(raw)
         if path is None:
             return ResourceMatch(raw.decode("latin-1"), self._nowhere, {})

@@ -84,7 +84,6 @@ def error_response(error: Exception, request: Request) -> Response:
 
 
 def plain_error_response(error: errors.QueueyError) -> Response:
-    """Returns the response to an error outside of a request, such as one from opening a store."""
     status = status_of(error)
     extra = {"outcome": getattr(error, "outcome", "none")}
     return _problem_response(status, error.code, _find_texts(error), extra, _make_headers(error, status))
@@ -114,7 +113,6 @@ def _find_texts(error: Exception) -> dict[str, str]:
 
 
 def _find_extra_fields(error: Exception, request: Request) -> dict[str, Any]:
-    """Returns the further fields of an error's body, above all whether a write may have been done."""
     if request.in_doubt:
         return {"outcome": "unknown"}
     if isinstance(
@@ -138,7 +136,6 @@ def _find_extra_fields(error: Exception, request: Request) -> dict[str, Any]:
 
 
 def _make_headers(error: Exception, status: int) -> tuple[Header, ...]:
-    """Returns ``Retry-After`` for 429, 503 and a key in use, the challenge for 401, or the headers of the status."""
     if status in {429, 503} or isinstance(error, errors.KeyInUse):
         return (("Retry-After", str(getattr(error, "retry_after", 1))),)
     if isinstance(error, errors.NotAuthenticated):
@@ -162,7 +159,6 @@ def _problem_response(
 
 
 def _without_secrets(path: str) -> str:
-    """Returns a path without a group member's id or the token of a login link, and what follows it."""
     for begin in ("/members/", "/login/once/"):
         path = "".join(path.partition(begin)[:2])
     return path
@@ -176,7 +172,6 @@ def _log_crash(error: Exception, request: Request) -> str:
 
 
 def _crash_response(text: str, request: Request) -> Response:
-    """Answers 500 with this text, as a problem or plain JSON."""
     texts = {"InternalError": text}
     if _wants_problem(request):
         return _problem_response(500, "InternalError", texts, {}, ())

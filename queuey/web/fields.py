@@ -87,7 +87,6 @@ class Fields(Generic[S]):
         return self.read(self.json(request), errors)
 
     def note_unknown(self, request: Request, values: Mapping[str, object]) -> None:
-        """Records unknown fields, also those of inner objects, for a warning (:func:`note_unknown`)."""
         items = ((self.names, values), *self._inner_objects(values))
         if unknown := dict.fromkeys(name for names, item in items for name in item if name not in names):
             allowed = self.names.union(*(names for names, _ in self._inner.values()))
@@ -115,7 +114,6 @@ class Queries(Generic[T]):
         self._cache: dict[str, T] = {}
 
     def read(self, request: Request) -> T:
-        """Returns what the query says, from the cache if possible. A query with unknown fields is read each time."""
         text = request.query
         parsed = self._cache.get(text)
         if parsed is None:

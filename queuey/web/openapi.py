@@ -138,7 +138,6 @@ class Api(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_document(api: Api, limits: msgspec.Struct) -> Schema:
-    """Returns the OpenAPI document, with these limits as upper bounds and for their names in texts."""
     requests = [kind for operation in api.operations for kind in _find_types([operation.body])]
     answers = [spec.content for operation in api.operations for spec in operation.success.values()]
     answered = _find_types([*answers, *(spec.content for spec in api.errors.values())])
@@ -173,7 +172,6 @@ def make_document(api: Api, limits: msgspec.Struct) -> Schema:
 
 
 def _make_operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema]) -> Schema:
-    """Returns the document of an operation, with its example and code samples."""
     parts = [p for p in api.path_parameters if f"{{{p.name}}}" in operation.path]
     query = [] if operation.query is None else [*_make_query_parameters(operation.query), api.strict]
     answers = {str(status): _make_response(status, spec, schemas) for status, spec in operation.success.items()}
@@ -201,7 +199,6 @@ def _make_operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema
 
 
 def make_samples(operation: Operation, example: Example) -> dict[str, str]:
-    """Returns an example's request by language: curl, Python if there is one, and JavaScript."""
     sources = {
         "curl": _make_curl(operation, example),
         "Python": example.python,
@@ -211,7 +208,6 @@ def make_samples(operation: Operation, example: Example) -> dict[str, str]:
 
 
 def _add_example(entry: Schema, example: Example) -> None:
-    """Puts the example's values into the parameters, the body and the response of an operation's entry."""
     values = example.path | example.query | example.headers
     for parameter in entry["parameters"]:
         if parameter["name"] in values:
@@ -233,7 +229,6 @@ def _make_url(operation: Operation, example: Example, api: str, url: str) -> str
 
 
 def indent_json(value: object, depth: int = 0) -> str:
-    """Returns JSON text; an object or list that does not fit in a line has an item on each."""
     line = msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
     if not isinstance(value, list | dict) or len(line) + 2 * depth <= MAX_LINE:
         return line
@@ -245,7 +240,6 @@ def indent_json(value: object, depth: int = 0) -> str:
 
 
 def _make_curl(operation: Operation, example: Example) -> str:
-    """Returns the request as a curl command, broken before words that exceed ``MAX_LINE`` characters."""
     sends = example.body is not None
     words = ["curl", "-N"] if [*operation.success[example.status].content] == [EVENTS] else ["curl"]
     if operation.method not in ({"POST"} if sends else {"GET"}):
@@ -265,7 +259,6 @@ def _make_curl(operation: Operation, example: Example) -> str:
 
 
 def _make_fetch(operation: Operation, example: Example) -> str:
-    """Returns the request in JavaScript without our client. ``auth`` is the value of the header with the key."""
     headers = example.headers if operation.anonymous else {"Authorization": "auth", **example.headers}
     named = [f"{name}: {value}" if value == "auth" else f'"{name}": "{value}"' for name, value in headers.items()]
     fields = [] if operation.method == "GET" else [f'method: "{operation.method}"']
@@ -321,14 +314,12 @@ def _make_response(status: int, response: ResponseSpec, schemas: Mapping[Any, Sc
 
 
 def _find_types(contents: Iterable[Content]) -> list[Any]:
-    """Returns the types in some contents, each once, without types that are schemas already."""
     values = [value for content in contents for value in content.values()]
     kinds = [kind for value in values for kind in (value if isinstance(value, tuple) else (value,))]
     return list(dict.fromkeys(kind for kind in kinds if not isinstance(kind, Mapping)))
 
 
 def _find_structs(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
-    """Returns the structs in some types, and those in their fields, each once."""
     structs: dict[type[msgspec.Struct], None] = {}
     pending = list(inspect.multi_type_info(kinds))
     while pending:

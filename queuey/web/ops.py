@@ -84,7 +84,6 @@ class OpsViews:
         return self._pinged_at is None or self._clock() >= self._pinged_at + HEARTBEAT_INTERVAL
 
     def _ping_if_due(self) -> None:
-        """Writes to the store, unless that was done a moment ago: any caller may ask for a heartbeat."""
         if self._ping_lock.acquire(blocking=self._pinged_at is None):
             try:
                 if self._is_due():
@@ -103,7 +102,6 @@ class OpsViews:
         self._pinged_at = self._clock()
 
     async def lbheartbeat(self, request: Request, match: Match) -> Response:
-        """Reports whether this process accepts requests; a load balancer stops sending them when it stops."""
         if self._service.stopping.is_set():
             response = text_response("stopping", 503)
             response.headers += (("Retry-After", "1"),)
@@ -264,7 +262,6 @@ class Backlogs:
         return self._collection.begin_or_reuse().result() if self._shown else []
 
     def _measure(self) -> Iterator[QueueBacklog]:
-        """Yields the backlogs of the shown queues that can be read, until their partitions are too many."""
         remaining = MAX_PARTITIONS
         for queue in self._shown.find_queues():
             remaining -= queue.partitions

@@ -381,7 +381,6 @@ class BodyReader:
     async def _receive(
         self, request: Request, receive: Receive, loop: asyncio.AbstractEventLoop, announced: int | None
     ) -> None:
-        """Receives the body, for up to the timeout, and holds memory for it unless it is small."""
         task = asyncio.current_task(loop)
         if task is not None:
             self._arriving[task] = self._seconds + self._arrival

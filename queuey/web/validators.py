@@ -64,7 +64,6 @@ class Errors(dict[str, str]):
             return None
 
     def include(self, inner: Errors, prefix: str) -> None:
-        """Adds errors, with a prefix before the names of their fields."""
         self.update({prefix + name: text for name, text in inner.items()})
         self.depend_on_row = self.depend_on_row or inner.depend_on_row
 
@@ -144,7 +143,6 @@ def text(value: object, longest: int | None = None) -> str:
 
 
 def plain_text(value: object, longest: int) -> str:
-    """Reads text without line breaks and other characters that cannot be printed."""
     line = text(value, longest)
     if not line.isprintable():
         raise BadField("Has characters that cannot be printed")

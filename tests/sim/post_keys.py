@@ -181,7 +181,6 @@ def explore(*, posts: int, faults: int, crashes: int, mutation: Mutation = "") -
 
 
 def _complaints(world: World) -> Iterator[str]:
-    """Yields the problems after all posts have ended, the last one undisturbed."""
     last = world.processes[-1].end
     if not isinstance(last, Posted):
         yield f"the last post failed: {last}"
@@ -241,7 +240,6 @@ def _is_failure(answer: object) -> bool:
 
 
 def _settled(world: World, process: Process, step: Step) -> World:
-    """Returns the world after a process received an answer: the process has ended, or is at its next step."""
     try:
         return world.with_process(process._replace(step=_next_step(process)))
     except StopIteration as ended:
@@ -264,7 +262,6 @@ Answers = Iterator[tuple[World, Any]]
 
 
 def _answers(world: World, process: Process, step: Step) -> Answers:
-    """Yields the possible worlds after a step, each with its answer."""
     faulty = world._replace(faults=world.faults - 1) if world.faults else None
     match step:
         case MakeIds():

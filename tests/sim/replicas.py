@@ -87,7 +87,6 @@ class Log:
     """Pending appends: neither applied nor discarded."""
 
     def show(self, now: float) -> None:
-        """Makes every entry visible to every reader."""
         new = [self.entries[number] for number in range(self.shown + 1, self.last + 1) if number in self.entries]
         self.history += [(now, entry) for entry in new]
         self.shown = self.last
@@ -158,7 +157,6 @@ class Replicas:
                 self.apply(log, proposal_)
 
     def _apply_pending(self, log: Log, proposal: Proposal) -> None:
-        """Applies a pending append, unless it was resolved before."""
         if proposal in log.lying:
             log.lying.remove(proposal)
             self.apply(log, proposal)
@@ -228,7 +226,6 @@ class Replicas:
             self.letter_places.setdefault(was, set()).add(location)
 
     def create_queue(self, application: str, name: str, partitions: int) -> tuple[Queue, bool]:
-        """Returns a queue and whether it was created. An existing one keeps its partitions."""
         created = name not in self.queues
         if created:
             number = next(self._qids)
@@ -397,7 +394,6 @@ class ModelStore:
         return 0
 
     def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
-        """Records dead letters. Claims write nothing else."""
         assert queue.name.endswith(".dead")
         assert item.meta is not None
         self._replicas.put(self._failing(locations), ids.parse_position(dict(item.meta.headers)[f"{PREFIX}id"]))

@@ -113,7 +113,6 @@ class Poll(Waiter):
             self._process.soon(wait, self._expire)
 
     def attempt(self) -> None:
-        """Claims messages. A client that waits tries again when it is woken."""
         self._attempting, self._woken, self._waits = True, False, False
         self.tries += 1
         self._began = self._process.world.now
@@ -303,7 +302,6 @@ class Client:
         begin(web.core, web.claims.renew(self._storm.queue, [receipt for _, receipt in jobs], 6.0), done)
 
     def _acknowledge(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
-        """Acknowledges messages now, or with the next claim."""
         if self._rng.random() < 0.4:
             self._finished += jobs
             return
@@ -358,7 +356,6 @@ class Client:
         return done
 
     def _use_old_receipts(self, receipts: Sequence[ClaimReceipt]) -> None:
-        """Renews or acknowledges finished messages by their bare ids."""
         claims = self._rng.choice(self._storm.webs).claims
         if receipts and self._rng.random() < 0.7:
             begin(claims.core, claims.renew(self._storm.queue, receipts, 1.0))
@@ -429,7 +426,6 @@ class Storm:
         self.history = ClaimHistory(calm=world.now + STORM, stored=stored)
 
     def run(self) -> ClaimHistory:
-        """Runs clients, posts and faults, then without faults until no message is left or the time is over."""
         world, rng = self.world, self.world.rng
         for _ in range(rng.randint(1, 3)):
             Client(self).start()
@@ -470,7 +466,6 @@ class Storm:
         ask()
 
     def act_on(self, jobs: Sequence[tuple[Delivery, ClaimReceipt]]) -> None:
-        """Lets an operator act later on some of the messages that a client was given."""
         for job, _ in jobs if self.cancelling and self.world.now < self.history.calm else ():
             if self.world.rng.random() < self.cancelling:
                 self.world.at(self.world.random_time(2.0), partial(self.act, job))
@@ -491,7 +486,6 @@ class Storm:
         begin(claims.core, claims._act(self.queue, place, cancel), done)
 
     def _claim_forever(self) -> None:
-        """Claims messages for longer than the history lasts, and never ends the claims."""
         web = self.world.rng.choice(self.webs)
         asked = self.world.now
 

@@ -56,7 +56,6 @@ ORDERED = Setup(kinds=("ordered",))
 
 
 def seeds(*, ordered: bool = False) -> list[int]:
-    """Returns the first seeds, and those that show a mutation."""
     showing = (one.first for one in MUTATIONS.values() if (one.setup.kinds == ORDERED.kinds) == ordered)
     return sorted({*range(HISTORIES if ordered else SEEN), *showing})
 
@@ -217,7 +216,6 @@ class Early(ModelStore):
 
 
 async def answering_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
-    """Answers the requests of an entry before it is appended."""
     for request in taken:
         if isinstance(request, PollRequest) and request.poll.given and request.poll.ttl:
             expires = entry.at + round(request.poll.ttl * 1000)
@@ -253,7 +251,6 @@ class ReadOnce(ModelStore):
 
 
 async def deleting_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
-    """Deletes the finished messages of an entry before it is appended."""
     if entry.delete:
         with suppress(StoreUnavailable):
             await log._store.messages.delete(queue, [(log.key[1], position) for position in entry.finals])
@@ -262,7 +259,6 @@ async def deleting_first(log: PartitionLog, queue: Queue, entry: Entry, taken: S
 
 
 async def publishing_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
-    """Writes the dead letters of an entry before it is appended."""
     letters = {position: (target, deliveries) for position, target, deliveries in entry.outs}
     if letters:
         with suppress(StoreUnavailable):
@@ -298,7 +294,6 @@ def blocked_by_nothing_claimed(check: OrderCheck, key: int) -> Any:  # noqa: ANN
 
 
 def giving_in_any_order(check: OrderCheck, caller: int, message: Message) -> bool:
-    """Gives whatever seemed free when it was read."""
     return True
 
 
@@ -313,13 +308,11 @@ async def reading_up_to_now(scanner: OrderedScanner, wish: ScanDemand) -> Positi
 
 
 def certain_of_all(scanner: OrderedScanner, page: Page) -> Position:
-    """Treats everything that a page shows as certain."""
     return page.next or ids.FIRST
 
 
 @contextmanager
 def reading_beyond_the_horizon() -> Iterator[None]:
-    """Delivers messages above the horizon, as an unordered queue does."""
     with replace(OrderedScanner._upper, reading_up_to_now), replace(OrderedScanner._certain, certain_of_all):
         yield
 
@@ -330,7 +323,6 @@ def passing_what_waits(scanner: OrderedScanner, state: State, found: Collection[
 
 
 def claiming_at_the_front(scanner: OrderedScanner, state: State) -> Position:
-    """Starts behind what another process has delivered."""
     known = [*state.outstanding, *state.above]
     return max([scanner.waiting.front, ids.following(state.cursor), *map(ids.following, known)])
 
@@ -362,12 +354,10 @@ def finding_for_nobody_else(found: Candidates) -> bool:
 
 
 async def current_already(log: PartitionLog, queue: Queue, polls: Sequence[PollRequest], *, always: bool) -> bool:
-    """Treats the state in memory as current."""
     return False
 
 
 def empty_when_old(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
-    """Answers a poll that has waited too long as if there were no messages."""
     if end.chosen - request.asked < REQUEST_TIMEOUT or request.list_claimed(log.state, log.key[1], end.number):
         return REAL_ANSWER(log, request, found, end)
     request.answer([])
@@ -393,7 +383,6 @@ def cut_unseen(
 
 @contextmanager
 def cutting_scans_unseen() -> Iterator[None]:
-    """Cuts scans short without a trace."""
     with short_scans(PAGE=2, MAX_SCAN_PAGES=1), replace(PartitionLog._must_search_again, cut_unseen):
         yield
 
@@ -404,7 +393,6 @@ def once_more(draft: EntryDraft, position: Position, most: int = 0) -> bool:
 
 
 def all_above(state: State, positions: Iterable[Position]) -> set[Position]:
-    """Ignores what is remembered above the cursor."""
     return {position for position in positions if position > state.cursor}
 
 
@@ -429,12 +417,10 @@ def forgetting_who_had_it(state: State, positions: Iterable[Position], at: int) 
 
 
 def never_final(state: State, position: Position) -> bool:
-    """Treats nothing at or below the cursor as final."""
     return position in state.above
 
 
 def covering_nothing(draft: CoverDraft, cursor: Position) -> list[CoverMade]:
-    """Records no covers of delivered messages."""
     return []
 
 
@@ -459,13 +445,11 @@ class Forgetful(ModelStore):
 
 
 def counted_from_the_answer(forwarding: Forwarding, key: Key, request: Request, answer: list[Any] | None) -> None:
-    """Counts the deadline from when another worker's answer is received."""
     request.decided = forwarding._core.boottime()
     REAL_HEARD(forwarding, key, request, answer)
 
 
 def never_late(claims: ClaimUseCases, ttl: float, decided: float) -> bool:
-    """Answers claims however late it is."""
     return False
 
 

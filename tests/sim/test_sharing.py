@@ -124,7 +124,6 @@ def _in_order() -> Iterator[None]:
 
 
 def claimed_from(clients: int, limit: int) -> Counter[int]:
-    """Lets clients of one process claim at the same moment. Returns the number of messages from each partition."""
     scene, queue = Scene(), replace(QUEUE, partitions=8)
     _, claims = scene.start(ModelStore)
     scene.fill(8, 250)

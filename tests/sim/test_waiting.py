@@ -84,7 +84,6 @@ class Scene:
         return result
 
     def given(self, web: Web, **asked: Any) -> list[ClaimReceipt]:  # noqa: ANN401 - as `claim` has them
-        """Claims messages, of which some must be given soon; returns their receipts."""
         result = self.claim(web, **asked)
         self.after(0.1)
         assert result.found

@@ -58,7 +58,6 @@ class Web:
         self.claims = self._start()
 
     def _start(self) -> ClaimUseCases:
-        """Starts a life: its loop, watchers and workers. Returns its claims."""
         self.core = self._setup.core(self.process, self._replicas.faults.slow)
         self.watchers = Watchers()
         self.workers = SimulatedWorkers(self)
@@ -95,7 +94,6 @@ class SimulatedWorkers(Workers):
         self._web = web
 
     def is_up(self, number: int) -> bool:
-        """Returns a random state: connections come and go."""
         return self._web.process.world.rng.random() < UP_PROBABILITY
 
     def ask(self, number: int, topic: Topic[Any, Any], question: object, answer: Answer[Any]) -> None:

@@ -45,7 +45,6 @@ class World:
         heapq.heappush(self._events, (self.now + seconds, next(self._numbers), work))
 
     def number(self) -> int:
-        """Returns a number that it never returned before."""
         return next(self._numbers)
 
     def run(self, until: float) -> None:
@@ -116,11 +115,9 @@ class Process:
         self.world.at(seconds, run)
 
     def pause(self, seconds: float) -> None:
-        """Stands still, as after SIGSTOP."""
         self.paused_until = max(self.paused_until, self.world.now + seconds)
 
     def crash(self) -> None:
-        """Drops everything that it has begun."""
         self.life += 1
         for loop in self.world.loops:
             loop.end(self)
@@ -296,7 +293,6 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return call
 
     def running(self) -> AbstractContextManager[None]:
-        """Makes this the running loop of the thread in a block."""
         return _Running(self)
 
 

@@ -24,7 +24,6 @@ SENT = 40
 
 
 def queuey(*arguments: str) -> str:
-    """Runs a queuey command and returns its output."""
     return subprocess.run(
         [sys.executable, "-m", "queuey", *arguments],
         env=environment(),

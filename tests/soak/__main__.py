@@ -30,7 +30,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Starts the landscape, runs for the given minutes, and writes and prints the report; returns 1 with violations."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Runs everything at once, with kills.")
     parser.add_argument("--minutes", type=float, default=10, help="how long messages are written; default: 10")
     parser.add_argument("--nodes", type=int, default=3, help="number of Cassandra nodes; default: 3")
@@ -65,7 +64,6 @@ def interrupt(stop: threading.Event) -> None:
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    """Renders the report as tables, with a line for each violation."""
     stored = ", ".join(f"{count:,} ({store})" for store, count in report["acknowledged"].items())
     lines = [f"\n{report['seconds']} s, {stored} acknowledged; drained after {report['drained after seconds']} s"]
     lines += [f"{count:6,} x {kind}" for kind, count in report["faults"].items()]

@@ -40,12 +40,10 @@ class Faults(threading.Thread):
             self.failures.append(f"faults ended: {error!r}")
 
     def end(self) -> None:
-        """Tells it to end, and waits until the present fault is over."""
         self._ended.set()
         self.join(ABSENCE[1] + 200.0)  # includes the restart of a killed process
 
     def _possible_faults(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        """Yields a fault for each program, and one for a random Cassandra node."""
         landscape = self._landscape
         for service in landscape.services:
             yield "worker of a service killed", service.kill_worker

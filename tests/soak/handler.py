@@ -14,7 +14,6 @@ RECORD = "SOAK_RECORD"
 
 @contextmanager
 def record() -> Iterator[int]:
-    """Opens the record for appending during the block."""
     file = os.open(os.environ[RECORD], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         yield file

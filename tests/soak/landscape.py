@@ -49,7 +49,6 @@ class Landscape(NamedTuple):
 
     @property
     def watched(self) -> dict[Program | Server, Allowances]:
-        """Every process, with its allowed growth."""
         return dict.fromkeys(self.programs, ALLOWANCES) | dict.fromkeys((*self.nodes, *self.servers), JAVA_ALLOWANCES)
 
 
@@ -99,7 +98,6 @@ def running(data: Path, logs: Path, count: int, seed: int) -> Iterator[Landscape
 
 
 def _furnish(store: Store) -> None:
-    """Creates the application with its key as soon as the store is available, and closes the store."""
     with contextlib.closing(store):
         retry_until_available(lambda: bridge.run(store.applications.application_names()), CONNECT_SECONDS)
         bridge.run(store.applications.create_application(APPLICATION))

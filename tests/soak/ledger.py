@@ -51,7 +51,6 @@ class Ledger:
                 account.early -= numbers
 
     def leave_open(self, numbers: Iterable[int]) -> None:
-        """Records messages of unknown outcome."""
         with self._lock:
             self._unknown |= set(numbers)
 
@@ -76,7 +75,6 @@ class Ledger:
         return {name: account.seen for name, account in self._accounts.items()}
 
     def violations(self) -> list[str]:
-        """Returns lost messages, and, for consumers that see each message once, repeated or unacknowledged ones."""
         problems = []
         for name, account in sorted(self._accounts.items()):
             if account.due:

@@ -33,7 +33,6 @@ class Program(ABC):
 
     @property
     def pid(self) -> int | None:
-        """The process id of its present life; None between two lives."""
         return self._process.pid if self._running else None
 
     @abstractmethod
@@ -52,7 +51,6 @@ class Program(ABC):
         self._process.wait(END_SECONDS)
 
     def stop(self) -> int:
-        """Ends it with SIGTERM; returns the exit code."""
         self._running = False
         self._process.terminate()
         return self._process.wait(END_SECONDS)

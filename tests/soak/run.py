@@ -46,7 +46,6 @@ class Run:
         self._drained_after = 0.0
 
     def perform(self, seconds: float) -> None:
-        """Runs everything at once for ``seconds``, then lets the consumers catch up, and ends everything in order."""
         for traffic in self._landscape.traffic:
             traffic.start()
         self._faults.start()
@@ -63,7 +62,6 @@ class Run:
                 self._problems[f"{program.name}: SIGTERM ended it with code {code}"] = None
 
     def _watch_until(self, seconds: float) -> None:
-        """Takes samples and prints the status until ``seconds`` have passed or the run is stopped."""
         pause, shown = max(SAMPLE_SECONDS, seconds / SAMPLES), 0.0
         while (passed := self._elapsed()) < seconds and not self._stop.wait(min(pause, seconds - passed)):
             self._take_sample(passed)
@@ -72,7 +70,6 @@ class Run:
                 print(self._make_status(passed), flush=True)
 
     def _take_sample(self, passed: float) -> None:
-        """Records the usage of each process, the longest lag of each consumer, problems of programs, and the load."""
         for process in self._landscape.watched:
             if process.pid is not None and (sample := read_usage(process.pid)):
                 self._series[process.name].append(Sample(passed, sample))
@@ -89,7 +86,6 @@ class Run:
                 yield f"{traffic.store}, {name}", lag
 
     def _make_status(self, passed: float) -> str:
-        """Returns a line of the messages, the faults, the longest lag and the total usage so far."""
         stored = " + ".join(f"{traffic.ledger.acknowledged:,}" for traffic in self._landscape.traffic)
         latest = {name: series[-1].usage for name, series in self._series.items()}
         name, lag = max(self._iterate_lags(), key=lambda pair: pair[1].seconds)
@@ -123,13 +119,11 @@ class Run:
         return time.monotonic() - self._began
 
     def trends(self) -> dict[str, Trend]:
-        """Returns the trend of each process with enough samples, after the warm-up."""
         warm = min(WARM_SHARE * self._seconds, WARM_SECONDS)
         trends_ = {name: make_trend(series, warm) for name, series in self._series.items()}
         return {name: each for name, each in trends_.items() if each is not None}
 
     def violations(self) -> list[str]:
-        """Returns everything that must not have happened."""
         problems = [*self._problems, *self._faults.failures]
         for traffic in self._landscape.traffic:
             problems += traffic.failures

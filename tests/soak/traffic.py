@@ -56,7 +56,6 @@ class Traffic:
         ]
 
     def client(self, preferred: int = 0) -> Client:
-        """Returns a client that tries one of the services first."""
         urls = [*self._urls[preferred:], *self._urls[:preferred]]
         return Client(urls, key=KEY, application=APPLICATION, retry=PATIENT)
 
@@ -65,19 +64,16 @@ class Traffic:
             thread.start()
 
     def end_writers(self) -> None:
-        """Tells writers to end, and waits for them."""
         self._writing_ended.set()
         for thread in self._writers:
             thread.join(END_SECONDS)
 
     def end(self) -> None:
-        """Tells consumers to end, and waits for them."""
         self._ended.set()
         for thread in self._consumers:
             thread.join(END_SECONDS)
 
     def count_remaining(self) -> dict[str, int]:
-        """Returns the numbers of messages to be acknowledged and to be committed, as the service reports them."""
         with self.client() as client:
             size, lag = client.job_queue(QUEUE).size().size, client.offsets(QUEUE, GROUP).lag
         return {f"{CLAIMERS} to be acknowledged": size, f"{WORKERS} to be committed": lag}
@@ -132,7 +128,6 @@ class Traffic:
                 self.ledger.see(CLAIMERS, [number_of(job.body)])
 
     def _follow_records(self, _: Client, __: int) -> None:
-        """Reads the numbers that workers have appended to files, as far as lines are complete."""
         while not self._ended.wait(0.5):
             for path, offset in self._records.items():
                 if path.exists():

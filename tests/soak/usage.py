@@ -37,7 +37,6 @@ JAVA_ALLOWANCES: Allowances = {"handles": Allowance(0.5, 200), "threads": Allowa
 
 
 def descendants(pid: int) -> list[int]:
-    """Returns a process and all its descendants."""
     pids = [pid]
     for parent in pids:
         for task in Path(f"/proc/{parent}/task").glob("*/children"):
@@ -91,12 +90,10 @@ def make_trend(samples: Sequence[Sample], warm: float) -> Trend | None:
 
 
 def _combine(usages: Iterable[Usage], function: Callable[[Sequence[int]], float]) -> Usage:
-    """Applies a function to each kind of usage."""
     return Usage(*(int(function(values)) for values in zip(*usages, strict=True)))
 
 
 def find_growth(name: str, usage_trend: Trend, allowances: Allowances) -> list[str]:
-    """Returns a text for each usage that grew by more than allowed."""
     violations = []
     for what, allowance in allowances.items():
         first, last = getattr(usage_trend.first, what), getattr(usage_trend.last, what)

@@ -38,7 +38,6 @@ class Texts(msgspec.Struct):
         return cls(list(texts), list(range(len(texts))), len(texts), order, content)
 
     def make_messages(self, base: int, low: int) -> MessageColumns:
-        """Returns the messages, with a TTL of a day."""
         return columns_of(
             Message(base + index, low, index % 2 + 1, base + index + DAY, text)
             for index, text in zip(self.numbers, self.texts, strict=True)
@@ -80,7 +79,6 @@ class Mortal(InterposedStore):
             self.instead(method, self._stepping(method))
 
     def _stepping(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the method as a step, which is counted, and killed if it is the chosen one."""
         owner, _, name = method.__qualname__.partition(".")
         real = getattr(getattr(self._store, CONTRACTS[owner]), name)
 

@@ -34,7 +34,6 @@ class Run:
 
 
 def run_program(wanted: Mapping[str, Any], environ: Mapping[str, str]) -> Run:
-    """Runs :mod:`tests.spark.program`, which must succeed, and returns its output."""
     command = [sys.executable, "-m", "tests.spark.program", json.dumps(wanted)]
     root = Path(__file__).parents[2]
     done = subprocess.run(
@@ -59,7 +58,6 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def standalone(directory: Path, environ: Mapping[str, str], *, workers: int = 1) -> Iterator[str]:
-    """Runs a master and workers with two cores each, and gives the master's URL."""
     start = f"{environ['SPARK_HOME']}/bin/spark-class"
     master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     with contextlib.ExitStack() as running:

@@ -136,7 +136,6 @@ def clustered(contract_keyspace: str) -> Iterator[Kept]:
 
 
 def close_all() -> None:
-    """Closes the stores that the tested code has opened in this process."""
     from queuey.spark import open_stores  # noqa: PLC0415 - loaded on use
 
     open_stores.close_all()

@@ -32,7 +32,6 @@ class Kept:
 
     @property
     def named(self) -> StoreOptions:
-        """The options that the tested code gets."""
         return StoreOptions(settings=tuple(sorted(self.options.items())), application=APP)
 
     def queue(self, name: str = "orders", **fields: Any) -> Queue:  # noqa: ANN401 - the fields of a QueueSpec
@@ -84,7 +83,6 @@ class Kept:
 
 
 def opened(options: Mapping[str, str]) -> Store:
-    """Opens a store in this process by the options that Spark gets."""
     from queuey import settings  # noqa: PLC0415 - loaded on use
     from queuey.storage import opening  # noqa: PLC0415 - loaded on use
 

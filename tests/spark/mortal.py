@@ -58,13 +58,10 @@ class Deaths(msgspec.Struct, frozen=True):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def happened(self) -> list[str]:
-        """Returns the deaths that have happened."""
         return sorted(path.name for path in self.directory.iterdir())
 
 
 def source(called: str, deaths: Deaths) -> type[DataSource]:
-    """Returns a data source of this name with these deaths."""
-
     class Writer(QueueyWriter):
         def write(self, iterator: Iterator[Any]) -> spark_writer.TaskCommit:
             return dying(deaths, self._options, lambda: super(Writer, self).write(iterator))

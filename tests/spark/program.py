@@ -26,7 +26,6 @@ MISTAKES = "-- what follows is about mistakes --"
 
 
 def main() -> None:
-    """Reads what the argument asks for, and prints the result."""
     request = json.loads(sys.argv[1])
     spark = session(master=request["master"], conf=request["conf"], name="program")
     try:

@@ -23,13 +23,11 @@ def reading(spark: SparkSession, kept: Kept, **options: str) -> DataFrame:
 
 
 def seen(row: Row) -> tuple[object, ...]:
-    """Returns the compared columns of a row."""
     headers = tuple((header.key, bytes(header.value).decode()) for header in row.headers or ())
     return row.queue, row.partition, row.id, bytes(row.value), row.valueType, row.contentType, headers, row.position
 
 
 def expected(queue: str, message: Message) -> tuple[object, ...]:
-    """Returns the expected columns of a message."""
     meta, text = message.meta, isinstance(message.body, str)
     body = message.body.encode() if isinstance(message.body, str) else message.body
     kind = "json" if meta is not None and meta.json else "text" if text else "bytes"

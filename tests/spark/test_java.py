@@ -15,7 +15,6 @@ from queuey.spark.errors import SparkMissing
 
 
 def install(directory: Path, version: str) -> Path:
-    """Creates a JAVA_HOME whose command prints a version."""
     path = directory / "bin" / "java"
     path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")

@@ -55,7 +55,6 @@ def test_nobody_else_reaches_it(spark: SparkSession) -> None:
 
 
 def listening(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """Returns the addresses on which a process listens."""
     links = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile

@@ -28,13 +28,11 @@ def stream(spark: SparkSession, kept: Kept, source: str = "queuey", **options: s
 
 
 def post(kept: Kept, queue: Queue, count: int) -> list[Message]:
-    """Sends ``count`` messages to all partitions in turn."""
     items = [NewMessage(f"{queue.name} {n}", n % queue.partitions + 1, TTL) for n in range(count)]
     return kept.post(queue, items)
 
 
 def into_parquet(frame: DataFrame, queue_partition: Path) -> StreamingQuery:
-    """Starts a run over the stored messages."""
     writing = frame.writeStream.format("parquet").option("checkpointLocation", str(queue_partition / "checkpoint"))
     return writing.trigger(availableNow=True).start(str(queue_partition / "rows"))
 

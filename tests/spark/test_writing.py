@@ -29,12 +29,10 @@ ROWS = 25_000
 
 
 def numbers(spark: SparkSession, count: int, tasks: int) -> DataFrame:
-    """Returns rows ``m0``, ``m1``, … in this many tasks."""
     return spark.range(0, count, 1, tasks).selectExpr("concat('m', id) AS value")
 
 
 def write(frame: DataFrame, kept: Kept, form: str = "queuey", **options: str) -> None:
-    """Writes a frame to the queue ``orders``."""
     options = {"queue": "orders", "lead": "2", **options}
     frame.write.format(form).mode("append").options(**kept.options, **options).save()
 
@@ -49,7 +47,6 @@ def bodies(kept: Kept, name: str = "orders") -> list[str]:
 
 
 def exact(found: list[str], count: int) -> None:
-    """Checks that each row exists once."""
     assert len(found) == count
     assert Counter(found) == Counter(f"m{number}" for number in range(count))
 

@@ -51,7 +51,6 @@ PATTERNS = {lane: re.compile(pattern) for lane, pattern in LANES.items()}
 
 
 def lane_of(nodeid: str) -> str:
-    """Returns the lane of a test: one of :data:`LANES`, or its file."""
     for lane, pattern in PATTERNS.items():
         if pattern.match(nodeid):
             return lane

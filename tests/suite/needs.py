@@ -89,14 +89,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the marks, and installs the audit hook for started programs."""
     for name, text in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: needs {text}; run by make check")
     sys.addaudithook(_refuse_unmarked_programs)
 
 
 def need_of_path(path: str) -> str | None:
-    """Returns the mark of the tests at a path below the root, by :data:`BY_PATH`."""
     matching = [prefix for prefix in BY_PATH if path.startswith(prefix)]
     return BY_PATH[max(matching, key=len)] if matching else None
 
@@ -123,7 +121,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def suite_of(item: pytest.Item) -> str:
-    """Returns the part of the suite of a marked test."""
     smoke = item.nodeid.startswith(SMOKE)
     return "test" if smoke or not any(mark.name in NEEDS for mark in item.iter_markers()) else "check"
 

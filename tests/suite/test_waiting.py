@@ -47,7 +47,6 @@ def unlimited(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _waits(call: ast.Call, ancestors: Sequence[ast.AST]) -> bool:
-    """Returns whether a call blocks its thread without a limit."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in BLOCKING or call.args or call.keywords:
         return False
     parent, function = ancestors[-1], _function(ancestors)
@@ -57,13 +56,11 @@ def _waits(call: ast.Call, ancestors: Sequence[ast.AST]) -> bool:
 
 
 def _polls(loop: ast.While, ancestors: Sequence[ast.AST]) -> bool:
-    """Returns whether a loop sleeps again and again without a limit."""
     limited = any(isinstance(each, ast.AsyncWith) and _called(*each.items) & LIMITS for each in ancestors)
     return "sleep" in _called(loop) and not _called(loop) & CLOCKS and not limited
 
 
 def _walk(node: ast.AST, ancestors: tuple[ast.AST, ...] = ()) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
-    """Yields all nodes below a node, parents first, each with its ancestors."""
     within = (*ancestors, node)
     for child in ast.iter_child_nodes(node):
         yield child, within

@@ -48,7 +48,6 @@ def test_holds_the_interpreter():
 
 @contextmanager
 def suite(directory: Path, text: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Writes a test file, and runs pytest on it with only this plugin; kills it after the block."""
     (directory / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "tests.suite.watchdog", "-c", os.devnull, *options]
     with subprocess.Popen(

@@ -208,12 +208,10 @@ def processes(directory: Path) -> set[int]:
 
 
 def command_line(pid: int) -> str:
-    """Returns the command of a process, or an empty string if it has ended."""
     return content(Path(f"/proc/{pid}/cmdline")).replace(b"\0", b" ").decode(errors="replace")[:300]
 
 
 def content(path: Path) -> bytes:
-    """Returns the bytes of a file of ``/proc``; empty if its process has ended or belongs to another user."""
     try:
         return path.read_bytes()
     except OSError:

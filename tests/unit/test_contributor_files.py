@@ -29,7 +29,6 @@ def loaded(path: Path) -> Any:  # noqa: ANN401 - a document of YAML
 
 
 def calls_what_exists(command: str) -> bool:
-    """Returns whether a command's program, and its script, are in the checkout or its environment."""
     program, *arguments = shlex.split(command)
     if program.startswith(".venv/bin/"):
         return Path(sys.executable).with_name(Path(program).name).exists() and all(

@@ -14,7 +14,6 @@ ALL = [x for _, x in inspect.getmembers(errors, inspect.isclass) if issubclass(x
 
 
 def drawn() -> dict[str, str | None]:
-    """Returns the tree in the module's docstring: each error and the one above it."""
     tree: dict[str, str | None] = {}
     path: list[str] = []
     for line in (inspect.getdoc(errors) or "").splitlines():

@@ -20,26 +20,21 @@ class Thing:
         """A class inside another."""
 
         def method(self) -> str:
-            """A method of the inner class."""
             return "before"
 
     def method(self) -> str:
-        """A method."""
         return "before"
 
     @staticmethod
     def of_none() -> str:
-        """A staticmethod."""
         return "before"
 
     @classmethod
     def of_class(cls) -> str:
-        """A classmethod."""
         return "before"
 
     @property
     def value(self) -> str:
-        """A property."""
         return "before"
 
 
@@ -48,13 +43,11 @@ class Heir(Thing):
 
 
 def function() -> str:
-    """A function."""
     return "before"
 
 
 @cache
 def wrapped() -> str:
-    """A function with a decorator."""
     return "before"
 
 

@@ -74,20 +74,17 @@ class Caller:
         return self(method, path, urlencode(fields), headers={"Content-Type": "application/x-www-form-urlencoded"})
 
     def create(self, name: str, **fields: object) -> str:
-        """Creates a queue, which must succeed, and returns its name."""
         reply = self.send_form("POST", "", queue_name=name, **fields)
         assert reply.status == 201, reply
         return name
 
     def post(self, queue: str, body: bytes | str, **headers: str) -> dict[str, Any]:
-        """Posts one message, which must succeed, and returns its entry in the answer; ``X_TTL=…`` sets a header."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         reply = self("POST", queue, body, headers=named)
         assert reply.status == 201, reply
         return reply.messages[0]
 
     def claim(self, queue: str = "q", **asked: object) -> list[dict[str, Any]]:
-        """Claims messages, which must succeed, and returns them."""
         reply = self("POST", f"{queue}/claims", b"", headers=None, **asked)
         assert reply.status == 200, reply
         return reply.messages

@@ -85,7 +85,6 @@ class Reply:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Returns the messages of a successful answer. Fails for another answer."""
         assert self.status in {200, 201}, self.text
         messages_shown: list[dict[str, Any]] = self.json["messages"]
         return messages_shown
@@ -181,7 +180,6 @@ class Request:
             self.answered = not message["more_body"]
 
     async def to(self, gateway: Gateway) -> Reply:
-        """Makes the gateway answer this request, and returns the parsed answer."""
         await asyncio.wait_for(answer(gateway, self.scope, self.receive, self.send), TEST_TIMEOUT)
         assert self.answered
         return Reply(self.status, self.answer_headers, self.response)
@@ -254,7 +252,6 @@ def make_runner(app: Any, **options: Any) -> Run:  # noqa: ANN401 - an App, or a
 
 
 def operations_of(app: App) -> set[str]:
-    """Returns the paths for monitors."""
     return {route.pattern.removesuffix(SLASH) for route, endpoint in app.resources.routes if endpoint.operation}
 
 

@@ -32,7 +32,6 @@ PATTERNS = [(re.compile(re.sub(r"\\{(\w+)\\}", "[^/]+", re.escape(path))), path)
 
 @lru_cache(maxsize=4096)
 def operation(method: str, path: str) -> dict[str, Any] | None:
-    """Returns the documented operation of a request, or None if it is not documented."""
     path = path.rstrip("/") or "/"
     for pattern, template in PATTERNS:
         if pattern.fullmatch(path):
@@ -42,7 +41,6 @@ def operation(method: str, path: str) -> dict[str, Any] | None:
 
 
 def _resolve(part: dict[str, Any]) -> dict[str, Any]:
-    """Returns a part of the document, or the part that it refers to."""
     if "$ref" not in part:
         return part
     node: Any = strict_document()

@@ -40,7 +40,6 @@ class Pieces:
 
 
 def form(request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
-    """Returns the CSRF token, keeps the name in the session, and sets a second cookie."""
     request.session["name"] = request.matchdict["name"]
     response = Response(get_csrf_token(request))
     response.set_cookie("second", "ü".encode().hex())
@@ -54,7 +53,6 @@ def sent(request: Any) -> Any:  # noqa: ANN401
 
 
 def include(config: Any) -> None:  # noqa: ANN401
-    """Adds the routes and views of the application, with sessions in signed cookies."""
     config.set_session_factory(SignedCookieSessionFactory("secret"))
     config.add_route("page", "/page/{name}")
     config.add_view(form, route_name="page", request_method="GET")
@@ -120,7 +118,6 @@ async def word(_request: Request, match: Match) -> Any:  # noqa: ANN401 - the se
 
 
 def add_words(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
-    """Adds a resource, as another library might under the same name."""
     config.add_resource("word", "/words/{word}", {"GET": View(word)})
 
 

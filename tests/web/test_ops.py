@@ -89,7 +89,6 @@ def asked(views: OpsViews, times: int = 1, threads: list[int] | None = None) -> 
 
 
 def views_of(app: App, name: str) -> OpsViews:
-    """Returns the views for a monitor."""
     views: OpsViews = app.endpoints[name].view("GET").answer.__self__
     return views
 

@@ -146,7 +146,6 @@ def dedup100(bench: Bench) -> Report:
 
 
 def fill_and_run(store: Store, queue: Queue, more: Callable[[], Sample], count: int) -> Sample:
-    """Adds ``count`` messages to all partitions of a queue, then calls ``more``."""
     fill(store, queue, count)
     return more()
 
@@ -162,7 +161,6 @@ def fill(store: Store, queue: Queue, count: int) -> None:
 def compare_with_last(
     samples: Mapping[str, list[Sample]], goal: float | None = None, aim: float | None = None
 ) -> list[Verdict]:
-    """Compares the rate of each side with that of the last one."""
     *ours, theirs = samples
     return [
         Verdict(f"{name} / {theirs}", paired(*map(traffic.rates, (samples[name], samples[theirs]))), goal=goal, aim=aim)

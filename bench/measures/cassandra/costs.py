@@ -117,7 +117,6 @@ def posts(names: Sequence[str]) -> Job:
 
 
 def fill_and_claim(bench: Bench, server: Process, cassandra: Nodes) -> Sample:
-    """Fills the queue for claims, then claims its messages one by one; each claim acknowledges the previous one."""
     count, texts = bench.count(4_000, 200), traffic.bodies(1000)
     with Client(f"http://127.0.0.1:{server.port}", key=traffic.KEY, application=service.APPLICATION) as client:
         client.send_many(QUEUE, [texts[number % 1000] for number in range(count + CLIENTS)])
@@ -125,7 +124,6 @@ def fill_and_claim(bench: Bench, server: Process, cassandra: Nodes) -> Sample:
 
 
 def measure_idle_usage(bench: Bench, server: Process, cassandra: Nodes) -> Usage:
-    """Waits for background work to end; returns the usage of the idle service and nodes."""
     time.sleep(bench.duration(IDLE, 1))  # Waits for the end of background work.
     began, service_before, nodes_before = time.monotonic(), server.cpu_seconds(), cassandra.cpu_seconds()
     time.sleep(bench.duration(3 * IDLE, 1))

@@ -40,7 +40,6 @@ EQUAL_MEANS = (Means(1, service.THREADS), Means(1, CONNECTIONS), Means(2, CONNEC
 
 
 def warm_up(bench: Bench, server: processes.Process, job: Job, connections: int = CONNECTIONS) -> None:
-    """Runs the job for :data:`WARM_SECONDS`, without a sample."""
     traffic.run(server, job, seconds=bench.duration(WARM_SECONDS, 0.3), connections=connections)
 
 

@@ -115,7 +115,6 @@ def deep(bench: Bench) -> Report:
 
 
 def load_over_three_days(store: Store, queue: Queue, count: int) -> list[Position]:
-    """Loads messages under ids of the last three days; returns the ids in order."""
     first = ids.now_ticks() - SPAN * ids.TICKS_PER_SECOND
     step = SPAN * ids.TICKS_PER_SECOND // count
     texts = traffic.bodies(THOUSAND)
@@ -185,7 +184,6 @@ def leave_empty(store: Store, name: str, gone: int) -> Position:
 
 
 def post_and_delete(store: Store, name: str, gone: int) -> Position:
-    """Posts ``gone`` messages and deletes them. Returns the first position."""
     positions = append_many(store, name, gone)
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, name))
     for start in range(0, gone, THOUSAND):
@@ -214,7 +212,6 @@ PASTS: dict[str, Callable[[Store, str, int], Position]] = {
 
 
 def count_idle_requests(store: Store) -> tuple[list[Row], list[Verdict]]:
-    """Counts the requests of reading an idle queue, with and without looking up the queue."""
     queue, _ = bridge.run(store.catalogue.create_queue(service.APPLICATION, "idle", QueueSpec()))
     cold, warm = [], []
     for _ in range(3):

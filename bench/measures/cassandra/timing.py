@@ -152,7 +152,6 @@ def timings(bench: Bench) -> Report:
 
 @contextlib.contextmanager
 def served(bench: Bench, cassandra: Nodes, times: Times) -> Iterator[Process]:
-    """Serves a keyspace with this timing, warmed up."""
     keyspace = f"timing_{times.strong.deadline * 1000:.0f}"
     store = on_cassandra.prepare(cassandra, keyspace, [])
     bridge.run(store.catalogue.create_queue(service.APPLICATION, "bench", QueueSpec(partitions=PARTITIONS)))
@@ -236,7 +235,6 @@ def row(name: str, turns: Sequence[Turn]) -> Row:
 
 
 def verdicts(compared: Sequence[Scenario], turns: Mapping[tuple[str, Times], Sequence[Turn]]) -> list[Verdict]:
-    """Compares both timings in each scenario: the rates, with a goal only for unlimited load, and the refused posts."""
     all_verdicts = []
     for name, rate, *_ in compared:
         soon, patient = turns[name, SOON], turns[name, PATIENT]

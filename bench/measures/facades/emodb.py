@@ -74,7 +74,6 @@ def _send(
 
 
 def _make_dialect(limit: int) -> Dialect:
-    """Returns the dialect that polls and acknowledges in EmoDB's protocol."""
     path, length = f"/queue/1/{QUEUE}", "Content-Length: "
     settle = traffic.request("POST", f"{path}/ack", "", OWN)
     return {

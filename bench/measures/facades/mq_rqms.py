@@ -120,7 +120,6 @@ def _acknowledge(store: Store, server: processes.Process, side: str, count: int)
 
 
 def _make_acknowledgement(side: str, queue: str, message: str, receipt: str) -> str:
-    """Returns the request that acknowledges one message: native, of MQ, or of RQMS."""
     if side == "native":
         kind = {"Content-Type": "application/json"}
         body = json.dumps({"receipts": [receipt]})

@@ -70,7 +70,6 @@ class Side:
     in_memory: bool = False
 
     def sign_requests(self, action: str, bodies: Sequence[Mapping[str, object]]) -> list[str]:
-        """Returns a signed request for each of the JSON objects."""
         signer = Signer(self.key, action, self.path)
         return [signer.request(json.dumps(fields)) for fields in bodies]
 
@@ -117,7 +116,6 @@ def sqs(bench: Bench) -> Report:
 
 @contextlib.contextmanager
 def serve_ours(bench: Bench, workers: int) -> Iterator[Side]:
-    """Starts the service and creates the queues through its SQS facade."""
     directory = bench.new_directory("queuey")
     (directory / "queuey.toml").write_text(SETTINGS)
     environment = {"QUEUEY_CONFIG": str(directory / "queuey.toml")}
@@ -137,7 +135,6 @@ def serve_ours(bench: Bench, workers: int) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def serve_elasticmq(bench: Bench, *, on_disk: bool = False) -> Iterator[Side]:
-    """Starts ElasticMQ and creates the queues; its sent messages are removed after each run."""
     with elasticmq.serve(bench.new_directory("elasticmq"), on_disk=on_disk) as server:
 
         def refill(count: int) -> None:
@@ -148,14 +145,12 @@ def serve_elasticmq(bench: Bench, *, on_disk: bool = False) -> Iterator[Side]:
 
 
 def with_queues(side: Side) -> Side:
-    """Creates both queues by SQS; returns the side."""
     for name in (QUEUE, SENT):
         side.call("CreateQueue", {"QueueName": name})
     return side
 
 
 def warm_up(bench: Bench, side: Side) -> None:
-    """Makes all calls until the JVM has compiled its hot code."""
     seconds = bench.duration(WARM_SECONDS, 0.3)
     for many in (False, True):
         send(side, seconds, 16, many=many)
@@ -189,7 +184,6 @@ def run(bench: Bench, sides: Mapping[str, Side], call: str, connections: int, na
 
 
 def send(side: Side, seconds: float, connections: int, *, many: bool) -> Sample:
-    """Sends messages through the facade for some seconds. An in-memory queue is purged afterwards."""
     if many:
         texts = traffic.bodies(64 * BATCH)
         batches = [texts[at : at + BATCH] for at in range(0, len(texts), BATCH)]
@@ -215,7 +209,6 @@ def native_send(side: Side, seconds: float, connections: int, *, many: bool) -> 
 
 
 def receive_and_delete(side: Side, count: int, connections: int, *, many: bool) -> Sample:
-    """Fills the queue, then receives and deletes ``count`` messages."""
     side.refill(count + count_spare(connections, many=many))
     limit = BATCH if many else 1
     entry = '{"Id":"%d","ReceiptHandle":"%s"}' if many else '%.0s"%s"'
@@ -256,17 +249,14 @@ Samples = Mapping[tuple[str, int, str], Sequence[Sample]]
 
 
 def ratios(taken: Samples, call: str, connections: int, other: str) -> list[float]:
-    """Returns the ratio of the service's rate to another side's, by round."""
     return paired(*(traffic.rates(taken[call, connections, name]) for name in (OURS, other)))
 
 
 def cpu_ratios(taken: Samples, call: str) -> list[float]:
-    """Returns the ratio of the facade's CPU per message to the native calls', by round."""
     return paired(*([run.cpu for run in taken[call, COMPARED, name]] for name in (OURS, NATIVE)))
 
 
 def verdicts(taken: Samples) -> list[Verdict]:
-    """Compares rates with both kinds of ElasticMQ, of which only memory has a goal, and CPU with native calls."""
     rate_verdicts = [
         Verdict(
             f"{call}, {connections} connections: {OURS} / {other}",
@@ -284,7 +274,6 @@ def verdicts(taken: Samples) -> list[Verdict]:
 
 
 def rates_table(taken: Samples) -> str:
-    """Returns the median rates of all sides by call and connections, with the ratios to ElasticMQ and the goals."""
     sides = (OURS, OURS_TWO, MEMORY, DISK)
     lines = []
     for call, goal in GOALS.items():
@@ -299,7 +288,6 @@ def rates_table(taken: Samples) -> str:
 
 
 def cpu_table(taken: Samples) -> str:
-    """Returns server CPU per message of the facade, the native calls and ElasticMQ in memory, with the goal."""
     lines = []
     for call in GOALS:
         costs = [statistics.median(run.cpu for run in taken[call, COMPARED, name]) for name in (OURS, NATIVE, MEMORY)]

@@ -73,7 +73,6 @@ def rows(samples: Mapping[str, list[Outcome]]) -> list[Row]:
 
 
 def verdicts(samples: Mapping[str, list[Outcome]]) -> list[Verdict]:
-    """Compares the times with a goal and with the round-robin side, and the moves with that side's."""
     all_verdicts = []
     for name in dict.fromkeys(name.rpartition(", ")[0] for name in samples):
         own, other = samples[f"{name}, ours"], samples[f"{name}, round"]
@@ -132,7 +131,6 @@ def assign_as_qdo(members: Members, before: Owners) -> Owners:
 
 
 def assign_in_rounds(members: Members, _: Owners) -> Owners:
-    """Assigns each partition to the next subscriber, regardless of earlier owners."""
     names = itertools.cycle(sorted(members))
     queues = {queue: count for seen in members.values() for queue, count in seen.items()}
     owners = {}

@@ -83,7 +83,6 @@ def rebalance(bench: Bench) -> Report:
 
 
 def _compare_rebalances(bench: Bench, places: Mapping[str, str]) -> Report:
-    """Runs the groups in turn, one member of each checkout's group joining and leaving; compares all three times."""
     rounds = bench.count(4, 1)
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(served(bench, 4 * rounds))

@@ -217,7 +217,6 @@ class CountedGroup:
 
 
 async def count_steps(members: int, queues: int) -> Steps:
-    """Returns the requests of each step of a group: start, join, leave, change of leader, and rolling restart."""
     group = CountedGroup(queues)
     names = [f"worker-{number:04}.example.org-{number:06x}" for number in range(members)]
     steps = {"start of all members": await group.step(*map(group.join, names))}
@@ -231,7 +230,6 @@ async def count_steps(members: int, queues: int) -> Steps:
 
 
 async def count_named_restart(members: int, queues: int) -> Steps:
-    """Returns the requests of a rolling restart in a group whose members keep their names."""
     group = CountedGroup(queues, named=True)
     await group.step(*(group.join(f"worker-{number:04}") for number in range(members)))
     steps = {NAMED_RESTART: await group.restart(RESTARTS)}

@@ -98,7 +98,6 @@ def rebalance_three(bench: Bench) -> Report:
 
 
 def measure_rebalances(bench: Bench, servers: int) -> Report:
-    """Lets a member join and leave in each round; also measures the waits before, without a change."""
     rounds = bench.count(7, 1)
     joins, leaves, quiet = [], [], []
     with contextlib.ExitStack() as stack:
@@ -193,7 +192,6 @@ def answering(arguments: Sequence[str], tree: Path) -> Iterator[Member]:
 
 
 def query_states(members: Sequence[Member]) -> list[MemberState]:
-    """Returns the states of all members, queried concurrently."""
     for m in members:
         m.begin("state")
     return [msgspec.json.decode(m.end(), type=MemberState) for m in members]

@@ -34,7 +34,6 @@ def create_and_fill(store: Store, partitions: int, count: int) -> None:
 
 @contextlib.contextmanager
 def serve_filled(bench: Bench, partitions: int, count: int) -> Iterator[Process]:
-    """Serves a new store whose queue has whole thousands of messages, at most ``count``."""
     directory = bench.new_directory(f"queuey-{partitions}")
     store = service.prepare(directory, ())
     create_and_fill(store, partitions, count)
@@ -83,7 +82,6 @@ def four_on_cassandra(bench: Bench) -> Report:
 
 
 def compare_workers(bench: Bench, server: Process, messages: int) -> Report:
-    """Compares four workers with one."""
     calls = {f"{count} worker(s)": partial(handle, bench, server, messages, "plain", count=count) for count in WORKERS}
     samples = bench.interleave(calls, bench.count(5, 1))
     single, several_rates = (rates(samples[side]) for side in calls)

@@ -110,7 +110,6 @@ def write(bench: Bench) -> Report:
 def _start_side(
     stack: contextlib.ExitStack, bench: Bench, name: str, kind: str, cassandra: Nodes, options: dict[str, Any]
 ) -> Side:
-    """Starts a session, for the connector with its jars; ``stack`` stops it. It counts Cassandra's CPU as behind it."""
     host, port = cassandra.address.hosts[0], str(cassandra.address.port)
     conf = {"spark.driver.memory": "2g"}
     if "connector" in kind:
@@ -140,7 +139,7 @@ def _rows(runs: dict[str, list[Run]], count: int) -> list[Row]:
 
 
 def _fill_queue(store: Store, count: int) -> Queue:
-    """Loads rows of the last minutes into the queue and returns it."""
+    """Sets the queue's options, loads rows of one minute that ended ten seconds ago, and returns the queue."""
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
     queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=PARTITIONS, ttl=TTL)))
     newest = ids.now_ticks() - 10 * TICKS_PER_SECOND

@@ -60,7 +60,6 @@ def on_cluster(bench: Bench) -> Report:
 def _compare(
     bench: Bench, stack: contextlib.ExitStack, options: Mapping[int, Mapping[str, str]], rounds: int
 ) -> Report:
-    """Compares costs per queue: the most queues with each other number, and the naive side with the fewest."""
     fewest = min(options)
     sides = {f"{size:,} queues": (_start_side(stack, bench, "stats-queuey", options[size]), size) for size in options}
     sides[f"{fewest:,} queues, bodies read"] = _start_side(stack, bench, "stats-naive", options[fewest]), fewest
@@ -89,7 +88,6 @@ def _compare(
 
 
 def _start_side(stack: contextlib.ExitStack, bench: Bench, kind: str, options: Mapping[str, str]) -> Side:
-    """Starts a session, which ``stack`` stops, with a log of its own."""
     number = len(list(bench.directory.glob("*.log")))
     side = Side(f"{kind}-{number}", kind, bench.directory, {"spark.driver.memory": "1g"}, options)
     stack.callback(side.stop)

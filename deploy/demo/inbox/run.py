@@ -33,7 +33,6 @@ def inbox(user: str) -> str:
 
 
 def free_port() -> int:
-    """Returns a port at which nothing listens, so that another service of the user is not disturbed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -75,18 +74,15 @@ class App:
         return {"token": token, "expires": expires}
 
     def notify(self, user: str, text: str) -> None:
-        """Sends a user a notification; tries again while the service is being restarted."""
         self._client.send(inbox(user), json={"text": text})
 
     def kill(self) -> None:
-        """Kills the service and starts it again, one request at a time."""
         with self._lock:
             self._service.kill()
             self._service.wait()
             self._start()
 
     def close(self) -> None:
-        """Ends the service with SIGTERM, and waits for its end."""
         self._service.terminate()
         self._service.wait()
 
@@ -97,7 +93,6 @@ class Handler(BaseHTTPRequestHandler):
     app: App
 
     def do_GET(self) -> None:
-        """Serves the page, the address of the service, and tokens for users; anything else gets 404."""
         url = urlsplit(self.path)
         if url.path == "/":
             self._answer(PAGE.read_bytes(), "text/html; charset=utf-8")

@@ -170,7 +170,6 @@ class GroupSession:
                 await self._session.retire()
 
     async def _recheck_on_change(self) -> None:
-        """Checks the group after each change or random interval, and after failures, until the session is lost."""
         failures = 0
         while True:
             self._events.changed.clear()
@@ -256,7 +255,6 @@ class GroupSession:
         return decision.wait
 
     def _start_claim(self, partitions: frozenset[Partition]) -> None:
-        """Claims partitions in the background. If a claim is running, the group is checked again after it."""
         if not partitions:
             return
         if self._claiming is not None:
@@ -267,7 +265,6 @@ class GroupSession:
         self._claiming.add_done_callback(self._events.ended)
 
     async def _claim_now(self, partitions: frozenset[Partition]) -> None:
-        """Claims once. After an error pauses and then makes the group be checked again, which repeats the claim."""
         try:
             await self.table.claim(partitions)
             self._failed_claims = 0
@@ -287,7 +284,6 @@ class GroupSession:
             self._owner.refused(error)
 
     async def _leave(self) -> None:
-        """Leaves the session, but waits no longer than ``patience`` for it."""
         leaving = asyncio.create_task(self._session.leave())
         await asyncio.wait({leaving}, timeout=self._options.patience)
         if not leaving.done():
@@ -486,7 +482,6 @@ class GroupMember:
         return self._group_session
 
     def _on_event(self, events: SessionEvents, event: Event) -> None:
-        """Applies an event of the present session; ignores those of former sessions."""
         if event == "changed" or events is not self._events:
             return
         self._change_state(event)
@@ -497,7 +492,6 @@ class GroupMember:
             self._notify(suspended=event == "suspended")
 
     def _notify(self, *, suspended: bool) -> None:
-        """Notifies the listener unless it has been told the same before; logs its errors."""
         if suspended == self._notified_suspended:
             return
         self._notified_suspended = suspended
@@ -589,7 +583,6 @@ class ManualAssignment(Ownership):
         self.held = {}
 
     async def _give_up(self, rows: list[OwnedPartition], within: float | None = None) -> None:
-        """Revokes rows. They are lost when the listener has finished, or after a timeout."""
         for row in rows:
             row.state = "revoking"
         self._owner.stop(rows)

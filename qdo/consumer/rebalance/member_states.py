@@ -55,7 +55,6 @@ TRANSITIONS: Final[Mapping[tuple[State, Cause], State]] = {
 
 
 def find_next_state(state: State, cause: Cause) -> State:
-    """Returns the next state, or the same one if the cause has no effect in it."""
     return TRANSITIONS.get((state, cause), state)
 
 

@@ -181,7 +181,6 @@ class Ownership:
             raise NotOwner(f"{row.partition} is not owned by this member", frozenset([row.partition]))
 
     def _write_pending(self) -> None:
-        """Starts to write all pending offsets now, or right after a write that is running."""
         self._messages = 0
         self._stop_timer()
         self._due = bool(self._pending)
@@ -494,7 +493,6 @@ class PartitionTable(Ownership):
         await self._notify_lost(row)
 
     async def _notify_lost(self, row: OwnedPartition) -> None:
-        """Calls ``lost`` for a row and waits for it up to a timeout. Then the row has ended and can be removed."""
         await asyncio.wait({self._start_lost_call([row], row.calls)}, timeout=2 * self._call_timeout)
         row.end_notified = True
         self._forget(row)
@@ -504,7 +502,6 @@ class PartitionTable(Ownership):
         return max(self._options.revoke_timeout, CANCEL_GRACE)
 
     def _start_release(self, row: OwnedPartition) -> None:
-        """Lets a row be released as soon as its pending offset is written."""
         if self._closed:
             return
         row.state = "releasing"
@@ -519,7 +516,6 @@ class PartitionTable(Ownership):
             self._releasing = self._start(self._release_all())
 
     async def _release_all(self) -> None:
-        """Releases all rows without a pending offset, with retries, until none is left."""
         # Let tasks that are ready to run add their rows first.
         await asyncio.sleep(0)
         failures = 0
@@ -541,7 +537,6 @@ class PartitionTable(Ownership):
         self._releasing = None
 
     def _forget(self, row: OwnedPartition) -> None:
-        """Removes a row once its partition is released and the listener was notified of the end."""
         if row.finished and self._rows.get(row.partition) is row and not self._closed:
             del self._rows[row.partition]
             self._events.changed.set()
@@ -549,8 +544,6 @@ class PartitionTable(Ownership):
     # Calls to the listener
 
     def _start_assigned_call(self, rows: list[OwnedPartition]) -> None:
-        """Starts to call ``assigned`` for new rows; does not call it if the session has ended by then."""
-
         async def notify() -> None:
             # Set this only now: if the session has ended by then, the listener needs no ``lost`` call.
             if self._closed:
@@ -566,8 +559,6 @@ class PartitionTable(Ownership):
     def _start_lost_call(
         self, rows: list[OwnedPartition], before: Collection[asyncio.Task[bool]]
     ) -> asyncio.Task[bool]:
-        """Calls ``lost`` for rows known to the listener, when the calls ``before`` have ended or timed out."""
-
         async def notify() -> None:
             if before:
                 await asyncio.wait(before, timeout=self._call_timeout)

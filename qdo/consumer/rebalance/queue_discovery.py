@@ -63,7 +63,6 @@ async def _find(
 async def _list_queues(
     client: AsyncClient, subscription: Subscription, prefix: str, listed: int = LIST_PAGE_SIZE
 ) -> dict[str, int]:
-    """Lists all queues with a prefix, page by page; returns the partition counts of the subscribed ones."""
     counts: dict[str, int] = {}
     start: str | None = prefix
     while start is not None and start.startswith(prefix):
@@ -245,7 +244,6 @@ class QueueFinder:
                 await self._pause_after(failures, "cannot look up queues now, retrying", failure)
 
     def _handle_failure(self, error: Exception, failures: int) -> None:
-        """Passes permanent errors to ``failed``. After repeated refusals the member sees no queues."""
         if not isinstance(error, ClientError | QdoError):
             log.error("queues could not be read from the service", exc_info=error)
         elif not (error.temporary if isinstance(error, ClientError) else isinstance(error, CoordinationLost)):
@@ -254,7 +252,6 @@ class QueueFinder:
             self._forget_sight()
 
     async def _check_once(self) -> None:
-        """Updates ``sight``, and while leading ``partition_counts``, and records or clears refusals of lists."""
         subscriptions, others = self._wanted, dict[str, int]()
         if subscriptions:
             service = await self._identify()
@@ -307,7 +304,6 @@ class QueueFinder:
         self.partition_counts = {Queue(*own, name): count for name, count in counts.items()}
 
     async def _find_others(self, leader: Visibility) -> dict[str, int]:
-        """Returns own queues that the leader may not see, at most ``MAX_OTHERS``, with their partition counts."""
         counts = await _find(self._client, self.own, self.own.names | self._held_names())
         others = {name: count for name, count in sorted(counts.items()) if not leader.covers(name)}
         if len(others) > MAX_OTHERS:
@@ -326,7 +322,6 @@ class QueueFinder:
             self.partition_counts = {}
 
     def _log_foreign(self, works_for: set[tuple[str, str]]) -> None:
-        """Logs an error when members of other stores or applications appear."""
         own = (self.own.service, self.own.application)
         foreign = works_for - {own}
         if foreign - self._foreign:
@@ -343,7 +338,6 @@ class QueueFinder:
         await asyncio.sleep(min(_BACKOFF.pause(failures, uniform(0.5, 1.0)), self._every))  # noqa: S311 - spreads load
 
     async def _wait_for_next(self) -> None:
-        """Waits for the interval or a request, at least ``MIN_INTERVAL``. A new subscription ends the wait at once."""
         shortest = min(MIN_INTERVAL, self._every)
         pause = max(0.0, self._every * uniform(0.9, 1.1) - shortest)  # noqa: S311 - spreads the leaders' requests
         for event, seconds in ((self._more, shortest), (self._requested, pause)):

@@ -103,7 +103,6 @@ class SessionEvents:
             self.failed(error)
 
     def failed(self, error: BaseException) -> None:
-        """Logs an error, unless it is SessionLost, and ends the session."""
         if not isinstance(error, SessionLost):
             log.error("error in the group member; ending its session", exc_info=error)
         self("lost")

@@ -227,7 +227,6 @@ class ServiceCoordinator:
         return GroupSnapshot(members, TargetAssignment(targets, absent, static), owners, offsets)
 
     async def _read_group(self) -> GroupInfo | None:
-        """Returns the group, or None if it does not exist."""
         try:
             return await self._groups.show(self.group)
         except GroupNotFound:
@@ -366,7 +365,6 @@ def _make_offsets(
 
 
 def _is_from_owner(row: OwnedPartition) -> bool:
-    """Returns whether the offset was recorded after the present owner got the partition."""
     if row.since is None or row.updated is None:
         return False
     ahead = MAX_AHEAD if row.came == "new" else 0.0  # "new": the partition had no owner before.

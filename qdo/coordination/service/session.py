@@ -115,7 +115,6 @@ class ServiceSession:
     # Heartbeats
 
     async def _send_heartbeats(self) -> None:
-        """Sends heartbeats until the session is lost. It is suspended from a failure until the next success."""
         failures = 0
         try:
             # The first heartbeat confirms the join and returns the partitions.
@@ -167,7 +166,6 @@ class ServiceSession:
         self._apply(answer, named)
 
     def _apply(self, answer: HeartbeatAnswer, named: Mapping[Partition, int]) -> None:
-        """Applies an answer: stores new partitions, marks partitions to give back, and forgets lost ones."""
         for partition, taken in self._iterate_partitions(answer.take):
             if taken.epoch > max(self._former.get(partition, 0), self._epochs.get(partition, 0)):
                 self._forget(partition)
@@ -373,7 +371,6 @@ def _group_by_queue(epochs: Mapping[Partition, int]) -> dict[str, dict[int, int]
 
 
 def _read_offset(taken: Taken) -> CommittedOffset:
-    """Returns the offset with which a partition was assigned. A note that Qdo did not write is ignored."""
     note = None
     if taken.note is not None:
         try:

@@ -136,7 +136,6 @@ def checked_path(argument: str, path: str) -> str:
 
 
 def _check_host(host: str) -> None:
-    """Raises InvalidArgument unless the text is a host with or without a port."""
     parts = urlsplit(f"//{host}")
     try:
         usable = bool(parts.hostname) and "@" not in host and not parts.path and parts.port != 0
@@ -199,7 +198,6 @@ OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the values of options; raises InvalidArgument for unknown names and unfit values."""
     values = {}
     for name, value in options.items():
         if name not in OPTIONS:
@@ -212,7 +210,6 @@ def _convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
-    """Returns the login in the file, or else the one in the URL, or None without either; raises InvalidArgument."""
     if kind not in LOGINS:
         raise InvalidArgument(f"the login must be {' or '.join(LOGINS)}, not {kind!r}")
     if file is not None:

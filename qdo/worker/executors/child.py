@@ -131,7 +131,6 @@ class ParentListener:
 
 
 def main(descriptor: int) -> None:
-    """Prepares the handler, answers whether that worked, and handles runs until the parent is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # the parent ends this process; programs started here get the defaults
     in_children = DefaultSignals()
@@ -169,7 +168,6 @@ async def _prepare(setup: ChildSetup, entered: AsyncExitStack) -> tuple[Handler,
 
 
 def run_task(runner: asyncio.Runner, handler: Any, context: object, run: MessageRun, *rest: Any) -> RunResult:  # noqa: ANN401 - as for run_plain
-    """Calls the handler, plain or async, with the messages of a run, and returns the result."""
     arguments: Any = handler, context, run, *rest
     ran = runner.run(run_async(*arguments)) if is_async(handler) else run_plain(*arguments)
     run.settled = True

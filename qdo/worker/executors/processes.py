@@ -133,7 +133,6 @@ class ChildProcess:
             raise
 
     async def _start_and_greet(self, ours: socket.socket, theirs: socket.socket) -> None:
-        """Starts the child, sends its setup and waits until it is ready; raises HandlerError if it is not or ends."""
         try:
             with theirs:
                 self._process = _spawn(theirs)
@@ -216,7 +215,6 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def kill(self) -> int:
-        """Kills the child's group and waits for its end; returns the child's exit code."""
         self.kill_group()
         code = 0 if self._process is None else await asyncio.to_thread(self._process.wait)
         if self._writer is not None:
@@ -226,7 +224,6 @@ class ChildProcess:
         return code
 
     async def close(self) -> None:
-        """Lets the child leave its context for up to ``_LEAVE_SECONDS``, then kills it."""
         if self._writer is not None:
             try:
                 async with asyncio.timeout(_LEAVE_SECONDS):
@@ -330,14 +327,12 @@ class ProcessExecutor:
         return ran._replace(failure=None) if self._given_up else ran
 
     def _drop_dead(self, child: ChildProcess, why: str) -> None:
-        """Forgets a dead child, and starts to replace it unless the executor has given up."""
         self._children.discard(child)
         if not self._given_up:
             logger.warning("%s; another is started", why)
             start(self._replace(), self._replacing)
 
     async def _run_one_by_one(self, child: ChildProcess, run: MessageRun, place: Delivery) -> RunResult:
-        """Runs messages separately with their hooks, until one fails, the run is halted, or its time is over."""
         total = RunResult(0)
         until = perf_counter() + self._setup.seconds
         for message in run.messages:
@@ -353,7 +348,6 @@ class ProcessExecutor:
         return total
 
     async def _replace(self) -> None:
-        """Adds a child; logs failures and retries after growing pauses until it succeeds."""
         for failures in count(1):
             try:
                 await self._add_child()

@@ -235,7 +235,6 @@ def _require_existing(store: Store, name: str) -> None:
 
 
 def _check_name(name: str) -> None:
-    """Raises BadParameter unless the name can be that of an application."""
     from queuey.access import owner_name, parse_principal
 
     try:
@@ -247,7 +246,6 @@ def _check_name(name: str) -> None:
 
 
 def _parse_scope(allow: str, queues: str) -> Scope | None:
-    """Returns the limits of a key, or None for no limits. Raises BadParameter if they are not valid."""
     from queuey.access import parse_scope
 
     try:
@@ -259,7 +257,6 @@ def _parse_scope(allow: str, queues: str) -> Scope | None:
 def _create_key(
     store: Store, name: str, expires: float | None, note: str, scope: Scope | None = None
 ) -> tuple[str, Key]:
-    """Makes a key and stores its hash. Returns the key and its record."""
     from queuey.cli.operations import first_start
 
     secret = first_start.new_secret()
@@ -306,7 +303,6 @@ def _show_new(secret: str, key: Key) -> None:
 
 
 def _show_pairs(key: Key, document: dict[str, Any], own: dict[str, str], remark: str) -> None:
-    """Prints a new key with its secrets in ``own``, or the document as JSON, and the remark on standard error."""
     secrets = [(title.replace("_", " "), text) for title, text in own.items()]
     about = output.fields(key, ("expires", _expiry_text), *_LIMITS).pairs
     shown = output.Fields([("application", key.application), ("key id", key.id), *secrets, *about])
@@ -347,7 +343,6 @@ def _expiry_text(key: Key) -> str:
 
 
 def _end(expires: float | None) -> float | None:
-    """Returns the time ``expires`` seconds from now, or None for no expiry."""
     return None if expires is None else time.time() + expires
 
 

@@ -136,12 +136,10 @@ def replace_key(application: str, old: set[str], secret: str, profile_path: Path
 
 
 def new_secret() -> str:
-    """Returns an API key: 256 random bits."""
     return secrets.token_hex(32)
 
 
 def digest(secret: str) -> bytes:
-    """Returns the hash of a key (SHA-256) that the store keeps."""
     return sha256(secret.encode("ascii", "replace")).digest()
 
 
@@ -164,7 +162,6 @@ def _inspect(store: Store, path: Path) -> ProfileFile:
 
 
 def _how_to_use(used: ProfileFile, main: ProfileFile) -> tuple[str, ...]:
-    """Returns a line that says how to use a profile beside the main one, or nothing for the main one."""
     if used.path == main.path:
         return ()
     owner = urlsplit(main.profile.url).netloc if main.profile is not None else "another server"

@@ -90,7 +90,6 @@ def show_settings(config: Config = None, **options: str | None) -> None:
 
 
 def _group_rows(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, str]]:
-    """Yields a row with the title before the settings of each group. Passwords are masked."""
     from queuey import settings as table
 
     groups = {line.name: line.group for line in table.table()}
@@ -220,7 +219,6 @@ def add_room_notes(settings: Settings, start: Start) -> Start:
 
 
 def _announce(url: str, start: Start) -> None:
-    """Prints the line that says where the service is, at a terminal also the welcome, and the notes."""
     output.print_line(f"Queuey serves at {url}: {start.facts}")
     for text in start.welcome if sys.stdout.isatty() else ():
         output.print_line(text)

@@ -118,7 +118,6 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
 
 
 def silence_logs() -> None:
-    """Keeps log records off the terminal, for a command that reports its errors itself."""
     logging.getLogger().addHandler(logging.NullHandler())
 
 

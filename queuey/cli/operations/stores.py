@@ -67,7 +67,6 @@ def doctor(store_at: ConfiguredStore) -> None:
 
 
 def _check_ping(settings: Settings) -> Finding:
-    """Opens the store and reports whether it answers in time; warns if its ids are ahead of the clock."""
     from queuey.errors import QueueyError
     from queuey.storage import opening
     from queuey.time_parsing import clock_warning
@@ -114,7 +113,6 @@ def migrate(store_at: ConfiguredStore, replication: Replication = None, dry_run:
 
 
 def _describe_plan(report: Report) -> Iterator[str]:
-    """Yields the CQL statements of the changes, with comments that name each change."""
     from queuey.storage.cassandra.admin import migrations
 
     if report.replication is not None:
@@ -177,7 +175,6 @@ def timing(
 
 @contextmanager
 def _connect(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
-    """Connects to the Cassandra store. Raises SettingsError for a SQLite store."""
     from queuey.errors import SettingsError
     from queuey.storage import opening
 
@@ -194,7 +191,6 @@ def _connect(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
 def _choose_timing(
     report: Standing, named: dict[str, float], level: str | None, *, soon: bool, patient: bool
 ) -> Timing:
-    """Returns the timing that the options ask for, based on the stored one. Raises SettingsError if they conflict."""
     from queuey.errors import SettingsError
     from queuey.storage.cassandra.timing import PATIENT, SOON, change_values
 
@@ -302,7 +298,6 @@ def _require_sqlite(store_at: ConfiguredStore, command: str) -> None:
 
 
 def _is_of_store(file: Path, data: Path) -> bool:
-    """Returns whether a file is the store's, or one that SQLite keeps beside it."""
     from queuey.storage.sqlite.connection import file_of
 
     path, store = file.resolve(), file_of(data).resolve()

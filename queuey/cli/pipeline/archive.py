@@ -77,7 +77,6 @@ def archive(
 
 
 def make_selection(queues: list[str] | None, pattern: str | None) -> Selection:
-    """Returns the queues or the pattern as a selection. Raises BadParameter unless exactly one is given."""
     import re
 
     from queuey.spark.options import Pattern, Subscribe
@@ -94,7 +93,6 @@ def make_selection(queues: list[str] | None, pattern: str | None) -> Selection:
 
 
 def _check(run: PipelineRun, selection: Selection, archive: str, *, verify: bool) -> None:
-    """Checks an archive, with ``verify`` also against the store. Exits with 1 if it is damaged."""
     from queuey.pipeline.archive.verify import CheckOptions
     from queuey.pipeline.archive.verify import check as job
 

@@ -64,7 +64,6 @@ def audit(
 
 
 def _read_offsets(run: PipelineRun, texts: list[str]) -> dict[str, dict[str, dict[int, Position]]]:
-    """Reads files of offsets, given as ``GROUP=FILE``. Returns the offsets by group, queue and partition."""
     from queuey.pipeline import offset_files
 
     if not texts:

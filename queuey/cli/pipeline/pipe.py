@@ -120,7 +120,6 @@ def _absolute_directory(text: str) -> str:
 
 
 def _read_sql(text: str) -> str:
-    """Returns the text, or the content of the file that ``@`` names. Raises BadParameter if it cannot be read."""
     if not text.startswith("@"):
         return text
     try:

@@ -71,7 +71,6 @@ def _describe(report: ReplayReport) -> Iterator[Block]:
 
 
 def _parse_position(text: str, now: float, option: str) -> ids.Position:
-    """Returns the position of an id, or the first one of an instant. Raises BadParameter for other texts."""
     try:
         point = time_parsing.parse_point(text, now)
         ticks = ids.parse_instant(point)

@@ -99,7 +99,6 @@ class PipelineRun:
         return StoreOptions(settings=settings, config=None, application=application)
 
     def _read_application_of_profile(self) -> str | None:
-        """Returns the application of the profile, or None if the profile cannot be used."""
         from queuey.client.credentials.profile import default_path, read_profile
         from queuey.client.errors import ProfileError
 
@@ -109,7 +108,6 @@ class PipelineRun:
             return None
 
     def report(self, text: str) -> None:
-        """Shows a text beside the progress bar; without a bar, prints it as a note unless ``--json`` is given."""
         if self._progress is not None:
             self._progress(text)
         elif not output.is_json_chosen():
@@ -159,7 +157,6 @@ class PipelineRun:
 
     @contextmanager
     def _show_progress(self, spark: SparkSession) -> Iterator[None]:
-        """Shows the progress of Spark's tasks if standard error is a terminal and ``--json`` is not given."""
         if output.is_json_chosen() or not sys.stderr.isatty():
             yield
             return
@@ -199,7 +196,6 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def require_spark() -> None:
-    """Raises Failed unless the packages that the pipeline needs are installed. Does not import them."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         text = f"the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}"

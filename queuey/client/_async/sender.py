@@ -138,7 +138,6 @@ class AsyncSender:
                 await response.aclose()
 
     async def _read_whole(self, response: httpcore2.Response) -> HttpAnswer:
-        """Reads and decodes a whole answer. Raises InvalidAnswer if it is too large or cannot be decoded."""
         headers = headers_of(response)
         content = Content(headers.get("content-encoding", ""), self._max_answer)
         async for chunk in response.aiter_stream():

@@ -84,7 +84,10 @@ class Job:
 
     @property
     def held(self) -> bool:
-        """True until the message is acknowledged, released or lost."""
+        """True until the message is acknowledged or released, or the service has refused the claim.
+
+        An expired claim still counts as held: see :attr:`lost`.
+        """
         return self.held_claim.state == "held"
 
     @property

@@ -128,7 +128,6 @@ class _JobWaiters:
         self.callers[place] = self.callers.get(place, 0) + 1
 
     def remove(self, place: str) -> None:
-        """Removes a caller of a job, and with the last one all that is known of the job."""
         self.callers[place] -= 1
         if not self.callers[place]:
             del self.callers[place]

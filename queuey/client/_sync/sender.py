@@ -114,7 +114,10 @@ class Sender:
                     self.timing.sleep(pause)
 
     def make_attempts(self, call: Call[T], within: float | None = None) -> Attempts[T]:
-        """Returns the attempts at a call. They end ``within`` seconds, or earlier at the policy's deadline."""
+        """Returns the attempts at a call.
+
+        They end after ``within`` seconds, or earlier at the policy's deadline, not counting the call's ``wait``.
+        """
         timeout = self._timeout if within is None else min(self._timeout, within)
         return Attempts(call, self._choice, self.policy.limited(within), timeout, self.timing)
 
@@ -135,7 +138,6 @@ class Sender:
                 response.close()
 
     def _read_whole(self, response: httpcore2.Response) -> HttpAnswer:
-        """Reads and decodes a whole answer. Raises InvalidAnswer if it is too large or cannot be decoded."""
         headers = headers_of(response)
         content = Content(headers.get("content-encoding", ""), self._max_answer)
         for chunk in response.iter_stream():

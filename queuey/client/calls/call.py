@@ -132,7 +132,6 @@ def decoder_of(shape: type[T]) -> msgspec.json.Decoder[T]:
 
 
 def decode(answer: HttpAnswer, shape: type[T]) -> T:
-    """Decodes a JSON answer. Raises InvalidAnswer if it is not of the type ``shape``."""
     try:
         return decoder_of(shape).decode(answer.content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -202,7 +201,6 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
 
 
 def named_error(fields: Any) -> ApiError:  # noqa: ANN401 - as the server wrote it
-    """Returns the error of texts without a status. Its code is the only field's name, or ``InvalidParameter``."""
     texts = _field_texts(fields)
     code = _code_among(texts) or "InvalidParameter"
     return error_for(ErrorAnswer(status=_STATUSES.get(code, 400), code=code, fields=texts))
@@ -228,7 +226,6 @@ def read_retry_after(answer: HttpAnswer) -> float | None:
 
 
 def _plain_error(answer: HttpAnswer, wait: float | None) -> ApiError:
-    """Returns the error of an answer that is not JSON; its text is the start of the content."""
     text = " ".join(answer.content[: 4 * _TEXT_LIMIT].decode("utf-8", "replace").split())[:_TEXT_LIMIT]
     code = _CODES.get(answer.status, "Error")
     return error_for(ErrorAnswer(status=answer.status, code=code, text=text, retry_after=wait))
@@ -294,7 +291,6 @@ def is_received_as_sent(sent: Any, received: Any) -> bool:  # noqa: ANN401 - any
 
 
 def queue_segment(name: str) -> str:
-    """Returns a queue's name as a path segment. Raises InvalidArgument if no queue can have that name."""
     if check_string("queue", name) in {"", ".", ".."} or name.startswith("_") or "/" in name:
         rule = 'use at least one character, without "/", without "_" at the beginning, and not "." or ".."'
         raise InvalidArgument(f"{name!r} is not a valid queue name: {rule}")
@@ -308,7 +304,6 @@ _is_id_text = re.compile(r"[0-9a-f]{32}").fullmatch
 
 
 def id_text(text: str) -> str:
-    """Returns an id without hyphens, in lower case. Raises InvalidArgument if it is not an id."""
     try:
         if _is_id_text(text):
             return text
@@ -319,7 +314,6 @@ def id_text(text: str) -> str:
 
 
 def _parse_partition(number: int | str) -> int:
-    """Returns the number of a partition. Raises InvalidArgument if it is not a number from 1 on."""
     try:
         value = int(number)
     except (TypeError, ValueError) as error:
@@ -330,7 +324,6 @@ def _parse_partition(number: int | str) -> int:
 
 
 def location_text(location: MessageLocation) -> str:
-    """Returns ``<partition>:<id>``; an id without a partition is in partition 1. Raises InvalidArgument for others."""
     if isinstance(location, Message | Receipt):
         return f"{location.partition}:{id_text(location.id)}"
     if isinstance(location, str):
@@ -344,7 +337,6 @@ def location_text(location: MessageLocation) -> str:
 
 
 def _instant_text(instant: datetime) -> str:
-    """Returns seconds since 1970. Raises InvalidArgument for an earlier instant, and without a time zone."""
     if instant.tzinfo is None:
         raise InvalidArgument(f"{instant} has no time zone: add one, such as datetime.UTC")
     microseconds = (instant - _EPOCH) // timedelta(microseconds=1)
@@ -394,7 +386,6 @@ def partitions_text(partitions: str | int | Iterable[int]) -> str:
 
 
 def check_string(name: str, value: str) -> str:
-    """Returns the value. Raises InvalidArgument if it is not a string."""
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is {value!r:.100}: give a string")
     return value

@@ -71,7 +71,6 @@ Receipts = dict[str, list[str]]
 
 
 def check_names(queues: str | Iterable[str]) -> tuple[str, ...]:
-    """Returns 1 to :data:`MAX_QUEUES` different names. Raises InvalidArgument for others."""
     untyped: object = queues  # Untyped callers may pass anything.
     names = tuple(untyped) if isinstance(untyped, Iterable) and not isinstance(untyped, str) else (untyped,)
     for name in names:
@@ -129,7 +128,6 @@ def acknowledge(queue: str, receipts: Iterable[str], results: JobResults | None 
 
 
 def _acknowledge_with_results(queue: str, receipts: list[str], results: JobResults) -> Iterator[Call[None]]:
-    """Yields calls, each for as many receipts as fit into a request with their results."""
     while receipts:
         count = count_fitting(map(results.get, receipts))
         first, receipts = receipts[:count], receipts[count:]
@@ -253,7 +251,6 @@ def receipts_of(queues: Sequence[str], claims: Claim | Iterable[Claim]) -> Recei
 
 
 def states_of(queues: Sequence[str], states: Iterable[tuple[Claim, object]]) -> Iterator[Call[None]]:
-    """Returns the calls that set states, grouped by queue; the last state of a claim counts."""
     by_queue: dict[str, dict[str, object]] = {}
     for claim, state in states:
         [(queue, [receipt])] = receipts_of(queues, claim).items()
@@ -306,7 +303,6 @@ def _calls_by_receipts(
     read: Callable[[HttpAnswer], None] = ignore_answer,
     **fields: Any,  # noqa: ANN401 - JSON values
 ) -> Iterator[Call[None]]:
-    """Yields a call for every ``max_receipts`` receipts, with ``fields``. Starts a trace span for each but renewals."""
     path, all_receipts = f"{queue_segment(queue)}/claims/{what}", list(receipts)
     for start in range(0, len(all_receipts), max_receipts):
         chunk = all_receipts[start : start + max_receipts]
@@ -316,7 +312,6 @@ def _calls_by_receipts(
 
 
 def _read_claims(queues: Sequence[str], answer: HttpAnswer) -> Received:
-    """Returns the claimed messages, the refused receipts, and the errors of queues if several were named."""
     claims = decode(answer, api.Claims if len(queues) == 1 else api.ClaimsOfOne)
     name = claims.queue_name if isinstance(claims, api.ClaimsOfOne) else None
     pairs = zip(plain_messages(claims.messages), claims.messages, strict=True)

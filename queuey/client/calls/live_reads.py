@@ -52,12 +52,10 @@ def live_query(queue: str, options: ReadOptions) -> Query:
 
 
 def read_newest(query: Query) -> Call[Page]:
-    """Returns the call that reads the newest message of a query, whose order and limit are ignored."""
     return read(msgspec.structs.replace(query, order="descending", limit=1, early=False))
 
 
 def check_wait(wait: Seconds) -> float:
-    """Returns ``wait`` in seconds. Raises InvalidArgument if the read would spin or the server would refuse it."""
     wait = seconds(wait)
     number_text("wait", wait)  # checks that it is a number
     if not 0 < wait <= 20:  # noqa: PLR2004 - the API's longest wait
@@ -175,7 +173,6 @@ class Streaming:
         self.expires = False
 
     def begin_call(self) -> Call[None]:
-        """Drops an unread rest of the previous answer. Returns the call that streams on from the cursor."""
         self._reset()
         headers = {**JSON, "accept": "text/event-stream", "accept-encoding": "identity"}
         if self.cursor:
@@ -219,7 +216,6 @@ class Streaming:
             raise InvalidAnswer(f"the stream has an event whose id is not a position: {position!r}") from error
 
     def _read_line(self, line: bytes) -> None:
-        """Adds a line to the present event. Ignores comments and unknown fields."""
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
@@ -230,7 +226,6 @@ class Streaming:
             self._id = _decode_text(value)
 
     def _read_notice(self, kind: str, data: bytes) -> None:
-        """Notes that the credential expires. Raises the error of a ``bye``, or of a deleted queue that was named."""
         notice = _decode_event(data, _Notice)
         if kind == "expiring":
             self.expires = True

@@ -108,7 +108,6 @@ def read(query: Query, wait: Seconds = 0.0) -> Call[Page]:
 
 
 def read_queues(queries: Iterable[str | Query], wait: Seconds = 0.0) -> Call[tuple[QueueRead, ...]]:
-    """Reads one page of each of several queues. This POST changes nothing, so it may be repeated."""
     items, wait = [], seconds(wait)
     for query in queries:
         full_query = Query(queue=query) if isinstance(query, str) else query
@@ -119,7 +118,6 @@ def read_queues(queries: Iterable[str | Query], wait: Seconds = 0.0) -> Call[tup
 
 
 def next_query(query: Query, page: Page) -> Query | None:
-    """Returns the query of the next page, or None after the last one."""
     if not page.more or not page.cursor:
         return None
     return query_after(query, page)
@@ -192,7 +190,6 @@ def messages_of(answer: HttpAnswer) -> list[Message]:
 
 
 def _options(query: Query) -> dict[str, Any]:
-    """Returns the partitions, and the options that differ from the API's defaults, as JSON values."""
     options: dict[str, Any] = {"partitions": partitions_text(query.partitions)}
     if query.limit is not None:
         options["limit"] = int(number_text("limit", query.limit))
@@ -212,7 +209,6 @@ def _options(query: Query) -> dict[str, Any]:
 
 
 def plain_messages(wires: Iterable[ReadMessage]) -> list[Message]:
-    """Returns the messages with decoded bodies. Raises InvalidAnswer if an id or a body is not valid."""
     try:
         bytes.fromhex("".join([wire.message_id for wire in wires]))  # checks all ids at once
     except ValueError as error:
@@ -233,7 +229,6 @@ def plain_messages(wires: Iterable[ReadMessage]) -> list[Message]:
 
 
 def _decode_base64_body(wire: ReadMessage) -> bytes:
-    """Returns the body. Raises InvalidAnswer for any encoding but base64."""
     import base64  # noqa: PLC0415 - only needed for binary bodies
 
     if wire.encoding != "base64" or not isinstance(wire.body, str):
@@ -269,7 +264,6 @@ def _id_chunks(locations: Iterable[MessageLocation]) -> Iterator[str]:
 
 
 def _read_raw(answer: HttpAnswer) -> RawMessage:
-    """Raises InvalidAnswer if a needed header is missing or not valid. The content type is not needed."""
     headers = answer.headers
     try:
         return RawMessage(

@@ -113,7 +113,6 @@ def offsets_path(queue: str, group: str) -> str:
 
 
 def group_segment(group: str) -> str:
-    """Returns a group's name as a path segment. Raises InvalidArgument if no group can have that name."""
     if _GROUP.fullmatch(check_string("group", group)) is None or group in {".", ".."}:
         rule = 'use 1 to 100 of A-Z a-z 0-9 . _ : @ -, but not "." or ".."'
         raise InvalidArgument(f"{group!r} is not a valid name of a consumer group: {rule}")

@@ -168,14 +168,12 @@ def rights(names: Iterable[str]) -> Call[dict[str, frozenset[str]]]:
 
 
 def next_start(start: str | None, page: QueuePage | NamePage) -> str | None:
-    """Returns the start of the next page, or None after the last. Raises InvalidAnswer if that is ``start``."""
     if page.next is not None and page.next == start:
         raise InvalidAnswer(f"the list of queues does not advance: the page from {start!r} is followed by {start!r}")
     return page.next
 
 
 def _make_body(**fields: Unpack[QueueFields]) -> dict[str, Any]:
-    """Returns fields as JSON values, without a check of the values. Raises TypeError for an unknown field."""
     unknown = fields.keys() - QueueFields.__annotations__.keys()
     if unknown:
         raise TypeError(f"a queue has no field {', '.join(sorted(unknown))}")
@@ -196,7 +194,6 @@ def _page_params(start: str | None, limit: int | None) -> tuple[tuple[str, str],
 
 
 def _plain_fields(wire: _WireQueue) -> dict[str, Any]:
-    """Returns the fields of a queue. Its ``principals`` are a tuple in any case, made from ``principles``."""
     fields = {name: getattr(wire, name) for name in Queue.__struct_fields__}
     principals = wire.principles or ()
     fields["principals"] = tuple(principals.split(",")) if isinstance(principals, str) else principals

@@ -202,7 +202,6 @@ class Batcher:
         return chunk
 
     def flush(self) -> BatchBody | None:
-        """Returns the current batch, or None if it is empty, and starts a new one."""
         if not self._items:
             return None
         content = _OPEN + b",".join(self._items) + _CLOSE
@@ -213,14 +212,12 @@ class Batcher:
 
 
 def check_messages(messages: Iterable[ToSend]) -> Iterable[ToSend]:
-    """Returns the messages. Raises InvalidArgument for a single body, whose characters would be sent one by one."""
     if isinstance(messages, str | bytes):
         raise InvalidArgument(f"messages is {messages!r:.100}, which is one body: give a list, or call send")
     return messages
 
 
 async def check_messages_async(messages: AsyncMessages) -> AsyncIterator[ToSend]:
-    """Yields the messages. Raises InvalidArgument for a single body, like :func:`check_messages`."""
     if isinstance(messages, AsyncIterable):
         async for message in messages:
             yield message
@@ -230,7 +227,6 @@ async def check_messages_async(messages: AsyncMessages) -> AsyncIterator[ToSend]
 
 
 def make_batch(messages: Iterable[ToSend]) -> BatchBody:
-    """Returns one batch of all messages. Raises InvalidArgument without messages, or with too many for one request."""
     batcher = Batcher(traced=False)  # A trace context would make a repeated send differ, and its key would be refused.
     full = any(batcher.add(message) is not None for message in check_messages(messages))
     batch = batcher.flush()
@@ -294,7 +290,6 @@ def find_latest(chunk: BatchBody, receipts: Iterable[Receipt], after: After | No
 
 
 def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> Call[None]:
-    """Writes a message at each id. Raises InvalidArgument without ids, or for a partition, key or delay."""
     segment = ",".join(location_text(location) for location in locations)
     if not segment:
         raise InvalidArgument("put needs the id of at least one message")
@@ -307,7 +302,6 @@ def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> 
 
 
 def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[Receipt]:
-    """Stores a named message. Always repeatable. Raises InvalidArgument for a partition, key or delay."""
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("a named message has no partition, key or delay: the name determines the partition")
     headers, body = _encode_single(message)
@@ -315,7 +309,6 @@ def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[R
 
 
 def named_path(queue: str, name: str) -> str:
-    """Returns the path of a named message. Raises InvalidArgument if no message can have the name."""
     if not 0 < len(check_string("name", name)) <= MAX_NAME_LENGTH or "/" in name or name in {".", ".."}:
         rule = f'use 1 to {MAX_NAME_LENGTH} characters without "/", but not "." or ".."'
         raise InvalidArgument(f"{name[:50]!r} is not a valid name of a message: {rule}")
@@ -323,7 +316,6 @@ def named_path(queue: str, name: str) -> str:
 
 
 def _encode_single(message: Outgoing) -> tuple[dict[str, str], bytes]:
-    """Returns headers and body of a request with one message. Raises if headers cannot carry a property."""
     headers = _make_headers(message, message.content_type or "")
     if headers is None:
         options = f"content_type is {message.content_type!r:.100}, headers are {dict(message.headers or {})!r:.100}"
@@ -334,7 +326,6 @@ def _encode_single(message: Outgoing) -> tuple[dict[str, str], bytes]:
 
 
 def _encode_body(body: str | bytes | UnsetType) -> bytes:
-    """Returns bytes as they are, and text as UTF-8. Raises InvalidArgument for lone surrogates."""
     if isinstance(body, bytes):
         return body
     try:
@@ -414,7 +405,6 @@ def _after_header(after: After | None) -> dict[str, str]:
 
 
 def _key_header(key: object) -> dict[str, str]:
-    """Returns the header ``Idempotency-Key``, or none without a key. Raises InvalidArgument for an invalid key."""
     if key is None:
         return {}
     if not isinstance(key, str) or _KEY.fullmatch(key) is None:

@@ -86,7 +86,6 @@ class CallSpan:
         return own_headers | {"traceparent": context["traceparent"]} if "traceparent" in context else headers
 
     def describe(self, operation: Operation, queue: str, count: int) -> CallSpan:
-        """Sets the name and the attributes of the span, and returns it."""
         self._span.update_name(f"{operation} {queue}")
         self._span.set_attributes(_attributes(operation, queue) | {"messaging.batch.message_count": count})
         return self
@@ -106,7 +105,6 @@ class CallSpan:
 
 
 def start_call_span(operation: Operation, queue: str = "", count: int = 1) -> CallSpan | None:
-    """Starts a span, or returns None while tracing is off. Without a queue, it has no attributes yet."""
     if _tracer is None:
         return None
     from opentelemetry.trace import SpanKind  # noqa: PLC0415 - already loaded

@@ -29,7 +29,6 @@ class Change:
         self._condition.release()
 
     def wait(self, seconds: float) -> None:
-        """Waits for the next :meth:`notify`, at most ``seconds``. The lock is released meanwhile."""
         self._condition.wait(min(seconds, threading.TIMEOUT_MAX))
 
     def notify(self) -> None:
@@ -49,7 +48,6 @@ class AsyncChange:
         pass
 
     async def wait(self, seconds: float) -> None:
-        """Waits for the next :meth:`notify`, at most ``seconds``, which may be infinite."""
         import asyncio  # noqa: PLC0415 - the caller has already loaded it
 
         future = asyncio.get_running_loop().create_future()

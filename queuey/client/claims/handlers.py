@@ -51,7 +51,6 @@ def make_async_handler(handle: Callable[[J], object]) -> Callable[[J], Awaitable
 
 
 def is_async(handler: object) -> bool:
-    """Returns True for a coroutine function, also in a ``functools.partial`` or as a ``__call__`` method."""
     if inspect.iscoroutinefunction(handler):
         return True
     wrapped = getattr(handler, "func", None)  # functools.partial

@@ -108,7 +108,6 @@ class Work(msgspec.Struct, frozen=True):
 
     @property
     def again_within(self) -> float:
-        """Max seconds for a repeated release. Leaves time to renew the claims that have waited for it."""
         return self.within / 2
 
 
@@ -183,14 +182,12 @@ class HeldClaims:
             return [claim for claim in self._claims if claim.state == "finished" and claim.queue in queues]
 
     def hold_again(self, claim: HeldClaim) -> None:
-        """Makes an ended claim held again, after its release was refused, so that it is renewed."""
         with self._lock:
             if claim.state == "ended":
                 claim.state, claim.delay = "held", None
                 self._claims.add(claim)
 
     def postpone(self, claims: Iterable[HeldClaim]) -> None:
-        """Reserves claims for an acknowledgement by the caller, so that the renewer does not send one meanwhile."""
         now = self._clock()
         with self._lock:
             for claim in claims:
@@ -224,13 +221,11 @@ class HeldClaims:
         return set(received.errors)
 
     def end_by_release(self, claims: Sequence[HeldClaim], delay: float = 0.0) -> None:
-        """Ends claims and keeps the delay of their release, with which it may be repeated."""
         for claim in claims:
             claim.delay = delay
         self.end(claims)
 
     def repeated_releases(self, work: Work) -> list[Call[None]]:
-        """Returns the calls that repeat the release of claims that were released since ``next_work`` was made."""
         return _release_calls(work.claims)
 
     def record_renewal(self, claim: HeldClaim, sent_at: float, ttl: float) -> None:
@@ -249,7 +244,6 @@ class HeldClaims:
                 claim.cancelled = claim.cancelled or claim.receipt in receipts
 
     def seconds_until_due(self) -> float | None:
-        """Returns the seconds until a claim is due, 0 if one is due now, or None without claims."""
         with self._lock:
             due = min((claim.due for claim in self._claims), default=None)
         return None if due is None else max(0.0, due - self._clock())
@@ -359,7 +353,6 @@ def acknowledge_calls(claims: Collection[HeldClaim]) -> Iterator[Call[None]]:
 
 
 def first_fitting(claims: Sequence[HeldClaim]) -> Sequence[HeldClaim]:
-    """Returns as many of the first claims as have results that fit into one request."""
     return claims[: count_fitting(claim.result for claim in claims)]
 
 
@@ -368,7 +361,6 @@ def _urgency(claims: Sequence[HeldClaim]) -> tuple[bool, float]:
 
 
 def _release_calls(claims: Iterable[HeldClaim]) -> list[Call[None]]:
-    """Returns the calls that release the claims that have a ``delay``; the others are left out."""
     receipts: dict[tuple[str, float], list[str]] = {}
     for claim in claims:
         if claim.delay is not None:

@@ -96,7 +96,6 @@ class ClaimRenewer:
             )
 
     def _serve(self) -> None:
-        """Sends requests until the thread must end. After an unexpected error, a new thread may start."""
         try:
             while (work := self._wait_for_work()) is not None:
                 send_work(self._send, self.claims, work, self._clock, _report_in_thread)
@@ -107,7 +106,6 @@ class ClaimRenewer:
             raise
 
     def _wait_for_work(self) -> Work | None:
-        """Waits until a claim is due. Returns the requests to send, or None if the thread must end."""
         with self._changed:
             self._work = None
             self._changed.notify_all()  # Wakes close().
@@ -198,7 +196,6 @@ class AsyncClaimRenewer:
             self._stop()
 
     async def _serve(self) -> None:
-        """Sends the requests that are due, one after another, until no claim is left."""
         import asyncio  # noqa: PLC0415 - already loaded
 
         while (pause := self.claims.seconds_until_due()) is not None:

@@ -136,7 +136,6 @@ def find_access(
 
 
 def _access_by_profile(profile: Profile, application: str | None, credential: Credential | None) -> Credentials:
-    """Returns the profile's servers with ``credential``, or without one the profile's, for its application only."""
     own = parse_servers(profile.url, profile.application)
     if application is None or application == own[0].application:
         return Credentials(own, credential or _credential_of(profile))
@@ -145,14 +144,12 @@ def _access_by_profile(profile: Profile, application: str | None, credential: Cr
 
 
 def _credential_of(profile: Profile) -> Credential:
-    """Returns the credential of a profile, whose token file may be relative to the directory of the profile."""
     if not profile.token_file:
         return Credential(_check_key(profile.key))
     return Credential(source=TokenFile(default_path().parent / Path(profile.token_file).expanduser()))
 
 
 def _find_profile(*, required: bool) -> Profile | None:
-    """Reads the profile. Returns None if it does not exist and is not required; if required, raises ProfileNotFound."""
     try:
         return read_profile()
     except ProfileNotFound as error:
@@ -169,7 +166,6 @@ def _is_profile_for(profile: Profile, servers: tuple[Server, ...]) -> bool:
 
 
 def _check_key(key: str | None) -> str | None:
-    """Returns a key without surrounding spaces, or None if it is empty. Raises InvalidArgument if it is not valid."""
     key = (key or "").strip()
     if key and _KEY.fullmatch(key) is None:
         raise InvalidArgument(

@@ -69,7 +69,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_path() -> Path:
-    """Returns the path in ``QUEUEY_PROFILE``, else one in the user's configuration directory."""
     path = os.environ.get(ENVIRONMENT)
     if path:
         return Path(path)
@@ -119,7 +118,6 @@ def write_profile(profile: Profile, path: Path | None = None) -> Path:
 
 
 def _read_private(path: Path) -> bytes:
-    """Reads at most 64 KiB of a file. Raises ProfileExposed if its mode grants any right to others than its owner."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         mode = os.fstat(descriptor).st_mode
@@ -129,7 +127,6 @@ def _read_private(path: Path) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Replaces a file atomically: writes and syncs a temporary file in the same directory, then renames it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
     try:
@@ -159,7 +156,6 @@ def _escape(text: str) -> str:
 
 
 def _make_profile(values: dict[str, Any], path: Path) -> Profile:
-    """Raises ProfileInvalid if a needed key is missing or not a text. Ignores unknown keys."""
     fields = {name: values.get(name, "") for name in Profile.__struct_fields__}
     required = ("url", "application", "token_file" if fields["token_file"] else "key")
     missing = [name for name, value in fields.items() if not isinstance(value, str) or (name in required and not value)]

@@ -209,7 +209,6 @@ class TokenFunction(TokenSource):
         return self._make_token(token)
 
     def _make_token(self, answer: object) -> Token:
-        """Returns the answer of the function as a token, without spaces around a text. Raises TokenError for others."""
         if isinstance(answer, Token):
             return answer
         if not isinstance(answer, str):
@@ -219,7 +218,6 @@ class TokenFunction(TokenSource):
 
     @contextmanager
     def _hide_error_text(self) -> Iterator[None]:
-        """Translates an error and shows only its class, because its text may contain a secret."""
         try:
             yield
         except Exception as error:
@@ -305,7 +303,6 @@ class TokenCommand(TokenSource):
         return read_token(content, self.name)
 
     def _read_output(self, process: subprocess.Popen[bytes]) -> bytes:
-        """Waits until the program has ended. Raises TokenError after the timeout, or for too much output."""
         import subprocess  # noqa: PLC0415 - already loaded
 
         end = time.monotonic() + self._seconds

@@ -106,7 +106,6 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def may_repeat(error: ClientError, *, repeatable: bool) -> bool:
-    """Returns whether a call that failed with this error may be sent again. ``repeatable`` calls are idempotent."""
     if isinstance(error, TransportError):
         return repeatable or error.outcome == "none"
     if isinstance(error, ServerError) and error.not_processed:
@@ -117,14 +116,12 @@ def may_repeat(error: ClientError, *, repeatable: bool) -> bool:
 
 
 def may_be_done(error: ClientError) -> bool:
-    """Returns whether an attempt that failed with this error may have been carried out."""
     if isinstance(error, TransportError):
         return error.outcome == "unknown"
     return isinstance(error, KeyInUse) or (isinstance(error, ServerError) and not error.not_processed)
 
 
 def blames_server(error: ClientError) -> bool:
-    """Returns whether the server itself has failed: no answer, or 429, 502, 503 or 504 but for too many long polls."""
     if isinstance(error, TransportError):
         return True
     return isinstance(error, ServerError) and error.status in _GATEWAY and not isinstance(error, TooManyWaiters)
@@ -178,7 +175,6 @@ class ServerChoice:
         self._failed.pop(server, None)
 
     def _find_fresh(self, tried: Iterable[Server]) -> list[Server]:
-        """Returns the servers that were not tried and have not failed recently."""
         now = self._clock()
         already_tried = set(tried)
         return [

@@ -113,7 +113,6 @@ class Connections:
         self._lock = Lock()
 
     def endpoint_of(self, server: Server) -> Endpoint:
-        """Returns the endpoint of a server. Makes new endpoints in a forked child."""
         if self._is_forked:
             with self._lock:
                 if self._is_forked:
@@ -134,7 +133,6 @@ def _make_endpoints(
     make: MakePool,
     pool: Any | None,  # noqa: ANN401 - an httpcore2 pool
 ) -> list[Endpoint]:
-    """Returns the endpoints of the servers, in order. A server on this machine never uses a proxy."""
     # Enough connections that renewals of claims do not wait for long polls.
     limits = {"max_connections": CONNECTIONS, "max_keepalive_connections": CONNECTIONS}
     context = _make_context(servers, verify) if pool is None else None
@@ -151,7 +149,6 @@ def _make_endpoints(
 
 
 def _make_endpoint(server: Server, pool: Any) -> Endpoint:  # noqa: ANN401 - an httpcore2 pool
-    """Raises InvalidArgument if the host's name is not valid. A default port is left out of ``Host``."""
     parts = urlsplit(server.root)
     try:
         host = _encode_host(parts.hostname or "")
@@ -175,7 +172,6 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def _encode_host(host: str) -> bytes:
-    """Returns a host name as it is sent, in IDNA form. Raises UnicodeError if it is not a valid host name."""
     if host.isascii():
         return host.encode("idna")  # checks its labels
     import idna  # noqa: PLC0415 - rarely needed
@@ -185,7 +181,6 @@ def _encode_host(host: str) -> bytes:
 
 
 def _find_proxy(server: Server) -> str | None:
-    """Returns the environment's proxy for the server's scheme, else for all, or None if NO_PROXY excludes it."""
     from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - a slow import that is rarely needed
 
     parts = urlsplit(server.root)
@@ -297,7 +292,6 @@ _WITH_LENGTH = frozenset({"POST", "PUT", "PATCH"})
 
 
 def make_request(endpoint: Endpoint, call: Call[Any], times: Times, authorization: str | None) -> httpcore2.Request:
-    """Returns the request of a call, whose headers override those of the endpoint. Limits the time to connect, too."""
     target = quote((endpoint.root if call.path.startswith("/") else endpoint.base) + call.path, safe=_PATH_CHARACTERS)
     if call.params:
         target = f"{target}?{urlencode(call.params, quote_via=quote, safe='')}"
@@ -317,7 +311,6 @@ def make_request(endpoint: Endpoint, call: Call[Any], times: Times, authorizatio
 
 
 def headers_of(response: httpcore2.Response) -> dict[str, str]:
-    """Returns headers by lower-case name. Values of a repeated name are joined by commas."""
     joined: dict[str, str] = {}
     for name, value in response.headers:
         try:
@@ -331,7 +324,6 @@ def headers_of(response: httpcore2.Response) -> dict[str, str]:
 
 @contextmanager
 def translate_errors(server: Server, *, closed: bool) -> Iterator[None]:
-    """Raises errors of the HTTP library as errors of the client, and InvalidArgument if the client is closed."""
     if closed:
         raise InvalidArgument("the client is closed")
     try:
@@ -358,7 +350,6 @@ def is_pool(transport: Any) -> bool:  # noqa: ANN401 - an httpcore2 pool or an h
 
 
 def make_httpx_request(request: httpcore2.Request) -> Any:  # noqa: ANN401 - httpx2's
-    """Returns a request for httpx2 with an unchanged target. Reads the body, unless only async code can."""
     import httpx2  # noqa: PLC0415 - only needed with an httpx2 transport
 
     url = request.url
@@ -384,7 +375,6 @@ _end: ContextVar[float] = ContextVar("end", default=inf)
 
 @contextmanager
 def ends_in(seconds: float) -> Iterator[None]:
-    """Limits every network step inside to ``seconds`` from now in total."""
     token = _end.set(monotonic() + seconds)
     try:
         yield
@@ -449,7 +439,6 @@ class Content:
 
 
 def time_left(timeout: float | None, error: type[httpcore2.TimeoutException]) -> float:
-    """Returns the seconds until the end set by :func:`ends_in`, at most ``timeout``. Raises ``error`` after it."""
     remaining = _end.get() - monotonic()
     if remaining <= 0:
         raise error(_OVER)

@@ -55,7 +55,6 @@ def leads_elsewhere(path: str) -> bool:
 
 
 def path_segment(name: str) -> str:
-    """Returns a name as one path segment. Raises InvalidArgument if it cannot be encoded as UTF-8."""
     try:
         return quote(name, safe="")
     except UnicodeEncodeError as error:
@@ -106,7 +105,6 @@ def _parse_address(text: str) -> tuple[str, str | None, bool]:
 
 
 def _is_local(host: str) -> bool:
-    """Returns whether a host is ``localhost``, below it, or a loopback address. Looks up no name."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

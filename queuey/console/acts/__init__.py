@@ -100,7 +100,6 @@ class ActViews:
         self._acts = {(True, act.name): act for act in OF_QUEUES} | {(False, act.name): act for act in OF_APPLICATIONS}
 
     def show(self, request: Request, match: Match) -> Response:
-        """Shows the act's page, with its plan and form; refuses a caller without its rights."""
         act = self._find_act(match)
         ask = self._asks.identify(request, match, read_query(request, frozenset(act.fields)))
         _admit(act, ask)

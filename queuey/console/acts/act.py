@@ -96,7 +96,6 @@ class Act(ABC):
     longest = 16 * 1024
 
     def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
-        """Returns the fields to fill in."""
         return ()
 
     def queue(self, ask: PageRequest) -> str:

@@ -280,7 +280,6 @@ def _find_page(ask: PageRequest, access: QueueAccess, selection: DeadLetterFilte
 
 
 def _read_filter(ask: PageRequest) -> DeadLetterFilter:
-    """Returns the filter in the form: one reason, one message, or neither for all dead letters."""
     # The texts come from messages: surrounding white space counts, and they may be blank.
     field = ask.given.get
     place = _parse_place(ask) if ask.get("message") else None

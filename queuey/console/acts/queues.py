@@ -103,7 +103,6 @@ def _read_seen(ask: PageRequest, names: Iterable[str]) -> dict[str, str]:
 
 
 def _option_texts(queue: Queue) -> dict[str, str]:
-    """Returns the options of a queue as a user types them; an option with its default 0 is blank."""
     values = {name: getattr(queue, name) for name in CHANGED}
     delays = msgspec.structs.asdict(queue.backoff) if queue.backoff else {}
     return {
@@ -226,13 +225,11 @@ class _Offsets(msgspec.Struct, frozen=True):
 
     @property
     def seen(self) -> str:
-        """Digest of the present offsets, which changes when a worker commits."""
         texts = (f"{number}:{present.offset or NO_OFFSET}" for number, present in self.partitions.items())
         return blake2b(",".join(texts).encode(), digest_size=16).hexdigest()
 
     @property
     def changed(self) -> dict[int, GroupOffset]:
-        """Present offsets of the partitions that are not at the requested position."""
         return {n: offset for n, offset in self.partitions.items() if offset.offset != ids.to_hex(self.position)}
 
 

@@ -35,7 +35,6 @@ class ScheduleAct(Act):
         return ask.service.schedules.show(ask.application, ask.get("schedule"), partial(self.may, ask))
 
     def may(self, ask: PageRequest, queue: str) -> bool:
-        """Returns whether the caller has all rights of the act with a queue."""
         return all(ask.may(action, queue) for action in self.needs)
 
     def queue(self, ask: PageRequest) -> str:

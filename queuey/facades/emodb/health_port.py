@@ -79,7 +79,6 @@ class HealthPort:
         return lines % (status, len(body)) + (b"" if method == b"HEAD" else body)
 
     async def _is_service_healthy(self) -> bool:
-        """Returns whether a worker answers the heartbeat with 200. An open port alone does not show this."""
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 reader, writer = await asyncio.open_connection(*self._service, ssl=self._context)

@@ -57,7 +57,6 @@ def queue_name(name: str, kind: Kind) -> str:
 
 
 def is_queue_of_kind(queue: str, kind: Kind) -> bool:
-    """Returns whether this name of an application's queue stands for a caller's queue of this kind."""
     return queue.endswith(_DEDUP) == (kind == "dedup")
 
 
@@ -109,7 +108,6 @@ def reference_of(move: str) -> str:
 
 
 def move_of(reference: str) -> str | None:
-    """Returns the id of the move with this reference, or None if the reference is malformed."""
     try:
         return b32decode(reference + "=" * (-len(reference) % 8)).hex()
     except (ValueError, binascii.Error):

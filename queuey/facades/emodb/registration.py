@@ -111,7 +111,6 @@ class Registration:
                     log.warning("The service could not be registered in ZooKeeper, and will try again: %s.", error)
 
     def _create_node(self, path: str, data: bytes) -> None:
-        """Creates a node, unless this session has created it already. Replaces the node of another session."""
         stat = self._client.exists(path)
         if stat is not None and stat.ephemeralOwner == self._client.client_id[0]:
             return

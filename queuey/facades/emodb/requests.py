@@ -96,7 +96,6 @@ def _check_positive(limit: int) -> int:
 
 
 def _read_json_body(request: Request, limits: Limits) -> bytes:
-    """Returns the body. Refuses any content type but JSON, and a missing one."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise WrongContentType
     return read_body(request, limits.max_batch_bytes)
@@ -121,7 +120,6 @@ def read_message(request: Request, limits: Limits) -> Draft:
 
 
 def read_batch(request: Request, limits: Limits) -> list[Draft]:
-    """Reads a list of messages, which may be empty. Raises as :func:`read_message`, for any of them."""
     return _make_drafts(_decode(_decode_batch, _read_batch_body(request, limits)), limits)
 
 
@@ -137,7 +135,6 @@ def read_batches(request: Request, limits: Limits) -> dict[str, list[Draft]]:
 
 
 def _read_batch_body(request: Request, limits: Limits) -> bytes:
-    """Returns the body, as :func:`_read_json_body` does. Also refuses more than :data:`MAX_COMMAS` commas."""
     body = _read_json_body(request, limits)
     if body.count(b",") > MAX_COMMAS:
         raise too_large("body", MAX_COMMAS, unit="parts between commas")

@@ -162,7 +162,6 @@ class EmodbFacade(Facade):
             return None
 
     async def _admit(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
-        """Does what :meth:`_find` does, without blocking the event loop."""
         if "authorization" in request.headers:
             with suppress(errors.BadArgument, QueueNotFound):
                 return await self._authorization.admit(request, self.where(match), action)
@@ -184,7 +183,6 @@ class EmodbFacade(Facade):
         return await self._send(request, match, [draft])
 
     async def send_batch(self, request: Request, match: Match) -> Response:
-        """Stores messages in one queue; authorizes the caller before reading the body. Creates a missing queue."""
         await self._admit(request, match, "send")
         drafts = await request.read(partial(requests.read_batch, request, self._limits))
         return await self._send(request, match, drafts)
@@ -251,7 +249,6 @@ class EmodbFacade(Facade):
         return _json(EMPTY_LIST)
 
     def peek(self, request: Request, match: Match) -> Response:
-        """Shows messages without claiming them. Needs the right ``work``, as :meth:`poll` does."""
         access = self._find(request, match, "work")
         limit = read_limit(_read_query(request))
         return _call_or_answer(
@@ -308,13 +305,11 @@ class EmodbFacade(Facade):
         return _call_or_answer(ZERO, access, lambda access: json_response(self._claims.size(access, limit).size))
 
     def count_claims(self, request: Request, match: Match) -> Response:
-        """Answers with the exact number of live claims. Ignores a limit."""
         access = self._find(request, match, "measure")
         _read_query(request)
         return _call_or_answer(ZERO, access, lambda access: json_response(self._claims.count_claims(access).claimed))
 
     async def unclaim_all(self, request: Request, match: Match) -> Response:
-        """Ends all claims of a queue, no matter whose they are. Needs the right ``work``."""
         access = await self._admit(request, match, "work")
         _read_query(request)
         if access is not None:
@@ -323,7 +318,6 @@ class EmodbFacade(Facade):
         return _json(SUCCESS)
 
     def purge(self, request: Request, match: Match) -> Response:
-        """Removes all messages. Needs the rights to acknowledge and to delete them one by one."""
         self._find(request, match, "work")
         access = self._find(request, match, "delete")
         _read_query(request)
@@ -401,7 +395,6 @@ async def _answer_ping(_request: Request, _match: Match) -> Response:
 
 
 def _read_query(request: Request) -> dict[str, str]:
-    """Parses the query. Refuses a bad ``partitioned`` (:func:`check_partitioned`), and ignores unknown fields."""
     query = parse_form(request.query, "query")
     check_partitioned(query)
     return query
@@ -412,7 +405,6 @@ def _json(body: bytes) -> Response:
 
 
 def _call_or_answer(otherwise: bytes, access: QueueAccess | None, call: Callable[[QueueAccess], Response]) -> Response:
-    """Returns the response of a call, or 200 with another body if the queue does not exist."""
     if access is not None:
         with suppress(QueueNotFound):
             return call(access)

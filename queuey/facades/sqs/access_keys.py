@@ -28,18 +28,15 @@ _OF_IDS, _OF_SECRETS = b"sqs access key\0", b"sqs secret\0"
 
 
 def new_access_key() -> str:
-    """Returns a new id with 90 random bits."""
     return "QK" + b32encode(secrets.token_bytes(12)).decode()[:18]
 
 
 def digest_of(access_key: str) -> bytes:
-    """Returns the digest of an id for the store. No application key has the same digest: those have no zero byte."""
     return sha256(_OF_IDS + access_key.encode()).digest()
 
 
 @lru_cache(1024)
 def secret_of(deployment: bytes, access_key: str) -> str:
-    """Returns the secret of an access key: 40 characters, like Amazon's."""
     return b64encode(hmac.digest(deployment, _OF_SECRETS + access_key.encode(), "sha256")[:30]).decode()
 
 

@@ -82,7 +82,6 @@ _decode = msgspec.json.Decoder(StoredAttributes).decode
 
 
 def stored_attributes(queue: Queue) -> StoredAttributes:
-    """Returns the stored SQS attributes of a queue, or the defaults if another protocol created it."""
     return _decode_cached(queue.facade) if queue.facade else DEFAULT_ATTRIBUTES
 
 
@@ -139,7 +138,6 @@ class Changes(msgspec.Struct):
     clear: list[str] = []
 
     def spec(self, before: StoredAttributes) -> QueueSpec:
-        """Returns the update of a row whose stored attributes are ``before``."""
         return replace(make_spec(replace(before, **self.kept)), **self.options)
 
 
@@ -191,7 +189,6 @@ def _read_retention(name: str, text: str, changes: Changes) -> None:
 
 
 def _read_allow(name: str, text: str, changes: Changes) -> None:
-    """Reads which queues may use this one for dead letters. Blank text allows all."""
     policy: RedriveAllowPolicy | None = _read_json(name, text, RedriveAllowPolicy) if text else None
     arns = () if policy is None else policy.source_queue_arns
     if len(arns) > MAX_SOURCES or not all(queue_of_arn(arn) for arn in arns):
@@ -211,7 +208,6 @@ def _read_by_content(name: str, text: str, changes: Changes) -> None:
 
 
 def _check_fifo_kind(name: str, text: str, _changes: Changes) -> None:
-    """Raises SqsError unless the text is true; changes nothing."""
     if not _read_boolean(name, text):
         raise bad_value(name, "modifying queue type is not supported")
 
@@ -221,13 +217,11 @@ def _check_boolean(name: str, text: str, _changes: Changes) -> None:
 
 
 def _refuse_unless_blank(name: str, text: str, _changes: Changes) -> None:
-    """Raises SqsError with the reason in ``_REFUSED``; ignores blank text."""
     if text:
         raise bad_value(name, _REFUSED[name])
 
 
 def _read_redrive(name: str, text: str, changes: Changes) -> None:
-    """Reads the dead-letter queue and the number of deliveries. Blank text resets both."""
     if not text:
         changes.clear += ["dead_letter", "max_deliveries"]
         return
@@ -304,7 +298,6 @@ COUNTS: dict[str, Callable[[Backlog], int]] = {
 
 
 def _show_redrive(queue: Queue, region: str) -> str | None:
-    """Returns the policy as JSON, or None without a dead-letter queue or without a max number of deliveries."""
     if not queue.dead_letter or not queue.max_deliveries:
         return None
     policy = {"deadLetterTargetArn": arn_of(queue.dead_letter, region), "maxReceiveCount": queue.max_deliveries}

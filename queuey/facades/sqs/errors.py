@@ -44,7 +44,6 @@ class SqsError(errors.InvalidRequest):
 
     @property
     def is_senders(self) -> bool:
-        """True if the same request would fail again."""
         return self.status < 500  # noqa: PLR2004 - 5xx is the service's fault
 
 
@@ -72,7 +71,6 @@ def missing(name: str) -> SqsError:
 
 
 def no_such_queue(text: str) -> SqsError:
-    """Returns the error for a queue that does not exist or is hidden from the caller."""
     return SqsError("QueueDoesNotExist", f"The specified queue does not exist. {text}")
 
 

@@ -63,7 +63,6 @@ class MessageActions:
         self._authorization = authorization
 
     async def _call(self, signed: SignedRequest, url: str, action: Any, call: Callable[[Queue], Awaitable[T]]) -> T:  # noqa: ANN401
-        """Authorizes the caller for an action on the queue of a URL, and makes the call with the queue."""
         where = signed.where(url)
         access = self._authorization.admit_at_once(signed.request, where, action)
         if access is None:
@@ -73,7 +72,6 @@ class MessageActions:
     # Sending
 
     async def send(self, signed: SignedRequest) -> Result:
-        """Stores a message. In a FIFO queue, one with a deduplication id of the last five minutes is not stored."""
         parameters = signed.read(requests.SendMessage)
 
         async def send(queue: Queue) -> Result:
@@ -201,7 +199,6 @@ class MessageActions:
         return await self._call(signed, parameters.queue_url, "work", delete)
 
     async def delete_batch(self, signed: SignedRequest) -> Result:
-        """Acknowledges the messages of a batch. Each entry succeeds or fails on its own, as :meth:`delete` does."""
         parameters = signed.read(requests.DeleteMessageBatch)
         _check_batch(parameters.entries)
 
@@ -319,7 +316,6 @@ def _read_handle(handle: str, queue: Queue) -> ClaimReceipt:
 
 
 def _make_refusal(settled: Settlement, handle: str) -> SqsError:
-    """Returns MessageNotInflight if the message was received again, else the error for one that is gone."""
     if settled.status is ReceiptStatus.SUPERSEDED:
         return SqsError("MessageNotInflight", "The message was received again since, under another receipt handle.")
     return invalid("ReceiptHandle", handle, "Message does not exist or is not available for visibility timeout change.")
@@ -333,7 +329,6 @@ def _make_expired_error() -> SqsError:
 
 
 def _check_batch(entries: Sequence[E]) -> None:
-    """Raises SqsError if a batch is empty or too long, or an id is not valid or repeated."""
     names = [entry.id for entry in entries]
     if not names:
         raise SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")

@@ -237,7 +237,6 @@ def sequence_number(position: ids.Position) -> str:
 
 
 def sent_result(message: MessageParameters, location: tuple[int, ids.Position], *, fifo: bool) -> dict[str, Any]:
-    """Returns the answer for a stored message: id, digests of what was sent and, with ``fifo``, sequence number."""
     result: dict[str, Any] = {"MessageId": message_id(location), "MD5OfMessageBody": md5_of(message.message_body)}
     # Most messages have nothing else, and a batch has ten.
     if message.message_attributes:
@@ -288,7 +287,6 @@ def render_received(
 
 
 def _sqs_attributes(message: Message) -> SqsAttributes:
-    """Returns the SQS fields stored with a message; empty ones if it has none, or a header that cannot be read."""
     for name, value in () if message.meta is None else message.meta.headers:
         if name == HEADER:
             try:

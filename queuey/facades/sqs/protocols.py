@@ -131,7 +131,6 @@ def read_parameters(call: Call, kind: type[T]) -> T:
 
 
 def _read_form(text: str) -> dict[str, str]:
-    """Reads the fields of a form. Refuses a repeated field."""
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
     except ValueError:
@@ -190,14 +189,12 @@ def _join_numbered(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_numbered(name: str, value: object) -> list[Any]:
-    """Returns the values in the order of their numbers, which may have gaps. Raises SqsError without numbers."""
     if not isinstance(value, dict) or not all(map(_NUMBER.fullmatch, value)):
         raise SqsError("MalformedQueryString", f"The fields {name} are not numbered. Send {name}.1 and so on.")
     return [value[number] for number in sorted(value, key=int)]
 
 
 def make_answer(request: Request, action: str, result: Mapping[str, Any], request_id: str) -> Response:
-    """Answers 200 with the result in the protocol of the request; in XML, fields that are None are left out."""
     id_header: Header = (_REQUEST_ID, request_id)
     if is_json(request):
         return Response(200, encode(result), JSON_KIND, id_header)
@@ -211,7 +208,6 @@ def make_answer(request: Request, action: str, result: Mapping[str, Any], reques
 
 
 def make_error_answer(request: Request, error: SqsError, request_id: str) -> Response:
-    """Answers with an error in the protocol of the request. A throttled or unavailable service adds ``Retry-After``."""
     fault = "Sender" if error.is_senders else "Receiver"
     id_header: Header = (_REQUEST_ID, request_id)
     pause: tuple[Header, ...] = (("Retry-After", "1"),) if error.name in {THROTTLED, UNAVAILABLE} else ()
@@ -228,7 +224,6 @@ def make_error_answer(request: Request, error: SqsError, request_id: str) -> Res
 
 
 def _render_value(action: str, value: object) -> str:
-    """Returns a value as XML without its enclosing element."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, Mapping):
@@ -250,5 +245,4 @@ def _write_element(action: str, name: str, value: object) -> str:
 
 
 def _escape_text(text: str) -> str:
-    """Escapes text for XML; characters that XML does not allow become U+FFFD."""
     return escape(NOT_IN_XML.sub("\ufffd", text), {"\r": "&#13;"})

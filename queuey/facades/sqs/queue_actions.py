@@ -67,7 +67,6 @@ class QueueActions:
         return self._enter(signed, signed.where(call.queue_url)["queue"], action)
 
     def _enter_arn(self, signed: SignedRequest, parameter: str, arn: str, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
-        """Opens the queue of an ARN. For actions that answer ResourceNotFoundException if it does not exist."""
         name = queue_of_arn(arn)
         if not name:
             raise invalid(parameter, arn, f"An ARN of a queue is needed, such as {arn_of('jobs', signed.region)}.")
@@ -130,7 +129,6 @@ class QueueActions:
             raise invalid("RedrivePolicy", target, "Its RedriveAllowPolicy does not allow this queue.")
 
     def get_url(self, signed: SignedRequest) -> Result:
-        """Returns the URL of an existing queue. Needs the right to measure it."""
         name = signed.read(requests.GetQueueUrl).queue_name
         return {"QueueUrl": signed.url_of(self._enter(signed, name, "measure").queue.name)}
 
@@ -176,7 +174,6 @@ class QueueActions:
         return {"Attributes": values} if values else {}
 
     def set_attributes(self, signed: SignedRequest) -> Result:
-        """Sets attributes and keeps all others. Refuses a lower delay of a FIFO queue, which would change the order."""
         parameters = signed.read(requests.SetQueueAttributes)
         access = self._enter_url(signed, parameters, "admin")
         queue = access.queue
@@ -197,7 +194,6 @@ class QueueActions:
         return {"Tags": tags} if tags else {}
 
     def add_tags(self, signed: SignedRequest) -> Result:
-        """Adds tags to those of a queue, or changes their values. Refuses a request without tags. Needs ``admin``."""
         parameters = signed.read(requests.TagQueue)
         if not parameters.tags:
             raise missing("Tags")
@@ -299,7 +295,6 @@ class QueueActions:
         return names[0]
 
     def list_moves(self, signed: SignedRequest) -> Result:
-        """Lists moves out of a queue, the newest first; only one by default."""
         parameters = signed.read(requests.ListMoves)
         name = self._enter_arn(signed, "SourceArn", parameters.source_arn, "measure").queue.name
         limit = in_range("MaxResults", parameters.max_results, 1, MAX_MOVES, 1)
@@ -320,7 +315,6 @@ class QueueActions:
 
 
 def _describe_move(report: Move, region: str) -> Result:
-    """Returns a move as the answer has it, without empty fields; only one that has not ended has a handle."""
     running = report.state in {"running", "cancelling"}
     result = {
         "TaskHandle": _make_token(report.id) if running else None,

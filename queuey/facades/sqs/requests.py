@@ -210,5 +210,4 @@ class SignedRequest(NamedTuple):
         return {"app": self.application, "queue": name}
 
     def url_of(self, name: str) -> str:
-        """Returns the URL of a queue. Some clients send their next requests to it."""
         return f"{self.request.origin}{self.prefix}/{ACCOUNT}/{quote(name, safe='')}"

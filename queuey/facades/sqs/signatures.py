@@ -113,7 +113,6 @@ _normalize = SigV4Auth(None, "sqs", "")._normalize_url_path  # noqa: SLF001 - it
 
 
 def _canonical_path(path: str) -> str:
-    """Returns a path quoted and normalized, as clients sign it."""
     return str(_normalize(urlsplit(f"http://host{quote(path, safe='/~')}").path))
 
 
@@ -158,7 +157,6 @@ def _read_date(date: str) -> float:
 
 
 def _check_time(signature: Signature, now: float) -> None:
-    """Raises SqsError if the signature has expired, or was made more than ``MAX_SKEW`` in the future."""
     try:
         signed_at = _read_date(signature.date)
     except ValueError:

@@ -115,7 +115,6 @@ class SqsFacade(Facade):
         return make_error_answer(request, as_sqs(error, status, text), as_uuid(f"{getrandbits(128):032x}"))
 
     async def answer(self, request: Request, match: Match) -> Response:
-        """Verifies the signature, and executes the action; raises SqsError for an unknown one."""
         signed = await self._read_signed(request, match)
         name = signed.call.action
         if (action := self._actions.get(name)) is not None:

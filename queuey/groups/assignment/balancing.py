@@ -21,7 +21,6 @@ _SWEEPS = 30
 
 
 def balance(shares: PoolShares[Any]) -> None:
-    """Hands out all free partitions and evens out the counts ``now`` of all pools, changing ``shares`` in place."""
     order = sorted(shares.pools, key=lambda pool: (len(pool.members), pool.members))
     for pool in order:
         _hand_out_free(pool, shares.loads)
@@ -36,7 +35,6 @@ def balance(shares: PoolShares[Any]) -> None:
 
 
 def _hand_out_free(pool: Pool[Any], loads: list[int]) -> None:
-    """Adds a pool's free partitions to the counts of its least loaded members, in ``now`` and ``loads``."""
     if not pool.free:
         return
     height, rest = fill([loads[member] for member in pool.members], len(pool.free))
@@ -57,7 +55,6 @@ def _is_uneven(pool: Pool[Any], loads: list[int]) -> bool:
 
 
 def _balance_pool(pool: Pool[Any], loads: list[int]) -> None:
-    """Evens out one pool while all other partitions stay, with few moves."""
     others = {member: loads[member] - pool.now.get(member, 0) for member in pool.members}
     height, rest = fill(list(others.values()), sum(pool.now.values()))
     counts = {member: max(0, height - below) for member, below in others.items()}
@@ -158,7 +155,6 @@ class _Chains:
         return is_reached
 
     def _follow_chain(self, giver: int, low: int) -> None:
-        """Moves partitions along one chain from a giver to a member with a low load, if the search left one."""
         chain: list[tuple[int, int]] = []
         member = giver
         while self._loads[member] > low:

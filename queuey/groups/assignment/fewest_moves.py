@@ -22,7 +22,6 @@ different queues reach it. Their assignment is balanced, but may move more parti
 
 
 def undo_needless_moves(shares: PoolShares[Any], effort: int = MAX_SEARCH_STEPS) -> None:
-    """Exchanges partitions along rings until none saves a move, or ``effort`` steps are used up."""
     search = _Search(shares, effort)
     while rings := search.find_rings():
         for ring in rings:
@@ -48,7 +47,6 @@ class _Search:
         self._by_load: dict[int, list[int]] = {}
 
     def apply_ring(self, ring: list[int]) -> None:
-        """Moves one partition of each pool on a ring from the member before the pool to the member after it."""
         for index, node in enumerate(ring):
             if self._pools_at <= node < self._swaps_at:
                 self._shares.move(node - self._pools_at, ring[index - 1], ring[(index + 1) % len(ring)])
@@ -112,7 +110,6 @@ class _Search:
         self._reach([member for member in pool.before if pool.has_lost(member)], length - 1, place)
 
     def _find_cycles(self) -> list[list[int]]:
-        """Returns the cycles of the recorded paths: these are the rings."""
         rings = []
         seen: dict[int, int] = {}
         for start in self._from:

@@ -62,7 +62,6 @@ class PoolShares(Generic[Q]):
     pools_of: list[list[int]]
 
     def move(self, number: int, giver: int, taker: int) -> None:
-        """Counts one partition of a pool for ``taker`` instead of ``giver``. Which partition is chosen later."""
         now = self.pools[number].now
         now[giver] -= 1
         now[taker] = now.get(taker, 0) + 1
@@ -138,7 +137,6 @@ def _find_followers(names: list[M], members: Mapping[M, Mapping[Q, int]]) -> tup
 
 
 def _group_followers(sets_of: dict[Q, list[int]], alike: list[list[int]]) -> dict[Q, _Followers]:
-    """Returns the followers of each queue; queues with the same sets of members share one object."""
     by_key: dict[tuple[int, ...], _Followers] = {}
     followers = {}
     for queue, numbers in sets_of.items():
@@ -172,7 +170,6 @@ def _find_previous_owners(
 
 
 def _add_partitions(pool: Pool[Q], queue: Q, owners: list[tuple[int, tuple[Q, int] | None]]) -> None:
-    """Adds a queue's partitions: previous owners in the pool keep theirs, others are free; leaves out reserved ones."""
     allowed = set(pool.members)
     for number, (owner, pair) in enumerate(owners, 1):
         if owner == _RESERVED:
@@ -209,7 +206,6 @@ def choose_partitions(pool: Pool[Q], names: list[M]) -> Iterator[tuple[tuple[Q, 
 
 
 def _interleave_queues(partitions: list[tuple[Q, int]]) -> list[tuple[Q, int]]:
-    """Orders partitions by their rank within their queue. So the first ones come from as many queues as possible."""
     seen: dict[Q, int] = {}
     ranked = []
     for partition in partitions:

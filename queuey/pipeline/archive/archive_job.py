@@ -129,7 +129,6 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
 
 
 def _archive_closed(run: ArchiveRun) -> ArchiveReport:
-    """Archives the closed buckets that searches find, and broken ones again; in a dry run only reports them."""
     options, queues, say = run.options, run.queues, run.say
     say(f"looking for closed buckets of {plural(len(queues), 'queue')}")
     damaged: list[str] = []
@@ -217,7 +216,6 @@ class ArchiveRun:
         return [unit for queue, bucket in named for unit in make_bucket_units(queue, bucket, 0)]
 
     def describe_planned(self, units: Iterable[WorkUnit]) -> list[ArchivedBucket]:
-        """Returns the buckets of units with their numbers of messages, as a dry run reports them."""
         counts: dict[Key, int] = {}
         for unit in units:
             counts[unit.key] = counts.get(unit.key, 0) + unit.weight
@@ -228,7 +226,6 @@ class ArchiveRun:
         ]
 
     def archive_units(self, units: Iterable[WorkUnit], damaged: Sequence[str]) -> ArchiveReport:
-        """Archives units in waves. Buckets without messages at the scan count as vanished in the report."""
         archived: list[ArchivedBucket] = []
         failed: list[FailedBucket] = []
         vanished, lost = 0, [*damaged]
@@ -336,7 +333,6 @@ class ArchiveRun:
     def _find_differences(
         self, units: Sequence[WorkUnit], archived: DataFrame, summaries: Mapping[Key, Summary]
     ) -> dict[Key, Difference]:
-        """Scans the store again; compares single messages only in buckets whose counts or hashes differ."""
         stored = checksums.summarize_buckets(
             find_buckets.scan_messages(self.spark, self.options.store, self._group_units(units))
         )

@@ -52,13 +52,11 @@ class ArchiveBucket(msgspec.Struct, frozen=True, order=True):
 
 
 def find_bucket(ticks: int, seconds: int) -> ArchiveBucket:
-    """Returns the bucket that contains a time; the first bucket if the time is before 1970."""
     since = max(0, ticks - EPOCH_TICKS) // TICKS_PER_SECOND
     return ArchiveBucket(since - since % seconds, seconds)
 
 
 def parse_bucket(name: str, seconds: int) -> ArchiveBucket:
-    """Parses the name of a bucket. Raises ValueError for any other text."""
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is not the name of a bucket")
     moment = datetime.strptime(name, _FORM).replace(tzinfo=UTC)
@@ -84,7 +82,6 @@ def find_closed_end(horizon: int, seconds: int) -> Position:
 
 
 def find_gaps(end: Position, done: Collection[ArchiveBucket]) -> Iterator[tuple[Position, Position]]:
-    """Returns the ranges of positions below ``end`` that ``done`` does not cover, ascending."""
     lower = FIRST
     for bucket in sorted(done):
         if bucket.lower >= end:

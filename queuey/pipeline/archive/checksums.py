@@ -60,7 +60,6 @@ def summarize_buckets(messages: DataFrame) -> dict[Key, Summary]:
 
 
 def sum_rows(rows: list[Row]) -> Summary:
-    """Returns the summary of a bucket, from a row for each of its partitions."""
     return Summary(
         count=sum(row["count"] for row in rows),
         bytes=sum(row["size"] for row in rows),
@@ -99,7 +98,6 @@ def count_differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Diffe
 
 
 def merge_messages(newer: DataFrame, older: DataFrame) -> DataFrame:
-    """Returns the messages of both frames; if both have a message, the one in ``newer``."""
     key_columns = list(PLACE)
     return newer.unionByName(older.join(newer.select(*key_columns), key_columns, "left_anti").select(newer.columns))
 

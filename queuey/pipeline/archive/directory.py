@@ -85,7 +85,6 @@ class ArchiveDirectory:
         self._recent: dict[str, list[Key]] | None = None
 
     def list_queues(self) -> list[str]:
-        """Returns the sorted names of queues that have committed buckets."""
         directories = {entry.name for entry in self.files.list(MANIFESTS) if entry.directory}
         names = {manifest.parse_queue(name) for name in directories if name.startswith("queue=")}
         return sorted(name for name in names | self._find_recent_commits().keys() if self._list_versions(name))
@@ -178,14 +177,12 @@ class ArchiveDirectory:
             self.files.write(entry.path, manifest.encode(entry))
 
     def commit_run(self, run: str, manifests: Sequence[Manifest]) -> None:
-        """Writes the commit of a run, which makes its manifests valid."""
         committed = tuple(CommittedBucket(*bucket.key, bucket.replaces) for bucket in manifests)
         self.files.write(_commit_path(run), manifest.encode(Commit(run=run, buckets=committed)))
         for entry in manifests:
             self._list_versions(entry.queue).setdefault(entry.bucket, set()).add(run)
 
     def forget_listings(self) -> None:
-        """Forgets the listed runs and manifests, so that they are listed again."""
         self._found.clear()
         self._recent = None
 
@@ -205,7 +202,6 @@ class ArchiveDirectory:
         self.files.delete(f"{STAGING}/{run}")
 
     def _list_versions(self, queue: str) -> dict[str, set[str]]:
-        """Returns the committed runs of each of a queue's buckets; lists them once until :meth:`forget_listings`."""
         if queue not in self._found:
             recent = self._find_recent_commits().get(queue, ())
             versions: dict[str, set[str]] = defaultdict(set)
@@ -267,7 +263,6 @@ class ArchiveDirectory:
         return [texts.get(path, "") for path in paths]
 
     def _decode_manifest(self, key: Key, run: str, text: str) -> Manifest:
-        """Decodes a manifest. Raises ArchiveDamaged if it is not one of this bucket, run and width."""
         path = self.files.path(manifest.manifest_path(*key, run))
         decoded = manifest.decode(text, path, Manifest)
         if (*decoded.key, decoded.run, decoded.seconds) != (*key, run, self.about.seconds):

@@ -41,12 +41,10 @@ _decode_searches = msgspec.msgpack.Decoder(list[Search]).decode
 
 
 def schema() -> StructType:
-    """Returns the columns of archived messages: all columns of a read with headers, and the bucket."""
     return columns.read_schema(headers=True).add("bucket", StringType(), nullable=False)
 
 
 def make_option_texts(store: StoreOptions) -> dict[str, str]:
-    """Returns the options of a store as texts, for the format ``queuey``."""
     more = {"config": store.config, "application": store.application}
     return {**dict(store.settings), **{name: text for name, text in more.items() if text is not None}}
 
@@ -68,7 +66,6 @@ def make_subscribe_options(selection: Selection) -> dict[str, str]:
 
 
 def find_units(spark: SparkSession, store: StoreOptions, shares: Sequence[Sequence[Search]]) -> list[WorkUnit]:
-    """Finds closed buckets that have messages, in one job with a task for each share."""
     packed = [msgspec.msgpack.encode(share) for share in shares]
     return [_decode_unit(unit) for unit in tasks.run_for_values(spark, partial(_find_in_task, store), packed)]
 
@@ -91,7 +88,6 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
 
 
 def _find_in_task(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
-    """Yields the units that some searches find, encoded; pings the store first. Runs in a task."""
     store = open_stores.opened(options)
     # A ping advances the horizon of stores that advance it only on activity; else the last bucket of queues without new
     # messages would never close.
@@ -139,7 +135,6 @@ def _find_units(look_up: Callable[[], Queue | None], store: Store, search: Searc
 def _find_in_gap(
     store: Store, queue: Queue, search: Search, partition: int, lower: Position, upper: Position
 ) -> Iterator[WorkUnit]:
-    """Yields a unit for each bucket that has messages between two positions, without reading empty buckets."""
     lower_bound = lower
     while lower_bound < upper:
         count, reached = bridge.run(store.bulk.extent(queue, Slice(partition, lower_bound, upper, limit=1)))

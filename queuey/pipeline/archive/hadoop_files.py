@@ -99,7 +99,6 @@ class HadoopFiles:
             return int(self._system.getFileStatus(self._java_path(path)).getLen())
 
     def read(self, path: str) -> str | None:
-        """Returns the text of a file, or None if it does not exist. Invalid UTF-8 is replaced."""
         with _raising_unavailable(path):
             if not self._system.exists(self._java_path(path)):
                 return None
@@ -142,7 +141,6 @@ class HadoopFiles:
                 stream.close()
 
     def _rename_over(self, draft: str, path: str) -> None:
-        """Renames a file over another, atomically where the file system can."""
         if self._plain is not self._system:
             if not self._plain.rename(self._java_path(draft), self._java_path(path)):
                 raise FilesUnavailable(f"{self.path(draft)} could not be renamed to {self.path(path)}")
@@ -183,7 +181,6 @@ def has_match(spark: SparkSession, pattern: str) -> bool:
 
 @contextmanager
 def _raising_unavailable(path: str) -> Iterator[None]:
-    """Raises errors of Java as FilesUnavailable, with the path and the first line of their message."""
     try:
         yield
     except Py4JJavaError as error:

@@ -61,7 +61,6 @@ class _LeaseEntry(msgspec.Struct, frozen=True):
     until: int
 
     def has_ended(self, now: int) -> bool:
-        """Returns whether the lease is free: released, expired, or held by a process that has ended."""
         return self.until <= now or (
             self.processes != "" and self.processes == _process_namespace() and not _is_running(self.pid)
         )
@@ -177,7 +176,6 @@ class ArchiveLease:
         return True
 
     def _renew_until_exit(self) -> None:
-        """Renews the lease every third of its timeout until the block is left; ignores failures."""
         while not self._ended.wait(self._seconds / 3):
             try:
                 self.renew()
@@ -200,7 +198,6 @@ def _process_namespace() -> str:
 
 
 def _is_running(pid: int) -> bool:
-    """Returns whether a process exists, also one of another user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

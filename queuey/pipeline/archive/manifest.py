@@ -79,7 +79,6 @@ class MessageSetHash(msgspec.Struct, frozen=True):
 
     @classmethod
     def combined(cls, xor: int, total: int) -> MessageSetHash:
-        """Returns the hash for the xor and the sum of signed 64-bit hashes."""
         return cls(f"{xor % _FULL:016x}", f"{total % _FULL:016x}")
 
 
@@ -109,7 +108,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     expires: tuple[str, str]
 
     def has_same_messages(self, other: Summary | None) -> bool:
-        """Returns whether count, bytes and hash are equal; false without another summary."""
         return other is not None and (self.count, self.bytes, self.hash) == (other.count, other.bytes, other.hash)
 
 
@@ -288,7 +286,6 @@ def parse_version(file: str) -> tuple[str, str] | None:
 
 
 def select_not_replaced(versions: Iterable[Manifest]) -> list[Manifest]:
-    """Returns the manifests of one bucket that no other one replaces. Overlapping runs leave several."""
     manifests = list(versions)
     replaced = {run for version in manifests for run in version.replaces}
     return [version for version in manifests if version.run not in replaced]

@@ -155,7 +155,6 @@ def find_targets(manifests: Iterable[Manifest], options: ReplayOptions) -> dict[
 
 
 def digest_replay(manifests: Iterable[Manifest], targets: Mapping[str, str], options: ReplayOptions) -> str:
-    """Returns a digest of a replay, equal for replays that write the same messages to the same queues."""
     kind = (options.fresh, options.ttl, options.keep_expiry, options.partitions, options.lower, options.upper)
     parts = (manifest.digest_manifests(manifests), sorted(targets.items()), options.where, kind)
     return blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()
@@ -260,7 +259,6 @@ class ReplayRun:
         return set(lacking)
 
     def write_messages(self, counts: Mapping[str, int], created: set[str], expired: int) -> ReplayReport:
-        """Writes the messages, each once under the name of the run; a target purged since gets all of them again."""
         if not any(counts.values()):
             return self.make_report(counts, created, expired=expired)
         queues = [
@@ -313,7 +311,6 @@ class ReplayRun:
         return storage.read_buckets(self._spark, self._archive.files, self._manifests)
 
     def _select_messages(self, messages: DataFrame) -> DataFrame:
-        """Returns the messages within the options' bounds that satisfy the condition, including expired ones."""
         chosen = messages
         if self._options.lower > FIRST:
             chosen = chosen.where(chosen["position"] >= columns.position_text(self._options.lower))
@@ -322,7 +319,6 @@ class ReplayRun:
         return chosen if self._options.where is None else chosen.where(self._options.where)
 
     def _expired_column(self) -> Column:
-        """Returns whether a message has expired; always false unless messages keep their expiry."""
         from pyspark.sql import functions as f
 
         if not self._options.keep_expiry:
@@ -363,14 +359,12 @@ class ReplayRun:
         return note
 
     def _record_note(self, before: ReplayNote | None, after: ReplayNote) -> None:
-        """Replaces the entry of this run in the ledger. Raises OptionError if another program has changed it."""
         expected = None if before is None else msgspec.msgpack.encode(before)
         value = msgspec.msgpack.encode(after)
         if bridge.run(self._store.ledger.enter(self._work, 0, value, expected=expected)) != value:
             raise OptionError(f"run {self.run!r} is being replayed by another program")
 
     def _is_own(self, queue: Queue, recorded: ReplayNote | None) -> bool:
-        """Returns whether this replay has created a queue. If its creation was begun but not recorded, it is empty."""
         if recorded is None or queue.name not in recorded.made:
             return False
         uid = recorded.made[queue.name]
@@ -380,7 +374,6 @@ class ReplayRun:
         return not any(bridge.iterate(self._store.bulk.measure([queue])))
 
     def _min_partitions(self, target: str) -> int:
-        """Returns the number of partitions that a target needs so that messages keep theirs."""
         return max(_count_partitions(bucket) for bucket in self._manifests if self._targets[bucket.queue] == target)
 
     def _make_queue_spec(self, target: str) -> QueueSpec:

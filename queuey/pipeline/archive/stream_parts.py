@@ -60,7 +60,6 @@ class StreamParts:
 
     @property
     def keys(self) -> Collection[Key]:
-        """The buckets that have messages and are not complete."""
         return self._incomplete.keys()
 
     def write(self, messages: DataFrame, query: str, batch: int, seconds: int) -> None:
@@ -136,7 +135,6 @@ class StreamParts:
 
 
 def bucket_name(timestamp: Column, seconds: int) -> Column:
-    """Returns the bucket names of timestamps, independent of the session's time zone."""
     from pyspark.sql import functions as f
 
     since = f.greatest(f.lit(0), f.unix_seconds(timestamp))

@@ -117,7 +117,6 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
 
 
 def compare_summary(bucket: Manifest, actual: Summary | None) -> list[Damage]:
-    """Returns the first difference between a manifest and the messages that were read, if there is one."""
     expected = bucket.summary
     if actual is None:
         return [Damage(*bucket.key, f"its {expected.count} messages are missing")]
@@ -131,7 +130,6 @@ def compare_summary(bucket: Manifest, actual: Summary | None) -> list[Damage]:
 
 
 def _check_files(bucket: Manifest, lengths: Mapping[str, int | None]) -> list[Damage]:
-    """Returns the files of a bucket that are missing or have another length than in the manifest."""
     damaged = []
     for path, file in zip(bucket.data_paths, bucket.files, strict=True):
         if lengths[path] is None:
@@ -148,7 +146,6 @@ def _compare_with_store(
     names: Iterable[str],
     present: Mapping[Key, Sequence[str]],
 ) -> tuple[list[Damage], list[UnarchivedBucket]]:
-    """Returns the archived buckets that lack messages of the store or differ, and closed ones that are not archived."""
     store = open_stores.opened(options.store)
     seconds = archive.about.seconds
     # A deleted queue does not make its archived buckets invalid.

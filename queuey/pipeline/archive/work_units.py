@@ -55,7 +55,6 @@ class WorkUnit(QueueSlice, frozen=True, gc=False, kw_only=True):
 
 
 def make_bucket_units(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[WorkUnit]:
-    """Returns a unit for each partition of a queue, which covers the bucket and has this weight."""
     return [
         WorkUnit(
             queue.name,
@@ -73,7 +72,6 @@ def make_bucket_units(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[
 
 
 def divide_large_units(units: Iterable[WorkUnit]) -> list[WorkUnit]:
-    """Cuts units with at least ``MAX_COUNTED`` messages into up to ``PARTS`` parts with equal time spans."""
     result: list[WorkUnit] = []
     for unit in units:
         step = math.ceil((unit.upper[0] - unit.lower[0]) / PARTS)

@@ -196,7 +196,6 @@ def _check_receipts(options: AuditOptions, queues: set[str]) -> None:
 
 
 def sum_accounts(accounts: Iterable[Account]) -> Account:
-    """Sums all counts, and those of each group by its name."""
     listed = list(accounts)
     groups: dict[str, Passed] = {}
     for account in listed:
@@ -228,7 +227,6 @@ def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
 def _count_by_partition(
     matched: DataFrame, strays: DataFrame, groups: Sequence[str], *, copies: bool
 ) -> dict[str, dict[int, Account]]:
-    """Returns counts by queue and partition. Copies are counted only if ``copies`` is true."""
     from pyspark.sql import functions as f
 
     key_columns = ["queue", "partition"]
@@ -256,7 +254,6 @@ def _count_by_partition(
 
 
 def _collect_samples(matched: DataFrame, strays: DataFrame, total: Account, max_samples: int) -> list[AuditSample]:
-    """Returns up to ``max_samples`` messages for each kind of finding whose total is above 0."""
     from pyspark.sql import functions as f
 
     frames = [(kind, matched.where(f.col(kind) == 1)) for kind in _KINDS if getattr(total, kind)]

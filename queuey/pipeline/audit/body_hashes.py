@@ -55,7 +55,6 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
 
 
 def hash_bodies(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns messages with the hash and size of each body in place of the body."""
     bodies = batch.column("value")
     hashes = pa.array([sha256(body).digest()[:HASH_BYTES] for body in bodies.to_pylist()], pa.binary())
     sizes = pc.binary_length(bodies).cast(pa.int64())

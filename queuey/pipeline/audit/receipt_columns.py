@@ -70,7 +70,6 @@ def read_receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def rename_queues(column: str, names: Mapping[str, str]) -> Column:
-    """Returns a column of queue names with new names; names that are not in ``names`` stay."""
     from pyspark.sql import functions as f
 
     original = f.col(column)
@@ -87,7 +86,6 @@ def digest(body: str) -> Column:
 
 
 def ticks(name: str) -> Column:
-    """Returns the time of ids (32 lower-case hex digits) in ticks, as a long."""
     from pyspark.sql import functions as f
 
     return f.conv(_time_digits(name), 16, 10).cast("long")

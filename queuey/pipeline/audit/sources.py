@@ -116,7 +116,6 @@ class MessageSources:
         return tasks.run_for_rows(self._spark, "digests", body_hashes.SCHEMA, self._options, payloads)
 
     def read_archived(self, spans: Sequence[Span]) -> DataFrame | None:
-        """Returns archived messages like :meth:`read_stored`, or None if no archive is read; skips missing files."""
         if self._archive is None:
             return None
         lowest = [(span.queue, columns.position_text(span.lower)) for span in spans]
@@ -128,7 +127,6 @@ class MessageSources:
         return receipt_join.select_archived(storage.read_paths(self._spark, self._archive.files, paths), starts)
 
     def add_sealed(self, promised_messages: DataFrame, spans: Sequence[Span]) -> DataFrame:
-        """Adds when the buckets of promised messages were archived; see :func:`receipt_join.add_sealed`."""
         if self._archive is None:
             return promised_messages
         rows = [
@@ -146,7 +144,6 @@ class MessageSources:
         return {group: {name: self._read_offsets(name, group) for name in names} for group in self._groups}
 
     def _read_manifests(self, spans: Sequence[Span]) -> list[Manifest]:
-        """Returns the manifests of archived buckets from the first receipts on. They are read once."""
         assert self._archive is not None  # noqa: S101 - called only with an archive
         if self._cached_manifests is None:
             seconds = self._archive.about.seconds
@@ -160,7 +157,6 @@ class MessageSources:
         return self._cached_manifests
 
     def _read_about(self, name: str) -> tuple[float, int, float]:
-        """Returns TTL, horizon and read delay; a deleted queue has the highest possible horizon."""
         if self._store is None:
             return self._read_about_archived(name)
         default = float(open_stores.read_settings(self._options).default_ttl)
@@ -175,7 +171,6 @@ class MessageSources:
         return float(queue.ttl or default), horizon, self._store.read_delay(queue) or DEFAULT_LATE
 
     def _read_about_archived(self, name: str) -> tuple[float, int, float]:
-        """Returns TTL, horizon and read delay; the horizon is the end of the last archived bucket, or 0 without one."""
         assert self._archive is not None  # noqa: S101 - otherwise there is a store
         manifests = self._archive.read_manifests(
             [(name, bucket) for bucket in self._archive.list_bucket_names(name)[-1:]]
@@ -185,14 +180,12 @@ class MessageSources:
         return float(manifests[0].source.ttl or DEFAULT_TTL), manifests[0].span.upper[0], DEFAULT_LATE
 
     def _find_queue(self, name: str) -> Queue | None:
-        """Looks up a queue in the store, once; returns None if it does not exist."""
         if name not in self._queues:
             assert self._store is not None  # noqa: S101 - called only with a store
             self._queues[name] = open_stores.find_existing_queue(self._store, self._options, name)
         return self._queues[name]
 
     def _source_options(self, spans: Sequence[Span]) -> SourceOptions:
-        """Returns options that read existing queues, each in all partitions from the start of its span on."""
         bounds: dict[str, dict[int, Bound]] = {}
         for span in spans:
             queue = self._find_queue(span.queue)
@@ -207,7 +200,6 @@ class MessageSources:
         )
 
     def _read_offsets(self, name: str, group: str) -> Mapping[int, Position]:
-        """Returns the offsets of a group; none if the queue, the group or the store is missing."""
         queue = self._find_queue(name)
         if queue is None or self._store is None:
             return {}

@@ -196,7 +196,6 @@ def _list_in_task(options: StoreOptions, wanted: DeadLetterFilter, units: Sequen
 
 
 def _redrive_in_task(options: StoreOptions, order: RedriveOrder, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
-    """Redrives the dead letters of units, or counts them with ``dry_run``; skips deleted or purged queues."""
     store = open_stores.opened(options)
     usual = open_stores.read_settings(options).default_ttl
     work = Redrive(store, partial(open_stores.find_existing_queue, store, options), order, usual)

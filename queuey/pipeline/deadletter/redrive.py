@@ -57,7 +57,6 @@ class RedriveOrder(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
 
     def digest_order(self) -> bytes:
-        """Returns a digest of the order. A run can only be continued with the order that it began with."""
         return _digest(msgspec.msgpack.encode(self.wanted))
 
 
@@ -142,7 +141,6 @@ class Redrive:
         self._about = order.digest_order()
 
     def count_unit(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
-        """Counts a unit's dead letters by target queue, and the ones that would stay. Changes nothing."""
         outcome = Redriven()
         for page, _ in selection.read_pages(self._store, dead, unit, self._order.wanted, page=self._page):
             _, going, staying = self._group_by_target([found.dead_letter for found in page])
@@ -174,7 +172,6 @@ class Redrive:
                 return outcome
 
     def _send(self, sending: _UnitRedrive, number: int, raw: bytes, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
-        """Sends the dead letters of a chunk that still exist, and records the chunk as sent."""
         stored = sending.find_existing(chunk)
         targets, going, outcome = self._group_by_target([found.dead_letter for _, found in stored])
         gone: list[PlannedDeadLetter] = []
@@ -235,7 +232,6 @@ class _UnitRedrive:
     def plan_chunk(
         self, number: int, unit: DeadLetterUnit, about: bytes, start: MessageLocation | None, before: int
     ) -> tuple[bytes, RedriveChunk]:
-        """Selects the dead letters of a chunk and records them. ``before`` is their number in earlier chunks."""
         selected = self._order.wanted
         if selected.limit is not None:
             selected = msgspec.structs.replace(selected, limit=selected.limit - before)
@@ -279,7 +275,6 @@ class _UnitRedrive:
         return present
 
     def get_reserver(self, queue: Queue) -> Reserver:
-        """Returns the reserver of ids for a target, one for each queue uid."""
         if queue.uid not in self._reservers:
             target = TargetQueue(self._store, queue)
             self._reservers[queue.uid] = Reserver(target, f"{self._work}/{queue.uid:x}", lead=self._order.lead)
@@ -296,7 +291,6 @@ def _to_planned(message: Message) -> PlannedDeadLetter:
 
 
 def _refuse_keyed(name: str, dead_letters: Sequence[DeadLetter]) -> Redriven:
-    """Returns dead letters as staying, because Spark cannot write to a queue that keeps keys."""
     reason = f"queue {name} keeps keys, which Spark cannot write: redrive them with qdo deadletter redrive"
     staying = [
         UnsentDeadLetter(letter.lies_in, letter.stored_partition, letter.stored_id, reason) for letter in dead_letters

@@ -109,7 +109,6 @@ def _look_up(store: Store, options: StoreOptions, names: Iterable[str]) -> list[
 
 
 def _make_units(queue: Queue, selected: DeadLetterFilter) -> Iterator[DeadLetterUnit]:
-    """Yields a unit for each selected partition of a queue, or one for all of them if there is a limit."""
     numbers = [
         number for number in range(1, queue.partitions + 1) if not selected.partitions or number in selected.partitions
     ]
@@ -170,7 +169,6 @@ def read_pages(
 def read_all_pages(
     store: Store, options: StoreOptions, units: Iterable[DeadLetterUnit], wanted: DeadLetterFilter
 ) -> Iterator[list[FoundDeadLetter]]:
-    """Yields the selected dead letters of units; skips queues that were deleted or purged since."""
     for unit in units:
         queue = open_stores.find_existing_queue(store, options, unit.queue, unit.qid)
         if queue is None:

@@ -150,7 +150,6 @@ def run(
 
 
 def make_report(behind: Sequence[GroupLag], options: LagOptions, at: float) -> LagReport:
-    """Sums partitions with unread messages, and lists the most endangered ones up to ``options.top``."""
     unread = [lag for lag in behind if lag.messages]
     ordered = sorted(unread, key=_danger_key)
     firsts = [lag.forecast.first for lag in unread if lag.forecast.first is not None]
@@ -201,7 +200,6 @@ def _collect_observations(
 
 
 def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> Iterator[bytes]:
-    """Observes groups in a range of queues, in a task; skips queues that are deleted or changed meanwhile."""
     stretch, offsets = msgspec.msgpack.decode(payload, type=tuple[NameRange, dict[str, dict[int, Position]] | None])
     store = open_stores.opened(options)
     default_ttl = open_stores.read_settings(options).default_ttl

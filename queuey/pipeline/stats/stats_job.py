@@ -122,7 +122,6 @@ def _measure_queues(
 
 
 def measure_rows(options: StoreOptions, payload: bytes) -> Batches:
-    """Yields a row for each partition with messages, and one for each empty queue. Runs in a task."""
     pending: list[tuple[object, ...]] = []
     for queue, measures in _measure_range(options, payload):
         pending += [_row(queue, measure) for measure in measures if measure.count] or [_empty_row(queue)]
@@ -167,7 +166,6 @@ def _measure_range(options: StoreOptions, payload: bytes) -> Iterator[tuple[Queu
 
 
 def _count_recent(store: Store, options: StoreOptions, tally: Totals) -> dict[str, RecentCounts]:
-    """Counts recent messages of the deepest queues; leaves out queues that are deleted or changed meanwhile."""
     counts: dict[str, RecentCounts] = {}
     now = bridge.run(store.ledger.now())
     for figures in tally.top.get("messages", ()):

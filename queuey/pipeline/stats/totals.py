@@ -80,7 +80,6 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rate(messages: int, oldest: float, newest: float) -> float:
-    """Returns messages per second between the first and the last one, over at least one second."""
     return (messages - 1) / max(1.0, newest - oldest)
 
 

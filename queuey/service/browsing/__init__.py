@@ -174,7 +174,6 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def matches_all(self) -> bool:
-        """True if the filter matches all messages."""
         return not (self.text or self.header or self.value or self.key)
 
     def matches(self, message: Message) -> bool:
@@ -234,7 +233,6 @@ class Failures(msgspec.Struct, frozen=True):
 
 
 def group_failures(messages: Iterable[Message], lies_in: str) -> Failures:
-    """Groups dead letters by queue, error class and form of the error's text, the most frequent first."""
     groups: dict[tuple[str, str, str], list[DeadLetter]] = {}
     sampled = unknown = 0
     for message in messages:
@@ -250,7 +248,6 @@ def group_failures(messages: Iterable[Message], lies_in: str) -> Failures:
 
 
 def group_by_reason(samples: Iterable[Failures]) -> list[list[tuple[str, Failure]]]:
-    """Groups failures of several dead-letter queues by reason, each with its queue; the most frequent reason first."""
     reasons: dict[tuple[str, str], list[tuple[str, Failure]]] = {}
     for sample in samples:
         for failure in sample.groups:

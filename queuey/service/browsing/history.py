@@ -173,7 +173,6 @@ class History:
         return [(ring.application, ring.name) for ring in in_order[:MAX_SAMPLED]]
 
     def read_own(self, uid: int) -> Cells:
-        """Returns the cells of this process up to the present one; blank ones if it has no ring for the queue."""
         with self._lock:
             ring = self._rings.get(uid)
             return _BLANK if ring is None else ring.copy_cells(int(self._clock()) // STEP)

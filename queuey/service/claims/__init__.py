@@ -148,7 +148,6 @@ class ClaimUseCases(JobActs):
         )
 
     def share(self, workers: Workers) -> None:
-        """From now on, does polls and settlements of contended partitions at one worker of the service."""
         forwarding = Forwarding(workers, self._logs.add_here, self.core, self._totals)
         self._logs.forward = forwarding.forward
 
@@ -351,7 +350,6 @@ class ClaimUseCases(JobActs):
         return await self._settle(queue, "acknowledge", receipts)
 
     async def _keep_results(self, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
-        """Writes the results of jobs whose receipts are valid. Does nothing if the queue keeps no results."""
         if not queue.result_ttl:
             return
         now = self._store.claim_logs.claim_now() / 1000
@@ -362,8 +360,6 @@ class ClaimUseCases(JobActs):
         )
 
     async def _write_concurrently(self, writes: Sequence[Callable[[], Awaitable[None]]]) -> None:
-        """Carries out writes, at most ``MAX_CONCURRENT_WRITES`` at a time; raises the first error."""
-
         async def run(lane: Sequence[Callable[[], Awaitable[None]]]) -> None:
             for write in lane:
                 await write()
@@ -454,7 +450,6 @@ class ClaimUseCases(JobActs):
         await self._ask(queue, {number: SettleRequest(queue, "check", group) for number, group in parts.items()})
 
     def _has_entries(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> bool:
-        """Returns whether the logs in memory have all entries that the receipts name."""
         return all(self._logs.has_entries((queue.qid, number), group) for number, group in parts.items())
 
     async def _ask(self, queue: Queue, requests: Mapping[int, Request]) -> dict[int, Any]:

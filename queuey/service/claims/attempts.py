@@ -110,7 +110,6 @@ class Attempts:
     async def read_records(
         self, queue: Queue, partition: int, positions: Iterable[Position]
     ) -> dict[Position, DeliveryRecord]:
-        """Returns the records of messages that have attempts or a state."""
         records = {position: await self.read_record(queue, partition, position) for position in positions}
         return {position: record for position, record in records.items() if record.attempts or record.state is not None}
 

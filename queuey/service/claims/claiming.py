@@ -144,14 +144,12 @@ class PartitionRotation:
             return turn.order
 
     def end_turn(self, qid: int, number: int) -> None:
-        """Ends the queue's current turn if it is this partition's."""
         with self._lock:
             turn = self._turns.get(qid)
             if turn is not None and turn.order[0] == number:
                 turn.ends = -1e9
 
     def _begin(self, qid: int, partitions: int) -> _Turn:
-        """Adds a queue, and forgets the least recently used one beyond ``MAX_QUEUES``."""
         turn = self._turns[qid] = _Turn(partitions)
         start = int(self._first() * partitions) % partitions
         turn.order = [*turn.order[start:], *turn.order[:start]]
@@ -257,14 +255,12 @@ class ClaimSearch:
         return refused
 
     def _remaining_poll(self) -> Poll:
-        """Returns the poll with the limits that the messages found so far leave."""
         if not self._found:
             return self._poll
         poll, weight = self._poll, bytes_of(delivery.message for delivery in self._found)
         return Poll(poll.limit - len(self._found), poll.ttl, poll.max_bytes - weight, poll.worker)
 
     def _has_enough(self) -> bool:
-        """Returns whether messages were found and, with ``gather``, a limit of the poll is reached."""
         if not self._found or not self._gather:
             return bool(self._found)
         remaining = self._remaining_poll()
@@ -310,7 +306,6 @@ def group_by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[Claim
 def order_settlements(
     settled: Mapping[int, Sequence[Settlement]], receipts: Sequence[ClaimReceipt]
 ) -> list[Settlement]:
-    """Returns the settlements of several partitions in the order of the receipts."""
     if len(settled) == 1:
         [only] = settled.values()
         return [*only]

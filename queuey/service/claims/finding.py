@@ -158,7 +158,6 @@ class Finder:
             self.waiting = self.ordered.waiting if row.kind == "ordered" else None
 
     async def find(self, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]) -> Candidates:
-        """Reads candidates for polls: messages whose claims have ended, then new ones, as far as limits allow."""
         if self.keeps != state.keeps:
             self._begin(state)
         if self.duplicates is not None:

@@ -109,7 +109,6 @@ class FollowUps:
         self.open.update(dict.fromkeys(state.outbox, now))
 
     def _forget_done(self, state: State) -> None:
-        """Forgets work that the log no longer lists, once it is more than half."""
         if len(self.open) > 2 * (len(state.pending_deletes) + len(state.outbox)):
             pending = state.pending_deletes.keys() | state.outbox.keys()
             self.open = {key: since for key, since in self.open.items() if key in pending}
@@ -287,7 +286,6 @@ async def _has_place(store: Store, queue: Queue, target: Queue, location: Locati
 def letter_of(
     queue: Queue, message: Message, deliveries: int, now: float, attempts: Sequence[Attempt] = ()
 ) -> NewMessage:
-    """Returns a message as a dead letter; its reason is expiry, the last recorded error, or too many deliveries."""
     error, text = ERROR, f"delivered {deliveries} times without an acknowledgement"
     if attempts:
         error, text = attempts[-1].error, attempts[-1].text
@@ -377,7 +375,6 @@ class LogCompaction:
         return self._bytes >= self._snapshot or self._entries >= self._upkeep.most_entries
 
     def record_snapshot_begun(self) -> None:
-        """Records that a snapshot is being written. If that fails, it is due after as many entries again."""
         self._entries = self._bytes = 0
 
     def record_snapshot_written(self, number: int, length: int) -> None:

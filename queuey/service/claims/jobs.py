@@ -200,7 +200,6 @@ class JobStatuses:
         return JobAnswer(infos, any(info.status not in UNFINISHED for info in infos))
 
     async def find_views(self, queue: Queue, places: Iterable[Location]) -> dict[Location, LogView]:
-        """Returns the standing of each job by its claim log, without reading messages."""
         expired = self._timing.expired(self._store.claim_logs.claim_now())
         positions = _by_partition(places)
         queries = {number: StateQuery(queue, partial(_find_views, positions[number], expired)) for number in positions}
@@ -226,7 +225,6 @@ class JobStatuses:
     # Blocking
 
     def _read_infos(self, queue: Queue, poll: JobPoll, views: Mapping[Location, LogView]) -> list[JobInfo]:
-        """Returns infos in the poll's order; reads messages, ends and dead letters where the log is not enough."""
         now = self._store.claim_logs.claim_now() / 1000
         to_find = [place for place, view in views.items() if view.standing not in {"claimed", "left", "final"}]
         messages = self._fetch_messages(queue, to_find)
@@ -249,7 +247,6 @@ class JobStatuses:
         return [infos[place] for place in poll.places]
 
     def _status_fields(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
-        """Returns the status and its details: by the log if the message exists, else by the row of its end."""
         view, end = evidence.view, evidence.end
         if view.standing in {"claimed", "waiting", "retrying"} and (evidence.is_there or view.standing == "claimed"):
             return _claim_fields(view)
@@ -268,7 +265,6 @@ class JobStatuses:
         return self._fields_without_row(queue, place, evidence, now)
 
     def _fields_without_row(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
-        """Returns the status of an ended job without a row: by its dead letter, or ``unknown`` if in doubt."""
         if evidence.letter is not None:
             cause = evidence.letter.cause
             status = "expired" if cause.error == EXPIRED else "failed"
@@ -286,7 +282,6 @@ class JobStatuses:
         return {"status": "done"} | ({"result": None} if is_recent else {"kept": queue.result_ttl})
 
     def _failure_fields(self, queue: Queue, place: Location, status: str) -> dict[str, Any]:
-        """Returns the error of the last recorded attempt; without one, a default if the job failed, else nothing."""
         record = bridge.run(self._attempts.read_records(queue, place[0], [place[1]])).get(place[1])
         if record is None or not record.attempts:
             default = {"error": ERROR, "text": "delivered too often without an acknowledgement"}
@@ -303,7 +298,6 @@ class JobStatuses:
         return messages
 
     def _read_ends(self, queue: Queue, places: Iterable[Location], now: float) -> dict[Location, JobEnd]:
-        """Returns the rows of ended jobs by location; none if the queue keeps no results."""
         if not queue.result_ttl:
             return {}
         ends = {place: bridge.run(self._results.read(queue, *place, now)) for place in places}
@@ -441,7 +435,6 @@ def _find_views(positions: Iterable[Position], expired: int, state: State) -> di
 
 
 def _find_view(position: Position, expired: int, state: State) -> LogView:
-    """Returns a job's standing. A done job with an id older than the newest move may have been moved."""
     claim = state.outstanding.get(position)
     if claim is not None:
         return LogView(state.status_of(position, expired), claim)
@@ -455,7 +448,6 @@ def _find_view(position: Position, expired: int, state: State) -> LogView:
 
 
 def _claim_fields(view: LogView) -> dict[str, Any]:
-    """Returns status, deliveries and worker of an outstanding job, and its expiry unless it waits."""
     claim = view.claim
     assert claim is not None  # noqa: S101 - views of claimed messages have one
     fields = {"status": view.standing, "deliveries": claim.deliveries, "worker": claim.worker}
@@ -463,7 +455,6 @@ def _claim_fields(view: LogView) -> dict[str, Any]:
 
 
 def _end_fields(end: JobEnd) -> dict[str, Any]:
-    """Returns the row of an end as fields. A void row means that the last attempt had no result."""
     if end.status == "void":
         return {"status": "done", "result": None}
     fields: dict[str, Any] = {"status": end.status, "ended": end.time}

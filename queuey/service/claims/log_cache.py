@@ -48,7 +48,6 @@ class LogCache:
         self.add_here(key, *requests)
 
     def add_here(self, key: Key, *requests: Request) -> None:
-        """Adds requests to a log of this process, which is created if needed."""
         log = self._logs.get(key)
         if log is None:
             log = self._logs[key] = self._make(key, self._update_weight)
@@ -56,7 +55,6 @@ class LogCache:
         log.add(*requests)
 
     def has_entries(self, key: Key, receipts: Sequence[ClaimReceipt]) -> bool:
-        """Returns whether the log in memory has all entries that the receipts name, so that none is invented."""
         log = self._logs.get(key)
         return log is not None and all(receipt.number <= log.state.number for receipt in receipts)
 
@@ -84,7 +82,6 @@ class LogCache:
         }
 
     def _update_weight(self, log: PartitionLog) -> None:
-        """Updates the total size after a round of a log, and evicts idle logs if it is too large."""
         weight = log.weight
         if weight == self._weights.get(log.key) and self.weight <= self._bound:
             return
@@ -96,7 +93,6 @@ class LogCache:
             self._evict()
 
     def _evict(self) -> None:
-        """Removes idle logs, the least recently used first, until the size is within the bound; busy ones stay."""
         for _ in range(len(self._logs)):
             if self.weight <= self._bound:
                 return

@@ -94,7 +94,6 @@ class Sources(NamedTuple):
     split_ended: SplitEnded
 
     async def split_copies(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
-        """Returns the messages that are not copies, and records the copies, in a dedup queue; else all of them."""
         return messages if self.split is None else await self.split(state, copies, messages)
 
 
@@ -173,7 +172,6 @@ class MoveRequest(ReadingRequest):
         return ids.seconds_to_ticks(expired / 1000) < self.below[0]
 
     def _may_take(self, state: State) -> bool:
-        """Returns whether the log has no later move, and no unfinished chunk other than the one just moved."""
         move = state.move
         if move is None or move.number < self._order.move:
             return move is None or not move.chunk
@@ -220,7 +218,6 @@ class MoveRequest(ReadingRequest):
         return redelivered, tried
 
     def edit(self, draft: EntryDraft) -> None:
-        """Settles the last chunk and takes the messages that were read; ends the move if none remain or it stops."""
         order = self._order
         if order.give_back:
             draft.settle_chunk(order.move, 0, None)
@@ -245,7 +242,6 @@ class MoveRequest(ReadingRequest):
             draft.end_move(order.move)
 
     def result(self, state: State) -> MoveTurn:
-        """Returns the turn by the log: blocked by an earlier move's chunk, or ended if a later move has begun."""
         left = sum(place < self._order.below for place in state.outstanding)
         move = state.move
         if move is None or move.number < self._order.move:
@@ -267,7 +263,6 @@ class MoveRequest(ReadingRequest):
 
 
 def _first_chunk(messages: Sequence[Message]) -> list[Message]:
-    """Returns the first messages, up to ``CHUNK`` of them, ending with the one that reaches ``CHUNK_BYTES``."""
     limited, weight = [], 0
     for message in islice(messages, CHUNK):
         if weight >= CHUNK_BYTES:

@@ -108,7 +108,6 @@ class ClaimWakeups:
         return stop
 
     def _remove_wake(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
-        """Removes a wake function; after the last one, ends the polls of the partition."""
         watched.wakes.remove(wake)
         if not watched.wakes:
             watched.cancel_poll()
@@ -153,7 +152,6 @@ class ClaimWakeups:
             self._core.call_soon(self._poll_within, LATE_POLL_DELAY, key, watched)
 
     def _poll_within(self, seconds: float, key: Key, watched: _Watched) -> None:
-        """Schedules the next poll within ``seconds``, if claims still wait on the partition."""
         due = self._core.loop.time() + seconds
         if due < watched.due and self.watched.get(key) is watched:
             watched.cancel_poll()
@@ -165,7 +163,6 @@ class ClaimWakeups:
         watched.looking = self._core.spawn(self._poll(key, watched))
 
     async def _poll(self, key: Key, watched: _Watched) -> None:
-        """Reads the log, then wakes its claims if claims have ended, messages were stored, or the horizon lags."""
         stored, watched.stored = watched.stored, False
         request = StateQuery(watched.queue, self._find_next_expiry)
         self._logs.add(key, request)

@@ -174,7 +174,6 @@ class ClaimOverview(ABC):
         return access.use(outstanding)
 
     def _read_calls(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> dict[tuple[int, Position], Any]:
-        """Returns the calls in JSON messages, as fields of a job, by location."""
         calls = {}
         for message in self._fetch_in_batches(queue, places):
             call = find_call(message.body) if message.meta is not None and message.meta.json else None
@@ -187,7 +186,6 @@ class ClaimOverview(ABC):
         return access.use(lambda queue: self._count_due(queue, self.core.run(self.query_states(queue, _View)), limit))
 
     def _count_due(self, queue: Queue, views: Mapping[int, _View], limit: int) -> QueueSize:
-        """Counts as :meth:`size`; from the limit on, estimates what is left of each partition."""
         total, exact = 0, True
         for number, view in views.items():
             total += view.outstanding
@@ -246,7 +244,6 @@ class ClaimOverview(ABC):
         return messages
 
     def _read_unfinished(self, queue: Queue, number: int, view: _View, limit: int = _PAGE) -> Iterator[Message]:
-        """Yields outstanding messages up to the cursor, then all messages above it that are not done."""
         yield from self._fetch_in_batches(queue, [(number, position) for position in view.below])
         for page in self._read_pages(queue, self._slice_after_cursor(number, view, limit)):
             yield from (message for message in page if not view.is_done(message))
@@ -261,7 +258,6 @@ class ClaimOverview(ABC):
         return Slice(number, lower, limit=limit, max_bytes=max_bytes, ahead=True, bodies=bodies)
 
     def _read_pages(self, queue: Queue, unread: Slice) -> Iterator[list[Message]]:
-        """Yields the messages of a slice page by page, up to its end; skips empty pages."""
         more = True
         while more:
             [page] = bridge.run(self._store.messages.read(queue, [unread]))
@@ -272,7 +268,6 @@ class ClaimOverview(ABC):
 
 
 def _merge_by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:
-    """Sums the claims of each worker. Not sorted."""
     workers: dict[str, WorkerClaims] = {}
     for worker, jobs, renewed, expires in claims:
         before = workers.get(worker, WorkerClaims(worker, 0, 0.0, 0.0))

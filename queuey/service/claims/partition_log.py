@@ -158,7 +158,6 @@ class PartitionLog:
             self._rounds = self._core.spawn(self._answer_all())
 
     async def _answer_all(self) -> None:
-        """Answers requests in rounds until none wait. After a bug, the next round loads the state again."""
         while requests := self._queue.take():
             try:
                 try:
@@ -175,7 +174,6 @@ class PartitionLog:
                 raise
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
-        """Answers requests with an error. A request that was never sent is not told that its outcome is unknown."""
         if isinstance(error, UnknownFormat):
             error = StoreIncompatible(f"The claim log of partition {self._partition}: {error}. Update this program.")
         for request in requests:
@@ -247,7 +245,6 @@ class PartitionLog:
             candidates = candidates if current and self._is_of_use(self.state, candidates) else None
 
     def _adopt(self, requests: Sequence[Request]) -> Queue:
-        """Returns the newest row of the queue among the requests, after adapting reads and entries to it."""
         newest = requests[0].queue
         for request in requests:
             if request.queue.version > newest.version:
@@ -283,7 +280,6 @@ class PartitionLog:
                 settle.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue or a purged one."}))
 
     def _is_of_use(self, state: State, candidates: Candidates | None) -> bool:
-        """Returns whether candidates of an earlier state have a message that may be delivered now; never with keys."""
         if (
             candidates is None
             or candidates.by_key
@@ -331,14 +327,12 @@ class PartitionLog:
     def _draft_covers(
         self, duplicates: Duplicates, first: Request, candidates: Candidates | None, now: int
     ) -> CoverDraft:
-        """Begins the changes of covers with the copies found by the first request, if it reads, else by the scan."""
         if isinstance(first, ReadingRequest):
             return duplicates.begin_draft(self.state, first.copies, first.horizon, now, first.below)
         copies = ScanDuplicates() if candidates is None else candidates.scan.copies
         return duplicates.begin_draft(self.state, copies, self._finder.scanner.horizon, now)
 
     def _make_entry(self, queue: Queue, draft: EntryDraft) -> Entry:
-        """Returns the entry of a draft; it also records finished deletions and the last snapshot."""
         state, duplicates = self.state, self._finder.duplicates
         deleted = self._follow_ups.known.find_last_deleted(state) if state.pending_deletes else 0
         snapshot = self._length.to_name if self._length.to_name > state.snapshot else 0
@@ -428,7 +422,6 @@ class PartitionLog:
         return True
 
     def _give_up_late(self, requests: Sequence[Request]) -> None:
-        """Answers requests older than ``REQUEST_TIMEOUT`` with an error, also requests that still wait."""
         all_requests = [*requests, *self._queue.list_waiting()]
         oldest = self._core.boottime() - REQUEST_TIMEOUT
         for request in all_requests:
@@ -569,7 +562,6 @@ class PartitionLog:
 
 
 async def _in_doubt(work: Awaitable[T]) -> T:
-    """Awaits work while an entry may have been appended: storage errors are in doubt."""
     try:
         return await work
     except StoreUnavailable as error:

@@ -323,7 +323,6 @@ class RequestQueue:
             self._answering += request.weight
 
     def list_waiting(self) -> list[Request]:
-        """Returns the requests that no round has taken yet, and drops answered ones."""
         unanswered = [request for request in self._waiting if not request.future.done()]
         self._waiting = deque(unanswered)
         self.load = self._answering + sum(request.weight for request in unanswered)
@@ -348,7 +347,6 @@ def mark_unsent(requests: Iterable[Request]) -> None:
 
 
 def release_request(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest:
-    """Returns a request that releases claims whose caller never learned of them. If it fails, they expire."""
     return SettleRequest(queue, "release", receipts)
 
 
@@ -397,7 +395,6 @@ class ClaimTotals:
             self._counts["forwarded"] += 1
 
     def count_round(self, requests: Sequence[Request], entry: Entry | None, state: State) -> None:
-        """Counts settlements of a finished round, and its operations and deliveries if an entry was appended."""
         counts = self._counts
         with self._lock:
             for request in requests:

@@ -124,7 +124,6 @@ class Results:
     async def record_dead_letter(
         self, queue: Queue, partition: int, position: Position, letter: NewMessage, time: float
     ) -> None:
-        """Records the end of a job that became a dead letter: expired, or failed with the letter's error."""
         headers = dict(letter.meta.headers) if letter.meta else {}
         dead = dead_letter_from(headers, "", lies=("", partition, ""), content_type=None)
         error, text = ("", "") if dead is None else (dead.cause.error, dead.cause.text)
@@ -176,7 +175,6 @@ class Results:
 
 
 def _shown_seconds(queue: Queue, end: JobEnd) -> float:
-    """Returns for how long an end is shown: results for the queue's ``result_ttl``, other ends while they are kept."""
     return queue.result_ttl if end.status in {"void", "done"} else LEDGER_TTL - GRACE
 
 

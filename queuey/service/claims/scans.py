@@ -237,7 +237,6 @@ class Scanner:
         return result
 
     async def read_horizon(self) -> None:
-        """Reads the horizon without messages; :attr:`horizon` never falls."""
         page = await self._read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
         self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
 
@@ -382,7 +381,6 @@ class OrderedScanner:
         return self.waiting.front > ids.FIRST and not len(self.waiting)
 
     async def scan(self, state: State, demand: ScanDemand) -> ScanResult:
-        """Fetches waiting messages whose keys are free, then reads on if these are not enough; sorts the result."""
         scan, waiting = ScanResult(demand.messages, demand.max_bytes), self.waiting
         self.lags = not demand.exact
         front = waiting.front = self._begin(state)
@@ -398,11 +396,9 @@ class OrderedScanner:
         return scan
 
     def _begin(self, state: State) -> Position:
-        """Returns where reads begin: the front, even if other processes have delivered messages above it."""
         return max(self.waiting.front, ids.following(state.cursor))
 
     def _chain(self, state: State, chosen: Collection[Position]) -> ContiguousRead:
-        """Returns a chain up to the front, which has seen the waiting messages up to the first not in ``chosen``."""
         seen = []
         for position in self.waiting.iterate(state):
             seen.append(position)
@@ -411,7 +407,6 @@ class OrderedScanner:
         return ContiguousRead(self.waiting.front, seen)
 
     async def _fetch_free(self, state: State, scan: ScanResult, demand: ScanDemand) -> None:
-        """Adds waiting messages whose keys are free to the scan, and forgets messages that are gone."""
         fetched: set[Position] = set()
         limit, times = demand.messages, 1
         longest = self._limits.longest
@@ -434,7 +429,6 @@ class OrderedScanner:
         scan.stopped = True
 
     async def _read_on(self, state: State, scan: ScanResult, demand: ScanDemand) -> None:
-        """Reads from the front up to the horizon, as far as messages may be remembered; moves the front."""
         waiting = self.waiting
         if len(waiting) >= MAX_WAITING:
             waiting.sweep(state)
@@ -466,7 +460,6 @@ class OrderedScanner:
             unread = replace(unread, lower=end, limit=PAGE)
 
     async def _upper(self, demand: ScanDemand) -> Position:
-        """Returns where reads must end: the horizon, or no limit if the demand is exact."""
         if demand.exact:
             return ids.LAST
         await self._scanner.read_horizon()
@@ -481,7 +474,6 @@ class OrderedScanner:
     def _remember_page(
         self, state: State, scan: ScanResult, demand: ScanDemand, messages: Sequence[Message], picked: Counter[int]
     ) -> None:
-        """Remembers unknown messages as waiting, and adds deliverable ones to the scan."""
         waiting = self.waiting
         self._scanner.split_live([message for message in messages if not state.is_known(message.position)], scan.ended)
         for message in messages:

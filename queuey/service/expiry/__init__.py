@@ -71,7 +71,6 @@ class ExpiryRecord(msgspec.Struct, frozen=True, array_like=True):
     shortest: int
 
     def suffices_for(self, queue: Queue, ttl: int, now: int) -> bool:
-        """Returns whether the record is in force, for all partitions, and for messages with this TTL."""
         return self.is_in_force(now) and self.partitions >= queue.partitions and self.shortest <= ttl
 
     def is_in_force(self, now: int) -> bool:
@@ -163,14 +162,12 @@ class ExpiryRecords(DueWork):
         return self._store.claim_logs.claim_time() + int(ahead * TICKS_PER_SECOND)
 
     def _may_rely(self, queue: Queue, ttl: int) -> bool:
-        """Returns whether a remembered record is enough for messages with this TTL, by both clocks."""
         record, until = self._records.get(queue.qid, (None, 0.0))
         if record is None or self._core.boottime() >= until:
             return False
         return record.suffices_for(queue, ttl, self._now(self._store.clock_difference))
 
     async def _change(self, queue: Queue, ttl: int) -> None:
-        """Creates or changes the record of a queue. Concurrent posts of the process share one change."""
         change = self._changes.get(queue.qid)
         if change is None:
             change = self._changes[queue.qid] = asyncio.ensure_future(self._make_record(queue, ttl))
@@ -217,7 +214,6 @@ class ExpiryRecords(DueWork):
         raise StoreBusy(f"The expiry record of queue {queue.name!r} changes too fast. Try again.")
 
     def _remember(self, qid: int, record: ExpiryRecord) -> None:
-        """Remembers a record while posts may rely on it; of ``MAX_RECORDS``, the least recently used is forgotten."""
         seconds = (record.until - self._now(self._store.clock_difference)) / TICKS_PER_SECOND
         self._records[qid] = record, self._core.boottime() + seconds
         self._records.move_to_end(qid)
@@ -258,7 +254,6 @@ class ExpiryRecords(DueWork):
         return int((self._store.clock_difference + PAUSE) * TICKS_PER_SECOND)
 
     def _next(self, value: ExpiryRecord, result: Search, took: float) -> int:
-        """Returns the due time of the next step (ticks) after a step of ``took`` seconds."""
         if result.is_cut:
             return self._now(PAUSE)
         pause = PAUSE if result.given_up else min(max(PAUSE, REST_RATIO * took), MAX_REST)
@@ -267,7 +262,6 @@ class ExpiryRecords(DueWork):
         return max(min(result.following, unseen, removable), self._now(pause))
 
     async def _search(self, queue: Queue, deadline: float) -> Search:
-        """Searches all partitions of a queue, at most ``AT_ONCE`` at a time."""
         result, room = Search(), asyncio.Semaphore(AT_ONCE)
 
         async def search(partition: int) -> None:
@@ -278,7 +272,6 @@ class ExpiryRecords(DueWork):
         return result
 
     async def _search_partition(self, queue: Queue, partition: int, result: Search, deadline: float) -> None:
-        """Takes turns at a partition's log up to its end. Sets ``is_cut`` at the deadline, or without progress."""
         start = FIRST
         while True:
             turn = await self._claims.expire(queue, partition, start)
@@ -301,7 +294,6 @@ class ExpiryRecords(DueWork):
         await self._store.records.remove_record(record)
 
     async def _read_present(self, application: str, name: str, qid: int) -> Queue | None:
-        """Returns the queue's present row, or None if the queue was purged or deleted."""
         try:
             queue: Queue = await self._store.catalogue.queue(application, name, fresh=True)
         except NotFound:

@@ -91,7 +91,6 @@ class GroupUseCases:
             served.follow_now()
 
     def _get_local(self, application: str, group: str) -> LocalGroup:
-        """Returns a group of this process, created if needed; now and then drops groups without use."""
         require_group_name(group)
         served = self.served.get((application, group))
         now = self._core.boottime()

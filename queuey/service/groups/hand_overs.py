@@ -70,7 +70,6 @@ class HandOvers:
     async def settle_all(
         self, names: Iterable[str], since: int, give_backs: Mapping[str, GiveBacks] | None = None
     ) -> None:
-        """Settles queues in the order of their names, at most ``AT_ONCE`` at a time, each with its give-backs."""
         waiting = sorted(names)
         for first in range(0, len(waiting), AT_ONCE):
             batch = waiting[first : first + AT_ONCE]
@@ -159,7 +158,6 @@ class HandOvers:
                 return recorded, state
 
     async def _queue(self, name: str, *, fresh: bool) -> Queue | None:
-        """Returns a queue's row, or None if the queue is gone or is not the planned one of that name."""
         planned = self._cache.targets.queues.get(name)
         with suppress(NotFound):
             queue = await self._store.catalogue.queue(self._application, name, fresh=fresh)

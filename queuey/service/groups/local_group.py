@@ -135,7 +135,6 @@ class LocalGroup:
         raise MemberGone
 
     def _last_seen(self, member: Member) -> int:
-        """Returns when a member was last seen, as far as this process knows (ms)."""
         seen = self.changes.sessions.members.get(member.number)
         moved = self.cache.state.head.moved
         return max(
@@ -241,7 +240,6 @@ class LocalGroup:
         return {plan[uid].name for uid in seen.asked if uid in plan} if seen is not None else set()
 
     async def _answer(self, member: Member, beat: _Beat, *, is_new: bool) -> HeartbeatAnswer:
-        """Settles given back partitions, then reads the owners of partitions that concern the member."""
         number, owned, given_back = member.number, beat.content.owned, beat.content.given_back
         if is_new and given_back:
             words = {name: {n: (number, epoch) for n, epoch in epochs.items()} for name, epochs in given_back.items()}
@@ -400,7 +398,6 @@ class LocalGroup:
         return bool(names) or any(beat.waits and beat.requested for beat in self._beats.values())
 
     def _find_unowned(self, number: int, beat: _Beat) -> dict[str, set[int]]:
-        """Returns the partitions planned for a member that it neither names nor, as far as known, owns, by queue."""
         unowned = {}
         for name, numbers in self.cache.targets.find_missing(number, beat.content.owned).items():
             rows = self.owners.find_rows(name) or {}
@@ -409,7 +406,6 @@ class LocalGroup:
         return unowned
 
     async def _wake_or_request(self, number: int, name: str, numbers: set[int]) -> None:
-        """Wakes a member that owns one of the partitions by now; asks other owners if the plan is old enough."""
         state, beat, planned = self.cache.state, self._beats.get(number), self.cache.targets.queues.get(name)
         if number not in state.members or beat is None or planned is None:
             return
@@ -431,7 +427,6 @@ class LocalGroup:
             await self._store.groups.ask_member(*self._key, owner.number, uid, owner.session)
 
     async def end(self) -> None:
-        """Cancels the background tasks, and waits for them."""
         tasks = [task for task in (self.changes.task, self._following) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()

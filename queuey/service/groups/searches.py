@@ -49,7 +49,6 @@ async def find_queues(store: Store, application: str, state: GroupState, *, fres
 
 
 async def read_planned_queues(store: Store, application: str, state: GroupState, limit: int) -> list[Queue]:
-    """Returns the first ``limit`` queues of the plan by name, without deleted ones."""
     queues = []
     for name in sorted(planned.name for planned in state.plan.values())[:limit]:
         with suppress(QueueNotFound):

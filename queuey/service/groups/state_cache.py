@@ -99,7 +99,6 @@ class StateCache:
         return self.state
 
     async def _read(self, *, is_serial: bool) -> None:
-        """Reads the head of the group, and the whole state only if its version has changed."""
         before, began, now = self.state, self.next_tick(), self._core.boottime()
         head = await self._store.groups.group_head(*self._key, serial=is_serial)
         state = before
@@ -135,5 +134,4 @@ class StateCache:
             self._changed()
 
     def invalidate(self) -> None:
-        """Forces a read before the next use: another process changed the state, or a change is in doubt."""
         self._checked_at = -math.inf

@@ -141,7 +141,6 @@ class StateChanges:
         return sessions
 
     async def check_rights(self, state: GroupState) -> None:
-        """Begins to remove members whose credentials have other rights now than in the state."""
         used = {member.subscription for member in state.members.values()}
         credentials = {slot: s.credential for slot, s in state.subscriptions.items() if slot in used}
         present = await self._core.in_thread(

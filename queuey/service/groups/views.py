@@ -28,7 +28,6 @@ async def make_group_info(
     lag: bool,
     seen: Mapping[int, SeenMember],
 ) -> GroupInfo:
-    """Returns a page of a group's queues from ``start`` on. Queues that are not visible are only counted."""
     limit = LAG_PAGE if lag else PAGE
     shown = [queue for queue in queues if visible(queue)]
     page = [queue for queue in shown if queue.name >= start]

@@ -120,7 +120,6 @@ class MoveUseCases:
         return _make_report(MoveState, record)
 
     def list(self, application: str, may_see: Callable[[str], bool]) -> list[Move]:
-        """Returns moves, the newest first: those under way, and the last ones that have ended."""
         return [
             _make_report(Move, record)
             for record in bridge.run(self._records.list_moves(application))
@@ -241,7 +240,6 @@ class MoveCarrier(DueWork):
         return NextStep(work.record.version, 0, min(pause, self._timing.beat))
 
     async def _take_over(self, record: Record, before: Progress) -> _Work:
-        """Records this process as the runner of a move, and estimates the move's total if it is missing."""
         own_progress = replace(before, runner=self._token)
         due = self._ticks_in(self._timing.stale)
         record = await self._records.save(record, own_progress, due)
@@ -268,7 +266,6 @@ class MoveCarrier(DueWork):
         return work
 
     async def _record_end(self, work: _Work) -> None:
-        """Ends a move's record: failed if it has an error, cancelled if that was requested, else done."""
         record, counted = work.record, work.active.make_progress()
         state: State = "cancelled" if counted.state == "cancelling" else "done"
         if counted.error:

@@ -148,7 +148,6 @@ class _Partition(PartitionMove):
         self._move = move
 
     def schedule_next(self, now: float) -> None:
-        """Schedules the next step: at once, or after a pause if there was nothing to move."""
         self._pause = FIRST_PAUSE
         self.due = now if self.turn is None or self.turn.chunk else now + TURN_INTERVAL
 
@@ -222,7 +221,6 @@ class ActiveMove:
         )
 
     async def estimate(self) -> None:
-        """Sets the total, unless the source cannot be read."""
         with suppress(QueueyError, SourceGone):
             access = QueueAccess(self.core, self.store, await self._read_source(), lambda _: None)
             size = await self.core.in_thread(partial(self._claims.size, access, COUNTED))
@@ -246,7 +244,6 @@ class ActiveMove:
                 self._partitions.remove(partition)
 
     def _choose_next(self) -> _Partition:
-        """Rotates the partitions until the first one is due, and returns it; if none is due, any."""
         now = self._clock()
         for _ in range(len(self._partitions)):
             if self._partitions[0].due <= now:
@@ -255,7 +252,6 @@ class ActiveMove:
         return self._partitions[0]
 
     def _give_up(self, error: Exception) -> None:
-        """Records an error that ends the move. If the target is gone, partitions first give their chunks back."""
         source, target = self.move.source, self.move.target
         match error:
             case SourceGone():
@@ -274,13 +270,11 @@ class ActiveMove:
                 self._fail(str(error))
 
     def _fail(self, text: str) -> None:
-        """Sets the error that ends the move, unless it has one."""
         self.progress = replace(self.progress, error=self.progress.error or text)
 
     # Steps
 
     async def ask(self, partition: int, *, moved: int, last: Position, give_back: bool) -> MoveTurn:
-        """Requests a turn from the log of a partition; stops the move there if it failed or is cancelled."""
         order = MoveOrder(
             move=self.move.number,
             below=self._below,
@@ -301,14 +295,12 @@ class ActiveMove:
         raise StoreBusy(f"Queue {self.move.source!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
 
     async def record_moved(self, places: list[Location]) -> None:
-        """Records the ends of jobs that left with a chunk, if the source keeps results."""
         queue = await self._read_source()
         if queue.result_ttl:
             queue = await self._read_source(fresh=True)
             await self._claims.jobs.record_moved(queue, places)
 
     async def in_source(self, call: Callable[[Queue], Awaitable[T]]) -> T:
-        """Calls a function with the source's row, and again with a newer one while that is outdated."""
         queue = await self._read_source()
         for _ in range(ATTEMPTS):
             try:
@@ -377,7 +369,6 @@ class ActiveMove:
         return queue
 
     async def _read_row(self, name: str, qid: int, *, fresh: bool) -> Queue | None:
-        """Returns a queue's row if it still has the qid; None if the queue was purged or deleted."""
         for is_fresh in (fresh, True):
             try:
                 queue = await self.store.catalogue.queue(self.move.application, name, fresh=is_fresh)

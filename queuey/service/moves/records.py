@@ -217,7 +217,6 @@ class MoveRecords:
         return [moves[number] for number in sorted(moves, reverse=True)[:MAX_LISTED]]
 
     async def cancel(self, move: Move) -> MoveRecord:
-        """Requests the end of a move, unless it is over; returns its record."""
         if move in (await self._read_directory()).moves:
             await self._adopt(move)
         for _ in range(_TRIES):
@@ -242,7 +241,6 @@ class MoveRecords:
                 await self._adopt(move)
 
     async def _adopt(self, move: Move) -> None:
-        """Creates the record of a move of version 0.1.0, unless the move is over or has a record already."""
         old = await self._store.ledger.entry(_OLD_RECORD, move.number)
         progress = Progress() if old is None else decode(old).progress
         if progress.state in OVER or (await self._store.records.record(_ENDED, move.application, move.id)) is not None:
@@ -272,7 +270,6 @@ class MoveRecords:
         ]
 
     async def _list_all(self, application: str) -> list[MoveRecord]:
-        """Returns the moves of an application that run or have ended, without those of version 0.1.0."""
         under_way = await self._list_running(application)  # First, so that a move that ends meanwhile is found.
         ended = [
             decode(record.value)
@@ -287,14 +284,12 @@ class MoveRecords:
         return [move for move in moves if move is not None]
 
     async def _find_old(self, number: int) -> MoveRecord | None:
-        """Returns a move of version 0.1.0 by its number, or None."""
         if (raw := await self._store.ledger.entry(_OLD_RECORD, number)) is not None:
             return decode(raw)
         begun = (move for move in (await self._read_directory()).moves if move.number == number)
         return next((MoveRecord(move, Progress()) for move in begun), None)
 
     async def _require_room(self, application: str) -> None:
-        """Raises ``TooManyMoves`` if too many moves of the application, or of all applications, are running."""
         running = await self._store.records.due_records(KIND, ids.TICKS_MAX)
         own_count = sum(record.application == application for record in running)
         if own_count >= MAX_RUNNING:

@@ -141,7 +141,6 @@ class AuditLog:
         return entry, _decode_sent(present), present == value
 
     def end(self, application: str, place: Location, entry: Entry, outcome: Outcome, text: str) -> None:
-        """Replaces the entry of an act by one with its result."""
         ended = msgspec.structs.replace(entry, outcome=outcome, text=text)
         draft = Draft(_encode(ended).decode(), meta=_JSON)
         self._messages.put(self._open_log(application, create=True), [place], draft)

@@ -161,7 +161,6 @@ class Redriving:
 
 
 def _enter_all(names: set[str], enter: Enter) -> tuple[dict[str, QueueAccess], dict[str, str]]:
-    """Returns the accesses to queues, and the texts of the refusals for the others, by name."""
     accesses: dict[str, QueueAccess] = {}
     refusals: dict[str, str] = {}
     for name in names:
@@ -177,7 +176,6 @@ def _location(letter: DeadLetter) -> Location:
 
 
 def _make_draft(letter: DeadLetter, queue: Queue) -> Draft:
-    """Returns the draft that goes back to the letter's partition, or with its key if the queue keeps keys."""
     headers = tuple(letter.headers.items())
     meta = Meta(letter.content_type, headers, letter.json) if letter.content_type or headers or letter.json else None
     partition, key = place_of(letter, queue.kind, keeps_keys=queue.keeps_keys)

@@ -144,7 +144,6 @@ class ScheduleUseCases:
 
     @staticmethod
     def _reschedule_if_changed(before: Schedule | None, schedule: Schedule, now: float) -> Schedule:
-        """Computes the next instant again if the schedule is new, or its timetable or its pause has changed."""
         old, new = None if before is None else before.plan, schedule.plan
         if old is not None and old.timetable == new.timetable and old.paused == new.paused:
             return schedule
@@ -290,7 +289,6 @@ class FireUseCases(DueWork):
         return await self._fire(record, states.decode(record.value), ids.ticks_to_seconds(now), now)
 
     async def _fire(self, record: Record, schedule: Schedule, instant: float, now: int) -> Record:
-        """Records that firing has begun, and finishes it. If the queue does not exist, records a failure."""
         try:
             queue = await find_queue(self._store, record.application, schedule.plan.queue, fresh=True)
         except NotFound as error:
@@ -307,7 +305,6 @@ class FireUseCases(DueWork):
             raise in_doubt(error) from error
 
     async def _finish(self, record: Record, schedule: Schedule, firing: Firing) -> Record:
-        """Posts the message and records the outcome; posts nothing if firing began too long ago."""
         ended = partial(self._record_outcome, record, schedule, firing.instant)
         for _ in range(ATTEMPTS):
             if abs(self.now() - firing.began) > states.MAX_FIRING * TICKS_PER_SECOND:
@@ -344,7 +341,6 @@ class FireUseCases(DueWork):
         message_id: str = "",
         error: str = "",
     ) -> Record:
-        """Ends a firing with the result of its tick, and counts it. The error is cut to ``states.MAX_ERROR``."""
         ended = ids.ticks_to_seconds(self.now())
         queue = schedule.plan.queue if schedule.firing is None else schedule.firing.queue
         outcome = Outcome(instant, ended, state, partition, message_id, error[: states.MAX_ERROR], queue)

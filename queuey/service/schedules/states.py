@@ -247,7 +247,6 @@ def end_firing(schedule: Schedule, outcome: Outcome) -> Schedule:
 
 
 def reschedule(schedule: Schedule, now: float) -> Schedule:
-    """Computes the next instant again, after now and the last one that was fired; None if paused."""
     after = now if _was_ahead(schedule, now) else max(now, float(schedule.fired))
     following = None if schedule.plan.paused else find_next_instant(schedule.plan.timetable, after)
     return replace(schedule, next=following)

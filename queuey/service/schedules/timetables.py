@@ -49,7 +49,6 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True):
 
 
 def check_zone(name: str) -> None:
-    """Raises ``ValueError`` if this machine does not know a time zone of that name."""
     try:
         if len(name) > _MAX_ZONE or _ZONE.fullmatch(name) is None:
             raise ValueError(name)  # noqa: TRY301 - one text for all

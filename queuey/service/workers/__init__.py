@@ -121,7 +121,6 @@ class Workers:
         self._handlers[topic.number] = partial(topic.handle, handler)
 
     def join(self, identity: WorkerIdentity) -> None:
-        """Joins the workers of a service; unless it is the only one, starts the thread for their connections."""
         self.identity = identity
         if identity.total == 1:
             return
@@ -181,7 +180,6 @@ class Workers:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        """Accepts and checks connections until this worker leaves; then waits for its open answers, and closes all."""
         loop, address, server = asyncio.get_running_loop(), self.identity.address(self.identity.number), None
         while not self._leaving.done():
             if server is None:
@@ -223,7 +221,6 @@ class _End(asyncio.Protocol):
         return self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Sends the waiting frames, if the other end belongs to the same user; else closes the connection."""
         peer = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         self._transport = transport
         if _CREDENTIALS.unpack(peer)[1] != os.geteuid():
@@ -287,7 +284,6 @@ class _Asker(_End):
         return bool(self._open_questions or unsent)
 
     def frame_received(self, kind: int, number: int, content: bytes) -> None:
-        """Answers a keep-alive question at once, and others by their handlers; an error of a handler is a failure."""
         if kind == _ALIVE:
             self.send(_ANSWER, number, b"")
             return
@@ -348,7 +344,6 @@ class _Other(_End):
         super().connection_made(transport)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Answers open questions with None; the next attempt to connect comes after ``RECONNECT_SECONDS``."""
         self._transport, self._unsent = None, []
         self._unread.clear()
         self.is_up = self._is_leaving = False
@@ -377,7 +372,6 @@ class _Other(_End):
             self.send(_ALIVE, 0, b"")
 
     def close(self) -> None:
-        """Closes the connection and begins no other; open questions get None."""
         self._not_before = math.inf
         if self._connecting is not None:
             self._connecting.cancel()
@@ -385,7 +379,6 @@ class _Other(_End):
         self.abort()
 
     def frame_received(self, kind: int, number: int, content: bytes) -> None:
-        """Answers the frame's question, if any. A worker counts as up after any frame, until it says it leaves."""
         self._last_heard = self._loop.time()
         self._is_leaving = self._is_leaving or kind == _LEAVING
         self.is_up = not self._is_leaving

@@ -56,7 +56,6 @@ class News:
         workers.handle(NEWS, self._heard)
 
     def start(self) -> None:
-        """Starts to exchange news, unless this worker is the only one."""
         total, own = self._workers.identity.total, self._workers.identity.number
         self._listeners = {number: _Listener() for number in range(1, total + 1) if number != own}
         if self._listeners:
@@ -68,7 +67,6 @@ class News:
         self._answer_all()
 
     def _announce_stored(self, moment: int, partitions: Iterable[int]) -> None:
-        """Collects partitions for each listener, and sends them to listeners without an open question."""
         now = time.monotonic()
         with self._lock:
             self._moment = max(self._moment, moment)
@@ -80,7 +78,6 @@ class News:
             self._ask(number)
 
     def _ask(self, number: int) -> None:
-        """Sends a worker the partitions collected for it, unless it has an open question or none was collected."""
         listener = self._listeners[number]
         with self._lock:
             if listener.is_asked or not listener.stored:
@@ -91,7 +88,6 @@ class News:
         self._workers.ask(number, NEWS, question, partial(self._receive_answer, number))
 
     def _receive_answer(self, number: int, answer: bytes | None) -> None:
-        """Asks again at once if partitions wait; after no answer, not within ``RECONNECT_SECONDS``."""
         listener = self._listeners[number]
         with self._lock:
             listener.is_asked = False
@@ -116,7 +112,6 @@ class News:
         return partial(self._forget, answer)
 
     def _answer_all(self) -> None:
-        """Answers all open questions of other workers, which may then send further news."""
         with self._lock:
             asking, self._asking = self._asking, []
         for answer in asking:

@@ -97,7 +97,6 @@ def read_layout(schema: _Schema, *, queue: str | None) -> ColumnLayout:
 
 
 def _check_combination(types: Mapping[str, str], queue: str | None) -> None:
-    """Raises OptionError if a required column is missing, or a column excludes another one or needs a missing one."""
     if "value" not in types:
         raise OptionError("A write needs a column value, with the bodies of messages.")
     if "queue" not in types and queue is None:
@@ -202,7 +201,6 @@ def _make_chunk(batches: list[pa.RecordBatch], layout: ColumnLayout, number: int
 
 
 def _normalize_column(chunked: pa.ChunkedArray, name: str) -> pa.Array:
-    """Returns a column in the types of :class:`RowChunk`. Raises OptionError if a text is not valid UTF-8."""
     kind = chunked.type
     if pa.types.is_timestamp(kind):
         chunked = chunked.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
@@ -220,7 +218,6 @@ def _normalize_column(chunked: pa.ChunkedArray, name: str) -> pa.Array:
 
 
 def make_row_error(chunk: RowChunk, index: int, column: str, text: str) -> OptionError:
-    """Returns the error for one row of a chunk, with the number of the row in the task."""
     return OptionError(
         f"Row {chunk.first + index + 1} of this task, column {column}: {text}. Its chunk is not written."
     )

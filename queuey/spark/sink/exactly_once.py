@@ -180,7 +180,6 @@ class TargetQueue:
             self._sleep(min(max(delay, SETTLING), LONGEST_SETTLING))
 
     def _refresh_queue(self) -> None:
-        """Reads the present row of the queue. Raises QueueChanged if another queue has its name now."""
         present = bridge.run(self.store.catalogue.queue(self.queue.application, self.queue.name, fresh=True))
         if present.uid != self.queue.uid:
             raise QueueChanged(f"queue {present.name!r} was deleted and created again since this write began")
@@ -289,7 +288,6 @@ class Reserver:
             lowest_base = max(lowest_base, entry.end)
 
     def _reserve_in_order(self, piece: int, span: int) -> int:
-        """Reserves ids for a piece of numbered rows, in the order of pieces; returns their base."""
         work = f"{self._work}/order"
         raw = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(work, 0)))
         lead = round(self._lead * TICKS_PER_SECOND)
@@ -320,7 +318,6 @@ class Reserver:
         return decode(before).end if before is not None else 0
 
     def _choose_base(self, lowest_base: int, lead: float) -> int:
-        """Returns the time that is ``lead`` seconds ahead of the store's clock, or ``lowest_base`` if that is later."""
         return max(
             lowest_base,
             self._target.retry_call(lambda: bridge.run(self._store.ledger.now())) + round(lead * TICKS_PER_SECOND),
@@ -347,7 +344,6 @@ class Reserver:
         )
 
     def _check_same_rows(self, piece: int, entry: ChunkEntry, rows: ReservableRows) -> None:
-        """Raises NotRepeatable if the rows differ from the ones of the entry in number, content or order."""
         if entry.span == rows.span and entry.order == rows.order:
             return
         raise NotRepeatable(

@@ -67,14 +67,12 @@ class ChunkEntry(msgspec.Struct, frozen=True, array_like=True):
         return max(generation.base for generation in self.generations) + self.span
 
     def find_newest_generations(self, indexes: Integers) -> Integers:
-        """Returns for each index the number of the newest generation that has it."""
         newest = np.zeros(len(indexes), np.int64)
         for number, generation in enumerate(self.generations[1:], 1):
             newest[find_members(generation.rows, indexes)] = number
         return newest
 
     def max_moves(self, indexes: Integers) -> int:
-        """Returns the max number of moves of any of these rows."""
         counts = sum(
             (find_members(generation.rows, indexes).astype(int) for generation in self.generations[1:]),
             np.zeros(len(indexes), int),
@@ -105,7 +103,6 @@ _decode = msgspec.msgpack.Decoder(ChunkEntry).decode
 
 
 def make_index_set(indexes: Integers) -> IndexSet:
-    """Returns a set of indexes: as ranges, or as a compressed bitmap if it has more than ``MAX_RANGES`` of them."""
     numbers = np.unique(indexes)
     if not len(numbers):
         return ()
@@ -131,7 +128,6 @@ def union(indexes: IndexSet, more: Integers) -> IndexSet:
 
 
 def find_members(index_set: IndexSet, indexes: Integers) -> Mask:
-    """Returns a mask of the indexes that are in a set."""
     if isinstance(index_set, bytes):
         return np.isin(indexes, numbers_in(index_set))
     result = np.zeros(len(indexes), bool)

@@ -233,7 +233,6 @@ class _RowConverter:
             raise make_row_error(self._chunk, int(self._which[index]), name, str(error)) from error
 
     def bodies(self) -> pa.Array:
-        """Returns the bodies. Refuses rows whose body is null, empty or too long."""
         most = self._rules.most
         sizes = _integers(pc.binary_length(self._bodies), -1)
         self._refuse_rows(
@@ -250,7 +249,6 @@ class _RowConverter:
         return self._bodies
 
     def metas(self) -> pa.Array:
-        """Returns the encoded metadata; checks that bodies of the types text and JSON are valid."""
         text, json = self._body_kinds()
         types, type_codes = self._content_types()
         headers, header_codes = self._distinct_headers()
@@ -280,7 +278,6 @@ class _RowConverter:
         return text, json
 
     def _check_texts(self, texts: Integers, jsons: Integers) -> None:
-        """Refuses rows with text that is not UTF-8, or JSON that is not valid or too deeply nested."""
         try:
             self._bodies.take(pa.array(texts)).cast(pa.string())
         except pa.ArrowInvalid:  # Arrow does not say which one it is.
@@ -338,7 +335,6 @@ class _RowConverter:
         return partitions
 
     def _partitions_by_key(self, keys: pa.Array, places: Integers) -> Integers:
-        """Returns the partitions of the keys in some rows, each among ``rules.partitions``; refuses invalid keys."""
         values, codes = _encode_distinct(keys.take(pa.array(places)))
         firsts = places[np.unique(codes, return_index=True)[1]].tolist()
         partitions = [
@@ -348,7 +344,6 @@ class _RowConverter:
         return np.array(partitions, np.int64)[codes]
 
     def _choose_partitions(self) -> Integers:
-        """Returns partitions for rows that name none: by id, by sequence, or in runs of consecutive rows."""
         rules, count = self._rules, len(self._which)
         if (own := self._column("id")) is not None:
             return np.array([by_key(str(value), rules.partitions) for value in own.to_pylist()])
@@ -388,7 +383,6 @@ class _RowConverter:
         return ends, unsaid
 
     def positions(self) -> tuple[Integers, Integers]:
-        """Returns the ticks and the low halves of the ids; refuses rows without a valid id."""
         texts = self._chunk.read_values("id", self._which).to_pylist()
         parsed = [self._parse_cell(place, "id", _parse_id, text) for place, text in enumerate(texts)]
         ticks, low = np.array(parsed, np.int64).reshape(-1, 2).T
@@ -406,7 +400,6 @@ def _as_text(value: str | bytes) -> str:
 
 
 def _parse_headers(pairs: Sequence[Mapping[str, str | bytes | None] | None] | None) -> tuple[tuple[str, str], ...]:
-    """Returns headers with their names in lower case. Raises ValueError if a name or value is not valid."""
     headers = []
     for pair in pairs or ():
         name, value = (None, None) if pair is None else (pair["key"], pair["value"])
@@ -422,7 +415,6 @@ def _parse_headers(pairs: Sequence[Mapping[str, str | bytes | None] | None] | No
 
 
 def _check_json(text: str) -> None:
-    """Raises ValueError if a text is not JSON, or is nested deeper than ``MAX_DEPTH`` levels."""
     try:
         value = _decode_json(text)
     except RecursionError:

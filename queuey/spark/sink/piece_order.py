@@ -46,7 +46,6 @@ class PieceOrder(msgspec.Struct, frozen=True, array_like=True):
     before: tuple[int, ...] = ()
 
     def make_following(self, batch: int, span: int) -> PieceOrder:
-        """Returns the initial entry of a later micro-batch."""
         tops = (stretch.top + span for stretch in self.stretches)
         lasts = (stretch.last for stretch in self.stretches)
         return PieceOrder(batch, max((self.end, *tops)), (), tuple(sorted({*self.before, *lasts}))[-MAX_KEPT:])

@@ -27,7 +27,6 @@ class RateLimit:
         self._sleep = sleep
 
     def chunk_size(self, max_messages: int) -> int:
-        """Returns the number of messages to write at once: the messages of one second, at most ``max_messages``."""
         return max_messages if not self._rate else max(1, min(max_messages, int(self._rate)))
 
     def reserve_time(self, count: int) -> None:

@@ -132,7 +132,6 @@ class QueueyStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _make_layout(options: SinkOptions, schema: StructType, *, overwrite: bool, streaming: bool = False) -> ColumnLayout:
-    """Checks mode and schema of a write. Raises OptionError for a mode that would replace messages."""
     if overwrite:
         mode = "the output mode complete" if streaming else "the mode overwrite"
         raise OptionError(f"Queues can only be appended to: {mode} is not possible, append is.")
@@ -197,7 +196,6 @@ def _target_text(options: SinkOptions) -> str:
 
 
 def _log_counts(counts: WriteCounts, options: SinkOptions) -> None:
-    """Logs the rows, and warns of rows that expired, were moved to later ids, or were kept."""
     log.info("%d rows for %s: %d were written by this attempt.", counts.rows, _target_text(options), counts.written)
     if counts.expired:
         log.warning(

@@ -32,7 +32,6 @@ def record(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> N
 
 
 def report(store: Store, application: str, run: str) -> WriteCounts | None:
-    """Returns the counts of a run at its last commit, or None if it never committed."""
     raw = bridge.run(store.ledger.entry(_ledger_name("run", application, run), 0))
     return None if raw is None else msgspec.msgpack.decode(raw, type=WriteCounts)
 

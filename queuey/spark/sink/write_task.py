@@ -61,7 +61,6 @@ class TaskIdentity(msgspec.Struct, frozen=True):
         return cls(writer, batch, task)
 
     def shared_name(self, *parts: str) -> str:
-        """Returns the ledger name of work that all tasks share."""
         return "/".join(("spark", self.writer, *parts))
 
     def task_name(self, *parts: str) -> str:
@@ -161,7 +160,6 @@ class TaskWriter:
         return self._agree_on_number(self._ledger_name("rows"), self._pace.chunk_size(CHUNK_ROWS))
 
     def _ledger_name(self, part: str) -> str:
-        """Returns the ledger name of work, which all tasks share if rows are numbered."""
         return self._identity.shared_name(part) if "sequence" in self._layout else self._identity.task_name(part)
 
     def _agree_on_number(self, work: str, number: int) -> int:
@@ -213,7 +211,6 @@ class TaskWriter:
         return queue
 
     def _convert(self, chunk: RowChunk, queue: Queue, row_indexes: Integers) -> MessageBuilder:
-        """Converts rows for a queue. The default TTL is the options', else the queue's, else the service's."""
         ttl = self._options.ttl or queue.ttl or self._limits.default_ttl
         partitions = self._initial_partitions(chunk, queue)
         first = (crc32(self._identity.task_name().encode()) + chunk.number) % partitions + 1
@@ -235,7 +232,6 @@ class TaskWriter:
         return self._partitions[queue.uid]
 
     def _write_rows(self, chunk: RowChunk, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
-        """Writes rows for one queue: at their own ids, in pieces by their numbers, or else as one piece."""
         if drafts.positions is not None:
             return self._bulk_load(target, drafts)
         work = self._ledger_name(f"{target.queue.uid:x}")
@@ -247,7 +243,6 @@ class TaskWriter:
         return total
 
     def _write_piece(self, work: str, piece: int, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
-        """Writes rows with reserved ids, at the set rate. Refuses a new piece if the run is finished."""
         reserver = self._reservers.get(work)
         if reserver is None:
             reserver = self._reservers[work] = Reserver(
@@ -276,7 +271,6 @@ class TaskWriter:
         return self._finished[uid]
 
     def _bulk_load(self, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
-        """Stores rows with ids of their own, at the set rate. Expired rows are counted and dropped."""
         self._pace.reserve_time(len(drafts))
         messages = drafts.make_messages_with_own_ids(bridge.run(self._store.ledger.now()))
         written = target.call_with_queue(lambda queue: bridge.run(self._store.bulk.load(queue, messages)))

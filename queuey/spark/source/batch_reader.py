@@ -61,7 +61,6 @@ class QueueyReader(DataSourceReader):
         self._arrow = columns.arrow_schema(schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Plans the tasks. Raises OptionError, and the errors of opening the store and looking up queues."""
         parts = plan_slices(self._options)
         return [InputPartition(group) for group in divide_into_groups(parts, _max_tasks(self._options, parts), weight)]
 
@@ -137,7 +136,6 @@ Ranges = dict[int, tuple[Position, Position]]
 
 
 def _range_finder(options: SourceOptions, queues: list[Queue]) -> Callable[[Queue], Ranges]:
-    """Checks partitions in the options; returns a function that finds the ranges to read of a queue."""
     counts = {queue.name: queue.partitions for queue in queues}
     assigned: Mapping[str, Iterable[int]] = {}
     if isinstance(options.selection, Assign):
@@ -198,7 +196,6 @@ def _divide_queue(
 
 
 def _estimate_within(info: PartitionInfo, bounds: tuple[Position, Position]) -> PartitionInfo:
-    """Estimates the info of a range, with at least one message, assuming that they are evenly distributed over time."""
     if info.oldest is None or info.newest is None:
         return info
     first, end = info.oldest[0], info.newest[0] + 1
@@ -225,7 +222,6 @@ def _count_narrow(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slic
 
 
 def _slice_whole(store: Store, queue: Queue, ranges: Ranges) -> Iterator[tuple[Slice, float]]:
-    """Yields each range below the horizon as one slice of weight 1."""
     horizon = bridge.run(store.bulk.horizon(queue))
     for number, (lower, upper) in ranges.items():
         end = min(upper, (horizon, LOW_MIN))
@@ -234,7 +230,6 @@ def _slice_whole(store: Store, queue: Queue, ranges: Ranges) -> Iterator[tuple[S
 
 
 def _clip(part: Slice, ranges: Ranges) -> Slice | None:
-    """Returns what a slice shares with its partition's range, or None if that is nothing."""
     if part.partition not in ranges:
         return None
     lower, upper = ranges[part.partition]

@@ -184,7 +184,6 @@ def _hex_texts(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> pa.Array:
 
 
 def _metadata_columns(meta: pa.Array, fields: list[pa.Field]) -> dict[str, pa.Array]:
-    """Decodes metadata to columns, each distinct value once; null means text without metadata."""
     if meta.null_count == len(meta):
         return {
             field.name: pa.repeat(pa.scalar(_meta_value(field.name, text=True, meta=Meta()), field.type), len(meta))

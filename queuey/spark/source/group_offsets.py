@@ -69,7 +69,6 @@ class GroupOffsets:
             return
 
     def _find_advances(self, store: Store, queue: Queue, positions: Mapping[int, Position]) -> list[OffsetChange]:
-        """Returns the changes of offsets that are lower than these positions; leaves out missing partitions."""
         try:
             present = {
                 offset.partition: offset.position

@@ -66,7 +66,6 @@ def read_queue_horizons(options: SourceOptions, *, skip_missing: bool) -> list[Q
 
 
 def _read_horizon(store: Store, queue: Queue) -> QueueHorizon | None:
-    """Returns the horizon with all partitions of a queue, or None if it was deleted meanwhile."""
     for _ in range(TRIES):
         try:
             horizon = bridge.run(store.bulk.horizon(queue))

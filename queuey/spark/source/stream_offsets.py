@@ -44,7 +44,6 @@ class StreamOffset(msgspec.Struct, frozen=True):
         return self.positions.get(queue_partition, FIRST)
 
     def moved(self, changes: Mapping[QueuePartition, Position], gone: Iterable[QueuePartition] = ()) -> StreamOffset:
-        """Returns a copy with changed or added positions, and without the partitions that are gone."""
         dropped = set(gone)
         kept = {
             queue_partition: position
@@ -88,7 +87,6 @@ def parse(value: object) -> StreamOffset:
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> list[QueueSlice]:
-    """Returns the nonempty ranges between two offsets, by queue and partition."""
     return [
         QueueSlice(*queue_partition, start.position_of(queue_partition), upper)
         for queue_partition, upper in sorted(end.positions.items())
@@ -135,7 +133,6 @@ def find_occupied(
 
 
 def _has_messages(part: QueueSlice, extent: ScanExtent) -> bool:
-    """Returns whether a range has messages; reads on while a read ends before the range does."""
     reached = extent(part, 1)
     while not reached.found and part.lower < reached.position < part.upper:
         part = msgspec.structs.replace(part, lower=reached.position)

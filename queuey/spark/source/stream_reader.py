@@ -135,7 +135,6 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the end of this run: the present horizons of the existing partitions."""
         self._targets = {
             queue_partition: front.horizon
             for front in self._read_horizons()
@@ -192,12 +191,10 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return scan_rows(self._options, partition.value, self._schema, rows=self._rows)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Records the end of a batch as the group's offsets, if the option ``group`` is set."""
         if self._group_offsets is not None:
             self._group_offsets.record(stream_offsets.parse(end))
 
     def _find_end(self, start: StreamOffset, limit: ReadLimit, tries: int = TRIES) -> StreamOffset:
-        """Returns the end of the next batch; tries again if a queue changes meanwhile."""
         try:
             return self._find_end_once(start, limit)
         except QueueChanged:
@@ -266,7 +263,6 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return fronts
 
     def _limit_to_targets(self, horizons: Mapping[QueuePartition, Position]) -> dict[QueuePartition, Position]:
-        """Lowers horizons to the end of this run, if that is fixed, and drops partitions without one."""
         if self._targets is None:
             return dict(horizons)
         return {
@@ -276,7 +272,6 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _unscanned(self, waiting: Sequence[QueueSlice]) -> Iterator[QueueSlice]:
-        """Yields the parts of ranges that earlier calls have not found empty."""
         for queue_slice in waiting:
             lower, upper = self._empty_ranges.get(queue_slice.queue_partition, (None, queue_slice.lower))
             since = upper if lower == queue_slice.lower else queue_slice.lower
@@ -286,8 +281,6 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _choose_ends(
         self, store: Store, horizons: Mapping[str, QueueHorizon], waiting: Sequence[QueueSlice], limit: ReadLimit
     ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
-        """Returns the new ends of ranges to read, within the limit, and the partitions of empty ranges."""
-
         def extent(queue_slice: QueueSlice, limit: int) -> ScannedTo:
             limited = Slice(queue_slice.partition, queue_slice.lower, queue_slice.upper, limit=limit)
             return ScannedTo(*bridge.run(store.bulk.extent(horizons[queue_slice.queue].queue, limited)))
@@ -297,7 +290,6 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream_offsets.find_occupied(waiting, extent)
 
     def _check_planned(self, planned: Sequence[QueueSlice]) -> None:
-        """Reports data loss if a queue of these ranges was deleted, or their messages may have expired."""
         if not planned:
             return
         store = open_stores.opened(self._options.store)
@@ -336,14 +328,12 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return named == At(part.lower) and part.lower[1] == LOW_MIN
 
     def _report_loss(self, what: str, others: Sequence[str] = ()) -> None:
-        """Raises DataLoss or logs a warning, like :func:`report_loss`; the text names some of ``others``."""
         if others:
             shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
             what = f"{what} The same holds for {len(others)} more: {shown}."
         report_loss(self._options, what)
 
     def _idle_max_age(self, queue: Queue) -> int:
-        """Returns the max age of a position without new messages, in ticks."""
         return self._ttl_seconds(queue) * TICKS_PER_SECOND // IDLE_FRACTION
 
     def _ttl_seconds(self, queue: Queue) -> int:

@@ -168,7 +168,6 @@ class CassandraStore(Store):
             return work()
 
     def _write_and_read(self) -> None:
-        """Writes and reads this process's row. Raises StoreUnavailable also for a wrong clock, timing or schema."""
         # The check also fails for a wrong clock, and for a schema that is too old or too new.
         if self._closing.is_set():
             raise StoreClosed("the store is closed")

@@ -136,7 +136,6 @@ class BucketIndex:
                 self._known.pop((qid, part, descending, kept))
 
     def _lifetime(self, time_bucket: Bucket) -> int:
-        """Returns for how many seconds to keep a record: by then all messages of the bucket have expired."""
         now = self._clock.now()
         ahead = max(0, time_bucket.end - now) // TICKS_PER_SECOND
         return min(ahead + CLASSES[time_bucket.ttl_class] + MARGIN, bucketing.longest_ttl(now))
@@ -190,7 +189,6 @@ class BucketIndex:
     async def _look_further(
         self, began: float, key: Key, start: int, low_watermark: Position | None, consistency: str, *, descending: bool
     ) -> BucketLookup:
-        """Reads the buckets of a partition width by width, except those of new ids below the low watermark."""
         narrow = [
             width_index for width_index in bucketing.WIDTHS if width_index not in {bucketing.HOME_WIDTH, bucketing.PUT}
         ]
@@ -260,7 +258,6 @@ def _low_watermark(rows: Rows) -> Position | None:
 
 
 def _remember(cache: OrderedDict[Any, Any], key: Any, value: Any, size: int) -> None:  # noqa: ANN401
-    """Keeps a value as the newest of its cache, and drops the oldest above ``size``."""
     cache[key] = value
     cache.move_to_end(key)
     while len(cache) > size:

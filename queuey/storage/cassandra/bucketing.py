@@ -115,7 +115,6 @@ def longest_ttl(now: int) -> int:
 
 
 def is_recorded(time_bucket: Bucket, home_class: int) -> bool:
-    """Returns whether the bucket index has such a bucket: every one but the wide buckets of the home class."""
     return time_bucket.ttl_class != home_class or time_bucket.width_index != HOME_WIDTH
 
 
@@ -222,7 +221,6 @@ class BucketWidths:
         self._fill = 0.0
 
     def _begin_next(self, now: int) -> None:
-        """Begins the next bucket; widens while even the wider one would be less than MIN_FILL full at this rate."""
         rate = self._fill / (now - self._began)
         while self.width_index != HOME_WIDTH:
             next_width = wider(self.kind, self.width_index)
@@ -232,7 +230,6 @@ class BucketWidths:
         self._begin_bucket(now)
 
     def _narrow(self, rate: float, now: int) -> None:
-        """Narrows, at least one step, until a bucket is not overfull at this rate; begins a bucket of the new width."""
         width_index = narrower(self.kind, self.width_index)
         while rate * width(self.kind, width_index) > 1 and width_index != NARROWEST:
             width_index = narrower(self.kind, width_index)

@@ -30,7 +30,6 @@ _COUNTED = {"ONE": 1, "TWO": 2, "THREE": 3}
 
 
 def meeting(write: str, read: str, copies: Copies) -> Meeting:
-    """Returns where reads at one level meet all writes at another."""
     misses = {
         (writer, reader): _can_miss(write, writer, read, reader, copies) for writer, reader in product(copies, repeat=2)
     }
@@ -40,7 +39,6 @@ def meeting(write: str, read: str, copies: Copies) -> Meeting:
 
 
 def satisfies(level: str, reached: Copies, copies: Copies, local: str) -> bool:
-    """Returns whether the reached copies satisfy a level; ``local``: data centre of the coordinator."""
     match level:
         case "ALL":
             return reached == copies
@@ -94,7 +92,6 @@ class InForce(NamedTuple):
 
 
 def usual_level(copies: Copies) -> str:
-    """Returns the level that ``auto`` means: LOCAL_QUORUM if the copies are in several data centres."""
     return "LOCAL_QUORUM" if len(copies) > 1 else "QUORUM"
 
 
@@ -136,7 +133,6 @@ class ConsistencyLevels:
         """The copies, and for them by read level whether it concludes. One value, so that threads do not mix them."""
 
     def of(self, queue: Queue) -> InForce:
-        """Returns the levels and times of a queue now: from the cache until the stored timing changes."""
         stored, by_level = self._known
         if stored is not self._timing.stored:
             stored, by_level = self._known = self._timing.stored, {}
@@ -150,7 +146,6 @@ class ConsistencyLevels:
         return self._concludes(self.of(queue))
 
     def _concludes(self, level: InForce) -> bool:
-        """Returns False for weak levels, and while the keyspace's copies are unknown."""
         # All conclusions from empty reads use this: low watermarks and the empty-range cache.
         if not level.safe:
             return False
@@ -206,7 +201,6 @@ class ConsistencyLevels:
         )
 
     def _serial_refusal(self, copies: Copies, purpose: str) -> str | None:
-        """Returns why the serial level of the catalogue is too low for several data centres, None if it is not."""
         if len(copies) == 1 or self._options.catalogue_serial == "SERIAL":
             return None
         return (
@@ -260,7 +254,6 @@ class ConsistencyLevels:
         return InForce(level.write or auto, level.read or auto, delay, deadline, undone_within, level.safe)
 
     def guarantee(self, queue: Queue) -> str:
-        """Describes to users what reads of a queue may miss, at its levels and read delay."""
         level = self.of(queue)
         how = f"written at {level.writes}, read at {level.reads}"
         if not level.safe:

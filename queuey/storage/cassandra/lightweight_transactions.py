@@ -66,7 +66,6 @@ class ChangeResult(NamedTuple):
     row: tuple[Any, ...] = ()
 
     def require(self, refusal: QueueyError, what: str) -> None:
-        """Raises an error unless the change was applied: ``refusal``, or one with outcome ``unknown``."""
         if not self.is_done:
             raise unclear(what) if self.is_unclear else refusal
 
@@ -184,18 +183,15 @@ class LightweightTransactions:
         turn.began = self._boottime()
 
     def _check_waiting_time(self, first: Turn) -> None:
-        """Raises if the call's time is over, or StoreBusy if the first turn has taken too long."""
         self._driver.calls.deadline.time_left()
         if self._boottime() - first.began > MAX_TURN_SECONDS:
             raise StoreBusy("another change of the same row is waiting for Cassandra")
 
     def _await_wake_up(self, turn: Turn, done: Done) -> None:
-        """Calls ``done`` when the turn is woken, and after a while at the latest."""
         turn.go_on = partial(done, None, None)
         self._driver.loop.later(_LOOK_EVERY, turn.wake)
 
     def leave(self, key: Hashable, turn: Turn) -> None:
-        """Ends a turn, or the wait for it, and wakes the next one."""
         waiting = self._turns[key]
         waiting.remove(turn)
         if waiting:
@@ -229,5 +225,4 @@ class Turn:
 
 
 def unclear(what: str) -> StoreUnavailable:
-    """Returns the error for a change that may have been applied and then replaced by others."""
     return StoreUnavailable(f"{what} was changed by others while a change of ours was in doubt", outcome="unknown")

@@ -91,12 +91,10 @@ INSERTED, DELETED, RANGED = 9, 5, 6
 
 
 def key_of(qid: int, partition: int, bucket: int) -> bytes:
-    """Returns the encoded values of a Cassandra partition's key (see ``driver.cql.protocol``)."""
     return _pack_key(8, qid, 4, partition, 8, bucket)
 
 
 def routing_of(qid: int, partition: int, bucket: int) -> bytes:
-    """Returns the key of a Cassandra partition as it is hashed."""
     return _pack_routing(8, qid, 0, 4, partition, 0, 8, bucket, 0)
 
 
@@ -109,7 +107,6 @@ def encoded_insert(
     stamp: int,
     ttl: int,
 ) -> bytes:
-    """Returns the serialized values of an INSERT of a message, with their lengths."""
     ticks, low = position
     head = _pack_id_and_size(
         16, ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ FLIP, len(body)
@@ -138,7 +135,6 @@ def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> b
 
 
 def find_starts(body: bytes, columns: int) -> list[int]:
-    """Returns the offset of each row in an answer, to ``IDS_UP`` or ``IDS_DOWN`` unless ``columns`` is COLUMNS."""
     _, count = _shape(body, 8)
     offset = 16
     offsets = []
@@ -240,7 +236,6 @@ class NamedMessage(Message, gc=False):
 
 
 def mark_named(message: NewMessage, name: str) -> NewMessage:
-    """Returns the message marked as the value of a name."""
     meta = message.meta or Meta()
     return msgspec.structs.replace(message, meta=NamedMeta(meta.content_type, meta.headers, meta.json, name=name))
 
@@ -263,12 +258,10 @@ def _decode_meta(data: bytes) -> tuple[bool, Meta | None]:
 
 
 def size_of(body: bytes, meta: Any) -> int:  # noqa: ANN401 - bytes, or the mark for nothing
-    """Returns the bytes of a row in an answer."""
     return ROW + len(body) + (0 if meta is UNSET else len(meta))
 
 
 def message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the driver
-    """Returns the message of a row; a :class:`NamedMessage` if it was written as the value of a name."""
     data, body, expires, meta = row
     first, middle, last, low = _unpack_id(data)
     ticks = (last & 0x0FFF) << 48 | middle << 32 | first

@@ -138,7 +138,6 @@ class CassandraOptions:
 
 
 def _check_level(name: str, level: Level) -> None:
-    """Raises SettingsError if a level cannot be used for writes or for reads."""
     for operation, value, allowed in (("write", level.write, WRITE_LEVELS), ("read", level.read, READ_LEVELS)):
         if value is not None and value not in allowed:
             text = f"{name}: {value!r} is not a {operation} consistency level. Use one of {', '.join(allowed)}."
@@ -184,7 +183,6 @@ def parse_url(text: str) -> DataCentreTarget:
 
 
 def _host_and_port(text: str) -> tuple[str, int | None]:
-    """Splits a host, such as ``name:9042`` or ``[::1]``, into name and port. Raises SettingsError if it is invalid."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?", text)
     if match is None:
         raise SettingsError(f"{text!r} is not a valid host: use a name or an IP address, optionally with a port.")

@@ -91,7 +91,6 @@ class Timing(msgspec.Struct, frozen=True):
         return {name: round(level.delay - self.clock_difference, 9) for name, level in self.levels.items()}
 
     def values(self) -> dict[str, float]:
-        """Returns the values by the setting that states them."""
         values = {"cassandra_clock_difference": self.clock_difference, "cassandra_row_age": self.row_age}
         for name, level in self.levels.items():
             values |= {f"consistency.{name}.{field}": value for field, value in msgspec.structs.asdict(level).items()}

@@ -192,7 +192,6 @@ def examine(path: Path, tell: ReportProgress, *, name: Path | None = None) -> Co
 
 
 def _count_contents(connection: Connection, path: Path) -> Contents:
-    """Counts the rows of the main tables, and returns them with the file's size and the time of the last id."""
     tables = ("applications", "keys", "queues", "messages")
     row: Any = connection.execute(
         f"SELECT {', '.join(f'(SELECT count(*) FROM {table})' for table in tables)}, last_ticks FROM clock"  # noqa: S608 - constants only
@@ -203,7 +202,6 @@ def _count_contents(connection: Connection, path: Path) -> Contents:
 
 
 def _vacuum_into(connection: Connection, partial: Path, tell: ReportProgress) -> None:
-    """Writes a compact copy of a store to a file; tells the progress meanwhile."""
     sizes: Any = connection.execute(
         "SELECT page_size * (page_count - freelist_count) FROM pragma_page_size, pragma_page_count, "
         "pragma_freelist_count"
@@ -248,7 +246,6 @@ def _copy(backup: Path, partial: Path, tell: ReportProgress) -> str:
 
 
 def _copy_error(error: DatabaseError, target: Path) -> Exception:
-    """Translates an error of the copy. A full disk is always the target's."""
     translated = translate(error)
     if isinstance(translated, StoreFull):  # only the copy is written
         return StoreFull(f"no space left for {target}: free some, or choose another disk", outcome="none")
@@ -282,7 +279,6 @@ def _partial_file(target: Path) -> Iterator[Path]:
 
 
 def _make_partial_file(target: Path) -> tuple[int, Path]:
-    """Creates a locked file. Tries again if another process has removed it before the lock."""
     while True:
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=_PARTIAL, dir=target.parent)
         with suppress(BlockingIOError):
@@ -319,7 +315,6 @@ def _publish(partial: Path, target: Path, *, replace: bool) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Waits until a file or a directory is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -376,7 +371,6 @@ def _exclusive_lock(path: Path, options: SqliteOptions) -> Iterator[_Clock | Non
 
 
 def _present_store_error(error: Exception, path: Path) -> Exception:
-    """Translates an error of opening the present store, and says what to do before a restore is repeated."""
     translated = translate(error) if isinstance(error, DatabaseError) else error
     if isinstance(translated, StoreBusy):
         return StoreBusy(f"{path} is in use. Stop the service and all other processes that have it open, then repeat.")

@@ -206,14 +206,12 @@ def _count_until(chunk: list[Any], size: int) -> int:
 
 
 def _check_messages(queue: Queue, messages: Sequence[Message]) -> None:
-    """Raises InvalidRequest if a partition does not exist or a text cannot be encoded."""
     for message in messages:
         items_of.check_partition(queue, message.partition)
         items_of.check_text(message.body)
 
 
 def _load_alive(transaction: Transaction, queue: Queue, messages: Sequence[Message]) -> int:
-    """Stores the messages that have not expired, replacing others with the same ids. Returns their number."""
     # Otherwise ids up to now would count as ahead of the clock.
     transaction.advance()
     alive = [message for message in messages if message.expires > transaction.now]
@@ -275,7 +273,6 @@ def _measure_some(database: Database, queues: Sequence[Queue], messages: int) ->
 
 @contextlib.contextmanager
 def _snapshot(database: Database) -> Iterator[Connection]:
-    """Lends a connection in a read transaction; one transaction for each statement would double the cost."""
     with database.readers.lend() as connection:
         connection.execute("BEGIN")
         try:
@@ -332,6 +329,5 @@ def _measure_rest(
 
 
 def _joined(total: Measure, added: Measure) -> Measure:
-    """Returns the sum of two measures of a partition, of which ``added`` has the newer messages."""
     count, size = total.count + added.count, total.size + added.size
     return Measure(total.partition, count, size, exact=True, oldest=total.oldest, newest=added.newest)

@@ -67,7 +67,6 @@ class SqliteQueueCache:
         self.get = self._rows.get
 
     def put(self, queue: Queue) -> None:
-        """Adds or replaces a row. A full cache first drops the row that was added first."""
         key = queue.application, queue.name
         with self._lock:
             if key not in self._rows and len(self._rows) >= self._size:
@@ -137,19 +136,16 @@ class Database:
         return ended(begin, self.deadline, TIMEOUT_MESSAGE, tells=True)
 
     async def write(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
-        """Runs work inside a transaction. Returns its result after the commit. See :meth:`SqliteWriter.begin`."""
         begin = partial(self.writer.begin, work, weight=weight)
         result: T = await ended(begin, self.deadline, TIMEOUT_MESSAGE)
         return result
 
     def read_catalogue(self, connection: Connection) -> int:
-        """Reads the version of the catalogue, and sets :attr:`catalogue` to it."""
         row: Any = connection.execute(row_codec.CATALOGUE).fetchone()
         self.catalogue = row[0]
         return self.catalogue
 
     def last_ticks(self) -> int:
-        """Reads the highest id that any process has made (ticks)."""
         with self.readers.lend() as connection:
             row: Any = connection.execute(_LAST_TICKS).fetchone()
         last: int = row[0]
@@ -225,7 +221,6 @@ class Database:
             raise error
 
     def _read_identity(self) -> tuple[int, int] | None:
-        """Returns device and inode of the file at the path, or None if it is missing."""
         try:
             status = os.stat(self._name)  # noqa: PTH116 - once per commit; a Path costs three times as much
         except OSError:

@@ -48,7 +48,6 @@ def examine(directory: Path, options: SqliteOptions, *, whole: bool = True) -> l
 
 
 def judge_room(free: int) -> Finding:
-    """Judges free bytes: fails below ``LEAST_ROOM``, warns below ``LITTLE_ROOM``."""
     text = f"{free / (1 << 20):,.0f} MiB are free"
     if free < LEAST_ROOM:
         return Finding("disk", "fail", text, "Free disk space. Until then posts are refused.")
@@ -60,7 +59,6 @@ def judge_room(free: int) -> Finding:
 
 
 def judge_mount(directory: Path, mounts: str) -> Finding:
-    """Returns a failure if the innermost mount point of a directory is a network file system."""
     mount, kind = "", ""
     for line in mounts.splitlines():
         _, path, type_, *_ = line.split(" ")

@@ -205,7 +205,6 @@ class SqliteMessages(Messages):
         return stay_behind(queue, horizon, now), partitions
 
     def _inspect_partition(self, connection: Connection, qp: int, partition: int, now: int) -> PartitionInfo:
-        """Counts the live messages of a partition, or estimates them if there are many; finds its oldest and newest."""
         alive = find_lowest_live(connection, qp, now)
         if alive is None:
             return PartitionInfo(partition, 0, exact=True, oldest=None, newest=None)
@@ -287,7 +286,6 @@ def _count_live(connection: Connection, qp: int, above: Position, horizon: int, 
 
 
 def stay_behind(queue: Queue, horizon: int, now: int) -> int:
-    """Returns the horizon of a reader that stays behind the clock by the queue's read delay."""
     return min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND)) if queue.read_delay else horizon
 
 

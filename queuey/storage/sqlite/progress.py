@@ -181,8 +181,6 @@ class SqliteLedger(Ledger):
     async def _enter(
         self, work: str, piece: int, value: bytes, expected: bytes | None, changed: Callable[[int], int]
     ) -> bytes:
-        """Sets a value. ``changed`` returns the change time to store for the sweep, given the clock (ticks)."""
-
         def change(transaction: Transaction) -> bytes:
             present = _read_entry(transaction.connection, work, piece)
             if present != expected:
@@ -254,24 +252,20 @@ def _add_version(rows: dict[int, OwnedOffset]) -> OwnedOffsets:
 
 
 def _find_disowned(rows: dict[int, OwnedOffset], disown: int | None) -> set[int]:
-    """Calls :func:`queuey.storage.offset_changes.find_disowned`; computes the version only if it is needed."""
     return offset_changes.find_disowned(_add_version(rows), disown) if was_owned(rows) else set()
 
 
 def _write_rows(connection: Connection, queue: Queue, group: str, rows: Iterable[OwnedOffset]) -> None:
-    """Stores rows of a group; a row without an offset is stored with a position of zeros."""
     for row in rows:
         values = row.updated, row.owner, row.epoch, row.came, row.note
         connection.execute(_SET_OFFSET, (queue.uid, group, row.partition, *(row.position or ids.FIRST), *values))
 
 
 def _read_groups(connection: Connection, queue: Queue) -> list[str]:
-    """Returns the names of a queue's groups, without those of individual readers."""
     return [name for (name,) in connection.execute(_GROUPS, (queue.uid, READERS))]
 
 
 def _check_group_count(connection: Connection, queue: Queue, group: str) -> None:
-    """Raises Conflict if a queue may have no more groups. Individual readers have a limit of their own."""
     if not group.startswith(READERS):
         offset_changes.check_group_count(queue, len(_read_groups(connection, queue)))
         return
@@ -292,13 +286,11 @@ def _require_version(connection: Connection, record: Record, version: int) -> No
 
 
 def _set_record(version: int, new: Record, transaction: Transaction) -> None:
-    """Stores a record if the stored one has ``version``; otherwise raises ``RecordChanged``."""
     _require_version(transaction.connection, new, version)
     values = new.kind, new.application, new.name, new.value, new.due, new.version
     transaction.connection.execute(_SET_RECORD, values)
 
 
 def _remove_record(record: Record, transaction: Transaction) -> None:
-    """Removes a record if the stored one has its version; otherwise raises ``RecordChanged``."""
     _require_version(transaction.connection, record, record.version or -1)
     transaction.connection.execute(_REMOVE_RECORD, (record.kind, record.application, record.name))

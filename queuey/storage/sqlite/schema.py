@@ -266,7 +266,6 @@ def require_format(connection: Connection, path: Path) -> None:
 
 
 def _require_known(version: int, application: int, path: Path) -> None:
-    """Raises StoreIncompatible unless this program has written the file, in this format or one that it upgrades."""
     if application != APPLICATION_ID:
         message = f"{path} is a database of another program"
         raise StoreIncompatible(message)

@@ -21,7 +21,6 @@ KEPT_TICKS = KEPT_SECONDS * TICKS_PER_SECOND
 
 
 def include_kept(query: str) -> str:
-    """Returns the query extended to kept messages that have expired."""
     return query.replace("expires > ?", "coalesce(stored_until, expires) > ?")
 
 
@@ -161,7 +160,6 @@ class ExpiryWindow(NamedTuple):
 
 
 def read_live_windows(connection: Connection, qp: int, now: int) -> list[ExpiryWindow]:
-    """Returns the windows with rows that still have to be removed after ``now``, the first to end first."""
     rows = connection.execute(
         "SELECT expired_by, message_count, first_ticks, last_ticks, longest_ttl FROM expiry_windows WHERE "
         "queue_partition = ? AND expired_by > ? ORDER BY expired_by",
@@ -183,7 +181,6 @@ def find_lowest_live(connection: Connection, qp: int, now: int, *, kept: bool = 
 
 
 def estimate_live(windows: Iterable[ExpiryWindow], now: int, above: int) -> int:
-    """Estimates the number of live messages above a tick, assuming that ids are spread evenly over each window."""
     total = 0.0
     for window in windows:
         lower = max(window.first, now - window.span, above)

@@ -111,7 +111,6 @@ class Client:
             self.listen()
 
     def forget(self) -> None:
-        """Stops listening, and calls no function any more."""
         if self._message is not None:
             self._message.cancel()
         self._message = self.receive = self.on_left = self.on_leaving = None
@@ -413,7 +412,6 @@ class LongPolls:
         return future
 
     def begin_stream(self, poll: LongPoll, caller: Caller | None, queues: int) -> None:
-        """Counts a poll as a stream, also of its user if the caller is one (:meth:`LongPoll.begin_stream`)."""
         if caller is not None and caller.tenant.startswith(USERS_OF):
             user, limit = caller.names, self._user_streams
             if self._streams[user] >= limit:
@@ -449,7 +447,6 @@ class LongPolls:
         return True
 
     def leave(self, poll: LongPoll) -> None:
-        """Ends a poll: its attempt, its places, its count as a stream, and its timer."""
         poll.close()
         self.attempts.leave(poll.turn)
         if poll.places:

@@ -162,7 +162,6 @@ def _find_counted(caller: Caller, application: str) -> dict[str, list[str]]:
 
 
 def _make_headers(tightest: list[_CountedRate]) -> tuple[Header, ...]:
-    """Returns the headers ``RateLimit-Policy`` and ``RateLimit`` for these buckets; none without buckets."""
     if not tightest:
         return ()
     policies = (f'"{kind}";q={rate.burst};w={math.ceil(rate.burst / rate.rate)}' for kind, _, rate, _ in tightest)

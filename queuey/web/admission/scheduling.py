@@ -208,7 +208,6 @@ class FairQueue(Generic[T]):
         self._used[tenant] = max(self._used.get(tenant, 0.0), self._now) + amount
 
     def forget_idle_tenants(self) -> None:
-        """Forgets idle tenants that are level with the others again. Called now and then."""
         for tenant in [tenant for tenant, used in self._used.items() if used <= self._now]:
             if tenant not in self._jobs:
                 del self._used[tenant]
@@ -331,7 +330,6 @@ class FairGate(Generic[TurnT]):
             self._go_on()
 
     def give_up_late(self, seconds: float) -> None:
-        """Refuses work that has been in line for more than some seconds; then forgets idle tenants."""
         latest = monotonic() - seconds
         for turn in self._turns.drop(lambda turn: turn.since < latest):
             turn.state = "idle"
@@ -409,7 +407,6 @@ class Contention:
         self.has_several = False
 
     def enter(self, tenant: str) -> None:
-        """Counts a request of a tenant, and begins the contention if another tenant is present."""
         requests = self._requests.get(tenant, 0)
         self._requests[tenant] = requests + 1
         if not requests:
@@ -486,7 +483,6 @@ class LoopScheduler(FairGate[Turn]):
         return turn
 
     async def wait_to_send_piece(self, tenant: str) -> None:
-        """Waits for a turn to send a piece of a long response."""
         await self._pieces.wait(Turn(tenant))
 
     def forget_idle_tenants(self) -> None:

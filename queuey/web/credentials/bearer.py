@@ -157,7 +157,6 @@ class Bearer:
         return claims, users, expires
 
     def _find_trusted(self, claims: Mapping[str, Any]) -> Trusted:
-        """Returns the applications that trust the token's issuer for its audience; refuses a token for none."""
         name = claims.get("iss")
         trusted = self._trusted.get(name) if isinstance(name, str) else None
         if trusted is None:
@@ -212,7 +211,6 @@ def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> float:
 
 
 def _read_user(issuer: UserIssuer, claims: Mapping[str, Any]) -> str:
-    """Returns the user's name from the issuer's claim for it; refuses a claim that names no user."""
     user = claims.get(issuer.user)
     try:
         return user_name(issuer.issuer, user if isinstance(user, str) else "")

@@ -257,7 +257,6 @@ class Provider:
         return token
 
     def _check_claims(self, claims: Mapping[str, Any], attempt: Attempt) -> None:
-        """Refuses an ID token of another issuer, client or login."""
         audience = claims["aud"]
         if claims["iss"] != self.issuer:
             self._refuse("the token is of another issuer")
@@ -272,7 +271,6 @@ class Provider:
             self._refuse("the token is of another login")
 
     def _refuse(self, why: str) -> NoReturn:
-        """Logs why a login is refused, and raises ``InvalidToken``."""
         logger.warning("A login at %s is refused: %s.", self.issuer, why)
         raise InvalidToken(f"The login at {self.host} has failed: {why}. Log in again.")
 

@@ -155,7 +155,6 @@ class IssuerDocument(Generic[T]):
             raise self._make_unavailable()
 
     def _make_unavailable(self) -> IssuerUnavailable:
-        """Makes the error, with the seconds after which a request may start the next load."""
         pause = 1 if self._loading else self._began + RETRY_INTERVAL - self._clock()
         text = f"The issuer of this credential cannot be asked for its {self._what} now."
         return IssuerUnavailable(text, retry_after=max(1, round(pause)))

@@ -73,7 +73,6 @@ def identity_of_login(trusting: Users, login: UserLogin, expires: float) -> Iden
 
 
 def _grants(user: User) -> Iterator[Grant]:
-    """Yields the user's rights by queue name, then those of its roles, which are for all queues of the application."""
     for pattern, verbs in user.issuer.queues.items():
         yield Grant(user.application, frozenset(verbs), queue_name(pattern, user.name))
     everywhere = frozenset[Verb]().union(*(user.issuer.roles.get(role, ()) for role in user.roles))

@@ -424,7 +424,6 @@ class Gateway:
                     request.client.on_left = None
 
     async def _take_turn(self, request: Request) -> None:
-        """Waits for the request's turn of the event loop, and keeps the turn in the request."""
         request.turn = await self._scheduler.wait_for_turn(request.tenant, len(request.body or b""))
         request.turn_began = time.monotonic()
         if request.call is not None:
@@ -450,7 +449,6 @@ class Gateway:
             self._calls.pop(request.call, None)
 
     async def _resume(self, request: Request) -> None:
-        """Counts a request as present again, waits for its turn, and starts its deadline anew."""
         self._enter(request)
         if self._contention.has_several:
             await self._take_turn(request)
@@ -527,14 +525,12 @@ class Gateway:
         request.reserved_bytes = 0
 
     def _change_memory(self, tenant: str, difference: int) -> None:
-        """Changes what a tenant holds; if that frees memory, waiting jobs may start."""
         if difference:
             self._memory.change(tenant, difference)
         if difference < 0:
             self._threads.dispatch()
 
     async def _yield_between_pieces(self, tenant: str) -> None:
-        """Counts the tenant as present, and waits for its turn to send a piece if several tenants are."""
         self._contention.enter(tenant)
         self._contention.leave(tenant)
         if self._contention.has_several:

@@ -215,7 +215,6 @@ async def _serve(
     identity: WorkerIdentity,
     stop: asyncio.Event,
 ) -> None:
-    """Serves until ``stop`` is set, then finishes the requests under way and answers other workers."""
     from queuey.web.errors import refusal_response  # noqa: PLC0415 - not in the parent process
     from queuey.web.gateway.asgi import make_gateway  # noqa: PLC0415
     from queuey.web.http.listening import Certificate, Connections  # noqa: PLC0415 - as above

@@ -164,7 +164,6 @@ class Connection(asyncio.BufferedProtocol):
     # Called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Joins the set, and starts the task that answers requests."""
         self.transport = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) else ""
@@ -205,7 +204,6 @@ class Connection(asyncio.BufferedProtocol):
         return not self.is_lingering and self.connections.scheme == "http"  # TLS has no half-closed connections.
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends each wait of the task, tells a waiting view of the disconnect, and leaves the set."""
         self._lost = self.has_ended = True
         self._wake()
         self._notify_disconnect(DISCONNECTED)
@@ -380,7 +378,6 @@ class Connection(asyncio.BufferedProtocol):
         return raw[:size]
 
     def receive(self) -> Awaitable[dict[str, Any]]:
-        """Waits for the next piece of the body, or for the client's disconnect if the body has been read."""
         if self._has_body:
             return self._receive()
         disconnect = self._disconnect = self.connections.loop.create_future()
@@ -405,7 +402,6 @@ class Connection(asyncio.BufferedProtocol):
         return {"type": "http.request", "body": piece, "more_body": self._has_body}
 
     async def _read_piece(self) -> bytes:
-        """Waits for bytes, and returns those that have arrived, up to the end of the body or chunk."""
         while not self._raw:
             if self.has_ended:
                 raise Broken

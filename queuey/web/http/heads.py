@@ -141,7 +141,6 @@ def read_head(data: bytes) -> Head:
 
 
 def _read_cached(data: bytes) -> Head:
-    """Returns the cached head, or parses it and caches it if it is short and not signed."""
     head = _cached_heads.get(data)
     if head is None:
         head = _parse(data)
@@ -153,7 +152,6 @@ def _read_cached(data: bytes) -> Head:
 
 
 def _parse(data: bytes) -> Head:
-    """Parses a head, without the cache. Raises ``Refused`` if it is malformed or not HTTP/1.1 or 1.0."""
     match = _METHOD.match(data)
     if match is None:
         raise Refused("The request line does not begin with a method")
@@ -206,7 +204,6 @@ def _connection_tokens(fields: list[Field]) -> set[bytes]:
 
 
 def _refuse_twice(names: list[bytes]) -> None:
-    """Raises ``Refused`` if a header that is allowed once is there twice; others may be repeated."""
     for name in _ONCE:
         if names.count(name) > 1:
             raise Refused(f"{name.decode().title()} is given twice")

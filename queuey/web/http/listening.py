@@ -151,7 +151,6 @@ class Connections:
             self._certificate.reload_if_changed(anyway=True)
 
     def _accept(self) -> None:
-        """Accepts waiting connections, a few at a time, and sets up each in a task; pauses after an error."""
         for _ in range(MAX_ACCEPTED if self._certificate is None else MAX_TLS_ACCEPTED):
             try:
                 accepted, _ = self._listener.accept()
@@ -207,7 +206,6 @@ class Connections:
             self._pending.pop(connection, None)
 
     def _on_set_up(self, task: asyncio.Task[None]) -> None:
-        """Forgets the task that has set up a connection, and logs its error."""
         self._set_up_tasks.discard(task)
         self._gone.set()
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -93,7 +93,6 @@ def _bind(listener: socket.socket, address: Any, *, shared: bool) -> socket.sock
 
 
 def _open_another(listener: socket.socket) -> socket.socket:
-    """Opens another socket of the same port."""
     other = _bind(socket.socket(listener.family, listener.type, listener.proto), listener.getsockname(), shared=True)
     other.listen(socket.SOMAXCONN)
     return other
@@ -126,7 +125,6 @@ class _Worker:
         sender.close()
 
     def read_heartbeats(self) -> None:
-        """Notes the heartbeats that have arrived. A worker is up from its first one on."""
         try:
             while self.beats.poll():
                 self.beats.recv_bytes()
@@ -178,7 +176,6 @@ class Restarts:
         return max(0.0, min(self._due.values(), default=math.inf) - now)
 
     def pop_due(self, now: float) -> list[int]:
-        """Returns the numbers of the workers that start now; they are not due any more."""
         numbers = [number for number, due in self._due.items() if due <= now]
         for number in numbers:
             del self._due[number]
@@ -295,7 +292,6 @@ class Parent:
                 _send(worker, signal.SIGABRT)
 
     def _read_heartbeats(self, worker: _Worker) -> None:
-        """Reads a worker's heartbeats; the first of any worker lets the workers start that waited for it."""
         worker.read_heartbeats()
         if worker.is_up and not self._restarts.was_up:
             self._restarts.record_up(time.monotonic())
@@ -320,7 +316,6 @@ class Parent:
             _send(worker, signal.SIGTERM)
 
     def _stop_or_kill(self, number: int, frame: FrameType | None) -> None:
-        """Stops the service at the first signal, and kills it at the second."""
         if self._signalled:
             logger.warning("Second signal: stopping at once.")
             self._kill(128 + number)
@@ -333,7 +328,6 @@ class Parent:
             _send(worker, signal.SIGHUP)
 
     def _kill(self, code: int) -> Any:  # noqa: ANN401 - does not return
-        """Kills all workers, and ends this process at once with an exit code."""
         for worker in list(self._workers.values()):
             _send(worker, signal.SIGKILL)
         logging.shutdown()

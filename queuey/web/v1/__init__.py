@@ -44,7 +44,6 @@ def name_of(path: str) -> str:
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
-    """Adds all operations as resources, those of a queue's path first."""
     app: App = config.registry.app
     service, authorization = app.service, app.authorization
     ranges = RangeViews(service, authorization)

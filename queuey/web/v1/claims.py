@@ -271,8 +271,6 @@ class ClaimViews(Views):
         )
 
     async def release(self, request: Request, match: Match) -> Response:
-        """Releases claims; a reason without an error has the error ``Released``."""
-
         def release(parsed: _ReceiptsBody[api.Release], queue: Queue) -> Coroutine[Any, Any, list[Settlement]]:
             body = parsed.body
             reason = (
@@ -340,7 +338,6 @@ class ClaimViews(Views):
         return structs.replace(release, reason=reason)
 
     async def set_states(self, request: Request, match: Match) -> Response:
-        """Sets the states of claimed jobs, by receipt, and answers as :meth:`_settle` does."""
         access = await self._enter(request, match)
 
         async def call(queue: Queue) -> Response:
@@ -410,7 +407,6 @@ class ClaimViews(Views):
         return self._service.claims.backlog(access, query.limit)
 
     def jobs(self, access: QueueAccess, query: api.JobsQuery) -> api.Jobs:
-        """Returns outstanding jobs. With states, a limit above :data:`queuey.api.claims.MAX_STATES` is refused."""
         if query.states:
             errors = Errors()
             errors.take("limit", validators.integer, query.limit, 1, api.MAX_STATES)

@@ -58,7 +58,6 @@ class HelloView:
         self._id: str | None = None
 
     def show(self, request: Request, match: Match) -> Response:
-        """Describes the service. Reads the store's id once."""
         if self._id is None:
             self._id = bridge.run(self._store.identity())
         return json_response(Hello(version=__version__, store=self._store.name, id=self._id, links=LINKS))
@@ -73,7 +72,6 @@ class FileViews:
         self._on_loopback = on_loopback
 
     async def document(self, request: Request, match: Match) -> Response:
-        """Serves the OpenAPI document, with the address of the request as its server."""
         servers = encode([{"url": request.origin}])
         return Response(200, b'{"servers":%b,%b' % (servers, _document(self._describe, self._limits)[1:]), JSON)
 
@@ -103,7 +101,6 @@ class FileViews:
         )
 
     def client(self, request: Request, match: Match) -> Response:
-        """Serves a file of the browser client, to pages of any origin."""
         name = request.path.rstrip("/").rpartition("/")[2]
         kind = "text/javascript" if name.endswith(".js") else "application/typescript"
         return Response(

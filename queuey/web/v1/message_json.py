@@ -111,7 +111,6 @@ def render_fetched(messages: Sequence[Message]) -> list[bytes]:
 def render_claims(
     claims: Sequence[ClaimDelivery], mark: str, acknowledged: object = None, more: Mapping[str, object] | None = None
 ) -> list[bytes]:
-    """Returns the response to a claim, in pieces. Each receipt ends with the mark of the queue."""
     ending = mark.encode()
     parts = [
         b',"receipt":"%d-%08x%b-%b-%b","deliveries":%d,"expires":%.3f%b'
@@ -133,7 +132,6 @@ def render_claims(
 
 
 def render_reading(reading: Reading, queue_name: str | None = None) -> list[bytes]:
-    """Returns the response to a range read, in pieces; early messages follow the others, and are marked."""
     cursors = b",".join(
         b'"%d":null' % number if position is None else b'"%d":"%b"' % (number, ids.to_hex(position).encode())
         for number, position in reading.next.items()

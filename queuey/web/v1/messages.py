@@ -186,7 +186,6 @@ class MessageViews(Views):
         return self._authorization.enter(request, match, action), parsed
 
     def fetch(self, request: Request, match: Match) -> Response:
-        """Returns the messages that exist, or with ``raw`` the body of one; that raises if it does not exist."""
         access, locations = self._enter_ids(request, match, "read")
         raw = self.fields(FetchQuery).query(request).raw
         if raw and len(locations) > 1:
@@ -199,7 +198,6 @@ class MessageViews(Views):
         return make_raw_response(messages[0])
 
     def put(self, request: Request, match: Match) -> Response:
-        """Stores one body under all ids in the path, whether messages with these ids exist or not."""
         access, locations = self._enter_ids(request, match, "overwrite")
         draft = read_single(request, read_body(request, self._limits.max_body), self._limits, None)
         self._service.messages.put(access, locations, draft)
@@ -210,7 +208,6 @@ class MessageViews(Views):
         return json_response(Done())
 
     def explain(self, request: Request, match: Match) -> Response:
-        """Explains why a message is not read or claimed."""
         access, (partition, position) = self._enter(request, match, "read", lambda: parse_place(match["id"]))
         return json_response(self._service.explaining.explain(access, position, partition))
 
@@ -289,7 +286,6 @@ _UNKNOWN = re.compile("unknown field `(.*?)`", re.DOTALL)
 
 
 def text_or_bytes(body: bytes) -> str | bytes:
-    """Returns the bytes decoded as UTF-8, or unchanged if they are not UTF-8."""
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -488,7 +484,6 @@ def _read_loose_batch(body: bytes, limits: Limits, queue: Queue, request: Reques
 
 
 def _make_too_large(errors: Errors) -> InvalidRequest:
-    """Returns the error ``TooLarge`` with all errors of a batch."""
     error = too_large("body", 0)
     error.fields = dict(errors)
     return error
@@ -553,7 +548,6 @@ _NEXT_POSTED = b',{"key":"'
 
 
 def render_posted(locations: Sequence[Location]) -> bytes:
-    """Returns the JSON of the answer to a post, with the id, timestamp and partition of each message."""
     if not locations:
         return b'{"status":"ok","messages":[]}'
     parts: list[bytes | int] = []

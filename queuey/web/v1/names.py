@@ -37,13 +37,11 @@ class NameViews(Views):
         return _answer_stored(changed, 201 if changed.stored else 200)
 
     async def replace(self, request: Request, match: Match) -> Response:
-        """Stores a message under the name, whether one exists or not."""
         access = await self._authorization.admit(request, match, "overwrite")
         name, draft = _check_name(match), await request.read(partial(self._read_draft, request))
         return _answer_stored(await access.apply(partial(self._service.names.replace, name=name, draft=draft)), 200)
 
     async def fetch(self, request: Request, match: Match) -> Response:
-        """Returns the message of a name, or with ``raw`` its body. Raises ``NameNotFound`` if it has no message."""
         await request.reserve(self._limits.page_bytes)
         access = await self._authorization.admit(request, match, "read")
         name = _check_name(match)

@@ -143,7 +143,6 @@ class QueueViews(Views):
         return json_response(api.QueueList(queues=items, next=following, patterns=list(patterns)))
 
     def rights(self, request: Request, match: Match) -> Response:
-        """Shows the rights of the caller on the queues in the body, whether they exist or not."""
         self._service.queues.require_application(match["app"])
         self._authorization.authenticate(request)
         names = self.fields(api.RightsAsked).json(request).get("queues")
@@ -155,7 +154,6 @@ class QueueViews(Views):
         return json_response(api.Rights(queues=rights))
 
     def me(self, request: Request, match: Match) -> Response:
-        """Shows the caller's names and grants in the application; any caller may ask."""
         self._service.queues.require_application(match["app"])
         caller = self._authorization.authenticate(request)
         rights = [
@@ -170,7 +168,6 @@ class QueueViews(Views):
         return json_response(api.Me(names=names, expires=caller.expires, rights=rights))
 
     def applications(self, request: Request, match: Match) -> Response:
-        """Lists a page of all applications, for operators only."""
         self._authorization.require_operator(request)
         query = self.fields(api.ListQuery).query(request)
         limit = query.limit or self._limits.default_list

@@ -208,7 +208,6 @@ class RangeViews(Views):
         return _Answer(results, Response(200, body_of(pieces), JSON))
 
     def _read_item(self, item: object, prefix: str, errors: Errors) -> tuple[str, Range]:
-        """Reads the name of a queue and its range; puts errors into ``errors``, with the prefix."""
         if not isinstance(item, dict):
             errors[prefix[:-1]] = f'"{validators.show(item)}" is not an object'
             return "", Range()

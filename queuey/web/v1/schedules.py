@@ -51,7 +51,6 @@ class ScheduleViews(Views):
         self._saver = ScheduleSaver(service, authorization)
 
     def put(self, request: Request, match: Match) -> Response:
-        """Creates or changes a schedule (:meth:`ScheduleSaver.save`); answers 201 if it is new."""
         may_see = self._authorization.make_name_test(request, match["app"], "admin")
         report, new = self._saver.save(request, match, read_body(request, self._max_body), may_see)
         return json_response(_show_schedule(report), 201 if new else 200)
@@ -73,7 +72,6 @@ class ScheduleViews(Views):
         return json_response(_show_schedule(await self._service.schedules.fire(application, name, may_see)))
 
     def _make_run_check(self, request: Request, application: str) -> MaySee:
-        """Returns a predicate of queue names: the caller may administer the queue and send to it."""
         administers = self._authorization.make_name_test(request, application, "admin")
         sends = self._authorization.make_name_test(request, application, "send")
         return lambda queue: administers(queue) and sends(queue)
@@ -114,7 +112,6 @@ def _make_tick(outcome: Outcome) -> api.Tick:
 
 
 def _show_message(draft: Draft) -> ScheduledMessage:
-    """Shows a schedule's message as it was posted: bytes in base64, and JSON as the value that was written."""
     meta = draft.meta or Meta()
     body: Any = draft.body
     if isinstance(body, bytes):
@@ -239,7 +236,6 @@ class ScheduleSaver:
 
 
 def _check_names(name: str, plan_fields: dict[str, Any]) -> None:
-    """Raises InvalidRequest if the name is not valid, a field is unknown, or fields exclude each other."""
     errors = Errors()
     if _NAME.fullmatch(name) is None:
         errors["schedule"] = f"Use 1 to {MAX_NAME} letters, digits and ._:@-, but not . or .."
@@ -254,7 +250,6 @@ def _check_names(name: str, plan_fields: dict[str, Any]) -> None:
 
 
 def _read_zone(value: object) -> str:
-    """Returns the name of a time zone; raises ``ValueError`` if it is not known."""
     name = validators.text(value)
     check_zone(name)
     return name

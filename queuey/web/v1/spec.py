@@ -525,7 +525,6 @@ EXAMPLES = msgspec.json.decode(Path(__file__).with_name("examples.json").read_by
 
 
 def document(limits: Limits | None = None) -> dict[str, Any]:
-    """Returns the OpenAPI document of version 1 with the given limits, or the default ones. It names no server."""
     api = Api(
         title="Queuey",
         version=__version__,

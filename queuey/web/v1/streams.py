@@ -61,11 +61,9 @@ class StreamViews(Views):
         self._page = page
 
     async def read(self, request: Request, match: Match) -> Response:
-        """Streams the queue if the request accepts events, or else reads a page."""
         return await (self.stream_queue if wants_events(request) else self._page)(request, match)
 
     async def stream_queue(self, request: Request, match: Match) -> Response:
-        """Streams the events of the queue in the path."""
         access = await self._authorization.admit(request, match, "read")
         query = read_query(request, self.fields(StreamFields).names)
         stream, marks = self._make_stream(request, StreamFields, query, access.queue.name)
@@ -73,7 +71,6 @@ class StreamViews(Views):
         return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
 
     async def stream_queues(self, request: Request, match: Match) -> Response:
-        """Streams the events of several queues, or of all that the caller may read if none is named."""
         await self._authorization.identify(request)
         terms = self._read_terms(request)
         names = self._read_names(terms.get("queues"))
@@ -84,7 +81,6 @@ class StreamViews(Views):
         return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
 
     def _read_terms(self, request: Request) -> dict[str, Any]:
-        """Returns the fields of a stream of several queues: from the body of a POST, or else from the query."""
         if request.method == "POST":
             return self.fields(StreamAsked).json(request, b"{}")
         query: dict[str, Any] = read_query(request, self.fields(StreamQuery).names)
@@ -199,7 +195,6 @@ class QueueEvents(ABC):
         return await self._next_events(turn, await self._admit(turn))
 
     def explain(self, error: Exception) -> Body:
-        """Returns the error that ends the stream, as a problem (RFC 9457)."""
         return error_response(error, self.request).body
 
     @abstractmethod

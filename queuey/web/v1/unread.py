@@ -63,7 +63,6 @@ def show_unread(unread: Unread) -> dict[str, Any]:
 
 class UnreadViews(Views):
     def mark(self, request: Request, match: Match) -> Response:
-        """Moves the caller's read marks of a queue, back only with ``back``; answers with the marks."""
         access = self._authorization.enter(request, match, "read")
         reader = self._authorization.find_reader_name(request, match["app"])
         errors = Errors()
@@ -74,7 +73,6 @@ class UnreadViews(Views):
         return json_response(api.ReadMark(read=_show_marks(marked.marks), pending=marked.pending))
 
     def count(self, request: Request, match: Match) -> Response:
-        """Counts unread messages of several queues. An error of one queue does not affect the others."""
         self._service.queues.require_application(match["app"])
         reader = self._authorization.find_reader_name(request, match["app"])
         body = self.fields(api.UnreadAsked).json(request, b"{}")

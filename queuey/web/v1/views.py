@@ -113,7 +113,6 @@ class Views:
         return answer_on_loop if iscoroutinefunction(view) else answer
 
     def _make_reader(self, operation: Operation) -> Callable[[Request], Any] | None:
-        """Returns the function that reads the query or body, or None if the operation has neither."""
         if operation.query is not None:
             return Queries(self.fields(operation.query).query).read
         return self.fields(operation.body[JSON]).json if JSON in operation.body else None

@@ -40,7 +40,7 @@ def fetch(rqms: Facade, queue: str, count: int = 1, seconds: float = LONG) -> li
 
 
 def fetch_some(rqms: Facade, queue: str, seconds: float = LONG) -> list[dict[str, Any]]:
-    """Fetches until an item is available; returns one. A short lock may end before the answer arrives: then 503."""
+    """Fetches until an item is available; returns a list of it. If a short lock ends before the answer: 503."""
     end = time.monotonic() + WAIT
     while (
         reply := rqms.call("GET", f"/{queue}?count=1&time={seconds:f}")

@@ -335,7 +335,7 @@ def _deliver_both(history: ClaimHistory, first: Delivery, second: Delivery) -> N
 
 
 def _post_undelivered(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
-    """A message is acknowledged and given up, but never delivered."""
+    """A message whose post was acknowledged is given up, but never delivered."""
     history.acknowledged.add(FIRST)
     history.given_up.append(Acknowledgement(FIRST, 0.0, 0.0, "done"))
 

@@ -84,7 +84,7 @@ class ControlledTransport(httpx2.AsyncBaseTransport):
         await self.inner.aclose()
 
     def hold_reads(self) -> None:
-        """Holds the answers to reads back from now on; reads that came before are answered when they are."""
+        """Holds the answers to reads back from now on, also to reads under way."""
         self._open.clear()
 
     def release_reads(self) -> None:

@@ -114,7 +114,7 @@ class Schedule:
         return Step(kind, slot, 0.0 if kind == "join" else seconds, instant)
 
     def _add_common_fault(self, instant: float, kind: str) -> Step:
-        """Adds a fault of the service or network, and keeps others of its kind away until it is over."""
+        """Adds a fault of the service or network. Others wait until it is over and, except after growth, a while more."""
         seconds = 0.0
         if kind in {"leader", "node-kill"}:
             seconds = self.rng.uniform(1.0, 4.0)

@@ -46,7 +46,7 @@ class ClusterReplicas:
 
     @property
     def faults(self) -> Faults:
-        """Sets the faults; the cluster gets those that it can have."""
+        """The faults of the history. Assigning them gives the cluster those that it can have."""
         return self._faults
 
     @faults.setter

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -229,7 +230,8 @@ class History:
         self.ttls = rng.choice(((5,), (20,), (300, 10), (3600, 5)))
         self.posted: set[Position] = set()
         self.done: set[Position] = set()
-        self.perhaps: set[Position] = set()
+        self.in_doubt: Counter[Position] = Counter()
+        """Attempts to acknowledge whose result is unknown, by message."""
         self.held: list[tuple[Position, float, float]] = []
         self.wrong: list[str] = []
 
@@ -291,17 +293,17 @@ class History:
         begin(web.core, web.claims.claim(self.queue, limit=2, ttl=ttl), done)
 
     def _acknowledge(self, receipt: ClaimReceipt) -> None:
-        """Acknowledges a message. Without an answer it counts as perhaps done."""
+        """Acknowledges a message. Without an answer, or with one that leaves it open, it may be done."""
         web, position = self.rng.choice(self.webs), receipt.position
 
         def done(settled: Iterable[Settlement] | None, error: Exception | None) -> None:
             for one in settled or ():
                 if one.status in {ReceiptStatus.DONE, ReceiptStatus.FINAL}:
                     self.done.add(position)
-            if settled is None and not (isinstance(error, StoreUnavailable) and error.outcome == "none"):
-                self.perhaps.add(position)
+            if settled is not None or (isinstance(error, StoreUnavailable) and error.outcome == "none"):
+                self.in_doubt[position] -= 1
 
-        self.perhaps.add(position)  # a crashed process gives no answer
+        self.in_doubt[position] += 1  # A crashed process gives no answer.
         begin(web.core, web.claims.acknowledge(self.queue, [receipt]), done)
 
     def _pause(self) -> None:
@@ -310,7 +312,7 @@ class History:
     def _check(self) -> None:
         """Adds the violations at the end: lost messages, wrong dead letters, and records that were not removed."""
         letters, ends = self.replicas.letters, self.replicas.ends
-        lost = self.posted - letters.keys() - self.done - self.perhaps
+        lost = self.posted - letters.keys() - self.done - (+self.in_doubt).keys()
         self.wrong += [f"E1: {position} vanished" for position in sorted(lost)]
         self.wrong += [f"E3: {position} was done and is a letter" for position in sorted(self.done & letters.keys())]
         self.wrong += [f"E3: {position} is a letter" for position in letters.keys() & self.replicas.dropped]

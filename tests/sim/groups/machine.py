@@ -70,7 +70,7 @@ class Machine(Process):
         self.cut(0.0)
 
     def stop_member(self) -> None:
-        """Stops all that is left of its member, which has ended. Another may begin."""
+        """Stops all that is left of its member, alive or not. Another may begin."""
         super().crash()
         self.up = False
 

@@ -53,12 +53,10 @@ class LargeGroup(Storm):
         return Member(self, request, QUIET)
 
     def settled(self) -> bool:
-        """Returns whether every partition is at its member, evenly."""
         loads = [len(member.holds) for member in self.members if member.wanted]
         return sum(loads) == self.partitions and max(loads) - min(loads) <= 1
 
     def settle(self, seconds: float) -> float:
-        """Runs until the group is settled, or for ``seconds``. Returns the seconds it took."""
         began = self.world.now
         while not self.settled() and self.world.now < began + seconds:
             self.world.run(self.world.now + 0.25)
@@ -75,12 +73,10 @@ class LargeGroup(Storm):
         return Counter(self.stored.counts)
 
     def join(self) -> None:
-        """Adds a member."""
         self.members.append(self._member(len(self.members)))
         self.members[-1].begin()
 
     def leave(self) -> None:
-        """Drains the last member for good."""
         member = self.members.pop()
         member.draining, member.wanted = True, False
 
@@ -97,7 +93,6 @@ class LargeGroup(Storm):
         member.begin()
 
     def start(self, seconds: float) -> float:
-        """Starts all members within ``seconds``. Returns the seconds from then until all is settled, at most 60."""
         for at, member in enumerate(self.members):
             self.world.at(seconds * at / len(self.members), member.begin)
         self.world.run(self.world.now + seconds)

@@ -89,7 +89,6 @@ class History:
         return self.stored.world.now
 
     def record_violation(self, text: str) -> None:
-        """Records a violation."""
         self.wrong.append(f"{text} at {self.now - 1000:.3f}")
 
     def life_of(self, number: int, epoch: int) -> Life | None:
@@ -115,7 +114,6 @@ class History:
             self._check_instances(former, self._state)
 
     def _check_targets(self, before: GroupState, after: GroupState) -> None:
-        """Records violations: a new member with targets, or a queue without any though a present member may read it."""
         for uid, planned in after.plan.items():
             for target in planned.targets.values():
                 if target.member in after.members and after.members[target.member].state == "new":
@@ -204,7 +202,6 @@ class History:
                 self._check_owner(place, new.owner, new.epoch, new.came)
 
     def _check_record(self, place: Place, old: OwnedOffset, new: OwnedOffset, deed: OffsetsChange) -> None:
-        """Records violations: a commit that is not under the member's own epoch, or an offset that goes back."""
         part, is_commit = place[1], deed.kind == "commit"
         if is_commit and (old.owner, old.epoch) != (deed.member, deed.epochs[part]):
             self.record_violation(f"O2: {deed.member} under {deed.epochs[part]} recorded for {place}, not {old.owner}")
@@ -246,7 +243,6 @@ class History:
         return not may(self.rights.get(credential.id), queue)
 
     def queue_of(self, uid: int) -> Queue | None:
-        """Returns the queue with a uid, or None if it does not exist."""
         queue = self.stored.queues.get(self.stored.names_of[uid])
         return queue if queue is not None and queue.uid == uid else None
 
@@ -285,7 +281,6 @@ class History:
 
 
 def may(credential: Credential | None, queue: Queue) -> bool:
-    """Returns whether a credential may read and claim."""
     return (
         credential is not None
         and is_allowed(queue, credential.caller, "read")

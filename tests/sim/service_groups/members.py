@@ -121,7 +121,6 @@ class Member(Process):
         self._id = ""
 
     def begin(self) -> None:
-        """Starts a life, unless it lives."""
         if self._lives:
             return
         self._lives = True
@@ -190,7 +189,6 @@ class Member(Process):
     # The heartbeat
 
     async def _live(self) -> None:
-        """Joins again and again while the member is wanted."""
         while self.wanted:  # bounded: by the history
             try:
                 await self._stay()
@@ -234,11 +232,9 @@ class Member(Process):
         )
 
     def end_of(self, sent: float, session: float) -> float:
-        """Returns when a session ends. It counts from when the request was sent."""
         return sent + session
 
     def is_over(self, stay: Life) -> bool:
-        """Returns whether the session has ended, so that an answer does not count any more."""
         return self.world.now >= stay.end
 
     async def _beat(self, stay: Life, credential: Credential, wait: float) -> HeartbeatAnswer | None:
@@ -276,7 +272,6 @@ class Member(Process):
         return answer
 
     def _follow(self, stay: Life, answer: HeartbeatAnswer, sent: float, owned: dict[str, dict[int, int]]) -> None:
-        """Stops work on lost partitions, takes new ones, and plans to give others back."""
         for name, numbers in answer.lost.items():
             for part in map(int, numbers):
                 holding = self.holds.get((name, part))
@@ -333,13 +328,11 @@ class Member(Process):
             self._heart()
 
     def _release(self, stay: Life, spot: Spot) -> None:
-        """Stops work on a partition."""
         stay.holds.pop(self.holds.pop(spot).place, None)
 
     # Work
 
     async def _handle(self, stay: Life) -> None:
-        """Handles messages of random partitions, and commits most of them, until the stay ends."""
         rng, world = self.world.rng, self.world
         while self.stay is stay and self.wanted:  # bounded: by the history
             await asyncio.sleep(world.random_time(self.habits.pace))
@@ -441,6 +434,5 @@ class Request:
             self.answer.set_exception(NoAnswerError())
 
     def leave(self) -> None:
-        """Tells the process that its client has left."""
         if callable(self._leave):
             self._web.process.soon(self._member.delay(), self._leave)

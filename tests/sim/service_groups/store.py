@@ -147,7 +147,6 @@ class GroupStore:
         return value
 
     def _count(self, kind: str, size: Callable[[Any], int], value: object) -> None:
-        """Counts a call and its bytes, if calls are counted."""
         if self._stored.counting:
             counts = self._stored.counts
             counts[kind] += 1
@@ -273,8 +272,6 @@ class GroupStore:
             raise QueueChanged(queue.name)
 
     def _observer_call(self, queue: Queue, deed: OffsetsChange) -> Callable[[Rows, Rows], None]:
-        """Returns a function that tells the observer, if there is one, of a change of a queue's rows."""
-
         def after(before: Rows, rows: Rows) -> None:
             if self._stored.observer is not None:
                 self._stored.observer.offsets_changed(queue.uid, before, rows, deed)
@@ -290,7 +287,6 @@ class GroupStore:
         commit: MemberCommit | None = None,
         disown: int | None = None,
     ) -> list[Offset]:
-        """Changes offsets; reads and decides again while others change them at the same time."""
         check_changes(queue, changes)
         back = frozenset(change.partition for change in changes if change.compare)
         deed = OffsetsChange("plain")
@@ -308,7 +304,6 @@ class GroupStore:
     async def _write_offsets(
         self, queue: Queue, version: int | None, rows: Sequence[OwnedOffset], deed: OffsetsChange
     ) -> bool:
-        """Writes rows. Returns False if the version has changed."""
         written = {row.partition: row for row in rows}
         self._count("commits", lambda _: 60 * len(written), None)
         register = self._stored.rows(queue.uid)
@@ -346,7 +341,6 @@ class GroupStore:
     # Queues
 
     async def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
-        """Returns a queue, from the cache unless it is old or ``fresh`` is set. Raises QueueNotFound."""
         cached = self._cached.get(name)
         if not fresh and cached is not None and cached[1] > self._world.now - ROW_AGE:
             return cached[0]

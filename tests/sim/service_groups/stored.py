@@ -145,7 +145,6 @@ class Register:
         return applied or self.version == proposal.token
 
     def _resolve_pending(self) -> None:
-        """Ends some of the pending transactions, at random."""
         for proposal in list(self._pending):
             if self._stored.world.rng.random() < 0.6:
                 self._apply_pending(proposal)
@@ -211,7 +210,6 @@ class Stored:
         return self.offsets[uid]
 
     def create(self, name: str, partitions: int) -> Queue:
-        """Creates a queue with a new uid, also in place of one with this name."""
         uid = next(self._uids)
         self.names_of[uid] = name
         self.queues[name] = queue = Queue(

@@ -77,7 +77,6 @@ class Storm:
         self.members = [self.draw_member(number) for number in range(rng.choice((2, 3, 3, 4)))]
 
     def draw_faults(self, *, linear: bool) -> Faults:
-        """Draws the faults of the store; a linearizable one has fewer kinds."""
         rng = self.rng
         if linear:
             return Faults(failing=rng.choice((0, 0, 0.03)), hesitant=rng.choice((0, 0.004)), slow=0.003)
@@ -111,7 +110,6 @@ class Storm:
         return Member(self, request, self.draw_habits())
 
     def draw_wishes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Draws the names and patterns that a member requests."""
         if self.rng.random() < 0.7:
             return NAMES, ()
         return self.rng.choice(((NAMES, ()), ((), ("*",)), (("a",), ("[bc]",)), (("a", "b"), ())))
@@ -150,7 +148,6 @@ class Storm:
     # Used by members and processes
 
     def rights(self, credential: Credential) -> Credential | None:
-        """Returns a credential with its present rights, or None if it was revoked."""
         return self.present.get(credential.id)
 
     def create(self, name: str, partitions: int = 0) -> None:
@@ -167,7 +164,6 @@ class Storm:
     # Events
 
     def run(self) -> History:
-        """Runs members under disturbances, then without until all partitions have owners, or records a failure."""
         world, rng = self.world, self.rng
         for member in self.members:
             world.at(rng.random() * rng.choice((0.1, 2.0, 8.0)), member.begin)
@@ -184,7 +180,6 @@ class Storm:
         return self.history
 
     def end(self) -> None:
-        """Ends the lives of all processes and members, and closes what has not begun."""
         for web in self.webs:
             web.process.life += 1
         for member in self.members:
@@ -213,7 +208,6 @@ class Storm:
         (process.pause if self.stored.linear else process.stand)(self.rng.choice((0.7, 3.0, 7.0)))
 
     def _crash_member(self) -> None:
-        """Crashes a member. Most come back after a while."""
         member = self.rng.choice(self.members)
         member.crash()
         if self.rng.random() < 0.7:
@@ -237,14 +231,12 @@ class Storm:
         member.cut = self.world.now + self.rng.choice((1.0, 4.0, 9.0))
 
     def _leave(self) -> None:
-        """Lets a member leave. Most come back after a while."""
         member = self.rng.choice(self.members)
         member.wanted = False
         if self.rng.random() < 0.7:
             self._restart_later(member)
 
     def _drain(self) -> None:
-        """Lets a member drain: it leaves when it has given everything back, and comes back later."""
         member = self.rng.choice(self.members)
         member.draining = True
         self._restart_later(member)
@@ -301,13 +293,11 @@ class Storm:
             life.excused = life.excused or life.credential.id == key
 
     def _record_offset(self) -> None:
-        """Records an offset outside any membership, at a random process."""
         rng, web, name = self.rng, self.rng.choice(self.webs), self.rng.choice(list(self.stored.queues) or ["a"])
         change = OffsetChange(rng.choice((1, 2)), position_of(rng.choice((1, 50))))
         web.run(web.record(name, ANYBODY, [change]), lambda _value, _error: None)
 
     def _stop_all_members(self) -> None:
-        """Lets all members leave for a while, in which others commit and delete offsets."""
         for member in self.members:
             member.wanted = False
             self._restart_later(member)
@@ -315,7 +305,6 @@ class Storm:
             self.world.at(self.rng.random() * 3, deed)
 
     def _forget_offsets(self) -> None:
-        """Deletes the group's offsets, of one queue or of all, at a random process."""
         rng, web = self.rng, self.rng.choice(self.webs)
         name = rng.choice(list(self.stored.queues) or ["a"])
         call: Any = web.forget(name, ANYBODY)
@@ -385,7 +374,6 @@ def histories() -> Iterator[None]:
 
 
 def run_history(seed: int, kind: type[Storm] = Storm) -> History:
-    """Runs one history of a kind."""
     history = kind(seed).run()
     Process.present = None
     return history

@@ -58,8 +58,6 @@ Words = Mapping[int, tuple[int, int]]
 
 
 def committing(of: Callable[[OwnedOffset, MemberCommit], OwnedOffset]) -> Callable[..., Decision]:
-    """Returns a decision on altered rows for commits of members."""
-
     def decided(
         present: dict[int, OwnedOffset],
         changes: Sequence[OffsetChange],
@@ -87,7 +85,6 @@ def under_any_epoch(row: OwnedOffset, commit: MemberCommit) -> OwnedOffset:
 
 
 def going_back(row: OwnedOffset, commit: MemberCommit) -> OwnedOffset:
-    """Records a late commit over a later one."""
     return changed(row, position=None)
 
 
@@ -110,7 +107,6 @@ def setting_back(
 async def at_any_version(
     one: GroupStore, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]
 ) -> bool:
-    """Hands over even if something was recorded meanwhile."""
     return await REAL_HAND_OVER(one, queue, group, one._stored.rows(queue.uid).version or None, owners)
 
 
@@ -127,7 +123,6 @@ async def as_first_read(one: GroupStore, queue: Queue, group: str, notes: Contai
 
 
 def twice_in_an_epoch(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
-    """Gives partitions without an owner to their targets although they were owned under this epoch."""
     epoch = state.head.epoch
     result = hand_over(state, uid, rows, given_back)
     owners = {row.partition: row for row in result.owners}
@@ -146,14 +141,12 @@ def for_any_ownership(state: GroupState, uid: int, rows: Rows, given_back: Words
 
 
 def taken_for_given_back(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
-    """Reports partitions of lost members as given back."""
     result = hand_over(state, uid, rows, given_back)
     owners = tuple(changed(row, came="given back") if row.came == "lost" else row for row in result.owners)
     return HandOver(owners, result.needs_plan)
 
 
 def from_the_living(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
-    """Takes partitions from members that do not give them back."""
     plan = state.plan.get(uid)
     targets = {} if plan is None else plan.targets
     taken = {n: (row.owner, row.epoch) for n, row in rows.items() if n in targets and targets[n].member != row.owner}
@@ -161,7 +154,6 @@ def from_the_living(state: GroupState, uid: int, rows: Rows, given_back: Words) 
 
 
 def without_another_plan(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
-    """Does not request a plan for partitions that have moved in this epoch."""
     return HandOver(hand_over(state, uid, rows, given_back).owners, needs_plan=False)
 
 
@@ -189,7 +181,6 @@ def by_the_planner() -> Iterator[None]:
 
 
 async def naming_all(one: LocalGroup, member: Member, beat: Any, *, is_new: bool) -> Any:  # noqa: ANN401
-    """Treats partitions that a heartbeat does not name as given back."""
     words: dict[str, Words] = {}
     for name, (_, known) in one.owners.rows.items():
         owned = {n: row.epoch for n, row in known.items() if row.owner == member.number}
@@ -204,12 +195,10 @@ async def naming_all(one: LocalGroup, member: Member, beat: Any, *, is_new: bool
 
 
 def without_slack(one: GroupDraft, state: GroupState, now: int, slack: int, seen: Mapping[int, int]) -> None:
-    """Ends a session when it is over by the local clock."""
     REAL_DRAFT(one, state, now, 0, seen)
 
 
 async def seen_somewhere(one: GroupStore, application: str, name: str, member: int, session: int) -> int:
-    """Does not wait until a quorum of replicas has the stamp."""
     seen = one.claim_now()
     await one._call(lambda: one._stored.stamp(member, seen))
     return seen
@@ -220,7 +209,6 @@ async def unchecked(_one: GroupStore, _sample: ClockSample) -> None:
 
 
 async def sessions_before_the_clock(one: GroupStore, application: str, name: str) -> GroupSessions:
-    """Reads the sessions before the clock."""
     found = await REAL_SESSIONS(one, application, name)
     await one._call(lambda: None)
     return changed(found, clock=one.claim_now())
@@ -229,14 +217,12 @@ async def sessions_before_the_clock(one: GroupStore, application: str, name: str
 async def as_if_stamped_now(
     one: LocalGroup, text: str, credential: Credential, content: Heartbeat, waiter: Waiter | None, *, last: bool
 ) -> HeartbeatAnswer | None:
-    """Grants a whole session, even if the member was not stamped now."""
     answer = await REAL_HEARTBEAT(one, text, credential, content, waiter, last=last)
     member = one.cache.state.members.get(int(text.partition("-")[0]))
     return answer if answer is None or member is None else changed(answer, session=member.session / 1000)
 
 
 async def renewing_any(one: LocalGroup, member: Member, beat: Any, credential: Credential) -> Member:  # noqa: ANN401
-    """Renews an ended session."""
     number = member.number
     if credential.caller != one.cache.state.subscriptions[member.subscription].credential.caller:
         await one.changes.apply(lambda draft: draft.remove(number))
@@ -255,7 +241,6 @@ async def renewing_any(one: LocalGroup, member: Member, beat: Any, credential: C
 
 @contextmanager
 def after_the_end() -> Iterator[None]:
-    """Lets both sides ignore the end of a session."""
     with replace(LocalGroup._renew, renewing_any), replace(Client.is_over, lambda *_: False):
         yield
 
@@ -287,8 +272,6 @@ async def by_lists(store: Store, application: str, state: GroupState, *, fresh: 
 
 @contextmanager
 def by_name() -> Iterator[None]:
-    """Treats a recreated queue as the former one."""
-
     def planned_by_name(state: GroupState, queues: Sequence[Queue]) -> Plan:
         uids = {one.name: uid for uid, one in state.plan.items()}
         return make_plan(state, [changed(queue, uid=uids.get(queue.name, queue.uid)) for queue in queues])
@@ -299,8 +282,6 @@ def by_name() -> Iterator[None]:
 
 @contextmanager
 def with_former_rights() -> Iterator[None]:
-    """Keeps members whose rights have changed."""
-
     def plan(one: GroupDraft, queues: Sequence[Queue], rights: Rights) -> None:
         REAL_PLAN(one, queues, lambda credential: credential)
 
@@ -319,7 +300,6 @@ def with_former_rights() -> Iterator[None]:
 
 
 def leaving_for_good(one: GroupDraft, number: int, *, returns: bool = False) -> None:
-    """Keeps no targets for an instance that returns."""
     REAL_LEAVE(one, number)
 
 

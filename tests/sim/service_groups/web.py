@@ -58,7 +58,6 @@ class Web:
         return begin(self.core, call, done)
 
     def heartbeat(self, member: str, credential: Credential, beat: Heartbeat, done: Done) -> Callable[[], None]:
-        """Begins a heartbeat. Returns a function that ends it when its client has left."""
         poll = HeartbeatPoll(self, member, credential, beat, done)
         poll.attempt()
         return poll.leave
@@ -76,7 +75,6 @@ class Web:
         return await self.groups.commit(access, GROUP, member, credential, changes, epochs, notes)
 
     async def record(self, name: str, credential: Credential, changes: Sequence[OffsetChange]) -> Any:  # noqa: ANN401
-        """Records offsets outside any membership."""
         access = await self._access(name, credential)
         return await self.offsets.record(access, GROUP, changes)
 
@@ -140,7 +138,6 @@ class HeartbeatPoll(Waiter):
         begin(web.core, call, self._tried)
 
     def _tried(self, answer: object, error: Exception | None) -> None:
-        """Answers with a result or an error. Without either it waits, unless it was woken meanwhile."""
         self._attempting = False
         if answer is not None or error is not None:
             self._answer_once(answer, error)
@@ -160,7 +157,6 @@ class HeartbeatPoll(Waiter):
         self._web.process.soon(0.0, self._retry_if_due)
 
     def _retry_if_due(self) -> None:
-        """Tries again if it was woken or the wait is over, and no attempt is running."""
         if (
             self._done is not None
             and not self._attempting

@@ -14,7 +14,6 @@ from tests.spark.faults.queries import until_done
 
 
 def main(place: Path, options: dict[str, str]) -> None:
-    """Runs the query over the stored messages; its checkpoint is in the same place."""
     spark = session(master="local[2,4]", conf={"spark.local.dir": str(place / "local")})
     spark.dataSource.register(FailingSource)
     frame = spark.readStream.format("failing").options(**options, faults=str(place / "faults")).load()

@@ -56,20 +56,17 @@ class FailingReader(QueueyStreamReader):
         self._faults = faults
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Returns the end, or fails when it is known."""
         end = super().latestOffset(start, limit)
         self._meet("latestOffset")
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Returns the tasks. If there are any, it fails when the test has requested that."""
         tasks = super().partitions(start, end)
         if tasks:
             self._meet("partitions")
         return tasks
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commits, and may fail afterwards."""
         super().commit(end)
         self._meet("commit")
 
@@ -98,7 +95,6 @@ class FailingReader(QueueyStreamReader):
 
 
 def jvm() -> int:
-    """Returns the ancestor of this process that is Spark's JVM."""
     process = os.getpid()
     while (Path("/proc") / str(process) / "comm").read_text().strip() != "java":
         # The second field may contain anything, in parentheses; the fourth is the parent.

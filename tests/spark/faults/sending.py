@@ -15,7 +15,6 @@ from tests.spark.mortal import Deaths, source
 
 
 def main(place: Path, point: str, batch: str, options: dict[str, str]) -> None:
-    """Runs the query over the stored files; its checkpoint is in the same place."""
     conf = INTERPRETED | {"spark.local.dir": str(place / "local"), "spark.driver.memory": "512m"}
     spark = session(master="local[2,4]", conf=conf)
     deaths = Deaths(place / "deaths", point=point, batch=batch, driver=True)

@@ -52,7 +52,6 @@ def test_a_stream_goes_on_exactly_after_its_driver_was_killed(point: str, embedd
 
 
 def ids_in(metadata: Path) -> Iterator[str]:
-    """Returns the ids in the files that count; failed attempts leave other files behind."""
     for batch in metadata.glob("[0-9]*"):
         for line in batch.read_text().splitlines()[1:]:
             yield from parquet.read_table(unquote(urlsplit(json.loads(line)["path"]).path))["id"].to_pylist()

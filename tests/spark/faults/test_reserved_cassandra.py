@@ -21,7 +21,6 @@ TEXTS = [f"m{number}" for number in range(300)]
 
 
 def attempt(kept: Kept, name: str, mortal: Mortal | None, lead: float) -> WriteCounts:
-    """Returns an attempt of a task of one chunk."""
     queue = kept.queue(name, partitions=2)
     store = kept.store if mortal is None else mortal.store
     return Reserver(TargetQueue(store, queue), name, lead=lead).write(0, Texts.chunk(*TEXTS))
@@ -55,7 +54,6 @@ def scenario(kept: Kept, name: str, at: int, when: str, *, late: bool) -> str:
 
 
 def scenarios() -> Iterator[tuple[int, str, bool]]:
-    """Yields every step and way to end in it, in time and too late."""
     for at in range(STEPS):
         for when in WAYS:
             if when != "half" or at == 1:

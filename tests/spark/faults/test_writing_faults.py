@@ -57,7 +57,6 @@ class Follower:
             self.read()
 
     def read(self) -> None:
-        """Reads all new messages of each partition, and counts their texts."""
         for partition in self._cursors:
             more = True
             while more:

@@ -43,14 +43,12 @@ class ReceiptFile:
         self.path = path
 
     def of(self, queue: str, *messages: Message, delay: float = 0.01, ttl: int | None = None, **other: Any) -> None:  # noqa: ANN401
-        """Writes receipts as the client does, with a delay after the times of the ids."""
         with closing(Journal(self.path, APP)) as journal:
             for message in messages:
                 sent, at = SentMessage.of(Outgoing(message.body, ttl=ttl)), ids.ticks_to_seconds(message.ticks) + delay
                 journal.write([journal.make_line(queue, sent, at, (message.partition, message.id), **other)])
 
     def unknown(self, queue: str, body: str) -> None:
-        """Writes a receipt of a send without an answer."""
         with closing(Journal(self.path, APP)) as journal:
             journal.write([journal.make_line(queue, SentMessage.of(Outgoing(body)), journal.now(), outcome="unknown")])
 
@@ -69,7 +67,6 @@ def audited(spark: SparkSession, kept: Kept, told: ReceiptFile, **options: Any) 
 
 
 def kinds(found: Audit) -> dict[str, set[str]]:
-    """Returns the ids of the samples, by kind."""
     by_kind: dict[str, set[str]] = {}
     for sample in found.samples:
         by_kind.setdefault(sample.kind, set()).add(sample.id)
@@ -148,7 +145,6 @@ def test_late_is_what_readers_may_have_passed(spark: SparkSession, embedded: Kep
 
 
 def body(content: bytes) -> dict[str, object]:
-    """Returns the fields of a receipt that describe the body."""
     return {"sha256": sha256(content).hexdigest()[:32], "size": len(content), "at": 1.0}
 
 

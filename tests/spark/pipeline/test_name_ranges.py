@@ -18,7 +18,6 @@ NAMES = st.sets(st.text("ab0é\U0001f600~", min_size=1, max_size=6), max_size=40
 
 
 def walked(kept: Kept, parts: list[name_ranges.NameRange]) -> list[str]:
-    """Returns the names of all queues in the ranges."""
     return [
         queue.name for part in parts for page in name_ranges.list_queues(kept.named, part, page=3) for queue in page
     ]

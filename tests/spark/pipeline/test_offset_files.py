@@ -15,7 +15,6 @@ ONE, TWO = (ids.to_hex((ids.EPOCH_TICKS + tick, 5)) for tick in (1, 2))
 
 
 def line(queue: str, partition: int, offset: str | None, app: str = "acme", host: str = "main") -> str:
-    """Returns a line as ``qdo offsets show --json`` prints it."""
     place = {"host": host, "app": app, "queue": queue, "partition": partition}
     return json.dumps({**place, "offset": offset, "recorded": 1.5, "member": None})
 

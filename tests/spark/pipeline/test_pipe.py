@@ -38,7 +38,6 @@ ALL = "SELECT * FROM messages"
 
 
 def post(kept: Kept, queue: Queue, count: int, *, first: int = 0) -> list[Message]:
-    """Sends JSON values to all partitions in turn."""
     items = [
         NewMessage(f'{{"n":{number},"kind":"k{number % 3}"}}', number % queue.partitions + 1, TTL)
         for number in range(first, first + count)
@@ -47,14 +46,12 @@ def post(kept: Kept, queue: Queue, count: int, *, first: int = 0) -> list[Messag
 
 
 def plan(kept: Kept, place: Path, **fields: Any) -> Pipe:  # noqa: ANN401 - the fields of a Pipe
-    """Returns a pipe from orders to copies, over the stored messages."""
     given = {"source": Subscribe(("orders",)), "target": "copies", "start": "earliest", "once": True, "lead": LEAD}
     transform = {} if "function" in fields else {"sql": ALL}
     return Pipe(**{"store": kept.named, "checkpoint": str(place / "checkpoint"), **given, **transform, **fields})
 
 
 def bodies(messages: list[Message]) -> Counter[tuple[int, str | bytes]]:
-    """Returns the compared fields of messages."""
     return Counter((message.partition, message.body) for message in messages)
 
 

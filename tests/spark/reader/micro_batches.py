@@ -96,11 +96,9 @@ class Query:
         return rows
 
     def batch(self, limit: ReadLimit | None = None) -> list[Row] | None:
-        """Begins and runs a batch; returns None without new messages."""
         return self.run() if self.begin(limit) else None
 
     def rest(self, limit: ReadLimit | None = None) -> list[Row]:
-        """Runs batches until no messages are left; returns all their rows."""
         rows: list[Row] = []
         while (more := self.batch(limit)) is not None:
             rows += more

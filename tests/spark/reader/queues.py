@@ -21,7 +21,6 @@ def create(store: Store, name: str = "a", *, partitions: int = 1, ttl: int | Non
 def send(
     store: Store, name: str, texts: Sequence[str], partition: int = 1, *, ttl: int = DAY, delay: float = 0
 ) -> None:
-    """Sends messages, each with a time of its own."""
     bridge.run(
         store.messages.append(
             bridge.run(store.catalogue.queue(APP, name, fresh=True)),
@@ -36,5 +35,4 @@ def values(rows: list[Row] | None) -> list[str]:
 
 
 def numbered(count: int, first: int = 0) -> list[str]:
-    """Returns ``count`` different texts."""
     return [f"m{number}" for number in range(first, first + count)]

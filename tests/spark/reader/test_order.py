@@ -59,7 +59,6 @@ def test_nothing_appears_below_the_end_of_a_batch(location: StoreLocation) -> No
 
 
 def write_at_random(store: Store, queue: Queue, number: int) -> list[str]:
-    """Sends messages to two partitions, a few at a time, some delayed; returns their texts."""
     chance = random.Random(number)
     sent: list[str] = []
     for turn in range(120):

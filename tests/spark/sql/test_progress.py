@@ -30,7 +30,6 @@ QUERY = "a4f1"
 
 
 def batch(number: int, *, lag: Any = None, query: int = 1, name: str | None = "copy") -> Any:  # noqa: ANN401 - an event of Spark
-    """Returns Spark's event of a micro-batch that read three rows and wrote two."""
     latest = json.dumps({"v": 1, "queues": {}, "lag": lag})
     sources = [SimpleNamespace(latestOffset=latest), SimpleNamespace(latestOffset=None)]
     progress = SimpleNamespace(
@@ -45,7 +44,6 @@ def batch(number: int, *, lag: Any = None, query: int = 1, name: str | None = "c
 
 
 def ended(query: int = 1) -> Any:  # noqa: ANN401 - an event of Spark
-    """Returns the event that a query has ended."""
     return SimpleNamespace(id=UUID(int=query))
 
 

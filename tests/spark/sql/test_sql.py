@@ -41,13 +41,11 @@ def nothing_left(spark: SparkSession) -> Iterator[None]:
 
 
 def create(spark: SparkSession, kept: Kept, what: str, **options: str) -> None:
-    """Creates a table or a view with these options."""
     listed = ", ".join(f"{name} '{text}'" for name, text in (kept.options | options).items())
     spark.sql(f"CREATE {what} USING queuey OPTIONS ({listed})")
 
 
 def written(kept: Kept, name: str = "copies") -> list[str]:
-    """Waits until all messages of a queue can be read, and returns their texts, sorted."""
     queue = bridge.run(kept.store.catalogue.queue(APP, name, fresh=True))
     newest = [info.newest for info in bridge.run(kept.store.messages.inspect(queue))[1] if info.newest is not None]
     kept.settle(queue, max(newest, default=None))
@@ -55,7 +53,6 @@ def written(kept: Kept, name: str = "copies") -> list[str]:
 
 
 def refused(spark: SparkSession, statement: str) -> str:
-    """Returns the message with which a statement fails."""
     with pytest.raises(PySparkException) as failed:
         spark.sql(statement).collect()
     failure = failures.explain(failed.value)

@@ -21,7 +21,6 @@ def of_table(**options: str) -> dict[str, str]:
 
 
 def created(**options: str) -> StructType:
-    """Returns the schema of a table as Spark's catalogue keeps it: through JSON."""
     declared = tables.find_table_options(of_table(**options))
     assert declared is not None
     return StructType.fromJson(tables.table_schema(declared).jsonValue())

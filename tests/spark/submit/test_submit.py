@@ -60,7 +60,6 @@ class Cluster:
     secret: str
 
     def options(self) -> list[str]:
-        """Options of ``spark-submit`` for all programs."""
         conf = [text for name, value in CONF.items() for text in ("--conf", f"{name}={value}")]
         return [f"{self.environ['SPARK_HOME']}/bin/spark-submit", "--master", self.master, *conf]
 
@@ -68,14 +67,12 @@ class Cluster:
         return json.dumps({"options": self.place, "run": run, "directory": str(self.home / run), **more})
 
     def check(self, printed: str, run: str) -> None:
-        """Checks that a program has read and followed everything, and that there is a report of its run."""
         seen = json.loads(printed.splitlines()[-1])
         assert seen == {"read": self.sent, "followed": self.sent}
         assert write_reports.report(self.kept.store, APP, run) is not None
 
 
 def run(command: list[str], home: Path, environ: Mapping[str, str]) -> str:
-    """Runs a program in a directory, which must succeed; returns its output."""
     done = subprocess.run(
         command, cwd=home, env=dict(environ), capture_output=True, text=True, timeout=clusters.PATIENCE, check=False
     )

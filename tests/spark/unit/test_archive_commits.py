@@ -55,11 +55,9 @@ class ObjectStore:
         self._requests = 0
 
     def path(self, path: str) -> str:
-        """Returns a path as Spark would take it."""
         return f"{self.root}/{path}"
 
     def read(self, path: str) -> str | None:
-        """Returns a text, or None if the file does not exist."""
         self._count()
         return self.texts.get(path)
 
@@ -74,7 +72,6 @@ class ObjectStore:
         self.texts[path] = text
 
     def delete(self, path: str) -> None:
-        """Removes a file, or the listed ones below a directory."""
         self._count()
         for name in [path, *(f"{path}/{name}" for name in self._listed(path))]:
             self.texts.pop(name, None)
@@ -84,13 +81,11 @@ class ObjectStore:
         return {name: len(self.texts[f"{path}/{name}"]) for name in self._listed(path)}
 
     def list(self, path: str) -> list[DirectoryEntry]:
-        """Returns the entries of a directory."""
         self._count()
         names = {(name.partition("/")[0], "/" in name) for name in self._listed(path)}
         return sorted(DirectoryEntry(name, directory, 0) for name, directory in names)
 
     def settle(self) -> None:
-        """Makes listings complete."""
         self.late = False
         self._unlisted.clear()
 
@@ -119,7 +114,6 @@ def opened(store: ObjectStore) -> ArchiveDirectory:
 
 
 def run(store: ObjectStore, name: str, messages: Content, now: float = 0.0) -> None:
-    """Archives messages in addition to the archived ones, as a run does apart from Spark."""
     archive = opened(store)
     archive.begin_run(name, now)
     older = archive.find_present_versions(messages, [])
@@ -134,7 +128,6 @@ def run(store: ObjectStore, name: str, messages: Content, now: float = 0.0) -> N
 
 
 def sealed(key: Key, name: str, size: int, count: int, replaces: tuple[str, ...] = (), **more: Any) -> Manifest:  # noqa: ANN401 - any fields
-    """Returns the manifest of a bucket with one file."""
     return Manifest(
         run=name,
         replaces=replaces,
@@ -152,7 +145,6 @@ def sealed(key: Key, name: str, size: int, count: int, replaces: tuple[str, ...]
 
 
 def seen(store: ObjectStore) -> Content:
-    """Returns the messages that a reader of everything finds."""
     archive = opened(store)
     keys = [(queue, bucket) for queue in archive.list_queues() for bucket in archive.list_bucket_names(queue)]
     return {
@@ -162,17 +154,14 @@ def seen(store: ObjectStore) -> Content:
 
 
 def in_each_bucket(*ids: str) -> Content:
-    """Returns the same messages in each bucket."""
     return {key: set(ids) for key in KEYS}
 
 
 def both(one: Content, other: Content) -> Content:
-    """Returns the union of two contents."""
     return {key: one.get(key, set()) | other.get(key, set()) for key in {*one, *other}}
 
 
 def holds(found: Content, wanted: Content) -> bool:
-    """Returns whether every wanted message was found."""
     return all(ids <= found.get(key, set()) for key, ids in wanted.items())
 
 

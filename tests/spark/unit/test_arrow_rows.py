@@ -131,7 +131,6 @@ class WriteSetup:
         batch: int = 0,
         **options: Any,  # noqa: ANN401 - fields of WriteOptions
     ) -> WriteCounts:
-        """Writes rows as one attempt of a task does."""
         named: dict[str, Any] = {"queue": "q", **options}
         wanted = SinkOptions(store=StoreOptions(), **named)
         columns = layout(schema, wanted.queue)
@@ -195,7 +194,6 @@ def test_rows_become_messages_with_all_that_they_say(setup: WriteSetup) -> None:
 
 
 def _places(setup: WriteSetup) -> list[tuple[int, ids.Position]]:
-    """Returns the partitions that have messages, delayed ones included, each with its newest position."""
     infos = bridge.run(setup.store.messages.inspect(setup.queue))[1]
     return [(info.partition, info.newest) for info in infos if info.newest is not None]
 

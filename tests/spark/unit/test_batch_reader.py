@@ -34,13 +34,11 @@ def batch_read(kept: Kept, **options: str) -> SourceOptions:
 
 
 def ids_of(options: SourceOptions, parts: list[QueueSlice]) -> list[str]:
-    """Returns the ids that slices give."""
     schema = columns.arrow_schema(type(columns.read_schema(headers=False))([IDS]))
     return [one for batch in scan_rows(options, parts, schema) for one in batch.column("id").to_pylist()]
 
 
 def in_order(stored: list[Message]) -> list[str]:
-    """Returns the ids of messages, by partition and position."""
     return [one.id for one in sorted(stored, key=lambda one: (one.partition, one.position))]
 
 

@@ -35,7 +35,6 @@ WHOLE = columns.arrow_schema(columns.read_schema(headers=True))
 
 
 def row(message: Message) -> dict[str, object]:
-    """Returns the user's row of a message, computed for it alone."""
     meta, text = message.meta or Meta(), isinstance(message.body, str)
     return {
         "value": message.body.encode() if isinstance(message.body, str) else message.body,

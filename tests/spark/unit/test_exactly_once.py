@@ -41,7 +41,6 @@ class TaskSetup:
         self.fresh()
 
     def fresh(self) -> None:
-        """Starts over with another queue, another work and another reader."""
         number = next(self._numbers)
         self.queue, _ = bridge.run(self.store.catalogue.create_queue(APP, f"q{number}", QueueSpec(partitions=2)))
         self.work = f"work-{number}"
@@ -77,7 +76,6 @@ def setup(tmp_path: Path) -> Iterator[TaskSetup]:
 
 
 def loading(setup: TaskSetup, load: Callable[..., object]) -> InterposedStore:
-    """Returns a store with another way of loading messages."""
     between = InterposedStore(setup.store)
     between.instead(Bulk.load_unread, load)
     return between
@@ -92,7 +90,6 @@ def run(attempt: Reserver, chunks: Sequence[Texts] = CHUNKS) -> WriteCounts:
 
 
 def exact(setup: TaskSetup, expected: Iterable[str] = EVERYTHING) -> None:
-    """Checks that each row is stored once and that the reader received each once."""
     expected = sorted(expected)
     assert sorted(setup.stored()) == expected
     assert sorted(setup.reader.seen) == expected

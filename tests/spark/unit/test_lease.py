@@ -50,7 +50,6 @@ def ledger(embedded: Kept) -> Later:
 
 
 def lease(ledger: Later, archive: str = ARCHIVE) -> ArchiveLease:
-    """Returns a lease whose holder and rivals have one clock."""
     return ArchiveLease(ledger, archive, clock=ledger.seconds)
 
 

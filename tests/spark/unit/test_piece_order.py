@@ -15,13 +15,11 @@ LEAD = 10 * TICKS_PER_SECOND
 
 
 def timing(seconds: float) -> Timing:
-    """Returns the timing at an instant."""
     now = round(seconds * TICKS_PER_SECOND)
     return Timing(now + LEAD, now + LEAD // 2, SPAN, LEAD // 10, 12 * LEAD)
 
 
 def run(pieces: list[tuple[float, int]]) -> dict[int, int]:
-    """Returns the bases of pieces that tasks reach at these times."""
     order, bases = PieceOrder(), {}
     for seconds, piece in sorted(pieces):
         order, bases[piece] = reserve_piece(order, piece, timing(seconds))

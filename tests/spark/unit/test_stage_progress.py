@@ -25,7 +25,6 @@ class Tracker:
         self.gone = False
 
     def statusTracker(self) -> Tracker:  # noqa: N802 - Spark's name
-        """Returns itself in place of the context."""
         return self
 
     def getActiveStageIds(self) -> list[int]:  # noqa: N802 - likewise

@@ -42,7 +42,6 @@ OFFSETS = st.dictionaries(PLACES, POSITIONS, max_size=20).map(StreamOffset)
 
 
 def at(tick: int) -> Position:
-    """Returns a position as a horizon has it."""
     return tick, LOW_MIN
 
 
@@ -139,7 +138,6 @@ class HeldMessages:
         self.looked = 0
 
     def __call__(self, one: QueueSlice, most: int) -> ScannedTo:
-        """Scans like a store, and counts the scan."""
         assert most > 0
         assert one.lower < one.upper
         self.looked += 1
@@ -154,7 +152,6 @@ BACKLOGS = st.dictionaries(PLACES, st.sets(st.integers(1, 99), max_size=60), min
 
 
 def waiting_for(held: Mapping[QueuePartition, set[int]], lower: Position = FIRST) -> list[QueueSlice]:
-    """Returns slices of all messages."""
     return [QueueSlice(*queue_partition, lower, at(100)) for queue_partition in held]
 
 

@@ -33,7 +33,6 @@ NUMBERED = [(str(number), number) for number in range(8)]
 
 
 def finish(setup: WriteSetup, name: str) -> None:
-    """Notes that a run is finished, as its commit does."""
     bridge.run(
         setup.store.ledger.enter(
             TaskIdentity.make("run", APP, name).finished_name(setup.queue.uid), 0, b"finished", expected=None

@@ -19,8 +19,6 @@ LOAD = Load(86_400_000, queues=1e6, streams=1e5, streamed=0.5, claimed=0.1, read
 
 
 def taken() -> MeasuredReport:
-    """Returns a report with all numbers that the model reads."""
-
     def paid(name: str, service: float, nodes: float) -> Row:
         return Row(name, [1000.0], "requests/s", {"server CPU us/message": service, "behind it us/message": nodes})
 

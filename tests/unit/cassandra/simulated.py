@@ -96,7 +96,6 @@ class FaultlessDriver(Driver):
         self.calls = Calls(self.loop, self._deadline)
 
     def clock(self) -> Clock:
-        """Returns the clock of a machine that shows the cluster's time."""
         return Clock(
             boottime=lambda: round((self.world.now - BOOTED + 1000.0) * 1e9),
             wall=lambda: round((self.world.now + self.ahead) * 1e9),
@@ -119,7 +118,6 @@ class FaultlessDriver(Driver):
         return value
 
     def count(self, statements: Iterable[Statement]) -> int:
-        """Returns how many requests of some statements were sent."""
         chosen = {*statements}
         return sum(request.statement in chosen for request in self.sent)
 

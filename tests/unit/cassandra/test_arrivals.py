@@ -40,7 +40,6 @@ def queue(number: int, application: str = "one") -> Queue:
 
 
 def watches(application: str, count: int) -> list[Watch]:
-    """Returns watches of an application, each on its own queue."""
     return [Watch(queue(number, application), 1, lambda: None, 0, prompt=False) for number in range(count)]
 
 
@@ -60,7 +59,6 @@ class CountingStore:
         return 0
 
     async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        """Returns empty pages, and counts the poll."""
         self.polled.append(queue.qid)
         self.work += STEPS_PER_TURN // POLLS_PER_TURN
         return [Page([], 0, None, more=False) for _ in slices]
@@ -90,12 +88,10 @@ class Process:
             self.store.polled.clear()
 
     def write(self, number: int, **how: float) -> None:
-        """Stores a message in a queue, and records that."""
         self.arrivals.appended(queue(number), [NewMessage("x", 1, 60, **how)])  # type: ignore[arg-type]
         self.driver.advance(0.01)
 
     def end(self) -> None:
-        """Kills the process: its timers do not fire any more."""
         self.arrivals.watches.is_closed = True
 
 

@@ -45,17 +45,14 @@ class CallResults:
 
 
 def now(value: object, done: Done) -> None:
-    """Answers before it returns."""
     done(value, None)
 
 
 def elsewhere(value: object, done: Done) -> None:
-    """Answers from another thread."""
     threading.Thread(target=done, args=(value, None)).start()
 
 
 def early(value: object, done: Done) -> None:
-    """Answers from another thread before it returns."""
     thread = threading.Thread(target=done, args=(value, None))
     thread.start()
     join(thread)
@@ -81,12 +78,10 @@ def test_each_answer_is_taken_once(calls: Calls, answer: Callable[[object, Done]
 
 
 def raised(done: Done) -> None:
-    """Raises before the request begins."""
     raise StoreUnavailable("away")
 
 
 def told(done: Done) -> None:
-    """Ends the request with an error."""
     done(None, StoreUnavailable("away"))
 
 

@@ -23,14 +23,12 @@ TWO_CENTRES = {"a": 3, "b": 3}
 
 
 def levels_on(copies: Mapping[str, int], **options: object) -> ConsistencyLevels:
-    """Returns the levels in force where a keyspace has these copies."""
     return levels_by(lambda: copies, CassandraOptions(**options))  # type: ignore[arg-type]
 
 
 def levels_by(
     replication: Callable[[], Mapping[str, int]], options: CassandraOptions | None = None
 ) -> ConsistencyLevels:
-    """Returns the levels of a deployment, given its known copies."""
     chosen = options or CassandraOptions()
     return ConsistencyLevels(chosen, replication, TimingInForce(chosen, Clock()))
 

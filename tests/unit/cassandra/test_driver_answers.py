@@ -91,7 +91,6 @@ class Pages:
 
 
 def driver_with(session: object) -> tuple[Driver, list[tuple[Any, StoreUnavailable | None]]]:
-    """Returns a driver with this session, and an empty list for its requests' results."""
     driver = object.__new__(Driver)
     driver._session, driver._usable, driver._problem, driver._closed = session, True, "away", Event()
     driver.target, driver._prepared = DataCentreTarget(("127.0.0.1",), "queuey"), {STATEMENT: PREPARED}

@@ -264,7 +264,6 @@ def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
 
 
 async def marked(deadline: Deadline, change: Coroutine[Any, Any, ChangeResult]) -> ChangeResult:
-    """Makes a change, and reports that it is sent, as the driver does."""
     deadline.mark_sent()
     return await change
 
@@ -342,7 +341,6 @@ class Inside:
         self.names: list[str] = []
 
     async def change(self, name: str) -> None:
-        """Adds its name when it has the lock, and again before it releases it, when the test has answered."""
         async with self._cas.turn("key"):
             self.names.append(name)
             await called(self._waiting.append)

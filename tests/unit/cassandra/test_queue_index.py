@@ -23,7 +23,6 @@ class Shards:
     async def read_slices(
         self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int
     ) -> list[list[IndexEntry]]:
-        """Returns the next entries of some shards."""
         assert application == "app"
         entries = []
         for shard, entry in after:

@@ -33,7 +33,6 @@ class Entered:
         self.events.append((event, threading.get_ident()))
 
     def thread(self) -> int:
-        """Returns the thread in which the loop makes a call now."""
         threads: list[int] = []
         self.loop.call(lambda: threads.append(threading.get_ident()))
         until(lambda: threads)
@@ -246,7 +245,6 @@ def test_a_forked_child_uses_nothing_of_its_parents_loop(entered: Entered) -> No
 
 
 def _in_child(work: Callable[[], int]) -> int:
-    """Does work in a forked process, which ends with its result; returns that exit code."""
     child = os.fork()
     if not child:
         os._exit(work())

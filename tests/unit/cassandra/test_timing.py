@@ -117,7 +117,6 @@ def test_another_format_is_refused() -> None:
 
 
 def store_timing(driver: FaultlessDriver, stored: StoredTiming | None) -> None:
-    """Stores timing in the keyspace."""
     values = 0, None if stored is None else encode(stored)
     driver.run(Statement("INSERT INTO migrations (singleton, timing) VALUES (?, ?)"), values)
 

@@ -42,7 +42,6 @@ class Scene:
         self.world.run(self.world.now + 1.0)
 
     def give_up(self) -> StoreUnavailable | None:
-        """Cancels the search; returns its error, if it has one now."""
         self._give_up()
         self._let()
         return cast("StoreUnavailable | None", self.told[-1][1])
@@ -71,7 +70,6 @@ class Scene:
 
     @property
     def released(self) -> list[tuple[int, list[int]]]:
-        """Partitions and times of the messages whose claims were ended."""
         return [
             (number, [receipt.ticks for receipt in request.receipts])
             for number, request in self.asked

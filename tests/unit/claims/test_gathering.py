@@ -46,7 +46,6 @@ class Weighing(ModelStore):
 def claim_soon(
     scene: Scene, claims: ClaimUseCases, limit: int = 1, max_bytes: int | None = None, queue: Queue = QUEUE
 ) -> list[ClaimDelivery]:
-    """Claims messages, and returns those that were given soon."""
     before = len(scene.found)
     told = partial(scene._told, scene.found)
     begin(claims.core, claims.claim(queue, limit=limit, ttl=60, max_bytes=max_bytes), told)
@@ -95,7 +94,6 @@ def test_a_log_that_is_read_for_each_claim(kind: str) -> None:
 
 
 def post(scene: Scene, *lengths: int) -> None:
-    """Posts messages with bodies of these lengths, and waits until they are readable."""
     for length in lengths:
         scene.replicas.write(Process(scene.world, 0.0), 1, "x" * length, lambda _position: None)
         scene.let(0.0001)

@@ -27,7 +27,6 @@ BOUND = 1 << 20
 
 
 def allocated() -> int:
-    """Returns the bytes in use that the product's code has allocated."""
     gc.collect()
     snapshot = tracemalloc.take_snapshot().filter_traces([OURS])
     return sum(statistic.size for statistic in snapshot.statistics("filename"))

@@ -50,7 +50,6 @@ class Partition:
         self.waiting = self.read()
 
     def read(self) -> Waiting:
-        """Returns the waiting messages that a new process finds."""
         waiting = Waiting()
         for message in self.messages:
             if not self.state.is_known(message.position):
@@ -62,7 +61,6 @@ class Partition:
         return EntryDraft(self.state, self.now, TIMING, None, self.waiting)
 
     def give(self, draft: EntryDraft, *polls: Poll, among: Sequence[int] | None = None) -> list[list[int]]:
-        """Delivers messages to polls, and returns which each poll gets."""
         readable = [message for message in self.messages if among is None or message.ticks in among]
         draft.deliver(polls, readable, readable)
         return [numbers(poll.given) for poll in polls]
@@ -71,14 +69,12 @@ class Partition:
         self.state.apply(self.state.number + 1, decode_entry(encode_entry(draft.make_entry(7))))
 
     def claim(self, limit: int = 10, ttl: float = 30.0, among: Sequence[int] | None = None) -> list[int]:
-        """Delivers messages to one poll, and appends the entry."""
         draft = self.draft()
         [delivered] = self.give(draft, Poll(limit, ttl, 1 << 20), among=among)
         self.append(draft)
         return delivered
 
     def settle(self, what: str, *of: int) -> list[ReceiptStatus]:
-        """Settles the first claims of messages by the draft's method ``what``, and appends the entry."""
         draft = self.draft()
         settled = getattr(draft, what)([ClaimReceipt(1, *at(number)) for number in of])
         self.append(draft)

@@ -48,7 +48,6 @@ class Partition:
         return EntryDraft(self.state, self.now, TIMING, None, None, self.limits)
 
     def give(self, draft: EntryDraft, *polls: Poll) -> list[list[int]]:
-        """Delivers all allowed messages; returns which messages each poll gets."""
         draft.deliver(polls, self.messages, self.messages)
         return [[message.ticks for message in poll.given] for poll in polls]
 
@@ -59,7 +58,6 @@ class Partition:
         self.state = State.decode(self.state.encode())
 
     def claim(self, limit: int = 100, ttl: float = 30.0) -> list[int]:
-        """Delivers messages to one poll, and appends the entry."""
         draft = self.draft()
         [delivered] = self.give(draft, Poll(limit, ttl, 1 << 20))
         self.append(draft)
@@ -72,7 +70,6 @@ class Partition:
         return [settlement.status for settlement in settled]
 
     def live(self) -> list[int]:
-        """Returns the messages that somebody may be working on."""
         expired = TIMING.expired(self.now)
         return [message.ticks for message in self.messages if self.state.is_live(message.position, expired)]
 

@@ -56,7 +56,6 @@ def claim(state: State, *numbers: int, now: int = NOW, ttl: float = 30.0) -> int
 
 
 def settle(state: State, what: str, *receipts: ClaimReceipt, now: int = NOW, ttl: float = 30.0) -> list[ReceiptStatus]:
-    """Acknowledges, renews or releases; returns the status of each."""
     draft = EntryDraft(state, now, TIMING)
     settlements = draft.renew(receipts, ttl) if what == "renew" else getattr(draft, what)(receipts)
     apply(state, draft)
@@ -146,7 +145,6 @@ class Run:
                 self._note(what, n, extra)
 
     def _note(self, what: str, n: int, extra: int) -> None:
-        """Makes a settlement that succeeded on the model."""
         model = self.model
         if what == "ack":
             model.claims.pop(n, None)
@@ -160,7 +158,6 @@ class Run:
             claim[2] = max(claim[2], self.now + 1000 * extra)
 
     def compare(self) -> None:
-        """Compares the claims and finished messages of the state with the model's, also after encoding."""
         state, model = self.state, self.model
         assert state.number == model.number
         kept = {place[0]: [one.number, one.deliveries, one.expires] for place, one in state.outstanding.items()}

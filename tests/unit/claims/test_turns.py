@@ -23,19 +23,16 @@ class Clock:
 
 
 def never(_number: int) -> float:
-    """Reports no other process at work."""
     return -1e9
 
 
 def turns(clock: Clock, first: float = 0.0) -> PartitionRotation:
-    """Returns the turns of a process that begins with the partition of ``first``."""
     return PartitionRotation(clock, lambda: first)
 
 
 def heads(
     known: PartitionRotation, clock: Clock, partitions: int, seconds: float, refused: Callable[[int], float]
 ) -> list[int]:
-    """Returns the partitions that come first while a claim begins every millisecond."""
     numbers_seen: list[int] = []
     for _ in range(round(seconds * 1000)):
         clock.now += 0.001

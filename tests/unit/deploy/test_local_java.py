@@ -31,7 +31,6 @@ def test_major_version(text: str, major: int | None) -> None:
 
 
 def install(directory: Path, version: str) -> Path:
-    """Makes a command called java that prints a version."""
     path = directory / "java"
     path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
     path.chmod(0o755)

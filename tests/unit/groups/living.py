@@ -50,7 +50,6 @@ class LivingGroup:
     def add(
         self, patterns: tuple[str, ...] = ("*",), credential: Credential = OWNER, instance: str = "", grace: int = 0
     ) -> int:
-        """Joins a member, and returns its number."""
         request = JoinRequest((), patterns, credential, instance, grace=grace)
         return self.change(lambda draft: draft.join(request, b"digest").number)
 

@@ -26,7 +26,6 @@ def owned(owner: int, epoch: int, came: str = "new") -> dict[int, OwnedOffset]:
 
 
 def changes(made: HandOver) -> list[tuple[int, int, str]]:
-    """Returns owner, epoch and origin of the rows that change."""
     return [(row.owner, row.epoch, row.came) for row in made.owners]
 
 

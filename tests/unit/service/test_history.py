@@ -73,7 +73,6 @@ def test_a_clock_that_is_set_back() -> None:
 
 
 def cells(last: int, sent: int, depth: int = UNKNOWN) -> Cells:
-    """Returns the cells of a process that has counted something in its newest cell only."""
     return Cells(last, [0] * (CELLS - 1) + [sent], [0] * CELLS, [UNKNOWN] * (CELLS - 1) + [depth])
 
 

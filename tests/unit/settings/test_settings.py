@@ -289,7 +289,6 @@ def test_every_setting_is_explained() -> None:
 
 
 def variables_of(service: str, *ports: tuple[str, int, str]) -> dict[str, str]:
-    """Returns the variables that Kubernetes sets in each container for a Service with named ports."""
     name = service.upper().replace("-", "_")
     _, first, kind = ports[0]
     variables = {f"{name}_SERVICE_HOST": "10.0.0.7", f"{name}_SERVICE_PORT": str(first)}

@@ -21,7 +21,6 @@ FACADES = [line for line in LINES["facades"].fields if line.fields]
 
 
 def tables(heading: str) -> list[str]:
-    """Returns the tables in the part of the page below a heading."""
     section = re.split(r"\n##+ ", PAGE.partition(f"# {heading}\n")[2])[0]
     return [block for block in section.strip().split("\n\n") if block.startswith("| ")]
 
@@ -46,7 +45,6 @@ def fields_table(line: Setting) -> str:
 
 
 def users_table() -> str:
-    """Returns the table of an issuer's fields, as the page should have it."""
     hints = typing.get_type_hints(UserIssuer, include_extras=True)
 
     def default(field: msgspec.structs.FieldInfo) -> str:

@@ -138,8 +138,6 @@ def test_steps_of_what_blocks() -> None:
 
 
 def waiting_call(deadline: Deadline) -> Any:  # noqa: ANN401 - a coroutine
-    """Waits until its deadline."""
-
     def begin(_done: Done) -> Any:  # noqa: ANN401 - what gives up
         return lambda: "none"
 

@@ -131,7 +131,6 @@ def test_patience_ends() -> None:
 
 
 def run_without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a Python that lacks a module."""
     program = f"import sys; sys.modules[{module!r}] = None; from queuey.cli import main; main()"
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)

@@ -32,7 +32,6 @@ class Tty(io.TextIOWrapper):
 
 
 def left(text: str, *kept: str) -> set[str]:
-    """Returns the characters of a text that could control a terminal or reorder its text."""
     bad = {"Cc", "Cs", "Zl", "Zp"}
     marks = "\u061c\u200e\u200f"
     found = {c for c in text if unicodedata.category(c) in bad or unicodedata.bidirectional(c) in TURNING or c in marks}
@@ -78,7 +77,6 @@ class Thing(msgspec.Struct):
 
 
 def printed(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, as_json: bool) -> tuple[str, str]:
-    """Returns what something prints to standard output and standard error."""
     out, err = io.BytesIO(), io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8", write_through=True))
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(err, "utf-8", write_through=True))

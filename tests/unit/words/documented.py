@@ -34,11 +34,9 @@ class Source:
         self.module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
     def nodes(self, *types: type[Node]) -> list[Node]:
-        """Returns its nodes of some types."""
         return cast("list[Node]", [node for kind in types for node in self._nodes.get(kind, ())])
 
     def at(self, line: int) -> str:
-        """Returns the place of a line, as editors open it."""
         return f"{self.path.relative_to(ROOT)}:{line}"
 
     @cached_property
@@ -74,12 +72,10 @@ class Source:
 
     @property
     def functions(self) -> list[Function]:
-        """Its functions and methods."""
         return [*self.nodes(ast.FunctionDef), *self.nodes(ast.AsyncFunctionDef)]
 
     @cached_property
     def imports(self) -> dict[str, str]:
-        """Imported names, also those of single functions, with what they stand for."""
         targets: dict[str, str] = {}
         for alias in (x for node in self.nodes(ast.Import) for x in node.names):
             top = alias.name.partition(".")[0]
@@ -90,7 +86,6 @@ class Source:
         return targets
 
     def above(self, dots: int) -> Sequence[str]:
-        """Returns the parts of the package that a number of leading dots stands for."""
         return self.package[: len(self.package) + 1 - dots] if dots else ()
 
     def target(self, name: str, line: int) -> object:
@@ -107,7 +102,6 @@ class Source:
 
 
 def string(statement: ast.stmt) -> str | None:
-    """Returns the text of a statement that is nothing but a string."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         return statement.value.value if isinstance(statement.value.value, str) else None
     return None
@@ -115,13 +109,11 @@ def string(statement: ast.stmt) -> str | None:
 
 @cache
 def sources() -> dict[str, Source]:
-    """Returns every file of the product by the name of its module."""
     paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     return {source.module: source for source in map(Source, paths)}
 
 
 def forget() -> None:
-    """Drops all that was read."""
     for function in (sources, absolute, _module):
         function.cache_clear()
 
@@ -135,7 +127,6 @@ class Place:
 
     @cached_property
     def members(self) -> dict[str, ast.stmt]:
-        """Names that are bound in it, and attributes that methods set, each with its statement."""
         bound: dict[str, ast.stmt] = {}
         for statement in _statements(self.node.body):
             bound |= dict.fromkeys(_bound(statement), statement)
@@ -144,7 +135,6 @@ class Place:
         return bound
 
     def bases(self) -> Iterator[object]:
-        """Gives what the class derives from."""
         if isinstance(self.node, ast.ClassDef):
             for base in self.node.bases:
                 plain = base.value if isinstance(base, ast.Subscript) else base
@@ -158,7 +148,6 @@ def _module(name: str) -> Place:
 
 @cache
 def absolute(name: str) -> object:
-    """Returns what a dotted name that begins at a package stands for; None if there is nothing of that name."""
     parts = name.split(".")
     starts = [(".".join(parts[:length]), parts[length:]) for length in range(len(parts), 0, -1)]
     for module, rest in starts:
@@ -179,7 +168,6 @@ def _follow(start: object, names: Sequence[str]) -> object:
 
 
 def _member(owner: object, name: str) -> object:
-    """Returns what a name stands for in a module, class or imported object; None if it is not there."""
     if not isinstance(owner, Place):
         return None if isinstance(owner, ast.AST) else getattr(owner, name, None)
     if (node := owner.members.get(name)) is not None:

@@ -181,7 +181,6 @@ def record() -> list[Retired]:
 
 @cache
 def uses() -> dict[tuple[str, str], list[Use]]:
-    """All uses of what the record lists, but for files that are generated."""
     found: dict[tuple[str, str], list[Use]] = {retired.key: [] for retired in record()}
     for source in sources():
         if source.package[:3] != ("queuey", "client", "_sync"):
@@ -233,7 +232,6 @@ def test_retired_words_get_fewer(retired: Retired) -> None:
 
 
 def constants(source: Source) -> Iterator[tuple[int, str, str]]:
-    """Numbers in capitals with the string below them: line, name, string."""
     nodes: list[ast.Module | ast.ClassDef] = [source.tree, *source.classes]
     for node in nodes:
         for one, below in itertools.pairwise(node.body):

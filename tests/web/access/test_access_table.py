@@ -154,7 +154,6 @@ class Scene:
         return Caller(self._app, credential, "")
 
     def _make_credential(self, column: str) -> str:
-        """Makes the credential of a kind of caller, and returns its header."""
         owner, other, queue = self.names.owner, self.names.other, self.names.queue
         verbs = tuple(verb for verb in VERBS if verb in column.split(", "))
         if verbs:
@@ -176,13 +175,11 @@ class Scene:
         return kinds[column.strip("`")]()
 
     def _add_key(self, application: str, *, expires: float | None = None, scope: Scope | None = None) -> str:
-        """Adds a key to an application, and returns its header."""
         secret = f"key{next(NUMBERS)}"
         bridge.run(self._store.applications.add_key(application, digest_of(secret), expires=expires, scope=scope))
         return f"Application {secret}"
 
     def _add_token(self, name: str, queue: str | None = None) -> str:
-        """Makes a token known, perhaps with grants for a queue, and returns its header."""
         token = f"token{next(NUMBERS)}"
         verbs: frozenset[Verb] = frozenset({"read", "delete"})
         grants = () if queue is None else (Grant(self.names.owner, verbs, queue),)
@@ -201,7 +198,6 @@ class Scene:
         return queue
 
     def _join_as_consumer(self, queue: str) -> None:
-        """Lets a consumer join a new group and take the whole queue."""
         self._group = f"group{next(NUMBERS)}"
         consumer = self.callers["`app:`" if self._principals else "owner"]
         path = f"/v1/{quote(self.names.owner, safe='')}/_groups/{self._group}/members"
@@ -209,7 +205,6 @@ class Scene:
         assert consumer.send_json("POST", f"{path}/{joined}", {"wait": 1}).json["take"].keys() == {queue}
 
     def request(self, route: str, caller: Caller) -> Reply:
-        """Makes the request of a route with the scene's names, and a body or query if the route needs one."""
         method, path = route.split(" ")
         group = self._group if "_groups" in route else "g"
         parts = {
@@ -259,7 +254,6 @@ def is_allowed(row: Row, column: str, kind: str) -> bool:
 
 
 def check(scene: Scene, row: Row, column: str, kind: str) -> None:
-    """Makes one request, and compares its status, its secrets and the listed queues with the page."""
     route = row["route"]
     scene.made_ready()
     reply = scene.request(route, scene.callers[column])

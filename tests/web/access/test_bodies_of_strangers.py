@@ -32,7 +32,6 @@ VALUES = {"app": "a", "queue": "q", "account": "1", "base": "queue"}
 
 
 def _targets(app: App) -> Iterator[str]:
-    """Yields method and path pattern of every request that may have a body."""
     for route, endpoint in app.resources.routes:
         yield from (f"{method} {route.pattern}" for method in endpoint._views if method in {"POST", "PUT", "DELETE"})
 

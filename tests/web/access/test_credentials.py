@@ -20,7 +20,6 @@ class Clock:
         return self.now
 
     def wall(self) -> float:
-        """Returns seconds since 1970."""
         return self.now + 1e9
 
 

@@ -25,7 +25,6 @@ NUMBERS = itertools.count()
 
 
 def limited(app: App, store: Store, *patterns: str) -> Caller:
-    """Returns a caller with a key for the sizes of matching queues only."""
     secret = f"limited{next(NUMBERS)}"
     bridge.run(store.applications.add_key("queuey", digest_of(secret), scope=Scope(("measure",), patterns)))
     return Caller(app, f"Application {secret}")

@@ -31,12 +31,10 @@ class Move(NamedTuple):
     handle: str
 
     def caller(self, verbs: tuple[Verb, ...], queue: str) -> Caller:
-        """Returns a caller whose key has these verbs for a queue."""
         bridge.run(self.store.applications.add_key("queuey", digest_of("limited"), scope=Scope(verbs, (queue,))))
         return Caller(self.app, "Application limited")
 
     def sqs(self, verbs: tuple[Verb, ...], queue: str) -> Sqs:
-        """Returns an SQS client whose key has these verbs for a queue."""
         return Sqs(self.app, new_key(self.store, "queuey", ",".join(verbs), queue), "/sqs")
 
 

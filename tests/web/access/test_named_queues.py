@@ -26,7 +26,6 @@ NUMBERS = itertools.count()
 
 
 def limited(owner: Caller, store: Store, allow: str, queues: str) -> Caller:
-    """Returns a caller with a limited key of the application, as ``queuey app key-add`` makes it."""
     secret = f"limited{next(NUMBERS)}"
     scope = parse_scope(allow.split(","), queues.split(","))
     bridge.run(store.applications.add_key("queuey", digest_of(secret), scope=scope))
@@ -52,13 +51,12 @@ def fail(caller: Caller, queue: str) -> None:
 
 
 def bodies(caller: Caller, queue: str) -> list[Any]:
-    """Returns the bodies in a queue; empty if the queue does not exist."""
     reply = caller.get(queue, partitions="*", delay=0)
     return [] if reply.status == 404 else sorted(reply.bodies)
 
 
 def holds(caller: Caller, queue: str, partitions: int, *expected: str) -> bool:
-    """Waits until a queue holds these bodies; returns whether it does, and its size."""
+    """Waits for as many bodies; returns whether the queue has exactly these, and so many partitions."""
     eventually(lambda: len(bodies(caller, queue)) >= len(expected))
     return bodies(caller, queue) == sorted(expected) and caller.get(f"{queue}/info").json["partitions"] == partitions
 
@@ -247,7 +245,6 @@ NO_QUEUES = {
 
 
 def is_let_in(caller: Caller, row: Row, first: str, named: str) -> bool:
-    """Makes the request of a row and returns whether it was allowed."""
     match row["option"], row["of"]:
         case "dead_letter", "POST /v1/{app}":
             reply = caller.send_form("POST", "", queue_name=f"{first}-new", dead_letter=named)
@@ -292,7 +289,6 @@ def test_the_table_of_options(owner: Caller, store: Store, row: Row) -> None:
 
 
 def fields(schema: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
-    """Yields the names of all properties of a schema, also those of nested ones."""
     schema = known[schema["$ref"].rsplit("/", 1)[1]] if "$ref" in schema else schema
     for subschema in [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else [])]:
         yield from fields(subschema, known)
@@ -319,7 +315,6 @@ def test_the_table_has_every_option_of_the_api() -> None:
 
 
 def commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - of click
-    """Yields all leaf commands below a command, as they are typed."""
     if not getattr(command, "commands", None):
         yield path, command
     else:

@@ -26,8 +26,6 @@ ROUTES = sorted({operation.path for operation in OPERATIONS if "{app}" in operat
 
 
 def ask(app: App, *requests: Request) -> list[Reply]:
-    """Sends requests to an application that allows one origin; returns the answers."""
-
     async def work(gateway: Gateway) -> list[Reply]:
         return [await request.to(gateway) for request in requests]
 
@@ -36,7 +34,6 @@ def ask(app: App, *requests: Request) -> list[Reply]:
 
 
 def preflight(path: str, origin: str = ORIGIN, headers: str = "authorization") -> Request:
-    """Returns a preflight request for a POST, without a credential."""
     named = [("origin", origin), ("access-control-request-method", "POST"), ("access-control-request-headers", headers)]
     request = Request("OPTIONS", path, headers=named)
     request.headers = request.headers[1:]

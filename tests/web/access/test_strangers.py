@@ -88,7 +88,6 @@ class Scene:
         return self.lost()
 
     def lost(self) -> RequestFrom:
-        """Returns a request for a missing resource with an invalid key."""
         return RequestFrom("GET", "/v1/queuey/q/a/b/c", headers=[("authorization", "Application lost")])
 
     def token(self, token: str) -> RequestFrom:
@@ -101,7 +100,6 @@ class Scene:
 
 
 def _make_request(request: AWSRequest) -> RequestFrom:
-    """Returns a signed request as the gateway gets it, with the length of its body."""
     parts = urlsplit(request.url)
     headers = [(name.lower(), str(value)) for name, value in request.headers.items()]
     if request.body and all(name != "content-length" for name, _ in headers):

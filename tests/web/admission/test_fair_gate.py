@@ -34,8 +34,6 @@ STEPS = st.lists(
 
 
 def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs a scenario in a new event loop, for at most PATIENCE_SECONDS."""
-
     async def main() -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await scenario()
@@ -54,7 +52,6 @@ class Scene:
         self.taken: list[Counter[str]] = [Counter(), Counter(), Counter()]
 
     def enter(self, tenant: str, size: int) -> None:
-        """Starts work of a tenant that waits for a share of two or three quotas."""
         weights = (1, size, size % 2)
         needs = [(quota, weight) for quota, weight in zip(self.quotas, weights, strict=True) if weight]
         self.tasks.append(asyncio.create_task(self._work(Turn(tenant, *needs), weights)))

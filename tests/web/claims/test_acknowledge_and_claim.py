@@ -199,7 +199,6 @@ def test_the_row_changes(
 
 
 def drained(owner: Caller) -> str:
-    """Claims everything and acknowledges all but one message; returns its receipt."""
     *finished, last = [receipt(owner), receipt(owner), receipt(owner), receipt(owner, 2)]
     assert settle(owner, "ack", *finished).status == 200
     return last

@@ -9,7 +9,6 @@ from tests.web.claims.test_claims import bodies
 
 
 def act(caller: Caller, what: str, place: str) -> Any:  # noqa: ANN401 - a word, or a refusal
-    """Applies an act to a job; returns its outcome, or status and fields of the refusal."""
     reply = caller.send_json("POST", f"q/jobs/{place}/{what}", {})
     return reply.json["job"] if reply.status == 200 else (reply.status, *reply.json["error_msg"])
 

@@ -13,7 +13,6 @@ from tests.web.caller import Caller
 
 
 def ended(caller: Caller, move: str) -> dict[str, Any]:
-    """Waits until a move has ended, and returns it."""
     moves: list[dict[str, Any]] = []
 
     def over() -> bool:

@@ -48,7 +48,6 @@ def test_a_state_is_shown(owner: Caller, claim: dict[str, Any]) -> None:
 
 
 def again(caller: Caller, claim: dict[str, Any], **more: str) -> dict[str, Any]:
-    """Releases a claim, and claims its message again."""
     assert caller.send_json("POST", "q/claims/release", {"receipts": [claim["receipt"]]}).status == 200
     [claim] = caller.claim(ttl=60, **more)
     return claim

@@ -21,7 +21,6 @@ def is_like(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
 
 
 def values_in(output: str) -> list[Any]:
-    """Returns the JSON objects and arrays in a text, in order."""
     values, decoder = [], json.JSONDecoder()
     while begins := re.search(r"[{\[]", output):
         try:
@@ -40,7 +39,6 @@ class AnsweredValues:
         self._known: dict[str, str] = {}
 
     def translated(self, text: str) -> str:
-        """Replaces the shown values in a request by the real ones."""
         if not self._known:
             return text
         return re.sub("|".join(map(re.escape, self._known)), lambda found: self._known[found[0]], text)

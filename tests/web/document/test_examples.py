@@ -35,7 +35,6 @@ class Player:
         self._known = AnsweredValues()
 
     def play(self, example: Example) -> Reply:
-        """Sends the request of an example with real ids, and learns the ids of its answer."""
         operation = OPERATIONS_BY_ID[example.operation]
         example_request = json.loads(self._known.translated(json.dumps(msgspec.to_builtins(example))))
         path = operation.path.format_map({k: quote(v, safe=":@") for k, v in example_request.get("path", {}).items()})

@@ -54,13 +54,11 @@ def unused(app: App, served: Served) -> set[str]:
 
 
 def every(*languages: str) -> list[tuple[str, Block]]:
-    """Returns the unmarked blocks of all pages in these languages, each with its page."""
     page_blocks = ((page, block) for page in PAGES for block in blocks(page))
     return [(page, block) for page, block in page_blocks if block.language in languages and not block.mark]
 
 
 def requests_of(block: Block) -> Iterator[tuple[str, str]]:
-    """Yields method and path of each request of a block of curl commands."""
     for line in re.findall(r"^curl .*?(?=^curl |\Z)", block.text, re.MULTILINE | re.DOTALL):
         words = shlex.split(line.replace("\\\n", ""))
         sends = any(word in {"-d", "--json"} for word in words)

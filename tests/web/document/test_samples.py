@@ -60,7 +60,6 @@ class Stopped(Exception):
 
 
 def source_of(example: Example, language: str) -> str:
-    """Returns an example in a language, or "" if there is no such example."""
     return make_samples(OPERATIONS_BY_ID[example.operation], example).get(language, "")
 
 

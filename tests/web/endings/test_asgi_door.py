@@ -60,7 +60,7 @@ class FailingRequest(Request):
         self._fails_at, self._raises = fails_at, raises
 
     async def receive(self) -> dict[str, Any]:
-        """Returns the body, and then nothing until some of a stream was sent."""
+        """Returns the body, then the disconnect once a stream has sent all its messages; other requests get no more."""
         await self._call()
         if self.pieces or not self._is_read:
             return await super().receive()
@@ -129,7 +129,6 @@ def app(store: Store, limits: Limits) -> App:
 
 
 async def check(gateway: Gateway, request: FailingRequest, turns: int | None = None) -> None:
-    """Lets a request end, and checks that the quotas are whole afterwards."""
     await request.end(gateway, turns)
     with suppress(TimeoutError):
         async with asyncio.timeout(5):
@@ -150,7 +149,6 @@ def busy(app: App, work: Callable[[Gateway], Any]) -> None:
 
 
 def of(kind: str, key: str, fails_at: int, *, raises: bool = True) -> FailingRequest:
-    """Returns a failing request of a kind, with a credential."""
     _, call, options = KINDS[kind]
     call = (*call[:2], *(list(part) if isinstance(part, list) else part for part in call[2:]))
     request = FailingRequest(*call, fails_at=fails_at, raises=raises, **options)

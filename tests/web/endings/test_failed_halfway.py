@@ -29,7 +29,6 @@ def schedule(number: int) -> str:
 
 
 async def prepare(gateway: Gateway, number: int) -> None:
-    """Sets a name's value and a schedule, each in a queue of its own."""
     assert (await Request("PUT", named(number), b"old").to(gateway)).status == 200
     plan = {"queue": f"q{number}", "every": 86400, "message": {"body": "new"}}
     made = Request("PUT", schedule(number), json.dumps(plan).encode(), headers=[("content-type", "application/json")])
@@ -37,7 +36,6 @@ async def prepare(gateway: Gateway, number: int) -> None:
 
 
 async def done(gateway: Gateway, number: int) -> tuple[bytes, int, object]:
-    """Returns the evidence of what was done: value of the name, number of messages, and the schedule's plan."""
     value = (await Request("GET", named(number), query="raw=1").to(gateway)).body
     messages = json.loads((await Request("GET", f"/v1/queuey/q{number}").to(gateway)).body)["messages"]
     return value, len(messages), json.loads((await Request("GET", schedule(number)).to(gateway)).body)["firing"]

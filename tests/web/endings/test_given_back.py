@@ -53,7 +53,6 @@ class UnreliableRequest(Request):
         self._fails, self._leaves = fails, leaves
 
     async def receive(self) -> dict[str, Any]:
-        """Returns the body, in turns of the loop, and then the disconnect."""
         await asyncio.sleep(0)
         if self.pieces or not self._is_read:
             return await super().receive()
@@ -70,7 +69,6 @@ class UnreliableRequest(Request):
 
 
 def drawn(rng: random.Random) -> UnreliableRequest:
-    """Draws a request of any kind, with a valid credential or not, and a client of any kind."""
     queue, waits = rng.choice(QUEUES), f"wait={SHORT_WAIT}"
     names = rng.sample(QUEUES, rng.randrange(1, len(QUEUES)))
     several = json.dumps({"queues": [{"queue_name": name} for name in names], "wait": SHORT_WAIT}).encode()
@@ -98,7 +96,6 @@ def drawn(rng: random.Random) -> UnreliableRequest:
 
 
 async def storm(gateway: Gateway, seed: int) -> None:
-    """Sends requests, some of which the server cancels; returns when all have ended."""
     rng = random.Random(seed)
 
     async def send(request: UnreliableRequest) -> None:

@@ -174,7 +174,6 @@ def test_headers_that_cannot_be_read_are_refused(run: Run, owner: Caller, name: 
 
 
 def _foreign() -> Request:
-    """Returns a post whose credential has a character beyond ASCII."""
     request = Request(body=b"x")
     request.headers[0] = ("authorization", "Application ü")
     return request
@@ -317,7 +316,6 @@ class LeavingClient(Request):
     """A request that the server cancels, or whose client disconnects, after a number of calls of the server."""
 
     def leave(self, calls: int, *, cancelled: bool) -> LeavingClient:
-        """Sets the number of calls, and whether the server cancels the request or reports a disconnect."""
         self.calls, self.cancelled = calls, cancelled
         return self
 

@@ -25,7 +25,6 @@ CLAIMS = "/v1/queuey/q/claims"
 
 
 async def sent(gateway: Gateway, method: str, path: str, body: object = None, query: str = "") -> Reply:
-    """Sends a request, which must succeed, and returns the answer."""
     json_type = [] if body is None else [("content-type", "application/json")]
     text = b"" if body is None else json.dumps(body).encode()
     reply = await Request(method, path, text, headers=json_type, query=query).to(gateway)
@@ -42,14 +41,12 @@ async def read(gateway: Gateway) -> None:
 
 
 async def claim(gateway: Gateway, *receipts: str, **asked: object) -> list[str]:
-    """Claims messages, by default one, and acknowledges receipts with it. Returns the receipts."""
     body = {"acknowledge": list(receipts)} if receipts else None
     query = "&".join(f"{name}={value}" for name, value in {"limit": 1, **asked}.items())
     return [each["receipt"] for each in (await sent(gateway, "POST", CLAIMS, body, query)).json["messages"]]
 
 
 async def claim_and_settle(gateway: Gateway) -> None:
-    """Claims a message, renews and acknowledges it; claims another and releases it."""
     await post(gateway)
     receipts = await claim(gateway)
     await sent(gateway, "POST", f"{CLAIMS}/renew", {"receipts": receipts, "ttl": 60})
@@ -69,7 +66,6 @@ async def wait_for_none(gateway: Gateway) -> None:
 
 
 async def wait_for_one(gateway: Gateway) -> None:
-    """Waits with a claim for a message that arrives, and acknowledges it."""
     places = gateway._polls.places
     claims = asyncio.create_task(claim(gateway, wait=20))
     await until(lambda: places.free < places.total)
@@ -83,7 +79,6 @@ async def refused(gateway: Gateway, status: int, *asked: Any, **options: Any) ->
 
 
 async def miss_a_queue(gateway: Gateway) -> None:
-    """Requests a queue that does not exist, which a thread finds out."""
     await refused(gateway, 404, "GET", "/v1/queuey/none")
 
 
@@ -93,12 +88,11 @@ async def claim_nowhere(gateway: Gateway) -> None:
 
 
 async def post_nowhere(gateway: Gateway) -> None:
-    """Posts a long message, which a thread refuses."""
+    """Posts a long message to a partition that does not exist, which a thread refuses."""
     await refused(gateway, 400, body=b"x" * 2 * SHORT_BODY, headers=[("x-partition", "9")])
 
 
 async def lose_a_claim(gateway: Gateway) -> None:
-    """Acknowledges a claim that was released and given again, which is refused."""
     await post(gateway)
     [receipt] = await claim(gateway)
     await sent(gateway, "POST", f"{CLAIMS}/release", {"receipts": [receipt]})
@@ -108,7 +102,6 @@ async def lose_a_claim(gateway: Gateway) -> None:
 
 
 async def reuse_a_key(gateway: Gateway) -> None:
-    """Posts another body under the same idempotency key, which is refused."""
     key = [("idempotency-key", "k")]
     await Request(body=b"first", headers=key).to(gateway)
     await refused(gateway, 422, body=b"second", headers=key)

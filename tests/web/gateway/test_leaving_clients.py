@@ -50,7 +50,6 @@ class Claim(Request):
 
 
 async def deliveries(gateway: Gateway) -> int:
-    """Claims the only message as soon as possible; returns its number of deliveries, this one included."""
     [message] = (await Claim(WAITING).to(gateway)).messages
     count: int = message["deliveries"]
     return count
@@ -73,7 +72,6 @@ class HeldAppends:
         await asyncio.wait_for(self._begun.wait(), TEST_TIMEOUT)
 
     def go_on(self) -> None:
-        """Lets all appends go on, and holds none any more."""
         self._between.restore(ClaimLogs.append_entry)
         self._go_on.set()
 

@@ -60,7 +60,6 @@ class LeavingClient(Request):
     left: asyncio.Event
 
     async def receive(self) -> dict[str, Any]:
-        """Returns the end of the body, and then nothing until the client disconnects."""
         if self.pieces:
             return await super().receive()
         await asyncio.wait_for(self.left.wait(), 600)

@@ -21,7 +21,6 @@ def elsewhere(app: App, other: Store) -> Caller:
 
 
 def known_here(owner: Caller, name: str, **fields: object) -> None:
-    """Creates a queue whose row is in this process's cache."""
     owner.create(name, **fields)
     owner.post(name, "x")
 

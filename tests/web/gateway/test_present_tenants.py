@@ -28,7 +28,6 @@ MISSING = "/v1/queuey/q/" + "0" * 12 + "10008" + "0" * 15
 
 
 def asked(key: str | None, method: str = "GET", path: str = INFO, body: bytes = b"", query: str = "") -> Request:
-    """Returns a request with the given key, or without one."""
     request = Request(method, path, body, query=query)
     request.headers[0] = ("authorization", f"Application {key}") if key else ("accept", "*/*")
     return request
@@ -47,7 +46,6 @@ class Held:
         assert self._let.acquire(timeout=TEST_TIMEOUT)
 
     def let(self, count: int) -> None:
-        """Lets this many calls go on."""
         self._let.release(count)
 
 
@@ -67,7 +65,6 @@ class HeldPosts:
         return positions
 
     def let(self, count: int) -> None:
-        """Lets this many ends be reported."""
         for _ in range(count):
             self._let.release()
 
@@ -85,7 +82,6 @@ def queue(owner: Caller) -> None:
 
 
 async def answered(gateway: Gateway, count: int, limit: int = 1) -> None:
-    """Has another tenant read several times in a row."""
     for _ in range(count):
         reply = await asked(GUEST_KEY, path="/v1/queuey/q", query=f"limit={limit}").to(gateway)
         assert reply.status == 200

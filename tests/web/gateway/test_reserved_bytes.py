@@ -53,7 +53,6 @@ class ReservedBytesCheck:
 
 
 def requests(ids: list[str]) -> list[Request]:
-    """Returns reads of every kind of the queue ``q``, with these ids."""
     drawn = []
     for order in ("ascending", "descending"):
         queries = [f"limit=1000&order={order}{more}" for more in ("", "&partitions=*", "&partitions=*&merge=true")]

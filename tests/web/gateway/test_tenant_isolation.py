@@ -33,7 +33,6 @@ from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, make_runne
 def asked(
     method: str, path: str, body: bytes | list[bytes] = b"", *, key: str | None = KEY, query: str = ""
 ) -> Request:
-    """Returns a request with the given key, or without one."""
     request = Request(method, path, body, query=query)
     request.headers = [header for header in request.headers if header[0] != "authorization"]
     if key is not None:
@@ -309,7 +308,6 @@ def test_a_credential_that_takes_long_holds_up_no_stranger(store: Store, method:
 
 
 async def note_thread(threads: list[str]) -> None:
-    """Records the name of a thread in which a call of the store may wait."""
     await in_thread(lambda: threads.append(threading.current_thread().name))
 
 
@@ -364,7 +362,6 @@ class ThreadedApplication(Stub):
         return {"POST": View(self.use, asks=True)}
 
     async def use(self, request: Asked, _match: Match) -> Response:
-        """Works in threads at once and later, and spawns a task between, which outlives the request."""
         await self.work(f"{request.query} at once")
         self.tasks.append(self.core.spawn(self.read_more(request)))
         await asyncio.sleep(0.01)

@@ -32,7 +32,6 @@ CLAIM, SETTLE = Topic(17, bytes, bytes), Topic(18, bytes, bytes)
 
 
 def joined(stack: ExitStack, identity: WorkerIdentity, handler: Handler[bytes, bytes]) -> Workers:
-    """Joins a worker with one handler; it leaves at the end."""
     workers = Workers()
     workers.handle(CLAIM, handler)
     workers.join(identity)
@@ -200,7 +199,6 @@ def test_leaving(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> 
 
 
 def _try_bind(listener: socket.socket, address: str) -> bool:
-    """Binds a socket to an address; returns whether that worked."""
     try:
         listener.bind(address)
     except OSError:

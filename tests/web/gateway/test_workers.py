@@ -21,7 +21,6 @@ def _leaving() -> Iterator[ExitStack]:
 
 
 def joined(identity: WorkerIdentity, leaving: ExitStack, own: Callable[[], Snapshot]) -> WorkerCounts:
-    """Joins a worker, and returns its counts; it leaves at the end."""
     workers = Workers()
     counts = WorkerCounts(own, workers)
     workers.join(identity)
@@ -30,12 +29,10 @@ def joined(identity: WorkerIdentity, leaving: ExitStack, own: Callable[[], Snaps
 
 
 def counting(received: int) -> Callable[[], Snapshot]:
-    """Returns the counts of a worker that has accepted this many messages."""
     return lambda: Snapshot([("r", 200, [1.0] * 17)], received, 0, {})
 
 
 def received(counts: WorkerCounts) -> dict[str, int | None]:
-    """Returns the accepted messages as each worker reports them."""
     return {name: None if found is None else found.received for name, found in counts.collect_all().items()}
 
 

@@ -58,7 +58,6 @@ class Member:
 
 
 def limited(owner: Caller, store: Store, allow: str = "", queues: str = "") -> Caller:
-    """Returns a caller with a key of the application that is limited to these verbs and queues."""
     secret = f"key{next(NUMBERS)}"
     bridge.run(
         store.applications.add_key("queuey", digest_of(secret), scope=parse_scope(allow.split(","), queues.split(",")))

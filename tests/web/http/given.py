@@ -78,7 +78,6 @@ class Outcome(NamedTuple):
 
 
 async def echo(head: Head, exchange: Connection) -> None:
-    """Answers with the method, target and body of the request, or with 400 if the body breaks off."""
     body = b""
     while head.length != 0:
         message = await exchange.receive()
@@ -100,7 +99,6 @@ def refusal(status: int, why: str) -> Response:
 
 
 def make_connections(loop: asyncio.AbstractEventLoop, answer: Answer = echo) -> Connections:
-    """Returns connections that accept none by themselves."""
     with socket.socket() as listener:
         accepted = Connections(loop, listener, MAX_CONNECTIONS, answer, refusal)
     accepted.date = b"date: x\r\n"
@@ -108,7 +106,6 @@ def make_connections(loop: asyncio.AbstractEventLoop, answer: Answer = echo) -> 
 
 
 def start(every: Connections) -> None:
-    """Starts connections with their timers, as a worker does."""
     Sweep(every.loop).call_every(1.0, every.sweep)
     every.start()
 
@@ -145,12 +142,10 @@ class FakeConnection:
         await settle()
 
     def lose(self) -> None:
-        """Breaks the connection."""
         self.connection.connection_lost(None)
 
 
 async def settle() -> None:
-    """Runs the loop until nothing more happens."""
     for _ in range(6):
         await asyncio.sleep(0)
 
@@ -183,7 +178,6 @@ _HEAD = re.compile(rb"HTTP/1\.1 ([0-9]{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n")
 
 
 def answers_of(data: bytes) -> list[tuple[int, str]]:
-    """Returns the status and body of each response in bytes."""
     answers = []
     while data:
         head = _HEAD.match(data)

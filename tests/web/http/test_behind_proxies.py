@@ -90,7 +90,6 @@ class Service:
         await echo(head, exchange)
 
     def close(self) -> None:
-        """Stops the connections, the loop and the thread."""
         asyncio.run_coroutine_threadsafe(self._all.stop(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(60)
@@ -118,7 +117,6 @@ def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Serv
 
 
 def _wait_for_port(port: int) -> None:
-    """Waits until a port accepts connections; fails after 30 s."""
     give_up = time.monotonic() + 30
     while time.monotonic() < give_up:
         with socket.socket() as probe:

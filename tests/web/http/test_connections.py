@@ -271,7 +271,6 @@ def listener() -> Iterator[socket.socket]:
 
 
 async def _ask(port: int, context: ssl.SSLContext | None = None) -> bytes:
-    """Sends a GET over a new connection, and returns the first 15 bytes of the answer."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", port, ssl=context, server_hostname="localhost" if context else None
     )

@@ -23,7 +23,6 @@ def shown(found: Head) -> object:
 
 
 def outcome(data: bytes, read: object) -> object:
-    """Returns the parsed head, or the status with which it is refused."""
     try:
         return shown(read(data))  # type: ignore[operator]
     except Refused as refused:

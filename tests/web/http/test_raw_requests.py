@@ -308,7 +308,6 @@ def test_half_closed() -> None:
 
 
 def _spoil(rng: random.Random, data: bytes) -> bytes:
-    """Changes, deletes, inserts or repeats bytes at one or several places."""
     damaged = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 5))):
         index = rng.randrange(len(damaged) + 1)
@@ -325,7 +324,6 @@ def _spoil(rng: random.Random, data: bytes) -> bytes:
 
 
 def _play_spoiled(seed: int, count: int) -> None:
-    """Sends spoiled streams, cut at a place. Each must be answered with an expected status or not at all."""
     rng = random.Random(seed)
     streams = [data for data, _ in GOOD.values()] + [data for data, _ in LAST.values()] + [*BAD.values()]
     streams = [data for data in streams if len(data) <= LONGEST_CUT]

@@ -18,7 +18,6 @@ ROOT = Path(__file__).parents[3]
 
 
 def explained(caller: Caller, place: str) -> dict[str, Any]:
-    """Explains a place of the queue ``q``, which must succeed."""
     reply = caller.get(f"q/explain/{place}")
     assert reply.status == 200, reply
     explanation: dict[str, Any] = reply.json
@@ -30,7 +29,6 @@ def codes(caller: Caller, place: str) -> list[str]:
 
 
 def posted(caller: Caller, body: str = "x", **headers: str) -> str:
-    """Posts a message to partition 2; returns its partition and id."""
     return f"2:{caller.post('q', body, X_Partition='2', **headers)['key']}"
 
 

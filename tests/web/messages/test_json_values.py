@@ -46,7 +46,6 @@ def refused(raw: bytes) -> bool:
 
 
 def nested(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Returns a strategy for lists and objects of values, some nested up to the limit."""
     lists = st.lists(inner, max_size=4).map(lambda some: b"[" + b", ".join(some) + b"]")
     objects = st.lists(inner, max_size=4).map(
         lambda some: b"{" + b",".join(b'"%d": %b' % (n, one) for n, one in enumerate(some)) + b"}"
@@ -109,7 +108,6 @@ def message(body: bytes) -> object:
 
 
 def many(piece: bytes, size: int) -> bytes:
-    """Returns a list of about this many bytes."""
     return b"[" + piece * ((size - 200) // len(piece)) + b"{}]"
 
 

@@ -22,7 +22,6 @@ FIRST_ID = "0" * 12 + "10008" + "0" * 15
 
 
 def decoded(message: dict[str, object]) -> bytes:
-    """Returns the bytes of a message's body as an answer shows it."""
     body = message["body"]
     assert isinstance(body, str)
     return base64.b64decode(body) if message.get("encoding") == "base64" else body.encode()

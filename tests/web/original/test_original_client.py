@@ -24,7 +24,6 @@ class OriginalClient:
         return self.caller(method, f"/v1/queuey/{url}{query}", data, headers=headers)
 
     def get(self, url: str = "", params: dict[str, Any] | None = None) -> Reply:
-        """Sends a GET below the application's URL, which ends in a slash."""
         return self._send("GET", url, params, "", {})
 
     def post(
@@ -50,7 +49,6 @@ class OriginalClient:
         return self._send("DELETE", url, None, "", {})
 
     def create_queue(self, partitions: int = 1, queue_name: str | None = None) -> str:
-        """Creates a queue, which must succeed, and returns its name."""
         data: dict[str, Any] = {"partitions": partitions}
         if queue_name is not None:
             data["queue_name"] = queue_name

@@ -46,7 +46,6 @@ class OriginalWorker:
         ]
 
     def processed(self, partition: str) -> str | None:
-        """Reads how far a partition was processed."""
         if partition not in self.status:
             return None
         place, name = self.status[partition]
@@ -57,7 +56,6 @@ class OriginalWorker:
         return position
 
     def step(self, partition: str) -> bool:
-        """Takes one message of a partition, processes it, and records it; returns whether the partition had one."""
         queue, _, number = partition.partition("-")
         messages = self.client.messages(queue, partition=int(number), since=self.processed(partition), limit=2)
         if not messages:
@@ -72,7 +70,6 @@ class OriginalWorker:
         return True
 
     def record(self, partition: str, number: int, processed: str) -> None:
-        """Writes the status message, at an id that the first worker of the partition chooses."""
         place, name = self.status.setdefault(partition, ((number - 1) % STATUS_PARTITIONS + 1, uuid.uuid1().hex))
         body = json.dumps({"partition": partition, "processed": processed, "last_worker": "host-1"})
         reply = self.client.put(f"qdo_status/{place}{quote(':')}{name}", data=body, headers=MONTH)

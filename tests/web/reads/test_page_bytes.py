@@ -21,7 +21,6 @@ def limits() -> Limits:
 
 
 def fill(owner: Caller, name: str, partitions: int, each: int, **fields: Any) -> list[tuple[int, str]]:  # noqa: ANN401
-    """Creates a queue with messages of max size; returns their partitions and ids."""
     owner.create(name, partitions=partitions, **fields)
     items = [{"body": "x" * BODY, "partition": n} for n in range(1, partitions + 1) for _ in range(each)]
     reply = owner.batch(name, *items)

@@ -33,7 +33,6 @@ queries = st.fixed_dictionaries(
 
 
 def id_at(second: int, number: int = 0) -> str:
-    """Returns an id at a second of the past."""
     ticks = parse_instant(str(1_700_000_000 + second))
     assert ticks is not None
     return to_hex((ticks, LOW_MIN + number))
@@ -46,7 +45,6 @@ def texts(query: dict[str, Any]) -> dict[str, str]:
 
 
 def filled(owner: Caller, content: set[tuple[int, int, int]]) -> str:
-    """Creates a queue with messages at these places."""
     queue = owner.create(f"q{next(names)}", partitions=3)
     ids = ",".join(f"{partition}:{id_at(second, number)}" for partition, second, number in content)
     if ids:

@@ -16,7 +16,6 @@ PAST = 1_517_363_399
 
 
 def place(second: int, number: int = 0) -> str:
-    """Returns the id of a message at a second of the past."""
     ticks = parse_instant(str(PAST + second))
     assert ticks is not None
     return to_hex((ticks, LOW_MIN + number))

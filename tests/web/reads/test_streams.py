@@ -51,7 +51,7 @@ class Event(NamedTuple):
 
 
 def events_of(text: str) -> list[Event]:
-    """Parses a stream as the standard says; comments and the reconnection time are left out."""
+    """Parses the events that the service writes; comments and the reconnection time are left out."""
     events = []
     for block in text.split("\n\n")[:-1]:
         fields: dict[str, str] = {}
@@ -84,7 +84,6 @@ class Reader(Request):
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Accepts a part, as long as it accepts any."""
         await asyncio.wait_for(self.takes.wait(), 600)
         await super().send(message)
 
@@ -97,7 +96,6 @@ class Reader(Request):
         return [event.body for event in self.events if event.kind == "message" and event.data]
 
     def kinds(self) -> list[str]:
-        """Returns the kinds of the events that are not messages."""
         return [event.kind for event in self.events if event.kind != "message"]
 
 

@@ -30,7 +30,6 @@ def owner(owner: Caller) -> Caller:
 
 
 def put(caller: Caller, name: str = "s", **fields: object) -> dict[str, Any]:
-    """Puts a schedule, which must succeed, and returns it."""
     reply = caller.send_json("PUT", f"_schedules/{name}", fields)
     assert reply.status in {200, 201}, reply
     schedule: dict[str, Any] = reply.json
@@ -38,7 +37,6 @@ def put(caller: Caller, name: str = "s", **fields: object) -> dict[str, Any]:
 
 
 def refused(caller: Caller, name: str = "s", **fields: object) -> dict[str, str]:
-    """Puts a schedule, which must be refused with 400, and returns the errors."""
     reply = caller.send_json("PUT", f"_schedules/{name}", fields)
     assert reply.status == 400, reply
     errors: dict[str, str] = reply.json["error_msg"]

@@ -72,7 +72,6 @@ class Issuer:
         return json.dumps({"keys": [*own, *self.further]}).encode()
 
     def jwk(self, name: str) -> dict[str, Any]:
-        """Returns the public key with this name as a JWK."""
         kind, key = self.keys[name]
         public = get_default_algorithms()[kind].to_jwk(key.public_key(), as_dict=True)
         return {**public, "kid": name, "use": "sig", "alg": kind}
@@ -105,7 +104,6 @@ class Issuer:
         return self.signed_text(f"{encoded(header)}.{encoded(payload)}", name)
 
     def signed_text(self, text: str, name: str = "first") -> str:
-        """Returns a text with its signature by a key, as a token."""
         kind, private = self.keys[name]
         signature = get_default_algorithms()[kind].sign(text.encode(), private)
         return f"{text}.{encoded(signature)}"
@@ -167,7 +165,6 @@ class KeyServer:
             handler.wfile.write(self.content)
 
     def close(self) -> None:
-        """Stops the server, and whatever it is still sending."""
         self.closing.set()
         self._server.shutdown()
         self._server.server_close()
@@ -176,7 +173,6 @@ class KeyServer:
 
 @contextlib.contextmanager
 def serving(content: bytes) -> Iterator[KeyServer]:
-    """Serves keys while the block runs."""
     server = KeyServer(content)
     try:
         yield server
@@ -195,12 +191,10 @@ def patient_readers(users: Users) -> list[CredentialReader]:
 
 
 def unsigned(token: str, header: dict[str, Any]) -> str:
-    """Returns a token with another header and no signature."""
     return f"{encoded(header)}.{token.split('.')[1]}."
 
 
 def resigned(token: str, secret: bytes, algorithm: str = "HS256") -> str:
-    """Returns a token signed with a secret, under the name of the issuer's key."""
     claims = jwt.decode(token, options={"verify_signature": False})
     text = f"{encoded({'typ': 'JWT', 'alg': algorithm, 'kid': 'first'})}.{encoded(claims)}"
     signature = get_default_algorithms()[algorithm].sign(text.encode(), secret)

@@ -89,7 +89,6 @@ class OpenIdProvider(KeyServer):
         return 404, {}, b""
 
     def _authorize(self, query: dict[str, str]) -> Answer:
-        """Checks the request for a login, and goes back with a code, or with an error if the visitor cancels."""
         usual = {"response_type": "code", "client_id": self._client, "code_challenge_method": "S256", "theme": "dark"}
         if not usual.items() <= query.items() or "openid" not in query["scope"].split():
             return 400, {}, b"bad request"
@@ -119,7 +118,6 @@ class OpenIdProvider(KeyServer):
         return 200, {}, json.dumps({"access_token": "x", "token_type": "Bearer", "id_token": token}).encode()
 
     def _is_client(self, form: dict[str, str], authorization: str | None) -> bool:
-        """Returns whether the form or the header has exactly the credentials of the registered client."""
         if self._secret is None:
             return authorization is None and form.get("client_id") == self._client
         expected = urlencode({self._client: self._secret}).replace("=", ":")
@@ -134,7 +132,6 @@ def _error(code: str, status: int = 400) -> Answer:
 
 @contextlib.contextmanager
 def providing(host: str = "127.0.0.1", client: str = "queuey", secret: str | None = None) -> Iterator[OpenIdProvider]:
-    """Runs a provider while the block runs."""
     provider = OpenIdProvider(host, client, secret)
     try:
         yield provider
@@ -143,7 +140,6 @@ def providing(host: str = "127.0.0.1", client: str = "queuey", secret: str | Non
 
 
 def visit(address: str) -> str:
-    """Visits a provider as a browser does, and returns the URL of its redirect, which must come."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.netloc, timeout=60)
     try:
@@ -156,7 +152,6 @@ def visit(address: str) -> str:
 
 
 def patient_providers(users: Users, environ: dict[str, str]) -> tuple[list[CredentialReader], list[Provider]]:
-    """Makes readers of credentials and providers wait as long as a busy machine may take."""
     readers = patient_readers(users)
     providers = make_providers(users, readers, environ, ask=False)
     for provider in providers:

@@ -47,7 +47,6 @@ def certificate(key: Any = ISSUER_KEY, **claims: object) -> str:  # noqa: ANN401
 
 
 def bundle(*certificates: str, key: Any = PRIVATE, **claims: object) -> str:  # noqa: ANN401 - a key of PyBrowserID's
-    """Returns an assertion with certificates; by default the usual one."""
     usual = {"exp": milliseconds(), "aud": AUDIENCE}
     content = {name: value for name, value in {**usual, **claims}.items() if value is not None}
     return str(bundle_certs_and_assertion(list(certificates) or [certificate()], signed.generate(content, key)))
@@ -137,7 +136,6 @@ def test_an_assertion_is_for_one_application(owner: Caller, guest: Caller, app: 
 
 
 def huge(bits: int) -> str:
-    """Returns a number of this many bits, in base 16."""
     return f"{(1 << bits) - 1:x}"
 
 

@@ -70,7 +70,6 @@ def read(reader: Bearer, token: str) -> str:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Waits until a condition holds; fails after THREAD_TIMEOUT seconds."""
     end = time.monotonic() + THREAD_TIMEOUT
     while not condition():
         assert time.monotonic() < end

@@ -29,7 +29,6 @@ def _public(form: PublicFormat, encoding: Encoding) -> Callable[[Issuer], str]:
 
 
 def _by_somebody_else(issuer: Issuer) -> str:
-    """Returns a token that another key has signed under the name of the issuer's."""
     other = Issuer(issuer.name)
     other.keys = {"first": ("ES256", known_key("ES256", 1))}
     return other.token()
@@ -55,8 +54,6 @@ def _in(seconds: float) -> int:
 
 
 def _deep(depth: int) -> Callable[[Issuer], str]:
-    """Returns a maker of tokens with a list that is nested this deep."""
-
     def make(issuer: Issuer) -> str:
         payload = json.dumps(issuer.claims("ann"))
         return issuer.signed((payload[:-1] + ', "x": ' + "[" * depth + "]" * depth + "}").encode())

@@ -186,7 +186,6 @@ class Wire:
         self.close = connection.close
 
     def send(self, data: bytes) -> int:
-        """Sends data as a socket does, and notes when the requests in it were sent."""
         instant = self._lease.now()
         count = self._connection.send(data)
         self._exchange.sent(data[:count], instant)
@@ -233,7 +232,6 @@ class Wire:
         return data
 
     def _update_lease(self, data: bytes) -> None:
-        """Renews the lease if the data completes an answer. The first answer grants it."""
         greeted = self.greeted()
         sent = self._exchange.received(data)
         if sent is None or not self._exchange.timeout:
@@ -366,7 +364,6 @@ class Handler:
                 return readable, writable, []
 
     def _check_timeouts(self, wire: Wire | None) -> None:
-        """Raises TimeoutError if the close takes too long, the event loop hangs, or the server is silent."""
         if self._closing is not None and time.monotonic() > self._closing:
             raise TimeoutError("the server does not answer")
         if self._closing is None and self._hangs():
@@ -376,7 +373,6 @@ class Handler:
             raise TimeoutError("the server has not answered for too long")
 
     def _poll(self, readers: list[Any], writers: list[Any], until: float | None) -> frozenset[int]:
-        """Returns the ready descriptors; waits until a time, but not beyond the time for closing."""
         poll = select.poll()
         for reader in readers:
             poll.register(reader, READABLE)

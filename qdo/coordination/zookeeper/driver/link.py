@@ -165,7 +165,6 @@ class ZooKeeperLink(ClientLink):
         self._inbox.put(partial(self._handle_state, state, refused=refused))
 
     def _handle_state(self, state: str, *, refused: bool) -> None:
-        """Applies kazoo's state. Ends the link if the session is lost or its lease has lapsed."""
         if self._state == "lost":
             self._retire()
         elif state == KazooState.LOST:
@@ -238,7 +237,6 @@ class ZooKeeperLink(ClientLink):
             self._end_client()
 
     def _end_client(self) -> None:
-        """Stops and closes the client; only logs errors."""
         for step in (self._client.stop, self._client.close):
             try:
                 step()

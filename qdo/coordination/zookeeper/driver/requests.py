@@ -199,7 +199,6 @@ class ClientLink(Link):
         self._inbox.put(partial(self._record_answer, batch, index, answer))
 
     def _record_answer(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
-        """Stores an answer or an error; the last one ends the wait of the caller."""
         self._in_flight -= 1
         batch.answers[index] = answer.value if answer.exception is None else answer.exception
         batch.remaining -= 1
@@ -212,7 +211,6 @@ class ClientLink(Link):
             self._inbox.put(partial(self._changed.append, event.path))
 
     def _handle(self, happened: list[Callable[[], None]]) -> None:
-        """Runs what has arrived, reports changed nodes unless the link is lost, and sends queued requests."""
         for handle in happened:
             handle()
         changed, self._changed[:] = list(self._changed), []
@@ -227,7 +225,6 @@ class ClientLink(Link):
 
 
 def _judge_all(answers: Iterable[Any]) -> list[Any]:
-    """Returns the judged answers; raises one error for all if a request failed."""
     judged = [judge(answer) for answer in answers]
     if errors := [a for a in judged if isinstance(a, Exception)]:
         raise translate(errors, len(judged) - len(errors)) from errors[0]

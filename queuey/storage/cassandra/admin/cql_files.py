@@ -37,7 +37,6 @@ class SchemaMigration(NamedTuple):
 
 
 def split(text: str) -> list[str]:
-    """Splits CQL into statements at semicolons outside of strings, and removes comments."""
     statements, current = [], ""
     for token in _TOKEN.finditer(text):
         if token["end"]:

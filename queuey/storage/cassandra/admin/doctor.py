@@ -43,7 +43,6 @@ def examine(target: DataCentreTarget, options: CassandraOptions) -> list[Finding
 
 
 def _check_cluster(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
-    """Checks nodes, access, versions, clocks and settings."""
     yield doctor_rules.judge_nodes(driver.hosts())
     yield doctor_rules.judge_access(target, options)
     yield from _run_guarded(driver, "version", lambda: [_check_versions(driver)])
@@ -52,7 +51,6 @@ def _check_cluster(driver: Driver, target: DataCentreTarget, options: CassandraO
 
 
 def _check_keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
-    """Checks replication, levels, schema, grace, read repair and timing; a missing keyspace is the only finding."""
     make = f"queuey migrate --store {target.url}"
     if not driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
         advice = f"Create it: {make} --replication COPIES"
@@ -88,7 +86,6 @@ def _check_versions(driver: Driver) -> Finding:
 
 
 def _check_clocks(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Finding:
-    """Asks each node for its time, and judges how far this machine is ahead of each."""
     ahead: dict[str, float] = {}
     driver.run(NOW, consistency="ONE")  # Prepares the statement, so that each request below is a single exchange.
     began = time.time()
@@ -118,7 +115,6 @@ def _ask_each(driver: Driver, statement: Statement, note: Callable[[str, Rows], 
 
 
 def _check_schema(target: DataCentreTarget, options: CassandraOptions, make: str) -> Finding:
-    """Checks that this program can use the schema, and then that all nodes agree on it."""
     with connected(target, options, CONNECT_WITHIN) as driver:
         problem = migrations.schema_problem(driver)
         if problem is not None:
@@ -139,7 +135,6 @@ def _check_read_repair(driver: Driver, target: DataCentreTarget) -> Finding:
 
 
 def _check_timing(target: DataCentreTarget, options: CassandraOptions) -> Finding:
-    """Judges the stored timing; fails if it cannot be read or differs from the settings."""
     with connected(target, options, CONNECT_WITHIN) as driver:
         if migrations.schema_problem(driver) is not None:
             return Finding("timing", "fail", "cannot be read until the schema is right", "See schema, above.")

@@ -27,7 +27,6 @@ _MEETS: Mapping[Meeting, str] = {
 
 
 def judge_nodes(hosts: Sequence[Host]) -> Finding:
-    """Warns of nodes that are down."""
     centres = sorted({host.dc for host in hosts})
     counts = ", ".join(f"{sum(host.dc == name for host in hosts)} in {name}" for name in centres)
     down = sorted(host.address for host in hosts if not host.up)
@@ -39,7 +38,6 @@ def judge_nodes(hosts: Sequence[Host]) -> Finding:
 
 
 def judge_unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
-    """Judges a check without an answer from Cassandra: nodes that are down are the likely cause."""
     down = sorted(host.address for host in hosts if not host.up)
     if down:
         text = f"cannot be checked while nodes are down: {reason}"
@@ -48,7 +46,6 @@ def judge_unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
 
 
 def judge_versions(versions_by_node: Mapping[str, str]) -> Finding:
-    """Warns of nodes with different versions, and of versions before ``OLDEST``."""
     distinct = sorted(set(versions_by_node.values()))
     text = f"Cassandra {' and '.join(distinct)}"
     if len(distinct) > 1:
@@ -59,7 +56,6 @@ def judge_versions(versions_by_node: Mapping[str, str]) -> Finding:
 
 
 def judge_access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
-    """Warns unless connections need a password and are encrypted, or stay on this machine."""
     gaps = []
     if options.user is None:
         gaps.append("without a password")
@@ -110,7 +106,6 @@ def judge_levels(options: CassandraOptions, copies: Copies) -> list[Finding]:
 
 
 def judge_sync(settings: list[Node]) -> Finding:
-    """Warns unless every node syncs messages to its disk before it acknowledges them."""
     meaning = describe_sync(settings)
     if meaning.level == "fsync":
         return Finding("acknowledged", "ok", meaning.text)
@@ -168,7 +163,6 @@ def judge_timing(stored: StoredTiming, measured: Mapping[str, Measured]) -> Find
 
 
 def judge_paxos(settings: Iterable[Node]) -> Finding:
-    """Warns unless every node has ``paxos_variant: v2``."""
     variants = sorted({node.paxos or "v1" for node in settings})
     text = f"paxos_variant: {' and '.join(variants)}"
     if variants == ["v2"]:
@@ -178,7 +172,6 @@ def judge_paxos(settings: Iterable[Node]) -> Finding:
 
 
 def judge_grace(seconds: Mapping[str, int], hints: float) -> Finding:
-    """Fails if the ``gc_grace_seconds`` of a table are below the seconds for which nodes keep hints."""
     short = sorted(name for name, value in seconds.items() if value < hints)
     if short:
         return Finding(
@@ -196,7 +189,6 @@ REPAIRED = ("group_sessions",)
 
 
 def judge_read_repair(options: Mapping[str, str]) -> Finding:
-    """Fails if a table of ``REPAIRED`` has another ``read_repair`` than BLOCKING; ``options`` has it by table."""
     wrong = [f"{name} ({options[name]})" for name in REPAIRED if options.get(name, "BLOCKING") != "BLOCKING"]
     if wrong:
         text = f"read_repair is not BLOCKING: {', '.join(wrong)}"
@@ -236,6 +228,5 @@ def _judge_catalogue(write: str, read: str, copies: Copies) -> Finding:
 
 
 def _parse_version(version: str) -> tuple[int, ...]:
-    """Returns the first two numbers of a version, without a suffix such as ``-beta1``."""
     parts = version.split("-", 1)[0].split(".")
     return tuple(int(part) for part in parts[:2] if part.isdecimal())

@@ -129,7 +129,6 @@ def find_pending(known: Sequence[SchemaMigration], recorded: Sequence[AppliedMig
 
 
 def schema_problem(driver: Driver) -> str | None:
-    """Returns why this program cannot use the keyspace: newer, older, or without tables. None if it can."""
     keyspace = driver.target.keyspace
     try:
         missing = find_pending(cql_files.known(), _read_recorded(driver))
@@ -258,7 +257,6 @@ class _Lock:
 
 
 def _replication(driver: Driver) -> dict[str, str] | None:
-    """Returns the keyspace's replication like :func:`parse_replication`; None if the keyspace does not exist."""
     rows = driver.run(_KEYSPACE, (driver.target.keyspace,), consistency="ONE")
     if not rows:
         return None
@@ -312,7 +310,6 @@ def _change_schema(driver: Driver, options: CassandraOptions, statement: str) ->
 
 
 def describe_replication(replication: Mapping[str, str]) -> str:
-    """Returns replication as users read it: ``3 copies`` or ``dc1=3, dc2=3``."""
     if replication["class"] == "SimpleStrategy":
         factor = replication["replication_factor"]
         return "1 copy" if factor == "1" else f"{factor} copies"

@@ -90,7 +90,6 @@ def acknowledgement_of(driver: Driver) -> Acknowledgement:
 
 
 def describe_sync(nodes: list[Node]) -> Acknowledgement:
-    """Describes what an acknowledgement guarantees, given the weakest ``commitlog_sync`` of the nodes."""
     replicas = "as many replicas as the queue's consistency level requires"
     modes = sorted({node.sync for node in nodes})
     if "periodic" in modes:

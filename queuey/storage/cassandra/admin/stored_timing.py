@@ -114,7 +114,6 @@ def _count_centres(driver: Driver) -> int:
 
 
 def _swap(driver: Driver, options: CassandraOptions, new: StoredTiming, old: StoredTiming | None) -> bool:
-    """Replaces the stored timing; returns False if it is not ``old`` any more."""
     text, expected = encode(new), None if old is None else encode(old)
     return (
         LightweightTransactions(driver, options, driver.calls.deadline.clock)

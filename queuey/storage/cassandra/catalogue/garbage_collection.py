@@ -165,7 +165,6 @@ class GarbageCollector:
             self._driver.calls.begin(self.run(), self._end_run, Call())
 
     def _end_run(self, _: object, error: Exception | None) -> None:
-        """Logs an error, and plans the next run."""
         if error is not None:
             log.info(
                 "The data of purged and deleted queues could not be removed; garbage collection will try again: %s",
@@ -198,7 +197,6 @@ class GarbageCollector:
         return (rows[0][0], rows[0][1]) if rows else (None, None)
 
     async def _remove_messages(self, pending: PendingDelete, part: int) -> None:
-        """Removes all buckets of a partition, then their records."""
         write = self._options.catalogue_write
         recorded = await self._driver.ask(Request(_BUCKETS, (pending.qid, part), self._options.catalogue_read))
         await self._remove_buckets(pending, part, own_buckets(pending, self._clock.now()))

@@ -199,7 +199,6 @@ class QueueCache:
         return row
 
     def find_held(self, queue: Queue, *, since: float | None = None) -> Row | None:
-        """Returns the row like :meth:`find_current`, but only from memory. Never blocks."""
         row = self.get(queue.application, queue.name)
         if row is None or row.queue.version != queue.version or (since is not None and row.read_at < since):
             return None
@@ -264,13 +263,11 @@ class QueueCache:
         return row
 
     def _forget_older(self, key: tuple[str, str], began: float) -> None:
-        """Forgets a row unless it was read after ``began``."""
         present = self._rows.get(key)
         if present is not None and present.read_at <= began:
             self._rows.pop(key)
 
     def _refresh(self, key: tuple[str, str]) -> None:
-        """Reads a row again in the background, so that calls to a busy queue never wait."""
         if key in self._refreshing or self._is_closed:
             return
         self._refreshing.add(key)

@@ -71,7 +71,6 @@ class QueueIndex:
     async def read_slices(
         self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int
     ) -> list[list[IndexEntry]]:
-        """Returns up to ``limit`` entries after the given one of each shard."""
         consistency = self._options.catalogue_read
         answers = await self._driver.ask_all(
             [Request(_SLICE, (application, shard, entry.name, entry.uid, limit), consistency) for shard, entry in after]
@@ -92,7 +91,6 @@ class Scan:
         self._heap: list[tuple[IndexEntry, int]] = []
 
     async def take(self, wanted: int) -> list[IndexEntry]:
-        """Returns the next entries in order: ``wanted`` of them, or fewer at the end."""
         entries: list[IndexEntry] = []
         while len(entries) < wanted:
             await self._refill(entries_per_shard(wanted - len(entries)))
@@ -107,7 +105,6 @@ class Scan:
         return entries
 
     async def _refill(self, share: int) -> None:
-        """Reads up to ``share`` further entries of each shard that has none in the heap."""
         empty = [(shard, end) for shard, end in self._ends.items() if not self._left[shard]]
         slices = await self._index.read_slices(self._application, empty, share)
         for (shard, _), entries in zip(empty, slices, strict=True):

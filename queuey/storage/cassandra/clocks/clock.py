@@ -57,7 +57,6 @@ class Clock:
         return (boottime + self._offset) // 100 + EPOCH_TICKS, (boottime + self._missed) / 1e9
 
     def since_boot(self) -> int:
-        """Nanoseconds since boot, as the machine counts them, without missed time."""
         return self._boottime()
 
     @property
@@ -248,7 +247,6 @@ class Stamps:
 
 
 def stamp_of(ticks: int) -> int:
-    """Returns the timestamp of a time in ticks: whole microseconds since 1970."""
     return (ticks - EPOCH_TICKS) // TICKS_PER_MICROSECOND
 
 

@@ -102,7 +102,6 @@ class Interval(NamedTuple):
         return Interval(max(mine.low, theirs.low), min(mine.high, theirs.high), now)
 
     def standstill_since(self, known: Interval) -> int:
-        """Returns the longest possible pause of our machine, from when ``known`` held to this answer."""
         return known.at_time(self.at).high - self.low
 
     @property
@@ -191,7 +190,6 @@ class ClockCheck:
             self._set_sound_until()
 
     def _conclude(self, answers: Mapping[str, Interval], began: float | None, known: dict[str, Interval]) -> None:
-        """Decides from a round whether the clock was right, which earlier ids may be late, and whether to refuse."""
         median = median_of(answers.values(), self._clock.since_boot())
         if self._is_off():
             self.wrong_until, self._offset_before = self._clock.boottime(), math.inf
@@ -226,13 +224,11 @@ class ClockCheck:
         return -(low + min(self._clock.offset, self._offset_before if before else math.inf)) / 1e9
 
     def _is_off(self) -> bool:
-        """Returns whether the clock is certainly off, not only possibly because of an inexact round."""
         offset_at_least = abs(self.median) - self.error
         exact = self.error <= ERROR * self._difference()
         return self.offset_bound > self.limit and (exact or offset_at_least > self.limit)
 
     def _set_sound_until(self) -> None:
-        """Computes how long the known intervals are good for: until they are old, or too inexact for the limit."""
         self._judged_by = self._difference()
         if self._checked is None or self._refusing:
             self._sound_until = -1
@@ -297,7 +293,6 @@ class ClockCheck:
         return max(-low - offset, high + offset) / 1e9
 
     def complaint(self) -> str | None:
-        """Returns why health is red, None if it is not."""
         if self._median is None or (self._checked is None and self.offset_bound <= self.limit):
             return "the clock has not been compared with the clocks of the Cassandra nodes yet"
         if self.offset_bound > self.limit or abs(self.median) > RED * self._difference() + self.error:

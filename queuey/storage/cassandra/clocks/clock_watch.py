@@ -96,7 +96,6 @@ class LightChecks:
             self._driver.loop.soon(self._begin_check)
 
     def notify(self, waiting: Iterable[Told], error: StoreUnavailable | None) -> None:
-        """Calls back with the result of a check; an error of a callback is only logged."""
         for callback in waiting:
             try:
                 callback(error)
@@ -104,14 +103,12 @@ class LightChecks:
                 log.exception("The result of a write could not be delivered.")
 
     def _begin_check(self) -> None:
-        """Begins one check for all callers that wait, by asking as many coordinators as are needed."""
         waiting, self._waiting = self._waiting, []
         check = _Check(waiting, self._judge)
         for _ in range(check.left):
             self._ask(check)
 
     def _ask(self, check: _Check) -> None:
-        """Asks the next coordinator of a check. If none is left, a round decides."""
         node = next(check.nodes, None)
         if node is None:
             self._end(check, good=False)
@@ -125,7 +122,6 @@ class LightChecks:
             done(None, StoreUnavailable(f"the clock could not be checked: {error}"))
 
     def _answered(self, check: _Check, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None) -> None:
-        """Judges a coordinator's answer; after a failure or a timeout, excludes it and asks another one instead."""
         is_good = False
         try:
             if rows is None or error is not None:
@@ -139,7 +135,6 @@ class LightChecks:
         self._end(check, good=is_good)
 
     def _end(self, check: _Check, *, good: bool) -> None:
-        """Counts an answer. Ends the check with the last good one, or with the first bad one."""
         if check.left <= 0:
             return
         check.left = check.left - 1 if good else 0
@@ -223,7 +218,6 @@ class ClockWatch:
 
     @property
     def hidden(self) -> float:
-        """Longest suspend of the machine, in seconds, that no check would have revealed."""
         return 2 * self._clock_check.error
 
     @property
@@ -243,9 +237,9 @@ class ClockWatch:
             raise self._timing.refusal()
 
     async def confirm(self, arrived: float) -> None:
-        """Checks the clock before a write is acknowledged: by a round that began after ``arrived``. Raises if it is wrong.
+        """Checks the clock before a write is acknowledged, by a round that began after ``arrived``.
 
-        Begins or joins a round if none that was good has begun since.
+        Begins or joins a round if none that was good has begun since. Raises if the clock is wrong.
         """
         await called(lambda done: self._confirm_since(arrived, ATTEMPTS, partial(done, None)))
 
@@ -254,7 +248,6 @@ class ClockWatch:
         self._light.begin(done)
 
     def refusal(self) -> StoreUnavailable:
-        """Returns the error for a caller: the driver's problem if it has one, else what is wrong with the clock."""
         if (problem := self._driver.problem()) is not None:
             return StoreUnavailable(problem)
         return StoreUnavailable(
@@ -262,7 +255,6 @@ class ClockWatch:
         )
 
     def _confirm_since(self, arrived: float, attempts: int, done: Told) -> None:
-        """Answers at once if a round that began after ``arrived`` was good, else begins a round."""
         if self._clock_check.sound(arrived):
             done(None)
         else:
@@ -281,7 +273,6 @@ class ClockWatch:
             self._loop.later(RETRY_INTERVAL, partial(self._confirm_since, arrived, attempts, done))
 
     def _ask_again(self) -> None:
-        """Begins a round unless one is under way, calls ``beat``, and sets the timer for the next."""
         # Compares again soon after the start, so that requests need not wait for the first round.
         seconds = self._interval if self._interval is not None and self._driver.problem() is None else 0.2
         self._loop.later(seconds, self._ask_again)
@@ -293,13 +284,11 @@ class ClockWatch:
             log.exception("Comparing the clock with the clocks of the Cassandra nodes failed.")
 
     def _join_round(self, done: Told) -> None:
-        """Adds a callback for the end of the next round, which begins now unless one is under way."""
         self._waiting.append(done)
         if self._round is None:
             self._begin_round()
 
     def _begin_round(self) -> None:
-        """Asks all coordinators that are up. The round ends with the last answer, or by its timer."""
         hosts = self._driver.hosts()
         nodes = [host.address for host in hosts if host.up]
         waiting, self._waiting = self._waiting, []
@@ -324,7 +313,6 @@ class ClockWatch:
             self._loop.call(self._answered, current, node, answer)
 
     def _answered(self, current: _Round, node: str, answer: Interval | None) -> None:
-        """Counts an answer. Ends the round after the last one, or a little after more than half have answered."""
         current.missing = missing = current.missing - 1
         if answer is not None:
             current.answers[node] = answer

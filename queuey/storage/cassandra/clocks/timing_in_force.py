@@ -80,7 +80,6 @@ class TimingInForce:
         driver.send(Request(READ, (), self._options.catalogue_read), done)
 
     def _adopt(self, rows: Rows, began: float) -> str | None:
-        """Adopts the stored timing unless a later read was applied. Returns why it cannot be used, None if it can."""
         if began < self._read_at:
             return self._problem
         try:
@@ -177,7 +176,6 @@ class DurationHistogram:
         return Tail(total, _quantile(counts, total, 0.99, longest), _quantile(counts, total, 0.999, longest), longest)
 
     def _rotate(self) -> None:
-        """Begins new counts after a SPAN; the previous ones are kept for another."""
         if (now := self._clock.boottime()) - self._since > SPAN:
             stale = now - self._since > 2 * SPAN
             self._before = [0] * BUCKETS if stale else self._now
@@ -187,7 +185,6 @@ class DurationHistogram:
 
 
 def _quantile(counts: list[int], total: int, part: float, longest: float) -> float:
-    """Returns the upper bound of the histogram step that has the quantile, at most the longest duration."""
     remaining = math.ceil(total * part)
     for number, count in enumerate(counts):
         remaining -= count

@@ -116,7 +116,6 @@ class Driver:
     # Connecting
 
     def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        """Makes the client of a loop; returns a function that ends it."""
         options = self._options
         client = self._client = CqlClient(
             loop,
@@ -135,7 +134,6 @@ class Driver:
         client.close()
 
     def _follow(self) -> None:
-        """Passes the present cluster to the client, if there is one."""
         if self._client is not None:
             self._client.follow(self._cluster)
 
@@ -147,7 +145,6 @@ class Driver:
         return self._ready.wait(timeout)
 
     def problem(self) -> str | None:
-        """Returns why requests cannot be sent, or None if they can."""
         return None if self._usable else self._problem
 
     def _keep_connected(self) -> None:
@@ -164,7 +161,6 @@ class Driver:
             self._closed.wait(RETRY_EVERY)
 
     def _has_moved(self) -> bool:
-        """Returns whether no node is up and the host names resolve to other addresses."""
         cluster = self._cluster
         hosts = [] if cluster is None else cluster.metadata.all_hosts()
         if any(host.is_up for host in hosts) or any(host.up for host in self.hosts()):
@@ -230,7 +226,6 @@ class Driver:
             cluster.shutdown()
 
     def _start(self, cluster: Cluster) -> Session:
-        """Connects to the cluster. Explains the driver's bare error if the local data centre does not exist."""
         keyspace, local = self.target.keyspace, self._options.local_dc
         try:
             session = cluster.connect()
@@ -336,7 +331,6 @@ class Driver:
             done(None, _make_failure(error, reads=request.statement.reads))
 
     def _within(self, call: Call, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
-        """Calls ``send`` as part of ``call``, whatever call this thread is making."""
         with self._deadline.running(call):
             send(*arguments, **named)
 
@@ -531,7 +525,6 @@ class Driver:
         return prepared
 
     def _text_of(self, query_id: bytes) -> str | None:
-        """Returns the CQL text of a prepared statement, or None if it is not known."""
         statements = list(self._prepared.values())
         return next((statement.query_string for statement in statements if statement.query_id == query_id), None)
 

@@ -79,7 +79,6 @@ def choose_worst(errors: Sequence[StoreUnavailable], *, some_made: bool = False)
 
 
 def _without_effect(error: BaseException, attempts: int) -> bool:
-    """Returns whether no node can have applied the request."""
     if isinstance(error, NoHostAvailable):
         # These errors come from the driver's own attempts, which it counts only after they were sent.
         return not attempts and all(_not_sent(cause) for cause in _errors_of(error))

@@ -57,7 +57,6 @@ class Statement(NamedTuple):
         return cls(cql, idempotent=False, prepared=False)
 
     def within(self, keyspace: str) -> str:
-        """Returns the text with its table in a keyspace: nodes warn of prepared statements without one."""
         return _TABLE.sub(rf'\1 "{keyspace}".\2', self.cql)
 
     @property
@@ -118,7 +117,6 @@ class Encoded(NamedTuple):
 
 
 def bind_request(request: Request, prepare: Callable[[Statement], PreparedStatement]) -> DriverStatement:
-    """Returns the driver's statement for a request: a batch if it has ``further`` statements."""
     consistency = LEVELS[request.consistency]
     if request.further:
         driver_statement = BatchStatement(batch_type=_UNLOGGED, consistency_level=consistency)

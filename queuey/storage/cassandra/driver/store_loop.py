@@ -114,7 +114,6 @@ class StoreLoop:
             raise StoreClosed("the store is closed")
 
     def _take_back(self, entry: tuple[Callable[..., object], tuple[Any, ...]]) -> bool:
-        """Removes a call that came too late for the thread that closed the store. Returns whether it did."""
         try:
             self._calls.remove(entry)
         except ValueError:
@@ -142,13 +141,11 @@ class StoreLoop:
         asyncio.get_running_loop().call_later(max(0.0, due - self._clock()), self._run_timer, number)
 
     def _run_timer(self, number: int) -> None:
-        """Makes a timer's call, once. Does nothing in a loop that was replaced."""
         if self.is_here and number in self._timers:
             _, call = self._timers.pop(number)
             _make_logged(call)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Enters a loop in its thread and sets all pending timers there, unless the loop was replaced before."""
         if loop is not self._loop or self._is_closed:
             return  # Another loop has replaced this one before it ran.
         self._leave[loop] = self._enter(loop)
@@ -175,7 +172,6 @@ class StoreLoop:
             self._make_calls_now()
 
     def _wake(self) -> None:
-        """Has pending calls made in the loop's next turn. Starts a loop of the store's own if necessary."""
         if self.is_here:
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self._make_calls)
@@ -193,20 +189,17 @@ class StoreLoop:
                 loop.call_soon_threadsafe(self._make_calls)
 
     def _make_calls(self) -> None:
-        """Makes the pending calls, unless the loop was replaced: then the new one makes them."""
         if not self.is_here:
             return  # The loop has changed; the new one makes the calls.
         self._is_waking = False
         self._make_calls_now()
 
     def _make_calls_now(self) -> None:
-        """Makes the calls pending at this moment; those added meanwhile wait for the next turn."""
         for _ in range(len(self._calls)):
             call, args = self._calls.popleft()
             _make_logged(call, *args)
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        """Starts a loop of the store's own in a new thread, and makes it the store's."""
         self._loop, self._end_own = _started()
         self._loop.call_soon_threadsafe(self._begin, self._loop)
         return self._loop
@@ -258,7 +251,6 @@ class StoreLoop:
 
 
 def _make_logged(call: Callable[..., object], *args: object) -> None:
-    """Makes a call; logs its error."""
     try:
         call(*args)
     except Exception:

@@ -150,7 +150,6 @@ class HostLogger(HostStateListener):  # type: ignore[misc] # the driver has no t
 
 
 def addresses_of(target: DataCentreTarget) -> frozenset[str]:
-    """Returns the addresses that the host names resolve to now; empty if none resolves."""
     addresses: set[str] = set()
     for host in target.hosts:
         with suppress(OSError):
@@ -167,7 +166,6 @@ def copies_of(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver'
 
 
 def make_tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
-    """Returns the context of encrypted connections, None if no option asks for them."""
     if not (options.tls or options.tls_ca or options.tls_cert):
         return None
     context = ssl.create_default_context(cafile=None if options.tls_ca is None else str(options.tls_ca))
@@ -178,7 +176,6 @@ def make_tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
 
 
 def new_cluster(target: DataCentreTarget, options: CassandraOptions) -> Cluster:
-    """Returns a cluster of the driver, which is not connected yet."""
     auth = None
     if options.user is not None:
         auth = PlainTextAuthProvider(options.user, options.password or "")

@@ -107,7 +107,6 @@ def _starts_by_ids(body: bytes, columns: int, count: int) -> Array | None:
 
 
 def _is_uniform(table: Array, columns: int) -> bool:
-    """Returns whether each value has the same length in all rows."""
     offset = 0
     for _ in range(columns):
         lengths = table[:, offset : offset + 4]
@@ -271,7 +270,6 @@ class Pace:
         self.rows = min(self._most, FIRST_ROWS) if reading.bodies else self._most
 
     def record_page(self, page: ScanPage) -> None:
-        """Sets the rows of the next page by the size of this one's, at most ``MAX_GROWTH_RATIO`` times as many."""
         if len(page.starts):
             fit = self._bytes * len(page.starts) // len(page.body)
             self.rows = max(1, min(self._most, fit, MAX_GROWTH_RATIO * max(self.rows, len(page.starts))))
@@ -421,7 +419,6 @@ def merge(parts: Sequence[Columns]) -> Columns | None:
 
 
 def select_alive(rows: Columns, now: int) -> Columns:
-    """Returns the rows that have not expired by ``now``."""
     is_alive = rows.batch.column(2).to_numpy() > now
     if is_alive.all():
         return rows
@@ -441,7 +438,6 @@ def find_named(columns: Columns) -> dict[int, tuple[str | None, bytes]]:
 
 
 def select_shown(rows: Columns, marked: dict[int, tuple[str | None, bytes]], shown: set[int]) -> Columns:
-    """Returns the rows with the users' columns, without named rows that are not in ``shown``."""
     metas = rows.batch.column(_META).to_pylist()
     for row, (_, meta) in marked.items():
         metas[row] = None if meta == TEXT else meta

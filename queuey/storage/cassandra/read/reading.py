@@ -189,7 +189,6 @@ def read_rounds(requested: Slice, extent: Extent, now: int, *, first: float, mos
 
 
 def _select_nonempty(extent: Extent) -> list[BucketSource]:
-    """Returns the sources whose bucket may hold a live message below the extent's upper bound."""
     return [source for source in extent.sources if source.lowest < min(extent.upper, (source.time_bucket.end, LOW_MIN))]
 
 
@@ -209,7 +208,6 @@ class _PageBuilder:
         self.messages: list[Message] = []
 
     def probes(self, sources: Sequence[BucketSource], begin: Position, stop: Position) -> list[Probe]:
-        """Returns the probes from ``begin`` to ``stop``, in the slice's direction."""
         descending, bodies = self._requested.descending, self._requested.bodies
         spans = self._find_spans(sources, stop, begin) if descending else self._find_spans(sources, begin, stop)
         limit = self._choose_limit(len(spans))
@@ -218,7 +216,6 @@ class _PageBuilder:
     def _find_spans(
         self, sources: Sequence[BucketSource], start: Position, stop: Position
     ) -> list[tuple[Bucket, Position, Position]]:
-        """Returns the buckets that may hold messages between two positions, with the bounds in each."""
         spans = []
         for time_bucket, lowest in sources:
             low, high = max(start, lowest), min(stop, (time_bucket.end, LOW_MIN))
@@ -311,7 +308,6 @@ class Span:
             raise StoreUnavailable("Cassandra has too many deleted messages at one instant of this queue")
 
     def end(self, probes: Sequence[Probe], *, down: bool) -> Position:
-        """Returns where a round of this length ends."""
         assert self.ticks is not None  # noqa: S101 - callers check it
         if down:
             return max(probe.upper for probe in probes)[0] - self.ticks, LOW_MIN
@@ -502,7 +498,6 @@ async def _send_probes(
 
 
 def query(key: tuple[int, int], probe: Probe, consistency: str) -> Encoded:
-    """Returns the query of a probe. Its rows are id, body, expires, meta, or only id, expires."""
     bucket_key = (*key, probe.time_bucket.bucket)
     values = message_codec.encoded_range(
         message_codec.key_of(*bucket_key), probe.lower, ids.preceding(probe.upper), probe.limit

@@ -244,7 +244,6 @@ def _values(key: Key) -> tuple[Any, ...]:
 
 
 def _own(key: Key, application: str) -> Key:
-    """Returns the key; raises Conflict if it belongs to another application."""
     if key.application != application:
         raise Conflict("This key belongs to another application.")
     return key

@@ -95,7 +95,6 @@ class CassandraBulk(Bulk):
                 yield columns.batch.slice(start, part.limit)
 
     def _find_extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
-        """Returns the number of messages in a slice, ``part.limit`` at most, and the position after the last one."""
         count, position = 0, part.lower
         for columns, end in self._read_columns(queue, part, bodies=False):
             missing = part.limit - count
@@ -142,7 +141,6 @@ class CassandraBulk(Bulk):
             yield arrow_scan.NOTHING[bodies], position
 
     def _show_values(self, queue: Queue, part: Slice, columns: Columns) -> Columns:
-        """Removes messages that are not the present value of their name, and the names from the others' metadata."""
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - as above
 
         named = arrow_scan.find_named(columns)
@@ -160,7 +158,6 @@ class CassandraBulk(Bulk):
         return arrow_scan.select_shown(columns, named, rows)
 
     def _load(self, queue: Queue, messages: Iterable[Message]) -> int:
-        """Writes messages in pieces; before each, checks that the queue has not changed. Returns the number written."""
         # Loaded messages go to separate buckets, as put messages do (see :mod:`..write.bulk_load`).
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
@@ -173,7 +170,6 @@ class CassandraBulk(Bulk):
         return written
 
     def _load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
-        """Writes messages at their ids in time for all readers, or raises TooLate. Returns the number written."""
         # :func:`window` decides when it is too late. After any other error some of the messages may be written.
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
         from queuey.storage.cassandra.write.bulk_load import stamps_at  # noqa: PLC0415 - likewise
@@ -210,7 +206,6 @@ class CassandraBulk(Bulk):
         return written
 
     def _window(self, queue: Queue, lowest: int) -> Window:
-        """Returns when messages from ``lowest`` on may be written, by the timing in force; see :func:`window`."""
         self._run(self._watch.require())
         assumed = self._timing.assumed
         delay, difference = self._levels.delay(queue), assumed.clock_difference

@@ -117,7 +117,6 @@ class CassandraClaimLogs(ClaimLogs):
                 await self._remove_log(key, head[0][0])
 
     async def _remove_log(self, key: tuple[int, int], last: int | None) -> None:
-        """Removes snapshots and covers of a partition, then the log itself whatever is appended meanwhile."""
         # The log is removed last: as long as it exists, an interrupted removal starts again.
         for statement in (_FORGET_ALL, FORGET_ALL_COVERS):
             await self._driver.ask(Request(statement, key, self._options.catalogue_write))

@@ -88,7 +88,6 @@ class StoreParts:
         )
 
     def _find_problem(self, driver: Driver) -> str | None:
-        """Returns why the keyspace cannot be used. If it can, adopts its timing and prepares frequent statements."""
         problem = self._schema_problem(driver) or driver.calls.run(self.timing.renew(driver))
         if problem is None:
             driver.prepare(self._prepared)

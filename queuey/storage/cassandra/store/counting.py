@@ -75,7 +75,6 @@ class BucketRange(NamedTuple):
 
     @classmethod
     def of(cls, source: BucketSource, lower: Position, upper: Position) -> Self | None:
-        """Returns the part of a range in which a bucket may hold messages, or None if it holds none there."""
         low, high = max(lower, source.lowest), min(upper, (source.time_bucket.end, LOW_MIN))
         return cls(source.time_bucket, low, high) if low < high else None
 
@@ -125,13 +124,11 @@ class Counting:
     async def _count(
         self, row: Row, parts: Sequence[tuple[int, Position, Position]], now: int, *, rough: bool = False
     ) -> list[Tally]:
-        """Counts the messages between two positions of each partition, a few partitions at a time."""
         slices = (Slice(number, lower, upper) for number, lower, upper in parts)
         tallies = (self._count_slice(row, part, now, rough=rough) for part in slices)
         return await side_by_side(self._driver.calls, tallies, most=COUNTED_AT_ONCE)
 
     async def _count_slice(self, row: Row, part: Slice, now: int, *, rough: bool) -> Tally:
-        """Counts or estimates the messages of a slice, with lookups read from both of its ends."""
         key, level = (row.queue.qid, part.partition), self._levels.of(row.queue)
         lookup = partial(
             self._bucket_index.read_lookups, consistency=level.reads, low_watermarks=self._levels.concludes(row.queue)
@@ -179,7 +176,6 @@ class Counting:
         return measures
 
     async def _measure_partition(self, row: Row, lookup: BucketLookup | None, number: int, now: int) -> Measure | None:
-        """Measures a partition at once if it has few buckets; otherwise, or with too many dead rows, in steps."""
         if lookup is not None:
             extent = self._reader.find_extent(row, lookup, Slice(number, ids.FIRST, END), END, now)
             if extent.complete and len(extent.sources) <= MAX_BUCKETS:
@@ -204,7 +200,6 @@ class Counting:
         return {row.home_class: (now - longest * TICKS_PER_SECOND, LOW_MIN)}
 
     async def _measure_long(self, row: Row, number: int, now: int) -> Measure | None:
-        """Estimates a partition with very many buckets or dead rows: counts it, and samples the bytes at both ends."""
         [tally] = await self._count(row, [(number, ids.FIRST, END)], now)
         if tally.oldest is None or tally.newest is None:
             return None
@@ -264,7 +259,6 @@ class Estimate:
         return Tally(max(len(positions), narrow + wide), exact=False, oldest=oldest, newest=newest)
 
     async def _read_ids(self, extent: Extent, limit: int, *, descending: bool = False) -> Gathered:
-        """Lists up to ``limit`` live messages of an extent, without bodies."""
         listing = Slice(self._key[1], extent.lower, extent.upper, limit, descending=descending, bodies=False)
         reader = reading.read_rounds(listing, extent, self._now, first=math.inf, most=math.inf)
         [gathered] = await reading.run_readers(self._driver, [reader], [self._key], self._consistency)
@@ -335,13 +329,11 @@ class Estimate:
         return self._make_measure(count, size, read_sizes, exact=False)
 
     def _make_measure(self, count: int, size: int, seen: dict[Position, int], *, exact: bool) -> Measure | None:
-        """Returns the measure, with the oldest and the newest message that were read; None if none was read."""
         if not seen:
             return None
         return Measure(self._key[1], count, size, exact, min(seen), max(seen))
 
     def _make_count(self, part: BucketRange) -> Request:
-        """Returns the request that counts a range's rows in Cassandra, without those known to be expired."""
         lower, upper = part.lower, ids.preceding(part.upper)
         if part.time_bucket.new_ids_only and part.time_bucket.ttl_class in self._ended_below:
             lower = min(max(lower, self._ended_below[part.time_bucket.ttl_class]), upper)
@@ -364,7 +356,6 @@ class Estimate:
         return unread if unread.lower < unread.upper else None
 
     def _sizes_of_live(self, answer: Rows) -> dict[Position, int]:
-        """Returns the body bytes of each unexpired message of an answer."""
         return {
             message_codec.position_of(data): len(body)
             for data, body, expires, _ in answer
@@ -372,14 +363,12 @@ class Estimate:
         }
 
     def _choose_more_rows(self, part: BucketRange) -> int:
-        """Returns how many rows the second read requests: up to ``MORE_ROWS`` or about ``MORE_BYTES``."""
         sample = self._samples[part.time_bucket]
         average = max(1, sum(sample) // max(1, len(sample)))
         return max(1, min(MORE_ROWS, MORE_BYTES // average))
 
 
 def _between(size: int, up: Extent, down: Extent) -> int:
-    """Estimates the messages in narrow buckets between two reads that do not meet, from the density in both reads."""
     starts = [source.time_bucket.start for source in up.sources if not source.time_bucket.wide]
     ends = [source.time_bucket.end for source in down.sources if not source.time_bucket.wide]
     gap = down.lower[0] - up.upper[0]

@@ -110,7 +110,6 @@ def _sized(value: bytes) -> bytes:
 
 
 def _decode(body: bytes) -> Rows:
-    """Returns the rows of an answer (see ``driver.cql.protocol.ROWS``): digests and numbers."""
     (count,) = _size_at(body, 12)
     offset = 16
     rows: Rows = []

@@ -174,7 +174,6 @@ class CassandraGroups(ConsumerGroups):
 
 
 def _decode_head(rows: Rows) -> Head | None:
-    """Returns the head in a row, or None if the group does not exist."""
     if not rows or rows[0][-1] is None:
         return None
     *fields, version = rows[0]

@@ -116,7 +116,6 @@ class CassandraLedger(Ledger):
 
 
 def _check_piece(work: str, piece: int) -> None:
-    """Raises InvalidRequest if the name of the work or the number of the piece is out of bounds."""
     if not 0 < len(work.encode()) <= MAX_WORK_BYTES:
         raise InvalidRequest({"work": f"must have 1 to {MAX_WORK_BYTES} bytes"})
     if not 0 <= piece < _MAX_PIECES:

@@ -92,7 +92,6 @@ class SliceReader:
         return self._levels.delay(queue)
 
     async def start_read(self, queue: Queue, slices: Sequence[Slice]) -> ReadStart:
-        """Chooses the bounds of a read that begins now. Checks the clock first if it is not known to be right."""
         start = self._start(queue, slices)
         if start is None:
             await self._watch.require()
@@ -220,7 +219,6 @@ class SliceReader:
         return [now - ticks(delay) if delay else prompt for delay in delays]
 
     def _delays(self, queue: Queue, slices: Sequence[Slice]) -> list[float]:
-        """Returns each slice's delay: 0 unless ``delayed``; the level's if ``ahead`` or if the queue has none."""
         level = self._levels.of(queue).delay
         own = level if queue.read_delay is None else queue.read_delay
         return [(level if part.ahead else own) if part.delayed else 0.0 for part in slices]
@@ -236,13 +234,11 @@ class SliceReader:
         return horizon
 
     def record_empty(self, queue: Queue, now: int, key: tuple[int, int], probe: reading.Probe) -> None:
-        """Records that a probe found nothing, if later reads may rely on that."""
         below = self._levels.empty_below(queue, now)
         if below is not None:
             self._empty_ranges.record(key, probe, below)
 
     def _find_cached(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup | None]:
-        """Returns the cached lookup of each slice, or None if it is missing or older than ``since``."""
         qid = row.queue.qid
         return [
             self._bucket_index.find_cached(
@@ -258,7 +254,6 @@ class SliceReader:
         ]
 
     async def find_lookups(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup]:
-        """Returns a lookup of recorded buckets for each slice, from memory if it is recent enough."""
         results = self._find_cached(row, requested, since)
         if None in results:
             reads, low_watermarks = self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
@@ -307,7 +302,6 @@ class SliceReader:
         return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
 
     def _find_home_buckets(self, row: Row, lower: int, upper: int, now: int) -> list[Bucket]:
-        """Returns the home buckets of a range that may hold live messages; they are read though not recorded."""
         ahead = CLASSES[row.home_class] * TICKS_PER_SECOND
         low, high = max(lower, now - row.longest_ttl * TICKS_PER_SECOND), min(upper, now + ahead + 1)
         return bucketing.own_buckets(row.home_class, low, high) if low < high else []
@@ -541,7 +535,6 @@ class CassandraMessages(Messages):
         return candidates
 
     async def _find_lookups(self, row: Row, locations: _Locations, level: InForce, *, kept: bool) -> list[BucketLookup]:
-        """Returns for each location a lookup that covers it; one lookup may serve many locations."""
         by_location: dict[tuple[int, int], BucketLookup] = {}
         pending: dict[int, list[int]] = {}
         low_watermarks = self._levels.concludes(row.queue)

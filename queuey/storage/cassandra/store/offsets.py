@@ -179,7 +179,6 @@ class CassandraOffsets(Offsets):
             offset_changes.check_group_count(queue, len(await self._groups_with_offsets(queue.uid)))
 
     async def _add_group(self, uid: int, group: str) -> None:
-        """Adds a group to ``offset_groups`` once; it stays there as long as the queue exists."""
         if (uid, group) in self._listed_groups:
             return
         await self._driver.ask(Request(_ADD_GROUP, (uid, group), self._options.catalogue_write))
@@ -188,12 +187,10 @@ class CassandraOffsets(Offsets):
         self._listed_groups.add((uid, group))
 
     async def _change_offsets(self, uid: int, group: str, version: int | None, calls: Sequence[Call]) -> ChangeResult:
-        """Makes calls in one batch, on condition that the group's version is still ``version``."""
         token = new_number()
         return await self._transactions.run(_COMPARE, (token, uid, group, version), token, further=calls)
 
     async def _groups_with_offsets(self, uid: int) -> list[str]:
-        """Returns the groups that have offsets now, without readers; sorted."""
         names = await self._group_names(uid)
         rows = await self._driver.ask_all([Request(_ANY, (uid, name), self._options.catalogue_read) for name in names])
         return sorted(name for name, partitions in zip(names, rows, strict=True) if _has_rows(partitions))

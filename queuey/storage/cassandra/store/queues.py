@@ -131,7 +131,6 @@ class CassandraCatalogue(Catalogue):
         return Row(queue=queue, home_class=bucketing.class_of(longest_ttl), longest_ttl=longest_ttl, read_at=read_at)
 
     def _default_longest_ttl(self, queue: Queue) -> int:
-        """Returns the default TTL, with the time for which expired messages are kept unless they are dropped."""
         ttl = self._options.default_ttl if queue.ttl is None else queue.ttl
         return ttl if queue.on_expiry == "drop" else ttl + KEPT_SECONDS
 
@@ -185,7 +184,6 @@ class CassandraCatalogue(Catalogue):
         await self._index.remove(queue.application, queue.name, queue.uid)
 
     async def _add_pending_delete(self, queue: Queue, *, deleted: bool) -> None:
-        """Records that messages of the queue must be deleted. Raises QueueChanged if its row has changed."""
         row = await self._rows.find_current(queue, since=self._clock.boottime())
         await self._pending_deletes.add(row, self._clock.now(), deleted=deleted)
 
@@ -233,7 +231,6 @@ class CassandraCatalogue(Catalogue):
         return queues
 
     async def _read_existing(self, application: str, entries: list[IndexEntry]) -> list[Queue]:
-        """Reads the queues of index entries. Leaves out entries without a row of the same uid."""
         names = list(dict.fromkeys(entry.name for entry in entries))
         names += names[-1:] * (-len(names) % _ROWS_PER_REQUEST)
         batches = [names[first : first + _ROWS_PER_REQUEST] for first in range(0, len(names), _ROWS_PER_REQUEST)]

@@ -146,7 +146,6 @@ class PolledArrivals:
         self._call_in_loop(self._report_appended, queue.qid, {(item.delay or 0.0, item.partition) for item in items})
 
     def rewritten(self, qid: int, partitions: Iterable[int]) -> None:
-        """Wakes readers after this process has changed messages anywhere in partitions."""
         self._call_in_loop(self._report_rewritten, [qid << 8 | partition for partition in partitions])
 
     def close(self) -> None:
@@ -171,7 +170,6 @@ class PolledArrivals:
     # Everything below runs in the loop's thread: the timer
 
     def _plan(self) -> None:
-        """Sets a timer for the next poll turn or write of the record, if it is earlier than the timer in force."""
         needs_look = self.watches or self._arriving or self._record.is_open
         if needs_look and self._next_poll_at == math.inf and not self._is_busy:
             self._next_poll_at = self._clock.boottime() + watching.EVERY
@@ -181,7 +179,6 @@ class PolledArrivals:
             self._loop.later(max(0.0, due - self._clock.boottime()), partial(self._on_timer, due))
 
     def _next_turn(self) -> float:
-        """Returns the boot time of the next turn: a poll turn, or a read of the record for early readers."""
         if self._is_busy:
             return math.inf
         if self._early and self._readings:
@@ -189,7 +186,6 @@ class PolledArrivals:
         return self._next_poll_at
 
     def _on_timer(self, due: float) -> None:
-        """Writes the record and begins a poll turn or an early read if due, then plans the next timer."""
         if due != self._timer_at or self.watches.is_closed:
             return
         self._timer_at = math.inf
@@ -206,7 +202,6 @@ class PolledArrivals:
             self._plan()
 
     def _end_turn(self, _: object, error: Exception | None) -> None:
-        """Logs a turn's error, and plans the next turn unless the store is closed."""
         if isinstance(error, QueueyError):
             # A reader gets this error as well.
             log.debug("Cannot check for new messages: %s", error)
@@ -219,7 +214,6 @@ class PolledArrivals:
     # Events
 
     def _plan_watched(self, watches: Sequence[Watch]) -> None:
-        """Plans when to wake a partition's delayed watches: by poll if the delay is long, else by the last message."""
         stored = self._stored_at.get(watches[0].key)
         for watch in watches:
             if watch.prompt:
@@ -231,7 +225,6 @@ class PolledArrivals:
         self._plan()
 
     def _report_appended(self, qid: int, stored: Collection[tuple[float, int]]) -> None:
-        """Reports prompt messages now, and delayed ones when they become due."""
         now = self._clock.boottime()
         keys: set[int] = set()
         for delay, partition in stored:
@@ -244,13 +237,11 @@ class PolledArrivals:
         self._plan()
 
     def _report_rewritten(self, keys: Collection[int]) -> None:
-        """Records partitions for other processes, and wakes all their watchers now."""
         self._record.add_keys(keys)
         self.watches.notify(keys)
         self._plan()
 
     def _report_stored(self, keys: Collection[int], at: float) -> None:
-        """Notifies this process's watchers, and other processes: by the record, and by ``share`` if that is set."""
         self._record.add_keys(keys)
         for key in keys:
             self._notify(key, at)
@@ -275,7 +266,6 @@ class PolledArrivals:
                 self._show_later(watch, at)
 
     def _show_later(self, watch: Watch, stored: float) -> None:
-        """Plans a wake-up for when a stored message is shown, unless the delay is too long or too many are planned."""
         delay = self._delay_of(watch)
         due = math.ceil((stored + delay) / WAKE_INTERVAL) * WAKE_INTERVAL, watch.key
         if delay <= MAX_DELAY and due not in self._planned and len(self._planned) < MAX_PLANNED:
@@ -283,18 +273,15 @@ class PolledArrivals:
             heappush(self._shown, due)
 
     def _plan_poll(self, watch: Watch) -> None:
-        """Plans a poll of a partition for when everything stored in it by now is shown."""
         watch.due = self._clock.boottime() + self._delay_of(watch)
         self._next_due = min(self._next_due, watch.due)
 
     def _delay_of(self, watch: Watch) -> float:
-        """Returns 0 for a prompt watch, else the queue's read delay plus ``MARGIN``."""
         return 0.0 if watch.prompt else self._reads.read_delay(watch.queue) + MARGIN
 
     # Turns
 
     async def _poll_turn(self, now: float) -> None:
-        """Reports due delayed messages, exchanges records with other processes, wakes readers, and polls partitions."""
         self._next_poll_at = math.inf
         while self._arriving and self._arriving[0][0] <= now:
             self._report_stored((heappop(self._arriving)[1],), now)
@@ -312,7 +299,6 @@ class PolledArrivals:
         await self._wake_shown(now)
 
     async def _wake_shown(self, now: float) -> None:
-        """Wakes the watchers of partitions for which a wake-up was planned up to ``now``."""
         while self._shown and self._shown[0][0] <= now:
             due = heappop(self._shown)
             self._planned.discard(due)
@@ -320,14 +306,12 @@ class PolledArrivals:
             await self._count_steps(1)
 
     async def _count_steps(self, steps: int) -> None:
-        """Counts work done. Yields to the loop when this turn has done enough."""
         self._steps += steps
         if self._steps >= STEPS_PER_TURN:
             self._steps = 0
             await self._loop.next_turn()
 
     async def _read_record(self, *, first: bool = False, latest: bool = False) -> None:
-        """Reads the record, and notifies the watchers of each partition in it (see :meth:`RecentWrites.read`)."""
         self._read_at = self._clock.boottime()
         for moment, encoded in await self._record.read(first=first, latest=latest):
             keys = keys_of(encoded)

@@ -162,7 +162,6 @@ class RecentWrites:
         return recorded
 
     def _note_process(self, at: int, process: str, *, writes: bool) -> None:
-        """Notes a process's latest row: it writes on, or has ended. A process counted as gone has returned."""
         if process in self._gone:
             self._gone.remove(process)
             self._returned = True

@@ -61,7 +61,6 @@ _END = np.dtype([*_MIDDLE.descr, ("meta", "u1"), *_TAIL.descr])
 def encoded_inserts(
     qid: int, partitions: Integers, buckets: Integers, batch: pa.RecordBatch, stamps: Integers, ttls: Integers
 ) -> list[bytes]:
-    """Returns each row as the encoded values of ``message_codec.INSERT`` (see ``driver.requests.Encoded``)."""
     ticks, low, expires = (batch.column(place).to_numpy() for place in range(3))
     body, meta = batch.column(3), batch.column(4)
     head = np.empty(len(batch), _HEAD)
@@ -137,7 +136,6 @@ class Loader:
         return np.fromiter(map(self._stamps.above, ticks.tolist()), np.int64, len(ticks))
 
     def place(self, messages: MessageColumns, now: int) -> Placed:
-        """Sorts messages by partition and bucket, without those that have expired."""
         alive = messages.where(messages.expires > now)
         width_index = _width_for(alive)
         lifetimes = (alive.expires - np.minimum(alive.ticks, now)) / TICKS_PER_SECOND
@@ -154,7 +152,6 @@ class Loader:
         return Placed(alive, keys[2], runs)
 
     def record_buckets(self, placed: Placed) -> None:
-        """Records the buckets of messages for readers, and waits until that is done."""
         by_partition: dict[int, list[Bucket]] = {}
         for partition, time_bucket, _ in placed.runs:
             by_partition.setdefault(partition, []).append(time_bucket)
@@ -221,13 +218,11 @@ def _sizes(messages: MessageColumns) -> Integers:
 
 
 def find_longest_row(messages: MessageColumns) -> int:
-    """Returns an upper bound of the bytes of a row: the longest body plus the longest metadata."""
     columns = messages.batch.columns[3:]
     return message_codec.ROW + sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in columns)
 
 
 def _width_for(messages: MessageColumns) -> int:
-    """Returns the width index of buckets that suits the density and the size of these messages."""
     if not messages:
         return bucketing.LOAD
     # A job that loads a few messages with close ids is likely to load the next ones soon.

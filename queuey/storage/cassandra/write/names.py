@@ -143,7 +143,6 @@ async def clear(steps: Steps, name: str, seen: NameRow, new_version: Callable[[]
 
 
 async def settle(steps: Steps, seen: NameRow, new_version: Callable[[], int]) -> None:
-    """Forgets the replaced value, unless the row has changed."""
     await steps.swap(seen, replace(seen, kept=NOTHING, kept_content=b"", version=new_version()))
 
 

@@ -120,7 +120,6 @@ class ReservingWriter(MessageWriter):
         self.undo_writer.undo(Undo(written, level, until, answer))
 
     def _make_ids(self, reservation: Reservation) -> None:
-        """Makes the ids, after preparations if necessary, and passes the reservation or an error to ``done``."""
         operation = reservation.operation
         try:
             self._fill_reservation(reservation)
@@ -142,7 +141,6 @@ class ReservingWriter(MessageWriter):
             self._answer(reservation.operation, None, failure)
 
     def _fill_reservation(self, reservation: Reservation) -> None:
-        """Makes the ids and the requests of a reservation, as :meth:`_flush` does."""
         operation = reservation.operation
         row = self._fresh_row(operation.queue)
         if operation.queue.version != row.queue.version:

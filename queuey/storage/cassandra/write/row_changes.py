@@ -56,7 +56,6 @@ class RowStatements:
 
 
 def decode_row(body: bytes) -> Rows:
-    """Returns the row of an answer (see ``driver.cql.protocol.ROWS``), or no rows."""
     (count,), offset = _size_at(body, 12), 16
     if not count:
         return []
@@ -87,7 +86,6 @@ class RowTable(NamedTuple):
     seconds: Callable[[Any, int], int]
 
     def row(self, rows: Rows) -> KeyRow | None:
-        """Returns the row of an answer, or None if it has no version."""
         return self.decode(*rows[0]) if rows and rows[0][-1] is not None else None
 
 
@@ -132,7 +130,6 @@ class RowChange:
         """The reservation that is not written yet."""
 
     async def run(self, work: Callable[[RowChange], Awaitable[T]]) -> T:
-        """Runs ``work`` with these steps; drops its reservation at the end if it was not written."""
         try:
             return await work(self)
         finally:
@@ -140,7 +137,6 @@ class RowChange:
 
     @property
     def _level(self) -> InForce:
-        """The queue's consistency level in force now; it may have changed since the steps began."""
         return self._parts.levels.of(self._queue)
 
     def _drop_reservation(self) -> None:
@@ -202,12 +198,10 @@ class RowChange:
         return max(0.0, remaining_ticks / TICKS_PER_SECOND)
 
     def _read_row(self) -> Encoded:
-        """Returns a serial read of the row: it first settles changes of others that are in doubt."""
         return self._table.statements.read_request(*self._key, self._parts.levels.row_serial())
 
 
 def _ids_of(reservation: Reservation) -> PostedIds:
-    """Returns the ids of a reservation in the order of its messages; consecutive ids form one run."""
     by_index = {
         item.index: IdRun(partition, run.time_bucket.ttl_class, run.time_bucket.bucket, run.ticks + number, run.low, 1)
         for partition, run in reservation.runs

@@ -146,7 +146,6 @@ class UndoWriter:
             self._give_up(undo_write)
 
     def _set_timer(self) -> None:
-        """Sets a timer for the next deadline or due delete, unless an earlier one is set."""
         while self._deadlines and self._deadlines[0][2].answer is None:
             heappop(self._deadlines)
         moments = [
@@ -161,7 +160,6 @@ class UndoWriter:
         self._wake()
 
     def _begin_undo(self, undo_write: Undo) -> None:
-        """Opens an undo write: its deletes are sent in the next turn, and repeated until they are confirmed."""
         self._open[undo_write] = None
         undo_write.began = self._clock.boottime()
         self.pending += undo_write.size
@@ -171,7 +169,6 @@ class UndoWriter:
         self._wake()
 
     def _arrived(self, parts: Sequence[_Part], rows: Rows | None, error: StoreUnavailable | None) -> None:
-        """Receives the answer of a request: failed deletes are planned again after a pause that doubles."""
         self._flying -= 1
         # All have the same time, so deletes that failed together are sent together again.
         now = rows[0][0] if rows else self._clock.boottime()
@@ -193,7 +190,6 @@ class UndoWriter:
         heappush(agenda, (moment, next(self._numbers), undo_write))
 
     def _settle(self, undo_write: Undo, now: float) -> None:
-        """Ends a confirmed undo write. The outcome is ``none`` if it was in time, else ``unknown``."""
         del self._open[undo_write]
         self.pending -= undo_write.size
         self.confirmed += undo_write.size
@@ -204,7 +200,6 @@ class UndoWriter:
         undo_write.finish("none" if in_time else "unknown")
 
     def _run_due(self) -> None:
-        """Answers undo writes past their deadline with unknown, but keeps trying; sends the deletes that are due."""
         self._is_woken = False
         if self._ended:
             return
@@ -221,7 +216,6 @@ class UndoWriter:
             self._set_timer()
 
     def _send_some(self, now: float) -> None:
-        """Sends due deletes up to ``FLUSH_ROWS`` rows, so that other calls do not wait long for the loop."""
         requests: dict[tuple[Any, ...], list[_Part]] = {}
         rows: dict[tuple[Any, ...], int] = {}
         row_count = 0
@@ -272,7 +266,6 @@ class UndoWriter:
             self._arrived(parts, None, InDoubt(f"an undo write could not be sent: {error}"))
 
     def _drop_oldest(self) -> None:
-        """Gives up the oldest undo writes that are answered and not in flight, while too many messages are pending."""
         while self.pending > self._kept:
             oldest = next(
                 (undo_write for undo_write in self._open if undo_write.answer is None and not undo_write.flying), None
@@ -284,13 +277,11 @@ class UndoWriter:
             self._give_up(oldest)
 
     def _give_up(self, undo_write: Undo) -> None:
-        """Counts an undo write as abandoned, and answers it with ``unknown`` if it was not answered."""
         self.abandoned += undo_write.size
         undo_write.finish("unknown")
 
 
 def _divide(written: Iterable[Written]) -> list[_Chunk]:
-    """Returns chunks of messages in one Cassandra partition, each of at most ``MAX_DELETES_PER_REQUEST``."""
     by_place: dict[tuple[int, int, int, int], list[Position]] = {}
     for run in written:
         key = run.kind, run.qid, run.partition, run.bucket

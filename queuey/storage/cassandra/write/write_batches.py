@@ -68,7 +68,6 @@ class Item:
         self.index = index
 
     def choose_class(self, home_class: int) -> int:
-        """Returns the class of its row: the queue's home class, or a longer one if the row must live longer."""
         return max(home_class, bucketing.class_of(self.row_ttl + self.delay))
 
 
@@ -143,7 +142,6 @@ class OperationPart:
         """True if no item has a delay, and all have the same TTL and row TTL: then their ids are consecutive."""
 
     def add(self, item: Item) -> None:
-        """Adds a message; updates ``size`` and ``alike``."""
         items = self.items
         if item.delay or (items and (item.ttl != items[0].ttl or item.row_ttl != items[0].row_ttl)):
             self.alike = False
@@ -176,7 +174,6 @@ class PartitionBuffer:
         return bool(self.parts) and (not self.flying or self.rows >= FULL_ROWS or self.size >= FULL_BYTES)
 
     def put(self, parts: Iterable[OperationPart], *, first: bool = False) -> None:
-        """Adds parts at the end, or with ``first`` in the same order before the others."""
         added = list(parts)
         if first:
             self.parts.extendleft(reversed(added))
@@ -187,7 +184,6 @@ class PartitionBuffer:
             self.size += part.size
 
     def take(self) -> list[OperationPart]:
-        """Removes and returns parts for one flush; the last part may exceed the limits."""
         taken: list[OperationPart] = []
         row_count = size = 0
         while self.parts and row_count < FLUSH_ROWS and size < FLUSH_BYTES:
@@ -210,7 +206,6 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
         """Empty buffers, the longest unused first."""
 
     def take(self, qid: int, partition: int) -> PartitionBuffer:
-        """Returns a partition's buffer, new if none exists. It is kept until ``leave``."""
         key = qid, partition
         self._empty.pop(key, None)
         buffer = self.get(key)
@@ -219,7 +214,6 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
         return buffer
 
     def leave(self, buffer: PartitionBuffer) -> None:
-        """Allows an idle buffer to be dropped; drops the longest unused ones above the max number."""
         self._empty[buffer.qid, buffer.partition] = buffer
         while self._empty and len(self) > self._most:
             key, _ = self._empty.popitem(last=False)
@@ -236,7 +230,6 @@ class BatchRun(NamedTuple):
     low: int
 
     def encoded(self, key: bytes, now: int) -> list[bytes]:
-        """Returns the rows, as the encoded values of :data:`message_codec.INSERT`."""
         first = self.items[0]
         lifetime = first.ttl * TICKS_PER_SECOND
         ttl = min(first.row_ttl + math.ceil(first.delay) + TTL_MARGIN, bucketing.longest_ttl(now))
@@ -290,7 +283,6 @@ class InFlightBatch:
         return len(fitting)
 
     def _fitting_rows(self, encoded: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
-        """Returns the first rows that fit, and their bytes: at least one row if the request is empty."""
         size = 0
         for number, row in enumerate(encoded):
             if self.size + size + len(row) > MAX_BYTES and (number or self.rows):
@@ -302,7 +294,6 @@ class InFlightBatch:
 def divide_into_batches(
     buffer: PartitionBuffer, runs: Iterable[BatchRun], now: int, minted: float
 ) -> list[InFlightBatch]:
-    """Serializes runs and divides their rows into requests."""
     open_flights: dict[Bucket, InFlightBatch] = {}
     in_flights: list[InFlightBatch] = []
     for run in runs:
@@ -320,7 +311,6 @@ def divide_into_batches(
 
 
 def divide_by_partition(operation: AppendOperation, items: Sequence[NewMessage]) -> dict[int, OperationPart]:
-    """Returns the parts of an operation by partition, the messages of each in the order given."""
     parts: dict[int, OperationPart] = {}
     for index, message in enumerate(items):
         part = parts.get(message.partition)

@@ -162,7 +162,6 @@ class MessageWriter:
             self._loop.call(go)
 
     def _check_acceptance(self, count: int) -> None:
-        """Raises StoreUnavailable if Cassandra or the clock cannot be used, or if too many messages are pending."""
         if (problem := self._driver.problem()) is not None and not self._closed:
             raise StoreUnavailable(problem)
         if self._watch.refusing():
@@ -178,7 +177,6 @@ class MessageWriter:
             ended(error)
 
     async def _await_entry(self, queue: Queue, ttls: set[int], longest: int) -> None:
-        """Waits until clock and timing are right, and the queue's row is recent and covers the TTLs and row size."""
         await self._watch.require()
         row = await self._rows.find_current(queue)
         with self._driver.calls.deadline.preparing():
@@ -187,14 +185,12 @@ class MessageWriter:
     # In the loop's thread
 
     def _enqueue(self, parts: dict[int, OperationPart]) -> None:
-        """Puts parts into the buffers of their partitions, and schedules these."""
         for partition, part in parts.items():
             buffer = self._buffers.take(part.operation.queue.qid, partition)
             buffer.put([part])
             self._schedule(buffer)
 
     def _schedule(self, buffer: PartitionBuffer) -> None:
-        """Queues a buffer for the loop's next turn, unless it is queued already or must wait for a batch in flight."""
         if not buffer.scheduled and buffer.due:
             buffer.scheduled = True
             self._ready.append(buffer)
@@ -206,7 +202,6 @@ class MessageWriter:
             self._loop.soon(self._flush_ready)
 
     def _flush_ready(self) -> None:
-        """Flushes buffers up to ``FLUSH_ROWS`` rows, so that other calls do not wait long for the loop."""
         self._is_woken, rows = False, 0
         while self._ready and rows < FLUSH_ROWS:
             buffer = self._ready.popleft()
@@ -227,7 +222,6 @@ class MessageWriter:
             self._flush_soon()
 
     def _resume_prepared(self, buffer: PartitionBuffer, parts: list[OperationPart], failure: Exception | None) -> None:
-        """Returns parts to the front of their buffer after a preparation, or fails them with its error."""
         if failure is None:
             buffer.put(parts, first=True)
         else:
@@ -237,7 +231,6 @@ class MessageWriter:
     def _make_runs(
         self, buffer: PartitionBuffer, parts: Sequence[OperationPart], row: Row, now: int
     ) -> tuple[list[BatchRun], BucketWidths]:
-        """Makes the ids of parts. Raises NeedsPreparation if one of their buckets is not recorded for readers."""
         bucket_widths = buffer.bucket_widths
         if bucket_widths is None:
             bucket_widths = buffer.bucket_widths = BucketWidths(row.home_class)
@@ -247,7 +240,6 @@ class MessageWriter:
         return runs, bucket_widths
 
     def _check_age(self, row: Row) -> None:
-        """Raises NeedsPreparation if the row is too old, or if the clock or the timing must be checked again."""
         # The machine may have been suspended since, for up to ``hidden`` seconds without a check that shows it.
         now, more = self._clock.boottime(), self._watch.hidden
         if now - row.read_at + more > self._timing.kept.row_age or row.read_at < self._watch.wrong_until:
@@ -283,7 +275,6 @@ class MessageWriter:
             self._count_down(part.operation, None, stored=False)
 
     def _fresh_row(self, queue: Queue) -> Row:
-        """Returns the cached row of a queue. Raises NeedsPreparation if none was read within C."""
         row = self._rows.get(queue.application, queue.name)
         if row is None:
             raise NeedsPreparation(lambda: self._rows.read_young(queue.application, queue.name))
@@ -307,7 +298,6 @@ class MessageWriter:
         return ready
 
     def _generate(self, part: OperationPart, row: Row, level: int, now: int) -> list[BatchRun]:
-        """Makes the ids of a part: one run if they are consecutive in one bucket, else one run per message."""
         items, low = part.items, self._generator.low
         if part.alike:
             ticks = self._generator.generate(len(items), part.operation.after)
@@ -327,7 +317,6 @@ class MessageWriter:
         return runs
 
     def _check_places(self, buffer: PartitionBuffer, row: Row, time_buckets: Iterable[Bucket]) -> None:
-        """Raises NeedsPreparation, whose work records the buckets that readers do not know yet, if there are any."""
         missing = [
             time_bucket
             for time_bucket in time_buckets
@@ -341,7 +330,6 @@ class MessageWriter:
             )
 
     def _send(self, in_flight: InFlightBatch, level: InForce) -> None:
-        """Sends a request; an error of sending counts as an answer in doubt."""
         in_flight.buffer.flying += 1
         self.batches += 1
         buffer, time_bucket = in_flight.buffer, in_flight.time_bucket
@@ -373,13 +361,11 @@ class MessageWriter:
         self._end_flight(in_flight.buffer)
 
     def _judge(self, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
-        """Ends the part of each operation in a batch. Its messages may be stored unless the outcome is ``none``."""
         stored = error is None or error.outcome == "unknown"
         for operation in in_flight.operations:
             self._count_down(operation, error, stored=stored)
 
     def _end_flight(self, buffer: PartitionBuffer) -> None:
-        """Ends one flight of a buffer: schedules the messages that wait in it, or releases the buffer if it is idle."""
         buffer.flying -= 1
         if buffer.parts:
             self._schedule(buffer)
@@ -389,7 +375,6 @@ class MessageWriter:
     # Outcomes
 
     def _count_down(self, operation: AppendOperation, error: Exception | None, *, stored: bool) -> None:
-        """Ends one part of an operation. After the last part, confirms the operation or fails all of it."""
         if not operation.count_down(error, stored=stored):
             return
         if operation.error is None:
@@ -456,7 +441,6 @@ class MessageWriter:
             answer(outcome)
 
     def _answer(self, operation: AppendOperation, positions: list[Position] | None, error: Exception | None) -> None:
-        """Answers an operation, unless it was answered already. Afterwards it is not pending any more."""
         with self._lock:
             if operation not in self._operations:
                 return
@@ -499,7 +483,6 @@ async def prepare(needed: NeedsPreparation) -> None:
 
 
 def set_positions(runs: Iterable[BatchRun]) -> None:
-    """Sets the positions of the runs' messages in their operations."""
     for run in runs:
         for number, item in enumerate(run.items):
             run.part.operation.positions[item.index] = run.ticks + number, run.low

@@ -100,14 +100,12 @@ class Sweep:
             self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Ends the sweep after its present step; waits for that up to ``timeout`` seconds."""
         self._stop.set()
         self._db.log_grows.set()
         if self._thread is not None:
             self._thread.join(timeout)
 
     def _run_loop(self, interval: float) -> None:
-        """Sweeps once per interval, and checkpoints whenever the log has grown. Ends when the store is closed."""
         due = time.monotonic() + interval
         while not self._stop.is_set():
             # Long bodies may fill the log within an interval. Then a commit would copy it, and all writes would wait.
@@ -128,7 +126,6 @@ class Sweep:
                 due = time.monotonic() + interval
 
     def checkpoint(self) -> None:
-        """Copies the log into the database file if this process has written enough since the last time."""
         writer, (commits, written) = self._db.writer, self._checkpointed
         if writer.commits - commits > _COMMITS or writer.written - written >= MIN_CHECKPOINT_BYTES:
             self._checkpointed = writer.commits, writer.written
@@ -196,7 +193,6 @@ class Sweep:
             yield took
 
     def _perform(self, work: Callable[[Transaction], int]) -> float:
-        """Runs a step in the writer. Returns its duration in seconds, without the wait for the writer."""
         took = 0.0
 
         def timed(transaction: Transaction) -> int:
@@ -210,8 +206,6 @@ class Sweep:
         return took
 
     def _execute_many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> float:
-        """Executes a statement for each row in one transaction. Returns its duration; nothing counts as removed."""
-
         def work(transaction: Transaction) -> int:
             transaction.connection.executemany(statement, rows)
             return 0
@@ -224,12 +218,10 @@ class Sweep:
 
 
 def _remove_range(bounds: tuple[int, ...], transaction: Transaction) -> int:
-    """Removes the rows of a range that end in time. Returns their number."""
     return len(transaction.connection.execute(_DELETE, bounds).fetchall())
 
 
 def _finish_pending_delete(qid: int, transaction: Transaction) -> int:
-    """Removes the windows of a queue and the record that its rows must be deleted. Returns 0 messages."""
     transaction.connection.execute(
         "DELETE FROM expiry_windows WHERE queue_partition >= ? AND queue_partition < ?", (qid << 8, (qid + 1) << 8)
     )

@@ -51,7 +51,6 @@ class WindowCounts:
         self._removed: dict[tuple[int, int], list[int]] = {}
 
     def add(self, qp: int, until: int, first: int, last: int, span: int, count: int) -> None:
-        """Adds ``count`` messages to the window that ends at ``until``, and extends its lowest, highest and span."""
         key = qp, until
         entry = self._added.get(key)
         if entry is None:
@@ -75,7 +74,6 @@ class WindowCounts:
         return twin
 
     def write(self, connection: Connection) -> None:
-        """Writes the changes. Removals from a window that is missing count in the next one to end."""
         if self._added:
             connection.executemany(
                 "INSERT INTO expiry_windows (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
@@ -283,7 +281,6 @@ class Transaction:
         return positions
 
     def _append_runs(self, queue: Queue, runs: Sequence[Run], ticks: range) -> list[Position]:
-        """Inserts runs with one statement each. ``ticks`` has one tick for each message."""
         first = ticks.start
         for partition, ttl, count, bodies in runs:
             qp, span, last = queue.qid << 8 | partition, ttl * TICKS_PER_SECOND, first + count - 1
@@ -296,7 +293,6 @@ class Transaction:
         return list(zip(ticks, repeat(self._low)))
 
     def _add_kept(self, row: Row, span: int) -> None:
-        """Collects the row of a kept message, which stays for ``KEPT_TICKS`` after the message has expired."""
         qp, ticks, _, expires, _, _ = row
         stored_until = expires + KEPT_TICKS
         self._kept.append((*row, stored_until))
@@ -456,7 +452,6 @@ class Transaction:
         return self._catalogue
 
     def make_queue_number(self) -> int:
-        """Returns the next number for the uid or the qid of a queue."""
         self._next_id += 1
         return self._next_id - 1
 

@@ -185,7 +185,6 @@ class SqliteWriter:
             del operation  # Its error's traceback has this frame: the cycle would keep the caller's objects alive.
 
     def _submit(self, operation: _Operation) -> None:
-        """Hands an operation to the thread. Raises StoreClosed once the store is closed."""
         if self._closed:
             raise _closed_error()
         self._inbox.put([operation])
@@ -198,7 +197,6 @@ class SqliteWriter:
         self._loop = loop
 
     def _submit_turn(self) -> None:
-        """Submits the operations begun in this iteration of the loop, as one item of the inbox."""
         operations, self._begun_in_turn = self._begun_in_turn, []
         if operations:
             self._inbox.put(operations)
@@ -217,7 +215,6 @@ class SqliteWriter:
             self._inbox.put(None)  # `_refuse_rest` may have removed the previous None.
 
     def _refuse_rest(self) -> None:
-        """Ends all operations that were not begun, with the error ``StoreClosed``."""
         with contextlib.suppress(Empty):
             while True:
                 self._waiting += self._inbox.get_nowait() or ()
@@ -227,7 +224,6 @@ class SqliteWriter:
                 operation.done(None, operation.error)
 
     def _run(self) -> None:
-        """Runs groups until the store is closed and nothing waits, then refuses the rest and copies the log."""
         while not self._ends or self._waiting:
             self._gather_and_handle()
         self._ended = True
@@ -235,7 +231,6 @@ class SqliteWriter:
         self._disconnect(checkpoint=True)
 
     def _gather_and_handle(self) -> None:
-        """Waits for operations unless some wait, and runs as many as fit into a group. Skips withdrawn ones."""
         inbox, waiting = self._inbox, self._waiting
         for _ in range(inbox.qsize() or not waiting):
             operations = inbox.get()
@@ -278,7 +273,6 @@ class SqliteWriter:
                 log.exception("The result of a write could not be delivered.")
 
     def _set_error(self, group: list[_Operation], error: QueueyError) -> None:
-        """Sets the error of each operation, and reports that the store is in trouble if it is unavailable."""
         if isinstance(error, StoreUnavailable) and not isinstance(error, StoreClosed):
             self.trouble.record_failure(error.code, error)
         for operation in group:

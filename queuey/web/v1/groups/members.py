@@ -37,7 +37,6 @@ class GroupViews(Views):
     """Views of groups and of their members."""
 
     async def join(self, request: Request, match: Match) -> Response:
-        """Adds a member to a group. Checks that it may consume all queues that it names."""
         credential = await self._authorization.find_member_credential(request)
         terms = await request.read(partial(self._read_join, request, credential))
         check = partial(self._authorization.require_consumer, request, match["app"], terms.names, terms.patterns)
@@ -74,7 +73,6 @@ class GroupViews(Views):
         return json_response(answer)
 
     async def leave(self, request: Request, match: Match) -> Response:
-        """Removes a member. With ``returns``, it may come back within its grace period."""
         credential = await self._authorization.find_member_credential(request)
         returns = self.fields(api.LeaveQuery).query(request).returns
         await self._service.groups.leave(match["app"], match["group"], match["member"], credential, returns=returns)
@@ -118,12 +116,10 @@ class GroupViews(Views):
         return json_response(await self.list_names(request, match, self.fields(api.GroupListQuery).query(request)))
 
     async def list_names(self, request: Request, match: Match, query: api.GroupListQuery) -> api.GroupNames:
-        """Returns a page of the list of groups, if the caller may see it."""
         await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
         return await self._service.groups.list_names(match["app"], start=query.start, limit=query.limit)
 
     async def delete(self, request: Request, match: Match) -> Response:
-        """Forgets a group. Refuses if it has queues that the caller does not administer."""
         application, group = match["app"], match["group"]
         administers = await request.in_pool(partial(self._authorization.make_name_test, request, application, "admin"))
         info = await self._service.groups.show(application, group, lambda queue: administers(queue.name))
@@ -133,7 +129,6 @@ class GroupViews(Views):
         return json_response(Done())
 
     def _read_join(self, request: Request, credential: Credential) -> JoinRequest:
-        """Reads the terms of a membership; raises ``InvalidRequest`` if it names neither queues nor patterns."""
         errors = Errors()
         terms = self.fields(api.NewMember).body(request, errors)
         names = _read_texts("queues", terms.queues, self._limits.max_queue_name, errors)
@@ -145,7 +140,6 @@ class GroupViews(Views):
         return JoinRequest(names, patterns, credential, terms.instance, *times)
 
     def _read_heartbeat(self, request: Request) -> api.Heartbeat:
-        """Reads a heartbeat, and records its unknown fields; raises ``InvalidRequest`` with all that is not valid."""
         body = read_object(read_body(request, MAX_HEARTBEAT))
         fields, errors = self.fields(api.Heartbeat), Errors()
         fields.note_unknown(request, body)

@@ -29,7 +29,6 @@ def _read_position(value: object) -> ids.Position:
 
 
 def _find_partitions(body: dict[str, Any], field: str = "partitions") -> dict[str, Any]:
-    """Returns the object with values by partition in a body; raises ``InvalidRequest`` if it has none."""
     partitions = body.get(field)
     if not isinstance(partitions, dict):
         raise bad_json(f'It has no object "{field}"')
@@ -75,7 +74,6 @@ class _Commits(NamedTuple):
 
 
 def _read_note(value: object) -> bytes:
-    """Decodes a note from base64; refuses a longer one than ``MAX_NOTE``."""
     try:
         content = b64decode(validators.text(value), validate=True)
     except (binascii.Error, UnicodeError):
@@ -106,7 +104,6 @@ def _read_commits(body: dict[str, Any], common_epoch: int | None, errors: Errors
 
 
 def _read_changes(body: dict[str, Any]) -> list[OffsetChange]:
-    """Reads offsets by partition; raises ``InvalidRequest`` with all that is not valid."""
     errors = Errors()
     parsed = (_read_change(number, item, errors) for number, item in _find_partitions(body).items())
     changes = [change for change in parsed if change is not None]
@@ -116,7 +113,6 @@ def _read_changes(body: dict[str, Any]) -> list[OffsetChange]:
 
 
 def _check_once(changes: Sequence[OffsetChange], field: str, errors: Errors) -> None:
-    """Puts an error into ``errors`` if a partition occurs twice."""
     if len({change.partition for change in changes}) < len(changes):
         errors[field] = "Names a partition twice"
 

@@ -66,7 +66,7 @@ def test_kills(tmp_path: Path, seed: int) -> None:
 
 
 def is_done(book: Path, enough: int) -> bool:
-    """Returns whether this many runs of jobs were counted, or all jobs are done."""
+    """Returns whether more than ``enough`` runs of jobs were counted, or all jobs are done."""
     done = done_in(book)
     return done.total() > enough or len(done) == JOBS
 

@@ -32,7 +32,6 @@ def last_hour() -> int:
 
 
 def past(kept: Kept, name: str, count: int, *, hours: int, partitions: int = 2, ttl: int | None = None) -> Queue:
-    """Creates a queue with messages of all kinds from the last full hours, evenly spread."""
     queue = kept.queue(name, partitions=partitions, ttl=ttl)
     begin, low = last_hour() - hours * HOUR, ids.random_low()
     bridge.run(
@@ -54,24 +53,20 @@ def message(number: int, seconds: float, low: int, partitions: int) -> Message:
 
 
 def options(kept: Kept, to: Path, **more: Any) -> ArchiveOptions:  # noqa: ANN401 - fields of the options
-    """Returns options that archive all queues of a store into a directory."""
     return msgspec.structs.replace(ArchiveOptions(store=kept.named, selection=Pattern(".*"), to=str(to)), **more)
 
 
 def archived(row: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a row of Spark's
-    """Returns the compared fields of an archived message."""
     headers = tuple((pair.key, bytes(pair.value).decode()) for pair in row.headers or ())
     meta = row.contentType, headers, row.valueType
     return row.partition, row.id, bytes(row.value), meta, round(row.expires.timestamp() * 1_000_000)
 
 
 def stored(messages: Iterable[Message]) -> list[tuple[Any, ...]]:
-    """Returns the compared fields of stored messages, sorted."""
     return sorted(map(_stored, messages))
 
 
 def _stored(message: Message) -> tuple[Any, ...]:
-    """Returns what an archive keeps of a message, in the forms of its rows."""
     meta = message.meta or Meta()
     kind = "json" if meta.json else "text" if isinstance(message.body, str) else "bytes"
     body = message.body.encode() if isinstance(message.body, str) else message.body

@@ -49,7 +49,6 @@ def to(tmp_path: Path) -> Path:
 
 
 def rows(spark: SparkSession, to: Path, queue: str) -> list[tuple[Any, ...]]:
-    """Returns the archived messages of a queue, sorted."""
     return sorted(archived(row) for row in storage.archived(spark, str(to), queue).collect())
 
 

@@ -24,7 +24,6 @@ from tests.spark.pipeline.archive.archives import HOUR, last_hour, message, past
 
 
 def partitions_found(kept: Kept, queue: Queue) -> set[int]:
-    """Returns the partitions with a bucket to archive."""
     packed = msgspec.msgpack.encode([Search(queue.name, queue.qid, HOUR)])
     return {
         msgspec.msgpack.decode(unit, type=WorkUnit).partition for unit in find_buckets._find_in_task(kept.named, packed)

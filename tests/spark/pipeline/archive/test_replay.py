@@ -58,7 +58,6 @@ def replay(spark: SparkSession, embedded: Kept, to: Path) -> Replay:
 
 
 def content(messages: list[Message]) -> list[tuple[Any, ...]]:
-    """Returns the content of messages, without their expiry."""
     return [row[:-1] for row in stored(messages)]
 
 

@@ -13,7 +13,6 @@ from queuey.pipeline.archive.work_units import BUCKET_WEIGHT, MAX_COUNTED, MIN_W
 
 
 def unit(queue: str = "q", hour: int = 0, partition: int = 1, weight: int = 10) -> WorkUnit:
-    """Returns a unit of a whole bucket."""
     bucket = ArchiveBucket(hour * 3600, 3600)
     span = queue, partition, bucket.lower, bucket.upper
     return WorkUnit(*span, 1, 2, bucket=bucket.start, seconds=3600, weight=weight)

@@ -24,7 +24,6 @@ class Grave(NamedTuple):
 
 
 def grave(store: Store, name: str, partitions: int = 2) -> Grave:
-    """Creates a queue and its queue of dead letters."""
     made = [
         bridge.run(store.catalogue.create_queue(APP, each, QueueSpec(partitions=partitions)))[0]
         for each in (name, f"{name}.dead")
@@ -33,7 +32,6 @@ def grave(store: Store, name: str, partitions: int = 2) -> Grave:
 
 
 def bury(store: Store, dead: Queue, name: str, causes: list[Cause], *, json: bool = False) -> list[Message]:
-    """Creates a dead letter for each cause, spread over the partitions; returns the messages."""
     dead_letters = []
     for number, cause in enumerate(causes):
         position = ids.now_ticks() - AGE + number, 7
@@ -49,7 +47,6 @@ def bury(store: Store, dead: Queue, name: str, causes: list[Cause], *, json: boo
 
 
 def everything(store: Store, queue: Queue) -> list[Message]:
-    """Returns all readable messages of a queue."""
     queue = bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True))
     return [
         message
@@ -60,7 +57,6 @@ def everything(store: Store, queue: Queue) -> list[Message]:
 
 
 def arrived(kept: Kept, queue: Queue) -> list[Message]:
-    """Returns all messages of a queue, once ids that were reserved ahead have come due."""
     _, infos = bridge.run(kept.store.messages.inspect(queue))
     newest = [info.newest for info in infos if info.newest is not None]
     if newest:

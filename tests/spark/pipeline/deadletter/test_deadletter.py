@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def late(number: int, at: float = 0.0) -> Cause:
-    """Returns a cause after ``number`` attempts, with an order's number in its text."""
     return Cause(attempts=number, error="acme.Late", text=f"order {number} is late", at=1_795_000_000.0 + at)
 
 

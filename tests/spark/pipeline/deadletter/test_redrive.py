@@ -30,7 +30,6 @@ CHANGES = (Ledger.enter, Bulk.load_unread, Messages.delete)
 
 
 def mortal(store: Store, calls: int, *, after: bool) -> Store:
-    """Returns a store that dies before or after the n-th changing call."""
     return Mortal(store, calls - 1, "after" if after else "before", steps=CHANGES).store
 
 
@@ -67,7 +66,6 @@ def sent(store: Store, at: Grave, *, run: str = "r1", wanted: DeadLetterFilter =
 
 
 def told(messages: list[Message]) -> list[tuple[int, str | bytes]]:
-    """Returns the compared fields of messages that were sent back."""
     return sorted((message.partition, message.body) for message in messages)
 
 

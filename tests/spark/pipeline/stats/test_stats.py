@@ -40,7 +40,6 @@ def filled(kept: Kept) -> Kept:
 
 
 def check(found: Totals) -> None:
-    """Checks the totals of the queues that :func:`filled` creates."""
     assert (found.queues, found.empty, found.partitions) == (5, 1, 6)
     assert (found.messages, found.bytes) == (sum(DEPTHS.values()), sum(DEPTHS.values()) * len(BODY))
     assert [one.queue for one in found.top["messages"]] == ["deep", "uneven"]
@@ -123,7 +122,6 @@ def test_two_observations_show_who_keeps_up(spark: SparkSession, embedded: Kept)
 
 
 def observation(at: float, oldest: float, newest: float) -> GroupObservation:
-    """Returns a group with 101 unread messages."""
     read, written, now = (round(seconds * TICKS_PER_SECOND) for seconds in (at - oldest, at - newest, at))
     ages = {"oldest": oldest, "newest": newest, "ttl": 1000.0}
     return GroupObservation("q", 1, "g", FIRST, 101, exact=True, read=read, written=written, at=now, **ages)

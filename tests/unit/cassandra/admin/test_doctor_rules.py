@@ -24,7 +24,6 @@ def states(findings: list[Finding]) -> list[str]:
 
 
 def levels(**changed: tuple[str | None, str | None]) -> CassandraOptions:
-    """Returns options in which some levels have other read and write consistency."""
     plain = {"weak": WEAK, "strong": STRONG, "very_strong": VERY_STRONG}
     return CassandraOptions(
         levels={

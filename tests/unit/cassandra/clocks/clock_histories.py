@@ -91,7 +91,6 @@ class History:
 
 
 def draw(seed: int) -> History:
-    """Makes the history of a seed."""
     rng = random.Random(seed)
     count = rng.choice((1, 2, 3, 3, 4, 5, 5))
     end = rng.uniform(0.8, 2.4)
@@ -130,14 +129,12 @@ def draw(seed: int) -> History:
 
 
 def _change_times(rng: random.Random, standstills: Sequence[Step], end: float) -> list[float]:
-    """Returns when the network changes: with suspends, as when a host is busy, and at any time."""
     at_any = [rng.uniform(0.0, end) for _ in range(rng.randint(0, 2))]
     with_standstills = [one.at + rng.uniform(-0.3, 0.3) + one.by * rng.choice((0, 1)) for one in standstills]
     return [0.0, *sorted([*at_any, *with_standstills])]
 
 
 def _draw_state(rng: random.Random, at: float, count: int) -> NetworkState:
-    """Returns a fast network, or a slow one: one way or both, some nodes or all."""
     there, back = [QUICK] * count, [QUICK] * count
     kind = rng.choice(("calm", "there", "back", "both"))
     if kind != "calm":
@@ -199,7 +196,6 @@ class World:
         self.wall = START + self.history.wall + set_by + self.boottime - BOOT
 
     def node(self, number: int) -> float:
-        """Returns the time on a node's clock."""
         ahead = self.history.ahead[number]
         if number == self.history.shared:
             return self.wall - self.history.wall + ahead
@@ -209,11 +205,9 @@ class World:
 
     @property
     def ahead(self) -> float:
-        """Returns the seconds by which the store's clock is ahead of the true time."""
         return self.of(self.clock.now())
 
     def of(self, ticks: int) -> float:
-        """Returns the seconds by which an id is ahead of the true time."""
         return (ticks - EPOCH_TICKS) / TICKS_PER_SECOND - START - self.now
 
     def at(self, time: float, do: Callable[[], None]) -> None:
@@ -227,7 +221,6 @@ class World:
         self.at(time, do)
 
     def run(self) -> None:
-        """Makes the calls in the order of time, until the history ends."""
         while self._events and self._events[0][0] <= self.history.end:
             time, _, do = heapq.heappop(self._events)
             self._move(time)
@@ -295,7 +288,6 @@ class World:
     # Uses of the clock
 
     def write(self, takes: float) -> None:
-        """Makes an id, writes, and acknowledges if a check allows it. Does nothing while the clock is not sound."""
         if not self.check.sound():
             return
         ticks, minted = self.clock.both()
@@ -374,7 +366,6 @@ class World:
 
 
 def play(history: History) -> Outcome:
-    """Plays a history; returns its outcome."""
     world = World(history)
     world.here(0.0, world.rounds)
     world.here(0.05, world.choose_horizon)

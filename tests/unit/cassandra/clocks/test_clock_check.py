@@ -26,19 +26,16 @@ class Cluster:
         self.skew = ClockCheck(self.machine.clock, lambda: self.difference)
 
     def check(self, errors: Sequence[float] = (QUICK, QUICK, QUICK)) -> bool:
-        """Makes a round; returns whether the clock is sound."""
         self.skew.apply_round(self.readings(errors))
         return self.skew.sound()
 
     def readings(self, errors: Sequence[float] = (QUICK, QUICK, QUICK)) -> dict[str, Interval]:
-        """Returns the answers of the nodes; each is exact within its error."""
         return {
             f"node {number}": self.reading(ahead, error)
             for number, (ahead, error) in enumerate(zip(self.nodes, errors, strict=True))
         }
 
     def reading(self, ahead: float = 0.0, error: float = QUICK) -> Interval:
-        """Returns the answer of a node whose clock is ahead."""
         machine = self.machine
         middle = round((machine.error - ahead) * 1e9) - machine.clock.offset
         return Interval(middle - round(error * 1e9), middle + round(error * 1e9), machine.clock.since_boot())
@@ -215,7 +212,6 @@ def test_what_was_known_is_of_use_to_a_slow_answer_but_does_not_replace_it(clust
 
 
 def one_sided(cluster: Cluster, ahead: float, *, there: float = 0.0, back: float = 0.0) -> Interval:
-    """Returns the answer of a node after slow ways."""
     low, high, at = cluster.reading(ahead)
     return Interval(low - round(there * 1e9), high + round(back * 1e9), at)
 

@@ -81,7 +81,6 @@ def any_round(check: ClockCheck, since: float = -math.inf) -> bool:
 
 
 def by_few(check: ClockCheck, answers: Mapping[str, Interval], began: float | None, _there: int) -> None:
-    """Uses the answer of a single node."""
     REAL_NOTE(check, answers, began, 1)
 
 

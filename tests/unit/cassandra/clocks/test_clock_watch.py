@@ -34,7 +34,6 @@ class Watched:
         self.told: list[Any] = []
 
     def silence(self, numbers: Iterable[int], *, light: bool = False) -> None:
-        """Stops some nodes from answering at all, or from answering light checks."""
         silent = {self.nodes[number].address for number in numbers}
         self.driver.fail = lambda request: (
             DOWN if request.host in silent and (isinstance(request, Encoded) or not light) else None

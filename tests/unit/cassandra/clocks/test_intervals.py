@@ -56,7 +56,6 @@ class Clocks:
         self.difference += int(duration * drift / DRIFT)
 
     def ask(self, exchange: Exchange) -> Interval:
-        """Lets an exchange take its time; returns what it measures."""
         self.advance(exchange.pause, exchange.drift)
         sent = self.now
         self.advance(exchange.there, exchange.drift)
@@ -65,7 +64,6 @@ class Clocks:
         return measured(sent, self.now, theirs)
 
     def holds(self, known: Interval) -> bool:
-        """Returns whether the true difference is inside the interval."""
         low, high, _ = known.at_time(self.now)
         return low <= self.difference <= high
 

@@ -57,7 +57,6 @@ class Wire(asyncio.Transport):
         self._unread = bytearray()
 
     def write(self, data: Any) -> None:  # noqa: ANN401 - bytes
-        """Receives bytes from the client, and reads requests from them."""
         if not self.is_open:
             return
         self.writes += 1
@@ -66,7 +65,6 @@ class Wire(asyncio.Transport):
             self.node.take(self, stream, opcode, body)
 
     def answer(self, body: bytes = ROW, opcode: int = protocol.RESULT, *, at: int = 0) -> None:
-        """Answers a request, by default the oldest one."""
         stream, _, _ = self.unanswered_requests.pop(at)
         self.send(frame(stream, opcode, body))
 
@@ -75,7 +73,6 @@ class Wire(asyncio.Transport):
             self.client.data_received(data)
 
     def send_soon(self, data: bytes) -> None:
-        """Sends bytes in a later turn of the loop."""
         asyncio.get_running_loop().call_soon(self.send, data)
 
     def abort(self) -> None:
@@ -111,7 +108,6 @@ class ScriptedNode:
         return self.wires[-1]
 
     async def is_connected_again(self, wire: Wire) -> None:
-        """Waits until another connection replaces this one."""
         await until_async(lambda: self.wire is not wire)
 
     @property
@@ -176,7 +172,6 @@ class Scene:
         self.client.follow(self.cluster)
 
     async def _connect(self, make: Callable[[], Any], address: str, port: int, ssl: None) -> tuple[Wire, Any]:
-        """Connects the client to the node with this address, which refuses unless it is reachable."""
         assert (port, ssl) == (9042, None)
         node = next(node for node in self.nodes if node.address == address)
         if not node.is_reachable:
@@ -187,8 +182,6 @@ class Scene:
         return node.wire, client
 
     def new_cluster(self, nodes: Iterable[ScriptedNode]) -> Any:  # noqa: ANN401 - what the client uses of the driver's
-        """Makes the driver's metadata of nodes that each have all rows."""
-
         def hosts() -> list[Any]:
             return [
                 SimpleNamespace(
@@ -205,7 +198,6 @@ class Scene:
         return SimpleNamespace(metadata=metadata, auth_provider=self.auth, ssl_context=None, known=nodes_now)
 
     def change_nodes(self, nodes: list[ScriptedNode]) -> None:
-        """Replaces the nodes in the driver's metadata, whose thread notifies the client."""
         self.cluster.known[:] = self.nodes = nodes
         self.cluster.metadata.token_map = _token_map(self.cluster.metadata.all_hosts)
         self.client.follow(self.cluster)
@@ -253,12 +245,10 @@ class Scene:
         self.loop.call_soon_threadsafe(call, *args)
 
     async def turn(self, count: int = 3) -> None:
-        """Lets the loop turn a few times."""
         for _ in range(count):
             await asyncio.sleep(0)
 
     async def arrived(self, count: int = 1) -> list[Wire]:
-        """Waits until ``count`` requests have reached the nodes; returns the connections that carry them."""
         await until_async(lambda: sum(node.waiting for node in self.nodes) == count, every=0)
         return [wire for node in self.nodes for wire in node.wires if wire.is_open and wire.unanswered_requests]
 
@@ -267,18 +257,15 @@ class Scene:
 
     @property
     def has_timer(self) -> bool:
-        """Returns whether the client has a timer for timeouts."""
         timer = self.client._timer
         return timer is not None and not timer.cancelled()
 
     @property
     def outcomes(self) -> list[str | None]:
-        """The outcome of each ended request, or None if it succeeded."""
         return [None if error is None else error.outcome for _, error in self.ended]
 
 
 def _token_map(hosts: Callable[[], list[Any]]) -> Any:  # noqa: ANN401 - what the client uses of the driver's
-    """Makes the driver's token map, in which each node has all rows."""
     return SimpleNamespace(
         tokens_to_hosts_by_ks={"k": object()},
         token_class=SimpleNamespace(from_key=bytes),

@@ -344,8 +344,6 @@ class Thread:
         return self._thread.ident
 
     def run(self, call: Callable[..., object], *args: object) -> None:
-        """Makes a call in the thread, and waits for its end."""
-
         async def made() -> None:
             call(*args)
 

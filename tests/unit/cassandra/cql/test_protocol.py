@@ -22,7 +22,6 @@ ERROR = 0
 
 
 def answer(stream: int, body: bytes, opcode: int = protocol.RESULT, version: int = 0x84, flags: int = 0) -> bytes:
-    """Makes a frame as a node sends it."""
     return struct.pack(">BBhBi", version, flags, stream, opcode, len(body)) + body
 
 

@@ -54,7 +54,6 @@ class Partition:
         )
 
     def source(self, time_bucket: Bucket) -> BucketSource:
-        """Returns a bucket as the reader gets it."""
         return BucketSource(time_bucket, self.lowest.get(time_bucket, (time_bucket.start, LOW_MIN)))
 
     def answer(self, probe: Probe) -> Rows:
@@ -66,7 +65,6 @@ class Partition:
         return rows if probe.bodies else [(data, expires) for data, _, expires, _ in rows]
 
     def refuses(self, probe: Probe) -> bool:
-        """Returns whether a query passes too many dead rows."""
         if self.most_dead is None:
             return False
         rows_of_it = self.time_buckets[probe.time_bucket]
@@ -139,7 +137,6 @@ def partitions(draw: st.DrawFn) -> Partition:
 
 
 def driver_holding(partition: Partition) -> FaultlessDriver:
-    """Returns a driver whose cluster holds a partition, at the time NOW."""
     driver = FaultlessDriver()
     driver.world.now = (NOW - ids.EPOCH_TICKS) / ids.TICKS_PER_SECOND
     for time_bucket, rows in partition.time_buckets.items():

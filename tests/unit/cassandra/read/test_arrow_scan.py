@@ -42,7 +42,6 @@ SOME = st.lists(
 
 
 def cells(message: tuple[Position, str | bytes, Meta | None, int]) -> tuple[bytes, bytes, bytes, bytes | None]:
-    """Returns the columns of a message as Cassandra sends them: id, body, end and metadata."""
     position, body, meta, expires = message
     data, column = message_codec.encode(body, meta)
     kept = column if isinstance(column, bytes) else None

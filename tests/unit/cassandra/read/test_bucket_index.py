@@ -74,7 +74,6 @@ class Record:
         return self.index.find_cached(KEY[0], part, low, high, since=since, descending=descending, kept=kept)
 
     def record(self, *time_buckets: Bucket, part: int = 1) -> int:
-        """Records buckets; returns how many are written."""
         before = len(self.driver.sent)
         self.driver.run_to_end(self.index.record(KEY[0], part, time_buckets, consistency="QUORUM"))
         return sum(1 + len(request.further) for request in self.driver.sent[before:] if isinstance(request, Request))
@@ -84,19 +83,16 @@ class Record:
         self.driver.run(bucket_index.SET_LOW_WATERMARK, values)
 
     def raises(self, known: BucketLookup, ticks: int, *, part: int = 1) -> bool:
-        """Requests a higher low watermark; returns whether one was written."""
         before = self.driver.count([bucket_index.SET_LOW_WATERMARK])
         self.index.raise_low_watermark((KEY[0], part), known, (ticks, -9), lifetime=9999, consistency="QUORUM")
         return self.driver.count([bucket_index.SET_LOW_WATERMARK]) > before
 
 
 def row_of(width_index: int, number: int, kind: int = 1) -> Bucket:
-    """Returns the bucket of a width with a number, counted from a fixed time."""
     return bucketing.bucket_of(START + number * bucketing.width(kind, width_index), kind, width_index)
 
 
 def overlapping(time_buckets: Sequence[Bucket], known: BucketLookup) -> set[Bucket]:
-    """Returns the buckets within a lookup's bounds."""
     return {one for one in time_buckets if one.start < known.high and one.end > known.low}
 
 

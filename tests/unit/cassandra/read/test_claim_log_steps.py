@@ -16,7 +16,6 @@ NAMES = {_ENTRIES: "entries", _HEAD: "head", _SNAPSHOT: "snapshot"}
 
 
 def play(first: int, *answers: Rows) -> tuple[LogPage | None, list[str]]:
-    """Reads with these answers; returns the page and the requests."""
     reads: list[str] = []
 
     def answer(request: Any) -> Rows:  # noqa: ANN401 - a request

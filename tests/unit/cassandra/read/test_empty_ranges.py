@@ -18,12 +18,10 @@ KEY = (7, 1)
 
 
 def at(ticks: int) -> Position:
-    """Returns a position a number of ticks after the start of the bucket."""
     return PLACE.start + ticks, LOW_MIN
 
 
 def record_empty(*ranges: tuple[int, int], below: int = 10**6, time_bucket: Bucket = PLACE) -> EmptyRanges:
-    """Records these ranges as empty, in this order."""
     vacancies = EmptyRanges(100)
     for low, high in ranges:
         vacancies.record(KEY, Probe(time_bucket, at(low), at(high), 10, descending=False), at(below))

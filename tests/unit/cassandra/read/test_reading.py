@@ -75,7 +75,6 @@ def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], lo
 
 
 def check_page(page: Page, wanted: Slice) -> None:
-    """Checks that a page keeps its limits and that its cursor advances."""
     assert len(page.messages) <= wanted.limit
     assert bytes_of(page.messages[:-1]) < wanted.max_bytes
     if page.next is None:
@@ -89,7 +88,6 @@ def check_page(page: Page, wanted: Slice) -> None:
 
 
 def read_all(partition: Partition, wanted: Slice, looks: Sequence[Position], longest: int = LONGEST) -> list[Message]:
-    """Reads and checks page after page, each from the end of the one before; returns all messages."""
     messages: list[Message] = []
     lower, upper = wanted.lower, wanted.upper
     while lower < upper:
@@ -116,7 +114,6 @@ def test_pages_give_all_live_messages_in_order_once(
 
 
 def read_once(partition: Partition, wanted: Slice, longest: int = LONGEST) -> list[Message]:
-    """Returns the messages of one page, with all buckets known."""
     extent = Extent(
         [partition.source(time_bucket) for time_bucket in partition.time_buckets],
         wanted.lower,
@@ -152,7 +149,6 @@ def test_a_page_of_one_bucket_is_that_of_the_general_way(
 def gathered_or_error(
     partition: Partition, wanted: Slice, others: Sequence[BucketSource], longest: int
 ) -> Gathered | str:
-    """Reads a page of a partition and of empty buckets; returns the text of an error instead."""
     sources = [partition.source(time_bucket) for time_bucket in partition.time_buckets]
     reader = reader_of(wanted, Extent([*others, *sources], wanted.lower, wanted.upper, complete=True), longest)
     try:

@@ -40,7 +40,6 @@ class Opened:
         calm.run_to_end(self.store._watch.require())
 
     def begin(self, call: Any, *arguments: object, **named: object) -> Coroutine[Any, Any, Any]:  # noqa: ANN401
-        """Returns a call of a contract, as the store's loop runs it."""
         contracts = self.store.groups, self.store.offsets, self.store.catalogue
         [contract] = [one for one in contracts if call.__qualname__.startswith(f"{type(one).__name__}.")]
         coroutine: Coroutine[Any, Any, Any] = call.__wrapped__(contract, *arguments, **named)

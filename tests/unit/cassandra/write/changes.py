@@ -101,7 +101,6 @@ class Scene:
         return "done" if result is None or isinstance(result, tuple | list) else str(result)
 
     def _send_or_not(self, request: Request | Encoded, done: Done) -> None:
-        """Sends a request. Attempts of the caller's change have the next fates, until one is answered."""
         caller = self._caller
         if self.unreadable and self.attempts and request.statement.reads and request.host is None:
             done(None, StoreUnavailable("no node is up"))
@@ -186,12 +185,10 @@ class Caller:
 
 
 def create_queue(scene: Scene) -> Callable[[], Any]:
-    """Returns a call that creates a queue and says whether it did."""
     return lambda: f"created {bridge.run(scene.store.catalogue.create_queue(APP, 'other', QueueSpec()))[1]}"
 
 
 def cover_long_message(scene: Scene) -> Callable[[], Any]:
-    """Returns a call that makes a queue's row cover a long message."""
     row, store = scene.run(scene.store._parts.rows.find_current(scene.queue)), scene.store
     return lambda: (store._driver.calls.run(store._parts.rows.cover(row, (), 10_000)),)
 
@@ -218,7 +215,6 @@ def add_key(scene: Scene) -> Callable[[], Any]:
 
 
 def add_key_again(scene: Scene) -> Callable[[], Any]:
-    """Returns a call that adds a key which an earlier attempt has left half done."""
     keys: Any = scene.store.applications
     scene.run(keys._add_entry(APP, DIGEST))
     return add_key(scene)
@@ -245,13 +241,11 @@ def forget_group(scene: Scene) -> Callable[[], Any]:
 
 
 def append_entry(scene: Scene) -> Callable[[], Any]:
-    """Returns a call that appends to a claim log and says whether the entry was applied."""
     logs, entry = scene.store.claim_logs, LogEntry(1, b"entry")
     return lambda: f"applied {bridge.run(logs.append_entry(scene.queue, 1, entry))}"
 
 
 def remove_log(scene: Scene) -> Callable[[], Any]:
-    """Appends to a claim log. Returns a call that removes it."""
     scene.call(append_entry(scene))
     logs: Any = scene.store.claim_logs
     return lambda: scene.store._driver.calls.run(logs.remove_logs(scene.queue.qid, 1))
@@ -272,13 +266,11 @@ def clear_name(scene: Scene) -> Callable[[], Any]:
 
 
 def settle_name(scene: Scene) -> Callable[[], Any]:
-    """Clears a name. Returns a call that forgets the value that was replaced."""
     cleared: list[Named] = scene.call(clear_name(scene))
     return lambda: bridge.run(scene.store.names.settle_named(scene.queue, "name", cleared[0]))
 
 
 def set_times(scene: Scene) -> Callable[[], Any]:
-    """Returns a call that writes the timing of a keyspace and says whether it did."""
     store = scene.store
     return lambda: f"written {stored_timing._swap(store._driver, store._options, make_settled(SOON, 'ours'), None)}"
 
@@ -295,7 +287,6 @@ def take_lock(scene: Scene) -> Callable[[], Any]:
 
 
 def release_lock(scene: Scene) -> Callable[[], Any]:
-    """Acquires the lock. Returns a call that releases it."""
     mine = lock(scene)
     scene.call(lambda: mine._acquire(None))
     return lambda: [mine.transactions.wait(migrations._UNLOCK, (mine._owner,))]

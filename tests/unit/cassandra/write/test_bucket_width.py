@@ -31,7 +31,6 @@ class Written:
         self.width_indexes: list[int] = []
 
     def write(self, batches: Iterable[tuple[float, int]], size: int = 0) -> None:
-        """Writes batches, each a number of seconds to wait before and of rows of ``size`` bytes."""
         for seconds, rows in batches:
             self.now += max(1, round(seconds * TICKS_PER_SECOND))
             width_index = self.bucket_widths.width_at(self.now)
@@ -45,7 +44,6 @@ class Written:
 
 
 def steady(rate: float, batch: int, count: int) -> Iterator[tuple[float, int]]:
-    """Returns batches at a number of rows a second."""
     for _ in range(count):
         yield batch / rate, batch
 

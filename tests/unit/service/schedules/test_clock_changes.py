@@ -24,7 +24,6 @@ def last_day(wall: datetime) -> datetime:
 
 
 def last_workday(wall: datetime) -> datetime:
-    """Returns the last day of a month that is neither Saturday nor Sunday."""
     last = last_day(wall)
     return last - timedelta(days=max(0, last.weekday() - 4))
 

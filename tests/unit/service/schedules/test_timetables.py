@@ -22,7 +22,6 @@ def seconds(text: str, zone: str = "UTC") -> int:
 
 
 def on_wall(timetable: Timetable, after: int, most: int) -> list[str]:
-    """Returns the next instants as local times with their offset from UTC."""
     zone = ZoneInfo(timetable.zone)
     return [
         datetime.fromtimestamp(each, zone).isoformat()[:22] for each in islice(iterate_instants(timetable, after), most)

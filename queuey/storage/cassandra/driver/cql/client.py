@@ -66,7 +66,6 @@ class Node:
         self._drop(ConnectionException("the connection was closed"))
 
     async def _stay_connected(self) -> None:
-        """Connects, and again after a pause whenever that fails or the connection ends. Ends only when cancelled."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -91,7 +90,6 @@ class Node:
             pause = min(2 * pause, MAX_PAUSE)
 
     async def _connect(self) -> Connection:
-        """Returns a connection that is logged in. Raises after CONNECT_TIMEOUT."""
         client, cluster, port = self._client, self._cluster, self._host.endpoint.port
         connection = Connection(client.loop, self.address, client.clock)
         try:
@@ -104,7 +102,6 @@ class Node:
         return connection
 
     async def _until_broken(self, connection: Connection) -> None:
-        """Returns once the connection has ended; raises TimeoutError if a heartbeat is not answered."""
         while not connection.ended.done():
             await asyncio.wait([connection.ended], timeout=HEARTBEAT)
             if not connection.ended.done() and self._client.clock() - connection.received_at >= HEARTBEAT:
@@ -112,7 +109,6 @@ class Node:
                     await connection.ask(OptionsMessage())
 
     def _drop(self, error: Exception) -> None:
-        """Marks the node as broken, and fails the requests of its connection with ``error``."""
         self.is_broken = True
         connection, self.connection = self.connection, None
         self._client.update_usable()
@@ -132,7 +128,6 @@ class _Attempt:
         self._forgotten: tuple[bytes, ...] = ()
 
     def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
-        """Passes the answer to the request, unless the node has forgotten the statement and can prepare it again."""
         request = self._request
         request.answered_at = self._connection.received_at
         if not isinstance(answer, PreparedQueryNotFound) or not self._prepare(answer.info):
@@ -148,7 +143,6 @@ class _Attempt:
         return True
 
     def _repeat(self, query_id: bytes, prepared: asyncio.Future[Any]) -> None:
-        """Repeats the request once the statement is prepared; if it is not, the driver sends the request."""
         request = self._request
         is_prepared = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
         if request.is_answered:
@@ -229,7 +223,6 @@ class CqlClient:
                 self._nodes[address] = Node(self, cluster, host)
 
     def update_usable(self) -> None:
-        """Sets ``is_usable``."""
         self.is_usable = any(node.connection is not None for node in self._nodes.values())
 
     def is_up(self, address: str) -> bool | None:
@@ -240,7 +233,6 @@ class CqlClient:
         return node.connection is not None
 
     def _nodes_with(self, routing_key: bytes) -> Iterator[Node]:
-        """Yields the nodes that have a row and are up, in rotation."""
         replicas = self._replicas.get(routing_key)
         if replicas is None:
             replicas = self._find_replicas(routing_key)
@@ -257,7 +249,6 @@ class CqlClient:
             yield node
 
     def _find_replicas(self, routing_key: bytes) -> tuple[Node, ...]:
-        """Returns the known nodes that have a row, up or not, and caches them by routing key."""
         if len(self._replicas) >= MAX_ROUTES:
             self._replicas.clear()
         token_map = self._token_map
@@ -291,7 +282,6 @@ class CqlClient:
             self._timer.cancel()
 
     def _send_to_next(self, request: FastRequest) -> bool:
-        """Sends a request to the next of its nodes that accepts it. Returns False if none does."""
         for node in request.nodes:
             connection = node.connection
             attempt = _Attempt(self, request, connection)
@@ -308,7 +298,6 @@ class CqlClient:
         self._timer = self.loop.call_later(READ_TIME, self._check_timeouts)
 
     def _check_timeouts(self) -> None:
-        """Handles late requests, and sets the timer again while any are in flight."""
         self._timer = None
         try:
             self._in_flight.check(self.clock())

@@ -89,14 +89,12 @@ class Connection(asyncio.Protocol):
         return True
 
     def ask(self, message: Any) -> asyncio.Future[Any]:  # noqa: ANN401 - of the driver
-        """Sends a message of the driver; the future gets the answer, or an exception."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self.send(message.opcode, body_of(message), partial(_settle, future)):
             _settle(future, ConnectionException(f"the connection to Cassandra node {self.address} accepts no requests"))
         return future
 
     def prepare(self, query_id: bytes, cql: str) -> asyncio.Future[Any]:
-        """Prepares a statement that the node has forgotten, once for all requests that need it."""
         future = self._preparing.get(query_id)
         if future is None:
             future = self._preparing[query_id] = self.ask(messages.PrepareMessage(cql))
@@ -123,7 +121,6 @@ class Connection(asyncio.Protocol):
             await self.ask(messages.QueryMessage(f'USE "{keyspace}"', ConsistencyLevel.ONE))
 
     async def _log_in(self, auth: Any) -> None:  # noqa: ANN401 - as above
-        """Logs in. Raises if the node requires a password that is not given, or refuses it."""
         if auth is None:
             raise AuthenticationFailed(f"Cassandra node {self.address} requires a user and a password")
         response = auth.new_authenticator(self.address).initial_response()
@@ -155,7 +152,6 @@ class Connection(asyncio.Protocol):
         self.fail(ConnectionException(f"the connection to Cassandra node {self.address} broke{reason}"))
 
     def data_received(self, data: bytes) -> None:
-        """Delivers the answers that these bytes complete. A broken frame ends the connection."""
         if self.ended.done():
             return
         self.received_at = self._clock()
@@ -169,7 +165,6 @@ class Connection(asyncio.Protocol):
             self.fail(error)
 
     def _deliver_answer(self, stream: int, flags: int, opcode: int, body: bytes) -> None:
-        """Delivers an answer, or the error of reading it, and frees its stream. An unknown stream breaks the frame."""
         waiting = self._waiting.pop(stream, None)
         if waiting is None:
             raise BrokenFrame(f"an answer is for stream {stream}, which has no request")
@@ -189,7 +184,6 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def _flush(self) -> None:
-        """Writes the requests that wait, if the transport accepts bytes."""
         if self._out and self._transport is not None and not self._is_paused:
             out, self._out = self._out, []
             self._out_size = 0

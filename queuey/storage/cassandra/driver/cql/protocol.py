@@ -72,7 +72,6 @@ def batch(query_id: bytes, count: int, rows: Sequence[bytes], consistency: int) 
 
 
 def conditional_batch(request: BatchStatement) -> bytes:
-    """Returns the body of an unlogged BATCH of conditional statements, as the driver has bound them."""
     statements = request._statements_and_parameters  # noqa: SLF001 - the driver has no name for it
     parts = [_unlogged, _short(len(statements))]
     for _, query_id, values in statements:
@@ -82,7 +81,6 @@ def conditional_batch(request: BatchStatement) -> bytes:
 
 
 def encoded(request: Request, bound: BoundStatement) -> Encoded:
-    """Returns a request of a frequent statement in encoded form, given the statement that the driver has bound."""
     decode = partial(_decode_rows, bound.prepared_statement.result_metadata) if request.statement.reads else None
     values = b"".join(map(_value, bound.values))
     fields = request.statement, len(bound.values), [values], bound.routing_key, request.consistency
@@ -101,7 +99,6 @@ def _value(data: Any) -> bytes:  # noqa: ANN401 - bytes, None or the mark for no
 
 
 def values_of(encoded: bytes) -> list[Any]:
-    """Returns serialized values without their lengths, as the driver's own requests take them."""
     values: list[Any] = []
     offset = 0
     while offset < len(encoded):
