@@ -86,7 +86,6 @@ class SqliteLocation:
 
 @cache
 def _empty_store() -> bytes:
-    """Returns the file of an empty store, created once: its tables take longer than most tests."""
     with tempfile.TemporaryDirectory() as directory:
         SqliteLocation(Path(directory)).open().close()
         [file] = Path(directory).iterdir()
@@ -150,7 +149,6 @@ class SimulatedLocation:
         self._cluster = in_process.make_cluster()
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
-        """Opens the keyspace with the options of a store on a real node, and waits until it is ready."""
         from tests.sim.cassandra.one_node.in_process import InProcessStore  # noqa: PLC0415 - imported when used
 
         store = InProcessStore(self._cluster, cassandra_options(by_hand=clock is not None), clock)

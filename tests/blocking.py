@@ -46,7 +46,6 @@ class BlockingClaims:
         return self._claims.core.run(access.apply(lambda queue: self._claims.acknowledge(queue, receipts, results)))
 
     def job(self, access: QueueAccess, place: Location) -> JobInfo:
-        """Returns what is known of one job."""
         poll = JobPoll([place])
         answer = self._claims.core.run(access.apply(lambda queue: self._claims.jobs.read_answer(queue, poll)))
         return answer.infos[0]
@@ -74,7 +73,6 @@ class BlockingClaims:
         return self._claims.core.run(access.apply(lambda queue: self._claims.cancel(queue, partition, position)))
 
     def hasten(self, access: QueueAccess, position: Position, partition: int | None = 1) -> JobStanding:
-        """Makes a job deliverable at once."""
         return self._claims.core.run(access.apply(lambda queue: self._claims.hasten(queue, partition, position)))
 
     def release_all(self, access: QueueAccess) -> None:
@@ -83,14 +81,12 @@ class BlockingClaims:
     def look_at(
         self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
     ) -> dict[int, T]:
-        """Returns the results of a function of the states of partitions, by partition."""
         return self._claims.core.run(self._claims.query_states(queue, look, numbers))
 
     def is_done(self, queue: Queue, location: Location) -> bool:
         return self._claims.core.run(self._claims.is_done(queue, location))
 
     def supersede(self, queue: Queue, location: Location) -> None:
-        """Ends a replaced message."""
         self._claims.core.run(self._claims.supersede(queue, location))
 
     def turn(self, queue: Queue, partition: int, order: MoveOrder) -> MoveTurn:

@@ -17,7 +17,6 @@ class Colour(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Colour:
-        """Parses ``#fff`` and ``#ffffff``."""
         digits = text[1:] if len(text) == 7 else "".join(digit * 2 for digit in text[1:])
         return cls(*(int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)))
 

@@ -33,7 +33,6 @@ class InterposedStore:
 
     @property
     def store(self) -> Store:
-        """This object, typed as a store."""
         return cast("Store", self)
 
     def instead(self, method: Callable[..., Any], by: Callable[..., Any]) -> None:
@@ -64,7 +63,6 @@ class InterposedStore:
         self._instead[method.__qualname__] = both if inspect.iscoroutinefunction(method) else at_once
 
     def restore(self, method: Callable[..., Any]) -> None:
-        """Removes the replacement of a method."""
         del self._instead[method.__qualname__]
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any of the store

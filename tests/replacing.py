@@ -59,7 +59,6 @@ def replace_in(owner: ModuleType | type, function: object, by: object) -> Iterat
 
 @contextmanager
 def _replace_names(owner: ModuleType | type, names: list[str], by: object) -> Iterator[None]:
-    """Sets all these names to the replacement during the block, and afterwards to what each was."""
     before = {name: vars(owner)[name] for name in names}
     try:
         for name in names:
@@ -87,7 +86,6 @@ def _unwrap(part: Any) -> object:  # noqa: ANN401 - anything
 
 
 def _wrap_like(there: object, by: Any) -> object:  # noqa: ANN401 - anything
-    """Makes the replacement a property, staticmethod or classmethod if the original is one and it is not."""
     if isinstance(there, property | staticmethod | classmethod) and not isinstance(by, type(there)):
         return type(there)(by)
     return by

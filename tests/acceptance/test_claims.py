@@ -32,7 +32,6 @@ class Site:
         self._key = "" if url is None else self._make_key(url)
 
     def _make_key(self, url: str) -> str:
-        """Creates the application, and returns its key."""
         command = [sys.executable, "-m", "queuey", "app", "create", "queuey", "--store", url, "--json"]
         made = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
         secret: str = json.loads(made.stdout)["secret"]
@@ -40,7 +39,6 @@ class Site:
 
     @contextlib.contextmanager
     def service(self) -> Iterator[tuple[Served, Client]]:
-        """Runs a service, and yields it with a client; all services have the same key."""
         with Served(self._directory, [] if self._url is None else ["--store", self._url]) as served:
             self._key = self._key or served.profile.key
             with Client(f"http://127.0.0.1:{served.port}", key=self._key, timeout=30) as client:
@@ -57,7 +55,6 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
 
 
 def emptied(jobs: JobQueue) -> list[str]:
-    """Claims everything available for a long time, and returns the bodies."""
     bodies: list[str] = []
     while claimed := jobs.receive(100, ttl=600):
         bodies += [each.message.body for each in claimed]

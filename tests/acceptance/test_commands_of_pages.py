@@ -125,7 +125,6 @@ class Typist:
                 self.type(page, line, block.line + offset)
 
     def _ids(self) -> dict[str, Callable[[], str]]:
-        """Yields the placeholders of ids on pages, and the functions that return the user's own."""
         return {
             "01f1e5fcaf55cfbe": lambda: self._found("move", "queue", "moves"),
             "1-0123456789ab11e88000000000000001-1-9c08f02cb6dbcc-d5be0d": lambda: self._found(
@@ -141,7 +140,6 @@ class Typist:
         }
 
     def _found(self, field: str, *words: str) -> str:
-        """Returns a field of the first JSON value that a command prints."""
         first = self._run["queuey"](*words, "--json").json_lines[0]
         return str((first[0] if isinstance(first, list) else first)[field])
 

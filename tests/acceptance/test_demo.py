@@ -26,7 +26,6 @@ del parts.PARTS[1:10]
 
 
 def demo(directory: Path, *command: str) -> AbstractContextManager[subprocess.Popen[str]]:
-    """Starts the demo, or a variation of it, with its temporary files in a directory of the test's own."""
     return ending(
         subprocess.Popen(
             [sys.executable, *(command or (str(DEMO / "run.py"),))],
@@ -39,7 +38,6 @@ def demo(directory: Path, *command: str) -> AbstractContextManager[subprocess.Po
 
 
 def nothing_left(directory: Path) -> bool:
-    """Returns whether a demo has left no file and no process."""
     named = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(directory) in _read(path)]
     return not named and not list(directory.iterdir())
 
@@ -52,7 +50,6 @@ def _read(path: Path) -> str:
 
 
 def varied(change: str) -> tuple[str, str]:
-    """Returns a command that runs the demo with one of its parts replaced."""
     return "-c", f"import sys, parts, run\n{change}\nsys.exit(run.main())"
 
 
@@ -76,7 +73,6 @@ def test_demo_shows_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def accounts_for_the_parts(out: str) -> None:
-    """Checks for a figure or a sentence of each part before Spark's."""
     for words in ("1,707 notices", "quakes-ak", "newest first", "Three windows", "Deleted", "integrity check"):
         assert words in out
     assert "acknowledged before the kill" in out

@@ -19,7 +19,6 @@ ROOM = 400_000
 
 
 def limit(size: int) -> None:
-    """Limits the size of any file of this process."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
 

@@ -24,7 +24,6 @@ PARTITIONS = 2
 
 
 def start(place: Path, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
-    """Starts a pipe over the store in this directory, in a process group of its own."""
     command = ["pipeline", "pipe", "orders", "--to", "copies", "--create", "--from", "earliest", "--lead", "5s"]
     command += ["--sql", "SELECT upper(string(value)) AS value, partition FROM messages", "--every", "0s"]
     command += ["--data", str(place / "data"), "--checkpoint", str(place / "checkpoint"), "--master", "local[2,4]"]
@@ -41,7 +40,6 @@ def start(place: Path, *more: str) -> AbstractContextManager[subprocess.Popen[st
 
 
 def wait_for_batches(process: subprocess.Popen[str]) -> None:
-    """Waits until the process reports that it has moved messages; fails if it ends before."""
     assert process.stderr is not None
     lines = []
     for line in process.stderr:

@@ -39,7 +39,6 @@ class Reply(NamedTuple):
 
 
 def look(served: Served, path: str) -> Reply:
-    """Gets a URL without a credential."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{served.port}{path}", timeout=30) as reply:
             return Reply(reply.status, reply.read().decode(), reply.headers["Retry-After"])
@@ -67,7 +66,6 @@ def command(*arguments: str, variables: dict[str, str] | None = None) -> subproc
 
 
 def findings(ended: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]]:
-    """Returns the last finding of each check of ``doctor --json``."""
     report: Any = json.loads(ended.stdout)
     return {finding["check"]: finding for finding in report["findings"]}
 

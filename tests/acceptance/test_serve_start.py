@@ -23,7 +23,6 @@ TLS = Path(__file__).parent / "tls"
 
 
 def refused(*options: str, variables: dict[str, str] | None = None) -> tuple[int, str]:
-    """Runs a start that must fail; returns its exit code and the one line it printed."""
     ended = subprocess.run(
         [sys.executable, "-m", "queuey", "serve", *options],
         env=environment(**(variables or {})),

@@ -17,7 +17,6 @@ from tests.waiting import until
 
 
 def workers(served: Served) -> list[int]:
-    """Returns the service's worker processes: the children that serve."""
     pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -31,7 +30,6 @@ def workers(served: Served) -> list[int]:
 
 
 def gone(process: int) -> bool:
-    """Returns whether a process has ended, reaped or not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -51,7 +49,6 @@ class HalfRequest:
         return self.answer()
 
     def answer(self) -> bytes:
-        """Reads until the service closes the connection."""
         with self.socket:
             return b"".join(iter(lambda: self.socket.recv(65_536), b""))
 
@@ -71,7 +68,6 @@ def test_sigterm_when_idle(tmp_path: Path) -> None:
 
 
 def hindered(directory: Path, code: str) -> dict[str, str]:
-    """Returns variables with which each Python process runs some code at its start."""
     path = directory / "hindered"
     path.mkdir()
     (path / "sitecustomize.py").write_text(code)
@@ -213,7 +209,6 @@ def _refuses(port: int) -> bool:
 
 
 def _accepts(port: int) -> bool:
-    """Returns whether a port accepts a connection within a second."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:

@@ -19,7 +19,6 @@ HASTE = "from queuey.web.http import processes\nprocesses.STALL = 3.0\n"
 
 
 def _sockets(process: int) -> int:
-    """Returns the number of open sockets of a process."""
     count = 0
     for path in Path(f"/proc/{process}/fd").iterdir():
         with suppress(OSError):  # It was closed meanwhile.

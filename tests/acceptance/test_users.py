@@ -59,7 +59,6 @@ def inbox(issuer: str, user: str) -> str:
 
 
 def ask(service: Served, queue: str, credential: str) -> tuple[int, dict[str, str], str]:
-    """Reads a queue with a credential; returns the status, the headers and the text of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     try:
         connection.request("GET", f"/v1/queuey/{queue}", headers={"Authorization": credential})

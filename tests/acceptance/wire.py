@@ -45,7 +45,6 @@ class Wire:
         self.socket.close()
 
     def send(self, head: str, body: bytes = b"", *headers: str) -> Self:
-        """Sends a request line with headers and any further bytes."""
         lines = [f"{head} HTTP/1.1", "Host: x", f"Authorization: Application {self.key}", *headers, "", ""]
         self.socket.sendall("\r\n".join(lines).encode("latin-1") + body)
         return self
@@ -63,7 +62,6 @@ class Wire:
         return self.send(head, body, *headers).answer(head.partition(" ")[0])
 
     def is_usable(self) -> bool:
-        """Returns whether the connection accepts another request."""
         return self.ask("GET /__lbheartbeat__").body == b"OK"
 
 

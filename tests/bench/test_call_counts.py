@@ -51,7 +51,6 @@ ROW = re.compile(r"(?m)^\|[^|\n]*\| `([\w/.]+\.py)` \| (.*) \|$")
 
 
 def rows_of_walk(page: str, folder: str) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Returns the files of a walk, with the classes and functions named beside each."""
     text = (ROOT / "docs" / page).read_text("utf-8")
     first, _, second = text.partition("## On Cassandra")
     return [

@@ -101,7 +101,6 @@ class PairedClusters:
         return expected
 
     def ask_real(self, request: Request | Encoded) -> Rows:
-        """Returns the answer of the real node, or raises the error of its driver."""
         answers: queue.SimpleQueue[tuple[Rows | None, StoreUnavailable | None]] = queue.SimpleQueue()
         self.real.send(request, lambda rows, error: answers.put((rows, error)))
         return _rows(*answers.get(timeout=TIMEOUT))

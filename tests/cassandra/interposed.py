@@ -184,15 +184,12 @@ class Wire:
         self._add(Rule(_chosen(which), times, sent=False, error=error, then=then))
 
     def lose(self, which: Which, times: float = 1, then: Callable[[], object] | None = None) -> None:
-        """Sends requests and loses their answers."""
         self._add(Rule(_chosen(which), times, error=InDoubt("the answer was lost"), then=then))
 
     def raise_at_begin(self, which: Which, times: float = 1) -> None:
-        """Makes the calls that begin requests raise an error that no driver should raise."""
         self._add(Rule(_chosen(which), times, raises_at_begin=True))
 
     def after_answer(self, which: Which, then: Callable[[], object], times: float = 1) -> None:
-        """Calls a function after Cassandra has answered, before the caller gets the answer."""
         self._add(Rule(_chosen(which), times, then=then))
 
     def clear(self) -> None:
@@ -290,7 +287,6 @@ class _Interposed(LastingDriver):
             self.loop.call(done, rows, error)
 
     def _decode_and_count(self, decode: Decode, body: bytes) -> Rows:
-        """Decodes an answer, and adds its bytes and rows to the log."""
         decoded = decode(body)
         self._wire.log.bytes += len(body)
         self._wire.log.rows += len(decoded)
@@ -302,7 +298,6 @@ def _chosen(which: Which) -> Callable[[Statement], bool]:
 
 
 def _await_answer(send: Callable[[Done], None]) -> Answer:
-    """Sends a request and waits for its answer, or after WAIT_TIMEOUT for an error."""
     answered = threading.Event()
     answer: list[Answer] = []
 

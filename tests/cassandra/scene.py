@@ -79,7 +79,6 @@ class World:
         self._moved = now - self._began
 
     def uuid(self) -> UUID:
-        """Returns the time as a node does."""
         return UUID(hex=ids.to_hex((self() // 100 + EPOCH_TICKS, 0)))
 
 
@@ -125,7 +124,6 @@ class Process:
         return self.store._driver.calls.run(self.store._watch.check())
 
     def post(self, queue: Queue, *items: NewMessage, after: Position | None = None) -> Attempt:
-        """Begins an append, by default of one message."""
         attempt = begin(self.store.messages.append(queue, items or (message(),), after=after))
         self.attempts.append(attempt)
         return attempt
@@ -149,7 +147,6 @@ class Reader:
         self.bodies: list[str] = []
 
     def read_more(self) -> list[Position]:
-        """Reads all that is readable; returns the new messages."""
         positions: list[Position] = []
         while True:
             part = Slice(self.partition, self.cursor)
@@ -207,7 +204,6 @@ class Scene:
         return process
 
     async def _let_pass(self, seconds: float) -> None:
-        """Waits in no real time: the world's time advances instead."""
         self.world.advance(seconds + 1e-6)  # Avoids waiting again and again for a remainder left by rounding.
 
     def queue(self, process: Process, **spec: Any) -> Queue:  # noqa: ANN401 - fields of any type
@@ -218,7 +214,6 @@ class Scene:
         return queue
 
     def close(self) -> None:
-        """Lets the time run and held requests pass, and closes all stores."""
         self.world.run()
         with contextlib.ExitStack() as closing:
             for process in self.processes:
@@ -242,7 +237,6 @@ def end_of(attempt: Attempt) -> str:
 
 
 def open_scene(url: str, application: str) -> Iterator[Scene]:
-    """Makes a scene and closes it again. Nodes may take any time to report their clock."""
     scene = Scene(url, application)
     with replace_in(ClockWatch, ClockWatch.timeout, WAIT_TIMEOUT):
         try:

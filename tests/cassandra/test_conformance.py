@@ -75,7 +75,6 @@ class Play:
         self.answers: defaultdict[Statement, set[bool]] = defaultdict(set)
 
     def not_met(self) -> list[str]:
-        """Returns statements that never returned rows, never were applied, or never were refused."""
         never = [one for one in self.statements.all if True not in self.answers[one]]
         return [
             one.cql for one in never + [one for one in self.statements.conditional if False not in self.answers[one]]
@@ -104,7 +103,6 @@ class Play:
             values = values[:-demands] + (seen[-demands:] or [None] * demands)
 
     def read(self, statement: Statement) -> None:
-        """Sends a read with random values, and unless it is a scan, once more encoded."""
         parsed = command(statement.cql)
         values = self._values.of(parsed, self._values.partition(parsed))
         level = "SERIAL" if self.statements.conditional and " IN (" not in statement.cql else "QUORUM"

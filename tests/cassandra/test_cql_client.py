@@ -23,12 +23,10 @@ from tests.waiting import PATIENCE_SECONDS, until_async
 
 
 def blob(data: bytes) -> bytes:
-    """Returns a value with its length before it."""
     return struct.pack(">i", len(data)) + data
 
 
 def decode(body: bytes) -> Rows:
-    """Returns the rows of an answer with one column, as bytes."""
     (count,) = struct.unpack_from(">i", body, 12)
     rows, offset = [], 16
     for _ in range(count):
@@ -68,7 +66,6 @@ class Table:
         self.driver.prepare([self.insert, self.select, self.change, self.remove])
 
     async def ask(self, request: Request | Encoded) -> Rows | None:
-        """Sends a request from the loop's thread; returns its rows, which arrive in that thread."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Rows | None] = loop.create_future()
 

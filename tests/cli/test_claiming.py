@@ -37,7 +37,6 @@ def _hangups_count() -> Iterator[None]:
 
 
 def reason_of(client: Client, queue: str, message: str) -> str:
-    """Returns why a program failed at the only attempt at a message."""
     [attempt] = [one.text for one in client.explain(queue, message).reasons if one.code == "attempt"]
     return attempt.partition("ProgramFailed: ")[2]
 

@@ -18,7 +18,6 @@ PAGES = ["README.md", "docs/cli.md"]
 
 
 def examples(some: Iterable[Block]) -> list[list[str]]:
-    """Returns the arguments of every ``queuey`` command in shell blocks, also of those in pipelines."""
     commands = []
     for block in (block for block in some if block.language == "sh"):
         for line in block.text.splitlines():

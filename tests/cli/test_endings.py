@@ -24,7 +24,6 @@ from tests.servers.served import Served, environment, free_port
 
 
 def _unread(pipe: IO[bytes]) -> int:
-    """Returns how many bytes of a pipe its reader has not read yet."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 

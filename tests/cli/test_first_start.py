@@ -88,7 +88,6 @@ def opened(settings: Settings) -> Iterator[Store]:
 
 
 def start(store: Store, settings: Settings, url: str = HERE) -> Plan:
-    """Prepares a start while no service runs anywhere."""
     return prepare(store, settings, url, answers=lambda url: False)
 
 

@@ -26,7 +26,6 @@ _ROW = re.compile(r"^\| (`.*`) \| (text|value) `\[1\]` \| (?:none|`(.*)`) \|$", 
 
 
 def rows() -> list[tuple[str, str, str | None]]:
-    """Returns each way of sending in the table, what the table says comes back, and its type."""
     text = PAGE.read_text()
     section = text.partition("## What comes back")[2].partition("\n## ")[0]
     return [

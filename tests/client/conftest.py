@@ -61,7 +61,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @contextmanager
 def opened(kind: str, url: str, key: str, app: App | None = None) -> Iterator[Any]:
-    """Opens a client of a kind on the real service, in this process or over a socket."""
     if kind == "sync":
         with Client(url, key=key, transport=None if app is None else InProcess(app)) as client:
             yield client

@@ -42,7 +42,6 @@ class Bridge(httpx2.AsyncBaseTransport):
 
 @contextmanager
 def application(data: Path) -> Iterator[App]:
-    """Opens the service in this process, with one application and its key."""
     store = SqliteLocation(data).open()
     try:
         bridge.run(store.applications.create_application("acme"))
@@ -62,7 +61,6 @@ class Served:
         self.profile = self._running.profile_path
 
     def start(self) -> None:
-        """Starts it again and waits until it serves."""
         self._running = Running(self._place, port=self._running.port)
         self._running.wait_for("Queuey serves at")
 
@@ -73,7 +71,6 @@ class Served:
 
 @contextmanager
 def served(place: Path) -> Iterator[Served]:
-    """Runs ``queuey serve`` with data and profile in a directory."""
     service = Served(place)
     try:
         yield service
@@ -86,7 +83,6 @@ Connect = Callable[..., AsyncClient]
 
 @asynccontextmanager
 async def connected(directory: Path, *, private: Collection[str] = ()) -> AsyncIterator[Connect]:
-    """Returns a maker of clients with the rights of their keys, on one service of the application ``acme``."""
     with closing(open_store(directory)) as store:
         await store.applications.create_application("acme")
         app = make_app(store, private=private)

@@ -40,7 +40,6 @@ def ok(status: int = 200, **fields: object) -> httpx2.Response:
 
 
 def receipts(count: int = 1, first: int = 1) -> httpx2.Response:
-    """Returns the answer to a post of this many messages."""
     rows = [{"key": message_id(n), "timestamp": "1.0000000", "partition": 1} for n in range(first, first + count)]
     return ok(201, messages=rows)
 
@@ -51,7 +50,6 @@ def message_id(number: int) -> str:
 
 
 def page(*numbers: int, more: bool = False, **fields: object) -> httpx2.Response:
-    """Returns a page with the messages of these numbers in partition 1, and the cursor after the last."""
     messages = [
         {"message_id": message_id(n), "timestamp": f"{n}.0000000", "partition": 1, "body": f"m{n}"} for n in numbers
     ]
@@ -98,17 +96,14 @@ def refused(request: httpx2.Request) -> httpx2.Response:
 
 
 def broken(request: httpx2.Request) -> httpx2.Response:
-    """Accepts the request and breaks off."""
     raise httpx2.RemoteProtocolError("Server disconnected without sending a response.", request=request)
 
 
 def silent(request: httpx2.Request) -> httpx2.Response:
-    """Accepts the request and never answers."""
     raise httpx2.ReadTimeout("timed out", request=request)
 
 
 def busy(retry_after: int | None = None, **fields: object) -> httpx2.Response:
-    """Returns a 503 with the error StoreBusy."""
     headers = {} if retry_after is None else {"retry-after": str(retry_after)}
     body = {"status": "error", "error_msg": {"StoreBusy": "locked"}, **fields}
     return httpx2.Response(503, json=body, headers=headers)
@@ -120,7 +115,6 @@ def too_many(retry_after: int, **fields: object) -> httpx2.Response:
 
 
 def in_use(retry_after: int) -> httpx2.Response:
-    """Returns a 409: a post with the same key is still running."""
     body = {"status": "error", "error_msg": {"IdempotencyKeyInUse": "in use"}}
     return httpx2.Response(409, json=body, headers={"retry-after": str(retry_after)})
 
@@ -148,7 +142,6 @@ class Script:
 
     @property
     def hosts(self) -> list[str]:
-        """Returns the servers that received requests, in order."""
         return [request.url.host.partition(".")[0] for request in self.requests]
 
     def sent(self, number: int = -1) -> Any:  # noqa: ANN401 - whatever was sent
@@ -202,7 +195,6 @@ class BlockingClient:
         return repr(self._client)
 
     def shut(self) -> None:
-        """Closes the client, and ends its loop and thread."""
         self._wait(self._client.close())
         self._wait(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -234,7 +226,6 @@ def sync_client(
     scripted_time: bool = True,
     **credential: Any,  # noqa: ANN401 - key or token
 ) -> Client:
-    """Returns a client that speaks to the script, with maximum jitter."""
     timing = Timing(clock=script.clock, sleep=script.sleep, draw=lambda: 1.0) if scripted_time else None
     transport = httpx2.MockTransport(script)
     return Client(
@@ -258,7 +249,6 @@ def async_client(
     scripted_time: bool = True,
     **credential: Any,  # noqa: ANN401 - key or token
 ) -> AsyncClient:
-    """Returns an async client that speaks to the script, with maximum jitter."""
     timing = AsyncTiming(clock=script.clock, sleep=script.async_sleep, draw=lambda: 1.0) if scripted_time else None
     transport = httpx2.MockTransport(script)
     return AsyncClient(

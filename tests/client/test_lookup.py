@@ -33,7 +33,6 @@ async def connect(tmp_path: Path, privacy: str) -> AsyncIterator[Connect]:
 
 
 def shape(found: Lookup) -> tuple[dict[str, int], set[str], set[str]]:
-    """Returns the found queues with their number of partitions, the absent ones, and the hidden ones."""
     return {name: queue.partitions for name, queue in found.found.items()}, {*found.absent}, {*found.hidden}
 
 

@@ -213,7 +213,6 @@ def test_the_service_answers_about_itself(queuey: Queuey) -> None:
 
 
 async def read_async(app: App) -> list[Any]:
-    """Sends an async feed and reads it back, as async code does; returns the bodies."""
     async with AsyncClient(LOCAL, key=LOCAL_KEY, transport=Bridge(app)) as client:
         queue = (await client.create_queue()).name
 

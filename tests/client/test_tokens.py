@@ -32,8 +32,6 @@ def unauthorized(*_: object) -> httpx2.Response:
 
 
 def only(*accepted: str) -> Callable[[httpx2.Request], httpx2.Response]:
-    """Returns a service that refuses all tokens but these with 401."""
-
     def answer(request: httpx2.Request) -> httpx2.Response:
         token = request.headers["authorization"].removeprefix("Bearer ")
         return (receipts() if request.method == "POST" else ok(queues=[])) if token in accepted else unauthorized()
@@ -42,13 +40,11 @@ def only(*accepted: str) -> Callable[[httpx2.Request], httpx2.Response]:
 
 
 def numbered() -> Callable[[], str]:
-    """Returns a source of ``token-1``, ``token-2`` and so on."""
     numbers = iter(range(1, 1000))
     return lambda: f"token-{next(numbers)}"
 
 
 def sent(script: Script) -> list[str]:
-    """Returns the credentials that a server received, in order."""
     return [request.headers.get("authorization", "none") for request in script.requests]
 
 
@@ -130,7 +126,6 @@ def test_threads_that_need_a_token_share_one_answer() -> None:
         return "done"
 
     def waiting() -> int:
-        """Returns how many threads wait for the one that requests a token."""
         frames = sys._current_frames().values()
         # A frame may end meanwhile, and another object take its id.
         return sum(hasattr(frame, "f_code") and frame.f_code.co_name == "_ask" for frame in frames)
@@ -261,7 +256,6 @@ def test_a_token_is_in_no_log_and_no_repr(connect: Connect, caplog: pytest.LogCa
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Waits until a condition holds; fails after a minute."""
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end

@@ -13,12 +13,10 @@ Q = "/console/a/queuey/q"
 
 
 def act(browser: Browser, address: str, query: str = "", **fields: str) -> Reply:
-    """Opens the page of an act, fills in the form and sends it."""
     return browser.post(address, form(browser, address, query) | fields)
 
 
 def form(browser: Browser, address: str, query: str = "") -> dict[str, str]:
-    """Returns the initial fields of an act's form, which must be shown."""
     reply = browser.get(address, query=query)
     assert reply.status == 200, reply.text
     sent = reply.text[reply.text.index('method="post" action="/console/a') :]

@@ -47,7 +47,6 @@ class Browser:
         return self.post("/console/login", {"form_token": self.token("/console/login"), "key": key, **fields})
 
     def token(self, path: str) -> str:
-        """Returns the token of the first form on a page."""
         field = _FIELD.search(self.get(path).text)
         assert field is not None
         return field[1]

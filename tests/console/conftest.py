@@ -24,7 +24,6 @@ OPERATOR_KEY, LIMITED_KEY, MEASURE_KEY = "1" * 64, "2" * 64, "3" * 64
 
 
 def examine() -> list[Finding]:
-    """Returns findings that no store of a test has."""
     return [Finding("clock", "warn", "is <b>late</b>", "Set it.")]
 
 
@@ -41,7 +40,6 @@ def app(store: Store, between: InterposedStore, limits: Limits, stopping: thread
 
 
 def logged_in(app: App, key: str) -> Browser:
-    """Returns a browser with a user who has logged in with a key."""
     browser = Browser(app)
     assert browser.log_in(key).status == 303
     return browser

@@ -27,7 +27,6 @@ EVENTS = {"accept": "text/event-stream"}
 
 
 def figures(body: bytes) -> dict[str, Any]:
-    """Returns the figures in the first event of a stream."""
     [data] = [line[6:] for line in body.decode().splitlines() if line.startswith("data: ")]
     values: dict[str, Any] = json.loads(data)
     return values

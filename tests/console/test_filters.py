@@ -36,7 +36,6 @@ class Spans(HTMLParser):
 
 
 def rendered(source: str, **values: object) -> str:
-    """Renders a template that has what all templates of the console have."""
     return pages._environment().from_string(source).render(values)
 
 

@@ -33,7 +33,6 @@ def following(html: str) -> str | None:
 
 
 def walk(browser: Browser, query: str = "") -> list[str]:
-    """Returns the bodies of all pages of a list, or of all steps of a scan."""
     html = browser.get(LIST, query=query).text
     bodies = previews(html)
     while (query_of_next := following(html)) is not None:

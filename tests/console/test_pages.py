@@ -21,7 +21,6 @@ VENDOR = Path(queuey.console.__file__).parent / "static" / "vendor"
 
 
 def text_of(html: str) -> str:
-    """Returns the text of a page, with white space collapsed to single blanks."""
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", plain(html))).split())
 
 
@@ -119,7 +118,6 @@ def test_queues_by_prefix_and_page(browser: Browser, owner: Caller) -> None:
 
 
 def walk(browser: Browser, query: str) -> list[str]:
-    """Returns the names of queues on all pages of a list, following the links to the next page."""
     names: list[str] = []
     address = f"/console/a/queuey/_queues?{query}"
     while True:
@@ -153,7 +151,6 @@ def test_names_are_isolated(browser: Browser, owner: Caller) -> None:
 
 
 def bury(owner: Caller, error: str, text: str, partition: int = 1, *, into: str = "q.dead") -> None:
-    """Stores a dead letter of queue q."""
     dead_headers = {"queue": "q", "partition": str(partition), "id": "0" * 32, "attempts": "3", "error": quote(error)}
     dead_headers |= {"text": quote(text), "at": "2026-01-01T00:00:00.000Z"}
     headers = {f"X-Header-queuey-dead-{name}": value for name, value in dead_headers.items() if value}

@@ -22,14 +22,12 @@ Q = "/console/a/queuey/q"
 
 
 def tabs(browser: Browser, path: str = Q) -> list[str]:
-    """Returns the texts of the links to the pages of a queue."""
     page = browser.get(path).text
     [nav] = re.findall(r'<nav class="tabs"[^>]*>(.*?)</nav>', page, re.DOTALL) or [""]
     return re.findall(r">([^<]+)</a>", nav)
 
 
 def tiles(browser: Browser) -> dict[str, str]:
-    """Returns the figures of the overview by their labels."""
     page = browser.get(Q).text
     pairs = re.findall(r'<div class="tile ?\w*"><dt>(.*?)</dt><dd>.*?<b>(.*?)</b>', page, re.DOTALL)
     return {label: text_of(value) for label, value in pairs}

@@ -36,8 +36,6 @@ class Clients(NamedTuple):
     transport: InProcess
 
     def run(self, work: Callable[[AsyncClient], Any]) -> Any:  # noqa: ANN401 - whatever it returns
-        """Runs work with an async client of the application in a new loop; returns the result."""
-
         async def run() -> Any:  # noqa: ANN401 - as above
             transport = InThread(self.transport)
             async with AsyncClient(URL, key=KEY, application="queuey", transport=transport) as client:
@@ -77,7 +75,6 @@ TARGETS = {"delivered too often": "q.dead", "released for good": "q.dead", "redr
 
 
 def store(client: Client, kind: str) -> None:
-    """Creates the queue ``q`` of a kind, and stores the message in the way of this kind."""
     client.create_queue("q", **KINDS[kind])
     if kind == "named":
         client.named("q").create("name", **SENT)
@@ -89,7 +86,6 @@ def store(client: Client, kind: str) -> None:
 
 
 def die(clients: Clients, death: str) -> None:
-    """Lets the message become a dead letter in one of the ways."""
     client = clients.client
     if death == "buried":
         [message] = client.read_all("q", partitions="*", delay=False)
@@ -112,23 +108,19 @@ def lying(client: Client, queue: str) -> list[Message]:
 
 
 def raw(client: Client, queue: str) -> RawMessage:
-    """Returns the newest message of a queue as stored."""
     return client.get_raw(queue, max(lying(client, queue), key=lambda one: parse_id(one.id)))
 
 
 def by_client(clients: Clients, target: str, _browser: Browser) -> None:
-    """Sends it back as ``qdo deadletter redrive`` does."""
     selection = DeadLetterFilter(queues=("q",), dead_queue=target)
     assert clients.run(lambda client: redrive(client, selection)) == Redriven({"q": 1})
 
 
 def by_console(_clients: Clients, target: str, browser: Browser) -> None:
-    """Sends it back as a user of the console does."""
     assert "Sent back 1 to q." in said(browser, act(browser, f"/console/a/queuey/{target}/acts/redrive"))
 
 
 def by_move(clients: Clients, target: str, _browser: Browser) -> None:
-    """Moves it, as users of the console and of SQS do."""
     assert clients.client.move(target, "q").wait(60).moved == 1
 
 

@@ -117,7 +117,6 @@ class Reader:
         self._descending = descending
 
     def read_until(self, ended: threading.Event) -> None:
-        """Reads until ``ended`` is set, and then until its cursors are above everything stored."""
         try:
             while not ended.is_set():
                 with suppress(StoreUnavailable):
@@ -137,7 +136,6 @@ class Reader:
         return max(info.newest for info in partitions if info.newest is not None)
 
     def _step(self) -> None:
-        """Reads one page of each partition, notes its messages, and moves the cursors on."""
         slices = [
             Slice(partition=n, lower=cursor, limit=1_000_000 if self._descending else 7, descending=self._descending)
             for n, cursor in self.seen.cursors.items()
@@ -223,7 +221,6 @@ def run(writers: list[Writer], readers: list[Reader], written: Callable[[], obje
 
 
 def queue_for(store: Store) -> Queue:
-    """Makes a queue of two partitions with the store's own read delay, for concurrent writers and readers."""
     return make_queue(store, partitions=2, read_delay=None, consistency=PROMPT)
 
 
@@ -269,7 +266,6 @@ def _process(
     barrier: threading.Barrier,
     kinds: Sequence[type[Writer]],
 ) -> Result:
-    """Runs two writers and two readers of one process, beside those of the other processes; returns the results."""
     store = location.open()
     try:
         queue = bridge.run(store.catalogue.queue(*place))

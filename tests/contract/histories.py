@@ -83,7 +83,6 @@ class Histories(RuleBasedStateMachine):
         return [(number, place) for number, part in sorted(queue.parts.items()) for place in sorted(part.messages)]
 
     def _draw_place(self, data: st.DataObject, name: str) -> tuple[int, Position]:
-        """Draws the place of an existing message, or one near the present time with any partition."""
         places = self._list_places(name)
         near = st.tuples(
             st.integers(1, self._model.queues[name].partitions),

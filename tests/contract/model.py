@@ -34,11 +34,9 @@ class Stored:
     gone: float = math.inf
 
     def alive(self, now: int, *, kept: bool = False) -> bool:
-        """Returns whether the message must be shown."""
         return now < (self.rows if kept else self.ends)[0] and time.monotonic() < self.gone
 
     def dead(self, now: int, *, kept: bool = False) -> bool:
-        """Returns whether the message must not be shown."""
         return now >= (self.rows if kept else self.ends)[1]
 
 
@@ -86,7 +84,6 @@ class Model:
         self.began = time.monotonic()
 
     def _gone(self, ttl: int) -> float:
-        """Returns when a message written since the last call began may have been dropped."""
         return math.inf if self.one_order else self.began + ttl - 1
 
     def _rows(self, ends: tuple[int, int], kept: int) -> tuple[int, float]:
@@ -106,7 +103,6 @@ class Model:
         *,
         kept: bool,
     ) -> None:
-        """Records a message that the store acknowledged, and judges its id."""
         messages = queue.part(partition).messages
         assert place not in messages
         assert place >= (self.passed, ids.LOW_MIN), "minted below a horizon"
@@ -138,7 +134,6 @@ class Model:
     def put(
         self, queue: ModelQueue, partition: int, place: Position, body: str | bytes, ttl: int, meta: Meta | None
     ) -> None:
-        """Records a message at a given id."""
         end = max(self.clock.ticks, place[0]) + ttl * ids.TICKS_PER_SECOND
         rows = self._rows((end, end), 0)
         queue.part(partition).messages[place] = Stored(
@@ -151,7 +146,6 @@ class Model:
         return removed is not None and removed.alive(self.clock.ticks)
 
     def judge_horizon(self, queue: ModelQueue, wanted: Slice, horizon: int) -> None:
-        """Checks a horizon against the clock and the existing ids."""
         now = self.clock.ticks
         if wanted.delayed:
             self.passed = max(self.passed, horizon)
@@ -167,7 +161,6 @@ class Model:
         assert not [tick for tick in due if horizon <= tick < now], "a due message is hidden"
 
     def judge_page(self, queue: ModelQueue, wanted: Slice, page: Page) -> None:
-        """Checks the messages, the end and the next position of a page."""
         self.judge_horizon(queue, wanted, page.horizon)
         now = self.clock.ticks
         upper = min(wanted.upper, (page.horizon, ids.LOW_MIN))
@@ -189,7 +182,6 @@ class Model:
         self._judge_end(wanted, page, alive, upper)
 
     def _judge_end(self, part: Slice, page: Page, alive: list[Position], upper: Position) -> None:
-        """Checks the limits, the order and the end of a page, and that it left no living message out."""
         shown = [message.position for message in page.messages]
         size = bytes_of(page.messages)
         full = len(shown) == part.limit or size >= part.max_bytes
@@ -222,7 +214,6 @@ class Model:
         *,
         kept: bool,
     ) -> None:
-        """Checks messages fetched by id."""
         now = self.clock.ticks
         remaining = iter(found)
         following = next(remaining, None)
@@ -235,7 +226,6 @@ class Model:
         assert following is None, "shows what is not there"
 
     def counts(self, queue: ModelQueue, partition: int) -> tuple[list[Position], list[Position]]:
-        """Returns the positions that must be alive and those that may be."""
         now = self.clock.ticks
         everything = queue.part(partition).between(ids.FIRST, (ids.TICKS_MAX + 1, 0))
         return (

@@ -31,7 +31,6 @@ _numbers = itertools.count(1)
 
 
 def fresh_name() -> str:
-    """Returns a queue name that no other test of this run uses."""
     return f"queue-{next(_numbers)}"
 
 
@@ -56,12 +55,10 @@ def make_queue(
 
 
 def run_call(call: Callable[P, Coroutine[Any, Any, T]], *arguments: P.args, **named: P.kwargs) -> T:
-    """Runs a call of a store, where a function is needed."""
     return bridge.run(call(*arguments, **named))
 
 
 def method_of(store: Store, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a store's method for a method of a contract."""
     owner, _, name = method.__qualname__.partition(".")
     bound_method: Callable[..., Any] = getattr(getattr(store, CONTRACTS[owner]), name)
     return bound_method
@@ -126,7 +123,6 @@ def begin(call: Coroutine[Any, Any, T]) -> BegunCall[T]:
 
 @cache
 def _background() -> asyncio.AbstractEventLoop:
-    """Returns an event loop in its own thread."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="begun-calls", daemon=True).start()
     return loop
@@ -135,19 +131,16 @@ def _background() -> asyncio.AbstractEventLoop:
 def start_append(
     store: Store, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
 ) -> BegunCall[list[Position]]:
-    """Begins an append without waiting for it."""
     return begin(store.messages.append(queue, items, after=after))
 
 
 def begin_entry(
     store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None
 ) -> BegunCall[bool]:
-    """Begins an append to a claim log."""
     return begin(store.claim_logs.append_entry(queue, partition, entry, **named))
 
 
 def begin_post(store: Store, queue: Queue, items: Sequence[NewMessage], key: PostKey) -> BegunCall[PostResult]:
-    """Begins a post without waiting for it."""
     return begin(store.keyed_posts.append_once(queue, items, key))
 
 
@@ -182,12 +175,10 @@ def read_one(store: Store, queue: Queue, part: Slice) -> Page:
 
 
 def messages_in_partition(store: Store, queue: Queue, partition: int = 1) -> list[Message]:
-    """Returns the messages that a range read of a whole partition shows."""
     return read_one(store, queue, whole_partition(partition)).messages
 
 
 def bodies_in_partition(store: Store, queue: Queue, partition: int = 1) -> list[str | bytes]:
-    """Returns the bodies that a range read of a whole partition shows."""
     return [message.body for message in messages_in_partition(store, queue, partition)]
 
 
@@ -221,7 +212,6 @@ def bodies(messages: Sequence[Message]) -> list[str | bytes]:
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Waits until a condition holds, for at most ``seconds``; returns whether it does."""
     until = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > until:
@@ -231,8 +221,6 @@ def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
 
 
 def becomes_healthy(store: Store) -> bool:
-    """Waits for at most a minute until a ping succeeds; returns whether one did. First clock checks may be inexact."""
-
     def healthy() -> bool:
         try:
             bridge.run(store.ping())
@@ -244,7 +232,6 @@ def becomes_healthy(store: Store) -> bool:
 
 
 def at_once(call: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-    """Calls a function with each argument on its own thread, all at once; returns the results in order."""
     values = list(arguments)
     barrier = threading.Barrier(len(values))
 

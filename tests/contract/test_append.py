@@ -32,7 +32,6 @@ from tests.contract.samples import (
 
 
 def strictly_ascending(found: list[Position]) -> bool:
-    """Returns whether each position is above the one before it."""
     return all(low < high for low, high in itertools.pairwise(found))
 
 

@@ -152,7 +152,6 @@ def test_expired_at_the_horizon(store: Store, clock: Clock) -> None:
 
 
 def kept_bodies(store: Store, queue: Queue) -> list[str | bytes]:
-    """Returns the bodies that a read of kept messages shows."""
     return bodies(read_one(store, queue, ENDED).messages)
 
 

@@ -27,12 +27,10 @@ _keys = itertools.count(1)
 
 
 def fresh_key(*, content: bytes = b"content", seconds: int = 3600) -> PostKey:
-    """Returns a key that no other test of this run uses."""
     return PostKey(f"key-{next(_keys)}", content, seconds)
 
 
 def posted(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult:
-    """Posts messages under a key."""
     return bridge.run(store.keyed_posts.append_once(queue, [new_message(body) for body in bodies or ("x",)], key))
 
 
@@ -174,7 +172,6 @@ def test_forgotten_in_time(store: Store) -> None:
 
 
 def check_that_a_key_is_forgotten(store: Store, key: PostKey) -> None:
-    """Posts under a key until another message is stored."""
     queue = make_queue(store)
     first = posted(store, queue, key)
     results: list[PostResult] = []

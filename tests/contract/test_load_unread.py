@@ -28,7 +28,6 @@ LOW = 12345
 
 
 def planned(first: int, count: int, *, partition: int = 1, step: int = 1) -> list[Message]:
-    """Returns messages at the ticks from ``first`` on, alive for an hour after."""
     return [
         Message(first + n * step, LOW, partition, first + 3600 * SECOND, f"{partition}-{n}", Meta("a/b"))
         for n in range(count)

@@ -36,8 +36,6 @@ def retry(call: Callable[[], T], *, again: bool = False) -> T:
 
 
 def make_many(store: Store, numbers: range) -> None:
-    """Creates numbered queues, many at a time, so that they share commits."""
-
     def create(first: int) -> None:
         for number in numbers[first::32]:
             name = f"queue {number:07d}"

@@ -27,7 +27,6 @@ Open = Callable[[Clock], Store]
 
 
 def claim(service: Service, access: QueueAccess, ttl: float = 60) -> list[str | bytes]:
-    """Claims available messages."""
     return texts(blocking(service.claims).claim(access, limit=10, ttl=ttl))
 
 
@@ -96,7 +95,6 @@ def expected(store: str, jump: float) -> set[str]:
 
 
 def warned(store: Store) -> str:
-    """Returns the warnings in the log."""
     return clock_warning(bridge.run(store.ledger.ids_ahead())) or ""
 
 

@@ -39,7 +39,6 @@ class Stage(NamedTuple):
         return [one for one in self.instructions if one.name == name]
 
     def last(self, name: str) -> Instruction:
-        """Returns the last instruction of a name, which wins."""
         return self.all(name)[-1]
 
     @property
@@ -49,7 +48,6 @@ class Stage(NamedTuple):
 
 
 def read(path: Path) -> tuple[dict[str, str], list[Stage]]:
-    """Returns the build arguments with their defaults, and the stages."""
     text = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     arguments: dict[str, str] = {}

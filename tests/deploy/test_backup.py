@@ -24,7 +24,6 @@ OPTIONS = CassandraOptions(row_age=0.1, timeout=20.0, reap_interval=None)
 
 
 def commands() -> tuple[str, str]:
-    """Returns the commands of the page: for the backup, and for the restore."""
     section = PAGE.read_text().partition("\n## Backup and restore\n")[2].partition("\n## ")[0]
     backup, restore = re.findall(r"^ *```sh\n(.*?)^ *```$", section, re.DOTALL | re.MULTILINE)
     return backup, restore
@@ -37,7 +36,6 @@ def keyspace(cluster: CassandraCluster) -> DataCentreTarget:
 
 
 def operator(node: CassandraNode, directory: Path, text: str) -> str:
-    """Runs commands on a node's machine, which must succeed; returns their output."""
     tool = directory / "nodetool"
     nodetool = shlex.join([*node._java(), f"-Duser.home={directory}", NODETOOL, "-p", str(node._place.jmx_port)])
     tool.write_text(f'#!/bin/sh\nexec {nodetool} "$@"\n')

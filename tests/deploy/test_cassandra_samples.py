@@ -42,7 +42,6 @@ Connect = Callable[..., options.CassandraOptions]
 
 
 def seconds(text: str) -> float:
-    """Returns the seconds of a duration in cassandra.yaml."""
     number, unit = re.fullmatch(r"(\d+)([a-z]+)", text).groups()  # type: ignore[union-attr] # it has that form
     return int(number) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[unit]
 
@@ -59,7 +58,6 @@ def behind(own: str) -> Callable[[str], str]:
 
 
 def credentials(directory: Path, *addresses: str) -> str:
-    """Creates a node's certificate, or copies the tests' without addresses; returns the lines of ``secure.yaml``."""
     if addresses:
         names = ",".join(f"IP:{address}" for address in addresses)
         command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=node -keyout key.pem -out ca.pem -addext"
@@ -107,7 +105,6 @@ def connect(tls: Path) -> Connect:
 
 
 def ask(target: options.DataCentreTarget, given: options.CassandraOptions, *statements: Statement) -> list[Any]:
-    """Runs statements outside of any keyspace; returns the result of the last one."""
     with closing(Driver(target, given, keyspace=False)) as driver:
         assert driver.ready(100), driver.problem()
         rows: list[Any] = []
@@ -117,7 +114,6 @@ def ask(target: options.DataCentreTarget, given: options.CassandraOptions, *stat
 
 
 def page_blocks() -> list[str]:
-    """Returns the CQL of the page's section about passwords."""
     section = PAGE.read_text().partition("\n## Passwords and TLS\n")[2].partition("\n## ")[0]
     return re.findall(r"^```cql\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
 

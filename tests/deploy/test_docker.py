@@ -40,12 +40,10 @@ def final(stages: list[Stage]) -> Stage:
 
 
 def copied(stage: Stage) -> set[str]:
-    """Returns what a stage copies from the project's directory."""
     return {source for one in stage.all("COPY") if "from" not in one.options for source in one.words[:-1]}
 
 
 def let_in() -> list[str]:
-    """Returns the exceptions of the ignore file, whose first rule excludes everything."""
     rules = [
         rule for rule in FILE.with_name("Dockerfile.dockerignore").read_text().splitlines() if not rule.startswith("#")
     ]

@@ -39,7 +39,6 @@ def target(cassandra: Cassandra) -> DataCentreTarget:
 
 
 def variables(service: dict[str, Any], target: DataCentreTarget, volume: Path) -> dict[str, str]:
-    """Returns a service's environment: the image's and its own, with our Cassandra, a free port and a volume."""
     image = dockerfile.read(ROOT / "deploy" / "docker" / "Dockerfile")[1][-1].environment
     values = {name: value.replace("/var/lib", str(volume)) for name, value in (image | service["environment"]).items()}
     values |= {"QUEUEY_STORE": target.url, "QUEUEY_HOST": "127.0.0.1", "QUEUEY_PORT": str(free_port())}
@@ -54,7 +53,6 @@ def command(service: dict[str, Any]) -> list[str]:
 
 @contextmanager
 def running(service: dict[str, Any], target: DataCentreTarget, volume: Path) -> Iterator[str]:
-    """Runs a web node; yields its URL. It must end in order."""
     volume.mkdir()
     values = variables(service, target, volume)
     process = subprocess.Popen(command(service), env=values, cwd=volume, stdout=subprocess.PIPE, text=True)
@@ -70,7 +68,6 @@ def running(service: dict[str, Any], target: DataCentreTarget, volume: Path) -> 
 
 
 def run(words: list[str], given: dict[str, str]) -> str:
-    """Runs a command that must succeed; returns its output."""
     ended = subprocess.run(words, env=given, cwd=PROGRAMS, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

@@ -67,7 +67,6 @@ def common_families(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def promtool(*arguments: str | Path) -> None:
-    """Runs promtool, which must find no errors."""
     ended = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 

@@ -102,7 +102,6 @@ def test_scrapes_of_one_worker_at_a_time(record: Any, tmp_path: Path) -> None:  
 
 
 def fail(recorder: Recorder, number: int) -> None:
-    """Lets both workers answer, and the second one fail to reach its store for one request in seventeen."""
     work(recorder, number)
     for _ in range(25):
         recorder.workers[1].count_request(ROUTE, 503, 0.002)

@@ -34,7 +34,6 @@ def installed(tmp_path: Path) -> Path:
 
 
 def loaded(installed: Path, name: str) -> Loaded:
-    """Returns a sample as the service reads it."""
     return settings.load({}, {}, config=installed / name)
 
 

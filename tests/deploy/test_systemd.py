@@ -28,7 +28,6 @@ with_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reaso
 
 
 def read(path: Path) -> dict[str, list[str]]:
-    """Returns the unit's lines by key, in order."""
     lines: dict[str, list[str]] = {}
     for line in path.read_text().splitlines():
         if "=" in line and not line.startswith("#"):

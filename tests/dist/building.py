@@ -24,7 +24,6 @@ class Built(NamedTuple):
 
 
 def build(tree: Path, target: Path) -> Built:
-    """Builds both from a checkout or an unpacked sdist, without an index."""
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(target)]
     ended = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -33,12 +32,10 @@ def build(tree: Path, target: Path) -> Built:
 
 
 def is_cache(path: str) -> bool:
-    """Returns whether a path, with ``/``, is a file or folder that a tool left behind."""
     return any(fnmatch(part, pattern) for part in path.split("/") for pattern in CACHES)
 
 
 def files(*folders: str) -> Iterator[str]:
-    """Returns the files of folders of the checkout, by their paths in it."""
     for folder in folders:
         paths = (path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*") if path.is_file())
         yield from (path for path in paths if not is_cache(path))

@@ -30,7 +30,6 @@ class Environment:
         self.shell(f"{shlex.quote(sys.executable)} -m venv {shlex.quote(str(home))}", home.parent)
 
     def shell(self, command: str, directory: Path, **variables: str) -> str:
-        """Runs a shell command with this environment's programs, which must succeed; returns its output."""
         path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
         ended = subprocess.run(
             ["/bin/sh", "-euc", command],
@@ -48,5 +47,4 @@ class Environment:
         self.shell(f"pip install -q -c {shlex.quote(CONSTRAINTS)} {shlex.quote(target)}", directory)
 
     def python(self, program: str) -> str:
-        """Runs a program, away from the checkout."""
         return self.shell(f"python -c {shlex.quote(program)}", self.home)

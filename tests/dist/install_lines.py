@@ -28,11 +28,9 @@ class InstallLine(NamedTuple):
     arguments: str
 
     def command(self) -> str:
-        """Returns the command, for the first pip on the path."""
         return f"pip install {self.arguments}"
 
     def constraints(self) -> list[str]:
-        """Returns the files from which it takes versions."""
         words = shlex.split(self.arguments, comments=True)
         return [value for option, value in zip(words, words[1:], strict=False) if option in WITH_VALUE]
 
@@ -55,7 +53,6 @@ class InstallLine(NamedTuple):
 
 
 def lines_in(text: str, place: str) -> Iterator[InstallLine]:
-    """Yields the commands in a text that install something, without mere mentions of ``pip install``."""
     for number, line in enumerate(text.splitlines(), 1):
         for match in COMMAND.finditer(line):
             install_line = InstallLine(f"{place}:{number}", END.split(match[1])[0].strip())

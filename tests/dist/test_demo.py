@@ -16,7 +16,6 @@ from tests.servers.served import environment
 
 
 def needed(name: str) -> set[str]:
-    """Returns the names of a distribution and of everything that it requires, without extras."""
     names, new = set(), [name]
     while new:
         names.add(package := new.pop())

@@ -20,7 +20,6 @@ BY_NAME = re.compile(rf"(?<![\w/.-])(?:queuey|qdo|{DISTRIBUTION})\[[a-z]")
 
 
 def wrong(line: InstallLine) -> list[str]:
-    """Returns the words of a command that cannot be installed."""
     return [word for word in line.targets() if not installable(word)] + [
         name for name in line.constraints() if not (ROOT / name).is_file()
     ]

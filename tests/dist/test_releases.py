@@ -36,7 +36,6 @@ class Installed(NamedTuple):
     environment: Environment
 
     def differences(self, answers: dict[str, Any]) -> list[str]:
-        """Compares the program's answers with those that the release recorded."""
         return differences(self.released.answers, answers, drawn=LIVE)
 
     def serve(self, directory: Path) -> Served:
@@ -45,7 +44,6 @@ class Installed(NamedTuple):
 
 
 def wheel_of(version: str, built: Built, target: Path) -> Path:
-    """Returns the wheel of a release, or of this version if it is not released yet."""
     if version not in recording.COMMITS:
         assert version == queuey.__version__, f"COMMITS has no commit of release {version}"
         return built.wheel

@@ -50,13 +50,11 @@ class Emodb:
         return self._caller.send(method, path, raw, headers, query)
 
     def get(self, path: str, key: str = "all") -> Any:  # noqa: ANN401 - tests look into it
-        """Returns the answer to a GET that succeeds."""
         reply = self(key, "GET", path)
         assert reply.status == 200, reply
         return reply.json
 
     def do(self, method: str, path: str, body: object = None) -> None:
-        """Makes a change that succeeds."""
         reply = self("all", method, path, body)
         assert (reply.status, reply.json) == (200, {"success": True})
 

@@ -39,7 +39,6 @@ class Centres:
 
     @property
     def copies(self) -> str:
-        """The replication in CQL, with a copy of everything on each node."""
         return ", ".join(f"'{name}': {self.each}" for name in NAMES)
 
 
@@ -63,7 +62,6 @@ def start_centres(each: int) -> Iterator[Centres]:
 
 @contextmanager
 def _start_nodes_and_link(each: int) -> Iterator[Centres]:
-    """Starts the link, and the nodes behind it, for the block."""
     nodes = 2 * each
     behind = [(nodes + index, STORAGE_PORT) for index in range(nodes)]
     block = claim([*list_ports(nodes), *behind])
@@ -76,6 +74,5 @@ def _start_nodes_and_link(each: int) -> Iterator[Centres]:
 
 
 def make_keyspace_on(centres: Centres) -> str:
-    """Creates a keyspace with a copy of everything on each node, and returns its URL."""
     replication = ",".join(f"{name}={centres.each}" for name in NAMES)
     return keyspaces.make(centres.cluster, replication, local_dc=NAMES[0])

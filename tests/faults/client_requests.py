@@ -38,7 +38,6 @@ class ClientRequests:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The requests so far: all of them, and those while a node was faulty."""
         return {"over_loop": self._total, "over_loop_during_faults": self._during_faults}
 
     @property

@@ -116,7 +116,6 @@ class MessageRun:
             until(lambda: not [*available(self._read_history(), limits)], CALM_SECONDS, every=0.5)
 
     def _post_marks(self) -> dict[str, dict[int, str]]:
-        """Posts a last message into each partition of each queue; returns their ids."""
         webs = self._processes.addresses
         return {
             queue: self._writer(f"marks-{queue}", webs, [queue], style).post_marks()[queue]
@@ -157,7 +156,6 @@ class MessageRun:
 
     @contextmanager
     def _run_traffic(self) -> Iterator[list[Reader]]:
-        """Runs all writers and readers during the block, and records stalls; yields the readers."""
         readers = self._make_readers()
         stalls = partial(record_stalls, add=self._journal.add, target="", longest=STILL)
         with running(

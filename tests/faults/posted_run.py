@@ -60,7 +60,6 @@ class PostedRun:
         return History(self._records.all())
 
     def _result(self, history: object, rules: Rules, counts: Mapping[str, int]) -> Result:
-        """Checks the history against the rules; returns the result, with the counts of the nodes' requests."""
         counts = {**counts, **self._processes.request_counts}
         faults, output = self._posted().faults, self._processes.output[-6000:]
         return Result(check(history, rules), counts, count_checked(counts, rules), faults, output, history)

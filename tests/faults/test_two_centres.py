@@ -55,7 +55,6 @@ class Hasty(CassandraStore):
 
 
 def options_of(centre: str) -> CassandraOptions:
-    """Returns the options of a process in a data centre, as in deploy/settings/several-data-centres.toml."""
     return CassandraOptions(
         local_dc=centre,
         levels={
@@ -77,14 +76,12 @@ class CentreStores:
     opened: contextlib.ExitStack
 
     def connect(self) -> Driver:
-        """Connects without a store."""
         driver = Driver(parse_url(self.url), options_of(EAST))
         self.opened.callback(driver.close)
         assert driver.ready(PATIENCE), driver.problem()
         return driver
 
     def open(self, kind: type[CassandraStore], centre: str, **changed: Any) -> CassandraStore:  # noqa: ANN401 - options
-        """Opens a store in a data centre, with some options changed."""
         store = kind(self.url, replace(options_of(centre), **changed), Clock())
         self.opened.callback(store.close)
         assert store.ready(PATIENCE), bridge.run(store.statistics())
@@ -93,7 +90,6 @@ class CentreStores:
 
 @contextlib.contextmanager
 def stores_on(url: str) -> Iterator[CentreStores]:
-    """Opens stores on a keyspace, in which an application exists."""
     with contextlib.ExitStack() as opened:
         centre_stores = CentreStores(url, opened)
         store = centre_stores.open(CassandraStore, EAST)
@@ -110,7 +106,6 @@ def centre_stores(centres_keyspace: str) -> Iterator[CentreStores]:
 
 
 def make_queue(store: CassandraStore, consistency: str = "strong") -> Queue:
-    """Creates a queue with one partition."""
     queue, _ = bridge.run(
         store.catalogue.create_queue(APPLICATION, unique_name("queue"), QueueSpec(consistency=consistency))
     )
@@ -130,7 +125,6 @@ def post(store: CassandraStore, queue: Queue) -> Position:
 
 
 def read_shown(store: CassandraStore, queue: Queue) -> list[Position]:
-    """Returns the ids of a queue's messages, read from its beginning."""
     [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
     return [message.position for message in page.messages]
 
@@ -194,7 +188,6 @@ CUT_TWICE = Plan(1, "two-cuts", least={"acknowledged": 400, "shown": 1000, "duri
 
 
 def cut(plan: Plan, directory: Path, centres: Centres, url: str, record: Record) -> None:
-    """Runs web processes in both data centres, cuts the link, and checks the records."""
     store = prepare_store_between(centres, url, SPAN, difference=1.0, row_age=1.0)
     run = MessageRun(directory, store, slowness=4.0, written={"two-cuts": CUTS})
     verify(plan, lambda: run.run(plan, limits=Limits(bound=20.0, grace=2.0, calm=1.5), rest=0.5), record)
@@ -235,7 +228,6 @@ def test_a_data_centre_is_added(centre_stores: CentreStores, centres: Centres) -
 
 
 def replicate(driver: Driver, copies: str) -> None:
-    """Changes the replication of a keyspace."""
     replication = f"{{'class': 'NetworkTopologyStrategy', {copies}}}"
     change = f"ALTER KEYSPACE {driver.target.keyspace} WITH replication = {replication}"
     driver.run(Statement.unprepared(change), timeout=PATIENCE)

@@ -41,7 +41,6 @@ def opened(centre_stores: CentreStores) -> list[CassandraStore]:
 
 
 def retry_a_while(call: Callable[[], T]) -> T:
-    """Repeats a call until the store is available and its key is not in use; fails after a limit."""
     limit = time.monotonic() + 2 * PATIENCE
     while True:
         try:
@@ -52,7 +51,6 @@ def retry_a_while(call: Callable[[], T]) -> T:
 
 
 def shown(store: Store, queue: Queue) -> list[str]:
-    """Returns the sorted bodies that a reader by time is shown."""
     [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
     return sorted(str(message.body) for message in page.messages)
 
@@ -106,7 +104,6 @@ def test_keys_while_cut_off(centres: Centres, centres_keyspace: str, serial: str
 
 
 def check_keys_while_cut_off(centres: Centres, stores: list[CassandraStore]) -> None:
-    """Posts with one key in both data centres, during the cut and afterwards."""
     queue = make_queue(stores[0], "strong")
     item, key = NewMessage("x", 1, 3600, None, 0.0), PostKey("key", b"content", 3600)
     centres.link.cut()
@@ -163,13 +160,11 @@ def test_names(centres: Centres, stores: list[CassandraStore]) -> None:
 
 
 def enter(store: Store, queue: Queue) -> Way:
-    """Returns a service on a store, and its access to a queue."""
     service = Service(store)
     return service, service.enter(queue, lambda _queue: None)
 
 
 def body_of(way: Way) -> str | None:
-    """Returns the body of the message with the name, or None."""
     service, access = way
     message = BlockingNames(service).fetch(access, "n")
     return None if message is None else str(message.body)

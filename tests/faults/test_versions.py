@@ -89,7 +89,6 @@ def start(tmp_path: Path, three_proxied_nodes: MakeStore, proxied_keyspace: str,
 
 
 def pause_in_turn(nodes: Sequence[object], stop: threading.Event) -> None:
-    """Pauses one node after another, with a rest in between."""
     for node in itertools.cycle(nodes):
         if stop.wait(2 * LATE):
             return

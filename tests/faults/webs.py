@@ -43,7 +43,6 @@ class Span(NamedTuple):
 
 
 def make_span(timing: Timing) -> Span:
-    """Returns W and D of ``strong``."""
     level = timing.levels["strong"]
     return Span(level.deadline, level.delay)
 
@@ -181,7 +180,6 @@ class OneWorker:
         os.kill(self._pids[self._number - 1], number)
 
     def _find_workers(self) -> list[int]:
-        """Returns the sorted process ids of the service's workers; none after its end."""
         pid = self._service.served.process.pid
         try:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -229,13 +227,11 @@ class Webs:
 
     @property
     def request_counts(self) -> dict[str, int]:
-        """The numbers of requests that the nodes received, if they are counted."""
         requests = self._store.client_requests
         return {} if requests is None else requests.counts
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Starts all services for a block. Ends them afterwards, and writes their output into the directory."""
         try:
             for name in self._names:
                 self._processes[name] = WebProcess(partial(self._serve, name))
@@ -255,7 +251,6 @@ class Webs:
             (self._directory / "output.txt").write_text(self.output)
 
     def _serve(self, name: str, port: int | None) -> Served:
-        """Starts a service, with the options, the clock and the program that the store has for it."""
         options = [*self._store.options, *self._store.centres.get(name, ()), "--workers", str(self._workers)]
         ahead = self._store.clocks.get(name, 0.0)
         clock = {"PYTHONPATH": str(WITH_WRONG_CLOCKS), "WALL_CLOCK_AHEAD": str(ahead)} if ahead else {}
@@ -280,7 +275,6 @@ class Webs:
         return step.target
 
     def make_waves(self, plan: Plan, written: Mapping[str, Sequence[Wave]], rest: float) -> Sequence[Wave]:
-        """Returns the written schedule that the plan names, or else drawn waves."""
         if plan.faults in written:
             return written[plan.faults]
         workers = [f"{name}/{number}" for name in self._names for number in range(1, self._workers + 1)]
@@ -301,7 +295,6 @@ def draw_waves(
     span: Span,
     rest: float,
 ) -> list[Wave]:
-    """Draws waves for the time of a plan: faults of durations around W and D, mostly not on all victims at once."""
     rng, planned, waves = random.Random(plan.seed), 0.0, list[Wave]()
     times = [0.3 * span.deadline, 1.05 * span.deadline, 1.3 * span.deadline, 1.1 * span.delay, 2 * span.deadline]
 

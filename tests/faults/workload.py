@@ -121,7 +121,6 @@ class Writer:
         return f"{self.name}.{self._number}.{n}"
 
     def _draw(self) -> tuple[Sent, ...]:
-        """Draws the messages of a post, some with a delay. With ``once``, each takes the next unused partition."""
         rng, style = self._rng, self.style
         return tuple(
             Sent(
@@ -161,7 +160,6 @@ class Writer:
 
 
 def _make_request(sent: tuple[Sent, ...], after: str | None) -> tuple[bytes, dict[str, str]]:
-    """Returns the body and headers of a post: JSON for several messages, plain text for one."""
     headers = {"X-After": after} if after else {}
     if len(sent) > 1:
         messages = [{"body": one.body, "partition": one.partition, "delay": one.delay} for one in sent]
@@ -174,7 +172,6 @@ def _make_request(sent: tuple[Sent, ...], after: str | None) -> tuple[bytes, dic
 
 
 def _find_outcomes(answer: Answer, size: int) -> tuple[Outcome, ...]:
-    """Returns the outcome of each message, from the status and the answer: acknowledged, none, or else unknown."""
     outcomes = answer.content.get("outcomes", [answer.content.get("outcome")] * size)
     return tuple(_find_outcome(answer, outcomes[n]) for n in range(size))
 
@@ -240,7 +237,6 @@ class Reader:
         self._pages = 0
 
     def read_until(self, stop: threading.Event) -> None:
-        """Reads page after page until stopped; rests if there is nothing more."""
         while not stop.is_set():
             if not self._read_page(self.habit.wait):
                 stop.wait(self._rng.expovariate(1 / self.habit.pause))
@@ -259,7 +255,6 @@ class Reader:
             line.close()
 
     def _is_beyond(self, marks: dict[int, str]) -> bool:
-        """Returns whether the cursor is above these ids in all partitions."""
         cursors = _parse_cursors(self._cursor)
         return bool(cursors) and all(
             ids.parse_position(cursor) > ids.parse_position(marks[number]) for number, cursor in cursors.items()
@@ -302,7 +297,6 @@ class Reader:
         self._staying = STAY
 
     def _make_path(self, wait: int) -> str:
-        """Returns the path of a page from the cursor on."""
         habit = self.habit
         path = f"/{self.queue}?partitions={','.join(map(str, habit.partitions))}&limit={habit.limit}"
         path += f"&since={self._cursor}" if self._cursor else ""

@@ -44,7 +44,6 @@ Wave = tuple[Step, ...]
 
 
 def inflict(kind: str, victims: Collection[Any], seconds: float) -> None:
-    """Does a fault to all victims, and undoes it after ``seconds``."""
     do, undo = FAULT_ACTIONS[kind]
     for victim in victims:
         do(victim)

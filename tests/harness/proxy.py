@@ -57,7 +57,6 @@ class Proxy:
         self._run(self._drop())
 
     def heal(self) -> None:
-        """Accepts connections again after a cut."""
         self._run(self._listen())
 
     def silence(self) -> None:
@@ -79,7 +78,6 @@ class Proxy:
         return len(self._writers) // 2
 
     def close(self) -> None:
-        """Cuts everything, and ends the thread."""
         self.cut()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(READY_SECONDS)
@@ -93,7 +91,6 @@ class Proxy:
             self._servers.append(await asyncio.start_server(partial(self._serve, far), *near))
 
     async def _cut(self) -> None:
-        """Stops listening, resets all connections, and waits until all forwarding has ended."""
         while self._servers:
             self._servers.pop().close()
         await self._drop()
@@ -107,7 +104,6 @@ class Proxy:
             writer.transport.abort()
 
     async def _serve(self, far: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Forwards a connection in both directions until one of them ends; then resets both sides."""
         opened = [writer]
         self._writers.add(writer)
         try:

@@ -43,7 +43,6 @@ class Report(Struct, frozen=True):
 
 
 def directory() -> Path:
-    """Returns the directory of reports: ``FAULT_REPORTS``, or ``build/faults``."""
     return Path(os.environ.get("FAULT_REPORTS", ROOT / "build" / "faults"))
 
 
@@ -66,7 +65,6 @@ def write(report: Report) -> None:
 
 
 def read() -> list[Report]:
-    """Reads all reports, sorted by run."""
     decoded = (msgspec.json.decode(path.read_bytes(), type=Report) for path in directory().glob("*.json"))
     return sorted(decoded, key=lambda report: (report.run, report.repeat))
 
@@ -76,7 +74,6 @@ def table(reports: Iterable[Report]) -> str:
 
 
 def _make_row(report: Report) -> str:
-    """Returns the line of a report in the table, with the options of its command."""
     options = report.repeat.partition(f"{report.run} ")[2]
     cells = (
         f"{report.run} `{options}`",

@@ -65,7 +65,6 @@ def render_counts(numbers: Mapping[str, int]) -> str:
 
 
 def too_few(counts: Mapping[str, int], least: Mapping[str, int]) -> list[str]:
-    """Returns one text for each count below its minimum."""
     return [
         f"{name}: {counts.get(name, 0)}, not {number} or more"
         for name, number in least.items()

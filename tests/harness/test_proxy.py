@@ -52,7 +52,6 @@ def connect(proxy: Proxy) -> socket.socket:
 
 
 def answer(client: socket.socket, said: bytes) -> bytes:
-    """Sends bytes and returns what comes back; empty if the connection is over."""
     try:
         client.sendall(said)
         return client.recv(1 << 16)

@@ -33,7 +33,6 @@ AGE = 86_400
 
 
 def record_store(directory: Path, work: Path) -> None:
-    """Fills a SQLite store, reads everything in it, and archives a queue of it on Spark."""
     clock = ids.now_ticks() - AGE * ids.TICKS_PER_SECOND
     data = work / "data"
     with recording.opened(data, clock) as store:
@@ -49,7 +48,6 @@ def record_store(directory: Path, work: Path) -> None:
 
 
 def record_keyspace(directory: Path, _: Path) -> None:
-    """Fills a keyspace on a Cassandra node."""
     _write(directory / "keyspace.gz", keyspace(program_of(directory)))
 
 
@@ -78,7 +76,6 @@ def fill(store: Store, program: ModuleType) -> dict[str, Any]:
 
 
 def keyspace(program: ModuleType) -> ReleasedKeyspace:
-    """Fills a keyspace on a node of its own."""
     with start_cassandra(1) as cluster:
         url = make(cluster)
         try:

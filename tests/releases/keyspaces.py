@@ -44,7 +44,6 @@ def read(folder: Path) -> ReleasedKeyspace:
 
 
 def files() -> dict[str, str]:
-    """Returns the hashes of the files with the tables."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((ROOT / "cql").glob("*.cql"))}
 
 

@@ -147,7 +147,6 @@ class Recording(httpx2.BaseTransport):
         return response
 
     def client(self) -> Client:
-        """Returns a client whose requests are recorded."""
         return Client(URL, key=KEY, transport=self)
 
 
@@ -188,7 +187,6 @@ def fill_rest(store: Store) -> None:
 
 
 def rows(store: Store) -> dict[str, Any]:
-    """Returns every row of a store, as the storage contract shows them."""
     queues = bridge.run(store.catalogue.list_queues(APP))
     content: dict[str, object] = {
         "applications": [str(one) for one in bridge.run(store.applications.application_names())],
@@ -221,5 +219,4 @@ def _messages(store: Store, queue: Queue, partition: int) -> list[dict[str, Any]
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - any JSON value
-    """Returns a value as JSON has it."""
     return msgspec.json.decode(msgspec.json.encode(value))

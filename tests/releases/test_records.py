@@ -121,7 +121,6 @@ class Replayed(httpx2.BaseTransport):
         self._exchanges = iter(exchanges)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Returns the next answer, if the request equals the recorded one."""
         recorded = next(self._exchanges)
         path = request.url.raw_path.decode()
         assert differences(parts(recorded.method, recorded.path), parts(request.method, path)) == []

@@ -24,7 +24,6 @@ PATIENCE = 30_000
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Runs Chromium without a sandbox during the block; expectations wait for :data:`PATIENCE`."""
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

@@ -52,7 +52,6 @@ def listens(engine: str) -> bool:
 
 @contextlib.contextmanager
 def cassandra(image: str) -> Iterator[tuple[str, int]]:
-    """Runs one node. Yields the host and the port for clients."""
     from testcontainers.community.cassandra import CassandraContainer  # noqa: PLC0415 - slow to import, and seldom needed
 
     container = CassandraContainer(image)
@@ -64,7 +63,6 @@ def cassandra(image: str) -> Iterator[tuple[str, int]]:
 
 @contextlib.contextmanager
 def zookeeper(image: str) -> Iterator[tuple[str, int]]:
-    """Runs one server. Yields the host and the port for clients."""
     from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - slow to import, and rarely needed
     from testcontainers.core.wait_strategies import LogMessageWaitStrategy  # noqa: PLC0415 - as above
 

@@ -119,7 +119,6 @@ def set_timing(url: str, timing: Timing, local_dc: str | None = None) -> None:
 
 
 def close() -> None:
-    """Closes all kept drivers and connections."""
     while _drivers:
         _drivers.popitem()[1].close()
     while _connections:
@@ -128,7 +127,6 @@ def close() -> None:
 
 
 def _find_removals(driver: Driver) -> Iterator[tuple[Statement, tuple[object, ...]]]:
-    """Yields a conditional deletion of each row of the catalogue, and of each group's head."""
     for table, key in CATALOGUE.items():
         where = " AND ".join(f"{column} = ?" for column in key)
         remove = Statement(f"DELETE FROM {table} WHERE {where} IF EXISTS", idempotent=False)

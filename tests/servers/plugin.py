@@ -173,7 +173,6 @@ def unique_name(prefix: str = "t") -> str:
 
 
 def find_needed_jars(fixtures: Collection[str]) -> set[jars.Bundle]:
-    """Returns the jars that tests with these fixtures may need; both kinds if a test starts its own servers."""
     kinds = {"cassandra": jars.CASSANDRA, "zookeeper": jars.ZOOKEEPER}
     named = {kinds[name.partition("_")[0]] for name in fixtures if name.partition("_")[0] in kinds}
     return named or (set(kinds.values()) if "servers" in fixtures else set())
@@ -188,7 +187,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def fixture_names(item: pytest.Item) -> set[str]:
-    """Returns the names of a test's fixtures, and of parameters that may lead to fixtures, such as a store's name."""
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     return {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
 
@@ -224,7 +222,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _start_cassandra(opened: contextlib.ExitStack) -> SharedServer:
-    """Starts one node in a container if Docker offers it, else as a process; ``opened`` ends it."""
     if choose_source(CASSANDRA_VARIABLE, os.environ, 1, lambda: containers.offers(CASSANDRA_IMAGE)) is Source.DOCKER:
         host, port = opened.enter_context(containers.cassandra(CASSANDRA_IMAGE))
         return SharedServer(f"{host}:{port}")
@@ -234,7 +231,6 @@ def _start_cassandra(opened: contextlib.ExitStack) -> SharedServer:
 
 
 def _start_zookeeper(opened: contextlib.ExitStack) -> SharedServer:
-    """Starts one server in a container if Docker offers it, else as a process; ``opened`` ends it."""
     if choose_source(ZOOKEEPER_VARIABLE, os.environ, 1, lambda: containers.offers(ZOOKEEPER_IMAGE)) is Source.DOCKER:
         host, port = opened.enter_context(containers.zookeeper(ZOOKEEPER_IMAGE))
         return SharedServer(f"{host}:{port}")
@@ -243,7 +239,6 @@ def _start_zookeeper(opened: contextlib.ExitStack) -> SharedServer:
 
 
 def _get_shared(config: pytest.Config, name: str) -> SharedServer:
-    """Returns a shared server, which the controlling process starts at the first request."""
     servers = config.stash[FOUND]
     if name not in servers:
         worker = getattr(config, "workerinput", None)
@@ -252,7 +247,6 @@ def _get_shared(config: pytest.Config, name: str) -> SharedServer:
 
 
 def servers_with_logs(config: pytest.Config) -> dict[str, Server | SharedServer]:
-    """Returns everything with a log, by name: servers of this process, and the shared ones that its tests use."""
     own = {node.name: node for cluster in running() for node in cluster.nodes}
     return config.stash[FOUND] | own
 

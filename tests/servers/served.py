@@ -133,7 +133,6 @@ class Served:
 
     @contextlib.contextmanager
     def command(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Runs ``queuey`` with this service during the block, in its own process group, and ends it afterwards."""
         process = subprocess.Popen(
             [sys.executable, "-m", "queuey", *arguments],
             stdout=subprocess.PIPE,
@@ -158,7 +157,6 @@ class Served:
                 return line
 
     def end(self, *numbers: int) -> int:
-        """Sends signals to the main process, waits for its end, and returns its exit code."""
         for number in numbers:
             self.process.send_signal(number)
         code = self.process.wait(END_SECONDS)
@@ -173,7 +171,6 @@ class Served:
         self._reader.join(END_SECONDS)
 
     def _collect_lines(self) -> None:
-        """Collects the printed lines until the output ends; :meth:`wait_for` then fails."""
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:

@@ -79,7 +79,6 @@ class SharedServers:
         self._opened.close()
 
     def _serve(self, listener: Listener) -> None:
-        """Answers each request in a thread of its own, until the listener is closed."""
         while True:
             try:
                 connection = listener.accept()

@@ -64,7 +64,6 @@ class Terminal:
             return error.code
 
     def submit_login(self, token: str) -> int:
-        """Submits the form of a login link. Returns the status."""
         return self.request_status("/console/login/once", {"token": token}, SAME)
 
 

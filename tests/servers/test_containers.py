@@ -79,7 +79,6 @@ class Engine(BaseHTTPRequestHandler):
         }
 
     def _frame(self, text: str) -> bytes:
-        """Encodes a text as Docker's stream of a container's standard output."""
         return bytes([1, 0, 0, 0]) + len(text).to_bytes(4, "big") + text.encode()
 
     def _answer(self, status: int, content: object) -> None:

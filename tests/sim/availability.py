@@ -64,7 +64,6 @@ class Stored:
     delay: float = 0.0
 
     def write(self, partition: int, position: Position, seen: float) -> None:
-        """Records that a message was written, and from when every read sees it."""
         self.readable.setdefault(partition, {})[position] = (seen, math.inf)
 
     def remove(self, partition: int, position: Position, now: float) -> None:
@@ -132,7 +131,6 @@ class Stored:
         return room
 
     def _free_in_order(self, partition: int, offset: float) -> list[Span]:
-        """Returns the free times of an ordered queue, where only the first unfinished message of each key is free."""
         spans: list[Span] = []
         readable = self.readable.get(partition, {})
         here = sorted(position for position in self.keys if position in readable)
@@ -176,7 +174,6 @@ class Stored:
         ]
 
     def find_over_delivered(self) -> list[str]:
-        """Returns the messages that were delivered more often than the queue allows."""
         if not self.max_deliveries:
             return []
         return [
@@ -203,7 +200,6 @@ class Stored:
         ]
 
     def _earlier(self, partition: int, position: Position, instant: float) -> list[Position]:
-        """Returns the earlier messages of the same key that are not gone at an instant."""
         key, readable = self.keys.get(position), self.readable.get(partition, {})
         return [one for one, of in self.keys.items() if of == key and one < position and readable[one][1] > instant]
 
@@ -221,7 +217,6 @@ def _applied(log: list[tuple[float, LogEntry]]) -> Iterator[tuple[float, LogEntr
 
 
 def _covers(spans: list[Span], answer: EmptyAnswer) -> bool:
-    """Returns whether the sorted spans cover the whole time of an answer without a gap."""
     reached = answer.asked
     for since, until in spans:
         if since > reached:

@@ -221,7 +221,6 @@ def _put(processes: tuple[Process | None, ...], at: int, process: Process | None
 
 
 def _apply_event(world: World) -> World:
-    """Returns the world after its event: a cancelled move, a purged target, or a released or acknowledged message."""
     state = State.decode(world.log)
     draft = EntryDraft(state, _NOW, ClaimTiming())
     match world.event:
@@ -243,7 +242,6 @@ def _apply_event(world: World) -> World:
 
 
 def _next_step(process: Process, mutation: Mutation | None) -> tuple[Step | None, MoveTurn | None]:
-    """Returns a process's next step, and its last turn."""
     move = DeletingFirst(1) if mutation == "deleted first" else SimulatedMove(1)
     move.is_given_back = process.returning
     whole = move.whole()
@@ -305,7 +303,6 @@ def _publish(world: World, step: Publish, mutation: Mutation | None) -> tuple[Wo
 
 
 def _ask(world: World, step: Ask, mutation: Mutation | None) -> tuple[World, MoveTurn]:
-    """Runs a turn at the log, with the real request, draft and state."""
     state = State.decode(world.log)
     move = state.move
     if move is not None and (mutation == "two chunks" or (mutation == "no end" and move.ended)):
@@ -342,7 +339,6 @@ async def _fetch(world: World, places: Sequence[Location]) -> list[Message]:
 
 
 async def _read(world: World, part: Slice) -> Page:
-    """Reads at most two messages of the source."""
     places = sorted(place for place in world.source if part.lower <= place < part.upper)
     size = 2
     more = len(places) > size
@@ -359,7 +355,6 @@ def _message(world: World, place: Position) -> Message:
 
 
 def _find_violations(world: World) -> list[str]:
-    """Returns what is wrong at the end: messages lost, doubled, left or out of order, or a move that has not ended."""
     state = State.decode(world.log)
     hides = [cover.hides for cover in state.covers.by_digest.values()]
     copies = {PLACES[2]} if world.kind == "dedup" and any(each(PLACES[2]) for each in hides) else set()

@@ -152,7 +152,6 @@ def explore(
 
 
 def _complaints(world: World) -> Iterator[str]:
-    """Yields the problems after all processes have ended, the last one undisturbed."""
     *before, look = world.processes
     if not isinstance(look.end, Changed):
         yield f"nobody could look at the name: {look.end}"
@@ -181,7 +180,6 @@ def _replaced(world: World) -> frozenset[int]:
 
 
 def _next_worlds(world: World, mutation: Mutation, *, undisturbed: bool) -> Iterator[World]:
-    """Yields the worlds that one step of a process or the claimer, or a crash, can lead to."""
     for process in world.processes:
         if process.end is not None:
             continue
@@ -329,7 +327,6 @@ async def _run_use_case(process: Process, content: bytes) -> Changed | Shown:
 
 
 async def _look(name: SimulatedName) -> Changed:
-    """Finds the named message, and finishes a change of it that is under way."""
     named = await name.find()
     if named is None:
         return Changed(None, stored=False)
@@ -338,7 +335,6 @@ async def _look(name: SimulatedName) -> Changed:
 
 
 async def _read(new_version: Any) -> Shown:  # noqa: ANN401
-    """Reads as a reader by time, which leaves out messages that the name does not show."""
     scanned: Scanned = await asked(Scan())
     if not scanned.asks:
         return Shown(scanned.there, scanned)
@@ -385,7 +381,6 @@ def _record_end(world: World, process: Process) -> World:
 
 
 def _shown_violation(world: World, end: Shown) -> str:
-    """Returns what is wrong with what a reader by time was shown, or an empty text."""
     row = end.scanned.row
     lasting = world.row is not None and row is not None and world.row.state == row.state == "done"
     value = world.row.ids.made if lasting and world.row == row and world.row.ids.runs else None  # type: ignore[union-attr]
@@ -397,7 +392,6 @@ def _shown_violation(world: World, end: Shown) -> str:
 
 
 def _value_under_replacement(world: World) -> set[int]:
-    """Returns the value that another running change is replacing."""
     return set() if world.row is None else {world.row.kept.made}
 
 
@@ -409,7 +403,6 @@ Answers = Iterator[tuple[World, Any]]
 
 
 def _answer_worlds(world: World, process: Process, step: Any, mutation: Mutation) -> Answers:  # noqa: ANN401, C901, PLR0912 - a case for each step
-    """Yields the possible worlds after a step, each with its answer."""
     faulty = world._replace(faults=world.faults - 1) if world.faults else None
     match step:
         case Look():
@@ -460,7 +453,6 @@ def _answer_worlds(world: World, process: Process, step: Any, mutation: Mutation
 
 
 def _compare_and_set(world: World, seen: Any, row: Any, mutation: Mutation) -> Iterator[World]:  # noqa: ANN401 - rows
-    """Yields the world after a compare-and-set of the row. It changes nothing if the version is another one."""
     expected = None if seen is None else seen.version
     present = None if world.row is None else world.row.version
     if mutation == "version not compared" or present == expected:

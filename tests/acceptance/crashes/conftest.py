@@ -99,7 +99,6 @@ class Services(NamedTuple):
 
 @contextmanager
 def serving(start: Start, count: int = 2) -> Iterator[Services]:
-    """Starts this many services, and makes a client of them that retries for long."""
     with ExitStack() as stack:
         running = {port: stack.enter_context(start(port)) for port in [free_port() for _ in range(count)]}
         urls = [f"http://127.0.0.1:{port}" for port in running]

@@ -35,7 +35,6 @@ def say(kind: str, places: list[Any]) -> None:
 
 
 def write(store: Store, queue: Queue, name: str, seed: int) -> None:
-    """Appends for ever, and now and then overwrites or deletes its own messages. Reports each write."""
     rng = random.Random(seed)
     own: list[tuple[int, str, str]] = []
     for number in itertools.count():
@@ -69,7 +68,6 @@ def write(store: Store, queue: Queue, name: str, seed: int) -> None:
 
 
 def main(directory: str, name: str, seed: str) -> None:
-    """Reports that it is ready, and writes for ever in THREADS threads."""
     store = open_store(Path(directory))
     queue = bridge.run(store.catalogue.queue(APP, QUEUE))
     os.write(1, b'["ready", []]\n')

@@ -29,11 +29,9 @@ class Call(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """Returns whether it may change the value of the name."""
         return self.kind != "GET" and (self.kind != "POST" or self.status not in {200, 409})
 
     def is_possible(self, there: str | None) -> bool:
-        """Returns whether this answer is possible if the name has this value."""
         match self.kind, self.status:
             case "GET", _:
                 return there == self.found
@@ -47,7 +45,6 @@ class Call(NamedTuple):
                 return True
 
     def result(self, there: str | None) -> str | None:
-        """Returns the value of the name once the call has taken effect."""
         return self.value if self.changes and (self.kind != "POST" or there is None) else there
 
 

@@ -86,14 +86,12 @@ class Victim:
         return self._said.read_bytes().splitlines()
 
     def kill(self) -> None:
-        """Ends it as a power failure would."""
         assert self.process.poll() is None, "it ended by itself"
         self.process.kill()
         self.process.wait(END_SECONDS)
 
 
 def round_of_killing(directory: Path, number: int, rng: random.Random, truth: ReportedWrites) -> None:
-    """Runs two processes that write into one directory until each is killed at a moment of its own."""
     with ExitStack() as started:
         victims = [Victim(directory, f"{number}.{n}", rng.randrange(1 << 30)) for n in range(2)]
         for victim in victims:
@@ -108,7 +106,6 @@ def round_of_killing(directory: Path, number: int, rng: random.Random, truth: Re
 
 
 def stored(directory: Path) -> list[tuple[Place, str]]:
-    """Returns the places and bodies of all stored messages, read page by page; also checks that counts are not zero."""
     store = open_store(directory)
     queue = bridge.run(store.catalogue.queue(APP, QUEUE))
     messages: list[tuple[Place, str]] = []
@@ -127,7 +124,6 @@ def stored(directory: Path) -> list[tuple[Place, str]]:
 
 
 def judge(directory: Path, truth: ReportedWrites) -> None:
-    """Checks that every acknowledged write is stored, once, that none is torn, and that the file is sound."""
     messages = stored(directory)
     places = dict(messages)
     assert len(places) == len(messages), "a message is shown twice"
@@ -140,7 +136,6 @@ def judge(directory: Path, truth: ReportedWrites) -> None:
 
 
 def check_whole(found: list[tuple[Place, str]], truth: ReportedWrites) -> None:
-    """Checks that unacknowledged batches are stored whole or not at all."""
     reported = truth.bodies.keys() | truth.either.keys()
     batches: Counter[tuple[str, int]] = Counter()
     for place, body in found:
@@ -151,7 +146,6 @@ def check_whole(found: list[tuple[Place, str]], truth: ReportedWrites) -> None:
 
 
 def kill_again_and_again(directory: Path, rounds: int, seed: int) -> ReportedWrites:
-    """Kills writers for a number of rounds; compares everything after each."""
     store = open_store(directory)
     bridge.run(store.applications.create_application(APP))
     bridge.run(store.catalogue.create_queue(APP, QUEUE, QueueSpec(partitions=PARTITIONS)))
@@ -170,7 +164,6 @@ def test_killed_writers(tmp_path: Path) -> None:
 
 
 def kill_while_opening(place: Path, rounds: int, seed: int) -> None:
-    """Kills processes that create a store, each time a new one, and opens what they have left."""
     rng = random.Random(seed)
     program = "import sys, pathlib, queuey.storage.sqlite as s; s.open_store(pathlib.Path(sys.argv[1])).ping(); input()"
     for number in range(rounds):

@@ -21,7 +21,6 @@ Receipts = dict[str, tuple[int, str]]
 
 
 def post_all(url: list[str], caller: int, count: int, stored: Receipts) -> None:
-    """Posts messages, one or several in a request, repeating each until it is answered."""
     with Client(url, key=KEY, application=APP, retry=PATIENT_RETRY, timeout=20) as client:
         for number in range(count):
             bodies = [f"{caller}:{number}:{n}" for n in range(1 if number % 3 else 5)]
@@ -32,7 +31,6 @@ def post_all(url: list[str], caller: int, count: int, stored: Receipts) -> None:
 
 
 def post_often(url: list[str], caller: int, stored: Receipts, ended: threading.Event) -> None:
-    """Posts messages with bodies of their own until the event is set."""
     number = 0
     while not ended.is_set():
         post_all(url, caller * 10_000 + number, 6, stored)
@@ -52,7 +50,6 @@ def shown(client: Client, stored: Receipts) -> dict[str, list[tuple[int, str]]]:
 
 
 def run(start: Start, *, kills: int, seed: int) -> None:
-    """Kills one of two services again and again while callers post to both; then compares what is stored."""
     with serving(start) as services:
         services.client.create_queue(QUEUE, partitions=PARTITIONS)
         stored: Receipts = {}

@@ -26,7 +26,6 @@ def everything(client: Client, queue: str, partition: int) -> list[str]:
 
 
 def claim_all(client: Client, queue: str) -> Counter[str]:
-    """Claims and acknowledges everything that a queue delivers; returns the bodies."""
     bodies: Counter[str] = Counter()
     jobs = client.job_queue(queue)
     while claimed := jobs.receive(1000, ttl=3600):

@@ -30,7 +30,6 @@ class SentValues(NamedTuple):
 
 
 def set_until_killed(url: str, name: str, said: SentValues, killed: threading.Event) -> None:
-    """Sets a name to one number after another, each once."""
     with Client(url, key=KEY, application=APP, retry=ONCE, timeout=20) as client:
         for number in itertools.count(1):
             if killed.is_set():
@@ -50,7 +49,6 @@ def read(client: Client) -> set[str]:
 
 
 def read_after_kills(start: Start, *, kills: int, seed: int) -> None:
-    """Kills a service that sets names, and reads by time through another one before any other call uses them."""
     rng, port, said, shown = random.Random(seed), free_port(), SentValues({}, {}), set[str]()
     with serving(start, 1) as services, ExitStack() as stack:
         client = services.client

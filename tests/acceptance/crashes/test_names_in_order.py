@@ -62,7 +62,6 @@ def call_once(port: int, name: str, kind: Kind, value: str | None) -> Call | Non
 
 
 def call_often(ports: list[int], number: int, seed: int, all_calls: Histories, ended: threading.Event) -> None:
-    """Calls with one name after another, through either service."""
     rng = random.Random(f"{seed} {number}")
     for turn in itertools.count():
         if ended.is_set():
@@ -79,7 +78,6 @@ def call_often(ports: list[int], number: int, seed: int, all_calls: Histories, e
 
 
 def run(start: Start, *, kills: int, seed: int) -> None:
-    """Kills one of two services again and again while callers use the same names; then checks all answers."""
     histories = Histories()
     with serving(start) as services:
         services.client.create_queue(QUEUE, partitions=2)

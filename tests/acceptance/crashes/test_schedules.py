@@ -18,7 +18,6 @@ FIRING = 0.6
 
 
 def run(start: Start, *, schedules: int, kills: int, seed: int) -> None:
-    """Kills the services in turn, each time while schedules fire; then counts messages and ticks."""
     rng = random.Random(seed)
     with serving(start) as services, ExitStack() as stack:
         client, running = services.client, services.running

@@ -60,7 +60,6 @@ class Facade:
 
 
 def settings_file(directory: Path, text: str) -> list[str]:
-    """Writes a settings file; returns the options that name it."""
     path = directory / "queuey.toml"
     path.write_text(text)
     return ["--config", str(path)]

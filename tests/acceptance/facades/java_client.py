@@ -80,7 +80,6 @@ class Outcome(NamedTuple):
 
 
 def build(directory: Path) -> list[str]:
-    """Compiles the program; returns the command that runs it."""
     return java_programs.build(SOURCE, CLIENT, directory)
 
 
@@ -97,13 +96,11 @@ class JavaClient(java_programs.JavaProgram):
         super().__init__([*command, f"127.0.0.1:{port}", key])
 
     def call(self, name: str, *arguments: object, kind: str = "plain") -> Any:  # noqa: ANN401 - tests look into it
-        """Makes a call that must succeed, and returns its result."""
         outcome = self.say(name, *arguments, kind=kind)
         assert not outcome.error, outcome
         return outcome.result
 
     def say(self, name: str, *arguments: object, kind: str = "plain") -> Outcome:
-        """Makes a call, and returns its result or its error."""
         self.tell(json.dumps([kind, name, *arguments]))
         line = json.loads(self.read_answer())
         return Outcome(line.get("result"), line.get("error", ""), line.get("message") or "")

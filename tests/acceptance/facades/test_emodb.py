@@ -36,14 +36,12 @@ class Emodb:
         return self._facade.call(method, path, raw, **{"X_BV_API_Key": self.key, **headers})
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - tests look into it
-        """Returns the answer to a GET that succeeds."""
         reply = self.call("GET", path)
         assert reply.status == 200, reply
         assert reply.headers["Content-Type"].startswith("application/json")
         return json.loads(reply.body)
 
     def do(self, method: str, path: str, body: object = None) -> None:
-        """Makes a change that succeeds."""
         reply = self.call(method, path, body)
         assert (reply.status, json.loads(reply.body)) == SUCCESS
 
@@ -67,7 +65,6 @@ def queue(name: str) -> str:
 
 
 def said(reply: Reply) -> tuple[int, str | None, str]:
-    """Returns status, exception and text of a refusal."""
     return reply.status, reply.headers["X-BV-Exception"], reply.body.decode()
 
 

@@ -37,7 +37,6 @@ def post(mq: Facade, queue: str, body: bytes = b"job") -> str:
 
 
 def fetch_until(mq: Facade, queue: str, status: int) -> Reply:
-    """Fetches a message again and again until the answer has this status; fails after WAIT seconds."""
     end = time.monotonic() + WAIT
     while (reply := mq.call("GET", f"/{queue}/messages")).status != status:
         assert time.monotonic() < end, f"still {reply}"
@@ -191,7 +190,6 @@ def test_not_through_other_schemes(served: Served, mq: Facade, queue: str) -> No
 
 
 def refused(*options: str) -> tuple[int, str]:
-    """Runs a start that should fail; returns its exit code and its errors."""
     command = [sys.executable, "-m", "queuey", "serve", "--port", str(free_port()), *options]
     ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=WAIT, check=False)
     return ended.returncode, ended.stderr

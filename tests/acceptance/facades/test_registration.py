@@ -31,7 +31,6 @@ def hosts(zookeeper: ZooKeeper) -> str:
 
 
 def read(client: Any, path: str) -> dict[str, Any] | None:  # noqa: ANN401 - kazoo's
-    """Returns the content of a node, or None if it does not exist."""
     try:
         return dict(msgspec.json.decode(client.get(path)[0]))
     except NoNodeError:

@@ -29,7 +29,6 @@ def add(rqms: Facade, queue: str, name: str, value: object = 1) -> Reply:
 
 
 def fetch(rqms: Facade, queue: str, count: int = 1, seconds: float = LONG) -> list[dict[str, Any]]:
-    """Fetches items, which must succeed, and returns them, perhaps none."""
     reply = rqms.call("GET", f"/{queue}?count={count}&time={seconds:f}")
     assert (reply.status, reply.headers.get_content_type()) == (200, "application/json")
     fetched = json.loads(reply.body)
@@ -51,7 +50,6 @@ def fetch_some(rqms: Facade, queue: str, seconds: float = LONG) -> list[dict[str
 
 
 def finish(rqms: Facade, queue: str, item: dict[str, Any]) -> Reply:
-    """Deletes an item by its ticket, as it was given; returns the answer."""
     return rqms.call("DELETE", f"/{queue}", item["ticket"].encode())
 
 

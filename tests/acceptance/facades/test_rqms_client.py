@@ -43,7 +43,6 @@ class Network(httpx2.BaseTransport):
         return response
 
     def end(self) -> None:
-        """Ends the service; clients that close their transport do not."""
         self._transport.close()
 
 

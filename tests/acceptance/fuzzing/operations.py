@@ -72,7 +72,6 @@ class Target:
         self._known |= {"name": [NAME], "move": [self._move], "schedule": [NAME]}
 
     def _begin_move(self, headers: dict[str, str]) -> str:
-        """Begins a move between two queues of its own, which stays visible for days. Returns its id."""
         moves, queues = f"{self._url}/v1/{self._application}/_moves", ("emptied", "filled")
         for name in queues:
             self._session.request(
@@ -87,7 +86,6 @@ class Target:
         return move
 
     def cases(self, label: str) -> st.SearchStrategy[Case[Any]]:
-        """Draws requests of one operation: as the document wants them, or wrong in query, headers or body."""
         operation = self._operations[label]
         strategy: st.SearchStrategy[Case[Any]] = operation.as_strategy()
         if operation.query or operation.headers or operation.body:
@@ -118,7 +116,6 @@ class Target:
         return response
 
     def _learn(self, response: Response) -> None:
-        """Keeps the names in an answer, for the paths of later requests."""
         if response.status_code not in {200, 201, 202} or "json" not in response.headers["content-type"][0]:
             return
         answer: Any = response.json()

@@ -103,7 +103,6 @@ async def _send(stream: Stream, writer: asyncio.StreamWriter) -> None:
 
 
 def _end(stream: Stream, writer: asyncio.StreamWriter) -> None:
-    """Ends the client's side as the stream says: resets, aborts or closes it for writing, or leaves it open."""
     with suppress(OSError):  # the server has closed it already
         if stream.end == "reset":
             option = socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0"
@@ -124,7 +123,6 @@ async def carry(stream: Stream, port: int, patience: float = ANSWER_TIMEOUT) -> 
     received = bytearray()
 
     async def receive() -> bool:
-        """Reads to the end; returns whether the connection ended in order."""
         try:
             while piece := await reader.read(1 << 16):
                 received.extend(piece)

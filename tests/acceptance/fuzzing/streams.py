@@ -75,7 +75,6 @@ class Request:
     length: bool = True
 
     def written(self) -> bytes:
-        """Returns the bytes of the request, with the length of a body unless ``length`` is False."""
         headers = self.headers
         if self.length and self.body:
             headers += ((b"Content-Length", b"%d" % len(self.body)),)
@@ -90,7 +89,6 @@ class Request:
 
 
 def good(rng: Random, queue: str, key: str) -> Request:
-    """Draws a valid request of any kind."""
     base = b"/v1/queuey/" + queue.encode()
     batch = json.dumps({"messages": [{"body": "a", "ttl": 60}] * rng.choice([0, 1, 50])}).encode()
     several = json.dumps({"queues": [{"queue_name": queue, "partitions": "*"}]}).encode()
@@ -135,7 +133,6 @@ def _spoil_target(rng: Random, request: Request) -> Request:
 
 
 def _spoil_path(rng: Random, request: Request) -> Request:
-    """Replaces or inserts a segment of the path."""
     segments = request.target.split(b"/")
     position = rng.randrange(1, len(segments) + 1)
     segments[position : position + rng.randrange(2)] = [rng.choice(SEGMENTS)]
@@ -167,14 +164,12 @@ def _add_many_headers(rng: Random, request: Request) -> Request:
 
 
 def _spoil_credential(rng: Random, request: Request) -> Request:
-    """Replaces the credential, and in half of the cases drops the last header."""
     texts = [b"Application wrong", b"Basic x", b"Application ", b";".join([b"Application x"] * 40), rng.choice(TEXTS)]
     spoiled = request.having(b"Authorization", rng.choice(texts))
     return spoiled if rng.randrange(2) else replace(spoiled, headers=spoiled.headers[:-1])
 
 
 def _spoil_length(rng: Random, request: Request) -> Request:
-    """Adds one or two wrong lengths, beside the right one or without it."""
     lengths = [*NUMBERS, b"", b"1, 1", b"+1", b"18446744073709551616", b"%d" % (len(request.body) + 7), b"1"]
     headers = [(b"Content-Length", rng.choice(lengths)) for _ in range(rng.choice([1, 1, 2]))]
     return replace(request.adding(*headers), length=bool(rng.randrange(2)))
@@ -185,7 +180,6 @@ def _spoil_coding(rng: Random, request: Request) -> Request:
 
 
 def _spoil_chunks(rng: Random, request: Request) -> Request:
-    """Makes the body chunked, with damaged chunks, and sometimes without an end."""
     pieces = [b"%x\r\n%b\r\n" % (len(request.body), request.body)] if request.body else []
     pieces += [rng.choice(CHUNKS) for _ in range(rng.randrange(3))] + [b"0\r\n\r\n"] * rng.randrange(2)
     return replace(
@@ -231,7 +225,6 @@ SPOILS: tuple[Callable[[Random, Request], Request], ...] = (
 
 
 def _damage_bytes(rng: Random, data: bytes) -> bytes:
-    """Damages some bytes: changes, drops, doubles or inserts them, or cuts off the rest."""
     at = rng.randrange(len(data) + 1)
     end = at + rng.choice([1, 1, 4, 40])
     how = rng.randrange(6)
@@ -249,7 +242,6 @@ def _damage_bytes(rng: Random, data: bytes) -> bytes:
 
 
 def stream(rng: Random, queue: str, key: str) -> Stream:
-    """Returns the content of one connection: some requests, most of them spoiled, in pieces."""
     written = []
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
         request = good(rng, queue, key)
@@ -264,7 +256,6 @@ def stream(rng: Random, queue: str, key: str) -> Stream:
 
 
 def streams(seed: int, queue: str, key: str) -> Iterator[Stream]:
-    """Yields the contents of connections without end, the same for the same seed."""
     rng = Random(seed)
     while True:
         yield stream(rng, queue, key)

@@ -68,7 +68,6 @@ def target(served: Served) -> Iterator[Target]:
 
 
 def fuzz(target: Target, how: settings, label: str) -> Counter[int]:
-    """Plays requests of one operation on an existing queue each time; returns how often each status was answered."""
     statuses: Counter[int] = Counter()
 
     @how
@@ -82,7 +81,6 @@ def fuzz(target: Target, how: settings, label: str) -> Counter[int]:
 
 
 def fuzz_sequences(target: Target, how: settings) -> Counter[int]:
-    """Plays sequences of requests on what the previous ones created; returns how often each status was answered."""
     statuses: Counter[int] = Counter()
     any_case = st.sampled_from(LABELS).flatmap(target.cases)
 
@@ -139,8 +137,6 @@ SPOILS: dict[str, Spoil] = {
 
 
 def spoiled(served: InProcess, spoil: Spoil) -> type[BaseHTTPRequestHandler]:
-    """Returns a proxy that changes the answers about a queue."""
-
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 

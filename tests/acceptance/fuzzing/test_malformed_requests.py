@@ -40,7 +40,6 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def sockets(served: Served) -> int:
-    """Returns the number of open sockets of the service's workers."""
     count = 0
     for pid in workers(served):
         for entry in Path(f"/proc/{pid}/fd").iterdir():

@@ -71,7 +71,6 @@ def wires() -> Iterator[list[Wire]]:
 
 
 def resident(served: Served) -> int:
-    """Returns the resident memory of a service's processes, in bytes."""
     pids, total = [served.process.pid], 0
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -94,7 +93,6 @@ def statuses(wires: list[Wire], waiting: int = 0) -> Counter[int]:
 
 
 def check_served(shop: Shop) -> None:
-    """Checks that the other application gets an answer; a request without room within 5 s would be refused."""
     with shop.other() as wire:
         body = json.dumps({"queues": [{"queue_name": shop.queue, "limit": 1}]}).ljust(100_000).encode()
         reply = wire.ask("POST /v1/queuey/_read", body, f"Content-Length: {len(body)}", JSON)

@@ -21,7 +21,6 @@ from tests.waiting import until
 
 
 def scrape(served: Served) -> Counter[str]:
-    """Returns the sums of each counter over the workers; each scrape uses a connection of its own, to any worker."""
     sums: Counter[str] = Counter()
     with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/metrics", timeout=30) as answer:
         for family in text_string_to_metric_families(answer.read().decode()):
@@ -44,7 +43,6 @@ def whole(served: Served) -> Counter[str]:
 
 
 def shows(served: Served, received: int) -> bool:
-    """Returns whether a scrape counts this many messages; the counts may be a second old."""
     return whole(served)["queuey_messages_received_total"] == received
 
 

@@ -88,7 +88,6 @@ class Group:
         self.sent = 0
 
     def _send(self) -> None:
-        """Sends the next number to each partition every 0.02 s until the end."""
         while not self._ends.wait(0.02):
             for partition in PARTITIONS:
                 self._client.send(QUEUE, str(self.sent + 1), partition=partition)
@@ -96,7 +95,6 @@ class Group:
 
     @contextlib.contextmanager
     def sending(self) -> Iterator[None]:
-        """Sends numbers to each partition while the block runs, and waits for the end of the sender."""
         self._sender.start()
         try:
             yield
@@ -132,7 +130,6 @@ class Group:
         return numbers
 
     def settles(self, members: int) -> None:
-        """Waits until this many members share the partitions evenly, and each partition has progressed since."""
         until(lambda: sorted(self._check_loads()) == [len(PARTITIONS) // members] * members, every=0.1)
         before = self._ends_handled()
         until(lambda: all(now > then for now, then in zip(self._ends_handled(), before, strict=True)), every=0.1)
@@ -142,7 +139,6 @@ class Group:
         return [max(handled[partition], default=0) for partition in PARTITIONS]
 
     def is_done(self) -> bool:
-        """Returns whether the offset of each partition is that of its last message; no offset may have decreased."""
         self._check_loads()
         ends = {message.partition: message.id for message in self._client.read_all(QUEUE, limit=1000)}
         return ends == self.offsets

@@ -16,7 +16,6 @@ TASKS, EACH = 30, 5
 
 
 async def fails(call: Any, code: str) -> None:  # noqa: ANN401 - a coroutine
-    """Awaits a call, which must fail with this code."""
     error_code = None
     try:
         await call
@@ -26,7 +25,6 @@ async def fails(call: Any, code: str) -> None:  # noqa: ANN401 - a coroutine
 
 
 async def use(sqs: Any) -> None:  # noqa: ANN401 - a client
-    """Makes the usual calls on a queue, and some that fail."""
     name = f"aio{uuid4().hex[:10]}"
     url = (await sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "20"}, tags={"a": "b"}))["QueueUrl"]
     assert (await sqs.get_queue_url(QueueName=name))["QueueUrl"] == url
@@ -63,7 +61,6 @@ async def use(sqs: Any) -> None:  # noqa: ANN401 - a client
 
 
 async def together(sqs: Any) -> None:  # noqa: ANN401 - as above
-    """Lets tasks send and receive at the same time: each message is received once."""
     url = (await sqs.create_queue(QueueName=f"aio{uuid4().hex[:10]}"))["QueueUrl"]
     received: list[str] = []
     end = time.monotonic() + 60
@@ -85,7 +82,6 @@ async def together(sqs: Any) -> None:  # noqa: ANN401 - as above
 
 
 async def main() -> None:
-    """Uses the facade with the credentials in the environment, in two ways at once, and then with a wrong secret."""
     session = aioboto3.Session(region_name=os.environ["AWS_REGION"])
     endpoint = os.environ["ENDPOINT"]
     # Receives that wait would use all of the default ten connections, and leave none for sends.

@@ -32,7 +32,6 @@ app.conf.update(
 
 
 def task(**options: Any) -> Callable[[Callable[..., Any]], Any]:  # noqa: ANN401 - Celery's
-    """Registers a function as a task; Celery's own decorator is untyped."""
     decorator: Callable[[Callable[..., Any]], Any] = app.task(**options)
     return decorator
 

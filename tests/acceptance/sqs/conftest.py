@@ -39,7 +39,6 @@ class Sqs(NamedTuple):
 
 
 def command(*arguments: str) -> str:
-    """Runs ``queuey``, which must succeed, and returns its output."""
     line = [sys.executable, "-m", "queuey", *arguments]
     done = subprocess.run(line, capture_output=True, text=True, env=environment(), timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -47,13 +46,11 @@ def command(*arguments: str) -> str:
 
 
 def new_key(store: list[str], *options: str) -> tuple[str, str]:
-    """Creates an access key; returns its id and its secret."""
     made = json.loads(command("app", "key-add", "queuey", "--sqs", "--json", *options, *store))
     return made["access_key_id"], made["secret_access_key"]
 
 
 def store_options(kind: str, directory: Path, request: pytest.FixtureRequest) -> list[str]:
-    """Returns the options of a store of this kind: for the service, and for commands on it."""
     if kind == "sqlite":
         return ["--data", str(directory / "data")]
     (directory / "sqs.secret").write_text(secrets.token_hex(32))

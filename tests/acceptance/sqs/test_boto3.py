@@ -19,7 +19,6 @@ WAIT = 60.0
 
 
 def client_of(url: str, access_key: str, secret: str, kind: Any = boto3.client, **config: Any) -> Any:  # noqa: ANN401
-    """Returns a client configured as in the service's documentation."""
     return kind(
         "sqs",
         endpoint_url=url,

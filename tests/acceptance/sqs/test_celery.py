@@ -40,7 +40,6 @@ class Broker(NamedTuple):
 
     @property
     def records(self) -> list[list[str]]:
-        """Returns the words of the lines that tasks have written."""
         return [line.split() for line in Path(self.variables["RECORDS"]).read_text().splitlines()]
 
 
@@ -78,7 +77,6 @@ def open_broker(sqs: Sqs, directory: Path, visibility: int) -> Iterator[Broker]:
 
 @contextlib.contextmanager
 def worker(broker: Broker, name: str, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs a worker in a process group of its own, and ends all of it."""
     line = [sys.executable, "-m", "celery", "-A", MODULE, "worker", "--hostname", f"{name}@here", "-l", "INFO"]
     log = Path(broker.variables["RECORDS"]).with_name(f"{name}.log")
     with log.open("w") as output:

@@ -61,7 +61,6 @@ class Clients:
 
     @property
     def done(self) -> bool:
-        """Returns whether everything was sent, and every received message is deleted, as far as is known."""
         with self._lock:
             bodies = {each.body for each in self.deliveries}
             settled = self.deleted.keys() | self.doubted
@@ -69,7 +68,6 @@ class Clients:
             return len(self.sent) == GROUPS * OF_GROUP and bodies == deleted == self.sent.keys()
 
     def send(self, group: int) -> None:
-        """Sends the messages of a group one after another, repeating each until it is confirmed."""
         client = self._make()
         for number in range(OF_GROUP):
             body = f"{group}-{number}"
@@ -83,7 +81,6 @@ class Clients:
             time.sleep(PAUSE)
 
     def receive(self) -> None:
-        """Receives and deletes until all is done; an unconfirmed delete is not retried."""
         client = self._make()
         while not self.done:
             assert time.monotonic() < self._end
@@ -114,7 +111,6 @@ class Clients:
         return answer
 
     def check(self) -> None:
-        """Checks that every message came, and none after its delete; in a FIFO queue also order and single storage."""
         assert {each.body for each in self.deliveries} == self.sent.keys()
         late = [each for each in self.deliveries if each.asked > self.deleted.get(each.identity, self._end)]
         assert not late, "deleted messages came again"

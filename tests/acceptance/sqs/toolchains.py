@@ -18,7 +18,6 @@ RUN_SECONDS = 90
 
 
 def cache(name: str) -> Path:
-    """Returns a directory of the cache, which exists."""
     path = platformdirs.user_cache_path("queuey-tests") / name
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -33,7 +32,6 @@ def fetch(line: Sequence[str], what: str, variables: Mapping[str, str] | None = 
 
 
 def client_variables(sqs: Sqs) -> dict[str, str]:
-    """Returns the environment of a client: only these variables name the service and the credentials."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     return {
         **plain,
@@ -46,7 +44,6 @@ def client_variables(sqs: Sqs) -> dict[str, str]:
 
 
 def run(line: Sequence[str], sqs: Sqs) -> None:
-    """Runs a client, which must exit with 0."""
     done = subprocess.run(
         line, env=client_variables(sqs), capture_output=True, text=True, timeout=RUN_SECONDS, check=False
     )

@@ -21,7 +21,6 @@ SECONDS = 110
 
 
 def run(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Runs the command in its own directory, without settings from elsewhere."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return subprocess.run(

@@ -169,7 +169,6 @@ def test_store_waits_for_it(target: DataCentreTarget) -> None:
 
 
 def changing(name: str) -> Callable[[Statement], bool]:
-    """Matches the request that makes a table."""
     return lambda statement: f"NOT EXISTS {name} " in statement.cql
 
 

@@ -42,7 +42,6 @@ def driver(url: str) -> Iterator[Driver]:
 
 
 def open_timed(url: str, options: CassandraOptions = OPTIONS) -> CassandraStore:
-    """Opens a store that uses the stored timing."""
     store = open_store(url, options=options)
     assert store.ready(60), bridge.run(store.statistics())
     return store

@@ -68,7 +68,6 @@ class Crew:
         self.group = ServiceGroup([self.service], clock, "group", scene.application)
 
     def join_evenly(self, count: int) -> list[Member]:
-        """Joins members that own the partitions evenly, and passes time until a plan is due at once."""
         members: list[Member] = [self.group.join(self.queue) for _ in range(count)]
         self.group.settle(self.places, *members)
         self.group.pass_beating(12, *members)  # so that a plan is due at once

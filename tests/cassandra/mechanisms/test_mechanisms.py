@@ -175,8 +175,6 @@ def horizon_afterwards(removed: ExitStack) -> None:
 
 
 def rows_for_ever(removed: ExitStack) -> None:
-    """Uses queue rows of any age."""
-
     def held(self: QueueCache, queue: Queue, *, since: float | None = None) -> Row | None:
         return self._rows.get((queue.application, queue.name))
 
@@ -208,7 +206,6 @@ def reads_across_jumps(removed: ExitStack) -> None:
 
 
 def rows_across_jumps(removed: ExitStack) -> None:
-    """Keeps rows after a clock has jumped."""
     reads_across_jumps(removed)
     removed.enter_context(replace(QueueCache.forget_all, lambda self: None))
 

@@ -33,7 +33,6 @@ def new(body: str, ttl: int = 3 * DAY, delay: float = 0.0) -> NewMessage:
 
 
 def whole(store: CassandraStore, queue: Queue, *, limit: int = 100, descending: bool = False) -> list[Message]:
-    """Reads all of partition 1, page by page."""
     part = Slice(1, FIRST, LAST, limit=limit, descending=descending)
     return [message for some in bridge.iterate(store.bulk.scan(queue, part)) for message in some]
 

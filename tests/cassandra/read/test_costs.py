@@ -161,7 +161,6 @@ class Sent(NamedTuple):
 
 
 def sent_by(process: Process, call: Callable[[], T]) -> tuple[Sent, T]:
-    """Returns what a call sends, by kind of statement and with the rows of its answers, and its result."""
     log = process.wire.log
     log.clear()
     result = call()

@@ -37,7 +37,6 @@ def queue_of(store: CassandraStore, name: str) -> Queue:
 
 
 def post_many(store: CassandraStore, queue: Queue, count: int, *, ttl: int = 3600) -> list[tuple[int, tuple[int, int]]]:
-    """Posts messages to partition 1, 500 at a time, and returns their partitions and positions."""
     positions = []
     for _ in range(0, count, 500):
         positions += bridge.run(store.messages.append(queue, [NewMessage(str(n), 1, ttl) for n in range(500)]))
@@ -61,7 +60,6 @@ def test_reads_get_past_deleted_messages(strict_store: CassandraStore, direction
 
 
 def walks_over_too_many(store: CassandraStore, queue: Queue) -> bool:
-    """Returns whether Cassandra refuses a query over all bucket records of a queue."""
     try:
         store._driver.run(Statement("SELECT start FROM bucket_index WHERE qid = ? AND partition = 1"), (queue.qid,))
     except TooManyDead:

@@ -81,7 +81,6 @@ def test_a_put_at_many_ids_goes_a_few_at_a_time(scene: Scene) -> None:
     gate = process.wire.hold(INSERTS, UNLIMITED)
 
     def pass_by() -> None:
-        """Lets time pass as soon as the first requests are in flight."""
         for _ in range(3):
             gate.reached()
         scene.world.run()

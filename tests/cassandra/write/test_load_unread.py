@@ -29,13 +29,11 @@ SPARE = D - S - W
 
 
 def planned(process: Process, ahead: float, count: int = 5) -> list[Message]:
-    """Returns messages at ids that many seconds ahead of a process's clock."""
     first = bridge.run(process.store.ledger.now()) + round(ahead * SECOND)
     return [Message(first + n, 77, 1, first + TTL * SECOND, f"{n}") for n in range(count)]
 
 
 def begin_load(process: Process, queue: Queue, messages: Sequence[Message]) -> Future[int]:
-    """Begins a load in a thread of its own."""
     with_one = ThreadPoolExecutor(1)
     try:
         return with_one.submit(run_call, process.store.bulk.load_unread, queue, messages)
@@ -44,7 +42,6 @@ def begin_load(process: Process, queue: Queue, messages: Sequence[Message]) -> F
 
 
 def acknowledged(loading: Future[int]) -> bool:
-    """Waits until a load ends; returns whether its messages are promised to all readers."""
     try:
         return loading.result(WAIT_TIMEOUT) > 0
     except TooLate:
@@ -52,7 +49,6 @@ def acknowledged(loading: Future[int]) -> bool:
 
 
 def passed(reader: Reader, messages: Sequence[Message]) -> list[str]:
-    """Returns the messages that a reader has passed without seeing them."""
     seen = set(reader.seen)
     return [f"{one.body!r} missed" for one in messages if one.position < reader.cursor and one.position not in seen]
 

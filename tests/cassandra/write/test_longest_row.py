@@ -21,7 +21,6 @@ ENDS = 600 * ids.TICKS_PER_SECOND
 
 
 def at(store: CassandraStore, seconds: float, meta: Meta | None = None) -> Message:
-    """Returns a message at an id that many seconds from now."""
     ticks = store._clock.now() + round(seconds * ids.TICKS_PER_SECOND)
     return Message(ticks, 7, 1, ticks + ENDS, "x" if meta else LONG, meta)
 

@@ -80,7 +80,6 @@ def begin_write(process: Process, queue: Queue, seen: Named, stop: Callable[[Pro
 
 
 def shown(process: Process, queue: Queue, *, descending: bool = False) -> list[str | bytes]:
-    """Returns the bodies that a reader by time is shown."""
     return [message.body for message in page_of(process.store, queue, Slice(1, descending=descending)).messages]
 
 

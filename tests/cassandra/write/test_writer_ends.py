@@ -17,7 +17,6 @@ LONG = 5 * 86_400
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Waits for what a store's thread does after it has answered; returns whether it holds in the end."""
     until = time.monotonic() + WAIT_TIMEOUT
     while not holds() and time.monotonic() < until:
         time.sleep(0.005)
@@ -25,19 +24,16 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 
 def at_rest(process: Process) -> bool:
-    """Returns whether nothing is in flight, waiting or to be undone."""
     writer = process.store._writer
     idle = all(not buffer.flying and not buffer.parts and not buffer.rows for buffer in writer._buffers.values())
     return idle and not writer.pending and not writer.undo_writer.pending and not writer._operations
 
 
 def nodes(process: Process) -> int:
-    """Returns how many nodes a clock check asks."""
     return sum(host.up for host in process.store._driver.hosts())
 
 
 def begin_waiting_for_row(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append that has to read the queue's row, and holds the read."""
     process.store._parts.rows.forget(queue.application, queue.name)
     gate = process.wire.hold(QUEUES)
     attempt = process.post(queue)
@@ -46,7 +42,6 @@ def begin_waiting_for_row(process: Process, queue: Queue) -> tuple[Attempt, Gate
 
 
 def begin_waiting_for_place(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append that has to record its bucket, and holds the record."""
     gate = process.wire.hold(RECORDS)
     attempt = process.post(queue, message(ttl=LONG))
     gate.reached()
@@ -54,7 +49,6 @@ def begin_waiting_for_place(process: Process, queue: Queue) -> tuple[Attempt, Ga
 
 
 def begin_waiting_in_lane(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append while another one's request is in flight, which is held."""
     gate = process.wire.hold(INSERTS)
     process.post(queue)
     gate.reached()
@@ -62,7 +56,6 @@ def begin_waiting_in_lane(process: Process, queue: Queue) -> tuple[Attempt, Gate
 
 
 def begin_on_its_way(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append, and holds its request as if it were on its way."""
     gate = process.wire.hold(INSERTS)
     attempt = process.post(queue)
     gate.reached()
@@ -70,7 +63,6 @@ def begin_on_its_way(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
 
 
 def begin_undone(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append whose answer is lost, and holds its undo write."""
     process.wire.lose(INSERTS)
     gate = process.wire.hold(DELETES)
     attempt = process.post(queue)
@@ -136,28 +128,23 @@ def test_withdrawn(scene: Scene, begin: Begin) -> None:
 
 
 def break_sending(process: Process) -> None:
-    """Makes sending raise an error that no driver should raise."""
     process.wire.raise_at_begin(INSERTS)
 
 
 def break_row(process: Process) -> None:
-    """Makes the queue's row unreadable."""
     process.store._parts.rows._rows.clear()
     process.wire.fail(QUEUES)
 
 
 def break_place(process: Process) -> None:
-    """Makes the recording of a bucket fail."""
     process.wire.fail(RECORDS)
 
 
 def break_record(process: Process) -> None:
-    """Loses the answer to the recording of a bucket."""
     process.wire.lose(RECORDS)
 
 
 def break_clock(process: Process) -> None:
-    """Sets the wall clock wrong, and makes it impossible to compare."""
     process.machine.wrong = 60.0
     process.wire.fail(CLOCKS, UNLIMITED)
 

@@ -17,7 +17,6 @@ WIDTH = 80
 
 
 def commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - commands of typer's
-    """Yields a command and all commands below it, with their names as they are typed."""
     yield name, command
     for below in getattr(command, "commands", ()):
         subcommand = command.load(below) if hasattr(command, "load") else command.commands[below]

@@ -30,7 +30,6 @@ OWN_FORMS = {"body", "header", "command", "json_body", "reason"}
 
 
 def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401 - of typer
-    """Yields the path of each command that takes a URL, except ``profile``, and the command."""
     if hasattr(command, "commands"):
         for name, subcommand in command.commands.items():
             yield from _commands(command.load(name) if hasattr(command, "load") else subcommand, (*path, name))

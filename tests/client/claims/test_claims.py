@@ -43,7 +43,6 @@ def bad(*fields: str) -> httpx2.Response:
 
 
 def receipts_in(request: httpx2.Request) -> list[str]:
-    """Returns the receipts in a request."""
     if not request.content:
         return []
     [receipts] = (value for value in json.loads(request.content).values() if isinstance(value, list))

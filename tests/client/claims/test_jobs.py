@@ -233,7 +233,6 @@ def test_a_worker_learns_that_its_job_is_cancelled(queuey: Queuey, queue: str) -
 
 
 def stopped_by(answer: str, job: Any) -> bool:  # noqa: ANN401 - of either client
-    """Checks that the answer of an act is ``claimed``, and waits until the job is asked to stop; returns True."""
     assert answer == "claimed"
     until(lambda: job.cancelled)
     return True

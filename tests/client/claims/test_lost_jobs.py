@@ -28,7 +28,6 @@ def without_renewals() -> Iterator[None]:
 
 
 def renewed_in_the_background(job: Any) -> None:  # noqa: ANN401 - of either client
-    """Renews the claim as the client itself does."""
     job._claims.record_renewal(job.held_claim, job._claims._clock(), 30)
 
 

@@ -132,7 +132,6 @@ WAIT_TIMEOUT = 60.0
 
 
 def until(check: Callable[[], bool]) -> None:
-    """Waits until a condition holds; fails after WAIT_TIMEOUT seconds."""
     end = time.monotonic() + WAIT_TIMEOUT
     while not check():
         assert time.monotonic() < end
@@ -169,13 +168,11 @@ class SlowRenewals(Script):
         return claims(1)
 
     def _renew(self, request: httpx2.Request) -> httpx2.Response:
-        """Answers a renewal once the release has arrived."""
         until(lambda: bool(self.arrives()))
         self._renewed = True
         return self._answer(request)
 
     async def _renew_in_task(self, request: httpx2.Request) -> httpx2.Response:
-        """Answers a renewal once the release has arrived, without blocking the loop."""
         await awaited(lambda: bool(self.arrives()))
         self._renewed = True
         return self._answer(request)

@@ -43,7 +43,6 @@ class Counted(InProcess):
         self.polls: list[int] = []
 
     def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - as the transport has them
-        """Answers a request; records for how many jobs it is."""
         if "/jobs/" in request.url.path:
             self.polls.append(request.url.path.count(",") + 1)
         return super().handle_request(request)

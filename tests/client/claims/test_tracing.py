@@ -31,7 +31,6 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 
 def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
-    """Returns the ended spans by the prefix of their names."""
     return [span for span in spans.get_finished_spans() if span.name.startswith(name)]
 
 

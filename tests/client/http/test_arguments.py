@@ -86,7 +86,6 @@ NOT_AT_FIRST = ("Client.tail: limit", "Client.tail: early", "Client.tail_pages: 
 
 
 def _arguments(method: Callable[..., Any]) -> Iterator[tuple[str, inspect.Parameter]]:
-    """Yields the arguments of a method: its options one by one, and the parameter that each belongs to."""
     hints = get_type_hints(method, include_extras=True)
     for name, parameter in inspect.signature(method).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -172,7 +171,6 @@ def read_request(request: httpx2.Request) -> dict[str, Any]:
 
 
 def _sent(call: Callable[[Any, Any], Any], text: Any, colour: str) -> dict[str, Any] | InvalidArgument:  # noqa: ANN401
-    """Returns the first request of a call, or why it sends nothing."""
     script = Script(httpx2.Response(400, json={"status": "error", "error_msg": {}}))
     if colour == "rqms":
         client: Any = Queue("http://127.0.0.1:9/tasks", transport=httpx2.MockTransport(script))
@@ -191,7 +189,6 @@ def _sent(call: Callable[[Any, Any], Any], text: Any, colour: str) -> dict[str, 
 
 
 def replaced(value: Any, marker: str, text: str) -> Any:  # noqa: ANN401 - JSON
-    """Returns a JSON value with a marker replaced in all of its texts and names."""
     if isinstance(value, dict):
         return {replaced(name, marker, text): replaced(each, marker, text) for name, each in value.items()}
     if isinstance(value, list | tuple):

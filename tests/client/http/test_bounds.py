@@ -24,8 +24,6 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 10
 
 
 def drip(data: bytes, every: float) -> Serve:
-    """Returns a server that reads once, then sends bytes again and again until its end, more often than any timeout."""
-
     def serve(connection: socket.socket, ended: Event) -> None:
         connection.recv(1 << 16)
         while not ended.wait(every):
@@ -35,7 +33,6 @@ def drip(data: bytes, every: float) -> Serve:
 
 
 def drip_body(connection: socket.socket, ended: Event) -> None:
-    """Begins a response, then sends spaces of its body until the end."""
     connection.recv(1 << 16)
     connection.sendall(HEAD)
     while not ended.wait(0.1):
@@ -43,7 +40,6 @@ def drip_body(connection: socket.socket, ended: Event) -> None:
 
 
 def drip_head(connection: socket.socket, ended: Event) -> None:
-    """Sends bytes of one header until the end."""
     connection.recv(1 << 16)
     connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
     while not ended.wait(0.1):
@@ -57,7 +53,6 @@ def sip(connection: socket.socket, ended: Event) -> None:
 
 @contextmanager
 def serving(serve: Serve) -> Iterator[str]:
-    """Serves one connection after another like this; yields the address."""
     ended = Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -143,7 +138,6 @@ class Stream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
 
 
 def encoded(data: bytes, encoding: str = "gzip") -> Callable[[httpx2.Request], httpx2.Response]:
-    """Returns an encoded answer as a network delivers it, not decoded yet."""
     return lambda request: httpx2.Response(200, headers={"content-encoding": encoding}, stream=Stream(iter([data])))
 
 

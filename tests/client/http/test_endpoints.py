@@ -28,7 +28,6 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def endpoints(addresses: str) -> tuple[list[Endpoint], list[dict[str, Any]]]:
-    """Returns the endpoints of servers, and the arguments of each pool."""
     made: list[dict[str, Any]] = []
 
     def make(**options: Any) -> object:  # noqa: ANN401 - options of any type

@@ -36,7 +36,6 @@ def told(kind: str, **fields: object) -> bytes:
 
 
 def stream(*events: bytes) -> httpx2.Response:
-    """Returns an answer that has these events, and ends."""
     return httpx2.Response(200, content=b"retry: 1000\nid: c0\n\n" + b"".join(events))
 
 

@@ -25,7 +25,6 @@ class Watched:
         page.on("console", self._note_said)
 
     def log_in(self, key: str) -> None:
-        """Logs in by the keyboard; fails unless the overview of ``queuey`` appears."""
         self.page.goto(self.url)
         expect(self.page.get_by_role("heading", level=1)).to_have_text("Log in")
         self.page.keyboard.type(key)
@@ -52,7 +51,6 @@ COLORS = ["color-contrast"]
 
 
 def accessibility(page: Page, axe: str, rules: list[str] = AA) -> list[str]:
-    """Returns axe-core's findings on a page, by default at level AA."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(axe)
     violations: list[str] = page.evaluate(

@@ -25,7 +25,6 @@ def page(chromium: Browser, served: Served) -> Iterator[Page]:
 
 
 def opened(page: Page, operation: str) -> Locator:
-    """Follows the link to an operation, which unfolds its section, opens its form, and returns the section."""
     section = page.locator(f"#{operation}")
     page.evaluate("name => { location.hash = name }", operation)
     section.get_by_text("Try it").click()

@@ -49,7 +49,6 @@ def stamped(path: Path) -> str:
 
 
 def take(page: Page, path: Path, digest: str) -> None:
-    """Writes a picture of the window, with a hash behind the head of the file."""
     picture = page.screenshot()
     head = len(_SIGNATURE) + 25
     path.write_bytes(picture[:head] + chunk(b"tEXt", WORD + b"\0" + digest.encode()) + picture[head:])
@@ -60,7 +59,6 @@ def job(task: str, *args: object, **kwargs: object) -> Outgoing:
 
 
 def fill(client: Client) -> None:
-    """Creates queues of a shop: jobs in all states, dead letters, an ordered log with a group, a schedule."""
     client.create_queue("thumbnails", partitions=4, max_deliveries=5)
     for name in ("emails", "invoices", "webhooks"):
         client.create_queue(name, max_deliveries=5)
@@ -85,7 +83,6 @@ def fill(client: Client) -> None:
 
 
 def bury(client: Client, queue: str, errors: Sequence[tuple[str, str]]) -> None:
-    """Creates the queue of a queue's dead letters, with one for each error."""
     client.create_queue(f"{queue}.dead")
     about = {"queue": queue, "partition": "1", "attempts": "5", "at": format_instant(time.time() - 400)}
     for number, (error, text) in enumerate(errors):
@@ -95,7 +92,6 @@ def bury(client: Client, queue: str, errors: Sequence[tuple[str, str]]) -> None:
 
 
 def work(client: Client, stop: threading.Event) -> None:
-    """Sends jobs and processes them, in waves, until it is told to stop."""
     queues = {name: client.job_queue(name) for name in ("thumbnails", "emails", "invoices", "webhooks")}
     for turn in itertools.count():
         wave = math.sin(turn / 40)

@@ -21,7 +21,6 @@ LIST = "/console/a/queuey/_groups"
 
 
 def owners(owner: Caller, instance: str = "machine-1") -> Member:
-    """Returns a member that owns the queue ``q``, beside one that waits for a partition."""
     owner.create("q", partitions=2)
     key = owner.post("q", "a", X_Partition="1")["key"]
     owner.post("q", "b", X_Partition="1")

@@ -27,14 +27,12 @@ SENDER_KEY = "5" * 64
 
 
 def tiles(browser: Browser, application: str = "queuey") -> dict[str, str]:
-    """Returns the numbers of an overview by their labels."""
     page = plain(browser.part(f"/console/a/{application}/_overview").text)
     pairs = re.findall(r"<dt>([^<]*)</dt><dd>(?:<a [^>]*>)?<b>(.*?)</b>", page)
     return {label: text_of(number) for label, number in pairs}
 
 
 def busy(owner: Caller, name: str) -> None:
-    """Creates a queue with five messages: one claimed, one retrying, two waiting, one delayed."""
     owner.create(name)
     for body in "abcd":
         owner.post(name, body)

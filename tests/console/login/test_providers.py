@@ -73,7 +73,6 @@ def app(store: Store, users: Users) -> App:
 
 
 def assembled(store: Store, users: Users, environ: dict[str, str] | None = None) -> App:
-    """Returns the application as another process of the service makes it."""
     readers, providers = patient_providers(users, environ or {})
     include = make_console(examine, users=users, providers=providers)
     return make_app(store, readers=readers, private=users.keys(), includes=[include])
@@ -85,7 +84,6 @@ def browser(app: App) -> Browser:
 
 
 def begin(browser: Browser, provider: OpenIdProvider, following: str = "") -> str:
-    """Opens the form and follows its link; returns the URL of the provider."""
     html = browser.get(FORM, query=urlencode({"next": following})).text
     [address] = re.findall(rf'href="({FORM}/{issuer_tag(provider.root)}[^"]*)"', html)
     path, _, query = unescape(address).partition("?")

@@ -81,12 +81,10 @@ OTHERS: dict[str, Any] = {
 
 
 def fields(queue: Queue) -> dict[str, Any]:
-    """Returns the fields that a caller may choose about a queue."""
     return {name: getattr(queue, name) for name in FULL}
 
 
 def same(one: Queue, two: Queue) -> bool:
-    """Returns whether two rows show one queue, whatever their ``version``."""
     return structs.replace(one, version=0) == structs.replace(two, version=0)
 
 

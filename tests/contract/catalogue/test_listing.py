@@ -36,7 +36,6 @@ NAMES = [
 
 
 def listed(store: Store, size: int, start: str = "") -> list[Queue]:
-    """Returns all queues by pages of ``size``, each starting at the first queue that the page before did not hold."""
     queues: list[Queue] = []
     while True:
         page = bridge.run(store.catalogue.list_queues(APP, start=start, limit=size + 1))

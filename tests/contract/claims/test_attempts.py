@@ -32,7 +32,6 @@ def queue_of(store: Store, most: int) -> Queue:
 
 
 def stored_attempts(service: Service, access: QueueAccess, place: Position) -> list[str]:
-    """Returns what is stored of the attempts at a message."""
     reasons = service.explaining.explain(access, place, 1).reasons
     return [reason.text for reason in reasons if reason.code == "attempt"]
 

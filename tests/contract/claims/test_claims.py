@@ -33,7 +33,6 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess]:
-    """Opens a service on a store, and access to a queue."""
     service = Service(store)
     return service, service.enter(queue, lambda _queue: None)
 
@@ -512,7 +511,6 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
 
 
 def make_dead_letters(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service, QueueAccess]:
-    """Makes many messages dead letters in one entry, by the last request; advances the clock, and returns access."""
     service, access = enter(store, queue)
     assert len(blocking(service.claims).claim(access, limit=count, ttl=10)) == count
     clock.advance(100)
@@ -560,7 +558,6 @@ def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
 
 
 def letters_of(store: Store, queue: Queue, places: Sequence[Position]) -> list[Message]:
-    """Returns the dead letters of messages in partition 1; empty if the queue has no queue of dead letters."""
     try:
         dead = bridge.run(store.catalogue.queue(APP, f"{queue.name}.dead", fresh=True))
     except QueueNotFound:

@@ -70,7 +70,6 @@ class Callers:
             raise
 
     def _claim_until_done(self, seed: int) -> None:
-        """Claims until all messages are given or a caller has failed, and records each claim by its events."""
         service = self._services[seed % len(self._services)]
         access = service.enter(self._queue, lambda _queue: None)
         while len(self.given) < MESSAGES and not self.failed:

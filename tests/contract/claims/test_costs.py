@@ -46,7 +46,6 @@ class Counted(InterposedStore):
 
 
 def post_and_acknowledge(service: Service, access: QueueAccess, count: int) -> None:
-    """Posts, claims and acknowledges messages, in rounds of ROUND."""
     for _ in range(count // ROUND):
         bridge.run(service.store.messages.append(access.queue, [new_message("x") for _ in range(ROUND)]))
         claimed = blocking(service.claims).claim(access, limit=ROUND, ttl=600)

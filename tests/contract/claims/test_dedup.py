@@ -295,7 +295,6 @@ def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:
 
 
 def claim_everything(location: StoreLocation, name: str) -> Counter[str | bytes]:
-    """Claims and acknowledges until nothing is left, as a process does; returns the messages."""
     with closing(location.open()) as store:
         service = Service(store)
         access = service.enter(bridge.run(store.catalogue.queue(APP, name)), lambda _queue: None)

@@ -260,7 +260,6 @@ def test_many_callers(store: Store, other: Store) -> None:
 
 
 def check_log(store: Store, queue: Queue, per_key: int, total: int) -> None:
-    """Checks the whole log: no entry exceeds the limits, and no claims are left in the end."""
     state = State()
     page = bridge.run(store.claim_logs.read_log(queue, 1, 1))
     assert page.snapshot is None

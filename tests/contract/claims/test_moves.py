@@ -76,7 +76,6 @@ class Mover:
         return self.moves.show(APP, report.id, ANYTHING)
 
     def ended(self, report: MoveState) -> MoveState:
-        """Waits until a move has ended, and returns it."""
         states: list[MoveState] = []
 
         def over() -> bool:
@@ -156,7 +155,6 @@ def make_kind(store: Store, kind: str, partitions: int) -> Queue:
 
 
 def claim_all(mover: Mover, queue: Queue) -> Counter[str | bytes]:
-    """Claims all messages that a queue delivers; returns the bodies."""
     body_counts: Counter[str | bytes] = Counter()
     while given := blocking(mover.service.claims).claim(mover.way(queue), limit=1000, ttl=600):
         body_counts.update(delivery.message.body for delivery in given)
@@ -378,7 +376,6 @@ def dies(store: Store, at: int) -> InterposedStore:
 
 
 def carry_out(store: Store, move: Move) -> None:
-    """Works on a move until it is over, or the process is killed."""
     service = Service(store)
     active = ActiveMove(move, Progress(), store, service.claims, time.monotonic)
     while not active.is_over:

@@ -28,7 +28,6 @@ LONG = 60.0
 
 
 def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess, BlockingNames]:
-    """Opens a service on a store, access to a queue, and the use cases of its names."""
     service = Service(store)
     return service, service.enter(queue, lambda _queue: None), BlockingNames(service)
 

@@ -151,7 +151,6 @@ def test_a_process_that_starts_anew(store: Store, other: Store) -> None:
 
 
 def claim_of_log(store: Store, queue: Queue) -> list[ClaimDelivery]:
-    """Returns what is outstanding, with bare ids as receipts."""
     service, access = enter(store, queue)
     return [
         ClaimDelivery(message, ClaimReceipt(1, *message.position), 1, 0.0)
@@ -279,7 +278,6 @@ def test_waiting_for_what_is_new(store: Store) -> None:
 
 
 def claim_when_woken(way: tuple[Service, QueueAccess], waiter: EventWaiter) -> list[ClaimDelivery]:
-    """Claims a message, retrying each time the waiter is woken, for a minute at most."""
     claimed: list[ClaimDelivery] = []
     until = time.monotonic() + 60
     while not claimed and time.monotonic() < until:

@@ -19,13 +19,11 @@ from tests.contract.samples import append_bodies, make_queue
 
 
 def shown(service: Service, access: QueueAccess) -> list[bytes | None]:
-    """Returns the states of claimed messages, in the order of messages."""
     found = sorted(service.claims.list_jobs(access, 9, states=True), key=lambda one: ids.parse_id(one.message_id))
     return [None if one.state is None else bytes(one.state) for one in found]
 
 
 def explained(service: Service, access: QueueAccess, place: Position) -> list[str]:
-    """Returns the state that explanations of a message show."""
     reasons = service.explaining.explain(access, place, 1).reasons
     return [reason.text.partition(": ")[2] for reason in reasons if reason.code == "state"]
 

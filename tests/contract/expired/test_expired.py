@@ -69,7 +69,6 @@ def make(store: Store, **options: Any) -> Queue:  # noqa: ANN401 - as a spec has
 
 
 def letters(store: Store, queue: Queue) -> dict[str | bytes, dict[str, str]]:
-    """Returns the headers of a queue's dead letters, by body; empty without a queue of dead letters."""
     try:
         dead = bridge.run(store.catalogue.queue(APP, queue_for(queue.name), fresh=True))
     except QueueNotFound:
@@ -81,7 +80,6 @@ def letters(store: Store, queue: Queue) -> dict[str | bytes, dict[str, str]]:
 
 
 def arrive(store: Store, queue: Queue, *bodies: str) -> bool:
-    """Waits until exactly these dead letters exist; returns whether they do."""
     return eventually(lambda: set(letters(store, queue)) == set(bodies))
 
 
@@ -312,7 +310,6 @@ def finish_all(process: Process, queue: Queue) -> None:
 
 
 def due_in(process: Process, queue: Queue, clock: Clock) -> float:
-    """Returns the seconds until the next step of a queue's record."""
     record = process.record(queue)
     assert record is not None
     return (record.due - clock.ticks) / TICKS_PER_SECOND

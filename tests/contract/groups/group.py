@@ -92,7 +92,6 @@ class Member(ABC):
         return {place: self.owned[place] for place in places}
 
     def beat_and_give_back(self) -> HeartbeatResult:
-        """Sends a heartbeat, and at once gives back the partitions that the answer asks for."""
         answer = self.send_heartbeat()
         if answer.give_back:
             self.send_heartbeat(answer.give_back)
@@ -172,8 +171,6 @@ class Group(ABC):
         raise AssertionError([member.owned for member in members])
 
     def settle(self, places: Collection[Place], *members: Member) -> None:
-        """Lets members send heartbeats until they share exactly these partitions evenly."""
-
         def settled() -> bool:
             shares = [len(member.owned) for member in members]
             owned = [place for member in members for place in member.owned]
@@ -182,7 +179,6 @@ class Group(ABC):
         self.until(settled, *members)
 
     def end_session(self, member: Member, *others: Member, session: float = SESSION) -> None:
-        """Keeps a member silent until its session has ended for everybody; others send heartbeats."""
         self.pass_beating(session + self.slack + BEAT_INTERVAL, *others)
 
 
@@ -191,5 +187,4 @@ def places_of(queue: str, partitions: int) -> list[Place]:
 
 
 def message(number: int) -> str:
-    """Returns the id of a message; a higher number is a later one."""
     return ids.to_hex((number, 0))

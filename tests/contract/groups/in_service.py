@@ -81,7 +81,6 @@ class ServiceGroup(Group):
         return service.enter(service.find(self.application, queue), lambda _queue: None)
 
     def credential(self, key: str) -> Credential:
-        """Returns the credential of a key, with its present rights."""
         self.callers.setdefault(key.encode(), Caller(names=frozenset({f"app:{self.application}"})))
         return Credential(key.encode(), self.callers[key.encode()])
 
@@ -203,7 +202,6 @@ class ServiceMember(Member):
 
 
 def _by_queue(places: Mapping[Place, int]) -> dict[str, dict[int, int]]:
-    """Returns the epochs by queue and partition."""
     by_queue: dict[str, dict[int, int]] = {}
     for (queue, number), epoch in places.items():
         by_queue.setdefault(queue, {})[number] = epoch

@@ -18,12 +18,10 @@ LOST_PARTITION_ERRORS = (MemberGone, NotOwner)
 
 
 def place_of(member: Member) -> Place:
-    """Returns any partition that a member owns."""
     return min(member.owned)
 
 
 def pair(group: Group, make: Make, partitions: int = 2) -> tuple[str, Member, Member]:
-    """Makes a queue, and two members that share its partitions evenly."""
     queue = make(partitions)
     first, second = group.join(queue), group.join(queue)
     group.settle(places_of(queue, partitions), first, second)
@@ -31,7 +29,6 @@ def pair(group: Group, make: Make, partitions: int = 2) -> tuple[str, Member, Me
 
 
 def owner_and_follower(group: Group, make: Make) -> tuple[str, Member, Member]:
-    """Makes a member that owns both partitions of a queue, and one that has joined since and owns nothing yet."""
     queue = make(2)
     first, second = group.join(queue), group.join(queue)
     group.settle(places_of(queue, 2), first)
@@ -39,7 +36,6 @@ def owner_and_follower(group: Group, make: Make) -> tuple[str, Member, Member]:
 
 
 def check_commit_refused(member: Member, place: Place, offset: str, epoch: int) -> None:
-    """Checks that a commit under an epoch that is over is refused."""
     with pytest.raises(LOST_PARTITION_ERRORS):
         member.commit({place: offset}, epochs={place: epoch})
 

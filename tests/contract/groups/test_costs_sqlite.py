@@ -82,7 +82,6 @@ def test_a_member(store: SqliteStore, group: ServiceGroup, statements: list[str]
 
 
 def beat(group: ServiceGroup, seconds: float, *members: Any) -> None:  # noqa: ANN401 - members
-    """Lets members send five heartbeats in each third of a session."""
     for _ in range(round(seconds / SESSION * 15)):
         group.pass_time(SESSION / 15)
         for member in members:

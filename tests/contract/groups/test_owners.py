@@ -31,7 +31,6 @@ def owned(store: Store, queue: Queue) -> dict[int, OwnedOffset]:
 
 
 def hand_over(store: Store, queue: Queue, owners: dict[int, int], epoch: int = EPOCH, came: Origin = "new") -> None:
-    """Makes members owners, whatever was read before."""
     recorded = bridge.run(store.offsets.owned_offsets(queue, GROUP))
     before = {n: recorded.rows.get(n) or OwnedOffset(n) for n in owners}
     rows = [replace(before[n], owner=owner, epoch=epoch, came=came) for n, owner in owners.items()]
@@ -55,7 +54,6 @@ def commit(
 
 
 def places(store: Store, queue: Queue) -> dict[int, Position]:
-    """Returns the group's offsets, as nodes without groups read them."""
     return {offset.partition: offset.position for offset in bridge.run(store.offsets.group_offsets(queue, GROUP))}
 
 

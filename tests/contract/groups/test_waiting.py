@@ -28,7 +28,6 @@ class Waiting(Waiter):
 
 
 def attempt(group: ServiceGroup, member: ServiceMember, waiter: Waiter | None = None) -> HeartbeatAnswer | None:
-    """Makes one attempt of a member's heartbeat, at the first process."""
     service = group.services[0]
     beat = Heartbeat({queue: {number: epoch} for (queue, number), epoch in member.owned.items()}, wait=100)
     call = service.groups.heartbeat(group.application, group.name, member._id, group.credential("key"), beat, waiter)

@@ -32,13 +32,11 @@ BODIES = ("a", "ü\0€", b"\xff\0", "x" * 3000, b"y" * 70_000, b"valid UTF-8")
 
 
 def stored(count: int, *, body: str | bytes = "x", step: int = HOUR // 10) -> list[Message]:
-    """Returns messages of the last hours, the newest last, all alive for another day."""
     now = ids.now_ticks()
     return [Message(now - (count - n) * step, n, 1, now + 24 * HOUR, body, Meta()) for n in range(count)]
 
 
 def unpacked(batches: list[pa.RecordBatch], partition: int = 1) -> list[Message]:
-    """Returns the messages in record batches."""
     messages = []
     for batch in batches:
         for row in batch.to_pylist():
@@ -49,7 +47,6 @@ def unpacked(batches: list[pa.RecordBatch], partition: int = 1) -> list[Message]
 
 
 def scanned(store: Store, queue: Queue, part: Slice) -> list[Message]:
-    """Returns the messages of a scan, with empty metadata in place of None."""
     messages = [message for some in bridge.iterate(store.bulk.scan(queue, part)) for message in some]
     return [structs.replace(message, meta=message.meta or Meta()) for message in messages]
 

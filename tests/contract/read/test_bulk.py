@@ -26,7 +26,6 @@ HOUR = 3600 * ids.TICKS_PER_SECOND
 
 
 def old_messages(count: int, *, partition: int = 1, step: int = HOUR // 10) -> list[Message]:
-    """Returns messages of the last hours, the newest last, all alive for another day."""
     now = ids.now_ticks()
     return [
         Message(now - (count - n) * step, n, partition, now + 24 * HOUR, f"{partition}-{n}", Meta("text/plain"))
@@ -37,7 +36,6 @@ def old_messages(count: int, *, partition: int = 1, step: int = HOUR // 10) -> l
 def slices(
     store: Store, queue: Queue, lower: Position = ids.FIRST, upper: Position = ids.LAST, *, pieces: int = 1
 ) -> list[Slice]:
-    """Returns slices that divide the range between two positions, below the horizon."""
     horizon, partitions = bridge.run(store.messages.inspect(queue))
     return divide(partitions, lower, min(upper, (horizon, ids.LOW_MIN)), pieces=pieces)
 

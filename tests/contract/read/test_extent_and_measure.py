@@ -24,7 +24,6 @@ HOUR = 3600 * ids.TICKS_PER_SECOND
 
 
 def fill(store: Store, queue: Queue, count: int, *, partition: int = 1, body: str | bytes = "x") -> list[Message]:
-    """Loads messages of the last hours, the newest last, all alive for another day."""
     now = ids.now_ticks()
     messages = [Message(now - (count - n) * HOUR // 10, n, partition, now + 24 * HOUR, body) for n in range(count)]
     bridge.run(store.bulk.load(queue, messages))

@@ -49,7 +49,6 @@ class Counted(InterposedStore):
 
 
 def fill(store: Store, partitions: int, bodies: Sequence[str], seed: int = 1, name: str = "q") -> Queue:
-    """Makes a queue with messages in random partitions, at ids in order."""
     queue = make_queue(store, name, partitions=partitions)
     chance = random.Random(seed)
     for start in range(0, len(bodies), 200):
@@ -59,14 +58,12 @@ def fill(store: Store, partitions: int, bodies: Sequence[str], seed: int = 1, na
 
 
 def read(store: Store, queue: Queue, **wanted: object) -> Reading:
-    """Reads a merged page up to now."""
     service = Service(store, limits=LIMITS)
     reach = Range(**{"partitions": None, "limit": 1000, "delayed": False, "merge": True, **wanted})  # type: ignore[arg-type]
     return service.reader.read(service.enter(queue, lambda _: None), reach)
 
 
 def merged(queue: Queue, store: Store, *, descending: bool) -> list[Message]:
-    """Returns all messages of a queue, read in one page per partition and sorted here."""
     pages = bridge.run(
         store.messages.read(
             queue, [Slice(n, limit=10_000, max_bytes=1 << 30, delayed=False) for n in range(1, queue.partitions + 1)]

@@ -251,7 +251,6 @@ def test_no_slices(store: Store) -> None:
 
 
 def check_chain(store: Store, queue: Queue, part: Slice, sizes: Iterator[int], expected: list[Message]) -> None:
-    """Follows a chain of pages and compares it with the expected messages."""
     seen: list[Message] = []
     for page in pages(store, queue, part, sizes):
         assert len(page.messages) > 0 or not page.more

@@ -59,7 +59,6 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
 
 
 def recreate(store: Store, queue: Queue) -> None:
-    """Deletes a queue and makes one like it."""
     bridge.run(store.catalogue.delete_queue(queue))
     bridge.run(
         store.catalogue.create_queue(

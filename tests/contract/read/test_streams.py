@@ -80,7 +80,6 @@ def test_each_message_comes_once(store: Store, backend: Backend, seed: int) -> N
 
 
 def fill_and_read(store: Store, rng: random.Random, *, small: bool) -> None:
-    """Runs readers of some queues; ``small`` also with pages of few messages, which takes many reads."""
     service = service_of(store, rng.choice([400, 5_000, 1 << 20]) if small else 1 << 20)
     queues = [make_queue(store, partitions=rng.choice([1, 1, 3, 12])) for _ in range(rng.choice([1, 2, 5, 30]))]
     limit = rng.choice([1, 3, 100])

@@ -29,7 +29,6 @@ class Watcher:
         self._stops = [store.messages.watch(queue, number, self.told.set, **how) for number in partitions or (1,)]
 
     def wait_until(self, until: Callable[[], bool]) -> bool:
-        """Waits until a condition holds, which it checks at each wake-up; returns whether it holds."""
         while not until():
             if not self.told.wait(LONG):
                 return False

@@ -58,7 +58,6 @@ class History:
         self._log: list[str] = []
 
     def run(self) -> str | None:
-        """Plays events; returns a wrongly shown result, or None."""
         events = [self.claim] * 4 + [self.acknowledge] * 2 + [self.die] * 2 + [self.expire] * 3
         events += [self.write_late, self.release, self.give_up, self.delete, self.cancel]
         for _ in range(EVENTS):
@@ -75,7 +74,6 @@ class History:
         return None if wrong is None else f"{wrong} two days after {', '.join(self._log)}"
 
     def _find_wrong(self) -> str | None:
-        """Returns a description of the job's status and result if they may not be shown, or None."""
         status, result = self._scene.end()
         if status == "done":
             is_right = (None if result is UNSET else result) in self._allowed
@@ -94,7 +92,6 @@ class History:
         self._receipts += [delivery.receipt for delivery in claimed]
 
     def acknowledge(self) -> None:
-        """Acknowledges any delivery, perhaps an old one, with or without a result."""
         if not self._receipts:
             return
         receipt = self._random.choice(self._receipts)
@@ -104,7 +101,6 @@ class History:
             self._allowed |= {_result(receipt)} if receipt in self._wrote else set()
 
     def die(self) -> None:
-        """Writes the result of the last delivery; its process dies before the entry."""
         if self._receipts and self._scene.job().status in UNFINISHED:
             self._write(self._receipts[-1])
 
@@ -121,7 +117,6 @@ class History:
         self._scene.claims.release(self._scene.access, self._receipts[-1:])
 
     def give_up(self) -> None:
-        """Sometimes makes a dead letter of the last delivery."""
         if self._random.random() < 0.3:
             self._scene.claims.release(self._scene.access, self._receipts[-1:], retry=False)
 
@@ -131,7 +126,6 @@ class History:
             self._scene.service.messages.delete(self._scene.access, [self._scene.place])
 
     def cancel(self) -> None:
-        """Cancels the job if it is there, in one of five calls."""
         if self._random.random() < 0.2:
             self._is_deleted = self._is_deleted or not self._allowed
             with suppress(MessageNotFound):
@@ -146,7 +140,6 @@ def _result(receipt: ClaimReceipt) -> bytes:
 
 
 def first_wrong(stores: tuple[Store, Store], clock: Clock, seeds: Iterable[int]) -> str | None:
-    """Returns the wrong result of the first history that shows one."""
     failures = (wrong for seed in seeds if (wrong := History(stores, clock, seed).run()) is not None)
     return next(failures, None)
 
@@ -162,14 +155,12 @@ async def _nothing(*_given: object, **_named: object) -> None:
 
 
 async def _keep_without_log(claims: ClaimUseCases, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
-    """Writes results without reading the log."""
     rows, now = claims._results, claims._store.claim_logs.claim_now() / 1000
     for receipt, result in results.items():
         await rows.write_result(queue, receipt, result, now)
 
 
 async def _write_always(rows: Results, queue: Queue, end: JobEnd, _change: Callable[[JobEnd], JobEnd]) -> None:
-    """Replaces any row."""
     await _WRITE(rows, queue, end, lambda _row: end)
 
 

@@ -85,7 +85,6 @@ class Process:
             self.between.instead(method, self._make_killing(method, call_number, after=after))
 
     def _make_killing(self, method: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
-        """Returns the method with a count of its calls: the call of this number, and each later one, raises Killed."""
         real = method_of(self.between._store, method)
 
         def begins() -> bool:
@@ -121,7 +120,6 @@ def bodies(store: Store, queue: Queue) -> Counter[str | bytes]:
 
 
 def seconds(clock: Clock) -> float:
-    """Returns the time of a clock, in seconds since 1970."""
     return ids.ticks_to_seconds(clock.ticks)
 
 

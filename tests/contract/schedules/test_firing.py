@@ -208,7 +208,6 @@ class TestUnknown:
     """Tests of ticks that cannot be finished safely."""
 
     def stop_after_post(self, process: Process) -> None:
-        """Begins to fire and stops the process when its message is posted."""
         begin(process)
         process.clock.advance(20)
         process.kill_at(CALLS, after=False)

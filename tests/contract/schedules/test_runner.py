@@ -53,7 +53,6 @@ class Runner:
         )
 
     def put(self, name: str, queue: Queue, clock: Clock) -> int:
-        """Makes a schedule for every minute; returns its first instant."""
         anchor = int(seconds(clock))
         new_plan = plan(queue, name, anchor=anchor)
         return self.schedules.put(APP, name, lambda _before, _now: new_plan, bool)[0].next[0]
@@ -73,7 +72,6 @@ Start = Callable[[], Runner]
 
 @contextmanager
 def _running(store: Store) -> Iterator[Runner]:
-    """Fires schedules in the background while the block runs."""
     runner = Runner(store)
     runner.schedules.watch()
     try:

@@ -43,7 +43,6 @@ def post(store: Store, queue: Queue, *bodies: str) -> list[tuple[int, int]]:
 
 
 def bodies(directory: Path, name: str = "q") -> list[str]:
-    """Returns the messages of a queue in a closed store, in order."""
     with closing(open_store(directory, options=OPTIONS)) as store:
         queue = bridge.run(store.catalogue.queue(APP, name))
         return [
@@ -220,7 +219,6 @@ def cut_off(path: Path) -> None:
 
 
 def garbage(path: Path) -> None:
-    """Overwrites the beginning of each page but the first with garbage."""
     content = bytearray(path.read_bytes())
     for start in range(4096, len(content), 4096):
         content[start : start + 300] = random.Random(start).randbytes(300)
@@ -232,7 +230,6 @@ def empty(path: Path) -> None:
 
 
 def not_closed(path: Path) -> None:
-    """Keeps a store open, so that a part of it is in the log."""
     path.with_name(f"{path.name}-wal").write_bytes(b"log")
 
 

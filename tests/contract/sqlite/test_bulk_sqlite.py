@@ -25,7 +25,6 @@ IO = Path("/proc/self/io")
 
 
 def bytes_read() -> int:
-    """Returns how many bytes this process has read from files so far."""
     fields = dict(line.split(": ") for line in IO.read_text().splitlines())
     return int(fields["rchar"])
 
@@ -41,7 +40,6 @@ class Opened:
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[apsw.Connection]:
-        """Opens a connection as another program would."""
         with contextlib.closing(apsw.Connection(str(self.file))) as connection:
             yield connection
 
@@ -52,7 +50,6 @@ class Opened:
         return count
 
     def measured(self, at_once: int) -> list[list[Measure]]:
-        """Measures the queue, with a limited number of messages per snapshot."""
         return list(bulk.measure(self.store._db, [self.queue], messages=at_once))
 
 
@@ -67,7 +64,6 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 
 
 def fill(opened: Opened, count: int, *, partition: int = 1, size: int = 10) -> list[Message]:
-    """Loads messages of the last seconds, the newest last, all alive for another day."""
     now = opened.clock()
     messages = [
         Message(now - (count - n) * 10**6, n % 7, partition, now + DAY * ids.TICKS_PER_SECOND, "x" * (1 + n % size))

@@ -104,7 +104,6 @@ def test_a_post_is_five_statements(store: SqliteStore, queue: Queue, count: Coun
 
 
 def rows_of(store: SqliteStore) -> list[tuple[object, ...]]:
-    """Returns the tables of messages and of their ends, and the clock, with ids as distances from the first."""
     with store._db.readers.lend() as opened:
         messages: list[Any] = opened.execute("SELECT * FROM messages ORDER BY ticks").fetchall()
         windows: list[Any] = opened.execute(

@@ -69,7 +69,6 @@ def store(open_one: Callable[[], SqliteStore]) -> SqliteStore:
 
 
 def ask(directory: Path, sql: str) -> Any:  # noqa: ANN401 - whatever the column holds
-    """Returns one value from a store's file, read from outside."""
     with contextlib.closing(apsw.Connection(str(directory / driver.FILE))) as connection:
         row: Any = connection.execute(sql).fetchone()
     return row[0]
@@ -233,7 +232,6 @@ class TestReadsAtOnce:
     def bodies(
         store: SqliteStore, queue: Queue, limit: int = 100, *, partition: int = 1, descending: bool = False
     ) -> list[object] | None:
-        """Returns the bodies of a read, or None if it was left to another thread."""
         part = Slice(partition, limit=limit, descending=descending)
 
         async def read() -> list[object] | None:

@@ -58,7 +58,6 @@ SHORT_TIMEOUTS = SqliteOptions(busy_timeout=0.05, sweep_interval=None)
 
 @contextlib.contextmanager
 def outside(file: Path) -> Iterator[apsw.Connection]:
-    """Opens a connection as another program would."""
     with contextlib.closing(apsw.Connection(str(file))) as connection:
         yield connection
 
@@ -76,7 +75,6 @@ class Prepared:
         return self.directory / driver.FILE
 
     def works(self) -> bool:
-        """Returns whether the store writes and reads."""
         bridge.run(self.store.ping())
         queue = bridge.run(self.store.catalogue.queue(APP, self.queue.name))
         (position,) = append_bodies(self.store, queue, "works")
@@ -84,7 +82,6 @@ class Prepared:
 
 
 def prepare(directory: Path, options: SqliteOptions) -> Prepared:
-    """Opens a store and fills it."""
     store = open_store(directory, options=options)
     bridge.run(store.applications.create_application(APP))
     queue = make_queue(store, "orders", partitions=2)
@@ -321,7 +318,6 @@ class FailingStatements:
     blown: int = 0
 
     def __call__(self, *statement: object) -> bool:
-        """Counts a statement that is about to run, or fails it."""
         if self.left != 0:
             self.left -= self.left > 0
             return True
@@ -350,7 +346,6 @@ class TestBroken:
     """Tests of statements that fail at any point of a call."""
 
     def state(self, store: Store, names: tuple[str, ...] = ("orders", "another")) -> object:
-        """Returns all visible data that the calls change."""
         queues = []
         for row in bridge.run(store.catalogue.list_queues(APP)):
             groups = {

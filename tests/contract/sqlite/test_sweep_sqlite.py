@@ -40,7 +40,6 @@ from tests.waiting import join
 
 
 def rows(directory: Path, table: str = "messages") -> int:
-    """Returns how many rows a table of a store's file has, read from outside."""
     with contextlib.closing(apsw.Connection(str(directory / driver.FILE))) as connection:
         counts: Any = connection.execute(f"SELECT count(*) FROM {table}").fetchall()
     return int(counts[0][0])

@@ -49,7 +49,6 @@ def _service_scrapes(store: Store, workers: tuple[str, ...]) -> list[bytes]:
 
 
 def _worker_scrapes() -> list[bytes]:
-    """Returns scrapes of a worker's metrics, whose counters grow from one to the next."""
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
     partitions = [

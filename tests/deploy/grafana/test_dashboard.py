@@ -35,7 +35,6 @@ class Query(NamedTuple):
     text: str
 
     def selectors(self) -> list[promql_parser.VectorSelector]:
-        """Returns the selectors of series in the query."""
         parsed: list[promql_parser.VectorSelector] = []
 
         def look(node: promql_parser.Expr) -> bool:
@@ -79,7 +78,6 @@ def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def queries(dashboard: dict[str, Any]) -> list[Query]:
-    """Returns the queries of all panels, and the selectors of the variables."""
     asked = [Query(panel["title"], substituted(one["expr"])) for panel in panels(dashboard) for one in panel["targets"]]
     for one in dashboard["templating"]["list"]:
         if one["type"] == "query":
@@ -89,7 +87,6 @@ def queries(dashboard: dict[str, Any]) -> list[Query]:
 
 
 def fits(sample: Sample, selector: promql_parser.VectorSelector) -> bool:
-    """Returns whether a selector matches a series."""
     if sample.name != selector.name:
         return False
     for label, operator, value in re.findall(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"', str(selector.matchers)):

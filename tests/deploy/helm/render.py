@@ -54,7 +54,6 @@ class Rendered(NamedTuple):
         return [one for one in self.manifests if one["kind"] == kind]
 
     def one(self, kind: str) -> Manifest:
-        """Returns its only object of a kind."""
         (manifest,) = self.all(kind)
         return manifest
 
@@ -125,7 +124,6 @@ class _LintOptions(ctypes.Structure):
 
 
 def _load(jar: Path, directory: Path) -> ctypes.CDLL:
-    """Unpacks the library from its jar into a directory, and loads it."""
     with zipfile.ZipFile(jar) as packed:
         (name,) = [name for name in packed.namelist() if Path(name).suffix in {".so", ".dylib"}]
         library = ctypes.CDLL(packed.extract(name, directory))
@@ -134,12 +132,10 @@ def _load(jar: Path, directory: Path) -> ctypes.CDLL:
 
 
 def _said(result: _Result) -> tuple[str, str]:
-    """Returns the result of a call, and its error."""
     return (result.out or b"").decode(), (result.err or b"").decode()
 
 
 def main() -> None:
-    """Prints, as JSON, the linter's output and the text and refusal of each case on standard input."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         library = _load(Path(sys.argv[1]), directory)

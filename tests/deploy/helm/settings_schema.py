@@ -31,7 +31,6 @@ def properties() -> dict[str, Any]:
 
 
 def _schema(line: Setting) -> dict[str, Any]:
-    """Returns the schema of a setting: its choices, or its type with its limits."""
     kind, meta = without_none(typing.get_args(line.hint)[0]), line.hint.__metadata__[0]
     if typing.get_origin(kind) is typing.Literal:
         choices = list(typing.get_args(kind))

@@ -39,14 +39,12 @@ Values = dict[str, Any]
 
 
 def page_values() -> tuple[Values, Values, Values]:
-    """Returns the values on the page: on SQLite, on Cassandra, and workers."""
     shown = re.findall(r"^```yaml\b[^\n]*\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     sqlite, cassandra, workers = map(yaml.safe_load, shown)
     return sqlite, cassandra, workers
 
 
 def cases() -> dict[str, Values]:
-    """Returns values that the chart renders, by name: those of the page, and further options."""
     sqlite, cassandra, workers = page_values()
     secured = copy.deepcopy(sqlite) | {
         "secrets": ["tls"],
@@ -155,7 +153,6 @@ def pods(chart: Rendered) -> Iterator[Manifest]:
 
 
 def service(chart: Rendered) -> Manifest:
-    """Returns the object that starts the service's pods."""
     (workload,) = [one for one in workloads(chart) if one["metadata"]["name"] == "queuey"]
     return workload
 
@@ -166,7 +163,6 @@ def container(workload: Manifest) -> Manifest:
 
 
 def matches(selector: dict[str, str], workload: Manifest) -> bool:
-    """Returns whether a selector matches the pods of a workload."""
     labels: dict[str, str] = workload["spec"]["template"]["metadata"]["labels"]
     return selector.items() <= labels.items()
 

@@ -24,7 +24,6 @@ NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
 
 
 def new_key(store: Store, application: str, allow: str = "", queues: str = "") -> Credentials:
-    """Adds an access key to an application, as ``queuey app key-add --sqs`` does, and returns it."""
     name = access_keys.new_access_key()
     scope = parse_scope(allow.split(","), queues.split(","))
     bridge.run(store.applications.add_key(application, access_keys.digest_of(name), scope=scope))
@@ -54,7 +53,6 @@ class Sqs:
         method: str = "POST",
         auth: Callable[..., SigV4Auth] = SigV4Auth,
     ) -> AWSRequest:
-        """Returns a request with its signature, which is made for the facade's host and prefix."""
         url = f"http://{HOST}{self.prefix}{path}"
         request = AWSRequest(method, url, {"host": HOST, **headers}, body)
         auth(self.key, "sqs", "eu-west-1").add_auth(request)
@@ -66,12 +64,10 @@ class Sqs:
         return self.caller.send(request.method, parts.path, request.body or b"", headers, parts.query)
 
     def ask(self, action: str, **given: object) -> Reply:
-        """Sends an action in AWS JSON."""
         headers = {"x-amz-target": f"AmazonSQS.{action}", "content-type": "application/x-amz-json-1.0"}
         return self.send(self.signed(json.dumps(given).encode(), headers))
 
     def __call__(self, action: str, **given: object) -> dict[str, Any]:
-        """Sends an action in AWS JSON, which must succeed, and returns the decoded answer."""
         reply = self.ask(action, **given)
         assert reply.status == 200, reply.text
         answer: dict[str, Any] = json.loads(reply.body)
@@ -99,7 +95,6 @@ class Sqs:
         return self.send(self.signed(body, {"content-type": "application/x-www-form-urlencoded"}, path))
 
     def link(self, action: str, path: str = "/", seconds: int = 60, **fields: object) -> AWSRequest:
-        """Returns a presigned GET of an action, which is valid for ``seconds``."""
         query = urlencode({"Action": action, **fields})
 
         def auth(*known: Any) -> SigV4QueryAuth:  # noqa: ANN401 - as SigV4Auth has them
@@ -109,7 +104,6 @@ class Sqs:
 
 
 def xml_of(reply: Reply) -> ET.Element:
-    """Returns the answer in the Query protocol, without the namespace, in which all elements must be."""
     root = ET.fromstring(reply.text)
     for element in root.iter():
         assert element.tag.startswith(NAMESPACE)

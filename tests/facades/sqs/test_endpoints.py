@@ -26,7 +26,6 @@ class Raw(io.BytesIO):
 
 
 def boto3_client(app: App, store: Store, path: str) -> Any:  # noqa: ANN401 - boto3's client
-    """Returns a client of boto3 with a new key of ``queuey``, whose requests reach the application without a socket."""
     key, caller = new_key(store, "queuey"), Caller(app)
 
     def send(request: AWSPreparedRequest, **_: object) -> AWSResponse:

@@ -32,7 +32,6 @@ def arn(name: str) -> str:
 
 
 def redrive(name: str, count: object = 2) -> str:
-    """Returns a policy that sends dead letters to a queue."""
     return json.dumps({"deadLetterTargetArn": arn(name), "maxReceiveCount": count})
 
 

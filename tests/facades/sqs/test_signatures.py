@@ -31,7 +31,6 @@ TARGET = {"x-amz-target": "AmazonSQS.ListQueues", "content-type": "application/x
 
 
 def name_of(reply: Reply) -> str:
-    """Returns the name of an error in either protocol."""
     if reply.body.startswith(b"<"):
         return xml_of(reply).findtext("Error/Code") or ""
     return str(reply.headers["x-amzn-query-error"].partition(";")[0])

@@ -57,7 +57,6 @@ class Claimer:
         self._empty_since: float | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Claims and handles messages, with rests, until stopped."""
         while not stop.is_set():
             jobs = self._claim()
             if jobs:
@@ -86,7 +85,6 @@ class Claimer:
         return [self._record_delivery(message, ttl, asked, answered) for message in messages]
 
     def _record_delivery(self, message: Mapping[str, Any], ttl: float, asked: float, answered: float) -> Job:
-        """Records a delivery; returns it with its receipt."""
         receipt: str = message["receipt"]
         number = int(receipt.split("-")[2])
         lives = _known_life(message["expires"], ttl, asked, answered)
@@ -96,7 +94,6 @@ class Claimer:
         return delivery, receipt
 
     def _handle(self, jobs: list[Job], stop: threading.Event) -> None:
-        """Acknowledges on time, after a renewal or too late; or releases or abandons. When calm it acknowledges."""
         mood = 0.0 if self.calm() else self.rng.random()
         if mood < 0.6:
             stop.wait(0.0 if self.calm() else self.rng.uniform(0.0, 0.3))

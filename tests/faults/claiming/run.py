@@ -73,7 +73,6 @@ class ClaimRun(PostedRun):
 
     @contextmanager
     def _run_claimers(self, seed: int) -> Iterator[list[Claimer]]:
-        """Runs the claimers during the block; yields them."""
         claimers = [
             Claimer(
                 self._processes.addresses * self._workers,
@@ -90,6 +89,5 @@ class ClaimRun(PostedRun):
             yield claimers
 
     def _drain(self, claimers: list[Claimer]) -> None:
-        """Waits until all claims have been answered with nothing for longer than any claim can last."""
         quiet = max(TTLS) + self._store.span.delay + LONGEST_DELAY
         until(lambda: all(claimer.empty_for > quiet for claimer in claimers), DRAIN_SECONDS, every=0.2)

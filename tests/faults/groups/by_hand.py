@@ -20,7 +20,6 @@ def ask(line: Line, method: str, path: str, body: object = None) -> Answer:
 
 
 def read_offsets(line: Line) -> list[str | None]:
-    """Returns the recorded offsets in the order of partitions."""
     answer = ask(line, "GET", OFFSETS)
     assert answer.status == 200, answer
     return [each["offset"] for _, each in sorted(answer.content["partitions"].items())]
@@ -43,7 +42,6 @@ class Member:
         self._id = joined.content["member"]
 
     def send_heartbeat(self, line: Line | None = None) -> Answer:
-        """Sends a heartbeat, and records the partitions in the answer."""
         answer = ask(line or self._line, "POST", f"{MEMBERS}/{self._id}", {"owned": {QUEUE: self.owned}})
         for number, each in answer.content.get("take", {}).get(QUEUE, {}).items():
             self.owned[number] = each["epoch"]

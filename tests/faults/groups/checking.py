@@ -83,7 +83,6 @@ class GroupHistory:
     calls: int = 0
 
     def stays_by_place(self) -> Mapping[Place, list[Stay]]:
-        """Returns the stays by place, in the order of their epochs."""
         stays: dict[Place, list[Stay]] = defaultdict(list)
         for stay in sorted(self.stays, key=lambda stay: (stay.epoch, stay.start)):
             stays[stay.place].append(stay)

@@ -108,7 +108,6 @@ class Member:
                     self._commit(stay)
 
     def _end_life(self, stop: threading.Event) -> None:
-        """Ends a life: the member leaves, is killed, or stands still and then commits, perhaps after its session."""
         mood = 0.0 if self.orderly else self.rng.random()
         if mood < 0.3:
             self._leave()
@@ -143,7 +142,6 @@ class Member:
         return now(), None
 
     def _join(self, stop: threading.Event) -> None:
-        """Requests to join until it is accepted. Raises Ended if it is stopped meanwhile."""
         body = {"queues": list(self.queues), "session": self.session, "revoke": 2 * self.session}
         body |= {"instance": self.instance, "grace": 2 * self.session} if self.instance else {}
         while True:
@@ -191,7 +189,6 @@ class Member:
         return content
 
     def _epochs_of(self, stays: Any) -> dict[str, dict[str, int]]:  # noqa: ANN401 - any iterable of stays
-        """Returns the epochs of stays by queue and partition, as requests have them."""
         epochs: dict[str, dict[str, int]] = {}
         for stay in stays:
             queue, number = stay.place
@@ -222,7 +219,6 @@ class Member:
             stay.end, stay.how = min(now(), self._session_end), how
 
     def _end_all_stays(self, how: End) -> None:
-        """Ends all stays."""
         for place in list(self._stays):
             self._end_stay(place, how)
 
@@ -260,7 +256,6 @@ class Member:
             threading.Event().wait(0.1)
 
     def _work(self, stay: Stay) -> None:
-        """Reads a page, and handles it message by message while the session and the stay last."""
         queue, number = stay.place
         cursor = self._cursors.get(stay.place)
         since = "" if cursor is None else f"&since={number}:{ids.to_hex(ids.following(cursor))}"

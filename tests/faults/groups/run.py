@@ -98,7 +98,6 @@ class GroupRun(PostedRun):
         )
 
     def _observe(self, stop: threading.Event) -> None:
-        """Reads the offsets from a random web process until stopped, and records them."""
         lines = [Line(web, self._processes.account) for web in self._processes.addresses]
         while not stop.wait(OBSERVED_EVERY):
             for place, position in _read_offsets(random.choice(lines), 2.0).items():
@@ -116,7 +115,6 @@ class GroupRun(PostedRun):
         return all(recorded.get(place) == positions[-1] for place, positions in places.items() if positions)
 
     def _read_all(self, webs: Sequence[Web], account: Account) -> None:
-        """Waits until no message can vanish or appear any more, then reads all messages into the history."""
         threading.Event().wait(2 * self._store.span.delay)
         self._store.converged()
         line = Line(webs[0], account)
@@ -126,7 +124,6 @@ class GroupRun(PostedRun):
         line.close()
 
     def _judge(self, settled: float) -> Result:
-        """Counts the calls and checks the history against the rules of groups, with the acknowledged posts by place."""
         posts = self._posted()
         acknowledged: dict[Place, set[Position]] = defaultdict(set)
         for place in posts.acknowledged:
@@ -152,7 +149,6 @@ def _read_offsets(line: Line, timeout: float) -> dict[Place, Position | None]:
 
 
 def _read_positions(line: Line, queue: str, number: int) -> list[Position]:
-    """Returns the ids of all readable messages of a partition, in order."""
     positions: list[Position] = []
     since = ""
     while True:

@@ -181,7 +181,6 @@ def _find_held_times(history: ClaimHistory) -> Iterator[tuple[Delivery, float, f
 
 
 def _find_early_ends(history: ClaimHistory, one: Delivery, start: float) -> list[float]:
-    """Returns when a claim that was known at ``start`` may have ended before it expired."""
     ends = [] if one.dropped is None else [one.dropped]
     # A claim requested before all claims were ended may be among them, even if its answer came later.
     asked = one.renewals.get(start, one.asked)
@@ -252,7 +251,6 @@ def outbox(history: ClaimHistory, _: Limits) -> list[str]:
 
 
 def _stands_for_another(history: ClaimHistory, position: Position, lasting: set[Position]) -> bool:
-    """Returns whether a lasting copy was given after the message was posted, so that the message need not be."""
     body, began, _ = history.bodies[position]
     # A dead letter was delivered, whatever its client was told.
     given = {other: at for other, at in history.letters.items() if history.bodies[other][0] == body}

@@ -104,14 +104,12 @@ class Service:
         return bool(shown)
 
     def serve(self) -> None:
-        """Posts to and reads from each web process. Without faults, all of them must succeed."""
         for web in WEBS:
             self.post("acknowledged", web=web)
             self.read("r1", web=web)
 
 
 def make_message_history(seed: int, steps: int = 60) -> list[Record]:
-    """Returns a history of ``steps`` posts and reads, a pause and full reads, which breaks no rule."""
     service = Service(seed)
     service.serve()
     for _ in range(steps):
@@ -160,7 +158,6 @@ class Group:
         self._workers = 0
 
     def make_records(self) -> list[Record]:
-        """Adds stays until all messages are handled, and posts and full reads; returns the records."""
         queue, at, sent = "crew-a", self._at, tuple(Sent(body, 1) for body in self._bodies)
         good: Outcome = "acknowledged"
         self._record(Post(at, at, "", "p", queue, sent, CREATED, (good,) * MESSAGES, tuple(self._ids)))
@@ -174,7 +171,6 @@ class Group:
         return self.records
 
     def _add_stay(self, ending: str, count: int) -> None:
-        """Adds the records of one worker, which takes the partition and handles ``count`` messages until ``ending``."""
         self._workers += 1
         worker = f"{PLACE}.{self._workers}"
         self._record(Joined(self._next_time(), worker, 1, worker, ""))
@@ -198,7 +194,6 @@ class Group:
         self._at += STAY_GAP_SECONDS
 
     def _end_stay(self, worker: str, ending: str) -> None:
-        """Adds the records of an end: a kill, a lost session, or a partition handed back and a clean exit."""
         at = self._next_time()
         if ending == "killed":
             self._record(Fault(at, self._next_time(), "kill", worker))
@@ -211,7 +206,6 @@ class Group:
             self._record(Ended(self._next_time(), worker, at, 0))
 
     def _add_call(self, worker: str, call: int, what: What, version: int, identifier: str | None) -> None:
-        """Records a call with its answer, which makes the next version; a commit is observed, too."""
         taken = {PLACE: identifier} if what == "take" else {}
         moved = {PLACE: identifier} if what == "commit" and identifier is not None else {}
         self._version += 1

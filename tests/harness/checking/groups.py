@@ -41,7 +41,6 @@ def _affects_all(fault: Fault) -> bool:
 
 
 def _find_told_times(history: History) -> dict[str, float]:
-    """Returns when workers were told to leave, by worker."""
     return {ended.worker: ended.told for ended in history.ended if ended.told is not None}
 
 
@@ -61,7 +60,6 @@ def lost(history: History, limits: Limits) -> Texts:
 
 
 def _number_messages(history: History) -> dict[str, dict[str, int]]:
-    """Returns the index of each message in its partition in the end, by place and id."""
     return {place: {name: number for number, name in enumerate(names)} for place, names in history.last_ids.items()}
 
 
@@ -123,7 +121,6 @@ def halted(history: History, limits: Limits) -> Texts:
 
 
 def _find_begun_after_halt(history: History, limits: Limits) -> Iterator[tuple[Stay, Handled, float, str]]:
-    """Yields each message handled later than its worker could stop, with the time and the reason to stop."""
     states: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for heard in history.heard:
         states[heard.worker].append((heard.at, heard.event))
@@ -146,7 +143,6 @@ def _find_begun_after_halt(history: History, limits: Limits) -> Iterator[tuple[S
 
 
 def _versions_by_place(calls: Iterable[Call]) -> dict[str, list[tuple[int, Call]]]:
-    """Returns the versions known to be made, by place, in the order of versions."""
     made: dict[str, list[tuple[int, Call]]] = defaultdict(list)
     for call in calls:
         for place in call.asked.versions:
@@ -254,7 +250,6 @@ def ahead(history: History, _: Limits) -> Texts:
 
 
 def find_duplicates(history: History) -> Iterator[tuple[Handled, Handled]]:
-    """Yields each pair of consecutive handlings of the same message."""
     last: dict[tuple[str, str], Handled] = {}
     for handled in history.handled:
         key = handled.place, handled.id

@@ -76,7 +76,6 @@ class Call:
         return self.asked.worker, self.asked.life
 
     def version(self, place: str) -> int | None:
-        """Returns the version it gave to a place's offset, or None if that is not known."""
         return None if self.answer is None else self.answer.versions.get(place)
 
 
@@ -119,7 +118,6 @@ class History:
 
     @cached_property
     def fates(self) -> dict[str, Fate]:
-        """The fate of each message, by its body."""
         fates = {}
         for post in self.posts:
             names = post.ids if len(post.ids) == len(post.sent) else [""] * len(post.sent)
@@ -133,7 +131,6 @@ class History:
 
     @cached_property
     def contents(self) -> dict[int, dict[Place, str]]:
-        """The places and bodies that each full read at the end showed."""
         contents: dict[int, dict[Place, str]] = defaultdict(dict)
         for read in self.reads:
             if read.final and read.status == OK:
@@ -142,7 +139,6 @@ class History:
 
     @cached_property
     def last_ids(self) -> dict[str, list[str]]:
-        """The ids of the last full read by place, in order."""
         ids_by_place: dict[str, list[str]] = defaultdict(list)
         for place in self.contents[max(self.contents)] if self.contents else ():
             ids_by_place[place.name].append(place.id)
@@ -152,7 +148,6 @@ class History:
 
     @cached_property
     def calls(self) -> list[Call]:
-        """Takes and commits, in the order of their start."""
         answers = {(each.worker, each.call): each for each in self._records(Answered)}
         asked = (each for each in self._records(Asked) if each.what != "release")
         return [Call(each, answers.get((each.worker, each.call))) for each in asked]
@@ -173,7 +168,6 @@ class History:
 
     @cached_property
     def stays(self) -> dict[str, list[Stay]]:
-        """The stays by place, in the order of their start, with the messages handled in each."""
         claimed = self._taken_versions()
         stays: dict[str, list[Stay]] = defaultdict(list)
         current: dict[tuple[str, str], Stay] = {}
@@ -192,7 +186,6 @@ class History:
         return stays
 
     def _taken_versions(self) -> dict[tuple[str, str], list[tuple[float, int]]]:
-        """Returns the end and the version of each answered take, by worker and place."""
         claimed: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
         for call in self.calls:
             if call.asked.what == "take" and call.answer is not None:

@@ -81,7 +81,6 @@ def g1(history: History, limits: Limits) -> Texts:
 
 
 def _reads_by_reader(history: History) -> Mapping[str, list[Read]]:
-    """Returns the successful reads of each reader, in order of time."""
     chains: dict[str, list[Read]] = defaultdict(list)
     for read in history.reads:
         if read.status == OK:
@@ -157,7 +156,6 @@ def g3(history: History, _: Limits) -> Texts:
 
 
 def _prompt_ids(post: Post, partition: int | None = None) -> list[Position]:
-    """Returns the ids of a post's messages without delay."""
     pairs = zip(post.sent, post.ids, strict=False)
     return [_position(name) for sent, name in pairs if not sent.delay and partition in {None, sent.partition}]
 
@@ -195,7 +193,6 @@ def page(history: History, _: Limits) -> Texts:
 
 
 def _check_page(read: Read) -> Texts:
-    """Yields what is wrong with a page by itself: its partitions, order, bounds and cursors."""
     if extra := ({shown.partition for shown in read.shown} | read.next.keys()) - set(read.partitions):
         yield f"shows partitions {extra} that were not asked for"
     if missing := set(read.partitions) - read.next.keys():
@@ -252,7 +249,6 @@ def _calm_periods(history: History, limits: Limits) -> Iterator[tuple[float, flo
 
 
 def describe(event: Post | Read) -> str:
-    """Renders a post, with its first three messages, or a read, without its messages."""
     what = f"{event.queue} at {event.web}, {event.start:.3f}..{event.end:.3f}, {event.status}"
     if isinstance(event, Read):
         partitions = ",".join(map(str, event.partitions))

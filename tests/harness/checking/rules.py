@@ -46,10 +46,8 @@ Rules = Mapping[str, tuple[Callable[[Any, Limits], Texts], str]]
 
 
 def check(history: object, rules: Rules, limits: Limits = LIMITS) -> list[Violation]:
-    """Returns all violations of the rules, in the order of the rules."""
     return [Violation(name, text) for name, (broken, _) in rules.items() for text in broken(history, limits)]
 
 
 def count_checked(counts: Mapping[str, int], rules: Rules) -> dict[str, int]:
-    """Returns by rule how many records it was applied to."""
     return {name: counts[subject] for name, (_, subject) in rules.items()}

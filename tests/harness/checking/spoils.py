@@ -40,18 +40,14 @@ Spoils = Mapping[str, tuple[set[str], Spoil]]
 
 
 def _put_instead(records: Records, old: Any, *new: Record) -> Records:  # noqa: ANN401 - a record
-    """Returns the records with ``new`` ones in the place of ``old``."""
     return [new_record for record in records for new_record in (new if record is old else (record,))]
 
 
 def _change_fields(records: Records, old: Any, **fields: Any) -> Records:  # noqa: ANN401 - a record and its fields
-    """Returns the records with some fields of ``old`` replaced."""
     return _put_instead(records, old, structs.replace(old, **fields))
 
 
 def _swap_field(find: Callable[[Records], list[Any]], field: str) -> Spoil:
-    """Returns a spoil that swaps a field of the first two records found."""
-
     def spoil(records: Records, _: random.Random) -> Records:
         first, second = find(records)[:2]
         one, other = getattr(first, field), getattr(second, field)
@@ -97,7 +93,6 @@ def _change_shown(change: Callable[[Shown], tuple[Shown, ...]], *outcomes: Outco
 
 
 def _replacer(**fields: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """Returns a function that replaces a record; each field's value is made from the old record."""
     return lambda old: (structs.replace(old, **{name: made(old) for name, made in fields.items()}),)
 
 
@@ -118,8 +113,6 @@ def _change_post(
 
 
 def _change_page(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
-    """Returns a spoil that changes a page with several messages of one partition."""
-
     def find(records: Records) -> list[Read]:
         return [
             one for one in records_of(records, Read) if len(one.shown) > len({shown.partition for shown in one.shown})
@@ -129,7 +122,6 @@ def _change_page(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
 
 
 def _change_cursors(change: Callable[[Read], str]) -> Spoil:
-    """Returns a spoil that sets all cursors of a page with several messages of one partition to one value."""
     return _change_page(_replacer(next=lambda read: dict.fromkeys(read.next, change(read))))
 
 
@@ -200,7 +192,6 @@ MESSAGES: Spoils = {
 
 
 def _find_commits(records: Records) -> list[tuple[Asked, Answered]]:
-    """Returns each commit with its answer."""
     answers = {(each.worker, each.call): each for each in records_of(records, Answered)}
     return [(each, answers[each.worker, each.call]) for each in records_of(records, Asked) if each.what == "commit"]
 
@@ -210,7 +201,6 @@ def _change_content(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
 
 
 def _find_repeated(records: Records) -> list[Handled]:
-    """Returns the handlings of a repeated message by a worker that went on afterwards."""
     handled = records_of(records, Handled)
     return [
         each
@@ -220,7 +210,6 @@ def _find_repeated(records: Records) -> list[Handled]:
 
 
 def _drop_handling(records: Records, rng: random.Random) -> Records:
-    """Drops all handlings of a random message."""
     victim = rng.choice(records_of(records, Handled)).id
     return [each for each in records if not (isinstance(each, Handled) and each.id == victim)]
 
@@ -234,7 +223,6 @@ def _handle_late(records: Records, _: random.Random) -> Records:
 
 
 def _handle_suspended(records: Records, _: random.Random) -> Records:
-    """A worker is suspended long before it handles a message."""
     victim = records_of(records, Handled)[-1]
     return [*records, Heard(victim.at - 0.3, victim.worker, 1, "suspended"), Fault(0.0, victim.at, "cut")]
 
@@ -248,13 +236,11 @@ def _commit_foreign(records: Records, _: random.Random) -> Records:
 
 
 def _repeat_version(records: Records, _: random.Random) -> Records:
-    """The second commit makes the version of the first one."""
     (_asked, first), (_other_asked, second) = _find_commits(records)[:2]
     return _change_fields(records, second, versions=first.versions)
 
 
 def _drop_commit(records: Records, rng: random.Random) -> Records:
-    """Drops a random commit but the last one, with its answer."""
     asked, answered = rng.choice(_find_commits(records)[:-1])
     return _put_instead(_put_instead(records, asked), answered)
 
@@ -266,7 +252,6 @@ def _change_start(records: Records, _: random.Random) -> Records:
 
 
 def _commit_ahead(records: Records, rng: random.Random) -> Records:
-    """A random commit but the last one records the message after its own."""
     asked, _ = rng.choice(_find_commits(records)[:-1])
     (place,), names = asked.ids, [shown.id for read in records_of(records, Read) for shown in read.shown]
     return _change_fields(records, asked, ids={place: names[names.index(asked.ids[place]) + 1]})
@@ -319,7 +304,6 @@ LATE = 9e9
 
 
 def _deliver_again(history: ClaimHistory, one: Delivery, number: int) -> None:
-    """Delivers the message once more, long after everything else."""
     history.deliveries.append(Delivery(one.position, number, LATE, LATE, [(LATE, LATE + 1)], first=True))
 
 
@@ -328,7 +312,6 @@ def _acknowledge(history: ClaimHistory, one: Delivery) -> None:
 
 
 def _deliver_both(history: ClaimHistory, first: Delivery, second: Delivery) -> None:
-    """Delivers two messages at one time, the first one in an earlier entry."""
     history.releases.clear()
     _deliver_again(history, first, 9001)
     _deliver_again(history, second, 9002)
@@ -351,7 +334,6 @@ def _redeliver_cancelled(history: ClaimHistory, one: Delivery, other: Delivery) 
 
 
 def _keep_done(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
-    """A message is acknowledged, and still exists in the end."""
     _acknowledge(history, one)
     history.remaining = {one.position}
 
@@ -368,7 +350,6 @@ def _reorder_key(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
 
 
 def _exceed_share(history: ClaimHistory, one: Delivery, other: Delivery) -> None:
-    """Delivers two messages at one time, though the partition's share is one."""
     history.stored.shares = {1: 1}
     _deliver_both(history, one, other)
 
@@ -383,7 +364,6 @@ def _duplicate_letter(history: ClaimHistory, one: Delivery, _: Delivery) -> None
 
 
 def _exceed_deliveries(history: ClaimHistory, one: Delivery, _: Delivery) -> None:
-    """Limits the deliveries of a message to one."""
     history.stored.max_deliveries = 1
 
 

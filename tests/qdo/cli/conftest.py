@@ -73,8 +73,6 @@ class Group:
         return open_coordinator(self.url, group)
 
     def ask(self, question: Callable[[Coordinator], Awaitable[Answer]], group: str = "") -> Answer:
-        """Asks one question of a coordinator that is opened for it."""
-
         async def asked() -> Answer:
             async with AsyncExitStack() as opened:
                 return await answered(await self.coordinator(group or self.name, opened))
@@ -89,7 +87,6 @@ class Group:
         return anyio.run(asked)
 
     def offsets(self, group: str = "") -> dict[tuple[str, int], str | None]:
-        """Returns the recorded ids by queue and partition."""
         offsets = self.ask(lambda coordinator: coordinator.offsets(), group)
         return {(partition.queue.name, partition.number): offset.id for partition, offset in offsets.items()}
 

@@ -44,7 +44,6 @@ async def _live(
     ready: threading.Event,
     enough: threading.Event,
 ) -> None:
-    """Joins the members, claims their shares, perhaps sets the target, and leaves when the test has enough."""
     coordinator = open_coordinator(url, group, session_timeout=SESSION_SECONDS)
     await coordinator.open()
     sessions: list[Session] = []

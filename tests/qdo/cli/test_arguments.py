@@ -56,7 +56,6 @@ TRIED_WHOLLY = {("work",), ("offsets", "show"), ("curator", "drain")}
 
 
 def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:  # noqa: ANN401 - of typer
-    """Yields the path of each command below a command, and the command."""
     if not hasattr(command, "commands"):
         yield path, command
         return
@@ -101,7 +100,6 @@ class RecordingLink(Link):
         self._name_of = name_of
 
     def _record(self, paths: Iterable[str]) -> list[None]:
-        """Records the place and nodes of these paths. Returns None for each of them."""
         nodes = [path.split("/")[1:] if path != "/" else [] for path in paths]
         self._reached += [[*self._where, *map(self._name_of, names)] for names in nodes]
         return [None] * len(nodes)
@@ -131,7 +129,6 @@ class RecordingLink(Link):
 
 
 def _answer(request: httpx2.Request) -> httpx2.Response:
-    """Answers as a service without queues."""
     path = request.url.path
     if path == "/v1/":
         return httpx2.Response(200, json={"name": "queuey", "id": "a" * 32, "version": "1", "store": "sqlite"})

@@ -15,8 +15,6 @@ from tests.servers.served import Served
 
 
 def bury(served: Served, queue: str, dead_letters: Iterable[tuple[Message, Cause]]) -> None:
-    """Stores messages as dead letters of a queue."""
-
     async def all_of_them() -> None:
         profile = served.profile
         async with AsyncClient(profile.url, key=profile.key, application=profile.application) as client:

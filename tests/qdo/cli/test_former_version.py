@@ -28,7 +28,6 @@ class OldService(BaseHTTPRequestHandler):
     """A service like 0.1.0: it knows hello and the worker's rights, and nothing below ``_groups``."""
 
     def do_GET(self) -> None:
-        """Answers hello; no queue exists."""
         answers = {
             "/v1/": {"version": "0.1.0", "store": "sqlite", "id": "a" * 32},
             "/v1/queuey/": {"status": "ok", "queues": [], "names": []},

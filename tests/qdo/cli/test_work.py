@@ -188,7 +188,6 @@ def test_a_worker_waits_for_a_queue(hire: Hire, client: Client, queue: str, how:
 
 
 def record(message: str, *arguments: object, error: BaseException | None = None, **extra: object) -> logging.LogRecord:
-    """Returns a record as a logger makes it."""
     trace = None if error is None else (type(error), error, error.__traceback__)
     return logging.getLogger("qdo.worker").makeRecord(
         "qdo.worker", logging.WARNING, __file__, 1, message, arguments, trace, extra=extra

@@ -128,13 +128,11 @@ class Working:
         self.ended()
 
     def said(self, count: int) -> list[str]:
-        """Waits for ``count`` lines of standard output."""
         lines = [self._said.get(timeout=SECONDS) for _ in range(count)]
         assert None not in lines, "".join(self.log)
         return [str(line) for line in lines]
 
     def logged(self, pattern: str) -> str:
-        """Waits until the log matches a pattern; returns the match."""
         until = time.monotonic() + SECONDS
         while (found := re.search(pattern, "".join(list(self.log)))) is None:
             assert time.monotonic() < until, "".join(self.log)
@@ -142,18 +140,15 @@ class Working:
         return found[0]
 
     def rest(self) -> list[str]:
-        """Returns the remaining lines of standard output, once it has ended."""
         return [str(line) for line in iter(self._said.get, None)]
 
     def ended(self) -> int:
-        """Waits for its end and returns the exit code."""
         code = self.process.wait(SECONDS)
         for reader in self._readers:
             reader.join(SECONDS)
         return code
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Sends a signal and waits for the end."""
         self.process.send_signal(number)
         return self.ended()
 
@@ -188,7 +183,6 @@ class Hire:
 
 
 def wait_until_behind_nothing(run: Run) -> None:
-    """Waits until the group has partitions, every one of them has an offset, and the lag is zero."""
     status: dict[str, Any] = {"lag": None, "partitions": []}
     deadline = time.monotonic() + 2 * SECONDS
     while not status["partitions"] or status["lag"] != 0 or not all(line["offset"] for line in status["partitions"]):

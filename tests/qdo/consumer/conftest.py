@@ -72,7 +72,6 @@ class System:
         self._opened.push_async_callback(service.close)
 
     async def queue(self, partitions: int = 1, **fields: Any) -> Queue:  # noqa: ANN401 - of a queue
-        """Makes a queue with a name of its own."""
         created = await self.client.create_queue(partitions=partitions, **fields)
         return self.named(created.name)
 
@@ -106,7 +105,6 @@ class System:
         return client
 
     async def coordinator(self, group: str = "group", *, session_timeout: float = 20.0) -> Any:  # noqa: ANN401 - of either kind
-        """Opens a coordinator that is closed at the end."""
         coordinator = self.service.coordinator(group, session_timeout=session_timeout)
         self._opened.push_async_callback(coordinator.close)
         await coordinator.open()
@@ -159,14 +157,12 @@ async def system(profile: Profile) -> AsyncIterator[System]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits until a condition holds that other tasks bring about."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - most conditions have no event
             await asyncio.sleep(0.005)
 
 
 async def collect(consumer: AsyncConsumer, count: int, **options: Any) -> list[Message]:  # noqa: ANN401 - of poll
-    """Polls until there are ``count`` messages and returns them in the order in which they came."""
     messages: list[Message] = []
     async with asyncio.timeout(PATIENCE):
         while len(messages) < count:
@@ -185,5 +181,4 @@ def flat(batches: list[Batch]) -> list[Message]:
 
 
 def bodies(messages: list[Message], partition: int = 1) -> list[int]:
-    """Returns the numbers in the bodies of a partition's messages, in order."""
     return [int(message.body.partition(":")[2]) for message in messages if message.partition == partition]

@@ -45,7 +45,6 @@ class ControlledTransport(httpx2.AsyncBaseTransport):
         self.held = 0
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Passes a request on, and a read's answer unless answers are held back."""
         content = await request.aread()
         self.methods.append(request.method)
         self.paths.append(request.url.path)
@@ -91,7 +90,6 @@ class ControlledTransport(httpx2.AsyncBaseTransport):
         self._open.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits until something is true, looking whenever a read is asked or held."""
         async with asyncio.timeout(PATIENCE):
             while not condition():
                 self._news.clear()
@@ -99,8 +97,6 @@ class ControlledTransport(httpx2.AsyncBaseTransport):
 
 
 def refused(method: str, status: int = 503) -> Answer:
-    """Returns an ``answer`` that refuses all requests of a method."""
-
     def answer(request: httpx2.Request) -> httpx2.Response | None:
         if request.method != method:
             return None
@@ -110,10 +106,8 @@ def refused(method: str, status: int = 503) -> Answer:
 
 
 def asked_waits(transport: ControlledTransport) -> list[float]:
-    """Returns the seconds that each read asked the service to wait."""
     return [read.get("wait", 0) for read in transport.reads]
 
 
 def polling(transport: ControlledTransport) -> bool:
-    """Returns whether the last read is a long poll."""
     return bool(transport.reads) and asked_waits(transport)[-1] > 0

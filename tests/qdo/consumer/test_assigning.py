@@ -24,7 +24,6 @@ async def coordinator(system: System) -> Coordinator:
 
 
 async def ids(coordinator: Coordinator, queue: Queue) -> dict[int, str | None]:
-    """Returns the recorded ids of a queue, by partition."""
     return {each.number: offset.id for each, offset in (await coordinator.offsets()).items() if each.queue == queue}
 
 

@@ -72,7 +72,6 @@ def send(client: Client, queue: str, count: int, first: int = 1) -> None:
 
 
 def numbers(consumer: Consumer, count: int, **options: Any) -> list[int]:  # noqa: ANN401 - of poll
-    """Polls until there are ``count`` messages and returns their numbers."""
     numbers_seen: list[int] = []
     deadline = time.monotonic() + PATIENCE
     while len(numbers_seen) < count:

@@ -30,7 +30,6 @@ class Times:
         self._answer = (status, code)
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response | None:
-        """Returns an error response, or None to pass the request on."""
         if not self.left:
             return None
         self.left -= 1

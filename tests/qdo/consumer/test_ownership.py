@@ -62,7 +62,6 @@ class ListenerSetup:
         await self.owner.assigned(list(new.values()))
 
     def stop(self, partition: Partition, state: State) -> OwnedPartition:
-        """Sets the state of a partition's row, and stops it."""
         row = self.rows[partition]
         row.state = state
         self.owner.stop([row])

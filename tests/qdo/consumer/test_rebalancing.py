@@ -33,7 +33,6 @@ class RecordedCallbacks:
         return {name: self._callback(name) for name in ("on_assign", "on_revoke", "on_lost")}
 
     def of(self, number: int) -> list[str]:
-        """Returns the callbacks of one partition."""
         return [name for name, notified in self.calls if notified == number]
 
     def _callback(self, name: str) -> Any:  # noqa: ANN401 - a callback

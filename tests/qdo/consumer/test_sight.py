@@ -70,14 +70,12 @@ class GroupWithKeys:
         self._prefix = secrets.token_hex(4)
 
     def key(self, *queues: Queue, allow: str = "read,claim") -> str:
-        """Adds a key with these rights on queues, and returns it."""
         secret = secrets.token_hex(16)
         scope = Scope(tuple(allow.split(",")), tuple(queue.name for queue in queues))
         bridge.run(self._store.applications.add_key("queuey", sha256(secret.encode()).digest(), scope=scope))
         return secret
 
     async def queues(self, *names: str, partitions: int = 2) -> list[Queue]:
-        """Creates queues whose names begin with a unique prefix."""
         queues_made = [self.system.named(f"{self._prefix}-{name}") for name in names]
         for queue in queues_made:
             await self.system.client.create_queue(queue.name, partitions=partitions)
@@ -85,13 +83,11 @@ class GroupWithKeys:
 
     @property
     def pattern(self) -> str:
-        """A pattern that matches all these queues, and later ones."""
         return f"{self._prefix}-*"
 
     async def join(
         self, name: str, key: str, *queues: Queue, patterns: tuple[str, ...] = ()
     ) -> tuple[AsyncConsumer, KeyedTransport]:
-        """Joins a member that subscribes to these queues."""
         transport = KeyedTransport(key)
         client = self.system.connect(transport=transport)
         self.revoked[name], self.given[name] = set(), set()
@@ -118,7 +114,6 @@ def partitions_of(queue: Queue) -> set[Partition]:
 
 
 def owns(consumer: AsyncConsumer, *queues: Queue) -> Callable[[], bool]:
-    """Returns whether a member owns these queues and no others."""
     expected = set().union(*map(partitions_of, queues))
     return lambda: consumer.assignment == expected
 

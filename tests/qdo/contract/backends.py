@@ -70,7 +70,6 @@ class Service(abc.ABC):
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[Link]:
-        """Opens a link, and closes it after the block."""
         link = self.link()
         await link.open()
         try:
@@ -79,7 +78,6 @@ class Service(abc.ABC):
             await link.close()
 
     async def write_target(self, group: str, data: bytes) -> None:
-        """Puts bytes where a group's target is stored."""
         await self.write(GroupPaths(self.root, group).target, data)
 
     async def write_member(self, group: str, member: str, data: bytes) -> None:
@@ -143,7 +141,6 @@ def borrowed(request: pytest.FixtureRequest) -> Service:
 
 
 def simulated(_: pytest.FixtureRequest) -> Service:
-    """Returns a service with a tree in this process."""
     from tests.qdo.contract.simulated import SimulatedService  # noqa: PLC0415 - it needs this module
 
     return SimulatedService()

@@ -39,14 +39,12 @@ class RecordedEvents:
         self._read = self.events.index(wanted, self._read) + 1
 
     def forget(self) -> None:
-        """Skips the events received so far."""
         self._read = len(self.events)
 
 
 async def eventually(
     heard: RecordedEvents, look: Callable[[], Awaitable[Found]], wanted: Callable[[Found], bool]
 ) -> Found:
-    """Calls ``look`` after each event until its result is accepted."""
     while not wanted(result := await look()):
         await heard.next("changed")
     return result

@@ -27,7 +27,6 @@ class ServiceGroups:
         self._client = client
 
     def coordinator(self, _group: str = "", *, session_timeout: float = LONG_SESSION_SECONDS) -> ServiceCoordinator:
-        """Returns a coordinator that is not open; the test closes it."""
         return ServiceCoordinator(self._client, self.group, session_timeout=session_timeout)
 
     async def close(self) -> None:

@@ -26,7 +26,6 @@ class CommandedMember:
         self._held: dict[Partition, OwnedOffset] = {}
 
     async def claim(self, names: list[str]) -> list[str]:
-        """Claims partitions; answers with those that it owns now."""
         claimed = await self._session.claim([Partition.parse(name) for name in names])
         self._held |= claimed
         return sorted(map(str, claimed))
@@ -63,7 +62,6 @@ class CommandedMember:
 
 
 async def main(url: str, group: str, member: str, session_timeout: float, outlast: float) -> None:
-    """Joins, and executes requests until the input ends."""
     coordinator = open_coordinator(url, group, session_timeout=session_timeout)
     coordinator.outlast = outlast
     await coordinator.open()

@@ -27,7 +27,6 @@ class Process:
 
     @classmethod
     async def start(cls, url: str, group: str, member: str, session_timeout: float, outlast: float = 0.0) -> Process:
-        """Starts a member and waits until it has joined."""
         return await cls.run("tests.qdo.contract.member", url, group, member, str(session_timeout), str(outlast))
 
     @classmethod
@@ -51,7 +50,6 @@ class Process:
         return await self.answer()
 
     def say(self, *request: Any) -> None:  # noqa: ANN401 - see member.py
-        """Sends a request without waiting for the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
 
@@ -74,7 +72,6 @@ class Process:
         self._process.send_signal(which)
 
     async def end(self) -> None:
-        """Kills the process, without any clean-up of its own."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         if self._process.stdin is not None:

@@ -27,5 +27,4 @@ NAMES = (
 
 
 def first_partitions(count: int, queue: Queue = QUEUE) -> list[Partition]:
-    """Returns the first partitions of a queue."""
     return [Partition(queue, number) for number in range(1, count + 1)]

@@ -43,14 +43,12 @@ class Tree:
         self._opened = opened
 
     async def open(self) -> Link:
-        """Returns a link, which is closed at the test's end."""
         link = self._link()
         self._opened.push_async_callback(link.close)
         await link.open()
         return link
 
     def __truediv__(self, name: str) -> str:
-        """Returns the path of a node in it."""
         return f"{self.top}/{name}"
 
 
@@ -88,7 +86,6 @@ class Watched:
 
 
 def refused(why: RejectionReason, at: int = 0) -> Outcome:
-    """Returns the outcome of a refused change."""
     return Rejection(why, at)
 
 

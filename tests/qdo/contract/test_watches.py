@@ -15,7 +15,6 @@ from tests.qdo.contract.samples import PARTITION, first_partitions
 async def wait_for_change(
     heard: RecordedEvents, ask: Callable[[], Awaitable[object]], change: Awaitable[object]
 ) -> None:
-    """Reads, forgets the events until then, makes a change, and waits for the event ``changed``."""
     await ask()
     heard.forget()
     await change

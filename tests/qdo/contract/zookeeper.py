@@ -46,7 +46,6 @@ class ZooKeeperService(Service):
         await asyncio.to_thread(self.proxy.heal)
 
     async def close(self) -> None:
-        """Closes the proxy, and deletes all nodes below the root."""
         await asyncio.to_thread(self.proxy.close)
         link = ZooKeeperLink(ConnectionOptions(self._direct))
         await link.open()
@@ -76,7 +75,6 @@ class LentLink(BorrowedLink):
 
 @contextlib.contextmanager
 def plain(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo's
-    """Starts an unmodified kazoo client, for a test's own requests, and stops it after the block."""
     client = KazooClient(hosts, **options)
     client.start(60)
     try:

@@ -39,16 +39,13 @@ class CuratorQueue:
         kazoo.ensure_path(self.root + self.lock_path)
 
     def put(self, *messages: bytes, prefix: str = "queue-") -> str:
-        """Creates an item; returns its name."""
         return self.put_raw(encode(messages), prefix)
 
     def put_raw(self, data: bytes, prefix: str = "queue-") -> str:
-        """Creates a node in the queue; returns its name."""
         path = self.kazoo.create(f"{self.root}{self.path}/{prefix}", data, sequence=True)
         return str(path.rpartition("/")[2])
 
     def put_many(self, bodies: Iterable[bytes]) -> None:
-        """Creates an item for each body, many in a transaction."""
         remaining = iter(bodies)
         while chunk := list(itertools.islice(remaining, 1000)):
             transaction = self.kazoo.transaction()
@@ -60,16 +57,13 @@ class CuratorQueue:
         return sorted(self.kazoo.get_children(self.root + self.path))
 
     def count(self) -> int:
-        """Returns the number of its nodes, counted without a list of them."""
         return int(self.kazoo.exists(self.root + self.path).children_count)
 
     def messages(self) -> list[bytes]:
-        """Returns the messages of its items, in the order of their names."""
         found = [self.kazoo.get(f"{self.root}{self.path}/{name}")[0] for name in self.names()]
         return [body for data in found for body in decode(data)]
 
     def beside(self) -> list[str]:
-        """Returns the nodes beside the queue, in which a drain or fill keeps its state."""
         return sorted(set(self.kazoo.get_children(f"{self.root}/queues")) - {"orders"})
 
 
@@ -97,11 +91,9 @@ def run(served: Served, curator: CuratorQueue, monkeypatch: pytest.MonkeyPatch) 
 
 
 def async_client(served: Served) -> AsyncClient:
-    """Returns a client of the service for an event loop."""
     profile = served.profile
     return AsyncClient(profile.url, key=profile.key, application=profile.application)
 
 
 def bodies(client: Client, queue: str) -> list[str]:
-    """Returns the bodies of a Queuey queue's messages, by time."""
     return [str(message.body) for message in client.read_all(queue, partitions="*", since=0)]

@@ -38,8 +38,6 @@ class Steps:
         self._at, self._after = at, after
 
     def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Makes a call a step."""
-
         async def step(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - any call
             mine, self.count = self.count, self.count + 1
             if mine == self._at and not self._after:
@@ -66,8 +64,6 @@ class Steps:
 
 
 def draining(curator: CuratorQueue, served: Served, queue: str, **options: Any) -> Callable[[], Any]:  # noqa: ANN401 - of a plan
-    """Returns a coroutine function that drains the queue in ZooKeeper into a queue."""
-
     async def run() -> Drained:
         async with open_place(curator.url, curator.path) as place, async_client(served) as client:
             target = Target((await client.hello()).id, client.application, queue)
@@ -77,8 +73,6 @@ def draining(curator: CuratorQueue, served: Served, queue: str, **options: Any) 
 
 
 def filling(curator: CuratorQueue, served: Served, queue: str) -> Callable[[], Any]:
-    """Returns a coroutine function that fills the queue in ZooKeeper from a queue."""
-
     async def run() -> Filled:
         async with open_place(curator.url, curator.path) as place, async_client(served) as client:
             source = Target((await client.hello()).id, client.application, queue)

@@ -44,7 +44,6 @@ class JavaContender:
         self._reader.start()
 
     def _read(self) -> None:
-        """Keeps ``leading`` as the process reports it."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line == "leading\n":
@@ -58,7 +57,6 @@ class JavaContender:
         self.process.wait(PATIENCE)
 
     def kill(self) -> None:
-        """Ends it by kill -9, if it runs."""
         self.process.kill()
         self.process.wait(PATIENCE_SECONDS)
         join(self._reader)
@@ -68,7 +66,6 @@ class JavaContender:
 
 
 def names(election: LeaderElection) -> list[str]:
-    """Returns the contenders' names, the leader first."""
     return [each.name for each in election.participants()]
 
 

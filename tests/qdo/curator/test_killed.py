@@ -21,7 +21,6 @@ PATIENCE = 120.0
 
 @contextlib.contextmanager
 def started(served: Served, curator: CuratorQueue, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Starts a command of ``qdo curator`` in a process, which is ended with the block."""
     variables = environment(QUEUEY_PROFILE=str(served.profile_path), QDO_COORDINATION=curator.url)
     command = [sys.executable, "-m", "qdo", "curator", *arguments]
     with subprocess.Popen(
@@ -55,7 +54,6 @@ def complete(served: Served, curator: CuratorQueue, *arguments: str) -> None:
 def drain_with_kills(
     curator: CuratorQueue, served: Served, client: Client, *, count: int, kills: int, seed: int
 ) -> None:
-    """Drains a queue with killed drains, and compares the result."""
     rng, queue = random.Random(seed), client.create_queue(partitions=1).name
     expected = [f"{number}" for number in range(count)]
     curator.put_many(body.encode() for body in expected)

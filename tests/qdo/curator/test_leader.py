@@ -39,13 +39,11 @@ class RecordedStates:
             self._news.notify_all()
 
     def until(self, *states: LeaderState) -> None:
-        """Waits until exactly these states were recorded."""
         with self._news:
             assert self._news.wait_for(lambda: tuple(self.states[: len(states)]) == states, PATIENCE), self.states
 
 
 def connected(hosts: str) -> contextlib.AbstractContextManager[Any]:
-    """Returns a kazoo client that reconnects quickly."""
     patience = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5}
     return plain(hosts, timeout=30, connection_retry=patience, command_retry=patience)
 

@@ -44,7 +44,6 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """The exit code, or None while it runs."""
         return self._process.poll()
 
     def signal(self, number: signal.Signals) -> None:
@@ -129,7 +128,6 @@ class Crew:
         self._journal.add(Ended(now(), process.job.worker, told, code))
 
     def restart_ended(self) -> None:
-        """Records the ends of workers that ended by themselves, and restarts them, as a supervisor does."""
         for slot, process in list(self._slots.items()):
             if not process.end_requested and process.code is not None:
                 process.end_requested = True
@@ -137,7 +135,6 @@ class Crew:
                 self.start(slot)
 
     def alive(self) -> list[str]:
-        """Returns the slots with a running worker."""
         return [
             slot for slot, process in sorted(self._slots.items()) if process.code is None and not process.end_requested
         ]

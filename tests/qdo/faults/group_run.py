@@ -85,7 +85,6 @@ class GroupRun:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[tuple[Crew, Queues]]:
-        """Serves and observes offsets until the block ends; then ends all remaining workers."""
         with contextlib.ExitStack() as undo:
             data = self._directory / "service"
             data.mkdir()
@@ -108,7 +107,6 @@ class GroupRun:
             yield crew, queues
 
     def _profile_of(self, served: Served) -> Profile:
-        """Returns the profile of clients; a service on nodes has an account that was created beforehand."""
         account = self._store.account
         if account is None:
             return served.profile
@@ -164,7 +162,6 @@ class GroupRun:
         return worker
 
     def expire(self, worker: str) -> None:
-        """Ends the session of a worker from outside, if it has one."""
         if sessions := [joined.session for joined in self.seen(Joined) if joined.worker == worker]:
             self._service.expire(sessions[-1])
 
@@ -176,11 +173,9 @@ class GroupRun:
         self.journal.add(Fault(start, now(), kind, worker))
 
     def posting(self, queues: Queues) -> contextlib.AbstractContextManager[object]:
-        """Posts messages to all queues for the duration of the block."""
         return running([Producer(name, queues, self.journal, self._seed, PAUSE).run for name in PRODUCERS])
 
     def load(self, queues: Queues, count: int) -> None:
-        """Posts ``count`` messages to each partition."""
         producer = Producer("load", queues, self.journal, self._seed, 0.0)
         for name, partitions in queues.counts.items():
             for number in range(1, partitions + 1):
@@ -202,7 +197,6 @@ class GroupRun:
         assert self.until(even), "the partitions were not shared out"
 
     def _owners(self) -> dict[str, str]:
-        """Returns the worker that has each owned partition, by the records."""
         owners: dict[str, str] = {}
         records: list[Assigned | Gone] = [*self.seen(Assigned), *self.seen(Gone)]
         for record in sorted(records, key=lambda each: each.at):
@@ -234,7 +228,6 @@ class GroupRun:
         self._observer.look()
 
     def judge(self) -> Result:
-        """Checks the records. Returns violations, counts, and notes about unhandled messages."""
         limits = Limits(
             recovery=self._service.recovery,
             unaware=self._service.session_timeout,
@@ -293,7 +286,6 @@ def _one_at_a_time(web: WebProcess, *kinds: str) -> list[Deed]:
 
 
 def _left(history: History) -> Iterator[str]:
-    """Describes the last owners of partitions with unhandled messages, and the last notifications of workers."""
     handled = {(each.place, each.id) for each in history.handled}
     unhandled = [place for place, found in history.last_ids.items() if not handled >= {(place, each) for each in found}]
     for place in unhandled:

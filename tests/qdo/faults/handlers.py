@@ -45,7 +45,6 @@ class Notes(NamedTuple):
 
 @contextlib.contextmanager
 def notes() -> Iterator[Notes]:
-    """Yields the context of the handlers, from the worker's options in the environment."""
     job = from_environment()
     journal = Journal(Path(job.journal))
     try:
@@ -55,12 +54,10 @@ def notes() -> Iterator[Notes]:
 
 
 def plain(message: Message, context: Notes) -> None:
-    """Records a message, unless that fails, and waits a little. It handles messages in threads and processes."""
     context.claim(message)
     time.sleep(context.rest)
 
 
 async def waiting(message: Message, context: Notes) -> None:
-    """Records a message, unless that fails, and waits a little, as a task."""
     context.claim(message)
     await asyncio.sleep(context.rest)

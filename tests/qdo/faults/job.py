@@ -55,10 +55,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_environment(job: Job) -> dict[str, str]:
-    """Returns the environment variable for a worker."""
     return {VARIABLE: msgspec.json.encode(job).decode()}
 
 
 def from_environment() -> Job:
-    """Returns the options of this process."""
     return msgspec.json.decode(os.environ[VARIABLE], type=Job)

@@ -41,7 +41,6 @@ class Notices:
         self._journal.add(Assigned(now(), self._worker, offsets))
 
     def revoked(self, partitions: frozenset[Partition]) -> None:
-        """Called when the worker has finished and recorded the messages in hand."""
         self._journal.add(Gone(now(), self._worker, "revoked", [place_of(each) for each in partitions]))
 
     def lost(self, partitions: frozenset[Partition]) -> None:
@@ -49,7 +48,6 @@ class Notices:
 
 
 def make(job: Job, client: AsyncClient, coordinator: AnyCoordinator, journal: Journal) -> Worker:
-    """Creates a worker as programs do."""
     notices = Notices(journal, job.worker)
     consumer = AsyncConsumer(
         client,
@@ -102,7 +100,6 @@ async def serve(job: Job) -> int:
 
 
 def coordinator_of(job: Job, client: AsyncClient) -> AnyCoordinator:
-    """Returns the coordinator of a worker's group, which is not open."""
     if job.coordination:
         return open_coordinator(job.coordination, job.group, session_timeout=job.session_timeout)
     return ServiceCoordinator(
@@ -115,7 +112,6 @@ def coordinator_of(job: Job, client: AsyncClient) -> AnyCoordinator:
 
 
 def main() -> int:
-    """Serves by the options in the environment, without fences if they say so; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     job = from_environment()

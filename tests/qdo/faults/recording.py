@@ -46,7 +46,6 @@ def record(coordinator: AnyCoordinator, journal: Journal, worker: str, stop_at: 
 
 
 def record_session(session: AnySession, calls: Calls, life: int) -> None:
-    """Wraps the claims, releases and commits of a session, so that they are recorded."""
     inner_claim, inner_release, inner_commit = session.claim, session.release, session.commit
 
     async def claim(partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:

@@ -67,7 +67,6 @@ class Schedule:
         self._busy = dict.fromkeys(self.slots[:MIN_RUNNING_WORKERS], START_SECONDS)
 
     def draw(self, seconds: float) -> Wave:
-        """Draws faults that begin within this many seconds."""
         steps: list[Step] = []
         at = START_SECONDS
         while True:
@@ -104,7 +103,6 @@ class Schedule:
         return 0.0
 
     def _add_fault(self, instant: float, kind: str, slot: str, seconds: float) -> Step:
-        """Adds a fault of a worker; its kind decides how long the worker is left alone."""
         if kind == "join":
             self._there.add(slot)
         if kind in {"kill", "leave"}:
@@ -114,7 +112,7 @@ class Schedule:
         return Step(kind, slot, 0.0 if kind == "join" else seconds, instant)
 
     def _add_common_fault(self, instant: float, kind: str) -> Step:
-        """Adds a fault of the service or network. Others wait until it is over and, except after growth, a while more."""
+        """Adds a fault of the service or network. Others wait until it is over; most also some time longer."""
         seconds = 0.0
         if kind in {"leader", "node-kill"}:
             seconds = self.rng.uniform(1.0, 4.0)

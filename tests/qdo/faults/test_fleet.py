@@ -35,7 +35,6 @@ def settings(slot: str, worker: str) -> dict[str, object]:
 
 
 def process(directory: Path, store: Store, groups: ServiceGroups, plan: Plan, record: Record) -> None:
-    """Runs a fleet, and checks that each report was processed."""
     run = GroupRun(directory, groups, queues=QUEUES, store=store, settings=settings)
     result = verify(plan, lambda: run.run(plan, SLOTS), record)
     processed = {(each.place, each.id, each.body) for each in result.history.handled}

@@ -34,7 +34,6 @@ MINUTE = 70.0
 
 
 def settings(slot: str, worker: str) -> dict[str, object]:
-    """Returns options: workers differ in executors; some are static members, and are waited for when they are gone."""
     runs = {"w2": "tasks", "w5": "processes"}.get(slot, "threads")
     return {"runs": runs, "member": slot if slot in {"w1", "w4"} else None, "grace": 1.0}
 

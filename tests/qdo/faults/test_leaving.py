@@ -31,7 +31,6 @@ def settings(slot: str, worker: str) -> dict[str, object]:
 
 
 def longest(times: list[float]) -> float:
-    """Returns the longest time between two instants."""
     return max((after - before for before, after in pairwise(times)), default=0.0)
 
 
@@ -73,7 +72,6 @@ COMING = Plan(1, "grow,join,leave", 17.5, {"events": 12, "join": 3, "leave": 2, 
 
 
 def come_and_leave(plan: Plan, directory: Path, service: Service, record: Record) -> None:
-    """Runs a plan, and checks that nothing is handled twice or lost while workers come and leave."""
     service.session_timeout = SESSION
     run = GroupRun(directory, service)
     result = verify(plan, lambda: run.run(plan, ["w1", "w2", "w3", "w4", "w5"]), record)
@@ -97,7 +95,6 @@ def test_workers_come_and_leave_by_zookeeper(
 
 
 def _present(history: History, at: float) -> list[Stay]:
-    """Returns the stays that cover an instant."""
     return [stay for stays in history.stays.values() for stay in stays if stay.start <= at < stay.end]
 
 
@@ -111,7 +108,6 @@ def _waited(history: History, stay: Stay, instant: float) -> bool:
 
 
 def _handover(history: History, stay: Stay) -> float:
-    """Returns the seconds from the last message of a stay to the first of the next one."""
     stays = history.stays[stay.place]
     after = stays[stays.index(stay) + 1]
     return after.handled[0].at - stay.handled[-1].at

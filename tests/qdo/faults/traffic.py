@@ -45,7 +45,6 @@ class Queues:
         self.counts[name] = count
 
     def content(self) -> Iterator[Read]:
-        """Yields a record of all stored messages for each queue, each partition in order."""
         for name, count in self.counts.items():
             start, partitions = now(), tuple(range(1, count + 1))
             shown = [Shown(one.partition, one.id, one.body) for one in self.client.read_all(name, limit=1000)]
@@ -116,11 +115,9 @@ class Observer:
     profile: Profile
 
     def watch(self, stop: threading.Event) -> None:
-        """Reads the offsets repeatedly until it is told to stop."""
         asyncio.run(self._watch(stop))
 
     def look(self) -> None:
-        """Reads the offsets once; raises if that is not possible."""
         asyncio.run(self._watch(None))
 
     async def _watch(self, stop: threading.Event | None) -> None:

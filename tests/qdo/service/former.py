@@ -19,7 +19,6 @@ SESSION_SECONDS = 600.0
 
 
 def write_former(path: Path, group: str, offsets: Mapping[Partition, str], living: Iterable[str] = ()) -> None:
-    """Adds a group to a file of 0.1.0, with members whose sessions are live."""
     if not path.exists():
         unpack(HERE / "v0_1_0" / "groups.gz", path)
     paths = GroupPaths("", group)
@@ -37,7 +36,6 @@ def end_sessions(path: Path) -> None:
 
 
 def _add(connection: apsw.Connection, path: str, data: bytes, session: int | None = None) -> None:
-    """Adds a node of version 0, or replaces it."""
     parent, _, name = path.rpartition("/")
     connection.execute("INSERT OR IGNORE INTO parents (path) VALUES (?)", (parent,))
     [(number,)] = connection.execute("SELECT id FROM parents WHERE path = ?", (parent,))

@@ -17,7 +17,6 @@ from tests.qdo.contract.member import run_commands
 
 
 async def main(profile: Path, group: str, queue: str, session_timeout: float, outlast: float) -> None:
-    """Joins, and executes requests until the input ends."""
     where = read_profile(profile)
     events: list[Event] = []
     async with AsyncClient(where.url, key=where.key) as client:

@@ -34,19 +34,16 @@ class PendingRequest:
         self.answer(200, **{"epoch": 1, "session": SESSION, "wait": WAIT, **fields})
 
     def refuse(self, status: int, code: str, **fields: object) -> None:
-        """Answers with an error."""
         self.answer(status, code=code, errors={code: f"{code} was scripted"}, **fields)
 
     def drop(self) -> None:
         self._answered.set_exception(httpx2.ReadError("the answer is lost"))
 
     async def answered(self) -> httpx2.Response:
-        """Waits until the test has answered."""
         return await self._answered
 
 
 def response(status: int, content: dict[str, object]) -> httpx2.Response:
-    """Returns an answer of the service as JSON, or as a problem for the status of an error."""
     form = "application/json" if status < 400 else "application/problem+json"
     return httpx2.Response(status, content=json.dumps(content).encode(), headers={"content-type": form})
 
@@ -98,7 +95,6 @@ class ScriptedService(httpx2.AsyncBaseTransport):
         return await self._next("PUT")
 
     async def leave(self) -> PendingRequest:
-        """Waits for a member's leave request."""
         return await self._next("DELETE")
 
 

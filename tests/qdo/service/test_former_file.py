@@ -23,12 +23,10 @@ def path(tmp_path: Path) -> Path:
 
 
 def member_of(queue: Queue) -> Member:
-    """Returns a member that subscribes to a queue."""
     return Member("anna", subscribe([queue.name], [], queue.service, queue.application))
 
 
 async def ids(system: System, queue: Queue, group: str) -> dict[int, str | None]:
-    """Returns the recorded ids, by partition."""
     offsets = await system.client.offsets(queue.name, group)
     return {number: state.offset for number, state in offsets.partitions.items() if state.offset is not None}
 

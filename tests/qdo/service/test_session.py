@@ -23,7 +23,6 @@ IDS = [f"{number:012d}10008080808080808080" for number in range(4)]
 
 
 def assignment_row(epoch: int, offset: str | None = None, came: str = "new") -> dict[str, object]:
-    """Returns an assigned partition as the service reports it."""
     return {"epoch": epoch, "offset": offset, "from": came, "note": None}
 
 
@@ -53,7 +52,6 @@ class Joined:
                 await asyncio.sleep(0)
 
     async def take(self, epoch: int, offset: str | None = None) -> None:
-        """Lets the service assign the first partition."""
         (await self.service.heartbeat()).beat(take={"orders": {1: assignment_row(epoch, offset)}})
         await self.owns(ONE)
 

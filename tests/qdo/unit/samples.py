@@ -16,7 +16,6 @@ def message_id(number: int) -> str:
 
 
 def message(number: int, partition: int = 1, body: object = "body") -> Message:
-    """Returns a message; a higher number is a later one."""
     return Message(message_id(number), f"{number}.0000000", partition, body)
 
 

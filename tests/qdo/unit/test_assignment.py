@@ -41,7 +41,6 @@ def loads(members: Members, owners: Owners) -> Counter[str]:
 
 
 def unevenness(members: Members, owners: Owners) -> int:
-    """Returns a number that is lower the more even the loads are."""
     return sum(load**2 for load in loads(members, owners).values())
 
 
@@ -72,7 +71,6 @@ def downhill(members: Members, owners: Owners) -> list[str]:
 
 
 def hold(members: Members, owners: Owners) -> None:
-    """Checks the invariants of every assignment."""
     fit = {member for member, seen in members.items() if seen}
     assert set(owners) == set(partitions(members))
     assert all(partition.queue in members[owner] for partition, owner in owners.items())
@@ -189,7 +187,6 @@ def test_partitions_of_one_queue_are_spread() -> None:
 
 
 def member(name: str, *, static: bool = False) -> Member:
-    """Returns a member that wants every queue."""
     return Member(name, Subscription(frozenset(), ("*",), QUEUES[0].service, QUEUES[0].application), static=static)
 
 
@@ -284,12 +281,10 @@ def test_absent_members_neither_gain_nor_lose(history: list[tuple[bool, str, boo
 
 
 def sees(name: str, *patterns: str, others: Mapping[str, int] | None = None) -> Member:
-    """Returns a member that wants all queues and may see some."""
     return msgspec.structs.replace(member(name), sight=Visibility(patterns, others or {}))
 
 
 def queues_of(made: AssignmentPlan) -> dict[str, set[str]]:
-    """Returns the queues in which each member has partitions."""
     found: dict[str, set[str]] = {}
     for partition, owner in made.target.owners.items():
         found.setdefault(owner, set()).add(partition.queue.name)
@@ -326,7 +321,6 @@ def test_a_member_of_an_older_version_is_taken_to_see_what_the_leader_sees() -> 
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """Returns the number of function calls, C functions included."""
     calls = 0
 
     def count(_: object, event: str, __: object) -> None:

@@ -20,7 +20,6 @@ names = some.from_regex(r"[a-z0-9_!#$.^|~-]{1,12}", fullmatch=True) | some.just(
 
 
 def lying(one: Message, headers: Mapping[str, str], body: Any = None) -> Message:  # noqa: ANN401 - any body
-    """Returns a dead letter with these headers, as it would be read."""
     return Message(one.id, one.timestamp, one.partition, one.body if body is None else body, one.content_type, headers)
 
 

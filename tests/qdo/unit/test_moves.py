@@ -48,12 +48,10 @@ FIRST, SECOND, THIRD = (id_before(1_000_000_000 + second) for second in range(3)
 
 
 def message(body: object, identifier: str = FIRST, partition: int = 1) -> Message:
-    """Returns a message of the status queue."""
     return Message(identifier, "0", partition, body)
 
 
 def body(place: str, processed: str = "") -> str:
-    """Returns the body of a status message."""
     return json.dumps({"partition": place, "processed": processed, "last_worker": "host-1"})
 
 
@@ -90,7 +88,6 @@ def test_newest_status_counts(entries: list[tuple[str, int, str]]) -> None:
 
 
 def status(number: int, processed: str | None, queue: Queue = ORDERS) -> dict[Partition, str | None]:
-    """Returns the offsets reached, by partition."""
     return {Partition(queue, number): processed}
 
 

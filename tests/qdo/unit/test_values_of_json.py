@@ -114,13 +114,11 @@ def alike(sent: Any, found: Any) -> bool:  # noqa: ANN401 - any values
 
 
 def arrived(call: TaskCall, jobs: Jobs) -> Any:  # noqa: ANN401 - any value
-    """Returns the value that the function is called with."""
     invocation = msgspec.json.decode(call.body, type=Invocation)
     return jobs._tasks[invocation.task].bound(invocation).arguments["value"]
 
 
 def task_with(kind: Any) -> tuple[Jobs, Callable[..., TaskCall]]:  # noqa: ANN401 - a type
-    """Returns a program, and the call of its task with a parameter of this type."""
     jobs = Jobs("q")
 
     def take(value: Any) -> None:  # noqa: ANN401

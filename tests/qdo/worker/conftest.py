@@ -59,20 +59,17 @@ class Workers:
         return Worker(handler, consumer, settings=settings or quick(), **options)
 
     def start(self, worker: Worker) -> asyncio.Task[int]:
-        """Lets a worker serve; it is stopped at the test's end at the latest."""
         task = asyncio.get_running_loop().create_task(worker.serve())
         self._opened.push_async_callback(_end, worker, task)
         return task
 
     async def serve_until(self, worker: Worker, count: int) -> int:
-        """Lets a worker serve until ``count`` records exist, stops it, and returns its exit code."""
         task = self.start(worker)
         await until(lambda: len(self.seen) >= count or task.done())
         worker.stop()
         return await task
 
     def note(self, message: Message, context: object) -> None:
-        """Records the body of a message; a handler."""
         self.seen.append(message.body)
 
     async def note_async(self, message: Message, context: object) -> None:
@@ -82,7 +79,6 @@ class Workers:
         return {partition.number: offset for partition, offset in (await self.system.offsets(group)).items()}
 
     async def recorded(self, identifier: str | None, number: int = 1) -> None:
-        """Waits until this id is the recorded one of a partition."""
         async with asyncio.timeout(PATIENCE):
             while (await self.offsets()).get(number) != identifier:  # noqa: ASYNC110 - a commit has no event
                 await asyncio.sleep(0.01)

@@ -15,7 +15,6 @@ from queuey.client import Message
 
 
 def end(how: str) -> None:
-    """Ends in one of the ways that need a process of its own."""
     match how:
         case "sleeps":
             time.sleep(600)
@@ -38,7 +37,6 @@ def end(how: str) -> None:
 
 
 async def end_async(how: str) -> None:
-    """Ends like :func:`end`, in a task. To swallow, it ignores each cancellation."""
     while how == "swallows":  # bounded: by its executor, which kills the process
         with suppress(BaseException):
             await asyncio.sleep(600)

@@ -20,7 +20,6 @@ PREPARED: list[str] = []
 
 
 def note(path: str, text: str) -> None:
-    """Appends a line to a file, at once."""
     with Path(path).open("a") as file:
         file.write(f"{text}\n")
 
@@ -40,17 +39,14 @@ def book() -> Iterator[str]:
 
 
 def broken() -> object:
-    """A context that cannot be created."""
     raise OSError("no database")
 
 
 def abrupt() -> object:
-    """A context that ends the process."""
     os._exit(4)
 
 
 def obey(message: Message, context: Any) -> None:  # noqa: ANN401, C901 - the book; each word is a case
-    """Does what the body asks for, then records that it did."""
     do, _, number = message.body.partition(" ")
     partition, attempt = delivery()
     note(context, f"begun {message.body} {os.getpid()} {partition.number} {attempt}")

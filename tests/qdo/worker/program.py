@@ -74,7 +74,6 @@ def _seconds(message: Message) -> float:
 
 
 async def main(profile: str, group: str, queue: str, options: dict[str, Any]) -> int:
-    """Serves with :func:`handle` or :func:`handle_async`, by the options; returns the exit code."""
     where = read_profile(Path(profile))
     handler: Any = f"{__spec__.name}:handle" if options.get("processes") else handle
     if options.pop("async", False):

@@ -24,7 +24,6 @@ CAUSE = Cause(attempts=3, error="acme.errors.Late", text="too late", at=1_795_14
 
 
 async def stored(system: System, queue: Queue, *messages: Outgoing | str) -> list[Message]:
-    """Stores messages and reads them as a worker would."""
     receipts = await system.client.send_many(queue.name, messages)
     return await system.client.get(queue.name, receipts)
 
@@ -34,7 +33,6 @@ async def letters(system: System, queue: Queue, **wanted: Any) -> list[DeadLette
 
 
 def of(queue: Queue, **wanted: Any) -> DeadLetterFilter:  # noqa: ANN401 - a filter
-    """Returns a filter for the dead letters of a queue."""
     return DeadLetterFilter(queues=(queue.name,), **wanted)
 
 

@@ -46,7 +46,6 @@ def start(running: Served, workers: Workers) -> Iterator[Start]:
 
 
 async def dead(workers: Workers, queue: Queue) -> list[tuple[str | bytes, int]]:
-    """Returns body and attempts of each dead letter of a queue."""
     selection = DeadLetterFilter(queues=(queue.name,))
     return [(each.body, each.cause.attempts) async for each in dead_letters(workers.system.client, selection)]
 
@@ -81,7 +80,6 @@ async def test_two_crashes_within_the_time_of_a_commit_are_both_given_up(workers
 
 
 def _wait_for_text_or_crash(program: Program, text: str) -> None:
-    """Waits until a worker prints a text, or has died of SIGSEGV."""
     try:
         program.wait_for(text)
     except AssertionError:

@@ -37,7 +37,6 @@ class Book:
         self.path = path
 
     def lines(self, word: str = "") -> list[list[str]]:
-        """Returns the lines that begin with a word, split."""
         if not self.path.exists():
             return []
         lines = [line.split() for line in self.path.read_text().splitlines()]
@@ -63,7 +62,6 @@ def live_processes(group: int) -> list[int]:
 
 
 def sockets() -> set[str]:
-    """Returns the open sockets of this process."""
     links = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -91,7 +89,6 @@ async def make_process_worker(
 
 
 async def serve_all(workers: Workers, worker: Worker, identifier: str) -> int:
-    """Lets a worker serve until this id is recorded for partition 1."""
     task = workers.start(worker)
     await workers.recorded(identifier)
     worker.stop()

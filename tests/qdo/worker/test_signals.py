@@ -51,7 +51,6 @@ class Program:
         self._reader.start()
 
     def wait_for(self, text: str) -> None:
-        """Waits for the next line with a text; fails if the program ends before."""
         while True:
             line = self._seen.get(timeout=PATIENCE)
             if line is None:
@@ -60,13 +59,11 @@ class Program:
                 return
 
     def end(self) -> int:
-        """Waits for its end and returns its code."""
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         return code
 
     def said(self, word: str) -> list[str]:
-        """Returns the texts printed behind a word."""
         return [line.removeprefix(word).strip() for line in self.lines if line.startswith(word)]
 
     def kill(self) -> None:
@@ -191,7 +188,6 @@ async def test_children_do_not_outlive_a_worker_that_was_killed(workers: Workers
 
 
 def children(parent: int) -> Iterator[int]:
-    """Yields the child processes of a process."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:

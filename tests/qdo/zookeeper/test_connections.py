@@ -51,7 +51,6 @@ async def test_a_silent_server_is_noticed_although_requests_go_out(join: Join, s
 
 
 async def again(heard: RecordedEvents, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what is called
-    """Repeats a call until the connection is back, and returns its result; CoordinationLost is ignored until then."""
     async with asyncio.timeout(PATIENCE):
         while True:
             try:

@@ -54,7 +54,6 @@ async def again(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def blocking(call: Callable[[], T]) -> T:
-    """Runs a call that affects servers without blocking the members of this process."""
     return await asyncio.to_thread(call)
 
 
@@ -95,7 +94,6 @@ class Worker:
             self.acknowledged[partition] = recorded
 
     async def work(self, stop: asyncio.Event) -> None:
-        """Commits ascending numbers as fast as possible, and claims again after each commit in doubt."""
         await self.claim()
         while not stop.is_set():
             offsets = [(held, str(self.acknowledged[partition] + 1)) for partition, held in self._held.items()]
@@ -112,7 +110,6 @@ class Worker:
 
 
 async def all_go_on(workers: list[Worker]) -> None:
-    """Waits until each worker has committed something more."""
     before = [dict(worker.acknowledged) for worker in workers]
     await until(lambda: all(worker.acknowledged != then for worker, then in zip(workers, before, strict=True)))
 

@@ -34,7 +34,6 @@ class JoinedMember:
 
 
 def shared(members: list[JoinedMember]) -> bool:
-    """Returns whether every partition is owned, and shares differ by at most one."""
     sizes = [len(member.group.table.held) for member in members]
     return sum(sizes) == PARTITIONS and max(sizes) - min(sizes) <= 1
 

@@ -55,7 +55,6 @@ class Guarded:
 
 
 def certificate(directory: Path, name: str, address: str) -> Path:
-    """Creates a key with a self-signed certificate, both in one file; returns the file."""
     key, cert, both = (directory / f"{name}-{part}.pem" for part in ("key", "cert", "both"))
     command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {key} -out {cert}"
     subprocess.run(shlex.split(f"{command} -addext subjectAltName=IP:{address}"), check=True, capture_output=True)
@@ -107,7 +106,6 @@ async def open_one() -> AsyncIterator[Open]:
 
 
 async def work(coordinator: Coordinator) -> Session:
-    """Calls what members call, and what is called from outside."""
     session = await coordinator.join(Member("a"), RecordedEvents())
     partitions = first_partitions(200)
     held = await session.claim(partitions)

@@ -35,13 +35,11 @@ def test_guarantees(name: str) -> None:
 
 
 def without_marks(state: State, number: int, entry: Entry) -> None:
-    """Forgets cancelled messages."""
     REAL_APPLY(state, number, entry)
     state.cancelled = set()
 
 
 def marks_in_no_snapshot(state: State) -> bytes:
-    """Writes a snapshot without the marks."""
     marks, state.cancelled = state.cancelled, set()
     try:
         return REAL_ENCODE(state)
@@ -55,7 +53,6 @@ def ending_nothing(draft: EntryDraft, position: Position) -> bool:
 
 
 def given_again(draft: EntryDraft, position: Position, most: int = 0) -> bool:
-    """Gives a message that was read before it was cancelled."""
     marks, draft._state.cancelled = draft._state.cancelled, set()
     try:
         return REAL_MAY_AGAIN(draft, position, most)

@@ -106,14 +106,12 @@ class ChangingStorm(PostStorm):
         return FollowingSite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
     def _insert(self, stored: StoredTiming) -> None:
-        """Stores the timing in the keyspace from the beginning."""
         for place, change in cql.command(stored_timing._WRITE.cql).changes((encode(stored), None), 1, self.world.now):
             self.cluster.committed[place].absorb(change)
             for node in self.cluster.nodes:
                 node.data[place].absorb(change)
 
     def _planned_events(self) -> dict[Callable[[], None], int]:
-        """Plans twice as many events as the base class, long faults, and at random times a change of the timing."""
         rng = self.world.rng
         planned = {work: 2 * times for work, times in super()._planned_events().items()}
         self.world.at(rng.random() * 4.0, self._change_times)
@@ -128,7 +126,6 @@ class ChangingStorm(PostStorm):
     # Events
 
     def _cause_long_fault(self) -> None:
-        """Stops a process or node for up to the time that the higher timing allows."""
         rng, site = self.world.rng, self._pick_site()
         seconds = rng.choice((0.5, 2.0, 4.0, 7.0))
         if rng.random() < 0.7:
@@ -137,13 +134,11 @@ class ChangingStorm(PostStorm):
             rng.choice(self.cluster.nodes).away_until = self.world.now + seconds
 
     def _deafen(self) -> None:
-        """Makes a random process deaf to the timing for 2 or 20 seconds."""
         site = self._pick_site()
         assert isinstance(site, FollowingSite)
         site.deaf_until = self.world.now + self.world.rng.choice((2.0, 20.0))
 
     def _change_times(self) -> None:
-        """Runs the command on a random site, and again after each error. In half of the cases another runs later."""
         site = self._pick_site()
         assert isinstance(site, PostSite)
 

@@ -62,7 +62,6 @@ class ClusterReplicas:
 
     @property
     def messages(self) -> dict[int, dict[Position, str]]:
-        """The bodies of the queue's stored messages, by partition and position."""
         bodies: dict[int, dict[Position, str]] = {}
         for (table, key), partition in self.cluster.everything().items():
             if table.startswith("messages_") and key[0] == self.queue.qid:
@@ -85,7 +84,6 @@ class ClusterReplicas:
                 node.data[place].absorb(change)
 
     def open(self, process: Process) -> CassandraStore:
-        """Opens a store for a process, which records the dead letters that it writes."""
         store = open_store(self.cluster, process, Machine(process))
         own: Any = store.messages
         store.messages = messages = WatchedMessages(store._parts, own._reader, own._counts, store._arrivals)

@@ -112,7 +112,6 @@ class Cluster:
         return [node for node in self.nodes if node.away_until <= self.world.now]
 
     def happens(self, chance: float) -> bool:
-        """Returns True with a probability of ``chance``."""
         return self.world.rng.random() < chance
 
     def note_append(self, request: Request | Encoded, count: int) -> None:
@@ -165,7 +164,6 @@ class Cluster:
         end: Callable[[Rows | None, StoreUnavailable | None], None],
         values: Sequence[Any] | None = None,
     ) -> None:
-        """Answers a read from the data of one node alone, or with the time on its clock."""
         if request.statement == NOW:
             end(self._encode_rows(request, [(_uuid(self.world.now + node.offset),)]), None)
             return
@@ -210,7 +208,6 @@ class Cluster:
         return self._encode_rows(request, command.rows(values, there, self.world.now))
 
     def _encode_rows(self, request: Request | Encoded, rows: Rows) -> Rows:
-        """Returns rows as the request wants them: through its decoder, if it has one."""
         if isinstance(request, Encoded) and request.decode is not None:
             return request.decode(cql.command(request.statement.cql).encode_result(rows))
         return rows
@@ -224,7 +221,6 @@ class Cluster:
     # Writes
 
     def _changes(self, calls: Sequence[tuple[cql.Command, Sequence[Any]]]) -> list[Change]:
-        """Returns the changes by statements. They share one timestamp."""
         now, decided = self.world.now, any(command.conditional for command, _ in calls)
         # A batch has one timestamp. It is the last of one for each call, so that old seeds keep their histories.
         stamp = max(self._next_stamp() for _ in (calls[:1] if decided else calls))
@@ -290,7 +286,6 @@ class Cluster:
         needed: int,
         end: Callable[[Rows], None],
     ) -> None:
-        """Checks the conditions and writes, or answers with the row that does not meet them."""
         committed, now = self.committed[place], self.world.now
         for command, values in calls:
             if not command.conditional:
@@ -305,13 +300,11 @@ class Cluster:
         self._write(changes, needed, lambda: end([(True,)]))
 
     def _resolve_pending(self, place: Place) -> None:
-        """Applies each pending write of a partition with a probability of a half, and drops the others."""
         for pending_write in self._pending_writes.pop(place, ()):
             if self.world.rng.random() < 0.5:
                 pending_write()
 
     def _apply_pending(self, place: Place, pending_write: Callable[[], None]) -> None:
-        """Applies a pending write, unless it was resolved before."""
         if pending_write in self._pending_writes[place]:
             self._pending_writes[place].remove(pending_write)
             pending_write()
@@ -516,7 +509,6 @@ class SimulatedDriver(Driver):
         pass
 
     def _prepare(self, _session: object, statement: Statement) -> PreparedStatement:
-        """Prepares a statement. All nodes know it afterwards."""
         prepared = self._prepared.get(statement)
         if prepared is None:
             prepared = self._prepared[statement] = frames.prepared_statement(statement, TARGET.keyspace)
@@ -561,7 +553,6 @@ class SimulatedDriver(Driver):
 
 
 def _driver_cluster(cluster: Cluster) -> Any:  # noqa: ANN401 - what the client uses of the driver's cluster
-    """Makes the driver's metadata, by which each node has all rows."""
     hosts = [SimulatedHost(cluster, node) for node in cluster.nodes]
     metadata = SimpleNamespace(
         all_hosts=lambda: hosts,

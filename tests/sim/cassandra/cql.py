@@ -60,12 +60,10 @@ class Table(NamedTuple):
         return tuple(map(self.order_of, self.clustering, key))
 
     def order_of(self, column: str, value: Any) -> Any:  # noqa: ANN401 - of any type
-        """Returns the sort key of one clustering column."""
         return -value if column in self.descending else _ordered(value)
 
 
 def _tables() -> dict[str, Table]:
-    """Reads all tables from the schema's files, with the columns that were added later."""
     tables: dict[str, Table] = {}
     for path in sorted(SCHEMA.glob("*.cql")):
         text = re.sub(r"--.*", "", path.read_text())
@@ -135,7 +133,6 @@ class Row:
     cells: dict[str, Cell] = field(default_factory=dict)
 
     def absorb(self, other: Row) -> None:
-        """Merges another replica's version of the row: the winning cells, and the later delete."""
         self.deleted = max(self.deleted, other.deleted)
         if other.marker is not None and other.marker.beats(self.marker):
             self.marker = other.marker
@@ -234,7 +231,6 @@ class Partition:
                 yield names | row.read_cell_facts([column for column in fact_columns if column in values], now)
 
     def _keys(self, table: Table, where: Sequence[tuple[Any, str, Any]]) -> list[Key]:
-        """Returns keys in order: the given key, a range of the first clustering column, or all."""
         if not table.clustering:
             return list(self.rows)
         equal = {name: value for name, sign, value in where if sign == "="}
@@ -430,7 +426,6 @@ class Command:
         return not clustering or any(name in clustering for name, *_ in [*self.where, *self.assignments])
 
     def places(self, values: Sequence[Any]) -> list[Place]:
-        """Returns the partitions that the statement selects: each combination of key values, an IN in order."""
         keys: list[Key] = [()]
         for value in self._partition_key:
             key_value = value(values)
@@ -458,7 +453,6 @@ class Command:
         return [(place, self._partition(values, stamp, stamp - decided, expires)) for place in self.places(values)]
 
     def _partition(self, values: Sequence[Any], stamp: int, stamp_of_ranges: int, expires: float) -> Partition:
-        """Returns the change of one partition: cells, a deleted row, a range or the whole partition."""
         table, change = self.table, Partition()
         assigned = {name: value(values) for name, value in self.assignments}
         of_rows = [one for one in self.where if one[0] not in table.partition]
@@ -515,13 +509,11 @@ class Command:
         return (False,) if row is None else (False, *map(row.get, [*names, *(name for name, _, _ in self.demands)]))
 
     def row_filter(self, values: Sequence[Any]) -> Callable[[Key], bool]:
-        """Returns a predicate on keys: may the statement select this row?"""
         names = self.table.clustering
         conditions = [(names.index(name), sign, value(values)) for name, sign, value in self.where if name in names]
         return lambda key: all(_compare(key[place], sign, value) for place, sign, value in conditions)
 
     def rows(self, values: Sequence[Any], partitions: Mapping[Place, Partition], now: float) -> Rows:
-        """Returns the selected rows up to the limit, or their count."""
         limit = None if self.limit is None else self.limit(values)
         selected = self._selected(values, partitions, now)
         if self.columns == ["count(id)"]:
@@ -563,7 +555,6 @@ class Command:
     # Serialization
 
     def decode_row(self, row: bytes) -> list[Any]:
-        """Returns the values of a serialized row."""
         values, position = [], 0
         for _, kind in self.markers:
             (size,) = SIZE.unpack_from(row, position)
@@ -573,7 +564,6 @@ class Command:
         return values
 
     def encode_result(self, rows: Rows) -> bytes:
-        """Returns the body of a RESULT frame with these rows and no names of columns."""
         cells = [
             encode("bigint" if name.startswith("count(") else self.table.types.get(name, "blob"), value)
             for row in rows
@@ -585,7 +575,6 @@ class Command:
 
 @lru_cache(maxsize=1000)
 def command(cql: str) -> Command:
-    """Parses a statement, cached by its text."""
     return Command(cql)
 
 

@@ -39,7 +39,6 @@ class EarlySite(PostSite):
         return QueueAccess(self.core, self.store, queue, check)
 
     async def read(self, access: QueueAccess, wanted: Range) -> Reading:
-        """Reads as the service does: without a thread if possible."""
         short = await access.apply(lambda queue: self.reader.read_short(queue, wanted))
         if short is not None:
             return short
@@ -64,7 +63,6 @@ class EarlyReader(PostReader):
 
     @property
     def cursors(self) -> Mapping[int, Position]:
-        """The position to go on at, by partition."""
         return {self.partition: self.cursor}
 
     def records(self) -> Sequence[EarlyReader]:
@@ -111,7 +109,6 @@ class EarlyReader(PostReader):
             self.early[position] = str(message.body)
 
     def move(self, cursor: Position) -> None:
-        """Moves the cursor. It must not go back."""
         if cursor < self.cursor:
             self.wrong.append(f"order: the cursor went back from {self.cursor} to {cursor}")
         self.cursor = cursor
@@ -134,7 +131,6 @@ class StreamReader(EarlyReader):
         self._open({})
 
     def _open(self, cursors: Mapping[int, Position]) -> None:
-        """Opens a new early stream that begins at these cursors."""
         cursor = Cursor(FIRST, {(QUEUE, number): position for number, position in cursors.items()})
         self._stream = Stream(OpenStreams(self._site.reader), cursor, self._limit, None, QUEUE, early=True)
         self._stream.admit(self._access)
@@ -196,7 +192,6 @@ class EarlyStorm(PostStorm):
         return EarlySite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
     def _start_readers(self, site: Site, queue: Queue | None = None) -> None:
-        """Starts plain readers, an early one of each partition, and one of the early stream."""
         super()._start_readers(site, queue)
         for partition in range(1, PARTITIONS + 1):
             self._read_early(EarlyReader, site, partition, queue or self.queue)
@@ -242,7 +237,6 @@ class EarlyStorm(PostStorm):
             yield from self._check_early(reader, told[reader.qid, reader.partition])
 
     def _check_early(self, reader: EarlyReader, told: Mapping[Position, str]) -> Iterator[str]:
-        """Yields violations by acknowledged messages: changed when they come early, or missing at their place."""
         for position, body in told.items():
             bodies = {kept.get(position, body) for kept in (reader.early, reader.shown)}
             if bodies != {body}:

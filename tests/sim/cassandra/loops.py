@@ -36,7 +36,6 @@ class SimulatedLoop(StoreLoop):
         self._process = process
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        """Returns a new loop of the process's present life, after the base class has begun on it."""
         loop = self._loop = ProcessLoop(self._process)  # type: ignore[abstract]  # much of it is not needed
         with loop.running():
             self._begin(loop)
@@ -118,7 +117,6 @@ class BlockingThread(threading.Thread, Generic[T]):
 
 
 def present_thread() -> BlockingThread[Any]:
-    """Returns the thread that calls this. It must be a simulated one."""
     thread = threading.current_thread()
     assert isinstance(thread, BlockingThread), "an event loop, or the test, would wait"
     return thread

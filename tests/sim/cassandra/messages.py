@@ -65,7 +65,6 @@ class Site:
         begin(self.core, work, raise_error)
 
     async def call(self, call: Awaitable[T], seconds: float | None = None) -> T:
-        """Awaits a call of the store, by default up to the store's deadline."""
         async with asyncio.timeout(seconds or self.store._options.deadline):
             return await call
 
@@ -114,7 +113,6 @@ class Reader:
         self.wrong: list[str] = []
 
     async def read_on(self) -> None:
-        """Reads for as long as its process lives: at random times, each time to the end or until the store fails."""
         world = self._site.process.world
         calm = world.now + self.busy
         while True:  # bounded: by the end of the history
@@ -181,7 +179,6 @@ class MessageStorm:
         self._numbers = iter(range(1_000_000))
 
     def run(self) -> list[str]:
-        """Runs posts, readers and faults, then reads everything without faults. Returns the violations."""
         world, rng, storm = self.world, self.world.rng, self.seconds or STORM * self.pace.scale
         self.sites[0].begin(self._create_queue())
         world.run(world.now + START)
@@ -215,7 +212,6 @@ class MessageStorm:
         return Site(self.world, self.cluster, next(self._shared, None))
 
     async def _create_queue(self) -> None:
-        """Creates the application and its queue."""
         site = self.sites[0]
         await site.call(site.store.applications.create_application(APPLICATION))
         spec = QueueSpec(partitions=PARTITIONS, ttl=3600, kind=self.kind)
@@ -225,7 +221,6 @@ class MessageStorm:
         return self.world.rng.choice(self.sites)
 
     def _start_readers(self, site: Site) -> None:
-        """Starts a reader of each partition."""
         for partition in range(1, PARTITIONS + 1):
             reader = Reader(site, self.queue, partition, self.pace.scale)
             self.readers.append(reader)
@@ -238,7 +233,6 @@ class MessageStorm:
         await self._read_to_the_end([Reader(site, self.queue, number + 1) for number in range(PARTITIONS)])
 
     async def _read_to_the_end(self, readers: Sequence[Reader]) -> None:
-        """Reads by these readers until they find nothing more, and records when that was."""
         self.last = readers
         for reader in readers:
             while await reader.read(100):
@@ -248,13 +242,11 @@ class MessageStorm:
     # Events
 
     def _crash_and_restart(self) -> None:
-        """Crashes the process of a random site, which restarts at once with new readers."""
         site = self._pick_site()
         site.crash()
         self._start_readers(site)
 
     def _cause_fault(self) -> None:
-        """Causes a random fault: pauses a process, stops its machine, sets its clock, or takes a node away."""
         rng, site, scale = self.world.rng, self._pick_site(), self.pace.scale
         kind = rng.choice(("pause", "still", "clock", "node", "node"))
         seconds = rng.choice((0.5, 2.0, 4.0, 7.0)) * scale
@@ -268,7 +260,6 @@ class MessageStorm:
             rng.choice(self.cluster.nodes).away_until = self.world.now + seconds
 
     def _make_items(self, count: int, text: str = "") -> list[NewMessage]:
-        """Returns messages with unique bodies, more than half of them in one random partition."""
         rng = self.world.rng
         partition = rng.randint(1, PARTITIONS)
         ttl, delay = rng.choice(TTLS), rng.choice((0.0, 0.0, 0.0, 0.5, 4.0)) * self.pace.scale
@@ -280,7 +271,6 @@ class MessageStorm:
         ]
 
     def _post(self) -> None:
-        """Posts up to five messages at a random site, and records the outcome."""
         site, items = self._pick_site(), self._make_items(self.world.rng.choice((1, 1, 2, 5)))
         post = Post([str(item.body) for item in items], self.world.now)
         self.posts.append(post)
@@ -293,7 +283,6 @@ class MessageStorm:
         site.begin(_record_outcome(post, work))
 
     def _post_under_key(self) -> None:
-        """Posts one message under one of two keys. Tries up to three times while the key is in use."""
         site, key = self._pick_site(), self.world.rng.choice("ab")
         partition = ord(key) % PARTITIONS + 1
         items = [NewMessage(f"key {key}", partition, 3600)]
@@ -315,7 +304,6 @@ class MessageStorm:
         site.begin(_record_outcome(post, work))
 
     def _write_name(self) -> None:
-        """Sets or clears a name, as the service does. Tries up to three times while others change it."""
         site = self._pick_site()
         store = site.store
         body = None if self.world.rng.random() < 0.2 else f"name {next(self._numbers)}"
@@ -349,7 +337,6 @@ class MessageStorm:
     # Checks
 
     def _violations(self) -> Iterator[str]:
-        """Yields violations by readers, posts, keys and the name, and messages that are still waiting to be written."""
         if not hasattr(self, "_read_at"):
             yield "end: nothing could be read when all was calm"
             return
@@ -367,7 +354,6 @@ class MessageStorm:
             yield f"end: {pending} messages still wait"
 
     def _check_post(self, post: Post, readers: Sequence[Reader]) -> Iterator[str]:
-        """Yields violations by a post without a key: passed by a reader, lost, or shown although it had failed."""
         if post.outcome == "acknowledged":
             for partition, position in post.locations:
                 yield from (
@@ -382,7 +368,6 @@ class MessageStorm:
             yield from (f"none: {post} was shown" for reader in readers if bodies & {*reader.shown.values()})
 
     def _check_key(self, posts: Sequence[Post]) -> Iterator[str]:
-        """Yields violations by the posts of one key: stored twice, or answered with other positions."""
         stored = [
             (reader.partition, position)
             for reader in self.last
@@ -396,7 +381,6 @@ class MessageStorm:
             yield f"key: {stored} are there"
 
     def _check_name(self) -> Iterator[str]:
-        """Yields violations by the name: two values, or one that an acknowledged change had replaced."""
         stored = [body for reader in self.last for body in reader.shown.values() if body.startswith("name ")]
         if len(stored) > 1:
             yield f"name: {stored} are there"

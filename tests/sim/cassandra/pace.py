@@ -29,7 +29,6 @@ class Pace:
 
     @property
     def clocks(self) -> float:
-        """Factor for clock errors, relative to :data:`PATIENT`."""
         return self.timing.clock_difference / timing.PATIENT.clock_difference
 
     def options(self) -> CassandraOptions:

@@ -75,7 +75,6 @@ class PostSite(Site):
         super().crash()
 
     def access(self, queue: Queue) -> QueueAccess:
-        """Returns access to a queue without checks."""
         return QueueAccess(self.core, self.store, queue, lambda _queue: None)
 
     async def post(self, sent: Sent, drafts: list[Draft]) -> PostResult:
@@ -189,14 +188,12 @@ class PostStorm(MessageStorm):
             self._read_partition(site, partition, queue or self.queue)
 
     def _read_partition(self, site: Site, partition: int, queue: Queue) -> None:
-        """Starts a reader, and another one for the new queue after each purge."""
         again = partial(self._read_partition, site, partition)
         reader = PostReader(site, queue, partition, self.pace.scale, again)
         self.readers.append(reader)
         site.begin(reader.read_on())
 
     async def _read_all(self) -> None:
-        """Reads the queue's present row anew, and then all of its partitions to the end."""
         site = self.sites[0]
         self.queue = await site.call(site.store.catalogue.queue(APPLICATION, QUEUE, fresh=True))
         await self._read_to_the_end(
@@ -204,7 +201,6 @@ class PostStorm(MessageStorm):
         )
 
     def _post(self, after: Position | None = None) -> None:
-        """Posts one to five messages to random partitions, sometimes with a delay."""
         rng = self.world.rng
         delayed, ttl = rng.random() < 0.15, rng.choice(TTLS)
         drafts = [
@@ -253,7 +249,6 @@ class PostStorm(MessageStorm):
         return draft
 
     def _maybe_post_after(self, last: Position) -> None:
-        """May post again, after the position of an acknowledged post."""
         if self.world.rng.random() < 0.2:
             self.world.at(0.0, partial(self._post, last))
 
@@ -262,8 +257,6 @@ class PostStorm(MessageStorm):
         self._change(lambda site, queue: site.call(site.store.catalogue.update_queue(queue, QueueSpec(ttl=ttl))))
 
     def _purge(self) -> None:
-        """Purges the queue at a random site, and records the purge if it was answered."""
-
         async def purge(site: PostSite, queue: Queue) -> None:
             await site.call(site.store.catalogue.purge_queue(queue))
             self.purges.append(Purge(queue.qid, self.world.now))
@@ -300,7 +293,6 @@ class PostStorm(MessageStorm):
             yield f"end: {pending} messages still wait"
 
     def _check_sent(self, post: Sent) -> Iterator[str]:
-        """Yields violations by a post without a key: shown after it failed, shown twice, or stored in part."""
         bodies = {*post.bodies}
         shown = {
             (reader.qid, reader.partition, position)
@@ -347,7 +339,6 @@ class PostStorm(MessageStorm):
                     yield f"order: {post} is not in its order"
 
     def _check_key_in_queue(self, posts: list[Sent]) -> Iterator[str]:
-        """Yields violations by posts under one key: stored twice, or not at the positions that posters were told."""
         if not posts:
             return
         there = {
@@ -367,7 +358,6 @@ class PostStorm(MessageStorm):
 
 
 def outcome_of(error: Exception | None) -> Outcome:
-    """Returns the outcome that a client infers from an error."""
     if isinstance(error, KeyInUse | StoreBusy):
         return "none"
     if isinstance(error, StoreUnavailable):

@@ -64,7 +64,6 @@ def storms() -> list[ChangingStorm]:
 
 
 def seeds(storm: type[ChangingStorm], first: int = 0) -> list[int]:
-    """Returns seeds from ``first`` on, and those that show a mutation."""
     return sorted(
         {*(seed for seed in SEEDS if seed >= first), *(seed for _, kind, seed in MUTATIONS.values() if kind is storm)}
     )
@@ -103,7 +102,6 @@ def test_histories_are_what_they_should_be(storms: list[ChangingStorm]) -> None:
 
 
 def at_once(site: PostSite, wanted: Timing) -> None:
-    """Changes the timing in one step."""
     driver, options = site.store._driver, site.store._options
     stored = stored_timing.read_standing(driver, options).stored
     if not stored_timing._swap(driver, options, make_settled(wanted, "at once"), stored):
@@ -116,7 +114,6 @@ def without_a_wait(_seconds: float) -> None:
 
 @contextmanager
 def without_a_lease() -> Iterator[None]:
-    """Lets processes use timing that they read long ago."""
     with replace(TimingInForce.is_fresh, lambda _self, _at: True):
         yield
 

@@ -80,7 +80,6 @@ class SharedStorm(MessageStorm):
         driver.send = send_and_stand_still  # type: ignore[method-assign]
 
     def _restart_with_wrong_clock(self) -> None:
-        """Restarts a process with a clock that is 8 s ahead, and corrects the clock a second later."""
         site = self.sites[0]
         site.machine.set_clock(8.0)
         site.crash()
@@ -168,13 +167,11 @@ def test_histories_are_what_they_should_be(storms: list[MessageStorm]) -> None:
 
 
 def in_time(writer: MessageWriter, in_flight: InFlightBatch, *arrived: Any) -> None:  # noqa: ANN401
-    """Treats every answer as in time."""
     in_flight.minted = writer._clock.boottime()
     REAL_ARRIVED(writer, in_flight, *arrived)
 
 
 def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
-    """Reports a write as undone without undoing it."""
     undo_write.finish("none")
 
 
@@ -185,17 +182,14 @@ def undone_in_time(
     deadline: float,
     answer: Callable[..., None],
 ) -> None:
-    """Treats every undo write as in time."""
     REAL_UNDO(undo_write, written, level, float("inf"), answer)
 
 
 def low_stamp(now: int, ticks: int) -> int:
-    """Gives an undo write a timestamp below its message's."""
     return clock.stamp_of(ticks) - 1
 
 
 def without_delay(reader: SliceReader, queue: Queue, slices: Sequence[Slice]) -> list[float]:
-    """Reads up to the clock."""
     return [0.0] * len(slices)
 
 
@@ -204,12 +198,10 @@ def recording_nothing(writer: MessageWriter, *_: object) -> None:
 
 
 def whatever_age(index: BucketIndex, *where: Any, since: float, **kind: bool) -> BucketLookup | None:  # noqa: ANN401
-    """Reads by buckets in memory of any age."""
     return REAL_CACHED(index, *where, since=-1e9, **kind)
 
 
 def sound(check: ClockCheck, since: float = 0.0) -> bool:
-    """Treats the clock as right."""
     return True
 
 
@@ -219,18 +211,15 @@ def noting_nothing(check: ClockCheck, *_: object) -> None:
 
 @contextmanager
 def without_clock_check() -> Iterator[None]:
-    """Compares no clocks."""
     with replace(ClockCheck.sound, sound), replace(ClockCheck.apply_round, noting_nothing):
         yield
 
 
 def by_few(check: ClockCheck, answers: Mapping[str, Interval], began: float | None, _there: int) -> None:
-    """Uses the answer of a single node."""
     REAL_NOTE(check, answers, began, 1)
 
 
 def acknowledging_at_once(watch: ClockWatch, told: Told) -> None:
-    """Acknowledges without a check of the clock."""
     told(None)
 
 
@@ -241,7 +230,6 @@ def taking_over(clock: Clock, offset: int) -> None:
 
 @contextmanager
 def vouching_across_jumps() -> Iterator[None]:
-    """Vouches for ids made before a clock jumped."""
     with replace(ClockWatch.timed_correctly_since, lambda self, _: self.sound()), replace(Clock.accept, taking_over):
         yield
 

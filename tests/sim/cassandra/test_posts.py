@@ -80,7 +80,6 @@ class HarshEarlyStorm(EarlyStorm, HarshStorm):
 
 
 def run_histories(kind: type[Kind], histories: int) -> list[Kind]:
-    """Runs the first histories of a kind, and checks that they break no rule."""
     storms = [kind(seed) for seed in range(histories)]
     assert [one.run() for one in storms] == [[]] * histories
     return storms
@@ -161,7 +160,6 @@ def test_a_seed_says_everything_at_this_pace() -> None:
 
 
 def end_of(storm: MessageStorm) -> tuple[object, ...]:
-    """Returns the end time of a history, its number of events, and the state of its random generator."""
     return storm.world.now, storm.world.number(), storm.world.rng.getstate()
 
 
@@ -187,13 +185,11 @@ def delay_without_undo_time() -> Iterator[None]:
 
 
 def in_time(writer: MessageWriter, in_flight: InFlightBatch, *judged: Any) -> None:  # noqa: ANN401
-    """Treats every answer as in time."""
     in_flight.minted = writer._clock.boottime()
     REAL_ARRIVED(writer, in_flight, *judged)
 
 
 def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
-    """Reports a write as undone without undoing it."""
     undo_write.finish("none")
 
 
@@ -205,7 +201,6 @@ def cancelled(operation: AppendOperation) -> Outcome:
 
 
 def always_in_time(writer: UndoWriter, undo_write: Undo) -> None:
-    """Treats every undo write as in time."""
     undo_write.deadline = float("inf")
     REAL_UNDO(writer, undo_write)
 
@@ -236,7 +231,6 @@ async def without_the_key(
     after: Position | None,
     key: Key,
 ) -> PostResult:
-    """Repeats an undone post at once, without its key."""
     try:
         return await REAL_APPEND(use_cases, queue, items, after, key)
     except WriteUndone:
@@ -250,7 +244,6 @@ async def part_by_part(
     after: Position | None,
     key: Key,
 ) -> PostResult:
-    """Stores the parts of a batch for each partition separately, and repeats only the undone parts."""
     if key is not None:
         return await REAL_APPEND(use_cases, queue, items, after, key)
     locations: dict[int, Location] = {}

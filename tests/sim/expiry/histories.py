@@ -70,7 +70,6 @@ class KeptReplicas(Replicas):
         self.ends[position] = ids.ticks_to_seconds(message.expires) - offset
 
     def seen(self, partition: int) -> list[Message]:
-        """Returns the messages that a quorum read sees, without removed rows."""
         now = self.world.now
         return [one for one in super().seen(partition) if self.ends[one.position] + self._rest(one.position) > now]
 
@@ -91,7 +90,6 @@ class KeptStore(ModelStore):
         *,
         after: Position | None = None,
     ) -> None:
-        """Appends one message."""
         [item] = items
         process, life = self._process, self._process.life
 
@@ -142,7 +140,6 @@ class KeptStore(ModelStore):
         return self._replicas.records.get(name)
 
     def set_record(self, record: Record) -> Record:
-        """Stores a record. Raises RecordChanged if its version is not the stored one."""
         [stored_record] = self._failing([self._replicas.records.get(record.name)]) or [None]
         if (0 if stored_record is None else stored_record.version) != record.version:
             raise RecordChanged(record.name)
@@ -150,7 +147,6 @@ class KeptStore(ModelStore):
         return self._replicas.records[record.name]
 
     def remove_record(self, record: Record) -> None:
-        """Removes a record. Raises RecordChanged if its version is not the stored one."""
         stored_record = self._replicas.records.get(record.name)
         if stored_record is None or stored_record.version != record.version:
             raise RecordChanged(record.name)
@@ -236,7 +232,6 @@ class History:
         self.wrong: list[str] = []
 
     def run(self) -> list[str]:
-        """Posts, claims and crashes, then waits until all messages have ended. Returns the violations."""
         world, rng = self.world, self.rng
         HesitantRecords.post = staticmethod(self._post)
         for _ in range(rng.choice((1, 3, 6, 12))):
@@ -260,7 +255,6 @@ class History:
         return self.wrong
 
     def _post(self) -> None:
-        """Posts a message at a random process; an acknowledged one whose row is kept counts as posted."""
         web, rng = self.rng.choice(self.webs), self.rng
 
         def done(result: PostResult | None, error: Exception | None) -> None:
@@ -275,7 +269,6 @@ class History:
         begin(web.core, web.messages.post(queue, [draft]), done)
 
     def _claim(self) -> None:
-        """Claims two messages, and plans to acknowledge about half. Records one that was given after its end."""
         web, asked, ttl = self.rng.choice(self.webs), self.world.now, self.rng.choice((5.0, 30.0, 30.0, 40_000.0))
 
         def done(found: list[ClaimDelivery] | None, _error: Exception | None) -> None:
@@ -310,7 +303,6 @@ class History:
         self.rng.choice(self.webs).process.pause(self.rng.choice((2.0, 40.0, 5000.0)))
 
     def _check(self) -> None:
-        """Adds the violations at the end: lost messages, wrong dead letters, and records that were not removed."""
         letters, ends = self.replicas.letters, self.replicas.ends
         lost = self.posted - letters.keys() - self.done - (+self.in_doubt).keys()
         self.wrong += [f"E1: {position} vanished" for position in sorted(lost)]
@@ -327,7 +319,6 @@ class History:
 
 
 def violations(seeds: Iterable[int], kind: str = "plain", *, breaking: tuple[str, ...] = ("",)) -> list[str]:
-    """Runs histories until one violates a rule in ``breaking``. Returns its violations with the seed."""
     for seed in seeds:
         if broken := [text for text in History(seed, kind).run() if text.startswith(breaking)]:
             return [f"seed {seed}: {text}" for text in broken]

@@ -81,7 +81,6 @@ def removing_any(store: KeptStore, record: Record) -> None:
 
 
 def removing_at_once(records: ExpiryRecords, value: ExpiryRecord, began: int) -> bool:
-    """Removes records although posts rely on them."""
     return True
 
 
@@ -101,7 +100,6 @@ def at_once(margin: float) -> int:
 
 @contextmanager
 def without_margin() -> Iterator[None]:
-    """Expires messages too early."""
     with replace(ticks_until_due, at_once), replace_in(expiry_turns, ticks_until_due, at_once):
         yield
 
@@ -109,13 +107,11 @@ def without_margin() -> Iterator[None]:
 def taking_claims(
     state: State, ended: EndedMessages, is_changed: Callable[[Position], bool], expired: int, room: int
 ) -> Iterator[Position]:
-    """Expires claimed messages."""
     ended.overdue.update(ended.due)
     return find_expirable(state, ended, is_changed, expired, room)
 
 
 def ignoring_the_outbox(request: ExpiryRequest, state: State) -> ExpiryTurn:
-    """Treats unpublished dead letters as done."""
     return REAL_RESULT(request, _without_outbox(state))
 
 
@@ -126,7 +122,6 @@ def _without_outbox(state: State) -> State:
 
 
 def only_what_was_seen(records: ExpiryRecords, value: ExpiryRecord, found: Search, took: float) -> int:
-    """Schedules the next search by the messages that were seen only."""
     return REAL_NEXT(records, changed(value, shortest=1 << 30), found, took)
 
 

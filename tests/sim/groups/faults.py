@@ -77,7 +77,6 @@ async def _overrun(seconds: float) -> None:
 
 
 async def _swallow(seconds: float) -> None:
-    """Sleeps for ``seconds``, even if it is cancelled."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while (rest := end - loop.time()) > 0:
@@ -93,7 +92,6 @@ async def _cancel(seconds: float) -> None:
 
 
 async def _hang(_seconds: float) -> None:
-    """Never ends, even if it is cancelled."""
     while True:
         try:
             await asyncio.get_running_loop().create_future()

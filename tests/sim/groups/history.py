@@ -175,7 +175,6 @@ class History:
     def end_handling(
         self, name: str, stay: Stay, partition: Partition, message: Message, *, failed: bool = False
     ) -> None:
-        """Records that a member has handled a message, or has failed to: then it is due again."""
         place = place_of(partition)
         log, index = self.service.places[message.body]
         if failed:
@@ -186,20 +185,17 @@ class History:
         self._end_handling(name, place)
 
     def record_hang(self, name: str, stay: Stay, partition: Partition, message: Message) -> None:
-        """Records that an attempt does not end in time: it counts as failed, and the message is due again."""
         self.attempts["hung"] += 1
         stay.go_on(message, self.service.places[message.body][1])
         self._end_handling(name, place_of(partition))
 
     def record_late_success(self, stay: Stay, message: Message) -> None:
-        """Records that an attempt that did not end in time has succeeded all the same."""
         self.attempts["late"] += 1
         log, index = self.service.places[message.body]
         log.handle(index)
         stay.go_on(message, index + 1)
 
     def _end_handling(self, name: str, place: str) -> None:
-        """Counts one message less that the member with this name is handling."""
         busy = self.busy.get(place, Counter())
         for owner in [owner for owner in busy if self.names[owner] == name]:
             busy[owner] -= 1
@@ -207,7 +203,6 @@ class History:
                 del busy[owner]
 
     def record_given_up(self, stay: Stay, message: Message) -> None:
-        """Records that a member skips a message that it failed to handle."""
         log, index = self.service.places[message.body]
         log.handle(index)
         if stay.log is not log:
@@ -252,7 +247,6 @@ class Stay:
         self.log, self._first, self._following = log, first, {}
 
     def due(self, message: Message) -> int:
-        """Returns the index of the next message to handle among those with this message's key."""
         assert self.log is not None
         key = self._key(message)
         index = self._following.get(key, self._first)
@@ -261,7 +255,6 @@ class Stay:
         return index
 
     def go_on(self, message: Message, index: int) -> None:
-        """Continues at an index, for this message's key."""
         self._following[self._key(message)] = index
 
     def _key(self, message: Message) -> str:

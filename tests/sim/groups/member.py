@@ -53,14 +53,12 @@ class Member:
         self._keyed = self._leaves = False
 
     async def live(self) -> None:
-        """Joins the group and works in it until it has left."""
         raise NotImplementedError
 
     async def leave(self) -> None:
         self._leaves = True
 
     def _make(self) -> AsyncConsumer:
-        """Creates a consumer in the machine's place in the group. It does not join yet."""
         machine, storm = self._machine, self._storm
         coordinator = Coordinator("group", self._link, TIMEOUT, clock=machine.clock, new_mark=storm.mark)
         client = ServiceClient(storm.service, lambda: machine.key, lambda: not machine.no_service)
@@ -142,7 +140,6 @@ class ConsumerMember(Member):
         return True
 
     async def _revoked(self, partitions: Iterable[Partition]) -> None:
-        """Commits what was handled of these partitions, after the message in hand. It may be slow or fail first."""
         for partition in partitions:
             stay = self._stays.pop(partition, None)
             if (fault := self._storm.faults.in_callback()) is not None:

@@ -49,7 +49,6 @@ class Nodes:
         self.sessions = itertools.count(1)
 
     def names(self, path: str) -> list[str] | None:
-        """Returns the sorted names of a node's children, or None if the node does not exist."""
         return sorted(self._below[path]) if path in self.nodes else None
 
     def apply(self, session: int, change: Change) -> Outcome:
@@ -74,7 +73,6 @@ class Nodes:
             self.apply(0, (Delete(path),))
 
     def _restore(self, path: str, node: NodeData | None) -> None:
-        """Makes a node what it was; None: it did not exist."""
         above, _, name = path.rpartition("/")
         if node is None:
             del self.nodes[path]
@@ -84,7 +82,6 @@ class Nodes:
             self._below[above or "/"].add(name)
 
     def _reason_to_refuse(self, operation: Operation) -> RejectionReason | None:
-        """Returns why an operation is refused by the present nodes and versions, or None."""
         node = self.nodes.get(operation.path)
         if isinstance(operation, Create):
             if node is not None:

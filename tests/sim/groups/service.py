@@ -81,7 +81,6 @@ class Log:
             self.handled += 1
 
     def after(self, identifier: str | None) -> int:
-        """Returns the number of messages up to an id."""
         return 0 if identifier is None else bisect_right(self.orders, order_of(identifier))
 
 
@@ -101,7 +100,6 @@ class Service:
         self._waiting: dict[asyncio.Future[None], frozenset[tuple[str, int]]] = {}
 
     def post(self, name: str, number: int) -> Message:
-        """Adds a message to a partition and wakes its readers."""
         self._posted += 1
         log = self.queues[name][number]
         headers = {"key": str(self._posted % KEYS)}
@@ -113,14 +111,12 @@ class Service:
         return message
 
     def wake(self, name: str, number: int = ALL) -> None:
-        """Answers the callers that wait for a partition of a queue, or for any of its partitions."""
         for future in [future for future, places in self._waiting.items() if (name, number) in places]:
             del self._waiting[future]
             if not future.done():
                 future.set_result(None)
 
     def wait(self, future: asyncio.Future[None], queries: Iterable[Query]) -> None:
-        """Registers a caller's future, which the next change of what it reads resolves."""
         places = (
             (query.queue, number) for query in queries for number in (ALL, *cast("Iterable[int]", query.partitions))
         )
@@ -180,8 +176,6 @@ class ServiceClient:
         return await self._ask(lambda: Hello("0", "sqlite", STORE))
 
     async def queue_page(self, *, start: str | None = None, limit: int = 100) -> QueuePage:
-        """Returns the queues that the key may read. Raises NotAllowed if it may not list."""
-
         def answer() -> QueuePage:
             key = self._key()
             if not key.lists:
@@ -206,7 +200,6 @@ class ServiceClient:
         return await self._ask(lambda: {name: frozenset({"read"} if self._key().reads(name) else ()) for name in names})
 
     async def read_queues(self, queries: Sequence[Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
-        """Reads queues, again after each change, until there is a message or an error, or ``wait`` seconds are over."""
         loop = asyncio.get_running_loop()
         end = loop.time() + wait
         while True:

@@ -123,7 +123,6 @@ class Storm:
         return 2 * TIMEOUT + settings.grace + settings.revoke_timeout + 4 * settings.discover + BACKLOG + faults
 
     def mark(self) -> str:
-        """Returns a new unique text."""
         return f"{next(self._numbers):06x}"
 
     def run(self) -> History:
@@ -146,7 +145,6 @@ class Storm:
 
     @contextmanager
     def _seed_randomness(self) -> Iterator[None]:
-        """Replaces the time and chance of the product's modules by seeded ones while the history runs."""
         rng = self.world.rng
 
         def now() -> float:
@@ -175,7 +173,6 @@ class Storm:
             yield
 
     def _make_machine(self, number: int) -> Machine:
-        """Creates a machine with random rights, sometimes with three named queues. The first may read all."""
         rng = self.world.rng
         key = KEYS[0] if number == 0 else rng.choice(KEYS)
         wants = tuple(sorted(rng.sample(NAMES, 3))) if number and rng.random() < 0.2 else ()
@@ -189,8 +186,6 @@ class Storm:
         self.service.wake(name)
 
     def _post_until(self, end: float) -> None:
-        """Posts to random queues at random times until ``end``."""
-
         def post() -> None:
             rng = self.world.rng
             if self.service.queues:
@@ -203,15 +198,12 @@ class Storm:
         post()
 
     def remove(self, name: str) -> None:
-        """Removes a queue and wakes its readers, unless it is the last one."""
         if len(self.service.queues) > 1 and self.service.queues.pop(name, None) is not None:
             self.service.wake(name)
 
     # Faults
 
     def _cause_faults_until(self, end: float) -> None:
-        """Causes random faults until ``end``, one at a time. The first comes after members have joined."""
-
         def strike() -> None:
             if self.world.now >= end:
                 return
@@ -247,7 +239,6 @@ class Storm:
         return self.world.rng.choice(self.machines)
 
     def _crash(self) -> None:
-        """Crashes a machine, if it is up; it begins again after a while."""
         machine = self._pick_machine()
         if machine.up:
             machine.crash()
@@ -257,7 +248,6 @@ class Storm:
         self._pick_machine().pause(self.world.random_time(2.5))
 
     def _cut_tree(self) -> None:
-        """Cuts a machine off from the coordination service for a while, unless it is. It notices after some time."""
         machine = self._pick_machine()
         if machine.no_tree:
             return
@@ -270,11 +260,9 @@ class Storm:
         self.world.at(self.world.random_time(1.5), heal)
 
     def _lose_claim(self) -> None:
-        """Loses the answer to a member's next claim."""
         self._pick_machine().loses_claim = True
 
     def _slow_tree(self) -> None:
-        """Slows one machine's requests to the tree and their answers for a while."""
         machine = self._pick_machine()
         machine.latency = SLOW
         self.world.at(self.world.random_time(2.5), machine.speed_up)
@@ -294,7 +282,6 @@ class Storm:
                 self.world.at(self.world.random_time(1.0), remove)
 
     def _cut_service(self) -> None:
-        """Cuts a machine off from the service for a while."""
         machine = self._pick_machine()
         machine.no_service = True
 
@@ -309,7 +296,6 @@ class Storm:
         self._restart_after_leaving(machine)
 
     def _restart_after_leaving(self, machine: Machine) -> None:
-        """Begins a machine again after its present life, however long that takes to end."""
         life = machine.life
 
         def look() -> None:
@@ -335,7 +321,6 @@ class Storm:
         self.world.at(0.3 + self.world.random_time(2.5), machine.crash)
 
     def _create_or_remove_queue(self) -> None:
-        """Creates a random queue if it does not exist, else removes it."""
         rng = self.world.rng
         name = rng.choice(NAMES)
         if name in self.service.queues:
@@ -349,14 +334,12 @@ class Storm:
             queue[len(queue) + 1] = Log()
 
     def _change_rights(self) -> None:
-        """Gives any machine but the first a new key, and wakes the readers of all queues."""
         machine = self.world.rng.choice(self.machines[1:])
         machine.key = self.world.rng.choice(KEYS)
         for name in self.service.queues:
             self.service.wake(name)
 
     def _heal(self) -> None:
-        """Ends all faults. Some members stay away."""
         for machine in self.machines:
             machine.no_tree = machine.no_service = False
             machine.loses_claim = False

@@ -50,26 +50,22 @@ class Mutation(NamedTuple):
 
 
 def _any_version(change: Change) -> Change:
-    """Returns a change that ignores versions."""
     return tuple(
         msgspec.structs.replace(each, version=ANY) if isinstance(each, SetData | Check) else each for each in change
     )
 
 
 def committing_at_any_version(one: Session, held: OwnedOffset, offset: CommittedOffset) -> Change:
-    """Records offsets even if another session has taken the partition."""
     return _any_version(REAL_RECORDING(one, held, offset))
 
 
 def releasing_without_the_node(one: Session, held: OwnedOffset) -> Change:
-    """Leaves the owner's node in place."""
     return tuple(each for each in REAL_RELEASING(one, held) if not isinstance(each, Delete))
 
 
 def claiming_at_the_same_version(
     one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, standing: Standing
 ) -> Change:
-    """Keeps the offset's version at a claim."""
     return tuple(
         Check(each.path, each.version) if isinstance(each, SetData) else each
         for each in REAL_CLAIMING(one, partition, offset, recorded, standing)
@@ -79,17 +75,14 @@ def claiming_at_the_same_version(
 def claiming_what_is_owned(
     one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, standing: Standing
 ) -> Change:
-    """Takes a partition without creating an owner's node."""
     return REAL_CLAIMING(one, partition, offset, recorded, standing)[-1:]
 
 
 def releasing_at_any_version(one: Session, held: OwnedOffset) -> Change:
-    """Records a release even if another session has taken the partition."""
     return _any_version(REAL_RELEASING(one, held))
 
 
 async def removing_any_node(one: Session, doubtful: Iterable[Partition]) -> None:
-    """Removes the owner's node, whichever session created it."""
     await one.link.apply([(Delete(one._paths.owner(each)),) for each in sorted(doubtful)])
 
 
@@ -104,12 +97,10 @@ async def keeping_what_is_written(one: Session) -> frozenset[Partition]:
 def claiming_at_any_version(
     one: Session, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, standing: Standing
 ) -> Change:
-    """Overwrites offsets recorded since the read."""
     return _any_version(REAL_CLAIMING(one, partition, offset, recorded, standing))
 
 
 async def claiming_from_others(_one: Session, _todo: object) -> set[Partition]:
-    """Treats what another member of the same name owns as its own."""
     return set()
 
 
@@ -119,12 +110,10 @@ def setting_at_any_version(
     nodes: Mapping[str, MemberAssignment | None],
     generation: TargetGeneration,
 ) -> Iterator[Change]:
-    """Sets the target even if another leader has set it since."""
     return map(_any_version, REAL_SETTING(one, present, nodes, generation))
 
 
 def lasting(where: str, path: str, data: bytes = b"", ephemeral: bool = False) -> Create:  # noqa: FBT001, FBT002
-    """Creates a node that outlives its session."""
     return Create(path, data, ephemeral and where not in path)
 
 
@@ -144,7 +133,6 @@ def hearing_nothing(one: WatchedNodes, paths: object) -> None:
 
 
 async def forgetting_doubt(table: PartitionTable, partitions: Iterable[Partition]) -> None:
-    """Forgets partitions that it may have claimed."""
     rows = dict(table._rows)
     try:
         await REAL_CLAIM(table, partitions)
@@ -154,20 +142,17 @@ async def forgetting_doubt(table: PartitionTable, partitions: Iterable[Partition
 
 
 async def releasing_before_revoking(table: PartitionTable, row: OwnedPartition) -> None:
-    """Releases a partition while its messages are being handled."""
     table._start_release(row)
     await REAL_REVOKE(table, row)
 
 
 async def beginning_at_the_beginning(one: PartitionReader, rows: Any) -> None:  # noqa: ANN401
-    """Starts to read at the oldest message."""
     await REAL_ASSIGNED(one, rows)
     for row in rows:
         row.set_position(None)
 
 
 async def finding_once(one: QueueFinder) -> None:
-    """Looks for queues only once."""
     if one.partition_counts is None:
         await REAL_FIND(one)
 
@@ -193,7 +178,6 @@ def taking_late_calls_for_present_ones() -> Iterator[None]:
 
 
 def recording_over_gaps(one: ContiguousOffset, identifier: str) -> None:
-    """Records a handled message although one before it was not handled."""
     REAL_DONE(one, identifier)
     one.end = max(identifier, one.end or "")
 
@@ -201,14 +185,12 @@ def recording_over_gaps(one: ContiguousOffset, identifier: str) -> None:
 def going_on_after_a_failure(
     one: OrderedQueue, run: MessageRun, handled: int, *, failed: bool = False
 ) -> FailedMessage | None:
-    """Treats a failed message as handled."""
     return REAL_SETTLING(one, run, handled + failed)
 
 
 def handling_keys_out_of_order(
     one: KeyedQueue, run: MessageRun, handled: int, *, failed: bool = False
 ) -> FailedMessage | None:
-    """Moves unhandled messages behind others with their keys."""
     held = REAL_SETTLING_KEYED(one, run, handled, failed=failed)
     for chain in one._chains.values():
         chain.rotate(-1)

@@ -162,7 +162,6 @@ class Tree(Nodes):
             self._links.pop(session).ended_by_servers()
 
     def _expire_later(self, session: int, timeout: float) -> None:
-        """Ends a session that has sent nothing for its timeout and a random delay, else checks again later."""
         late = LATE + self.world.random_time(0.5)
 
         def check() -> None:
@@ -273,7 +272,6 @@ class LoopHost:
 
 
 def make_loop_tree() -> Tree:
-    """Returns servers in the time of the running loops."""
     return Tree(LoopClock(), tolerance=math.inf)
 
 
@@ -341,7 +339,6 @@ class TreeLink(Link):
         self._become("connected")
 
     def _become(self, state: State) -> None:
-        """Sets the state and notifies the callback. Calls wait for ``settled`` while it is suspended."""
         if state == "suspended":
             self._settled.clear()
         else:
@@ -363,7 +360,6 @@ class TreeLink(Link):
                 work()
 
     def ended_by_servers(self) -> None:
-        """The servers have ended the session. Notifies the client if it is connected."""
         if self._connection is not None:
             self._connection.deliver(lambda: self.end(_end_error()))
 
@@ -387,7 +383,6 @@ class TreeLink(Link):
         self._reconnect()
 
     def _reconnect(self) -> None:
-        """Reconnects, or tries again later while the servers are cut off. Ends a session that has lapsed or expired."""
         if self._state != "suspended":
             return
         if self._lease.lapsed:
@@ -434,7 +429,6 @@ class TreeLink(Link):
             self._connection.send(lambda: self.tree.end(self.session))
 
     def _fail(self, error: CoordinationError) -> None:
-        """Fails all pending requests."""
         for future in self._pending:
             if not future.done():
                 future.set_exception(error)

@@ -68,7 +68,6 @@ def giving_all_that_was_read(places: FreePlaces, choice: Callable[[Message], boo
 
 
 def a_place_for_all(places: Places, position: Position) -> bool:
-    """Renews expired claims, however many others are claimed."""
     return True
 
 
@@ -81,7 +80,6 @@ def knowing_no_keys(state: State, positions: list[Position], keys: list[int]) ->
 
 
 def without_keys(state: State) -> bytes:
-    """Writes a snapshot without keys."""
     busy, state.busy = state.busy, {}
     try:
         return REAL_ENCODE(state)
@@ -104,7 +102,6 @@ def never_resting(state: State, position: Position, expired: int) -> bool:
 
 
 def busy_for_all(places: LikelyPlaces, key: int) -> int:
-    """Finds no place for a key with any claim."""
     return 0 if key in places._state.busy else 1
 
 

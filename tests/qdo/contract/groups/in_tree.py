@@ -69,7 +69,6 @@ class TreeGroup(Group):
         return self._runner.run(work)
 
     async def open_coordinator(self) -> Coordinator:
-        """Opens a coordinator of the group, which is closed with it."""
         coordinator = self.service.coordinator(self.name)
         self.coordinators.append(coordinator)
         await coordinator.open()
@@ -223,7 +222,6 @@ class TreeMember(Member, PartitionListener):
             await session.abandon()
 
     def _handle_event(self, event: Event) -> None:
-        """Closes the table of partitions once the session is lost."""
         if event == "lost" and self._session is not None:
             self._session.table.close()
 
@@ -280,7 +278,6 @@ class TreeMember(Member, PartitionListener):
         return HeartbeatResult({place: self.taken[place] for place in took}, revoked, lost)
 
     async def _drain(self) -> asyncio.Task[None]:
-        """Starts to give everything back, in a task that ends when that is done."""
         assert self._session is not None
         await self._stop()
         return asyncio.create_task(self._session.finish(ALWAYS))
@@ -327,7 +324,6 @@ class TreeMember(Member, PartitionListener):
         return refused
 
     async def _is_fenced(self, row: OwnedPartition, offset: str) -> bool:
-        """Commits under an ownership directly, and returns whether that was refused."""
         assert row.held is not None
         results = await self.session.commit([(row.held, offset)])
         return results[row.partition] is None
@@ -349,12 +345,10 @@ class TreeMember(Member, PartitionListener):
             await asyncio.wait({self._life})
 
     def close(self) -> None:
-        """Ends its session, unless it has left."""
         if self._session is not None:
             self._group.run(self._close(self._session))
 
     async def _close(self, session: GroupSession) -> None:
-        """Cancels the draining, stops, and abandons the session."""
         if self._draining is not None:
             self._draining.cancel()
             await asyncio.wait({self._draining})

@@ -94,7 +94,6 @@ async def test_a_stopped_speaker_ends_no_session(hold: Hold) -> None:
 
 
 async def _claim_and_commit(process: Process, offset: str) -> None:
-    """Claims the partition and commits an offset, and tries again while that is refused."""
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(Refused):
@@ -121,7 +120,6 @@ async def until_ended(processes: list[int]) -> None:
 
 
 def speakers_of(parent: int) -> Iterator[int]:
-    """Yields the child processes of a process."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:

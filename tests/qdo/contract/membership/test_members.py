@@ -124,7 +124,6 @@ async def test_what_is_no_name_is_refused(service: Service, open_one: Open, name
 
 
 async def expect_lost(session: Session) -> None:
-    """Checks that every method raises because the session is over."""
     assert session.state == "lost"
     for call in (
         session.members,

@@ -73,7 +73,6 @@ async def recorded_after(
 
 
 async def commit(session: Session, held: OwnedOffset, identifier: str) -> OwnedOffset:
-    """Commits, and checks that it is recorded."""
     after = (await session.commit([(held, identifier)]))[held.partition]
     assert after is not None
     return after

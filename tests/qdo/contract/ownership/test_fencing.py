@@ -23,7 +23,6 @@ async def recorded(coordinator: Coordinator, partition: Partition = PARTITION) -
 
 
 async def committed(session: Session, held: OwnedOffset, identifier: str) -> OwnedOffset:
-    """Commits, and checks that it is recorded."""
     after = (await session.commit([(held, identifier)]))[held.partition]
     assert after is not None
     return after

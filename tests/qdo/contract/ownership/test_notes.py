@@ -16,7 +16,6 @@ NOTE = HandlingNote("5", 2, last=True)
 
 
 def noted(held: OwnedOffset, note: HandlingNote | None) -> OwnedOffset:
-    """Returns the argument that records a note."""
     return msgspec.structs.replace(held, offset=msgspec.structs.replace(held.offset, note=note))
 
 
@@ -69,7 +68,6 @@ async def test_moving_an_offset_leaves_no_suspicion(join: Join, coordinator: Coo
 
 
 async def claim_when_free(session: Session) -> OwnedOffset:
-    """Claims the partition as soon as it is free."""
     while not (held := await session.claim([PARTITION])):
         pass
     return held[PARTITION]

@@ -34,7 +34,6 @@ class JavaCurator(java_programs.JavaProgram):
         self._reader.start()
 
     def call(self, *words: object) -> str:
-        """Sends a command and returns its result; fails if the command does."""
         self.tell("\t".join(map(str, words)))
         kind, result = self._answers.get(timeout=PATIENCE)
         assert kind == "done", result
@@ -50,7 +49,6 @@ class JavaCurator(java_programs.JavaProgram):
         self.call("put", ",".join(messages), more)
 
     def got(self) -> str:
-        """Waits for the next message of its consumer."""
         return self._messages.get(timeout=PATIENCE)
 
     def close(self) -> None:
@@ -59,7 +57,6 @@ class JavaCurator(java_programs.JavaProgram):
         super().close()
 
     def _read(self) -> None:
-        """Tells messages that the process received from answers to commands, until it ends."""
         try:
             while True:
                 kind, _, rest = self.read_answer().rstrip("\n").partition("\t")

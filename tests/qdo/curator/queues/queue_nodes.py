@@ -29,7 +29,6 @@ AT_ONCE = Retry(attempts=0, base=0.0, cap=0.0)
 
 
 def until(reached: Callable[[], object]) -> None:
-    """Waits until a condition holds; fails after PATIENCE seconds."""
     end = time.monotonic() + PATIENCE
     while not reached():
         assert time.monotonic() < end
@@ -57,7 +56,6 @@ class RecordedCalls(list[Any]):
             raise error
 
     def wait(self, count: int) -> list[Any]:
-        """Returns the calls once there are this many."""
         until(lambda: len(self) >= count)
         return list(self)
 
@@ -77,7 +75,6 @@ class Nodes:
         self._closing = contextlib.ExitStack()
 
     def client(self, hosts: str | None = None, session: float = SESSION) -> Any:  # noqa: ANN401 - kazoo's
-        """Returns a connected client, which is stopped at the test's end."""
         often = KazooRetry(max_tries=-1, delay=0.05, backoff=1, max_delay=0.2)
         client = KazooClient(hosts or self.hosts, timeout=session, connection_retry=often)
         client.start(PATIENCE)
@@ -92,12 +89,10 @@ class Nodes:
         return proxy
 
     def builder(self, client: Any, consumer: RecordedCalls | None = None, **options: Any) -> QueueBuilder[str]:  # noqa: ANN401 - kazoo's
-        """Returns a builder of queues of texts, with a lock path."""
         return QueueBuilder(client, consumer, TEXT, self.path, **({"lock_path": self.lock_path} | options))
 
     @contextlib.contextmanager
     def opened(self, queue: Any) -> Iterator[Any]:  # noqa: ANN401 - any kind of queue
-        """Starts a queue, and closes it after the block."""
         queue.start()
         try:
             yield queue
@@ -122,7 +117,6 @@ def start(queue: Any) -> None:  # noqa: ANN401 - any kind of queue
 
 
 def errors_into(kept: list[QdoError]) -> Callable[[QdoError], None]:
-    """Returns a function that keeps the errors that it is called with."""
     return kept.append
 
 

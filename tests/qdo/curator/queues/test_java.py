@@ -40,7 +40,6 @@ KINDS: list[Kind] = [
 
 
 def opened(nodes: Nodes, client: Any, kind: str, consumer: RecordedCalls | None = None) -> Any:  # noqa: ANN401 - any kind of queue
-    """Returns a Python queue that is not started."""
     builder = nodes.builder(client, consumer, put_in_background=False, retry=AT_ONCE)
     return getattr(builder, "build_queue" if kind == "queue" else f"build_{kind}_queue")()
 

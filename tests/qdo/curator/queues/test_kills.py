@@ -68,7 +68,6 @@ class Program:
 
 
 def put(nodes: Nodes, *messages: str) -> None:
-    """Puts messages, each in a node."""
     client = nodes.client()
     for message in messages:
         client.create(f"{nodes.path}/queue-", encode([message.encode()]), sequence=True, makepath=True)

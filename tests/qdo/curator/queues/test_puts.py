@@ -108,20 +108,17 @@ class UnansweredLink:
 
 
 async def settled() -> None:
-    """Waits until the loop has run all that is due."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 def begun(silent: UnansweredLink, limit: int = NODE_LIMIT) -> tuple[Lifecycle, Puts]:
-    """Returns the background puts of a started queue, and its state."""
     lifecycle, link = Lifecycle("/q"), cast("Link", silent)
     lifecycle.handle("start")
     return lifecycle, Puts(lifecycle, link, QueueOptions(None, None, BYTES, "/q", node_limit=limit), lambda _: None)
 
 
 def put(puts: Puts, data: bytes, *messages: Any) -> bool:  # noqa: ANN401 - any data
-    """Puts messages if there is room, and lets the loop send them."""
     stored = puts.put("queue-", messages, data, 0.0)
     run(settled())
     return stored

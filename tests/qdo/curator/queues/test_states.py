@@ -23,7 +23,6 @@ from tests.qdo.curator.queues.queue_nodes import (
 
 
 def put(client: Any, nodes: Nodes, *messages: str) -> None:  # noqa: ANN401 - kazoo's
-    """Puts messages from outside, each in a node."""
     for message in messages:
         client.create(f"{nodes.path}/queue-", encode([message.encode()]), sequence=True, makepath=True)
 

@@ -75,8 +75,6 @@ class ServiceGroups:
             self._store.settled()
 
     def _breaking(self, kind: str) -> Deed:
-        """Returns a fault of a random node of the store."""
-
         def break_one(_slot: str, seconds: float) -> None:
             assert self._store is not None
             with self._one:

@@ -20,7 +20,6 @@ def opened(partition: Partition) -> OwnedPartition:
 
 
 def filled(*counts: int) -> tuple[FetchBuffer, list[OwnedPartition]]:
-    """Returns a fetch buffer with this many messages of each partition."""
     buffer = FetchBuffer()
     rows = [opened(Partition(QUEUE, number)) for number in range(1, len(counts) + 1)]
     for row, count in zip(rows, counts, strict=True):
@@ -31,7 +30,6 @@ def filled(*counts: int) -> tuple[FetchBuffer, list[OwnedPartition]]:
 def counts_handed_out(
     buffer: FetchBuffer, most: int, skip: frozenset[Partition] = frozenset()
 ) -> list[tuple[int, int]]:
-    """Hands out, and returns the partitions with the number of messages of each."""
     batches = buffer.hand_out(buffer.take(most, skip))
     return [(batch.partition.number, len(batch.messages)) for batch in batches]
 

@@ -29,7 +29,6 @@ FULL = BufferSpace(0, low=False, reserve=7)
 
 
 def want(number: int, *, held: int = 0, more: bool | None = False, queue: str = "orders") -> OwnedPartition:
-    """Returns a partition that wants messages."""
     partition = Partition(Queue("host", "app", queue), number)
     made = OwnedPartition(partition, OwnedOffset(partition, CommittedOffset(), 1))
     made.count, made.more = held, more

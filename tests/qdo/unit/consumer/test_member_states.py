@@ -108,7 +108,6 @@ NOW = 1000.0
 
 
 def group(names: str) -> Mapping[str, Member]:
-    """Returns members, one for each letter."""
     return {name: Member(name) for name in names}
 
 

@@ -11,7 +11,6 @@ from tests.qdo.unit.samples import ONE, message_id
 
 
 def track(committed: int | None = None, position: int | None = None) -> OwnedPartition:
-    """Returns a partition that was handed out up to a position."""
     offset = CommittedOffset(None if committed is None else message_id(committed))
     made = OwnedPartition(ONE, OwnedOffset(ONE, offset, 1))
     made.set_position(made.recorded)

@@ -16,7 +16,6 @@ def names(count: int, first: int = 0) -> list[str]:
 
 
 def listed(children: list[str], recipe: Names = QUEUE, refresh: int | None = None) -> Backlog:
-    """Returns a backlog that has just listed these nodes."""
     backlog = Backlog(recipe, refresh)
     backlog.begin_listing()
     backlog.replace_list(children, 0.0, 0.0)
@@ -24,14 +23,12 @@ def listed(children: list[str], recipe: Names = QUEUE, refresh: int | None = Non
 
 
 def take(backlog: Backlog) -> Child:
-    """Takes a node, which must exist."""
     child = backlog.take(NOW)
     assert child is not None
     return child
 
 
 def take_all(backlog: Backlog) -> list[str]:
-    """Takes all nodes that can be taken now; returns their names."""
     nodes = []
     while (child := backlog.take(NOW)) is not None:
         nodes.append(child.name)

@@ -32,7 +32,6 @@ WAY: dict[State, list[Event]] = {
 
 
 def lifecycle_in(state: State, heard: list[Event] | None = None) -> Lifecycle:
-    """Returns a life cycle in this state."""
     lifecycle = Lifecycle("/q", None if heard is None else heard.append)
     for event in WAY[state]:
         assert lifecycle.handle(event)

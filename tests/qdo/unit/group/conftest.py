@@ -38,19 +38,16 @@ class MemberSetup(SimulatedGroup):
         self.made: list[GroupMember] = []
 
     def make(self, *, static: bool = False, **changes: Any) -> GroupMember:  # noqa: ANN401 - any of its settings
-        """Makes a member, which the fixture stops at the end."""
         options = SessionOptions(settle=0.0, revoke_timeout=20.0, patience=20.0, draw=lambda: 0.0)._replace(**changes)
         member = GroupMember(self.coordinator, "a", self.owner, queues=self.catalogue, static=static, options=options)
         self.made.append(member)
         return member
 
     def see(self, member: GroupMember, count: int) -> None:
-        """Sets how many partitions the member sees in the queue."""
         self.catalogue.queues = {QUEUE: count}
         member.recheck()
 
     async def rest(self, member: GroupMember) -> None:
-        """Waits until the target is right and the member's view of its partitions agrees with the tree."""
         async with asyncio.timeout(PATIENCE):
             while not await self._is_at_rest(member):  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0)

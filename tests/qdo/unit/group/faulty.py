@@ -69,8 +69,6 @@ class FaultyCoordinator(Coordinator):
         await self.call("open", super().open)
 
     async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
-        """Joins with a session whose calls fail as this coordinator decides."""
-
         async def begin() -> Session:
             with replace_in(coordinator, Session, FaultySession):
                 session = await join(member, listen, replace=replace)
@@ -83,7 +81,6 @@ class FaultyCoordinator(Coordinator):
         return await self.call("join", begin)
 
     async def call(self, name: str, work: Callable[[], Awaitable[T]], session: Session | None = None) -> T:
-        """Records a call, waits if it is held up, and carries it out with the fault that it has."""
         fault = self.faults.pop(len(self.calls), None) or self.faults.pop(name, None)
         self.calls.append(name)
         if name in self.held_up:
@@ -137,7 +134,6 @@ class SimulatedGroup:
         self._paths = GroupPaths("", "group")
 
     async def join(self, member: Member) -> Session:
-        """Joins another member, which does nothing by itself."""
         await self._observer.open()
         session = self.others[member.id] = await self._observer.join(member, lambda _: None)
         return session
@@ -146,7 +142,6 @@ class SimulatedGroup:
         await self.others.pop(name).leave()
 
     async def expire(self) -> None:
-        """Ends the session of the member under test."""
         await self.service.expire(self.coordinator.session)
 
     def owner_of(self, partition: Partition) -> int | None:
@@ -154,7 +149,6 @@ class SimulatedGroup:
         return None if node is None else node.session
 
     def is_free(self, *partitions: Partition) -> bool:
-        """Returns whether no session owns these partitions."""
         return not any(self.owner_of(partition) for partition in partitions)
 
     def recorded(self, partition: Partition) -> str | None:
@@ -175,5 +169,4 @@ class SimulatedGroup:
         return target == plan_assignment(await self.members(), queues, target, 0.0, 0.0).target
 
     async def called(self, name: str, times: int = 1) -> None:
-        """Waits until the member has made a call this many times."""
         await until(lambda: self.coordinator.calls.count(name) >= times)

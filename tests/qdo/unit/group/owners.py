@@ -107,13 +107,11 @@ class RecordingListener(PartitionListener):
         self.commit_failures: list[Exception] = []
 
     def hurry(self) -> None:
-        """Gives up all slow partitions, and is no longer slow."""
         for given_up in self.slow.values():
             given_up.set()
         self.slow.clear()
 
     def times(self, what: str) -> list[frozenset[Partition]]:
-        """Returns the partitions of all notifications of one kind."""
         return [partitions for notified, partitions in self.notified if notified == what]
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
@@ -167,7 +165,6 @@ class RecordingListener(PartitionListener):
         return partitions
 
     async def _wait(self, what: str, event: asyncio.Event) -> None:
-        """Waits for an event; records the call if it is cancelled meanwhile."""
         try:
             await event.wait()
         except asyncio.CancelledError:

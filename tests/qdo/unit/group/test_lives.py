@@ -13,7 +13,6 @@ from tests.qdo.unit.group.faulty import Fault
 
 
 async def live(group: GroupMember, setup: MemberSetup) -> None:
-    """Lives through all usual events, waiting after each until the group is stable."""
     await group.start()
     await commit(group, setup, FIRST)
     await setup.join(OTHER_MEMBER)
@@ -40,7 +39,6 @@ async def commit(group: GroupMember, setup: MemberSetup, identifier: str) -> Non
 
 
 async def lived(fault: Fault | None = None, place: int = 0) -> MemberSetup:
-    """Lives once with a fault at one call, and checks the outcome."""
     setup = MemberSetup()
     group = setup.make(recheck=0.01 if fault in {"incompatible", "forbidden", "broken"} else 60.0)
     if fault is not None:

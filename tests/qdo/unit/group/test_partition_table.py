@@ -37,13 +37,11 @@ class TableSetup(SimulatedGroup):
         self.renew()
 
     def renew(self, **options: float) -> None:
-        """Makes the table anew, with other options."""
         settings = {"revoke_timeout": 20.0, "patience": 20.0, "draw": lambda: 0.0, "commit_listeners": [self.owner]}
         settings |= options
         self.table = PartitionTable(self.session, self.owner, SessionOptions(**settings), self.events)  # type: ignore[arg-type]
 
     async def take(self, partition: Partition) -> Session:
-        """Lets another member own a partition."""
         other = await self.join(OTHER_MEMBER)
         assert await other.claim([partition])
         return other
@@ -54,7 +52,6 @@ class TableSetup(SimulatedGroup):
         await self.take(partition)
 
     def state(self, partition: Partition = ONE) -> State | None:
-        """Returns the state of a partition, or None if it has no row."""
         return self.table.states.get(partition)
 
     async def until(self, state: State | None, partition: Partition = ONE) -> None:
@@ -68,7 +65,6 @@ class TableSetup(SimulatedGroup):
         return [what for what, _ in self.owner.notified]
 
     async def claim_in_doubt(self, *partitions: Partition) -> None:
-        """Claims partitions, with an answer that is lost."""
         self.faults["claim"] = "in doubt"
         with pytest.raises(CoordinationLost):
             await self.table.claim(partitions)
@@ -328,7 +324,6 @@ async def test_a_cancelled_commit_leaves_no_doubt(setup: TableSetup) -> None:
 
 
 async def begin(setup: TableSetup, *partitions: Partition) -> list[OwnedPartition]:
-    """Claims partitions and hands out all of their messages."""
     await setup.table.claim(partitions)
     rows = [setup.table.held[each] for each in partitions]
     for row in rows:

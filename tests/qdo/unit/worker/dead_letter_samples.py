@@ -13,6 +13,5 @@ FIRST = Partition(ORDERS, 1)
 
 
 def message(number: int, body: Any = "text", headers: Mapping[str, str] | None = None) -> Message:  # noqa: ANN401 - any JSON value
-    """Returns a message; a higher number is a later one."""
     identifier = f"{number:08x}aaaa11f08000aaaaaaaaaaaa"
     return Message(identifier, "1795145194.2357460", 1, body, None, headers or {})

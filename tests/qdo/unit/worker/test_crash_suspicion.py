@@ -149,7 +149,6 @@ class Records(Owned):
         self._added = {}
 
     def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
-        """Keeps an offset until it is recorded."""
         self._added[row.partition] = offset
 
     async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
@@ -160,7 +159,6 @@ class Records(Owned):
             self.records[row.partition] = CommittedOffset(end or self.records[row.partition].id, held=True, note=note)
 
     async def commit_added(self) -> None:
-        """Records the added offsets, unless the worker has died meanwhile."""
         life, offsets = self.life, self._added.copy()
         await asyncio.sleep(0)
         if life == self.life:
@@ -170,7 +168,6 @@ class Records(Owned):
         self.records = {each: structs.replace(offset, held=False) for each, offset in self.records.items()}
 
     def dead(self, message: Message, _: Delivery, __: Failure) -> None:
-        """Counts a message that was given up."""
         self.buried[message.partition, message.id] += 1
 
 

@@ -39,8 +39,6 @@ class Unspeakable(BaseException):
 
 
 def raising(error: BaseException) -> End:
-    """Returns an end that raises an error."""
-
     def end() -> None:
         raise error
 
@@ -59,12 +57,10 @@ async def unheard() -> None:
 
 
 def generated() -> Any:  # noqa: ANN401
-    """Is never iterated."""
     yield
 
 
 async def generated_async() -> Any:  # noqa: ANN401
-    """Is never iterated, either."""
     yield
 
 
@@ -72,7 +68,6 @@ class NonCoroutineAwaitable:
     """An awaitable that is not a coroutine."""
 
     def __await__(self) -> Any:  # noqa: ANN401
-        """Is never awaited."""
         yield
 
 
@@ -129,7 +124,6 @@ FORMS: dict[str, Callable[[End], Any]] = {
 
 
 def executor_of(handler: Any) -> InThisProcess:  # noqa: ANN401
-    """Returns the executor that a worker would use for a handler."""
     task_of = getattr(handler, "task_of", lambda _: None)
     executor = _make_executor(WorkerSettings(threads=2, tasks=8), 9.0, handler, handler, task_of, None, NO_HOOKS, None)
     assert isinstance(executor, InThisProcess)
@@ -137,7 +131,6 @@ def executor_of(handler: Any) -> InThisProcess:  # noqa: ANN401
 
 
 async def results(handler: Any, count: int = 1, body: object = "x") -> RunResult:  # noqa: ANN401
-    """Runs a handler on messages in its executor, and returns the result."""
     executor: Any = executor_of(handler)
     await executor.open()
     run = MessageRun([message(number, body=body) for number in range(1, count + 1)], 1)
@@ -245,12 +238,10 @@ def mixed(end: End) -> Any:  # noqa: ANN401
 
 
 def calls(*tasks: str) -> MessageRun:
-    """Returns a run of messages that call these tasks."""
     return MessageRun([message(number, body={"task": task}) for number, task in enumerate(tasks, 1)], 1)
 
 
 def jobs_of(form: str, end: End, *, beside_async: bool) -> Jobs:
-    """Returns a program with a task of this form, and perhaps an async one beside it."""
     jobs = Jobs("q")
     jobs.task(name="one")(FORMS[form](end))
     if beside_async:

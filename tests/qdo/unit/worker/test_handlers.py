@@ -32,7 +32,6 @@ def generate(message: Message, context: object) -> Iterator[int]:
 
 
 async def generate_async(message: Message, context: object) -> AsyncIterator[int]:
-    """Not a handler either."""
     yield 1
 
 

@@ -36,11 +36,9 @@ class QueueModel(RuleBasedStateMachine):
         self.holding: list[FailedMessage] = []
 
     def new_lane(self) -> PartitionQueue:
-        """Returns an ordered queue; the keyed model overrides it."""
         return OrderedQueue()
 
     def key(self, one: Message) -> Hashable:
-        """Returns the key of a message; messages with one key keep their order. Here all have one."""
         return None
 
     @rule(keys=some.lists(some.sampled_from(KEYS), min_size=1, max_size=8))
@@ -153,7 +151,6 @@ TestKeyedQueue = KeyedModel.TestCase
 
 
 def fed(partition_queue: PartitionQueue, keys: str) -> list[Message]:
-    """Feeds one message for each letter, which is its key."""
     messages = [message(at, headers={"key": key}) for at, key in enumerate(keys)]
     partition_queue.add(messages)
     return messages
@@ -210,7 +207,6 @@ def test_a_lane_that_closes_fills_its_gaps_and_begins_nothing_else(keys: list[st
 def _settle(
     partition_queue: PartitionQueue, run: MessageRun, choice: Random | None, order: dict[str, int], done: set[int]
 ) -> None:
-    """Settles a run after all of its messages, or after a random part of them, and records those as done."""
     handled = len(run.messages) if choice is None else choice.randrange(len(run.messages) + 1)
     done |= {order[one.id] for one in run.messages[:handled]}
     partition_queue.settle(run, handled)

@@ -73,7 +73,6 @@ class Owned(Ownership):
 
 
 def rows_of(middle: Dispatcher, *partitions: Partition) -> list[OwnedPartition]:
-    """Returns the present ownerships of partitions."""
     rows = [middle._consumer.ownership.held_row(each) for each in partitions]
     return [row for row in rows if row is not None]
 
@@ -88,7 +87,6 @@ async def handling(
     hooks: Hooks | None = None,
     **options: Any,  # noqa: ANN401 - any settings
 ) -> Dispatcher:
-    """Returns a worker's dispatcher, with real threads, or with tasks if the handler is async."""
     settings, hooks = WorkerSettings(threads=2, **options), hooks or Hooks([], lambda _: None)
     runner: ThreadExecutor | TaskExecutor
     if inspect.iscoroutinefunction(handler):

@@ -38,7 +38,6 @@ class Slow(Owned):
         self.ends.append(int(offset, 16))
 
     async def note(self, row: OwnedPartition, note: object) -> None:
-        """Waits until the test answers."""
         self.asked.set()
         await self.answered.wait()
 

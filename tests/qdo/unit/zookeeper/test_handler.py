@@ -33,7 +33,6 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def make(ours: socket.socket, closing: float = CLOSE_TIMEOUT) -> tuple[Wire, Handler, SessionLease, Hand]:
-    """Creates a wire on a clock that stands still."""
     hand = Hand()
     lease = SessionLease(3.0, hand)
     return Wire(ours, lease), Handler(lease, None, closing), lease, hand
@@ -182,7 +181,6 @@ class Hand:
 
 
 def begun(timeout: float = 10.0) -> tuple[SessionLease, Hand]:
-    """Returns a lease that was granted now."""
     hand = Hand()
     lease = SessionLease(1.0, hand)
     lease.grant(timeout, hand.now)

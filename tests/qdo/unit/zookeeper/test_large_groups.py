@@ -56,7 +56,6 @@ def dealt(by: int) -> TargetAssignment:
 
 
 async def assignments(sessions: Mapping[str, Session]) -> TargetAssignment:
-    """Merges the assignments of members."""
     return TargetAssignment({each: name for name, session in sessions.items() for each in await session.assignment()})
 
 

@@ -15,7 +15,6 @@ slow_jobs = Jobs(os.environ.get("ERRANDS_QUEUE", "errands"))
 
 
 def note(text: str) -> None:
-    """Appends a line to the book, at once."""
     with Path(os.environ["TEST_BOOK"]).open("a") as file:
         file.write(f"{text}\n")
 

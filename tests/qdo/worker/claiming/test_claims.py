@@ -36,20 +36,17 @@ SHORT_BACKOFF = "first=0.05,most=0.05,jitter=0"
 
 
 def make(workers: Workers, handler: Any, *queues: Queue, ttl: float = 30.0, **options: Any) -> Worker:  # noqa: ANN401
-    """Creates a worker that claims from queues."""
     more = {name: options.pop(name) for name in ("middleware", "context", "registry") if name in options}
     claims = Claims(workers.system.connect(), [queue.name for queue in queues], ttl=ttl)
     return Worker(handler, claims, settings=WorkerSettings(commit_seconds=0.05, **options), **more)
 
 
 async def done(workers: Workers, *queues: Queue) -> bool:
-    """Returns whether the queues are empty."""
     sizes = [await workers.system.client.job_queue(queue.name).size() for queue in queues]
     return not any(size.size for size in sizes)
 
 
 async def until_done(workers: Workers, *queues: Queue) -> None:
-    """Waits until the queues are empty."""
     async with asyncio.timeout(30):
         while not await done(workers, *queues):  # noqa: ASYNC110 - an acknowledgement has no event
             await asyncio.sleep(0.02)

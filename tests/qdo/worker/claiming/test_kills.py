@@ -72,5 +72,4 @@ def is_done(book: Path, enough: int) -> bool:
 
 
 def done_in(book: Path) -> Counter[str]:
-    """Returns how often each job was done."""
     return Counter(book.read_text().split("\n")[:-1]) if book.exists() else Counter()

@@ -26,7 +26,6 @@ def name() -> str:
 
 
 async def begin(workers: Workers, jobs: Jobs, client: AsyncClient | None = None) -> None:
-    """Starts a worker, waits until it claims, and stops it."""
     worker = Worker(jobs, Claims(client or workers.system.connect(), jobs.queues))
     running = workers.start(worker)
     await until(lambda: bool(worker._source._queues) or running.done())  # type: ignore[attr-defined] # it is a claiming worker

@@ -17,7 +17,6 @@ from tests.qdo.worker.conftest import Workers, until
 
 
 def again(jobs: Jobs) -> Jobs:
-    """Returns the same queue in another version of the program."""
     return Jobs(jobs.queues, client=jobs.client, async_client=jobs.async_client)
 
 
@@ -28,7 +27,6 @@ def has_begun(worker: Worker) -> bool:
 
 
 async def started(workers: Workers, *programs: Jobs, client: AsyncClient | None = None) -> None:
-    """Starts a worker of each program, one after another, until it has put its schedules."""
     for program in programs:
         worker = worker_of(workers, program)
         if client is not None:

@@ -35,7 +35,6 @@ __all__ = ["book"]
 
 
 async def shown(jobs: AsyncJobQueue) -> Any:  # noqa: ANN401 - any JSON
-    """Waits for the state of the only running job."""
     async with asyncio.timeout(30):
         while True:
             states = await jobs.outstanding(states=True)

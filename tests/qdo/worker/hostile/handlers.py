@@ -33,7 +33,6 @@ KINDS = {*RAISED, *ENDING, "hang", "swallow", "fine"}
 
 
 def note(text: str) -> None:
-    """Appends a line to the file that all runs of the worker share."""
     with Path(os.environ["HOSTILE_BOOK"]).open("a") as file:
         file.write(f"{text}\n")
 
@@ -69,7 +68,6 @@ async def handle_async(message: Message, context: Any) -> None:  # noqa: ANN401 
 
 
 async def _leave() -> None:
-    """Ends the event loop, from a task of its own."""
     sys.exit(3)
 
 

@@ -34,7 +34,6 @@ def supervise(most: int, arguments: list[str]) -> None:
 
 
 def _work(arguments: list[str]) -> None:
-    """Runs ``qdo``, and ends the process with its exit code."""
     sys.argv = ["qdo", *arguments]
     code = 1
     try:

@@ -50,7 +50,6 @@ class Supervised:
         )
 
     def said(self, word: str) -> list[str]:
-        """Returns the texts behind a word, in order."""
         lines = self._book.read_text().splitlines() if self._book.exists() else []
         return [line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} ")]
 
@@ -70,12 +69,10 @@ class Supervised:
 
     @property
     def log(self) -> str:
-        """Returns everything that was printed."""
         self._log.seek(0)
         return self._log.read()
 
     def kill(self) -> None:
-        """Kills the supervisor and its worker."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(60)
@@ -83,7 +80,6 @@ class Supervised:
 
 
 def drawn(chance: random.Random, kinds: set[str], count: int, partitions: int) -> list[Outgoing]:
-    """Draws messages: most are harmless, and a message that ends its worker is often followed by another one."""
     most, outgoing = sorted(kinds - {"fine"}), []
     kind = "fine"
     for number in range(count):
@@ -95,7 +91,6 @@ def drawn(chance: random.Random, kinds: set[str], count: int, partitions: int) -
 
 
 def ends(kind: str, mode: str) -> bool:
-    """Returns whether a message ends its worker, and not only the process of a handler."""
     if mode == "tasks":
         return kind in ENDING
     return kind in ({"kill"} if mode == "processes" else ENDING - {"task"})

@@ -248,7 +248,6 @@ class InProcessDriver(Driver):
         return {"dc1": 1}
 
     def close(self) -> None:
-        """Closes the driver after pending answers were delivered."""
         if not self._ended:
             self._ended = True
             self._answers.put(None)
@@ -286,13 +285,10 @@ class InProcessStore(CassandraStore):
         cluster.stores.append(self)
 
     async def _leap(self, wait: Callable[[], Awaitable[None]]) -> None:
-        """Skips the max age of rows. Waits instead if a write is running."""
         if not self._nodes.leap(self._timing.assumed.row_age):
             await wait()
 
     def _skip_delay_before(self, method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-        """Returns a method that skips the read delay before each call."""
-
         async def call(queue: Queue, *slices: Sequence[Slice], **named: bool) -> T:
             self._skip_delay(queue, *chain.from_iterable(slices))
             return await method(queue, *slices, **named)
@@ -325,7 +321,6 @@ TARGET = DataCentreTarget(("127.0.0.1",), KEYSPACE)
 
 
 def make_cluster() -> InProcessCluster:
-    """Returns a cluster with a keyspace, created as ``queuey migrate`` does."""
     cluster = InProcessCluster()
     migrate(
         TARGET, CassandraOptions(), replication="1", running=Running(driver=partial(InProcessDriver, cluster=cluster))

@@ -102,7 +102,6 @@ def test_changes_of_queues_wait_for_old_rows_without_waiting() -> None:
 
 
 def _ahead(store: Store) -> float:
-    """Returns the seconds by which the time of a store is ahead of the real one."""
     return bridge.run(store.ledger.now()) / ids.TICKS_PER_SECOND - ids.now_ticks() / ids.TICKS_PER_SECOND
 
 

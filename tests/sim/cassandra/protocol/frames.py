@@ -31,7 +31,6 @@ def text(words: str) -> bytes:
 
 
 def short_bytes(data: bytes) -> bytes:
-    """Encodes bytes after their length in two bytes."""
     return struct.pack(">H", len(data)) + data
 
 
@@ -48,7 +47,6 @@ VERSIONS = b"\0\2" + text("CQL_VERSION") + b"\0\1" + text("3.4.7") + text("COMPR
 
 
 def encode_prepared(query_id: bytes) -> bytes:
-    """Returns the result of PREPARE with the statement's id, without columns."""
     return struct.pack(">i", 4) + short_bytes(query_id) + struct.pack(">iiiii", 4, 0, 0, 4, 0)
 
 
@@ -98,7 +96,6 @@ class Sent(NamedTuple):
 
 
 def parse_sent(opcode: int, body: bytes) -> Sent:
-    """Parses the body of an EXECUTE or an unlogged BATCH of prepared statements."""
     if opcode == EXECUTE:
         query_id, position = _short_bytes_at(body, 0)
         level, flags, _ = struct.unpack_from(">HBH", body, position)
@@ -148,7 +145,6 @@ def bound_request(statement: Any, statements: Mapping[bytes, Statement]) -> Requ
 
 
 def encode_decision(request: Request, rows: Rows) -> bytes:
-    """Returns the result of a conditional batch: whether it was applied, else the present values, with columns."""
     command = next(command for command in _commands(request) if command.conditional)
     names = [*command.table.partition, *command.table.clustering] if request.further else []
     columns = [("[applied]", "boolean")]
@@ -173,7 +169,6 @@ def _cell(kind: str, value: Any) -> bytes:  # noqa: ANN401 - of any type
 
 @lru_cache(maxsize=1000)
 def prepared_statement(statement: Statement, keyspace: str) -> PreparedStatement:
-    """Returns a prepared statement as the driver has it."""
     parsed, words = cql.command(statement.cql), statement.within(keyspace)
     columns = [ColumnMetadata(keyspace, parsed.table.name, name, _type(kind)) for name, kind in parsed.markers]
     names = [name for name, _ in parsed.markers]
@@ -186,7 +181,6 @@ def prepared_statement(statement: Statement, keyspace: str) -> PreparedStatement
 
 
 def id_of(words: str) -> bytes:
-    """Returns the id under which nodes prepare a statement."""
     return hashlib.md5(words.encode(), usedforsecurity=False).digest()
 
 

@@ -32,7 +32,6 @@ ENOUGH = 200
 
 
 def of_claims(seeds: Sequence[int], breaking: tuple[str, ...] = ("",)) -> list[str]:
-    """Runs histories of claims."""
     return storm.find_violations(seeds, ON_CLUSTER, breaking=breaking)
 
 
@@ -59,12 +58,10 @@ def again(request: FastRequest, _error: BaseException) -> None:
 
 
 def without_effect(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreUnavailable:
-    """Treats a failed request as undone."""
     return StoreUnavailable(str(error), outcome="none")
 
 
 def whenever_there_is_an_answer(request: FastRequest, rows: Rows | None, error: StoreUnavailable | None) -> None:
-    """Answers a request each time an attempt ends."""
     request.is_answered = True
     request.done(rows, error)
 

@@ -112,7 +112,6 @@ class Wire(asyncio.Transport):
     # The client's side
 
     def write(self, data: Any) -> None:  # noqa: ANN401 - bytes
-        """Sends requests. The connection may break before they arrive."""
         if self._is_open:
             if self._cluster.happens(RARE_FAULT_FACTOR * self._cluster.network_faults.lost):
                 self._cluster.faults["unsent"] += 1
@@ -158,7 +157,6 @@ class Wire(asyncio.Transport):
                 self._answer(stream, *self._answer_to(opcode, body), often=RARE_FAULT_FACTOR)
 
     def _answer_to(self, opcode: int, body: bytes) -> tuple[int, bytes]:
-        """Answers a request that prepares the session or a statement: returns the opcode and body."""
         if opcode == frames.STARTUP:
             return frames.AUTHENTICATE, frames.text("org.apache.cassandra.auth.PasswordAuthenticator")
         if opcode == frames.AUTH_RESPONSE:
@@ -174,7 +172,6 @@ class Wire(asyncio.Transport):
         return frames.SUPPORTED, frames.VERSIONS
 
     def _carry_out(self, stream: int, sent: frames.Sent) -> None:
-        """Carries out a statement, unless the node has forgotten it. It rarely forgets one at random."""
         forgotten = self._node.forgotten
         if self._cluster.happens(RARE_FAULT_FACTOR * self._cluster.network_faults.lost):
             self._cluster.faults["forgotten"] += 1
@@ -193,7 +190,6 @@ class Wire(asyncio.Transport):
     def _send_result(
         self, stream: int, request: Request | Encoded, rows: Rows | None, failure: StoreUnavailable | None
     ) -> None:
-        """Sends the result of a statement to the client, or an error that says that too few replicas were up."""
         if failure is not None:
             self._answer(stream, frames.ERROR, frames.error(frames.UNAVAILABLE, struct.pack(">Hii", 4, 2, 1)))
         elif isinstance(request, Request):
@@ -246,7 +242,6 @@ class Wire(asyncio.Transport):
         return self._node.away_until - self._world.now
 
     def _break(self) -> None:
-        """Breaks the connection. The client notices later."""
         if self._is_open:
             self._is_open = False
             self._to_client.send(self._transport_time(), None)
