@@ -215,14 +215,14 @@ def format_bytes(count: float) -> str:
     return f"{scaled:,.0f} {units[power]}" if scaled >= 10 or not power else f"{scaled:.1f} {units[power]}"
 
 
-def page(text: str, tables: str) -> str:
+def insert_tables(text: str, tables: str) -> str:
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.partition(END)[2]}"
 
 
 def main(arguments: Sequence[str], path: Path = PAGE) -> None:
     taken = read_reports([Path(name) for name in arguments])[MEASURE]
-    path.write_text(page(path.read_text("utf-8"), make_tables(Costs.from_report(taken), taken.facts)), "utf-8")
+    path.write_text(insert_tables(path.read_text("utf-8"), make_tables(Costs.from_report(taken), taken.facts)), "utf-8")
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ class Report:
         return parts
 
 
-def paired(over: Sequence[float], under: Sequence[float]) -> list[float]:
+def pairwise_ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
     """Returns the ratios of two sides round by round, so that slow and fast rounds cancel out; infinite over 0."""
     return [a / b if b else math.inf for a, b in zip(over, under, strict=True)]
 

@@ -116,13 +116,13 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
-            self._loop.run_until_complete(_end(asyncio.all_tasks(self._loop)))
+            self._loop.run_until_complete(_cancel_twice(asyncio.all_tasks(self._loop)))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
 
 
-async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
+async def _cancel_twice(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Cancels tasks, a second time if they still wait after ``CANCEL_GRACE``, such as for a callback's thread."""
     for task in tasks:
         task.cancel()

@@ -56,6 +56,7 @@ _SUFFIX = {(True, True): "", (True, False): "=read", (False, True): "=delete"}
 
 
 def is_access_key(text: str) -> bool:
+    """Returns whether a text is the id of an SQS access key. The note of such a key begins with this id."""
     return _ACCESS_KEY.fullmatch(text) is not None
 
 
@@ -76,7 +77,7 @@ def name_within(application: str, name: str) -> str:
     return f"{application} {name}"
 
 
-def application_of(name: str) -> str:
+def application_of_scoped_name(name: str) -> str:
     return name.partition(" ")[0]
 
 
@@ -281,6 +282,7 @@ def is_allowed(queue: Queue, caller: Caller, action: Action) -> bool:
 
 
 def _has_right(principal: Principal, action: Action) -> bool:
+    """``work`` needs both rights, ``delete`` that one, all others ``read``."""
     if action == "work":
         return principal.read and principal.delete
     return principal.delete if action == "delete" else principal.read

@@ -189,6 +189,7 @@ class BrowserId:
         return matching
 
     def _verify(self, credential: str, audience: str, now: float) -> None:
+        """Verifies signatures and times; every error but IssuerUnavailable becomes InvalidAssertion."""
         try:
             self._verifier.verify(credential, audience, now=int(now * 1000))
         except IssuerUnavailable:

@@ -160,7 +160,8 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"a limit is at least 1, not {self.limit}")
 
-    def matches_reason(self, letter: DeadLetter) -> bool:
+    def matches_letter(self, letter: DeadLetter) -> bool:
+        """Tests time, queue and error; the pattern may match the error class with or without its module."""
         at, error = letter.cause.at, letter.cause.error
         if (self.since is not None and at < self.since) or (self.until is not None and at > self.until):
             return False
@@ -228,7 +229,7 @@ def group_by_origin(
         origin = queues[letter.queue]
         if origin is None:
             reason = f"queue {letter.queue} is gone"
-        elif letter.lies_in not in {dead_queue, *queues_for(letter.queue, origin[1])}:
+        elif letter.lies_in not in {dead_queue, *dead_letter_queues_of(letter.queue, origin[1])}:
             reason = f"dead letters of {letter.queue} do not go to {letter.lies_in}: check them, then name --dead-queue"
         elif not 0 < letter.partition <= origin[0]:
             reason = f"queue {letter.queue} has only {origin[0]} partitions"
@@ -257,7 +258,7 @@ def queue_for(queue: str, dead_queue: str | None = None) -> str:
     return dead_queue or queue + SUFFIX
 
 
-def queues_for(queue: str, dead_letter: str = "") -> set[str]:
+def dead_letter_queues_of(queue: str, dead_letter: str = "") -> set[str]:
     return {queue_for(queue), queue_for(queue, dead_letter)}
 
 
@@ -427,7 +428,7 @@ _SHAPES = [
 ]
 
 
-def shape_of(text: str) -> str:
+def generalize_error_text(text: str) -> str:
     for pattern, replacement in _SHAPES:
         text = pattern.sub(replacement, text)
     return text.strip()

@@ -119,12 +119,12 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     description: DescriptionOption | None = None
 
 
-def options() -> dict[str, msgspec.Meta]:
+def option_metas() -> dict[str, msgspec.Meta]:
     hints = get_type_hints(QueueOptions, include_extras=True)
     return {name: get_args(get_args(hint)[0])[1] for name, hint in hints.items()}
 
 
-RESETTABLE = (*(name for name, option in options().items() if (option.extra or {})["resets"]), "principals")
+RESETTABLE = (*(name for name, option in option_metas().items() if (option.extra or {})["resets"]), "principals")
 """Fields that an update may set back to their defaults."""
 
 
@@ -401,7 +401,8 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     bodies: bool = True
     kept: bool = False
 
-    def put_off(self, horizon: int) -> Page:
+    def make_postponed_page(self, horizon: int) -> Page:
+        """Returns an empty page for a slice that is not read now; the next slice begins where it does."""
         return Page([], horizon, ids.preceding(self.upper) if self.descending else self.lower, more=True)
 
 

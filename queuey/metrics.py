@@ -102,6 +102,7 @@ class Metrics:
             cells[bisect_left(BUCKETS, seconds) + 1] += 1
 
     def count_received(self, count: int, queue: Queue | None = None) -> None:
+        """Counts messages stored for producers; calls ``on_messages`` if the queue is given."""
         with self._lock:
             self._received += count
         if self.on_messages is not None and queue is not None:

@@ -73,6 +73,7 @@ def format_instant(timestamp: float) -> str:
 
 
 def clock_warning(ahead: float) -> str | None:
+    """Returns a warning if new ids are more than a minute ahead of the clock, else None."""
     if ahead <= _MAX_AHEAD:
         return None
     return (

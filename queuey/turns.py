@@ -10,6 +10,7 @@ T = TypeVar("T")
 
 
 def order_in_turns(items: Iterable[T], application: Callable[[T], str]) -> list[T]:
+    """Orders items round robin: the first item of each application, then the second items, and so on."""
     turns = Counter[str]()
     ordered = []
     for item in items:

@@ -112,6 +112,7 @@ def may_overlap(one: str, other: str) -> bool:
 
 
 def _escape(user: str) -> str:
+    """Escapes characters that names may not have, and what would look like a dead-letter suffix."""
     try:
         text = "".join(c if c in _PLAIN else "".join(f"~{byte:02x}" for byte in c.encode()) for c in user)
     except UnicodeEncodeError as error:

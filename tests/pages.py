@@ -137,7 +137,7 @@ def blocks(page: str, *, below: str = "") -> list[Block]:
     return [block for block in fenced if below in {"", block.section}]
 
 
-def to_run(page: str, *, below: str = "", languages: Container[str] = PROGRAMS) -> list[Block]:
+def runnable_blocks(page: str, *, below: str = "", languages: Container[str] = PROGRAMS) -> list[Block]:
     """Returns the programs, commands and files without a mark, of a page or of one of its sections."""
     unmarked = (block for block in blocks(page, below=below) if not block.mark)
     return [block for block in unmarked if block.title or block.language in languages]

@@ -244,7 +244,11 @@ def test_blocks(page: str) -> None:
     assert parsed.returncode == 0, parsed.stderr
     run_by = pages.RUN_BY.get(page, {})
     listed = {"sh"} if page in pages.LISTED else set()
-    to_run = [block for block in pages.to_run(page) if block.language not in listed and "pip install" not in block.text]
+    to_run = [
+        block
+        for block in pages.runnable_blocks(page)
+        if block.language not in listed and "pip install" not in block.text
+    ]
     not_run = {block.section for block in to_run if "" not in run_by and block.section not in run_by}
     assert not_run == set(), "no test of tests/pages.py RUN_BY runs these sections: mark their blocks, or have them run"
 
@@ -281,7 +285,7 @@ def test_who_runs_blocks() -> None:
     """Each page and section listed with a test has something to run, and the test names the page."""
     for page, sections in pages.RUN_BY.items():
         for section, names in sections.items():
-            assert pages.to_run(page, below=section), (page, section)
+            assert pages.runnable_blocks(page, below=section), (page, section)
             for name in names.split(", "):
                 assert Path(page).name in (ROOT / name).read_text(), (page, name)
 

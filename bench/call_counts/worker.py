@@ -51,7 +51,7 @@ async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -
         consumer = AsyncConsumer(client, coordinator, queues=[queue])
         worker = Worker(awaited, consumer, settings=WorkerSettings(commit_messages=1))
         serving = asyncio.create_task(worker.serve())
-        await _until_owned(consumer)
+        await _wait_until_owned(consumer)
         runs = [await _count_one(profiler, state, caller, queue) for _ in range(WARM_RUNS + RUNS)]
         worker.stop()
         await asyncio.wait_for(serving, SECONDS)
@@ -60,7 +60,7 @@ async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -
     return find_fewest(runs[WARM_RUNS:])
 
 
-async def _until_owned(consumer: AsyncConsumer) -> None:
+async def _wait_until_owned(consumer: AsyncConsumer) -> None:
     async with asyncio.timeout(SECONDS):
         while not consumer.assignment:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)

@@ -41,7 +41,7 @@ class Receiver:
         self._socket.bind((HOST, 0))
         self.port: int = self._socket.getsockname()[1]
 
-    def hear(self, seconds: float) -> float:
+    def receive(self, seconds: float) -> float:
         """Waits for the next number.
 
         Raises:

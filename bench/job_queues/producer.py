@@ -86,20 +86,20 @@ def count_calls(call: Callable[[], object], seconds: float) -> int:
     return calls
 
 
-def fill(side: Side, ear: Receiver, jobs: int) -> None:
+def fill(side: Side, receiver: Receiver, jobs: int) -> None:
     """Empties the queue and sends the jobs in bulk calls."""
     side.reset()
     for start in range(0, jobs, BULK_SIZE):
-        side.send_many("counted", (ear.port, jobs), min(BULK_SIZE, jobs - start))
+        side.send_many("counted", (receiver.port, jobs), min(BULK_SIZE, jobs - start))
 
 
-def measure_handling(side: Side, ear: Receiver, jobs: int) -> float:
+def measure_handling(side: Side, receiver: Receiver, jobs: int) -> float:
     """Returns a worker's jobs per second, from the start of the first job until all jobs are acknowledged.
 
     Raises TimeoutError if the jobs do not start, end or become acknowledged in time.
     """
-    first = ear.hear(TIMEOUT_SECONDS)
-    last = ear.hear(TIMEOUT_SECONDS)
+    first = receiver.receive(TIMEOUT_SECONDS)
+    last = receiver.receive(TIMEOUT_SECONDS)
     until = last + TIMEOUT_SECONDS
     while remaining := side.pending():
         if time.monotonic() > until:
@@ -108,14 +108,14 @@ def measure_handling(side: Side, ear: Receiver, jobs: int) -> float:
     return jobs / (time.monotonic() - first)
 
 
-def measure_delays(side: Side, ear: Receiver, singles: int) -> list[float]:
+def measure_delays(side: Side, receiver: Receiver, singles: int) -> list[float]:
     """Returns the milliseconds from sending to start, for jobs that are sent one by one."""
     side.pending()  # opens the connection
     milliseconds = []
     for _ in range(singles):
         time.sleep(random.uniform(*PAUSE_RANGE_SECONDS))
-        side.send("timed", ear.port, time.monotonic())
-        milliseconds.append(ear.hear(TIMEOUT_SECONDS) * 1000)
+        side.send("timed", receiver.port, time.monotonic())
+        milliseconds.append(receiver.receive(TIMEOUT_SECONDS) * 1000)
     return milliseconds
 
 

@@ -39,7 +39,7 @@ class LongPolls:
                 time.sleep(0.05)  # The kernel queues a limited number of connections that are not accepted yet.
         self.count = len(requests)
 
-    def answered(self, seconds: float) -> float:
+    def wait_until_answered(self, seconds: float) -> float:
         """Waits until all polls are answered; returns the seconds until the last answer.
 
         Raises:
@@ -69,7 +69,7 @@ class LongPolls:
 
 
 @contextlib.contextmanager
-def waiting(server: Process, requests: Sequence[str]) -> Iterator[LongPolls]:
+def open_long_polls(server: Process, requests: Sequence[str]) -> Iterator[LongPolls]:
     """Holds long polls during the block, which begins once the server counts all; waits until it counts none.
 
     Raises this process's limit of open files if necessary.

@@ -20,7 +20,7 @@ from bench.measures import claims
 from bench.measures.claims import CLIENTS, Supply
 from bench.measures.facades import sqs
 from bench.measures.keyed_posts import with_keys
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import ROOT, Process, Scheme, bench_package, commit, inherited_environment
 from queuey.client import Client
@@ -181,7 +181,7 @@ class Side:
             for queue in (JOBS, BACKLOG):
                 client.create_queue(queue, partitions=partitions)
         if self._sqs is not None:
-            sqs.with_queues(self._sqs)
+            sqs.create_queues(self._sqs)
         stored = self._fill(READ, bench.count(20_000, 2_000))
         self._places = stored[:-BATCH:BATCH]
         self._supply = Supply(partial(self._fill, JOBS))
@@ -290,11 +290,11 @@ def _compare(bench: Bench, sides: dict[str, Side]) -> Report:
         bench.interleave(calls, 1)
         samples = bench.interleave(calls, sides["now"].rounds)
         rows += [traffic.row(f"{what}, {name}", samples[name]) for name in NAMES]
-        rates = paired(*(traffic.rates(samples[name]) for name in NAMES))
+        rates = pairwise_ratios(*(traffic.rates(samples[name]) for name in NAMES))
         verdicts.append(Verdict(f"{what}: rate now / before", rates, goal=GOAL))
-        tails = paired(*([sample.p99 for sample in samples[name]] for name in NAMES))
+        tails = pairwise_ratios(*([sample.p99 for sample in samples[name]] for name in NAMES))
         verdicts.append(Verdict(f"{what}: p99 now / before", tails, goal=TAIL, better="lower"))
-        spent = paired(*([sample.cpu for sample in samples[name]] for name in NAMES))
+        spent = pairwise_ratios(*([sample.cpu for sample in samples[name]] for name in NAMES))
         goal = None if "64" not in what and "," in what else CPU_GOALS.get(what.partition(",")[0])
         verdicts.append(Verdict(f"{what}: CPU now / before", spent, goal=goal, better="lower"))
     return Report("", "", rows, verdicts, notes)

@@ -13,7 +13,7 @@ from bench.load import traffic, wrk
 from bench.load.cycles import CyclePlan, Dialect
 from bench.load.traffic import Metered, Sample
 from bench.load.wrk import BY_WRK
-from bench.results import Report, Verdict, paired
+from bench.results import Report, Verdict, pairwise_ratios
 from bench.started import processes, service
 from queuey.messages import QueueSpec
 from queuey.storage import Store, bridge
@@ -75,9 +75,9 @@ def run_cycles(
     return traffic.make_sample(result, spent, 1, result["answers"])
 
 
-def fill_and_run(store: Store, more: Callable[[], Sample], count: int, queue: str = QUEUE) -> Sample:
+def fill_and_run(store: Store, cycles: Callable[[], Sample], count: int, queue: str = QUEUE) -> Sample:
     service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, queue)), traffic.bodies(1000), count)
-    return more()
+    return cycles()
 
 
 @measure("claim100", "Claims of 100 messages and their acknowledgement")
@@ -130,7 +130,9 @@ def claims_behind(bench: Bench) -> Report:
         old = partial(fill_and_run, store, partial(run, server, count=count, limit=10, connections=4), count)
         calls: dict[str, Callable[[], Sample]] = {f"behind {behind:,}": old, "new queue": claim_new_queue}
         samples = bench.interleave(calls, bench.count(5, 1))
-    ratio = paired([run.p50 for run in samples[f"behind {behind:,}"]], [run.p50 for run in samples["new queue"]])
+    ratio = pairwise_ratios(
+        [run.p50 for run in samples[f"behind {behind:,}"]], [run.p50 for run in samples["new queue"]]
+    )
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     verdict = Verdict("p50 of a claim, behind / new", ratio, goal=1.2, aim=1, better="lower")
     return Report("claims_behind", "", rows, [verdict], ["4 clients, limit 10, one partition."])
@@ -154,7 +156,7 @@ def dedup100(bench: Bench) -> Report:
         claim_new_queue("dedup")
         calls = {kind: partial(claim_new_queue, kind) for kind in ("dedup", "plain")}
         samples = bench.interleave(calls, bench.count(5, 1))
-    ratio = paired(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
+    ratio = pairwise_ratios(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"4 clients, {count:,} messages of {traffic.BODY_BYTES} B wait in one partition."]
     return Report("dedup100", "", rows, [Verdict("dedup / plain", ratio, goal=0.5, aim=0.8)], notes)
@@ -162,7 +164,7 @@ def dedup100(bench: Bench) -> Report:
 
 def compare_ways(samples: Mapping[str, list[Sample]]) -> Verdict:
     joined_rates, separate_rates = (traffic.rates(samples[f"queuey{way}"]) for way in (ONE, TWO))
-    return Verdict("one request a message / two", paired(joined_rates, separate_rates))
+    return Verdict("one request a message / two", pairwise_ratios(joined_rates, separate_rates))
 
 
 def make_claim_runs(

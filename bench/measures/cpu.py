@@ -163,7 +163,7 @@ class OneTurn:
         return False
 
 
-class Posted:
+class PostExchange:
     """The connection of one POST: supplies its body and records the status of its answer."""
 
     scheme, peer = "http", "127.0.0.1"
@@ -202,7 +202,7 @@ def through_gateway(app: App) -> Callable[[bytes], int]:
     head = f"POST {PATH} HTTP/1.1\r\n{lines}\r\n".encode()
 
     def request(body: bytes) -> int:
-        exchange = Posted(body)
+        exchange = PostExchange(body)
         running: Any = gateway.answer(read_head(head), exchange)
         asyncio._set_running_loop(loop)  # type: ignore[arg-type]
         try:

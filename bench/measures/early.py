@@ -23,11 +23,11 @@ from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store, bridge
 
 INBOXES = 100
-A_SECOND = 20
+POSTS_PER_SECOND = 20
 """Messages per second, each to a random inbox."""
 _ESTABLISHED = "01"
 
-Posted = dict[str, float]
+AcknowledgementTimes = dict[str, float]
 """Time of each message's acknowledgement, by message id."""
 
 
@@ -66,7 +66,9 @@ def cassandra_early(bench: Bench) -> Report:
             delays = _find_delays(heard[0], acknowledged, others)
             _add_delays("another worker of the service", delays, rows, verdicts)
     load = os.getloadavg()[0]
-    notes = [f"One node, {A_SECOND} messages a second to {INBOXES} inboxes; load of the machine at the end {load:.1f}."]
+    notes = [
+        f"One node, {POSTS_PER_SECOND} messages a second to {INBOXES} inboxes; machine's load at the end {load:.1f}."
+    ]
     return Report("", "", rows, verdicts, notes)
 
 
@@ -81,7 +83,9 @@ def _add_delays(who: str, took: list[float], rows: list[Row], verdicts: list[Ver
     verdicts.append(Verdict(f"{who}, p99", [p99], unit="ms", goal=400, better="lower"))
 
 
-def _find_delays(heard: ReceivedMessages, acknowledged: Posted, ports: set[int] | None = None) -> list[float]:
+def _find_delays(
+    heard: ReceivedMessages, acknowledged: AcknowledgementTimes, ports: set[int] | None = None
+) -> list[float]:
     """Returns the seconds from acknowledgement to first event, of connections from these ports (None for all)."""
     return [
         arrived_at - acknowledged[identifier]
@@ -97,29 +101,31 @@ def _measure_query_rate(server: Process, seconds: float) -> float:
     return (read_store_requests(server) - queries_before) / (time.monotonic() - began)
 
 
-def _post_for(queues: list[Queue], seconds: float, post: Callable[[Queue, Posted], None]) -> Posted:
-    """Posts to random queues, :data:`A_SECOND` times a second at random moments, and waits for another second."""
-    rng, acknowledged = random.Random(1), Posted()
+def _post_for(
+    queues: list[Queue], seconds: float, post: Callable[[Queue, AcknowledgementTimes], None]
+) -> AcknowledgementTimes:
+    """Posts to random queues, :data:`POSTS_PER_SECOND` times a second at random moments, and waits a second more."""
+    rng, acknowledged = random.Random(1), AcknowledgementTimes()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        time.sleep(rng.expovariate(A_SECOND))
+        time.sleep(rng.expovariate(POSTS_PER_SECOND))
         post(rng.choice(queues), acknowledged)
     time.sleep(1)
     return acknowledged
 
 
-def _make_store_poster(store: Store) -> Callable[[Queue, Posted], None]:
-    def post(queue: Queue, acknowledged: Posted) -> None:
+def _make_store_poster(store: Store) -> Callable[[Queue, AcknowledgementTimes], None]:
+    def post(queue: Queue, acknowledged: AcknowledgementTimes) -> None:
         [position] = bridge.run(store.messages.append(queue, [NewMessage("x", 1, service.THREE_DAYS)]))
         acknowledged[ids.to_hex(position)] = time.time()
 
     return post
 
 
-def _make_http_poster(connection: http.client.HTTPConnection) -> Callable[[Queue, Posted], None]:
+def _make_http_poster(connection: http.client.HTTPConnection) -> Callable[[Queue, AcknowledgementTimes], None]:
     headers = {"Authorization": f"Application {traffic.KEY}", "Content-Type": "text/plain"}
 
-    def post(queue: Queue, acknowledged: Posted) -> None:
+    def post(queue: Queue, acknowledged: AcknowledgementTimes) -> None:
         connection.request("POST", f"{service.BASE}/{queue.name}", b"x", headers)
         answer = connection.getresponse()
         body = answer.read()

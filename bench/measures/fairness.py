@@ -117,6 +117,7 @@ def tls_strangers(bench: Bench) -> Report:
 
 
 def measure_beside(bench: Bench, scheme: Scheme, kinds: Iterable[str]) -> dict[str, list[Sample]]:
+    """Serves once, and measures a modest caller beside each kind in random order, round by round."""
     directory = bench.new_directory("queuey")
     prepare(directory)
     samples: dict[str, list[Sample]] = {kind: [] for kind in (ALONE, BUSY, *kinds)}

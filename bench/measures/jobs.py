@@ -17,7 +17,7 @@ from bench.harness import Bench, Skip, Void, measure
 from bench.job_queues.producer import BULK_SIZE, Plan
 from bench.job_queues.side import FILE, POSTGRES, QUEUE, REDIS, RIVER
 from bench.load.traffic import KEY
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import other_python, postgres, redis, river, service
 from bench.started.processes import ROOT, Process, inherited_environment, launched
 
@@ -96,7 +96,7 @@ class RoundResult:
 )
 def jobs(bench: Bench) -> Report:
     """Runs everything on this machine. A system that is not installed is skipped with a note."""
-    fast, slow = backlog(bench, fast=True), backlog(bench, fast=False)
+    fast, slow = choose_backlog_size(bench, fast=True), choose_backlog_size(bench, fast=False)
     notes = [*NOTES, f"The backlog: {fast:,} jobs for queuey and for skip locked, 10; {slow:,} for the others."]
     contenders: dict[str, Contender] = {}
     with contextlib.ExitStack() as stack:
@@ -238,7 +238,7 @@ OTHERS = {
 # A round
 
 
-def backlog(bench: Bench, *, fast: bool) -> int:
+def choose_backlog_size(bench: Bench, *, fast: bool) -> int:
     return bench.count(20_000, 5_000) if fast else bench.count(1000, 100)
 
 
@@ -250,12 +250,12 @@ def run_round(bench: Bench, contender: Contender) -> RoundResult:
     connections = CONNECTIONS if contender.environment.get("QUEUEY_URL") else 1
     plan: Plan = {
         "seconds": bench.duration(1.5, 0.3),
-        "jobs": backlog(bench, fast=contender.fast),
+        "jobs": choose_backlog_size(bench, fast=contender.fast),
         "singles": bench.count(SINGLES, 2 * CONNECTIONS) // connections,
         "connections": connections,
     }
     directory = bench.new_directory("round")
-    with sending(contender, plan, directory) as read_line:
+    with run_producer(contender, plan, directory) as read_line:
         sent = read_line()
         command, environment = contender.worker, contender.environment
         with launched("worker", command, 0, directory, environment) as worker:
@@ -279,7 +279,7 @@ def median_of_slowest(groups: Sequence[Sequence[float]]) -> float:
 
 
 @contextlib.contextmanager
-def sending(contender: Contender, plan: Plan, directory: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+def run_producer(contender: Contender, plan: Plan, directory: Path) -> Iterator[Callable[..., dict[str, Any]]]:
     """Runs the producer until the block ends; yields a function that reads its next line.
 
     Raises:
@@ -328,7 +328,9 @@ def rows(samples: Mapping[str, Sequence[RoundResult]]) -> list[Row]:
         for name, values in figures.items():
             if not values:
                 continue
-            details = {} if name == OURS else {f"{OURS} / it": statistics.median(paired(figures[OURS], values))}
+            details = (
+                {} if name == OURS else {f"{OURS} / it": statistics.median(pairwise_ratios(figures[OURS], values))}
+            )
             if title == "send to start":
                 details["p99 ms"] = statistics.median(t.p99 for t in samples[name])
                 if name.startswith(OURS):
@@ -348,7 +350,7 @@ def verdicts(samples: Mapping[str, Sequence[RoundResult]]) -> list[Verdict]:
     rate_verdicts = [
         Verdict(
             f"jobs a second: {OURS} / {name}",
-            paired([t.done for t in samples[OURS]], [t.done for t in samples[name]]),
+            pairwise_ratios([t.done for t in samples[OURS]], [t.done for t in samples[name]]),
             goal=goal,
         )
         for name, goal in goals.items()

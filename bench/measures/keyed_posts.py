@@ -11,7 +11,7 @@ from bench.load import traffic
 from bench.load.generator import COUNTER
 from bench.load.traffic import Job, Sample
 from bench.measures.over_http import BATCH, CONNECTIONS, QUEUE
-from bench.results import Report, Verdict, paired
+from bench.results import Report, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, processes, service
 from bench.started.nodes import Nodes
 
@@ -71,7 +71,9 @@ def compare_names(bench: Bench, server: processes.Process, behind: Nodes | None 
     samples = bench.interleave(calls, bench.count(5, 1))
     post = traffic.rates(samples["POST"])
     verdicts = [
-        Verdict(f"{name} / POST", paired(traffic.rates(runs), post)) for name, runs in samples.items() if name != "POST"
+        Verdict(f"{name} / POST", pairwise_ratios(traffic.rates(runs), post))
+        for name, runs in samples.items()
+        if name != "POST"
     ]
     notes = [f"{CALLERS} connections, {traffic.BODY_BYTES} B bodies, 1 worker with {service.THREADS} threads."]
     return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
@@ -108,7 +110,7 @@ def compare_keys(
     verdicts = []
     for what in plain:
         rates = [traffic.rates(samples[f"{what}, {which}"]) for which in ("a key", "no key")]
-        verdicts.append(Verdict(f"{what}: a key / no key", paired(*rates), goal=goal, aim=aim))
+        verdicts.append(Verdict(f"{what}: a key / no key", pairwise_ratios(*rates), goal=goal, aim=aim))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker; keys ascend, as the client's do."]
     return Report("", "", rows, verdicts, notes)

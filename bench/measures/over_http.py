@@ -14,7 +14,7 @@ from bench.harness import Bench, Void, measure
 from bench.load import traffic, wrk
 from bench.load.traffic import Sample
 from bench.load.wrk import BY_WRK
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import processes, service
 from queuey.storage import bridge
 
@@ -126,7 +126,7 @@ def compare_with_fastest(
     best = find_fastest({name: runs for name, runs in samples.items() if name.startswith(prefix)})
     under = traffic.rates(samples[best])
     verdicts = [
-        Verdict(f"{name} / {best}", paired(traffic.rates(runs), under), goal=goal, aim=aim)
+        Verdict(f"{name} / {best}", pairwise_ratios(traffic.rates(runs), under), goal=goal, aim=aim)
         for name, runs in samples.items()
         if not name.startswith(prefix)
     ]

@@ -16,7 +16,7 @@ from bench.load import traffic, wrk
 from bench.load.traffic import Sample
 from bench.measures import claims
 from bench.measures.over_http import BATCH, QUEUE, find_fastest
-from bench.results import Report, Verdict, paired
+from bench.results import Report, Verdict, pairwise_ratios
 from bench.started import brokers, load_in_go, postgres, redis, service
 from bench.started.load_in_go import Peer
 from bench.started.processes import Process
@@ -163,7 +163,9 @@ def make_jobs(callers: int) -> Work:
 def verdicts(samples: Mapping[str, Mapping[str, Sequence[Sample]]]) -> list[Verdict]:
     return [
         Verdict(
-            f"{what}: queuey / {name}", paired(traffic.rates(sides[OURS]), traffic.rates(runs)), goal=goals.get(name)
+            f"{what}: queuey / {name}",
+            pairwise_ratios(traffic.rates(sides[OURS]), traffic.rates(runs)),
+            goal=goals.get(name),
         )
         for what, sides in samples.items()
         for goals in [WORK[what].goals]
@@ -220,12 +222,12 @@ NOTES = [
 
 def compare_with_elasticmq(bench: Bench, other: Process, ours: Process, goals: Goals) -> Report:
     texts = traffic.bodies(1600)
-    warm(other, bench.duration(WARM_SECONDS, 0.3), texts)
+    warm_up(other, bench.duration(WARM_SECONDS, 0.3), texts)
     traffic.run(ours, traffic.posts_of_one(QUEUE, texts[:64]), seconds=1)
     seconds, rounds = bench.duration(2, 0.3), bench.count(5, 1)
-    single_samples = bench.interleave(single_runs(ours, other, texts[:64], seconds), rounds)
+    single_samples = bench.interleave(make_single_runs(ours, other, texts[:64], seconds), rounds)
     batch_samples = {
-        connections: bench.interleave(batches(ours, other, texts, seconds, connections), rounds)
+        connections: bench.interleave(make_batch_runs(ours, other, texts, seconds, connections), rounds)
         for connections in (4, 64)
     }
     memory = sum(other.memory()), sum(ours.memory())
@@ -241,11 +243,11 @@ def compare_with_elasticmq(bench: Bench, other: Process, ours: Process, goals: G
 def compare_with_fastest(what: str, samples: dict[str, list[Sample]], goal: float, aim: float) -> list[Verdict]:
     best = find_fastest({name: runs for name, runs in samples.items() if name.startswith("elasticmq")})
     ours = next(name for name in samples if name.startswith("queuey"))
-    ratios = paired(traffic.rates(samples[ours]), traffic.rates(samples[best]))
+    ratios = pairwise_ratios(traffic.rates(samples[ours]), traffic.rates(samples[best]))
     return [Verdict(f"{what}: queuey / {best}", ratios, goal=goal, aim=aim)]
 
 
-def warm(server: Process, seconds: float, texts: list[str]) -> None:
+def warm_up(server: Process, seconds: float, texts: list[str]) -> None:
     for protocol in PROTOCOLS:
         single = elasticmq.sends(texts[:64], protocol)
         batch = elasticmq.batch_sends(texts, protocol)
@@ -260,7 +262,9 @@ def run_emptied(server: Process, call: Callable[[], Sample]) -> Sample:
     return call()
 
 
-def single_runs(ours: Process, other: Process, texts: list[str], seconds: float) -> dict[str, Callable[[], Sample]]:
+def make_single_runs(
+    ours: Process, other: Process, texts: list[str], seconds: float
+) -> dict[str, Callable[[], Sample]]:
     run = partial(traffic.run, seconds=seconds)
     calls: dict[str, Callable[[], Sample]] = {"queuey": partial(run, ours, traffic.posts_of_one(QUEUE, texts))}
     for protocol in PROTOCOLS:
@@ -269,7 +273,7 @@ def single_runs(ours: Process, other: Process, texts: list[str], seconds: float)
     return calls
 
 
-def batches(
+def make_batch_runs(
     ours: Process, other: Process, texts: list[str], seconds: float, connections: int
 ) -> dict[str, Callable[[], Sample]]:
     run = partial(traffic.run, seconds=seconds, connections=connections)

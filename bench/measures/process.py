@@ -18,7 +18,7 @@ from bench.load import generator as load
 from bench.load import traffic
 from bench.load.traffic import KEY, Job
 from bench.measures import before
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import service
 from bench.started.processes import ROOT, Process, inherited_environment
 
@@ -75,7 +75,7 @@ def imports(bench: Bench) -> Report:
     calls = {name: partial(time_command, command) for name, command in COMMANDS.items()}
     samples = bench.interleave(calls, bench.count(21, 1))
     verdicts = [
-        Verdict(f"{ours} / {theirs}", paired(samples[ours], samples[theirs]), goal=goal, better="lower")
+        Verdict(f"{ours} / {theirs}", pairwise_ratios(samples[ours], samples[theirs]), goal=goal, better="lower")
         for ours, theirs, goal in (("import queuey.client", "import httpx2", 2), ("queuey --help", "import typer", 3))
     ]
     return Report("imports", "", [Row(name, values, "ms") for name, values in samples.items()], verdicts)
@@ -146,19 +146,19 @@ def embedded(bench: Bench) -> Report:
         base = HTTP_BEFORE if HTTP_BEFORE in times else HTTP
         for other in (base, STORE, INSERT):
             goal = INSERT_GOAL if (other, sync) == (INSERT, "full") else None
-            figure = paired(times[EMBEDDED], times[other])
+            figure = pairwise_ratios(times[EMBEDDED], times[other])
             verdicts.append(Verdict(f"sync {sync}: time, embedded / {other}", figure, goal=goal, better="lower"))
         is_goal = base == HTTP_BEFORE and sync == "normal"
         verdicts += [
             Verdict(
                 f"sync {sync}: CPU, embedded / {base}",
-                paired(cpu[EMBEDDED], cpu[base]),
+                pairwise_ratios(cpu[EMBEDDED], cpu[base]),
                 goal=CPU_GOAL if is_goal else None,
                 better="lower",
             ),
             Verdict(
                 f"sync {sync}: sends a second, embedded / {base}",
-                paired(times[base], times[EMBEDDED]),
+                pairwise_ratios(times[base], times[EMBEDDED]),
                 goal=RATE_GOAL if is_goal else None,
             ),
         ]

@@ -16,7 +16,7 @@ from bench.harness import Bench, Void, measure
 from bench.load import traffic
 from bench.load.traffic import Job, Sample
 from bench.measures.over_http import QUEUE
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import service
 from bench.started.processes import Process
 from queuey.console import cookies
@@ -58,7 +58,7 @@ def compare_sizes(bench: Bench, servers: Mapping[int, Process]) -> Report:
     for action in ACTIONS:
         costs = {size: [sample.p50 for sample in samples[f"{action}, {size:,} there"]] for size in servers}
         rows += [Row(f"{action}, {size:,} there", values, "ms") for size, values in costs.items()]
-        ratios = paired(costs[most], costs[fewest])
+        ratios = pairwise_ratios(costs[most], costs[fewest])
         verdicts.append(Verdict(f"{action}: {most:,} / {fewest:,}", ratios, goal=FLAT, better="lower"))
     return Report("", "", rows, verdicts, ["Medians of the time of a request over one connection."])
 
@@ -82,7 +82,7 @@ def scattered(bench: Bench) -> Report:
         }
         samples = bench.interleave(calls, bench.count(5, 1))
     one, many = samples
-    ratio = paired(traffic.rates(samples[many]), traffic.rates(samples[one]))
+    ratio = pairwise_ratios(traffic.rates(samples[many]), traffic.rates(samples[one]))
     return Report(
         "scattered",
         "",

@@ -33,7 +33,7 @@ POSTERS = 8
 """Connections that post to the inboxes."""
 CREATORS = 16
 """Threads that create queues."""
-A_SECOND = 100
+POSTS_PER_SECOND = 100
 """Messages per second to the streams on Cassandra. Two cores cannot sustain three times as many, because no queue is
 in memory."""
 ROOM = {"QUEUEY_CONNECTIONS": "30000", "QUEUEY_WAIT_SLOTS": "15000"}
@@ -274,7 +274,7 @@ def read_store_requests(server: Process) -> float:
 
 
 def _post_steadily(store: Store, queues: list[Queue], seconds: float) -> int:
-    """Appends :data:`A_SECOND` messages per second to random queues; returns the number stored.
+    """Appends :data:`POSTS_PER_SECOND` messages per second to random queues; returns the number stored.
 
     Raises:
         Void: A message could not be stored.
@@ -285,7 +285,7 @@ def _post_steadily(store: Store, queues: list[Queue], seconds: float) -> int:
         nonlocal begun
         began, appends = time.monotonic(), []
         while (elapsed := time.monotonic() - began) < seconds:
-            while begun < elapsed * A_SECOND:
+            while begun < elapsed * POSTS_PER_SECOND:
                 begun += 1
                 message = NewMessage(text, 1, service.THREE_DAYS)
                 appends.append(asyncio.ensure_future(store.messages.append(rng.choice(queues), [message])))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from bench.harness import Bench, measure
 from bench.load import traffic
-from bench.load.waiting import get, read_metric, wait_until_idle, waiting
-from bench.results import Report, Row, Verdict, paired
+from bench.load.waiting import get, open_long_polls, read_metric, wait_until_idle
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
 
@@ -33,7 +33,7 @@ def measure_memory_per_poll(bench: Bench, directory: Path, requests: Sequence[st
         run_posts(bench, server)
         wait_until_idle(server, 0)
         before = sum(server.memory())
-        with waiting(server, requests):
+        with open_long_polls(server, requests):
             return (sum(server.memory()) - before) * 1000 / len(requests)
 
 
@@ -57,11 +57,11 @@ def on_sqlite(bench: Bench) -> Report:
         for turn in range(bench.count(5, 1)):
             posts[nobody].append(run_posts(bench, server))
             poll = traffic.request("GET", f"{service.BASE}/waits?wait=300&after={read_horizon(server)}")
-            with waiting(server, [poll] * count) as polls:
+            with open_long_polls(server, [poll] * count) as polls:
                 posts[reads].append(run_posts(bench, server))
                 traffic.run(server, NEWS, seconds=10, warm=0, connections=1, count=1)
-                answer_seconds.append(polls.answered(60))
-            with waiting(server, CLAIM * count):
+                answer_seconds.append(polls.wait_until_answered(60))
+            with open_long_polls(server, CLAIM * count):
                 posts[claims].append(run_posts(bench, server))
             shown = "; ".join(f"{side}: {runs[-1].p99:.2f} ms, {runs[-1].cpu:.0f} µs" for side, runs in posts.items())
             bench.print_progress(f"{turn + 1}: {shown}; {answer_seconds[-1]:.2f} s")
@@ -75,9 +75,9 @@ def on_sqlite(bench: Bench) -> Report:
         Verdict(f"memory of a long poll, {name}", size, "kB", goal=15, better="lower") for name, size in sizes.items()
     ]
     for side in (reads, claims):
-        ratios = paired([run.p99 for run in posts[side]], [run.p99 for run in posts[nobody]])
+        ratios = pairwise_ratios([run.p99 for run in posts[side]], [run.p99 for run in posts[nobody]])
         verdicts.append(Verdict(f"p99 of posts, {side} / {nobody}", ratios, goal=1.5, better="lower"))
-        ratios = paired([run.cpu for run in posts[side]], [run.cpu for run in posts[nobody]])
+        ratios = pairwise_ratios([run.cpu for run in posts[side]], [run.cpu for run in posts[nobody]])
         verdicts.append(Verdict(f"CPU of a post, {side} / {nobody}", ratios, better="lower"))
     notes = ["Proportional set size of the service, connections included; 1,000 bytes to the kB."]
     return Report("waiting", "", rows, verdicts, notes)
@@ -104,7 +104,7 @@ def on_cassandra_nodes(bench: Bench) -> Report:
             traffic.run(server, POSTS, seconds=bench.duration(10, 0.5), connections=CALLERS)
             for _ in range(bench.count(3, 1)):
                 for side in bench.rng.sample(list(sides), len(sides)):
-                    with waiting(server, sides[side]) if sides[side] else contextlib.nullcontext():
+                    with open_long_polls(server, sides[side]) if sides[side] else contextlib.nullcontext():
                         before = read_store_requests(server)
                         time.sleep(seconds)
                         rates[side].append((read_store_requests(server) - before) / seconds)
@@ -116,10 +116,12 @@ def on_cassandra_nodes(bench: Bench) -> Report:
     rows += [Row(f"posts, {side}", values, "ms p99") for side, values in posts.items()]
     nobody, one_read, reads, one_claim, claims = sides
     verdicts = [
-        Verdict(f"requests, {many} / {one}", paired(rates[many], rates[one]), goal=1.1, better="lower")
+        Verdict(f"requests, {many} / {one}", pairwise_ratios(rates[many], rates[one]), goal=1.1, better="lower")
         for many, one in ((reads, one_read), (claims, one_claim))
     ] + [
-        Verdict(f"p99 of posts, {many} / {nobody}", paired(posts[many], posts[nobody]), goal=1.5, better="lower")
+        Verdict(
+            f"p99 of posts, {many} / {nobody}", pairwise_ratios(posts[many], posts[nobody]), goal=1.5, better="lower"
+        )
         for many in (reads, claims)
     ]
     notes = ["The clock check of an idle worker asks Cassandra as well: see the row of nobody."]

@@ -81,7 +81,7 @@ def run(service: Service, queue: str, replayed: str, receipts: Path) -> dict[str
     return results
 
 
-def busiest(hours: list[list[Any]]) -> list[tuple[Any, ...]]:
+def rank_networks(hours: list[list[Any]]) -> list[tuple[Any, ...]]:
     """Returns the ``SHOWN`` networks with the most notices: name, number of notices, and number in each class."""
     counts: Counter[tuple[str, int]] = Counter()
     for network, _, magnitude, count in hours:

@@ -56,7 +56,7 @@ def main(data: str, queue: str, replayed: str, receipts: str, directory: str, dr
             ArchiveOptions(store=store, selection=Subscribe((queue,)), to=place, seconds=BUCKET_SECONDS),
             _silent,
         )
-        hours = counted(spark, place)
+        hours = count_notices(spark, place)
         Path(drawing).write_text(chart.draw(hours))
         chosen = ReplayOptions(store=store, archive=place, selection=Subscribe((queue,)), into=replayed)
         back = replay(spark, chosen, _silent)
@@ -77,7 +77,7 @@ def main(data: str, queue: str, replayed: str, receipts: str, directory: str, dr
     }
 
 
-def counted(spark: SparkSession, place: str) -> list[chart.Hour]:
+def count_notices(spark: SparkSession, place: str) -> list[chart.Hour]:
     spark.read.parquet(f"{place}/messages").createOrReplaceTempView("messages")
     return [chart.Hour(*row) for row in spark.sql(COUNTED).collect()]
 

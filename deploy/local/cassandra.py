@@ -406,7 +406,9 @@ def start_cassandra(
         )
         for index in range(nodes)
     ]
-    cluster = CassandraCluster(home, block, [CassandraNode(place, options, remove=home.remove) for place in places])
+    cluster = CassandraCluster(
+        home, block, [CassandraNode(place, options, remove=home.path_to_remove) for place in places]
+    )
     cluster.start(seconds)
     return cluster
 

@@ -34,7 +34,7 @@ class Home:
         self.path = Path(tempfile.mkdtemp(prefix=f"queuey-{kind}-")) if keep is None else keep.absolute()
 
     @property
-    def remove(self) -> Path | None:
+    def path_to_remove(self) -> Path | None:
         return None if self.kept else self.path
 
     def close(self) -> None:

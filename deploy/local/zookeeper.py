@@ -194,7 +194,9 @@ def start_zookeeper(
         )
         for index in range(nodes)
     ]
-    ensemble = ZooKeeperEnsemble(home, block, [ZooKeeperNode(place, options, remove=home.remove) for place in places])
+    ensemble = ZooKeeperEnsemble(
+        home, block, [ZooKeeperNode(place, options, remove=home.path_to_remove) for place in places]
+    )
     ensemble.start(seconds)
     return ensemble
 

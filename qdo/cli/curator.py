@@ -15,7 +15,7 @@ from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.errors import InvalidArgument
 from qdo.partitions import subscribe
 from queuey.terminal import output, times
-from queuey.terminal.commands import group
+from queuey.terminal.commands import make_group
 from queuey.terminal.output import Block, DryRun, ToStderr, bar
 from queuey.time_parsing import format_instant
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qdo.curator.place import PeekedItem, QueuePlace
     from queuey.client import AsyncClient
 
-app = group()
+app = make_group()
 
 Path = Annotated[str, typer.Argument(help="Path of the Curator queue: /apps/orders.", show_default=False)]
 QueueName = Annotated[str, typer.Argument(help="Queue of Queuey.", show_default=False)]
@@ -64,7 +64,7 @@ async def drain(
 
     async with _open(settings, path) as (place, client):
         plan = Plan(
-            target=await _make_target(client, queue),
+            target=await _identify_queue(client, queue),
             recipe=recipe,
             lock_path=None if lock_path is None else _in_chroot(place, lock_path),
             limit=limit,
@@ -98,7 +98,8 @@ async def fill(
 ) -> None:
     """Move the unacknowledged messages of a queue of Queuey to a Curator queue.
 
-    If it was interrupted or killed, run it again: it continues, and moves every message once.
+    If it was interrupted or killed, run it again: it continues, and moves every message once. Messages whose claims
+    expire meanwhile may also reach another worker.
     """
     from qdo.curator.fill import Fill, FillPlan
     from qdo.curator.nodes import PRIORITY
@@ -106,7 +107,7 @@ async def fill(
     PRIORITY.prefix(priority)
     async with _open(settings, path) as (place, client):
         plan = FillPlan(
-            source=await _make_target(client, queue),
+            source=await _identify_queue(client, queue),
             recipe=recipe,
             priority=priority,
             limit=limit,
@@ -184,7 +185,7 @@ def _in_chroot(place: QueuePlace, path: str) -> str:
     return place.path.removesuffix(place.shown) + checked_path("lock_path", path)
 
 
-async def _make_target(client: AsyncClient, queue: str) -> Target:
+async def _identify_queue(client: AsyncClient, queue: str) -> Target:
     from qdo.consumer.rebalance.queue_discovery import read_store_id
     from qdo.curator.drain import Target
 

@@ -8,7 +8,7 @@ from qdo.cli.opening import open_client
 from qdo.cli.options import QUEUES, with_settings
 from qdo.cli.settings import SERVICE, WorkSettings
 from queuey.terminal import output, times
-from queuey.terminal.commands import group
+from queuey.terminal.commands import make_group
 from queuey.terminal.deadletters import COLUMNS, FILTERS, Choose, show, with_filter
 from queuey.terminal.output import DryRun, Failed, is_json_chosen
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from queuey.client import AsyncClient
     from queuey.client.deadletters import DeadLetterFilter
 
-app = group()
+app = make_group()
 
 _SOURCES = (*SERVICE, *QUEUES, "dead_queue")
 
@@ -57,9 +57,9 @@ async def redrive(
 
 
 def _make_filter(settings: WorkSettings, choose: Choose) -> DeadLetterFilter:
-    from qdo.cli.selection import subscription
+    from qdo.cli.selection import make_subscription
 
-    subscription(settings)  # Checks the names.
+    make_subscription(settings)  # Checks the names.
     return choose(queue=settings.queue, pattern=settings.pattern, dead_queue=settings.worker.dead_queue)
 
 
@@ -77,17 +77,17 @@ async def _note_missing(client: AsyncClient, selection: DeadLetterFilter) -> Non
     """
     from msgspec.structs import replace
 
-    from qdo.cli.selection import describe_hidden, note_unlisted, suggest_similar
+    from qdo.cli.selection import describe_hidden_queues, print_note_of_unlisted_queues, suggest_similar
     from qdo.partitions import subscribe
     from queuey.client.deadletters import dead_queues
     from queuey.client.lookup import find_queues
 
     if selection.patterns and not selection.dead_queue:
-        await note_unlisted(client, subscribe((), selection.patterns).literal_prefixes())
+        await print_note_of_unlisted_queues(client, subscribe((), selection.patterns).literal_prefixes())
     lookup = await find_queues(client, [selection.dead_queue] if selection.dead_queue else selection.queues)
     if lookup.hidden and not selection.dead_queue:
         output.print_note(
-            f"qdo: {describe_hidden(lookup.hidden)}, so dead letters of claims in other queues are not found. "
+            f"qdo: {describe_hidden_queues(lookup.hidden)}, so dead letters of claims in other queues are not found. "
             "Use --dead-queue."
         )
     for name in selection.queues:

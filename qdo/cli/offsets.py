@@ -10,9 +10,16 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from qdo.cli.opening import OpenedGroup, find_group, open_both, open_client, open_group
+from qdo.cli.opening import OpenedGroup, open_client, open_client_and_group, open_group, require_group
 from qdo.cli.options import GROUP, QUEUES, with_settings
-from qdo.cli.selection import describe_hidden, find_deleted_queues, find_selected, format_point, parse_position, select
+from qdo.cli.selection import (
+    describe_hidden_queues,
+    find_deleted_queues,
+    find_selected,
+    format_point,
+    parse_position,
+    select,
+)
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.positions import read_ends
 from qdo.consumer.rebalance.queue_discovery import read_store_id
@@ -21,11 +28,11 @@ from qdo.moves import Move, make_moves, migrate_offsets, plan_moves, refuse_acti
 from qdo.partitions import Partition
 from queuey.client import EARLIEST
 from queuey.terminal import output
-from queuey.terminal.commands import group
+from queuey.terminal.commands import make_group
 from queuey.terminal.output import DryRun, Yes
 from queuey.titles import instant, titled
 
-app = group()
+app = make_group()
 
 Numbers = Annotated[
     list[int] | None, typer.Option("--partition", min=1, help="Only partitions with this number. Can be repeated.")
@@ -149,7 +156,7 @@ async def forget(settings: WorkSettings, partition: Numbers = None, dry_run: Dry
     """Remove offsets, so that the group starts there like a new one; without a queue or partition the whole group."""
     is_selection = bool(settings.queue or settings.pattern or partition)
     if not dry_run:
-        group = find_group(settings)
+        group = require_group(settings)
         what = f"these offsets of group {group}" if is_selection else f"group {group} with all its offsets"
         output.confirm(f"Forget {what}?", yes=yes)
     async with open_group(settings) as coordinator:
@@ -174,13 +181,15 @@ async def prune(
 ) -> None:
     """Remove the offsets of queues that do not exist any more."""
     if not dry_run:
-        output.confirm(f"Remove these offsets of group {find_group(settings)}?", yes=yes)
-    async with open_both(settings) as opened:
+        output.confirm(f"Remove these offsets of group {require_group(settings)}?", yes=yes)
+    async with open_client_and_group(settings) as opened:
         await refuse_active(opened.coordinator)
         recorded = await opened.coordinator.offsets()
         gone, unseen = await find_deleted_queues(opened, recorded, former)
         if unseen:
-            output.print_note(f"qdo: {describe_hidden(unseen)}, so their offsets stay. Use a key that may see them.")
+            output.print_note(
+                f"qdo: {describe_hidden_queues(unseen)}, so their offsets stay. Use a key that may see them."
+            )
         if gone and not dry_run:
             await opened.coordinator.forget(gone)
     planned = plan_moves(dict.fromkeys(place for place in recorded if place.queue in gone), recorded)
@@ -198,7 +207,7 @@ async def migrate(
 
     It can be repeated: without --back no offset moves back.
     """
-    async with open_both(settings) as opened:
+    async with open_client_and_group(settings) as opened:
         done = await migrate_offsets(*opened, back=back, dry_run=dry_run)
     for reason in done.unreadable:
         output.print_note(f"qdo: skipped, not a status message: {reason}")
@@ -221,7 +230,7 @@ async def import_offsets(
     from qdo.coordination.service.coordinator import check_group_name
     from qdo.coordination.service.former_file import default_path, read_group, take_over
 
-    path, former = file or default_path(), find_group(settings)
+    path, former = file or default_path(), require_group(settings)
     group = check_group_name(former if name is None else name)
     if read_group(path, former) is None:
         raise QdoError(f"{path} has no group {former!r}")
@@ -237,7 +246,7 @@ async def _move_offsets(
 
     With ``dry_run`` only prints them.
     """
-    async with open_both(settings) as opened:
+    async with open_client_and_group(settings) as opened:
         await refuse_active(opened.coordinator)
         partitions = await find_selected(opened, settings, numbers or ())
         targets = await find_targets(opened, partitions)

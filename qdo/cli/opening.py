@@ -39,7 +39,7 @@ def open_client(settings: WorkSettings) -> AsyncClient:
     return AsyncClient(settings.url, key=settings.key, application=settings.app, verify=verify)
 
 
-def find_group(settings: WorkSettings) -> str:
+def require_group(settings: WorkSettings) -> str:
     if settings.group is None:
         raise InvalidArgument("the group is missing: --group, QDO_GROUP or group in the settings file")
     return settings.group
@@ -61,7 +61,7 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
     from qdo.coordination.opening import LOCAL_IS_OVER, open_coordinator
     from qdo.coordination.service.former_file import MIN_SESSION, parse_path
 
-    name, timeout, url = group or find_group(settings), settings.session_timeout, settings.coordination
+    name, timeout, url = group or require_group(settings), settings.session_timeout, settings.coordination
     is_local = url is not None and url.startswith("local:")
     if client is None or (url is not None and not is_local):
         return open_coordinator(url or "", name, session_timeout=timeout)
@@ -93,7 +93,7 @@ async def open_group(
 
 
 @asynccontextmanager
-async def open_both(settings: WorkSettings) -> AsyncIterator[OpenedGroup]:
+async def open_client_and_group(settings: WorkSettings) -> AsyncIterator[OpenedGroup]:
     """Opens a client and the coordinator of the group, and requests the id of the service's store."""
     from qdo.consumer.rebalance.queue_discovery import read_store_id
 

@@ -32,7 +32,7 @@ def select(partitions: Iterable[Partition], settings: WorkSettings, numbers: Col
 
     Without ``queue`` and ``pattern`` all queues match, without numbers all partitions.
     """
-    queues = subscription(settings)
+    queues = make_subscription(settings)
     return sorted(
         partition
         for partition in partitions
@@ -41,7 +41,7 @@ def select(partitions: Iterable[Partition], settings: WorkSettings, numbers: Col
     )
 
 
-def subscription(settings: WorkSettings) -> Subscription | None:
+def make_subscription(settings: WorkSettings) -> Subscription | None:
     return subscribe(settings.queue, settings.pattern) if settings.queue or settings.pattern else None
 
 
@@ -54,17 +54,17 @@ async def find_selected(opened: OpenedGroup, settings: WorkSettings, numbers: Co
     Raises:
         InvalidArgument: A named queue does not exist or is hidden, or the selection is empty.
     """
-    selection = subscription(settings)
+    selection = make_subscription(settings)
     if selection is not None:
         lookup = await find_queues(opened.client, selection.names)
         if lookup.absent:
             raise InvalidArgument(f"there is no queue {', '.join(sorted(lookup.absent))}")
         if lookup.hidden:
-            raise InvalidArgument(f"{describe_hidden(lookup.hidden)}. Use a key that may see them")
+            raise InvalidArgument(f"{describe_hidden_queues(lookup.hidden)}. Use a key that may see them")
         counts = {name: queue.partitions for name, queue in lookup.found.items()}
         if selection.patterns:
             counts |= await discover_queues(opened.client, subscribe((), selection.patterns))
-            await note_unlisted(opened.client, selection.literal_prefixes())
+            await print_note_of_unlisted_queues(opened.client, selection.literal_prefixes())
         candidates = [
             Partition(Queue(opened.service, opened.client.application, name), number)
             for name, count in counts.items()
@@ -102,7 +102,7 @@ async def find_deleted_queues(
     return {ours[name] for name in lookup.absent}, lookup.hidden
 
 
-def describe_hidden(names: Iterable[str]) -> str:
+def describe_hidden_queues(names: Iterable[str]) -> str:
     return f"the credential may not see {', '.join(sorted(names))}"
 
 
@@ -117,7 +117,7 @@ async def suggest_similar(client: AsyncClient, missing: Collection[str]) -> str:
     return did_you_mean(missing, names)
 
 
-async def note_unlisted(client: AsyncClient, prefixes: Iterable[str]) -> None:
+async def print_note_of_unlisted_queues(client: AsyncClient, prefixes: Iterable[str]) -> None:
     page = await client.queue_page(limit=1)
     if not all(map(page.lists_all, prefixes)):
         output.print_note(

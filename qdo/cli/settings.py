@@ -181,7 +181,7 @@ def _resolve_kind(struct: type[msgspec.Struct], name: str) -> tuple[Any, Meta]:
     return (hint.__origin__, hint.__metadata__[0]) if typing.get_origin(hint) is Annotated else (hint, Meta())
 
 
-def settings_of(values: Mapping[str, Any]) -> WorkSettings:
+def make_settings(values: Mapping[str, Any]) -> WorkSettings:
     fields: dict[type[msgspec.Struct], dict[str, Any]] = {struct: {} for struct in _STRUCTS}
     for name, line in table().items():
         if name in values:
@@ -227,7 +227,7 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
     sources |= {name: Given(value, lines[name].option) for name, value in options.items() if value not in (None, [])}
     values = {name: _convert(lines[name], source) for name, source in sources.items()}
     _check_combinations({name: line.initial for name, line in lines.items()} | values, sources)
-    return settings_of(values)
+    return make_settings(values)
 
 
 def _read_file(path: Path, lines: Mapping[str, WorkSetting]) -> dict[str, Given]:

@@ -23,7 +23,7 @@ from qdo.partitions import Partition
 from queuey.client import ClientError, GroupOffset, QueueNotFound
 from queuey.terminal import output, times
 from queuey.terminal.output import Block, ToStderr
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 from queuey.titles import age_of_lag, format_estimate, instant, titled
 
 if TYPE_CHECKING:
@@ -234,9 +234,11 @@ def _describe(group_status: GroupStatus) -> Iterator[Block]:
         return
     owned = sum(row.owner is not None for row in group_status.partitions)
     counted = [row.lag for row in group_status.partitions if row.lag is not None]
-    behind = f", {plural(sum(counted), 'message')} behind" if counted else ""
-    owners = plural(len(group_status.members), "member owns", "members own")
-    yield (f"{group_status.group}: {owners} {owned} of {plural(len(group_status.partitions), 'partition')}{behind}")
+    behind = f", {format_count(sum(counted), 'message')} behind" if counted else ""
+    owners = format_count(len(group_status.members), "member owns", "members own")
+    yield (
+        f"{group_status.group}: {owners} {owned} of {format_count(len(group_status.partitions), 'partition')}{behind}"
+    )
     yield from _explain_unknown_lag(group_status)
     services = {row.service for row in group_status.partitions}
     if group_status.service:

@@ -94,7 +94,7 @@ async def _serve(settings: WorkSettings) -> int:
             watching = asyncio.create_task(_stop_without_queue(worker, client, settings))
             try:
                 end_at_once_on_signals()
-                async with ended_if_blocked(hangs_after):
+                async with end_process_if_blocked(hangs_after):
                     code = await worker.serve(signals=True)
                 return ExitCode.FAILED if watching.done() and watching.result() else code
             except HandlerError as error:
@@ -311,7 +311,7 @@ _MIN_LEFT = 1.0
 
 
 @asynccontextmanager
-async def ended_if_blocked(seconds: float) -> AsyncIterator[None]:
+async def end_process_if_blocked(seconds: float) -> AsyncIterator[None]:
     """Ends the process with code 1 and prints its stacks if the event loop is blocked for ``seconds``."""
 
     async def postpone() -> None:
@@ -357,6 +357,7 @@ class ProcessEnder:
 
     @staticmethod
     def _end_process(worker: Worker, error: BaseException | None) -> None:
+        """Gives up the running work, logs, and always ends the process with the worker's exit code."""
         try:
             worker.give_up()
             if error is not None:

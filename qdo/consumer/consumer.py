@@ -361,11 +361,11 @@ class AsyncConsumer:
             >>> asyncio.run(main())
             ['one apple', 'two eggs']
         """
-        if self._assigned is None or not self._finder.own.service or self.closing:
+        if self._assigned is None or not self._finder.own_subscription.service or self.closing:
             raise InvalidArgument("assign needs a started consumer that was created without queues and patterns")
         assigned = set()
         for name, numbers in partitions.items():
-            queue = Queue(self._finder.own.service, self.client.application, name)
+            queue = Queue(self._finder.own_subscription.service, self.client.application, name)
             count = (await self.client.info(name)).partitions
             for number in numbers:
                 if not 1 <= number <= count:
@@ -415,7 +415,7 @@ class AsyncConsumer:
         self._buffer.clear(row)
         row.seek(position)
         self._schedule_commits([row])
-        self._reader.moved(row)
+        self._reader.read_from_new_position(row)
 
     @property
     def coordinator(self) -> AnyCoordinator:
@@ -441,12 +441,12 @@ class AsyncConsumer:
     @property
     def wanted(self) -> Subscription:
         """The subscription: names and patterns of queues."""
-        return self._finder.own
+        return self._finder.own_subscription
 
     @property
     def service(self) -> str:
         """The id of the service's store, which is part of every partition's identity; empty before the start."""
-        return self._finder.own.service
+        return self._finder.own_subscription.service
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Returns no messages of these partitions until they are resumed. Partitions that are not owned are skipped."""
@@ -550,6 +550,7 @@ class AsyncConsumer:
             log.warning("some offsets could not be committed: %s", error)
 
     def _set_paused(self, partitions: Iterable[Partition], *, paused: bool) -> None:
+        """Pauses or resumes owned partitions, skips others, and makes a waiting poll check again."""
         for partition in partitions:
             row = self._row(partition)
             if row is not None:

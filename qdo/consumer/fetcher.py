@@ -239,7 +239,7 @@ class InFlightCall:
     """A call in flight.
 
     Attributes:
-        ask: The planned call.
+        planned_call: The planned call.
         rows: The partitions that it was made for, by queue and number.
         remaining: The number of partitions that still need the answer.
         end: When its wait ends, or None if it does not wait.
@@ -249,18 +249,18 @@ class InFlightCall:
     task: asyncio.Task[None]
 
     def __init__(self, ask: PlannedCall, rows: dict[Queue, dict[int, OwnedPartition]], end: float | None) -> None:
-        self.ask = ask
+        self.planned_call = ask
         self.rows = rows
         self.remaining = len(ask.partitions)
         self.end = end
 
-    def mine(self, queue: Queue) -> dict[int, OwnedPartition]:
+    def remaining_rows(self, queue: Queue) -> dict[int, OwnedPartition]:
         return {number: row for number, row in self.rows[queue].items() if row.pending_call is self}
 
     @property
-    def expected(self) -> int:
+    def expected_messages(self) -> int:
         """Messages to reserve space for; 0 for polls, which may return none."""
-        return 0 if self.end is not None else self.ask.limit * self.remaining
+        return 0 if self.end is not None else self.planned_call.limit * self.remaining
 
 
 class Fetcher:
@@ -373,7 +373,7 @@ class Fetcher:
 
     def _plan(self, wants: list[OwnedPartition], now: float) -> FetchPlan:
         room = space_for(
-            self._buffer.count + sum(pending_call.expected for pending_call in self._pending_calls),
+            self._buffer.count + sum(pending_call.expected_messages for pending_call in self._pending_calls),
             self._buffer.size,
             self._count,
             prefetch_messages=self._settings.prefetch_messages,
@@ -386,10 +386,11 @@ class Fetcher:
         pending_calls = InFlightCalls(len(self._pending_calls) - len(polls), polls, most_polls)
         return plan_fetches(wants, room, pending_calls, now, page=self._settings.page, wait=self._settings.wait)
 
-    def _start(self, ask: PlannedCall, now: float) -> None:
+    def _start(self, planned_call: PlannedCall, now: float) -> None:
+        """Starts a call. Its partitions are in no other call until its answer, or until they leave it."""
         rows: dict[Queue, dict[int, OwnedPartition]] = {}
-        pending_call = InFlightCall(ask, rows, now + ask.wait if ask.wait else None)
-        for row in sorted(ask.partitions, key=_place):
+        pending_call = InFlightCall(planned_call, rows, now + planned_call.wait if planned_call.wait else None)
+        for row in sorted(planned_call.partitions, key=_place):
             del self._free[row.partition]
             rows.setdefault(row.partition.queue, {})[row.partition.number] = row
             row.pending_call = pending_call
@@ -401,7 +402,7 @@ class Fetcher:
     async def _run_call(self, pending_call: InFlightCall) -> None:
         """Makes a call, puts its messages into the buffer, and plans the next calls. Never raises an error."""
         try:
-            reads = await self._client.read_queues(_make_queries(pending_call), wait=pending_call.ask.wait)
+            reads = await self._client.read_queues(_make_queries(pending_call), wait=pending_call.planned_call.wait)
             self._pending_calls.discard(pending_call)
             self._take_answer(pending_call, reads)
             self._record_success("")
@@ -416,9 +417,10 @@ class Fetcher:
         self.kick()
 
     def _take_answer(self, pending_call: InFlightCall, reads: tuple[QueueRead, ...]) -> None:
+        """Buffers the pages; pauses queues that failed; calls ``missing`` for absent or refused ones."""
         before = self._buffer.count
         for queue, read in zip(pending_call.rows, reads, strict=True):
-            rows = pending_call.mine(queue)
+            rows = pending_call.remaining_rows(queue)
             if read.page is not None:
                 self._record_success(queue.name)
                 self._take_page(pending_call, rows, read.page)
@@ -456,11 +458,12 @@ class Fetcher:
             self._release(row)
 
     def _suspend_polls(self, pending_call: InFlightCall) -> None:
+        """Stops all polls for a few seconds. Meanwhile the partitions are read at intervals."""
         now = asyncio.get_running_loop().time()
         jitter = uniform(0.5, 1.0)  # noqa: S311 - spreads consumers that polled at the same time
         self._crowded_until = now + MAX_TIME_WITHOUT_POLLS * jitter
         for queue in pending_call.rows:
-            for row in pending_call.mine(queue).values():
+            for row in pending_call.remaining_rows(queue).values():
                 row.more = False
                 row.rest_until = now + EMPTY_READ_INTERVAL * jitter
                 self._release(row)
@@ -476,7 +479,7 @@ class Fetcher:
         if isinstance(error, NotAuthenticated):
             self._missing()
         for queue in pending_call.rows:
-            self._pause_rows(pending_call.mine(queue).values(), error)
+            self._pause_rows(pending_call.remaining_rows(queue).values(), error)
 
     def _pause_rows(self, rows: Iterable[OwnedPartition], error: Exception) -> None:
         retry_after = error.retry_after if isinstance(error, ApiError) else None
@@ -514,7 +517,7 @@ def _make_queries(pending_call: InFlightCall) -> list[Query]:
         Query(
             queue=queue.name,
             partitions=list(rows),
-            limit=pending_call.ask.limit,
+            limit=pending_call.planned_call.limit,
             since={number: row.fetch_from or EARLIEST for number, row in rows.items()},
         )
         for queue, rows in pending_call.rows.items()
@@ -531,7 +534,9 @@ def _find_partitions_with_more(
     """
     if not page.more:
         return ()
-    full = {number for number, messages in messages_by_number.items() if len(messages) >= pending_call.ask.limit}
+    full = {
+        number for number, messages in messages_by_number.items() if len(messages) >= pending_call.planned_call.limit
+    }
     return full or messages_by_number or page.next
 
 

@@ -102,7 +102,7 @@ class OwnedPartition:
     def finished(self) -> bool:
         return self.released and self.end_notified
 
-    def request(self) -> tuple[OwnedOffset, str | None]:
+    def make_commit_request(self) -> tuple[OwnedOffset, str | None]:
         """Returns the arguments of a commit: the offset with the note, and the pending id or else the recorded one."""
         assert self.held is not None  # noqa: S101 - only for owned rows
         offset = msgspec.structs.replace(self.held.offset, note=self.note)

@@ -87,6 +87,7 @@ class CallbackListener(PartitionListener):
 
 
 async def _call(callback: Callback | None, rows: Collection[OwnedPartition]) -> None:
+    """Calls a callback and awaits its result if it is awaitable; only logs its errors."""
     if callback is None:
         return
     partitions = frozenset(row.partition for row in rows)
@@ -216,7 +217,7 @@ class PartitionReader(PartitionListener):
         row.set_position(position)
         self._start_reading([row])
 
-    def moved(self, row: OwnedPartition) -> None:
+    def read_from_new_position(self, row: OwnedPartition) -> None:
         """Reads a partition from the user's new position, unless ``on_assign`` is still running."""
         if row.announced:
             self._start_reading([row])

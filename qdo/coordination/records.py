@@ -45,6 +45,7 @@ class Visibility(msgspec.Struct, frozen=True):
 
 @lru_cache(256)
 def _make_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+    """Returns a predicate for names that match any pattern; its time does not grow with the wildcards."""
     names = frozenset(p for p in patterns if "*" not in p)
     texts = (p.replace("[", "[[]").replace("?", "[?]") for p in patterns if "*" in p)
     match = re.compile("|".join(map(translate, texts)) or "(?!)").match

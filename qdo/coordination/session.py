@@ -271,6 +271,7 @@ class Session:
         await self.link.close()
 
     def _end_as_removed(self) -> SessionLost:
+        """Ends the session, because the member was removed; returns the error for the caller to raise."""
         error = SessionLost("the member was removed from the group")
         self.link.end(error)
         return error
@@ -432,6 +433,7 @@ class Session:
     def _make_claim(
         self, partition: Partition, node: NodeData | None, recorded: CommittedOffset, standing: Standing
     ) -> Change:
+        """Returns a claim's transaction, which fails if the offset was changed since it was read."""
         path, offset_path = self._paths.owner(partition), self._paths.offset(partition)
         claimed = encode_offset(replace(recorded, held=True))
         offset = Create(offset_path, claimed) if node is None else SetData(offset_path, claimed, node.version)
@@ -464,6 +466,7 @@ class Session:
         await self._remove_owners(doubtful)
 
     def _make_release(self, held: OwnedOffset) -> Change:
+        """Returns a release's transaction, which fails if the offset has another version."""
         offset = encode_offset(replace(held.offset, held=False))
         owner, offset_path = self._paths.owner(held.partition), self._paths.offset(held.partition)
         return Delete(owner), SetData(offset_path, offset, held.version)
@@ -520,5 +523,6 @@ class Session:
         return states
 
     def _make_commit(self, held: OwnedOffset, offset: CommittedOffset) -> Change:
+        """Returns a commit's transaction; it fails without an owner's node or if the version differs."""
         path = self._offset_path(held.partition)
         return Check(self._owner_path(held.partition)), SetData(path, encode_offset(offset), held.version)

@@ -264,6 +264,7 @@ class StoredAssignments:
         yield tree.join([*(batches[-1] if batches else ()), (SetData(self._paths.target, data, present.version),)])
 
     def _make_change(self, present: StoredTarget, member: str, assigned: MemberAssignment | None) -> Change:
+        """Returns the change of a member's node; it fails if the node was changed since it was read."""
         path, before = self._paths.assignment(member), present.nodes.get(member)
         if assigned is None:
             assert before is not None  # noqa: S101 - only existing nodes are deleted
@@ -272,9 +273,9 @@ class StoredAssignments:
         return (Create(path, data) if before is None else SetData(path, data, before.version),)
 
 
-def _check_size(data: bytes, otherwise: str) -> bytes:
+def _check_size(data: bytes, reason: str) -> bytes:
     if len(data) > NODE_LIMIT:
-        raise InvalidArgument(f"{otherwise}: {len(data)} bytes, but a node holds at most {NODE_LIMIT}")
+        raise InvalidArgument(f"{reason}: {len(data)} bytes, but a node holds at most {NODE_LIMIT}")
     return data
 
 

@@ -31,6 +31,7 @@ class WatchedNodes:
                 pending.discard(path)
 
     def forget(self) -> None:
+        """Clears the cache, and keeps reads in progress from filling it."""
         self._nodes.clear()
         self._children.clear()
         for pending in self._pending_reads:
@@ -56,6 +57,7 @@ class WatchedNodes:
         return nodes
 
     async def read_children(self, path: str) -> list[str]:
+        """Returns the children's names, empty if the node does not exist; watches for the next change."""
         if path in self._children and self._link.state == "connected":
             return self._children[path]
         with self._track_read([path]) as unchanged:

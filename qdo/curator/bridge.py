@@ -44,7 +44,7 @@ def _get_loop() -> LoopThread:
         return _loops[process]
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+async def await_within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     """Returns the result; raises CoordinationLost if ZooKeeper does not answer in time."""
     try:
         async with asyncio.timeout(seconds):
@@ -80,7 +80,7 @@ async def retry_until_answered(link: Link, ask: Callable[[], Awaitable[T]]) -> T
             await asyncio.sleep(RETRY_INTERVAL)
 
 
-async def ensure(link: Link, paths: Iterable[str]) -> None:
+async def create_missing_nodes(link: Link, paths: Iterable[str]) -> None:
     """Creates missing persistent nodes and their parents. Existing nodes need no rights on their parents."""
     requested = list(paths)
     nodes = await link.stat(requested)
@@ -98,7 +98,7 @@ async def append(link: Link, path: str, prefix: str, data: bytes) -> None:
     create = Create(f"{path}/{prefix}", data, sequence=True)
     (outcome,) = await link.apply([(create,)])
     if lacks_parent(outcome):
-        await ensure(link, [path])
+        await create_missing_nodes(link, [path])
         (outcome,) = await link.apply([(create,)])
     if isinstance(outcome, Rejection):
         raise make_put_error(path, outcome)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from qdo.coordination.tree import Link, State
 from qdo.curator.backlog import Backlog, now_ms
-from qdo.curator.bridge import RETRY_INTERVAL, call_soon, ensure, run
+from qdo.curator.bridge import RETRY_INTERVAL, call_soon, create_missing_nodes, run
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.nodes import Child
 from qdo.curator.options import QueueOptions
@@ -138,6 +138,7 @@ class Consumption:
         await self._taker.begin()
 
     async def end(self) -> None:
+        """Waits, without a limit, for all threads to end; then removes this consumer's nodes."""
         await self._wait_for_threads(set(), None)
         await self._taker.leave()
 
@@ -222,7 +223,7 @@ class Consumption:
         Meanwhile puts parked nodes back and lists the queue, whenever that is due.
         """
         if handled is not None:
-            await self._conclude(handled.child, handled.failure)
+            await self._finish_or_park(handled.child, handled.failure)
         while True:
             change = self._lifecycle.changed.next
             state = self._lifecycle.state
@@ -274,7 +275,7 @@ class Consumption:
         try:
             (names,) = await self._link.children([self._path], watch=True)
             if names is None:
-                await ensure(self._link, [self._path])
+                await create_missing_nodes(self._link, [self._path])
         finally:
             self._listing = False
             if names is None:
@@ -322,12 +323,14 @@ class Consumption:
         return await self._taker.resume(child)
 
     async def _leave_unreadable(self, child: Child) -> None:
+        """Unlocks a node, and leaves it out of all later lists even if that fails."""
         try:
             await self._taker.release(child)
         finally:
             self._backlog.set_aside(child)
 
-    async def _conclude(self, child: Child, failure: BaseException | None) -> None:
+    async def _finish_or_park(self, child: Child, failure: BaseException | None) -> None:
+        """Removes a handled node; after an error parks it instead, unless its attempts are used up."""
         failures = self._failures.pop(child.name, 0) + (failure is not None)
         if failure is not None:
             kinds = {kind.__name__ for kind in type(failure).__mro__}
@@ -342,6 +345,7 @@ class Consumption:
             self._backlog.drop(child)
 
     async def _put_back(self, parked: Parked) -> None:
+        """Moves a failed node behind the others; its count of failures goes on under the new name."""
         assert isinstance(self._taker, LockingTaker)  # noqa: S101 - messages of others are not parked
         try:
             name = await self._taker.put_back(parked.child)

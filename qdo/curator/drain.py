@@ -167,14 +167,14 @@ def check_item(names: Names, child: Child, data: bytes, version: int, *, now: fl
 def make_messages(staged: Staged) -> Iterator[Outgoing]:
     names = RECIPES[staged.recipe]
     for item in staged.items:
-        headers = headers_of(names.parse(item.name))
+        headers = make_headers(names.parse(item.name))
         for body in names.messages(item.data):
             yield Outgoing(
                 body, ttl=staged.ttl, partition=staged.partition, delay=item.delay or None, headers=headers or None
             )
 
 
-def headers_of(child: Child | None) -> Mapping[str, str]:
+def make_headers(child: Child | None) -> Mapping[str, str]:
     if child is None:
         return {}
     if child.priority is not None:
@@ -183,6 +183,7 @@ def headers_of(child: Child | None) -> Mapping[str, str]:
 
 
 def split_into_batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Splits by limits of nodes, messages and bytes; a larger item is a batch of its own."""
     batch: list[Item] = []
     messages = weight = 0
     for item in items:
@@ -252,7 +253,7 @@ class Drain:
                     break
                 await asyncio.sleep(RETRY_INTERVAL)
         if not self._plan.dry_run:
-            await self._place.link.apply([(Delete(self._place.drained),)])
+            await self._place.link.apply([(Delete(self._place.staging_path),)])
         return self.result
 
     @property
@@ -292,7 +293,7 @@ class Drain:
 
     async def _read_movable(self, children: list[Child]) -> list[Item]:
         items = []
-        now, most = self._clock(), self._plan.node_limit - self._overhead(children[0].name)
+        now, most = self._clock(), self._plan.node_limit - self._max_overhead_bytes(children[0].name)
         for child, node in zip(children, await self._place.read([child.name for child in children]), strict=True):
             if node is None:
                 self._gone.add(child.name)
@@ -303,10 +304,10 @@ class Drain:
                 self._skip(child.name, str(why))
         return items
 
-    def _overhead(self, name: str) -> int:
+    def _max_overhead_bytes(self, name: str) -> int:
         change: Change = (
             *self._make_removal(name, 0),
-            Create(f"{self._place.drained}/{uuid.uuid4()}", self._encode_batch([])),
+            Create(f"{self._place.staging_path}/{uuid.uuid4()}", self._encode_batch([])),
         )
         return size(change) + 2 * len(name.encode()) + 64
 
@@ -332,7 +333,7 @@ class Drain:
         if self._plan.dry_run:
             self._count(batch)
             return
-        path = f"{self._place.drained}/{uuid.uuid4()}"
+        path = f"{self._place.staging_path}/{uuid.uuid4()}"
         tries = attempts("the queue", len(batch) + 25)
         while batch:
             next(tries)
@@ -348,10 +349,11 @@ class Drain:
             await self._post(path, staged, batch)
 
     async def _drop_rejected(self, batch: list[Item], index: int, operation: int, why: RejectionReason) -> None:
+        """Removes from its batch the item that failed a transaction; creates missing parents instead."""
         locking = self._plan.lock_path is not None
         if index == len(batch) or (locking and operation == 0 and why is RejectionReason.NO_NODE):
             # Curator creates parents as containers, which servers remove when they are empty.
-            await make_nodes(self._place.link, filter(None, (self._place.drained, self._plan.lock_path)))
+            await make_nodes(self._place.link, filter(None, (self._place.staging_path, self._plan.lock_path)))
             return
         item = batch.pop(index)
         if why is RejectionReason.NO_NODE:
@@ -405,7 +407,7 @@ class Drain:
 
     async def _complete_interrupted(self) -> None:
         """Posts the nodes that an interrupted drain has staged; raises CuratorError if they were for another queue."""
-        link, drained = self._place.link, self._place.drained
+        link, drained = self._place.link, self._place.staging_path
         (names,) = await link.children([drained])
         for name in sorted(names or ()):
             path = f"{drained}/{name}"

@@ -171,7 +171,9 @@ class Fill:
         finally:
             if self._aside:
                 await self._jobs.release(list(self._aside.values()))
-        await self._place.link.apply([(Check(self._place.filled, self._version), Delete(self._place.filled))])
+        await self._place.link.apply(
+            [(Check(self._place.receipts_path, self._version), Delete(self._place.receipts_path))]
+        )
         self.result.remaining = (await self._jobs.size()).size
         return self.result
 
@@ -204,11 +206,11 @@ class Fill:
         place = self._place
         beginning = msgspec.msgpack.encode(Progress(self._plan.source))
         await make_nodes(place.link, [place.path])
-        await place.link.apply([(Create(place.filled, beginning),)])
-        (node,) = await place.link.read([place.filled])
+        await place.link.apply([(Create(place.receipts_path, beginning),)])
+        (node,) = await place.link.read([place.receipts_path])
         if node is None:
             raise CoordinationLost("another fill of the same queue has just ended; run it again")
-        progress, self._version = decode_node(place.filled, node.data, Progress), node.version
+        progress, self._version = decode_node(place.receipts_path, node.data, Progress), node.version
         source = progress.source
         if source != self._plan.source:
             raise CuratorError(
@@ -244,6 +246,7 @@ class Fill:
             await self._create_items(creates, moved, began)
 
     def _make_item(self, claimed: Claimed) -> Create | None:
+        """Returns the creation of an item; counts the message as left and returns None if it does not fit."""
         message = claimed.message
         try:
             prefix = make_prefix(self._plan.recipe, message, priority=self._plan.priority, now=self._clock())
@@ -264,7 +267,9 @@ class Fill:
         Releases the messages instead if their claims might end before that. Raises CuratorError if another fill runs.
         """
         place, receipts = self._place, tuple(claim.receipt for claim in moved)
-        progress = SetData(place.filled, msgspec.msgpack.encode(Progress(self._plan.source, receipts)), self._version)
+        progress = SetData(
+            place.receipts_path, msgspec.msgpack.encode(Progress(self._plan.source, receipts)), self._version
+        )
         for _ in attempts("the queue"):
             if self._ticks() - began > CLAIM_TIMEOUT - MIN_CLAIM_MARGIN - place.link.timeout:
                 await self._jobs.release(moved)

@@ -35,12 +35,12 @@ from qdo.coordination.tree import Create, Delete, Link, Rejection
 from qdo.coordination.tree import State as LinkState
 from qdo.curator.bridge import (
     RETRY_INTERVAL,
-    ensure,
+    await_within,
+    create_missing_nodes,
     make_put_error,
     open_borrowed_link,
     retry_until_answered,
     run,
-    within,
 )
 from qdo.curator.options import check_path
 from qdo.errors import CoordinationError, InvalidArgument, SessionLost
@@ -211,7 +211,7 @@ class LeaderElection:
         Raises:
             CoordinationError: ZooKeeper did not answer or refused.
         """
-        return run(within(ANSWER, self._read_participants()))
+        return run(await_within(ANSWER, self._read_participants()))
 
     def _call_listeners(self) -> None:
         state: LeaderState = "waiting"
@@ -265,6 +265,7 @@ class LeaderElection:
         self._news.notify()
 
     async def _contend_forever(self) -> None:
+        """Contends with one node after another, removing each; logs errors and goes on after a pause."""
         while True:
             # Curator's mark for a node whose creation may be repeated after a lost answer.
             prefix = f"_c_{uuid.uuid4()}-{self._recipe.value}"
@@ -314,7 +315,7 @@ class LeaderElection:
         while not (mine := [name for name in await self._list_contenders(link) if name.startswith(prefix)]):
             (outcome,) = await link.apply([(create,)])
             if lacks_parent(outcome):
-                await ensure(link, [self.path])
+                await create_missing_nodes(link, [self.path])
             elif isinstance(outcome, Rejection):
                 raise make_put_error(self.path, outcome)
         return mine[0]

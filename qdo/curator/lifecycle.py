@@ -97,6 +97,6 @@ class Lifecycle:
         events: Mapping[str, Event] = {"connected": "reconnected", "suspended": "suspended", "lost": "lost"}
         self.handle(events[state])
 
-    def require(self) -> None:
+    def require_usable(self) -> None:
         if self.state in REASONS:
             raise QueueStopped(f"queue {self._name} {REASONS[self.state]}")

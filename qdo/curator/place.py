@@ -39,11 +39,11 @@ class QueuePlace(NamedTuple):
     shown: str
 
     @property
-    def drained(self) -> str:
+    def staging_path(self) -> str:
         return self._sibling_path("drain")
 
     @property
-    def filled(self) -> str:
+    def receipts_path(self) -> str:
         return self._sibling_path("fill")
 
     def _sibling_path(self, job: str) -> str:
@@ -170,7 +170,7 @@ async def peek(place: QueuePlace, recipe: str, *, limit: int, lock_path: str | N
     names = RECIPES[recipe]
     existing = await place.read_names()
     children = names.in_order(existing)
-    paths = [place.drained] if lock_path is None else [place.drained, lock_path]
+    paths = [place.staging_path] if lock_path is None else [place.staging_path, lock_path]
     staged, *locked = await place.link.children(paths)
     held = {name for locks in locked for name in locks or ()}
     first: list[PeekedItem] = []

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from qdo.coordination.tree import MAX_BUNDLE_BYTES, MAX_OPERATIONS, Create, Link, Rejection, size
-from qdo.curator.bridge import append, call_soon, count, make_put_error, run, within
+from qdo.curator.bridge import append, await_within, call_soon, count, make_put_error, run
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.nodes import REQUEST_OVERHEAD
 from qdo.curator.options import QueueOptions
@@ -86,13 +86,13 @@ class Puts:
             CoordinationLost: Only in the foreground: the node may have been created or not.
             SessionLost, CoordinationRefused: Only in the foreground: the node was not created.
         """
-        self._lifecycle.require()
+        self._lifecycle.require_usable()
         until = None if timeout is None else time.monotonic() + timeout
         most = self._options.max_items
         if most is not None and not run(self._wait_for_room(most, until)):
             return False
         if not self._options.in_background:
-            run(within(self._options.answer_timeout, append(self._link, self._path, prefix, data)))
+            run(await_within(self._options.answer_timeout, append(self._link, self._path, prefix, data)))
             return True
         with self._changed:
             while self._is_full(len(data)):
@@ -100,7 +100,7 @@ class Puts:
                 if remaining_seconds is not None and remaining_seconds <= 0:
                     return False
                 self._changed.wait(remaining_seconds)
-                self._lifecycle.require()
+                self._lifecycle.require_usable()
             self._pending += 1
             self._pending_bytes += len(data)
             create = Create(f"{self._path}/{prefix}", data, sequence=True)
@@ -150,14 +150,14 @@ class Puts:
         Counts the nodes again only when the room found by the last count is used up.
         """
         while self._room <= 0:
-            nodes = await within(self._options.answer_timeout, count(self._link, self._path))
+            nodes = await await_within(self._options.answer_timeout, count(self._link, self._path))
             self._room = -(-(max_items - nodes - self._pending) // TRUST)
             if self._room <= 0:
                 pause = COUNT_INTERVAL if until is None else min(COUNT_INTERVAL, until - time.monotonic())
                 if pause <= 0:
                     return False
                 await asyncio.sleep(pause)
-                self._lifecycle.require()
+                self._lifecycle.require_usable()
         self._room -= 1
         return True
 
@@ -185,6 +185,7 @@ class Puts:
         self._record_outcome(batch, error)
 
     def _record_outcome(self, batch: list[Put], error: QdoError | None) -> None:
+        """Ends a batch's puts; with an error, reports a PutFailed for each and keeps it for the next flush."""
         failures: list[tuple[int, PutFailed]] = []
         with self._changed:
             self._pending -= len(batch)

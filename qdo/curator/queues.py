@@ -15,7 +15,7 @@ from qdo.coordination.tree import Applied, Change, Create, Delete
 from qdo.coordination.tree import State as LinkState
 from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.curator.backlog import Backlog
-from qdo.curator.bridge import count, ensure, open_borrowed_link, run, within
+from qdo.curator.bridge import await_within, count, create_missing_nodes, open_borrowed_link, run
 from qdo.curator.consumption import Consumption
 from qdo.curator.lifecycle import Lifecycle, State
 from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, Child, Names, max_node_bytes
@@ -96,7 +96,7 @@ class CuratorQueue(Generic[T]):
         Raises:
             CoordinationError: ZooKeeper did not answer or refused.
         """
-        return run(within(self._options.answer_timeout, self._count()))
+        return run(await_within(self._options.answer_timeout, self._count()))
 
     def close(self, timeout: float = 30.0) -> bool:
         """Closes the queue: flushes background puts, takes no further message, and finishes messages in hand.
@@ -144,7 +144,7 @@ class CuratorQueue(Generic[T]):
                 consumption = Consumption(self._lifecycle, link, options, backlog, self._token, self._report)
             running = Running(link, puts, consumption)
             try:
-                await within(options.answer_timeout, self._prepare(running))
+                await await_within(options.answer_timeout, self._open_link_and_create_nodes(running))
             except BaseException:
                 await link.close()
                 raise
@@ -158,9 +158,9 @@ class CuratorQueue(Generic[T]):
                 if options.election is not None:
                     options.election.listen(running.consumption.wake)
 
-    async def _prepare(self, running: Running) -> None:
+    async def _open_link_and_create_nodes(self, running: Running) -> None:
         await running.link.open()
-        await ensure(running.link, filter(None, (self.path, self._options.lock_path)))
+        await create_missing_nodes(running.link, filter(None, (self.path, self._options.lock_path)))
         if running.consumption is not None:
             await running.consumption.begin()
 
@@ -190,7 +190,7 @@ class CuratorQueue(Generic[T]):
         running.puts.send()
 
     def _put(self, prefix: str, messages: Iterable[T], timeout: float | None) -> bool:
-        self._lifecycle.require()
+        self._lifecycle.require_usable()
         kept: list[T] = []
         data = self._options.serializer.write(
             _record_consumed(messages, kept), max_node_bytes(self._options.node_limit, self.path, prefix)
@@ -406,8 +406,8 @@ class DistributedIdQueue(CuratorQueue[T]):
             QueueStopped: The queue was not started, is closed, or has lost its session.
             CoordinationError: ZooKeeper did not answer or refused. Some messages may have been removed.
         """
-        self._lifecycle.require()
-        return run(within(self._options.answer_timeout, self._remove(IDS.replace_separators(item_id))))
+        self._lifecycle.require_usable()
+        return run(await_within(self._options.answer_timeout, self._remove(IDS.replace_separators(item_id))))
 
     async def _remove(self, name: str) -> int:
         assert self._running is not None  # noqa: S101 - it was started

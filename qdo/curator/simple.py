@@ -8,7 +8,7 @@ from typing import Any
 
 from qdo.coordination.tree import Delete, Link, Rejection
 from qdo.coordination.zookeeper.driver.link import BorrowedLink
-from qdo.curator.bridge import append, ensure, run
+from qdo.curator.bridge import append, create_missing_nodes, run
 from qdo.curator.nodes import SIMPLE, max_node_bytes
 from qdo.curator.options import MIN_NODE_LIMIT, NODE_LIMIT, check_path
 from qdo.errors import InvalidArgument
@@ -129,6 +129,7 @@ class SimpleDistributedQueue:
         await append(await self._open_link(), self._path, SIMPLE.prefix(), data)
 
     async def _open_link(self) -> Link:
+        """Returns the open link; makes another one after its session was lost."""
         if self._link is None or self._link.state == "lost":
             self._link = BorrowedLink(self._client)
             self._link.on_watch = lambda _: self._changes.notify()
@@ -162,7 +163,7 @@ class SimpleDistributedQueue:
                     return data
             (names,) = await link.children([self._path], watch=watch)
             if names is None:
-                await ensure(link, [self._path])
+                await create_missing_nodes(link, [self._path])
                 continue
             self._names = deque(child.name for child in SIMPLE.in_order(names))
             if not self._names:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 
 from qdo.coordination.tree import Applied, Check, Create, Delete, Link, Operation, Rejection, RejectionReason
-from qdo.curator.bridge import ensure, retry_until_answered
+from qdo.curator.bridge import create_missing_nodes, retry_until_answered
 from qdo.curator.nodes import Child, max_node_bytes
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 
@@ -170,7 +170,7 @@ class LockingTaker(Taker):
             return Untaken.GONE
         if refusal.why is RejectionReason.NODE_EXISTS:
             return Untaken.BLOCKED
-        await ensure(self._link, [self._lock_path])
+        await create_missing_nodes(self._link, [self._lock_path])
         raise CoordinationLost(f"the lock node {self._lock_path} was missing; it was created again")
 
     async def _apply_and_unlock(self, child: Child, *operations: Operation) -> tuple[str, ...]:

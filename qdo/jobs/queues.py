@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 from qdo.errors import InvalidArgument
 from qdo.worker.rights import until_answered
 from queuey.client import Backoff, ClientError, InvalidRequest, NotAllowed, QueueExists, QueueNotFound
-from queuey.client.calls.claim_calls import check_names
+from queuey.client.calls.claim_calls import check_queue_names
 from queuey.client.calls.queue_calls import check_options
 from queuey.client.lookup import find_queues
 
@@ -138,7 +138,10 @@ def make_job_queues(
     for name, chosen in own.items():
         if not isinstance(chosen, Mapping):
             raise InvalidArgument(f"queue {name}: options {chosen!r} are not a mapping such as {{'ttl': 3600}}")
-    return {name: JobQueue(name, _check_options(name, {**shared, **own.get(name, {})})) for name in check_names(queues)}
+    return {
+        name: JobQueue(name, _check_options(name, {**shared, **own.get(name, {})}))
+        for name in check_queue_names(queues)
+    }
 
 
 def _check_options(queue: str, values: Mapping[str, Any]) -> dict[str, Any]:

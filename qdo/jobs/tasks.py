@@ -19,7 +19,7 @@ import msgspec
 from qdo.errors import HandlerError, InvalidArgument
 from queuey.client import NameTaken, Outgoing
 from queuey.client.calls.call import is_received_as_sent
-from queuey.client.claims.handlers import is_async
+from queuey.client.claims.handlers import is_coroutine_handler
 
 if TYPE_CHECKING:
     from qdo.jobs.jobs import Jobs
@@ -109,7 +109,7 @@ class Task(Generic[P, R, S]):
         self.unique = unique
         self.timetable = timetable
         self.show_arguments = True
-        self.is_async = is_async(function)
+        self.is_async = is_coroutine_handler(function)
         self._signature: inspect.Signature | None = None
         self.__doc__ = function.__doc__
         self.__name__ = name

@@ -97,6 +97,7 @@ def main(program: str, vitals: str, line: str) -> None:
 
 
 def _send_heartbeat(shared: Vitals, access: dict[str, Any]) -> None:
+    """Tries the servers until one answers; records the session's new end unless it is too late."""
     session = access["session"]
     for url in access["urls"]:
         sent = now()

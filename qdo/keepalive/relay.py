@@ -201,6 +201,7 @@ class Relay:
         return readable, [e for e in self._out if events.get(e.fileno(), 0) & select.POLLOUT]
 
     def _ping_if_idle(self) -> None:
+        """Sends a ping if nothing was sent for a while, unless the program no longer runs."""
         if self._timeout is None or now() - self._last_sent < self._timeout / PINGS_PER_SESSION:
             return
         self._last_sent = now()

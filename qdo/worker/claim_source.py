@@ -157,7 +157,7 @@ class ClaimSource:
 
     async def take(self) -> bool:
         self._dispatch()
-        limit = 0 if self._waiting else min(MAX_CLAIMED, max(0, self._free_slots) * self._batch_size.messages)
+        limit = 0 if self._waiting else min(MAX_CLAIMED, max(0, self._free_slots) * self._batch_size.max_messages)
         if not limit:
             return False
         wait = min(MAX_WAIT, self._claims.ttl / 3)
@@ -212,7 +212,7 @@ class ClaimSource:
 
     def _dispatch(self) -> None:
         while self._waiting and not self._stopping and (free := self._free_slots) > 0:
-            share = min(self._batch_size.messages, -(-len(self._waiting) // free))
+            share = min(self._batch_size.max_messages, -(-len(self._waiting) // free))
             self._start_run(self._take_run(share))
 
     def _take_run(self, most: int) -> list[AsyncJob]:
@@ -254,6 +254,7 @@ class ClaimSource:
         return Delivery(Partition(self._queues[job.queue], job.message.partition), job.deliveries, job.state)
 
     def _on_run_end(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
+        """Settles an ended run; an error in settling ends the worker."""
         try:
             self._settle_run(run, find_run_result(run, future, self._settings.stalled_after))
         except Exception as error:  # noqa: BLE001 - ends the worker
@@ -289,7 +290,7 @@ class ClaimSource:
         self._acknowledge(jobs[first:last])
 
     def _acknowledge(self, jobs: Sequence[AsyncJob]) -> None:
-        """Acknowledges jobs. Those whose claims have expired are acknowledged again if they are claimed again."""
+        """Acknowledges jobs. Jobs whose claims have expired are acknowledged again if they are claimed again."""
         for job in takewhile(lambda job: job.lost, jobs):
             self._overdue.append(_key(job))
             self._handling.count_message("overdue", job.queue, job.message)
@@ -298,6 +299,7 @@ class ClaimSource:
         self._jobs.finish(jobs)
 
     def _handle_failure(self, job: AsyncJob, failure: Failure, state: tuple[int, bytes] | None) -> None:
+        """Retries, skips or buries a job, or ends the worker. A cancelled job is not retried."""
         handling, place, message = self._handling, self._place(job), job.message
         retry = self._retry_of(message, failure) or TaskRetry()
         settings = self._settings
@@ -333,6 +335,7 @@ class ClaimSource:
             await self._set_states([(None, job.claimed, state[1])])
 
     async def _leave(self, job: AsyncJob, state: tuple[int, bytes] | None) -> None:
+        """Sends a job's state and gives the job back without counting a failure."""
         await self._send_state(job, state)
         await self._jobs.leave([job])
 
@@ -345,6 +348,7 @@ class ClaimSource:
         retry: bool = True,
         state: tuple[int, bytes] | None = None,
     ) -> None:
+        """Sends a failed job's state and releases it; if that fails, the job waits until its claim expires."""
         await self._send_state(job, state)
         try:
             await job.release(delay, reason=(failure.kind, failure.text), retry=retry)
@@ -360,6 +364,7 @@ class ClaimSource:
         return [self._watch_runs(), self._send_states()]
 
     async def _watch_runs(self) -> None:
+        """Checks the runs at intervals; ends the worker if handlers hang or claims are refused too long."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.commit_seconds)

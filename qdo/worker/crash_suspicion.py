@@ -59,13 +59,13 @@ class CrashSuspicion:
         note = self._found
         return note is not None and note.lost > 0 and order_of(message.id) <= order_of(note.until)
 
-    def lost_attempts(self, message: Message) -> int:
+    def count_lost_attempts(self, message: Message) -> int:
         note = self._found
         return note.lost if note is not None and self._single and note.until == message.id else 0
 
     def attempt_number(self, message: Message) -> int:
         """Returns the number of the next attempt, or of the last one if the message is given up."""
-        lost = self.lost_attempts(message)
+        lost = self.count_lost_attempts(message)
         given_up = self._found is not None and self._found.last and 0 < self._attempts <= lost
         return lost if given_up else lost + 1
 

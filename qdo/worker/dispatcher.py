@@ -229,7 +229,9 @@ class Dispatcher(PartitionListener):
         free = self._runner.slots - self._running
         if free <= 0 or self._halted or self._runnable:
             return 0
-        return max(free, min(self._batch_size.messages * free, _MAX_HELD_BATCHES * self._settings.batch - self._held))
+        return max(
+            free, min(self._batch_size.max_messages * free, _MAX_HELD_BATCHES * self._settings.batch - self._held)
+        )
 
     def feed(self, partition: Partition, messages: Sequence[Message]) -> None:
         """Queues fetched messages of a partition for handling; ignores them if the partition is not owned."""
@@ -249,6 +251,7 @@ class Dispatcher(PartitionListener):
         self._enqueue(work)
 
     def dispatch(self) -> None:
+        """Starts runs while handlers are free and the ownership of partitions is certain."""
         while self._runnable and self._running < self._runner.slots and not self._halted and self._consumer.connected:
             if self._exclusive is not None:
                 return
@@ -259,7 +262,7 @@ class Dispatcher(PartitionListener):
                 self._exclusive = work
             self._runnable.popleft()
             work.queued = False
-            run = work.take(self._batch_size.messages)
+            run = work.take(self._batch_size.max_messages)
             if run is not None:
                 self._start_run(work, run)
                 self._enqueue(work)
@@ -476,7 +479,9 @@ class Dispatcher(PartitionListener):
 
     async def _run_noted(self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun) -> RunResult:
         """Runs messages after it has noted them. Fails the first one if workers were lost in all its attempts."""
-        if run.attempt <= (lost := suspicion.lost_attempts(run.messages[0])):  # the message has had its last attempt
+        if run.attempt <= (
+            lost := suspicion.count_lost_attempts(run.messages[0])
+        ):  # the message has had its last attempt
             return RunResult(0, Failure.of(WorkerLost(f"workers lost while they handled this message: {lost}")))
         note, ran = suspicion.begin_run(run.messages), RunResult(0)
         try:
@@ -548,8 +553,8 @@ class Dispatcher(PartitionListener):
             self._end(StopTheWorker("error"), failure)
         self._enqueue(work)
 
-    def _count_done(self, work: PartitionWork, before: int) -> None:
-        done = before - work.partition_queue.count
+    def _count_done(self, work: PartitionWork, count_before: int) -> None:
+        done = count_before - work.partition_queue.count
         self._held -= done
         if work.partition_queue.end is not None:
             self._record_offset(work, work.partition_queue.end, done)

@@ -151,6 +151,7 @@ def _full_name(kind: type[BaseException]) -> str:
 
 
 def _cut(text: str, most: int) -> str:
+    """Cuts out the middle of a long text, because a traceback ends with the error."""
     if len(text) <= most:
         return text
     return f"{text[: most // 2]} [{len(text) - most} characters left out] {text[-(most // 2) :]}"
@@ -222,6 +223,7 @@ def decide(settings: WorkerSettings, queue: str, failure: Failure, attempt: int,
 
 
 def _decide_last(settings: WorkerSettings, queue: str, pause: float) -> Decision:
+    """Decides after the last attempt. Dead letters are skipped unless ``bury_dead``."""
     match settings.on_failure:
         case "retry":
             return RetryLater(pause)

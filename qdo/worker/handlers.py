@@ -20,7 +20,7 @@ from qdo.worker.runs import Delivery
 from queuey.client import Message
 from queuey.client.calls import tracing
 from queuey.client.calls.call import encode_value
-from queuey.client.claims.handlers import explain_unusable, is_async
+from queuey.client.claims.handlers import explain_unusable, is_coroutine_handler
 
 if TYPE_CHECKING:
     from qdo.worker.worker import Worker
@@ -121,7 +121,7 @@ def wrap_in_span(handler: Any, tasks: Any = None) -> Any:  # noqa: ANN401 - plai
     if not tracing.is_enabled():
         return handler
     call_of: CallOf = getattr(tasks or handler, "call_of", calls_nothing)
-    if is_async(handler):
+    if is_coroutine_handler(handler):
 
         async def handle_async(message: Message, context: object) -> object:
             with tracing.handling(delivery().partition.queue.name, message, call_of(message)):

@@ -230,7 +230,7 @@ class KeyedQueue:
         self._running -= 1
         held = None
         for message in run.messages[:handled]:
-            self._prefix.done(message.id)
+            self._prefix.mark_done(message.id)
         rest = run.messages[handled:]
         if failed:
             held, rest = FailedMessage(rest[0], run.attempt, self._key(rest[0])), rest[1:]
@@ -252,7 +252,7 @@ class KeyedQueue:
         self._ready.appendleft(held.key)
 
     def finish(self, held: FailedMessage) -> None:
-        self._prefix.done(held.message.id)
+        self._prefix.mark_done(held.message.id)
         self._attempts.pop(held.key, None)
         self._release_key(held.key)
 
@@ -316,7 +316,7 @@ class ContiguousOffset:
     def add(self, ids: Iterable[str]) -> None:
         self._order.extend(ids)
 
-    def done(self, identifier: str) -> None:
+    def mark_done(self, identifier: str) -> None:
         """Marks a message as done, and moves ``end`` up to the first unfinished message."""
         order, done = self._order, self._done
         done.add(identifier)
@@ -427,6 +427,7 @@ class PartitionWork:
         return None if self.suspicion is None else self.suspicion.make_final_note()
 
     def take(self, most: int) -> MessageRun | None:
+        """Returns the next run; None if closed or nothing may run. A suspected message runs alone."""
         suspicion = self.suspicion
         if suspicion is not None and (first := self.partition_queue.first) is not None:
             most = 1 if suspicion.is_suspected(first) else most

@@ -114,6 +114,7 @@ async def _find_missing(consumer: AsyncConsumer, settings: WorkerSettings, names
 
 
 async def _find_matching_names(consumer: AsyncConsumer) -> set[str]:
+    """Returns at most ``MAX_NAMES`` matching queues that the credential may list."""
     subscription, names = consumer.wanted, set[str]()
     for prefix in subscription.literal_prefixes():
         page = await consumer.client.queue_page(start=prefix or None, limit=MAX_NAMES)

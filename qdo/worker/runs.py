@@ -210,7 +210,7 @@ class BatchSize:
         self._mean: float | None = None
 
     @property
-    def messages(self) -> int:
+    def max_messages(self) -> int:
         if self._mean is None:
             return min(self._first, self._most)
         if self._mean * self._most <= self._seconds:
@@ -283,6 +283,7 @@ def find_run_result(run: MessageRun, future: asyncio.Future[RunResult], limit: f
 
 
 def _mark_stopped(run: MessageRun, ran: RunResult, limit: float) -> RunResult:
+    """Adds a failure if the run ended without one at the message at which it was stopped."""
     if run.abandoned == ran.handled and ran.failure is None:
         return ran._replace(failure=make_overdue_failure(limit))
     return ran

@@ -43,7 +43,7 @@ from qdo.worker.handlers import Context, Handler, HasHandler, Hooks
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.runs import Executor
 from qdo.worker.sources import Handling, Source
-from queuey.client.claims.handlers import is_async
+from queuey.client.claims.handlers import is_coroutine_handler
 from queuey.client.forks import DefaultSignals
 
 logger = logging.getLogger("qdo.worker")
@@ -284,6 +284,7 @@ class Worker:
             await self._drain(patience)
 
     async def _drain(self, patience: float) -> None:
+        """Finishes messages within ``patience`` seconds; else gives up the handlers and sets the exit code."""
         self._stopping = True
         loop = asyncio.get_running_loop()
         self._drained = loop.time() + patience
@@ -315,6 +316,7 @@ class Worker:
         self._source.wake()
 
     def _end(self, end: StopTheWorker, failure: Failure) -> None:
+        """Sets the exit code if it has none yet, and stops the worker."""
         logger.info("ending: %s", "a handler raised StopWorker" if end.why == "asked" else failure)
         self._code = self._code or _CODES[end.why]
         self._stop()
@@ -325,6 +327,7 @@ class Worker:
             self._stop()
 
     def _end_process(self, number: int) -> None:
+        """Gives up the handlers and ends the process with ``FAILED``, even if that raises an error."""
         try:
             self._runner.give_up()
             logger.warning("%s again: stopping at once", signal.Signals(number).name)
@@ -400,7 +403,7 @@ def _make_executor(
         threads = ThreadExecutor(handlers.wrap_in_span(tasks.call_plain, tasks), None, settings.threads, seconds, hooks)
         shared = resolved, factory, settings.tasks, seconds, hooks
         return MixedExecutor(*shared, limit=settings.time_limit, threads=threads, task_of=task_of)
-    if is_async(resolved):
+    if is_coroutine_handler(resolved):
         return TaskExecutor(resolved, factory, settings.tasks, seconds, hooks, limit=settings.time_limit)
     if settings.time_limit is not None:
         raise InvalidArgument("a thread cannot be stopped: a time limit for a plain handler needs processes")

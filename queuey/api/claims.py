@@ -10,7 +10,7 @@ from queuey.api.jobs import MAX_RESULT, MAX_RESULTS
 from queuey.api.messages import QueueReadError, ReadMessage
 from queuey.api.values import Count, Id, Partition, Partitions, Wait, line
 from queuey.deadletters import Attempt
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 from queuey.time_parsing import format_duration, format_instant
 from queuey.titles import age, instant, titled
 
@@ -314,7 +314,7 @@ def backlog_text(backlog: Backlog, now: float) -> str:
     due = "" if backlog.due is None else f" (the next is due at {format_instant(backlog.due)})"
     return (
         f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.delayed} delayed{due}, "
-        f"{backlog.claimed} claimed, {backlog.retrying} retrying, {plural(backlog.dead, 'dead letter')}{age}"
+        f"{backlog.claimed} claimed, {backlog.retrying} retrying, {format_count(backlog.dead, 'dead letter')}{age}"
     )
 
 

@@ -26,7 +26,7 @@ Delay = Annotated[float, Meta(ge=0, le=MAX_TTL, description="Seconds")]
 Outcome = Literal["none", "unknown"]
 
 
-def levels(value: object) -> int:
+def nesting_depth(value: object) -> int:
     depth, nested = 0, [value]
     while nested := [v for v in nested if isinstance(v, dict | list)]:
         nested = [inner for v in nested for inner in (v.values() if isinstance(v, dict) else v)]

@@ -50,7 +50,7 @@ def partition_of(digest: bytes, partitions: int) -> int:
     return int.from_bytes(digest[:8], "big") % partitions + 1
 
 
-def place_in(message: Message | NewMessage, partition: int, target: Queue) -> int:
+def choose_target_partition(message: Message | NewMessage, partition: int, target: Queue) -> int:
     if target.kind == "dedup":
         return partition_of(digest_of(message.body, message.meta), target.partitions)
     if target.keeps_keys and message.meta is not None and message.meta.key is not None:
@@ -250,6 +250,7 @@ class CoverDraft:
         return self._find_representative(message.position, self._find_digest(message)) is not None
 
     def make_representative(self, message: Message) -> None:
+        """Makes a message its body's representative: undelivered copies below ``until`` are duplicates."""
         digest = self._find_digest(message)
         self._made[digest] = Cover(message.position, self.until, (), 0)
 
@@ -290,7 +291,8 @@ class CoverDraft:
                 self.withdraw(representative)
         return present
 
-    def find_hider(self, position: Position) -> Position | None:
+    def representative_of(self, position: Position) -> Position | None:
+        """Returns a duplicate's representative, or None if the message is not known to be a duplicate."""
         digest = self._copies.hidden.get(position)
         return None if digest is None else self._find_representative(position, digest)
 

@@ -82,7 +82,7 @@ class EntryDraft:
         self._move: MoveStep | None = None
         self._taken: frozenset[Position] = frozenset()
         self._cursor = state.cursor
-        self._keeps = state.keeps
+        self._keeps = state.keeps_expired
         self._new_outstanding = 0
         self._releases_all = False
         self._cancels: dict[Position, None] = {}
@@ -98,7 +98,7 @@ class EntryDraft:
         state, settlements = self._state, []
         for receipt in receipts:
             position = receipt.ticks, receipt.low
-            status = self._status(receipt, position)
+            status = self._check_receipt(receipt, position)
             if status is ReceiptStatus.DONE:
                 if position not in state.outstanding and len(state.above) + len(self._finals) >= MAX_ABOVE:
                     status = ReceiptStatus.REFUSED
@@ -122,7 +122,7 @@ class EntryDraft:
         expires = self.now + round(ttl * 1000)
         for receipt in receipts:
             position = receipt.position
-            status = self._status(receipt, position)
+            status = self._check_receipt(receipt, position)
             until = 0
             if status is ReceiptStatus.DONE:
                 is_outstanding = position in self._state.outstanding
@@ -138,6 +138,7 @@ class EntryDraft:
         return settlements
 
     def _try_add_outstanding(self, position: Position) -> bool:
+        """Returns False at ``MAX_OUTSTANDING``. Only a message that is new is counted."""
         outstanding = self._state.outstanding
         if position in outstanding or position in self._renewals:
             return True
@@ -185,7 +186,7 @@ class EntryDraft:
         is_ordered_delay = self._waiting is not None and not callable(delay) and delay > 0
         for receipt in receipts:
             position = receipt.position
-            status = self._status(receipt, position)
+            status = self._check_receipt(receipt, position)
             if is_ordered_delay and status is ReceiptStatus.DONE and position in self._state.outstanding:
                 status = ReceiptStatus.SUPERSEDED if self._has_another(position) else status
             until = self._release(receipt, delay) if status is ReceiptStatus.DONE else 0
@@ -224,6 +225,7 @@ class EntryDraft:
         return position in self._state.outstanding
 
     def ask_to_stop(self, position: Position) -> None:
+        """Cancels a claimed message: its worker is asked to stop, and it will not be delivered again."""
         self._cancels[position] = None
         self.size += 1
 
@@ -246,9 +248,9 @@ class EntryDraft:
         return is_cancelled
 
     def verify(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
-        return [Settlement(receipt, self._status(receipt, receipt.position)) for receipt in receipts]
+        return [Settlement(receipt, self._check_receipt(receipt, receipt.position)) for receipt in receipts]
 
-    def _status(self, receipt: ClaimReceipt, position: Position) -> ReceiptStatus:
+    def _check_receipt(self, receipt: ClaimReceipt, position: Position) -> ReceiptStatus:
         """Returns ``ReceiptStatus.DONE`` if a request with this receipt may be carried out; changes nothing."""
         number = receipt.number
         claim = self._state.outstanding.get(position)
@@ -263,6 +265,7 @@ class EntryDraft:
         return ReceiptStatus.DONE if good else ReceiptStatus.SUPERSEDED
 
     def supersede(self, positions: Iterable[Position]) -> None:
+        """Ends messages whose names have been taken by newer values, even if they are claimed."""
         for position in positions:
             if not (self._state.is_done(position) or position in self._finals):
                 self._renewals.pop(position, None)
@@ -318,7 +321,7 @@ class EntryDraft:
         settlements = []
         for receipt in receipts:
             position = receipt.position
-            status = self._status(receipt, position)
+            status = self._check_receipt(receipt, position)
             if position not in self._state.outstanding:
                 status = ReceiptStatus.FINAL
             elif status is ReceiptStatus.DONE:
@@ -406,6 +409,7 @@ class EntryDraft:
     def _make_filter(
         self, order: OrderCheck | None, free: FreePlaces | None, poll: Poll, caller: int
     ) -> Callable[[Message], bool] | None:
+        """Returns the test that a message must pass for this poll, or None if the poll may have any."""
         choice = None if self._covers is None else self._is_not_duplicate
         if order is not None:
             choice = partial((order if poll.ttl else order.copy_for_peek()).try_deliver, caller)
@@ -427,22 +431,26 @@ class EntryDraft:
         return [message for message in fresh if message.expires > latest]
 
     def _record_lapsed_claim(self, position: Position) -> None:
+        """Adds the last delivery to ``lapsed`` if its claim was neither released nor a delay."""
         last = self._state.outstanding.get(position)
         if last is not None and last.expires and position not in self._state.resting:
             self.lapsed[position] = last
 
     def _make_cover(self, message: Message) -> None:
+        """Does nothing for a message that was delivered before, or outside of a dedup queue."""
         if self._covers is not None:
             before = self._state.outstanding.get(message.position)
             if before is None or not before.deliveries:
                 self._covers.make_representative(message)
 
     def _is_not_duplicate(self, message: Message) -> bool:
+        """Also True for a message that was delivered before, whatever its cover."""
         if self._covers is None or message.position in self._state.outstanding:
             return True
         return not self._covers.is_duplicate(message)
 
     def _may_redeliver(self, position: Position, max_deliveries: int = 0) -> bool:
+        """False if cancelled, changed by this entry, or at ``max_deliveries``, where 0 means no limit."""
         is_ended = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
         if not is_ended or self._is_touched(position):
             return False
@@ -532,11 +540,11 @@ class EntryDraft:
 
     def _is_done_copy(self, position: Position, present: Collection[Position]) -> bool:
         """Returns whether a message is a copy of a delivered one that certainly exists or is done."""
-        first = None if self._covers is None else self._covers.find_hider(position)
+        first = None if self._covers is None else self._covers.representative_of(position)
         return first is not None and (first in present or first in self._finals or self._state.is_known_for_good(first))
 
     @property
-    def has_changes(self) -> bool:
+    def has_changes_beyond_cursor(self) -> bool:
         return bool(self.size) or self._releases_all or self.withdraws_covers
 
     @property

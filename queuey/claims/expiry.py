@@ -28,13 +28,13 @@ class EndedMessages(msgspec.Struct):
     """Expired messages found by a read.
 
     Attributes:
-        all: Expiry of each message (ticks).
+        expiries: Expiry of each message (ticks).
         due: Messages that may become dead letters.
         overdue: Messages that may become dead letters even if claimed: their rows are deleted in half a day.
         first_live: The lowest message read that has not expired and was not delivered. The cursor stays below it.
     """
 
-    all: dict[Position, int] = {}
+    expiries: dict[Position, int] = {}
     due: list[Position] = []
     overdue: set[Position] = set()
     first_live: Position = LAST
@@ -46,7 +46,7 @@ class EndedMessages(msgspec.Struct):
 
     @property
     def are_many(self) -> bool:
-        return len(self.all) >= MAX_ENDED
+        return len(self.expiries) >= MAX_ENDED
 
 
 def split_ended(messages: Sequence[Message], ended: EndedMessages, now: int, margin: float) -> list[Message]:
@@ -65,9 +65,9 @@ def split_ended(messages: Sequence[Message], ended: EndedMessages, now: int, mar
     overdue = now - LIVE_SECONDS * TICKS_PER_SECOND
     for message in messages:
         position = message.position
-        if message.expires > now or position in ended.all:
+        if message.expires > now or position in ended.expiries:
             continue
-        ended.all[position] = message.expires
+        ended.expiries[position] = message.expires
         if message.expires <= due:
             ended.due.append(position)
         if message.expires <= overdue:

@@ -90,6 +90,7 @@ class Places:
         )
 
     def count_free(self) -> FreePlaces:
+        """Deliveries take places from the result, not from this object."""
         return FreePlaces(self._count_free_in_partition(), self._count_free_of_key if self._limits.per_key else None)
 
     def _count_free_in_partition(self) -> int:
@@ -185,6 +186,7 @@ class LikelyPlaces:
             self._free[key] = self.of_key(key) - 1
 
     def find_ended(self, limit: int) -> list[Position]:
+        """Returns messages of ended claims for which there are places, the longest waiting first."""
         free: dict[int, int] = {}
         positions: list[Position] = []
         for position in self._state.find_ended(self._expired, len(self._state.outstanding)):

@@ -57,6 +57,7 @@ def parse_receipt(text: str) -> ClaimReceipt:
 
 @lru_cache(1024)
 def delivery_text(number: int, secret: int) -> str:
+    """Returns the last part of a receipt, which all messages of one delivery share."""
     return f"{number}-{secret:014x}" if secret else f"{number}"
 
 

@@ -75,6 +75,7 @@ class ClaimTiming:
         return now - round(self.margin * 1000)
 
     def seconds_left(self, expires: float, now: int) -> float:
+        """Returns the seconds until a claim is over for all processes, at least 0."""
         return max(0.0, (expires - self.expired(now) + 1) / 1000)
 
     def seconds_to_answer(self, ttl: float) -> float:
@@ -178,7 +179,7 @@ class State:
         freed: Number of messages of ``busy`` that became done.
         resting: Messages that were released with a delay: the state keeps a claim until the delay is over.
         vacated: Number of outstanding messages that became done or began to rest.
-        keeps: Expired messages become dead letters, so reads for claims must include them.
+        keeps_expired: Expired messages become dead letters, so reads for claims must include them.
         cancelled: Outstanding messages that will not be delivered again.
     """
 
@@ -199,7 +200,7 @@ class State:
         self.freed = 0
         self.resting: set[Position] = set()
         self.vacated = 0
-        self.keeps = False
+        self.keeps_expired = False
         self.cancelled = _NO_POSITIONS
         self._next_prune = 0
         self._above_heap: list[Position] = []
@@ -227,6 +228,7 @@ class State:
 
     @property
     def weight(self) -> int:
+        """Approximate bytes in memory, with what a process keeps for each partition beside the state."""
         pending_deletes = sum(map(len, self.pending_deletes.values())) if self.pending_deletes else 0
         taken = 0 if self.move is None else len(self.move.taken)
         other_ids = len(self.outbox) + len(self.superseded) + pending_deletes + taken
@@ -245,7 +247,7 @@ class State:
         if number != self.number + 1:
             raise ValueError(f"entry {number} does not follow entry {self.number}")
         self.number = number
-        self.keeps = self.keeps or entry.format == KEEPING
+        self.keeps_expired = self.keeps_expired or entry.format == KEEPING
         if entry.outs or entry.sent or entry.deleted or entry.delete or entry.move is not None:
             self._apply_departures(number, entry)
         for position in entry.finals:
@@ -311,6 +313,7 @@ class State:
             self._record_keys(positions, keys)
 
     def _claim(self, positions: list[Position], expires: int, secret: int, worker: str, now: int) -> None:
+        """Also counts a delivery of each message, and ends its rest and its cancellation."""
         outstanding, number = self.outstanding, self.number
         self._last_expiry = max(self._last_expiry, expires)
         for position in positions:
@@ -329,6 +332,7 @@ class State:
             self._rebuild_expiries()
 
     def _record_keys(self, positions: list[Position], keys: list[int]) -> None:
+        """Makes keys busy. Skips key 0, and messages whose key is known already."""
         for position, key in zip(positions, keys, strict=True):
             claim = self.outstanding[position]
             if key and not claim.key:
@@ -343,6 +347,7 @@ class State:
         self.freed += 1
 
     def _finish(self, position: Position) -> None:
+        """Makes a message done and frees its key. The cursor does not move."""
         claim = self.outstanding.pop(position, None)
         if claim is not None:
             self._ended.pop(position, None)
@@ -357,6 +362,7 @@ class State:
             heappush(self._above_heap, position)
 
     def _finish_leaving(self, positions: list[Position], now: int) -> None:
+        """Makes messages done, and remembers the outstanding ones as superseded."""
         for position in positions:
             if position in self.outstanding:
                 self.superseded[position] = now
@@ -381,6 +387,7 @@ class State:
             count -= len(self.pending_deletes.pop(next(iter(self.pending_deletes))))
 
     def _release(self, position: Position) -> None:
+        """Lets an outstanding message be delivered again. Does nothing without a claim."""
         claim = self.outstanding.get(position)
         if claim is not None and claim.expires:
             claim.expires = 0
@@ -499,6 +506,7 @@ class State:
         )
 
     def status_of(self, position: Position, expired: int) -> Literal["claimed", "retrying", "waiting"]:
+        """Waiting: the claim has ended. Retrying: released with a delay that is not over."""
         if self.has_ended(position, expired):
             return "waiting"
         return "retrying" if position in self.resting else "claimed"
@@ -523,7 +531,7 @@ class State:
         )
         covers, last = self.covers, [self.outstanding[ticks, low] for ticks, low, *_ in outstanding]
         fields = (
-            KEEPING if self.keeps else FORMAT,
+            KEEPING if self.keeps_expired else FORMAT,
             self.number,
             self.cursor,
             outstanding,
@@ -556,7 +564,7 @@ class State:
             raise UnknownFormat(f"a snapshot of format {format_of(body)} cannot be read: {error}") from error
         require_known_format(snapshot.format, "a snapshot")
         state = cls()
-        state.keeps = snapshot.format == KEEPING
+        state.keeps_expired = snapshot.format == KEEPING
         state.number = state.snapshot = snapshot.number
         state.cursor = snapshot.cursor
         # An upper bound for the entries before: the counts must never fall below those of an earlier state.

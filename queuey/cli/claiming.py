@@ -19,11 +19,11 @@ import typer
 
 from queuey.api.claims import backlog_text
 from queuey.cli.messages import Partitions, body_bytes, body_text, json_fields, report_outage
-from queuey.cli.service_options import Queue, on_existing, queue_names, waiting
+from queuey.cli.service_options import Queue, complete_queue_names, on_existing, waiting
 from queuey.terminal import output, times
 from queuey.terminal.signals import handle_signals
 from queuey.terminal.task_calls import ShownCall
-from queuey.terminal.texts import plural, printable, shorten
+from queuey.terminal.texts import format_count, printable, shorten
 from queuey.time_parsing import format_duration
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ def claim(
     partitions: Partitions = "*",
     then: Annotated[
         list[str] | None,
-        typer.Option(help="Queue to claim from when those before it are empty; up to 9.", autocompletion=queue_names),
+        typer.Option(
+            help="Queue to claim from when those before it are empty; up to 9.", autocompletion=complete_queue_names
+        ),
     ] = None,
 ) -> None:
     """Claim messages, so that no other caller gets them for a while; with --json one per line.
@@ -244,7 +246,7 @@ def _run_program(
             remaining -= 1
             if remaining <= 0:
                 break
-    program.end_if_stopped()
+    program.exit_if_stopped()
     if failed:
         raise typer.Exit(1)
 
@@ -319,9 +321,9 @@ class JobProgram:
         if self._process is not None:
             _send_signal(self._process, signal.SIGKILL if again else number)
         elif self._waits or again:
-            self.end_if_stopped()
+            self.exit_if_stopped()
 
-    def end_if_stopped(self) -> None:
+    def exit_if_stopped(self) -> None:
         if self.stopped_by:
             raise SystemExit(128 + self.stopped_by)
 
@@ -330,7 +332,7 @@ class JobProgram:
             self._waits = False
             yield job
             self._waits = True
-            self.end_if_stopped()
+            self.exit_if_stopped()
 
     def run(self, job: Job) -> tuple[str, bytes]:
         """Runs the program for a job, with the body as standard input and the job's place in ``JOB_…`` variables.
@@ -340,7 +342,7 @@ class JobProgram:
         """
         message, held = job.message, job.held_claim
         delay_if_left, held.delay_if_left = held.delay_if_left, 0.0
-        self.end_if_stopped()
+        self.exit_if_stopped()
         about = {"JOB_QUEUE": job.queue, "JOB_ID": message.id, "JOB_PARTITION": str(message.partition)}
         env = os.environ | about | {"JOB_DELIVERIES": str(job.deliveries)}
         try:
@@ -379,6 +381,7 @@ def _write_body(program: Popen[bytes], body: bytes) -> None:
 
 
 def _copy_stderr(program: Popen[bytes], error_output: bytearray) -> None:
+    """Copies standard error to ours until it ends; ``error_output`` keeps only its last bytes."""
     if program.stderr is not None:
         with program.stderr as stream:
             while piece := os.read(stream.fileno(), 1 << 16):
@@ -398,7 +401,9 @@ def _end_claims(call: Callable[[list[str]], list[Refused]], receipts: list[str] 
         raise typer.BadParameter("give at least one receipt, as printed by queuey claim", param_hint="receipt")
     refused = call(requested)
     done = len(set(requested)) - len(refused)
-    output.show({what: done, "refused": [refusal.receipt for refusal in refused]}, f"{plural(done, 'message')} {what}.")
+    output.show(
+        {what: done, "refused": [refusal.receipt for refusal in refused]}, f"{format_count(done, 'message')} {what}."
+    )
     if refused:
         for refusal in refused:
             output.print_note(f"{refusal.receipt}: the claim had expired, and the message was delivered again.")

@@ -14,9 +14,9 @@ from queuey.errors import SettingsError
 from queuey.extras import install_command
 from queuey.settings import DEV_ISSUER
 from queuey.terminal import output, times
-from queuey.terminal.commands import group, with_json
+from queuey.terminal.commands import make_group, with_json
 
-app = group()
+app = make_group()
 KEY_FILE, KEY_SET_FILE, CONFIG_FILE = "dev-key.pem", "dev-keys.json", "queuey-dev.toml"
 AUDIENCE = "queuey-dev"
 
@@ -31,7 +31,10 @@ def setup(
         list[str] | None, typer.Option(help="Origin of a page, such as http://localhost:8000; several may be given.")
     ] = None,
 ) -> None:
-    """Create an issuer, and settings with which ``queuey serve`` trusts it. Each user gets an inbox."""
+    """Create an issuer, and settings with which ``queuey serve`` trusts it. Each user gets an inbox.
+
+    Fails if the directory has such settings already.
+    """
     path = directory / CONFIG_FILE
     if path.exists():
         raise SettingsError(f"{path} already exists. Remove it to create another one.")

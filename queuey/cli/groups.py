@@ -11,15 +11,15 @@ from queuey import time_parsing
 from queuey.cli.operations.store_options import ConfiguredStore, on_store
 from queuey.cli.service_options import connected
 from queuey.terminal import output
-from queuey.terminal.commands import group
+from queuey.terminal.commands import make_group
 from queuey.terminal.output import Yes
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.api.groups import GroupInfo
     from queuey.client import Client
 
-app = group()
+app = make_group()
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.", show_default=False)]
 
@@ -47,7 +47,7 @@ def show(
 def _describe(group: GroupInfo) -> Iterator[output.Block]:
     members = [(m.number, m.instance, m.state, time_parsing.format_instant(m.since), m.session) for m in group.members]
     where = f" in data centre {group.centre}" if group.centre else ""
-    yield f"{group.group}: {plural(len(members), 'member', 'members')}{where}"
+    yield f"{group.group}: {format_count(len(members), 'member', 'members')}{where}"
     yield output.Table(["member", "instance", "state", "since", "session"], members)
     if group.unassigned:
         yield output.ToStderr(f"{group.unassigned} partitions have no member that may read them.")

@@ -17,7 +17,7 @@ import typer
 from queuey import ids, time_parsing
 from queuey.cli.service_options import Queue, connected, on_existing, waiting
 from queuey.terminal import output, times
-from queuey.terminal.texts import plural, printable
+from queuey.terminal.texts import format_count, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +39,7 @@ Ids = Annotated[
 Name = Annotated[str | None, typer.Option(help="Name of a message, instead of ids.")]
 
 
-def _check_numbers(text: str) -> str:
+def _check_partitions(text: str) -> str:
     for number in () if text.strip() == "*" else text.split(","):
         if not (number.strip().isdecimal() and int(number) > 0):
             raise typer.BadParameter(f"{number!r} is not a partition: use a number from 1, or * for all")
@@ -47,7 +47,8 @@ def _check_numbers(text: str) -> str:
 
 
 Partitions = Annotated[
-    str, typer.Option("--partitions", "-p", help="* for all, or numbers separated by commas.", callback=_check_numbers)
+    str,
+    typer.Option("--partitions", "-p", help="* for all, or numbers separated by commas.", callback=_check_partitions),
 ]
 
 
@@ -127,10 +128,13 @@ def report_missing_partitions(client: Client, queue: str, partitions: str) -> No
     count = client.info(queue).partitions
     missing = sorted({int(part) for part in partitions.split(",")} - set(range(1, count + 1)))
     if missing:
-        output.print_note(f"Queue {queue} has {plural(count, 'partition')}. Not found: {', '.join(map(str, missing))}.")
+        output.print_note(
+            f"Queue {queue} has {format_count(count, 'partition')}. Not found: {', '.join(map(str, missing))}."
+        )
 
 
 def report_outage(error: ClientError | None) -> None:
+    """Prints that the service cannot be reached, or with None that it answers again."""
     output.print_note(
         "The service answers again." if error is None else f"The service cannot be reached; waiting for it: {error}"
     )
@@ -221,7 +225,7 @@ def delete(client: Client, queue: Queue, ids: Ids = None, name: Name = None) -> 
             raise typer.BadParameter(text, param_hint="ids")
     places = list(dict.fromkeys(places))
     client.delete(queue, places)
-    output.show({"deleted": places}, f"{plural(len(places), 'message')} deleted.")
+    output.show({"deleted": places}, f"{format_count(len(places), 'message')} deleted.")
 
 
 @on_existing
@@ -248,6 +252,7 @@ def _require_ids_or_name(ids: list[str] | None, name: str | None, otherwise: str
 
 
 def _find_places(client: Client, queue: str, ids: Iterable[str]) -> list[str]:
+    """An id without a partition may be in any partition of the queue."""
     requested = list(dict.fromkeys(ids))
     any_bare = any(":" not in text for text in requested)
     numbers = range(1, client.info(queue).partitions + 1) if any_bare else ()

@@ -9,13 +9,13 @@ import typer
 from queuey.api.progress import GroupOffset
 from queuey.cli.service_options import Group, Queue, connected, group_names
 from queuey.terminal import output
-from queuey.terminal.commands import group
+from queuey.terminal.commands import make_group
 from queuey.terminal.output import Yes
 
 if TYPE_CHECKING:
     from queuey.client import Client
 
-app = group()
+app = make_group()
 
 
 @app.command("show")
@@ -75,6 +75,7 @@ def delete(client: Client, queue: Queue, group: Group, yes: Yes = False) -> None
 
 
 def _parse_pair(text: str) -> tuple[int, str]:
+    """Splits ``<partition>=<message id>``. Raises BadParameter for other texts; the id is not checked."""
     number, equals, name = text.partition("=")
     if not (equals and name and number.isdecimal()):
         raise typer.BadParameter(f"{text!r} is not <partition>=<message id>")

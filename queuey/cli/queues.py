@@ -17,21 +17,23 @@ from queuey import time_parsing
 from queuey.api.claims import Backlog, backlog_text
 from queuey.api.progress import Move
 from queuey.api.queues import PartitionInfo, QueueInfo
-from queuey.cli.service_options import connected, on_existing, queue_names
-from queuey.messages import RESETTABLE, options
+from queuey.cli.service_options import complete_queue_names, connected, on_existing
+from queuey.messages import RESETTABLE, option_metas
 from queuey.terminal import output, times
-from queuey.terminal.commands import group, optional, with_parameters
+from queuey.terminal.commands import make_group, optional, with_parameters
 from queuey.terminal.output import Block, ToStderr, Yes, bar
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 from queuey.titles import Column, make_inner_columns
 
 if TYPE_CHECKING:
     from queuey.client import Client, Moving
     from queuey.client.results import Queue
 
-app = group()
+app = make_group()
 
-Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False, autocompletion=queue_names)]
+Name = Annotated[
+    str, typer.Argument(help="Name of the queue.", show_default=False, autocompletion=complete_queue_names)
+]
 Principals = Annotated[
     list[str] | None,
     typer.Option("--principal", help="Caller that may read and delete: app:<name>, bid:<mail>, =read, =delete."),
@@ -53,7 +55,7 @@ def _with_fields(command: Callable[..., None], *, changes: bool) -> Callable[...
     """
     del command.__annotations__["client"]
     client, *own, _ = inspect.signature(command, eval_str=True).parameters.values()
-    chosen = {name: option for name, option in options().items() if not changes or (option.extra or {})["changes"]}
+    chosen = {name: option for name, option in option_metas().items() if not changes or (option.extra or {})["changes"]}
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
         fields = {name: values.pop(name) for name in chosen}
@@ -209,7 +211,7 @@ def _describe_facts(client: Client, queue: QueueInfo) -> Iterator[Block]:
 
 
 def _option_columns(queue: Queue | QueueInfo) -> list[Column]:
-    columns: list[Column] = [_BACKOFF if name == "backoff" else name for name in options()]
+    columns: list[Column] = [_BACKOFF if name == "backoff" else name for name in option_metas()]
     return columns if queue.description else columns[:-1]
 
 
@@ -237,9 +239,9 @@ def _read_backlog(client: Client, name: str) -> Backlog | None:
 @connected
 def move(
     client: Client,
-    source: Annotated[str, typer.Argument(metavar="FROM", help="Queue to empty.", autocompletion=queue_names)],
+    source: Annotated[str, typer.Argument(metavar="FROM", help="Queue to empty.", autocompletion=complete_queue_names)],
     target: Annotated[
-        str, typer.Argument(metavar="TO", help="Queue that gets the messages.", autocompletion=queue_names)
+        str, typer.Argument(metavar="TO", help="Queue that gets the messages.", autocompletion=complete_queue_names)
     ],
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait until the move is done.")] = False,
 ) -> None:
@@ -289,5 +291,5 @@ def _follow_move(moving: Moving) -> None:
 
 def _show_move(move: Move) -> None:
     text = f"Move {move.id} from {move.source} to {move.target} is {move.state}"
-    text += f": {plural(move.moved, 'message')} moved, {move.left} left because they are claimed."
+    text += f": {format_count(move.moved, 'message')} moved, {move.left} left because they are claimed."
     output.show(move, (text, *((ToStderr(move.error),) if move.error else ())))

@@ -10,9 +10,9 @@ import typer
 from queuey import time_parsing
 from queuey.api.schedules import ListedSchedule
 from queuey.cli.sending import headers_of
-from queuey.cli.service_options import connected, queue_names
+from queuey.cli.service_options import complete_queue_names, connected
 from queuey.terminal import output, times
-from queuey.terminal.commands import group
+from queuey.terminal.commands import make_group
 from queuey.terminal.output import ToStderr
 from queuey.titles import Column
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from queuey.client import Client
     from queuey.client.results import Schedule
 
-app = group()
+app = make_group()
 
 Name = Annotated[str, typer.Argument(help="Name of the schedule.", show_default=False)]
 
@@ -31,7 +31,9 @@ Name = Annotated[str, typer.Argument(help="Name of the schedule.", show_default=
 def put(
     client: Client,
     name: Name,
-    queue: Annotated[str | None, typer.Option(help="Queue that gets the messages.", autocompletion=queue_names)] = None,
+    queue: Annotated[
+        str | None, typer.Option(help="Queue that gets the messages.", autocompletion=complete_queue_names)
+    ] = None,
     body: Annotated[str | None, typer.Option(help="Body of the message.")] = None,
     json_body: Annotated[str | None, typer.Option("--json-body", help="Body of the message, as a JSON value.")] = None,
     message_key: Annotated[str | None, typer.Option(help="Message key: picks the partition.")] = None,

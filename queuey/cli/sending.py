@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import msgspec
 import typer
 
-from queuey.cli.service_options import queue_names, recorded
+from queuey.cli.service_options import complete_queue_names, recorded
 from queuey.terminal import output, times
 from queuey.terminal.commands import name_and_value
 from queuey.terminal.output import bar
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.cli.feed import Buffered, Route
@@ -35,7 +35,9 @@ def send(
     client: Client,
     queue: Annotated[
         str,
-        typer.Argument(help="Queue; with --queue-field a template.", show_default=False, autocompletion=queue_names),
+        typer.Argument(
+            help="Queue; with --queue-field a template.", show_default=False, autocompletion=complete_queue_names
+        ),
     ],
     body: Annotated[
         list[str] | None, typer.Argument(help="Messages; - for standard input as one message.", show_default="-")
@@ -86,7 +88,7 @@ def send(
     if name is not None or replace:
         if source is not None or name is None:
             raise typer.BadParameter("--name is for a single message, and --replace needs --name")
-        _send_named(client, queue, (name, replace), body, options | times.delay_option(at))
+        _send_named(client, queue, (name, replace), body, options | times.make_delay_argument(at))
         return
     if source is None:
         _send_bodies(client, queue, body, options, at)
@@ -101,7 +103,7 @@ def send(
 
         def progress(messages: int, read: int) -> None:
             total = None if size is None else size >> 20
-            move_bar(f"{plural(messages, 'message')} (MiB)", read >> 20, total)
+            move_bar(f"{format_count(messages, 'message')} (MiB)", read >> 20, total)
 
         _Feeding(client, route, progress, new_partitions, existing).run(stream, skip=skip, batch=batch)
 
@@ -115,14 +117,14 @@ class _Feeding:
         _route: How a line becomes a message.
         _progress: Called with the numbers of messages stored and of bytes read.
         _partitions: Partitions of queues to create; None if queues must exist.
-        _made: Queues known to exist.
+        _known_queues: Queues known to exist.
     """
 
     _client: Client
     _route: Route
     _progress: Callable[[int, int], None]
     _partitions: int | None
-    _made: set[str]
+    _known_queues: set[str]
     _stored: Counter[str] = field(default_factory=Counter)
     _read: int = 0
     _blank: int = 0
@@ -147,10 +149,10 @@ class _Feeding:
             raise typer.Exit(output.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1) from error
         seconds = time.monotonic() - began
         if self._blank:
-            output.print_note(f"{plural(self._blank, 'empty line was', 'empty lines were')} skipped.")
+            output.print_note(f"{format_count(self._blank, 'empty line was', 'empty lines were')} skipped.")
         total = self._stored.total()
         rate = f", {total / seconds:,.0f} a second" if seconds > 0 else ""
-        text = f"{plural(total, 'message')} stored in {plural(len(self._stored), 'queue')}{rate}"
+        text = f"{format_count(total, 'message')} stored in {format_count(len(self._stored), 'queue')}{rate}"
         output.show({"sent": total, "queues": self._stored, "seconds": round(seconds, 3)}, text)
 
     def _lines(self, stream: Iterable[bytes], skip: int) -> Iterator[tuple[int, bytes]]:
@@ -168,11 +170,12 @@ class _Feeding:
             yield line
 
     def _send(self, batch: Buffered) -> None:
-        if self._partitions is not None and batch.queue not in self._made:
+        """First creates the queue if ``--create`` was given. The delay is what is left of it now."""
+        if self._partitions is not None and batch.queue not in self._known_queues:
             count = self._partitions if self._partitions > 1 else None
             self._client.create_queue(batch.queue, partitions=count)
-            self._made.add(batch.queue)
-        delay = times.delay_option(self._route.due)
+            self._known_queues.add(batch.queue)
+        delay = times.make_delay_argument(self._route.due)
         messages = (
             [msgspec.structs.replace(message, **delay) for message in batch.messages] if delay else batch.messages
         )
@@ -184,7 +187,7 @@ class _Feeding:
         stored = self._stored.total() + len(getattr(error, "receipts", ()))
         if not interrupted:
             output.print_error(str(error))
-        output.print_note(f"{plural(stored, 'message was', 'messages were')} stored before.")
+        output.print_note(f"{format_count(stored, 'message was', 'messages were')} stored before.")
         if interrupted or getattr(error, "outcome", None) == "unknown":
             output.print_note("Some messages of the current batch may be stored as well.")
         if self._route.queue_field is None and last_line_sent:
@@ -196,10 +199,11 @@ class _Feeding:
 def _send_bodies(
     client: Client, queue: str, body: list[str] | None, options: dict[str, Any], due: float | None
 ) -> None:
+    """``-`` stands for standard input, as does an empty list."""
     from queuey.client import Outgoing
 
     bodies = [_read_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
-    options |= times.delay_option(due)
+    options |= times.make_delay_argument(due)
     if len(bodies) == 1:  # An error of send_iter would speak of the first of several messages.
         _show_receipt(client.send(queue, bodies[0], **options))
         return

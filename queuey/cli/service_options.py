@@ -143,7 +143,8 @@ def _explain_missing(client: Client, error: Exception, values: Iterable[object],
         error.add_note(hint.removeprefix("; "))
 
 
-def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns no names if the service does not answer in a second."""
     return _complete(ctx, lambda client: client.name_page(start=incomplete or None, limit=MAX_COMPLETIONS).names)
 
 
@@ -152,6 +153,7 @@ def group_names(ctx: typer.Context, incomplete: str) -> list[str]:  # noqa: ARG0
 
 
 def _complete(ctx: typer.Context, ask: Callable[[Client], Iterable[str]]) -> list[str]:
+    """Returns no names on an error of the client. Omits names that are not safe in a shell."""
     from queuey.client import ClientError, RetryPolicy
 
     with (
@@ -164,7 +166,9 @@ def _complete(ctx: typer.Context, ask: Callable[[Client], Iterable[str]]) -> lis
     return []
 
 
-Queue = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False, autocompletion=queue_names)]
+Queue = Annotated[
+    str, typer.Argument(help="Name of the queue.", show_default=False, autocompletion=complete_queue_names)
+]
 Group = Annotated[
     str, typer.Argument(help="Name of the consumer group.", show_default=False, autocompletion=group_names)
 ]

@@ -43,6 +43,7 @@ from queuey.deadletters import (
     UnsentDeadLetter,
     Way,
     dead_letter_from,
+    dead_letter_queues_of,
     group_by_origin,
     headers_of,
     holds_dead,
@@ -51,7 +52,6 @@ from queuey.deadletters import (
     matches_patterns,
     place_of,
     queue_for,
-    queues_for,
 )
 
 __all__ = [
@@ -153,7 +153,10 @@ async def _store(client: AsyncClient, queue: str, target: str, message: Message,
             if last or not own or "partition" not in error.fields:
                 raise
             try:
-                await client.update_queue(target, partitions=max(message.partition, (await _shape(client, queue))[0]))
+                await client.update_queue(
+                    target,
+                    partitions=max(message.partition, (await _read_partitions_and_consistency(client, queue))[0]),
+                )
             except NotAllowed:
                 own = False
         else:
@@ -172,14 +175,15 @@ async def _post(client: AsyncClient, target: str, outgoing: Outgoing) -> None:
 
 
 async def _create_dead_queue(client: AsyncClient, queue: str, target: str, partition: int) -> None:
-    partitions, consistency = await _shape(client, queue)
+    """Copies partitions and consistency of the queue. Keeps a dead-letter queue that exists."""
+    partitions, consistency = await _read_partitions_and_consistency(client, queue)
     try:
         await client.create_queue(target, partitions=max(partition, partitions), consistency=consistency)
     except QueueExists:
         return  # Another program created the queue first, with other fields.
 
 
-async def _shape(client: AsyncClient, queue: str) -> tuple[int, str | None]:
+async def _read_partitions_and_consistency(client: AsyncClient, queue: str) -> tuple[int, str | None]:
     info = await _find_info(client, queue)
     return (info.partitions, info.consistency) if info else (1, None)
 
@@ -208,7 +212,7 @@ async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str
     else:
         existing, candidates = await _find_matching(client, wanted.patterns)
         for name in wanted.queues:
-            candidates |= queues_for(name, await _read_dead_letter_field(client, name))
+            candidates |= dead_letter_queues_of(name, await _read_dead_letter_field(client, name))
     return sorted(existing | {name for name in candidates - existing if await _find_info(client, name)})
 
 
@@ -337,7 +341,7 @@ async def _read_pages(client: AsyncClient, selection: DeadLetterFilter) -> Async
         remaining = selection.limit
         async for page in client.read_pages(lies_in, limit=_PAGE, partitions=partitions, delay=False):
             letters = (read_dead_letter(message, lies_in) for message in page.messages)
-            selected = [letter for letter in letters if letter is not None and selection.matches_reason(letter)][
+            selected = [letter for letter in letters if letter is not None and selection.matches_letter(letter)][
                 :remaining
             ]
             yield selected

@@ -17,7 +17,7 @@ class Forkable(Protocol):
 _living: WeakSet[Forkable] = WeakSet()
 
 
-def begin_in_children(forkable: Forkable) -> None:
+def register_forkable(forkable: Forkable) -> None:
     """Calls the object's ``begin_in_child`` in every child that is forked while the object exists."""
     _living.add(forkable)
 
@@ -30,7 +30,7 @@ class DefaultSignals:
     """
 
     def __init__(self) -> None:
-        begin_in_children(self)
+        register_forkable(self)
 
     def begin_in_child(self) -> None:
         signal.set_wakeup_fd(-1)

@@ -124,7 +124,7 @@ class Journal:
             raise ReceiptsError(f"{self._path} cannot be written: {error.strerror}") from error
         try:
             with _lock_file(self._file, exclusive=True):
-                self._torn = not _ends_with_a_line(self._file)
+                self._torn = not _has_complete_last_line(self._file)
         except OSError as error:
             os.close(self._file)
             raise ReceiptsError(f"{self._path} is not a usable receipts file: {error.strerror}") from error
@@ -242,6 +242,7 @@ class Journal:
             error.add_note(f"This could not be written to the receipts file: {write_error}")
 
     def close(self) -> None:
+        """Idempotent. Later writes raise ReceiptsError."""
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
@@ -311,7 +312,8 @@ def _lock_file(file: int, *, exclusive: bool) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
-def _ends_with_a_line(file: int) -> bool:
+def _has_complete_last_line(file: int) -> bool:
+    """True for an empty file, too."""
     size = os.fstat(file).st_size
     if not size:
         return True

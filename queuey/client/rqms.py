@@ -21,7 +21,7 @@ from queuey.client.calls.call import Call, HttpAnswer, encode, ignore_answer
 from queuey.client.credentials.lookup import Credential
 from queuey.client.errors import Conflict, InvalidAnswer, InvalidArgument
 from queuey.client.http.attempts import RetryPolicy, Timing
-from queuey.client.http.servers import leads_elsewhere, parse_servers, path_segment
+from queuey.client.http.servers import has_unsafe_segments, parse_servers, path_segment
 
 if TYPE_CHECKING:
     import httpcore2
@@ -111,7 +111,7 @@ class Queue:
     ) -> None:
         parts = urlsplit(url)
         self._path = parts.path.rstrip("/")
-        if not self._path or "?" in url or "#" in url or leads_elsewhere(self._path) or not url.isprintable():
+        if not self._path or "?" in url or "#" in url or has_unsafe_segments(self._path) or not url.isprintable():
             raise InvalidArgument(f"{url!r} does not name a queue, as http://localhost:7085/tasks does")
         if not (time > 0 and batch_size >= 1):
             raise InvalidArgument(f"time {time} and batch_size {batch_size} must be above 0")
@@ -178,6 +178,7 @@ class Queue:
         return item
 
     def _take_waiting(self) -> Item | None:
+        """Drops fetched tasks whose locks have ended. Does not fetch."""
         with self._lock:
             while self._waiting:
                 item = self._waiting.popleft()

@@ -52,7 +52,7 @@ class ConsoleRoom(Room, frozen=True, kw_only=True):
         from queuey.web.credentials.users import make_providers  # noqa: PLC0415 - only where a service starts
 
         if self.console == "on":
-            make_providers(settings.users, readers, os.environ, ask=False)
+            make_providers(settings.users, readers, os.environ, prefetch=False)
 
     def include(self, settings: Settings, readers: Sequence[object]) -> Include | None:
         if self.console != "on":

@@ -8,9 +8,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from queuey.access import Caller, application_of, owner_name
+from queuey.access import Caller, application_of_scoped_name, owner_name
 from queuey.console import overview, pages
-from queuey.console.acts import OF_SCHEDULES
+from queuey.console.acts import SCHEDULE_ACTS
 from queuey.console.filters import Sorting
 from queuey.console.queue import sample_failures
 from queuey.console.sessions import PageRequest
@@ -206,7 +206,7 @@ def _next_start(prefix: str, following: str | None) -> str | None:
 
 def _own_applications(caller: Caller) -> list[str]:
     owned = {name.removeprefix(owner_name("")) for name in caller.names if name.startswith(owner_name(""))}
-    owned |= {application_of(name) for name in caller.names if " " in name}
+    owned |= {application_of_scoped_name(name) for name in caller.names if " " in name}
     return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})
 
 
@@ -237,7 +237,7 @@ def show_schedule(ask: PageRequest) -> Response:
         "Schedule",
         schedule.name,
         schedule=schedule,
-        acts=[act for act in OF_SCHEDULES if act.name != idle and act.may(ask, plan.queue)],
+        acts=[act for act in SCHEDULE_ACTS if act.name != idle and act.may_act_on(ask, plan.queue)],
         body=pages.make_shown_body(plan.message.draft.body),
         meta=plan.message.meta or Meta(),
     )

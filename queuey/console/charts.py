@@ -79,7 +79,7 @@ def count_backlog(service: Service, access: QueueAccess) -> Backlog:
     try:
         return service.claims.backlog(access, MAX_COUNTED)
     except ClaimsRefused:
-        parts = service.queues.partitions(access.queue, rough=True) or ()
+        parts = service.queues.inspect_partitions(access.queue, rough=True) or ()
     return Backlog(
         waiting=sum(part.count for part in parts),
         exact=all(part.exact for part in parts),
@@ -218,9 +218,9 @@ class ChartEvents:
     The first event counts the stream for its key or user, which may raise TooManyRequests.
     """
 
-    queues = 0
-    more = False
-    polls_unwoken = True
+    queue_count = 0
+    has_more = False
+    needs_polling = True
 
     def __init__(
         self, view: ChartView, request: Request, match: Match, holder: bytes | UserLogin, *, tiles: bool
@@ -231,17 +231,17 @@ class ChartEvents:
         self._match = match
         self._holder = holder
 
-    async def first(self, turn: LongPoll) -> list[bytes]:
+    async def read_first(self, turn: LongPoll) -> list[bytes]:
         self._view.count_stream(self._holder, turn)
-        return await self.further(turn, woken=True)
+        return await self.read_next(turn, woken=True)
 
-    async def further(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
+    async def read_next(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
         return [make_event("chart", await self._view.read_figures(self._request, self._match, tiles=self._tiles))]
 
-    def pause(self, beat: float) -> float:
+    def choose_poll_interval(self, beat: float) -> float:
         return beat
 
-    def explain(self, error: Exception) -> Body:
+    def render_error(self, error: Exception) -> Body:
         return error_response(error, self._request).body
 
 

@@ -83,10 +83,10 @@ class GroupPages:
         ask = await request.in_pool(partial(self._asks.identify, request, match, fields))
         names, following = await self.list_names(request, match, PAGE_SIZE, fields.get("start", ""))
         until = time.monotonic() + READING_SECONDS
-        standings = await self.read_statuses(request, match, names, until) if "lag" in fields else None
+        statuses = await self.read_statuses(request, match, names, until) if "lag" in fields else None
         values: dict[str, Any] = {
             "names": names,
-            "standings": standings,
+            "statuses": statuses,
             "following": following,
             "start": fields.get("start", ""),
         }
@@ -103,20 +103,20 @@ class GroupPages:
         self, request: Request, match: Match, names: Sequence[str], until: float
     ) -> dict[str, GroupStatus]:
         """Returns the states of groups by name, as many as can be read until a time, without deleted groups."""
-        standings: dict[str, GroupStatus] = {}
+        statuses: dict[str, GroupStatus] = {}
         for name in names:
             if time.monotonic() > until:
                 break
             with suppress(GroupNotFound):  # The group was deleted meanwhile.
                 query = GroupQuery(lag=True)
                 group = await self._groups.find(request, {**match, "group": name}, query, few=True)
-                standings[name] = status_of(group)
-        return standings
+                statuses[name] = status_of(group)
+        return statuses
 
     async def show(self, request: Request, match: Match) -> Response:
         start = read_query(request, FIELDS).get("start", "")
         ask = await request.in_pool(partial(self._asks.identify, request, match, {}))
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))
         names = {member.number: member.instance or f"#{member.number}" for member in group.members}
-        values: dict[str, Any] = {"group": group, "names": names, "standing": status_of(group)}
+        values: dict[str, Any] = {"group": group, "names": names, "group_status": status_of(group)}
         return ask.render("group.html", "Consumer group", group.group, **values)

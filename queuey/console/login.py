@@ -70,6 +70,7 @@ class LoginViews:
         self._of_key = NamedRateLimiter(LOGINS, "logins of this key")
 
     async def show_form(self, request: Request, match: Match) -> Response:
+        """Redirects a request from another site through our own page, so that cookies are sent."""
         following = read_query(request, _FIELDS).get("next", "")
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A link of another site leads here, so the browser does not send its strict cookies, and a new form would

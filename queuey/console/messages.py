@@ -177,12 +177,18 @@ def _parse_request(form: Mapping[str, str], access: QueueAccess) -> ListRequest:
     """
     errors = Errors()
     queue = access.queue
-    partition = errors.take("partition", validators.integer, form.get("partition"), 0, queue.partitions)
-    counts = [errors.take(name, validators.integer, form.get(name), 0, 1 << 53) for name in ("scanned", "matched")]
+    partition = errors.parse_field("partition", validators.integer, form.get("partition"), 0, queue.partitions)
+    counts = [
+        errors.parse_field(name, validators.integer, form.get(name), 0, 1 << 53) for name in ("scanned", "matched")
+    ]
     texts = {name: form.get(name, "").strip() for name in ("text", "header", "value", "key")}
     errors.update({name: f"Longer than {MAX_TEXT} characters" for name, text in texts.items() if len(text) > MAX_TEXT})
     since = form.get("since", "").strip()
-    begin = errors.take("cursor", _parse_cursor, form.get("cursor")) or errors.take("since", _parse_point, since) or ""
+    begin = (
+        errors.parse_field("cursor", _parse_cursor, form.get("cursor"))
+        or errors.parse_field("since", _parse_point, since)
+        or ""
+    )
     errors.check()
     key = texts.pop("key")
     if partition is None:
@@ -232,6 +238,7 @@ def _next_address(access: QueueAccess, query: ListRequest, result: ScanResult) -
 
 
 def _list_address(access: QueueAccess, query: ListRequest, **fields: object) -> str:
+    """Returns the address of a list with the filter of the query and further fields; the filter has precedence."""
     queue, filter_fields = access.queue, msgspec.structs.asdict(query.wanted)
     fields |= filter_fields | {"since": query.since, "delayed": "on" if query.delayed else ""}
     return pages.link("a", queue.application, queue.name, "messages", **fields)

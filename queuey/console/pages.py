@@ -244,6 +244,7 @@ def file_address(name: str) -> str:
 
 
 async def show_file(request: Request, match: Match) -> Response:
+    """Browsers may cache the file forever. An old hash in the address is not found."""
     name = match["name"]
     file = FILES.get(name)
     if file is None or file.digest != match["hash"]:

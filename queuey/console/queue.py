@@ -11,11 +11,11 @@ from queuey.api.claims import JobStatus
 from queuey.api.progress import Offsets
 from queuey.api.queues import QueueInfo
 from queuey.console import charts, pages
-from queuey.console.acts import DANGEROUS, OF_QUEUES, OFFERED
+from queuey.console.acts import DANGEROUS, OFFERED, QUEUE_ACTS
 from queuey.console.sessions import PageRequest
-from queuey.deadletters import holds_dead, queues_for
+from queuey.deadletters import dead_letter_queues_of, holds_dead
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound
-from queuey.messages import Queue, options
+from queuey.messages import Queue, option_metas
 from queuey.service import QueueAccess
 from queuey.web.responses import Response
 
@@ -111,7 +111,7 @@ def _offered_acts(queue: Queue, rights: list[Any], *, with_claims: bool = False)
     Claims are paused or resumed only ``with_claims``.
     """
     change = ("pause" if queue.claims == "open" else "resume",) if with_claims else ()
-    allowed = {act.name: act for act in OF_QUEUES if set(act.needs) <= set(rights)}
+    allowed = {act.name: act for act in QUEUE_ACTS if set(act.needs) <= set(rights)}
     return {
         "rights": rights,
         "acts": [allowed[name] for name in (*OFFERED, *change) if name in allowed],
@@ -125,7 +125,7 @@ def _find_visible_dead_letter_queues(ask: PageRequest, queue: Queue) -> list[str
     Queues that the caller may not know of are left out.
     """
     names = []
-    for name in {queue.name} if holds_dead(queue.name) else queues_for(queue.name, queue.dead_letter):
+    for name in {queue.name} if holds_dead(queue.name) else dead_letter_queues_of(queue.name, queue.dead_letter):
         with suppress(NotFound, NotAllowed):
             names.append(ask.queue(name).name)
     return sorted(names)
@@ -184,7 +184,7 @@ def _option_rows(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool
     delays = "as usual" if queue.backoff is None else f"{queue.backoff.first:g} s to {queue.backoff.most:g} s"
     in_words = {"backoff": delays, "description": queue.description or "none"}
     rows = []
-    for name, option in options().items():
+    for name, option in option_metas().items():
         value = in_words.get(name, getattr(about, name))
         is_time = (option.extra or {})["seconds"]
         rows.append((option.title or name, "no limit" if value == 0 and not is_time else value, is_time))

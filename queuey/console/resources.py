@@ -253,6 +253,7 @@ class HealthView:
         self._findings = Collection(lambda: [*examine(), self._ping_store()], MAX_FINDINGS_AGE)
 
     async def show(self, request: Request, match: Match) -> Response:
+        """Shows the health of the store; all other findings and statistics only to operators."""
         ask = await request.in_pool(lambda: self._asks.identify(request, match, {}))
         findings = await self._await_findings()
         operates = any(grant.application is None for grant in ask.caller.grants)

@@ -65,6 +65,7 @@ class InProcessExchange:
         return body
 
     def receive(self) -> Awaitable[dict[str, Any]]:
+        """Returns the whole body the first time; later calls wait until the client leaves."""
         event = self._loop.create_future()
         if self._body is not None:
             event.set_result({"type": "http.request", "body": self._body, "more_body": False})
@@ -96,11 +97,13 @@ class InProcessExchange:
             await self._room
 
     def record_read(self, size: int) -> None:
+        """Records that the client has read ``size`` bytes; may let a waiting :meth:`send_piece` go on."""
         self._unread -= size
         if self._room is not None and self._unread <= MAX_UNREAD and not self._room.done():
             self._room.set_result(None)
 
     def end(self) -> None:
+        """Ends the answer: tells the client that it has broken off, unless it is complete."""
         if not self.has_ended:
             self._put(BrokenOff())
 

@@ -25,18 +25,18 @@ from urllib.parse import unquote
 from queuey.access import owner_name
 from queuey.client.calls.call import HttpAnswer, read_error
 from queuey.client.errors import ApiError, InvalidArgument
-from queuey.client.forks import begin_in_children
+from queuey.client.forks import register_forkable
 from queuey.embedded.exchange import InProcessExchange, Part
 from queuey.errors import ApplicationExists, QueueyError, SettingsError, StoreUnavailable
 from queuey.service import Limits
 from queuey.service.core import Core
-from queuey.settings import Settings, load, part
+from queuey.settings import Settings, load, select_settings
 from queuey.storage import Store, bridge
 from queuey.storage.calls import LoopCalls
-from queuey.storage.opening import check_store_settings, file_of, is_cassandra, open_store
+from queuey.storage.opening import check_store_settings, is_cassandra, open_store, store_path
 from queuey.web.app import make_app
 from queuey.web.credentials import Identity
-from queuey.web.errors import plain_error_response
+from queuey.web.errors import error_response_without_request
 from queuey.web.gateway.asgi import make_gateway
 from queuey.web.gateway.serve import LEAVE_SECONDS, new_loop
 from queuey.web.http.heads import Head
@@ -95,7 +95,7 @@ class EmbeddedService:
     def __init__(self, store: Store, settings: Settings, core: Core | None = None, *, file: Path | None = None) -> None:
         app = make_app(
             store,
-            limits=Limits(**part(settings, Limits.__struct_fields__)),
+            limits=Limits(**select_settings(settings, Limits.__struct_fields__)),
             readers=[InProcessCaller()],
             publish_metrics=False,
             core=core,
@@ -113,7 +113,7 @@ class EmbeddedService:
         self._thread = threading.Thread(target=self._run, args=(started,), name="queuey-embedded", daemon=True)
         self._thread.start()
         started.result()
-        begin_in_children(self)
+        register_forkable(self)
         atexit.register(self.close)
 
     @classmethod
@@ -132,7 +132,7 @@ class EmbeddedService:
             settings = loaded.settings
             if is_cassandra(settings):
                 return cls._start(settings)
-            file = file_of(settings).resolve()
+            file = store_path(settings).resolve()
             _check_place(file)
             _open_files.append(file)
             try:
@@ -152,6 +152,7 @@ class EmbeddedService:
 
     @classmethod
     def _start(cls, settings: Settings, application: str = "", file: Path | None = None) -> EmbeddedService:
+        """Opens the store; with a file, also creates the application if it is missing."""
         store = open_store(settings)
         try:
             if file is not None:
@@ -190,6 +191,7 @@ class EmbeddedService:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, head: Head, exchange: InProcessExchange) -> None:
+        """Answers a request. An error is logged, not raised, and the answer breaks off."""
         try:
             await self._gateway.answer(head, exchange)
         except Exception:
@@ -211,6 +213,7 @@ class EmbeddedService:
             self._loop.close()
 
     async def _serve(self, started: Future[None]) -> None:
+        """Serves until stopped, then ends requests and background work; ``close`` closes the store."""
         self._gateway.start(self._loop)
         self.service.start_background_work()
         started.set_result(None)
@@ -257,7 +260,7 @@ class EmbeddedService:
 
 
 def as_client_error(error: QueueyError) -> ApiError:
-    response = plain_error_response(error)
+    response = error_response_without_request(error)
     headers = {name.lower(): value for name, value in response.headers}
     return read_error(HttpAnswer(response.status, headers, response.length_and_body(head=False)[1]))
 

@@ -158,6 +158,7 @@ class Facade(ABC):
             config.add_resource(name, self._prefix + pattern, bound, original=True)
 
     def admit(self, request: Request) -> bool:
+        """Sets facade and credential of a request to this facade. Returns False for any other request."""
         if not self.owns(request.path):
             return False
         request.facade = self
@@ -169,7 +170,7 @@ class Facade(ABC):
 
     # Queues
 
-    def where(self, match: Match) -> Match:
+    def queue_match(self, match: Match) -> Match:
         """Returns application and queue of a path. A protocol with other queue names translates them here."""
         return {"app": self.application, "queue": match["queue"]}
 
@@ -184,7 +185,7 @@ class Facade(ABC):
             InvalidRequest: The queue's name is not valid.
             StoreBusy: Others deleted the queue at each attempt.
         """
-        where = self.where(match)
+        where = self.queue_match(match)
         for _ in range(MAX_ATTEMPTS):
             try:
                 return await (await self._authorization.admit(request, where, action)).apply(call)
@@ -197,14 +198,14 @@ class Facade(ABC):
 
         Raises as :meth:`apply`.
         """
-        name = self.where(match)["queue"]
+        name = self.queue_match(match)["queue"]
         patterns = self._authorization.patterns(request, self.application, "send")
         if not any(matches(pattern, name) for pattern in patterns):
             raise NotAllowed(f"The credential is limited to queues that match {', '.join(patterns)}.")
-        return self.create_authorized(match)
+        return self.create_queue_unchecked(match)
 
-    def create_authorized(self, match: Match) -> Queue:
-        where, queues = self.where(match), self._service.queues
+    def create_queue_unchecked(self, match: Match) -> Queue:
+        where, queues = self.queue_match(match), self._service.queues
         spec = queues.make_claimable(self.spec_of(match))
         try:
             return queues.create(where["app"], where["queue"], spec, longest=self.max_name_length)[0]
@@ -216,7 +217,7 @@ class OpenFacade(Facade):
     """A protocol without credentials: every caller has all rights on the application.
 
     Requests that a browser sends for a web page of another site are refused with NotAllowed once the caller is
-    authenticated. Queue names are the same in both APIs; :meth:`where` raises for one that is not valid.
+    authenticated. Queue names are the same in both APIs; :meth:`queue_match` raises for one that is not valid.
     """
 
     def __init__(self, setup: Setup, prefix: str) -> None:
@@ -236,10 +237,10 @@ class OpenFacade(Facade):
     def make_bad_name_error(self, reason: str) -> Exception:
         """Returns the error for a queue name that is not valid."""
 
-    def where(self, match: Match) -> Match:
+    def queue_match(self, match: Match) -> Match:
         if (reason := queue_name_error(match["queue"], self._service.limits.max_queue_name)) is not None:
             raise self.make_bad_name_error(reason)
-        return super().where(match)
+        return super().queue_match(match)
 
     def _refusal(self, request: Request) -> str | None:
         """Returns why a request may come from a web page of another site, or None if it does not.

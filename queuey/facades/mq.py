@@ -73,15 +73,17 @@ class MqFacade(OpenFacade):
     # Queues
 
     async def show(self, request: Request, match: Match) -> Response:
-        await self._authorization.admit(request, self.where(match), "measure")
+        await self._authorization.admit(request, self.queue_match(match), "measure")
         return Response(200, b"")
 
     def create(self, request: Request, match: Match) -> Response:
+        """Creates a queue. Also answers 201 if it exists, whatever its options."""
         self.create_queue(request, match)
         return Response(201, b"")
 
     def delete_queue(self, request: Request, match: Match) -> Response:
-        where = self.where(match)
+        """Deletes a queue. Succeeds if it does not exist."""
+        where = self.queue_match(match)
         with suppress(QueueNotFound):
             self._queues.delete(self._authorization.enter(request, where, "admin"))
         return Response(200, b"")
@@ -89,7 +91,8 @@ class MqFacade(OpenFacade):
     # Messages
 
     async def post(self, request: Request, match: Match) -> Response:
-        self.where(match)
+        """Stores a message; creates a missing queue. A repeated idempotency key stores nothing."""
+        self.queue_match(match)
         draft = Draft(text_or_bytes(read_body(request, MAX_FACADE_BODY)))
         key = request.headers.get("idempotency-key")
         post = partial(self._messages.post, drafts=[draft], key=None if key is None else read_key(key))
@@ -102,7 +105,7 @@ class MqFacade(OpenFacade):
         """
         claim = partial(self._claims.claim, limit=1, ttl=self._redelivery, max_bytes=MAX_SHORT_BYTES)
         try:
-            access = await self._authorization.admit(request, self.where(match), "work")
+            access = await self._authorization.admit(request, self.queue_match(match), "work")
             await request.reserve(MAX_SHORT_BYTES)
             claimed = await access.apply(claim)
         except QueueNotFound:
@@ -114,7 +117,7 @@ class MqFacade(OpenFacade):
 
         Succeeds if the message or its queue does not exist, or the id is malformed.
         """
-        where, receipt = self.where(match), _read_receipt(match["id"])
+        where, receipt = self.queue_match(match), _read_receipt(match["id"])
 
         async def acknowledge(queue: Queue) -> None:
             if receipt is not None and receipt.partition <= queue.partitions:

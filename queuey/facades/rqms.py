@@ -111,7 +111,7 @@ class RqmsFacade(OpenFacade):
 
     async def add(self, request: Request, match: Match) -> Response:
         """Stores an item under the id in the query. Refuses an id that has another value. Creates a missing queue."""
-        self.where(match)
+        self.queue_match(match)
         query = parse_form(request.query, "query")
         name = _check_id(query.get("id", ""))
         draft = await request.read(partial(_read_draft, request, name))
@@ -124,7 +124,7 @@ class RqmsFacade(OpenFacade):
 
         Creates a missing queue. Needs the right ``overwrite``.
         """
-        self.where(match)
+        self.queue_match(match)
         name = _check_id(match["rest"].split("/", 2)[1] if match["rest"] else "")
         draft = await request.read(partial(_read_draft, request, name))
         replace = partial(self._names.replace, name=name, draft=draft)
@@ -143,7 +143,7 @@ class RqmsFacade(OpenFacade):
         terms = _read_terms(request)
 
         async def attempt(waiter: Waiter | None) -> list[_Item]:
-            access = await self._authorization.admit(request, self.where(match), "work")
+            access = await self._authorization.admit(request, self.queue_match(match), "work")
             await request.reserve(MAX_SHORT_BYTES)
             return await access.apply(partial(fetch, waiter=waiter))
 
@@ -174,7 +174,7 @@ class RqmsFacade(OpenFacade):
             return _answer_finished(await self._claims.acknowledge(queue, [receipt]))
 
         try:
-            access = await self._authorization.admit(request, self.where(match), "work")
+            access = await self._authorization.admit(request, self.queue_match(match), "work")
             return await access.apply(finish)
         except (QueueNotFound, InvalidRequest):
             raise TicketSpent("The ticket belongs to another queue, or to one that was deleted since.") from None
@@ -223,8 +223,8 @@ def _read_terms(request: Request) -> dict[str, Any]:
     """
     query = parse_form(request.query, "query")
     errors = Errors()
-    count = errors.take("count", _read_number, query.get("count"), 1)
-    time = errors.take("time", _read_number, query.get("time"), 0)
+    count = errors.parse_field("count", _read_number, query.get("count"), 1)
+    time = errors.parse_field("time", _read_number, query.get("time"), 0)
     errors.check()
     return {
         "limit": int(min(count or DEFAULT_COUNT, MAX_CLAIMS)),
@@ -266,6 +266,7 @@ def _id_of(message: Message) -> str:
 
 
 def _value_of(message: Message) -> object:
+    """Returns the value of an item; a message not posted as JSON gives its text, or bytes in base64."""
     body = message.body
     if isinstance(body, bytes):
         return b64encode(body).decode()

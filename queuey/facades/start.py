@@ -126,6 +126,7 @@ def _make_registration(emodb: EmodbFacade, settings: Settings, port: int) -> Reg
 
 
 def _open_health_port(settings: Settings, address: tuple[str, int]) -> None:
+    """Serves the health check one port above the service. Raises Failed if it cannot be opened."""
     from queuey.facades.emodb.health_port import HealthPort  # noqa: PLC0415 - only for EmoDB's clients
 
     try:

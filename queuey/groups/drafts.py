@@ -195,11 +195,13 @@ class GroupDraft:
 
     @property
     def state(self) -> GroupState:
+        """The state after the change, except for ``Head.version``, which the store sets."""
         used = {member.subscription for member in self._members.values()}
         subscriptions = {slot: value for slot, value in self._subscriptions.items() if slot in used}
         return GroupState(self._head, dict(self._members), subscriptions, dict(self._plan))
 
     def _expiry_of(self, member: Member) -> int:
+        """Returns when a member's session ends, or the grace of an absent one (ms)."""
         if member.state == "absent":
             return member.absent + member.grace
         moved = self._head.moved and self._head.moved + member.session // 3
@@ -229,6 +231,7 @@ class GroupDraft:
         return [member for member in self._members.values() if member.instance == name] if name else []
 
     def _inherits(self, member: Member, former: Member) -> bool:
+        """False if the former member is leaving or had another credential."""
         before, after = (self._subscriptions[m.subscription] for m in (former, member))
         return former.state != "leaving" and before.credential == after.credential
 

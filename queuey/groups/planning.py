@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from queuey.access import is_allowed
 from queuey.groups.assignment import assign
-from queuey.groups.rows import chunk_of, size_of
+from queuey.groups.rows import chunk_of, max_queue_bytes
 from queuey.groups.state import MAX_CHUNK, MAX_PARTITIONS, MAX_PLAN, GroupState, PlannedQueue, Subscription, Target
 from queuey.messages import Queue
 
@@ -88,7 +88,7 @@ def _choose_within_bounds(queues: Iterable[Queue]) -> dict[int, str]:
     chunks = Counter[int]()
     chosen = {}
     for queue in sorted(queues, key=lambda queue: queue.name):
-        own, chunk = size_of(queue.name, queue.partitions), chunk_of(queue.uid)
+        own, chunk = max_queue_bytes(queue.name, queue.partitions), chunk_of(queue.uid)
         partitions, size = partitions + queue.partitions, size + own
         if partitions > MAX_PARTITIONS or size > MAX_PLAN:
             break

@@ -74,6 +74,7 @@ def read_state(stored: StoredGroup) -> GroupState:
 
 
 def find_changed_rows(before: GroupState, after: GroupState) -> tuple[GroupRow, ...]:
+    """Returns the rows that differ. A row with a blank body stands for a removed one."""
     members = [{member.slot: member for member in state.members.values()} for state in (before, after)]
     return (
         *_find_changed(SUBSCRIPTION, before.subscriptions, after.subscriptions),
@@ -86,7 +87,7 @@ def chunk_of(uid: int) -> int:
     return (uid * 0x9E3779B97F4A7C15 >> 58) % CHUNKS
 
 
-def size_of(name: str, partitions: int) -> int:
+def max_queue_bytes(name: str, partitions: int) -> int:
     return QUEUE_SIZE + len(name.encode()) + PARTITION_SIZE * partitions
 
 
@@ -121,6 +122,7 @@ def _group_by_chunk(queues: Iterable[PlannedQueue]) -> dict[int, list[PlannedQue
 
 
 def _pack(queue: PlannedQueue) -> _PackedQueue:
+    """Packs targets; partitions without one get member 0, and trailing ones are left out."""
     epoch = max((target.epoch for target in queue.targets.values()), default=0)
     none = Target(0, epoch)
     targets = [queue.targets.get(number, none) for number in range(1, max(queue.targets, default=0) + 1)]

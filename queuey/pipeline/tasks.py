@@ -29,7 +29,7 @@ Batches = Iterator[pa.RecordBatch]
 FORMAT = "queuey_tasks"
 KINDS = {
     "dead_letters": "queuey.pipeline.deadletter.deadletter_job:rows",
-    "measures": "queuey.pipeline.stats.stats_job:rows",
+    "measures": "queuey.pipeline.stats.stats_job:measure_rows",
     "digests": "queuey.pipeline.audit.body_hashes:rows",
     "units": "queuey.pipeline.archive.find_buckets:rows",
 }

@@ -102,11 +102,11 @@ class Service:
         expiry = ExpiryRecords(store, self.claims, self.core)
         self.expiry = DueRunner(store, expiry, self.core, self.stopping, EXPIRY_TIMING)
         expiry.planned = self.expiry.plan
-        self.claims.rely = expiry.rely
-        self.messages = MessageUseCases(store, self.limits, self.metrics, self.core, rely=expiry.rely)
+        self.claims.ensure_expiry = expiry.ensure_expiry
+        self.messages = MessageUseCases(store, self.limits, self.metrics, self.core, ensure_expiry=expiry.ensure_expiry)
         self.messages.record_removal = partial(self.claims.jobs.record_leaving, status="removed")
         self.workers = Workers()
-        self.claims.share(self.workers)
+        self.claims.forward_contended_to(self.workers)
         self.groups.share_with(self.workers)
         self.news = News(self.workers, store)
         self.explaining = Explaining(store, self.limits, self.queues, self.claims, self.offsets)

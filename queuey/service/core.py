@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from queuey.storage.calls import Deadline, Done, GivenUp, Home, LoopCalls, blocks, ended
+from queuey.storage.calls import Deadline, Done, GivenUp, Home, LoopCalls, may_block, start_and_wait
 
 T = TypeVar("T")
 THREADS = 8
@@ -159,6 +159,7 @@ class Core:
             calls(self._measure_turn, calls, time.monotonic())
 
     def _measure_turn(self, calls: LoopCalls, due: float) -> None:
+        """Records how late the loop calls this; measures again later, unless the loop was replaced."""
         if calls is self._calls:
             now = time.monotonic()
             if now >= self._period_ends:
@@ -196,7 +197,7 @@ class Core:
         Raises:
             TooManyRequests, StoreUnavailable: ``work`` raised it, or the request's share had no thread in time.
         """
-        if blocks():
+        if may_block():
             return work()
         if self.requester is not None:
             return await self.requester.in_pool(work)
@@ -207,7 +208,7 @@ class Core:
             except RuntimeError:
                 log_missing_thread()
 
-        result: T = await ended(start, _NO_DEADLINE)
+        result: T = await start_and_wait(start, _NO_DEADLINE)
         return result
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -175,6 +175,7 @@ class DueRunner:
         return self._task
 
     def _plan_step(self, name: Name, following: NextStep) -> None:
+        """Plans a record's next step, unless too many records are planned; drops a record that has none."""
         if following.due == ids.TICKS_MAX:
             self._planned.pop(name, None)
         elif name in self._planned or len(self._planned) < MAX_PLANNED:
@@ -226,6 +227,7 @@ class DueRunner:
         return max(0.0, min([self._next_search - boottime, *waits]))
 
     async def _plan_overdue(self, now: int) -> None:
+        """Plans overdue records; the first time, and if the clock was ahead, plans all records."""
         was_ahead, rows = await self._search(now)
         for row in rows:
             name = row.application, row.name
@@ -283,6 +285,7 @@ class DueRunner:
                 self._plan_step(name, following)
 
     def _postpone(self, name: Name, planned: _PlannedStep, error: Exception) -> None:
+        """Logs a step's error; plans a retry after a pause, unless the record was planned again."""
         kind = self._work.kind
         if isinstance(error, QueueyError):
             level = logging.WARNING if isinstance(error, TimeZoneUnknown) else logging.DEBUG
@@ -294,6 +297,7 @@ class DueRunner:
             self._planned[name] = planned._replace(failed=planned.failed + 1, retry=self._core.boottime() + pause)
 
     def _forget(self, name: Name, planned: _PlannedStep) -> None:
+        """Drops a record that another process has changed, unless it was planned again here."""
         self._work.forget(name[1])
         if self._planned.get(name) == planned:
             del self._planned[name]

@@ -29,7 +29,7 @@ from queuey.service.offsets import OffsetUseCases
 from queuey.service.queue_access import QueueAccess
 from queuey.service.queues import Queues
 from queuey.storage import Store, bridge
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 from queuey.time_parsing import clock_warning, format_duration, format_instant
 from queuey.titles import id_time
 
@@ -133,11 +133,11 @@ class Explaining:
         names = self._offsets.list_groups(access) if most_groups else []
         groups = self._read_groups(access, names[: max(1, min(most_groups, MAX_LAGS // info.partitions))])
         sentences = [*_describe_queue(info), *_describe_claims(info, backlog, refusal)]
-        sentences += [f"Group {group.group} is {plural(group.lag, 'message')} behind." for group in groups]
+        sentences += [f"Group {group.group} is {format_count(group.lag, 'message')} behind." for group in groups]
         if warning := clock_warning(bridge.run(self._store.ledger.ids_ahead())):
             sentences.append(warning)
         if len(names) > len(groups):
-            sentences.append(f"{plural(len(names) - len(groups), 'more group has', 'more groups have')} offsets.")
+            sentences.append(f"{format_count(len(names) - len(groups), 'more group has', 'more groups have')} offsets.")
         return QueueExplanation(
             sentences=tuple(sentences),
             queue=info,
@@ -335,6 +335,7 @@ def _find_standing(position: Position, state: State, expired: int) -> _Standing:
 
 
 def _explain_stored(standing: _Standing, number: int) -> Iterator[Reason]:
+    """Yields the reason for a stored message; one that claims have passed counts as done."""
     if standing.code == "done" or standing.passed:
         text = (
             "Claims do not get it again: it was acknowledged, became a dead letter, was moved or removed, or was put "
@@ -348,6 +349,7 @@ def _explain_stored(standing: _Standing, number: int) -> Iterator[Reason]:
 
 
 def _explain_absent(standing: _Standing, number: int) -> Iterator[Reason]:
+    """Yields the reasons for an absent message. Ignores ``passed``, which says nothing about it."""
     if standing.code == "done":
         text = f"According to the claim log of partition {number} it is done: acknowledged, moved or removed."
         yield Reason(code="done", text=text, partition=number)
@@ -356,6 +358,7 @@ def _explain_absent(standing: _Standing, number: int) -> Iterator[Reason]:
 
 
 def _explain_standing(standing: _Standing, number: int) -> Iterator[Reason]:
+    """Yields the reason for a standing; nothing if the message is done or was never claimed."""
     times = f"{standing.deliveries} time{'' if standing.deliveries == 1 else 's'}"
     match standing.code:
         case "claimed":
@@ -392,7 +395,7 @@ def _format_ticks(ticks: int) -> str:
 
 
 def _describe_queue(info: QueueInfo) -> Iterator[str]:
-    yield f"Queue {info.name} of {info.application}: {plural(info.partitions, 'partition')}, {info.type}."
+    yield f"Queue {info.name} of {info.application}: {format_count(info.partitions, 'partition')}, {info.type}."
     yield f"Consistency {info.consistency}, store {info.store}, created {format_instant(info.created)}."
     yield f"Messages live {format_duration(info.ttl)}, unless one has a TTL of its own."
     if info.read_delay:
@@ -424,7 +427,9 @@ def _describe_ends(info: QueueInfo, refusal: str | None) -> Iterator[str]:
     if refusal is not None:
         yield f"It cannot be claimed from: {refusal}"
     elif info.max_deliveries:
-        unacknowledged = f"After {plural(info.max_deliveries, 'delivery', 'deliveries')} without an acknowledgement"
+        unacknowledged = (
+            f"After {format_count(info.max_deliveries, 'delivery', 'deliveries')} without an acknowledgement"
+        )
         yield f"{unacknowledged} a message becomes a dead letter in {info.dead_letter}."
     if info.on_expiry == "dead-letter":
         yield f"Expired messages without a TTL of their own become dead letters in {info.dead_letter}."

@@ -30,7 +30,7 @@ from queuey.messages import (
 )
 from queuey.metrics import Metrics
 from queuey.partitions import by_key, spread
-from queuey.service.claims import Rely
+from queuey.service.claims import EnsureExpiry
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
@@ -175,14 +175,16 @@ class MessageUseCases:
         limits: Bounds of one request.
         metrics: Counts messages in and out.
         core: Runs the use cases.
-        rely: Makes sure that expired messages become dead letters, if given.
+        ensure_expiry: Makes sure that expired messages become dead letters, if given.
     """
 
-    def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core, *, rely: Rely | None = None) -> None:
+    def __init__(
+        self, store: Store, limits: Limits, metrics: Metrics, core: Core, *, ensure_expiry: EnsureExpiry | None = None
+    ) -> None:
         self.record_removal: Callable[[Queue, Sequence[Location]], Coroutine[Any, Any, None]]
         """Called before messages are deleted from a queue that keeps results."""
         self._store = store
-        self._rely = rely
+        self._ensure_expiry = ensure_expiry
         self._core = core
         self._limits = limits
         self._metrics = metrics
@@ -234,7 +236,7 @@ class MessageUseCases:
         items = self._addressed(queue, drafts)
         if isinstance(key, str) and items:
             key = PostKey(key, content, self._remembered_seconds(items))
-        rely = self._rely if queue.on_expiry == "dead-letter" else None
+        rely = self._ensure_expiry if queue.on_expiry == "dead-letter" else None
         if rely is not None:
             await rely(queue, items)
         try:
@@ -420,6 +422,7 @@ def _complete_plain(drafts: Sequence[PlainDraft], chosen: Iterator[int], ttl: in
 
 
 def _partition_by_body(queue: Queue, draft: AnyDraft) -> int:
+    """Returns the partition by body and metadata. A draft with a partition or a key is refused."""
     for field, value in (("partition", draft.partition), ("message_key", draft.key)):
         if value is not None:
             raise InvalidRequest({field: f"{DEDUP_TEXT} Leave it out."})
@@ -427,6 +430,7 @@ def _partition_by_body(queue: Queue, draft: AnyDraft) -> int:
 
 
 def _route_by_key(queue: Queue, draft: AnyDraft) -> tuple[int, Meta]:
+    """Returns partition and metadata by key. A draft with a partition, or without a key, is refused."""
     if draft.partition is not None:
         raise InvalidRequest(
             {"partition": f"{LIMITED_KEY_TEXT if queue.max_claimed_per_key else ORDERED_TEXT} Leave it out."}

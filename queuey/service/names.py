@@ -133,6 +133,7 @@ class Name:
         await self._end_replaced(named)
 
     async def _end_replaced(self, named: Named) -> None:
+        """Ends the replaced value, if any, for jobs and claims; only then removes it from the name's row."""
         if named.replaced is not None:
             if self._queue.result_ttl:
                 end: Literal["removed", "superseded"] = "removed" if named.location is None else "superseded"
@@ -226,10 +227,10 @@ class NameUseCases:
         self._claims.check(queue)
         async with self._turns.take_turn(queue, name):
             if keeps:
-                await self._claims.rely(queue, [item])
+                await self._claims.ensure_expiry(queue, [item])
             changed = await self._make_name(queue, name).change(item, content, free_only=free_only)
             if keeps:
-                await self._claims.rely(queue, [item], is_stored=True)
+                await self._claims.ensure_expiry(queue, [item], is_stored=True)
         if changed.stored:
             self._metrics.count_received(1, queue)
         return changed
@@ -331,6 +332,7 @@ class Turns:
             timer.cancel()
 
     def _pass_on(self, key: tuple[int, str]) -> None:
+        """Passes the turn to the next caller that still waits; without one, forgets the line."""
         line = self._turns[key]
         while line:
             turn = line.popleft()

@@ -47,7 +47,7 @@ TOO_FEW_MATCH = (
 )
 
 
-def prefixes(patterns: Sequence[str]) -> list[str]:
+def shortest_prefixes(patterns: Sequence[str]) -> list[str]:
     shortest: list[str] = []
     for prefix in sorted(pattern.partition("*")[0] for pattern in patterns):
         if not shortest or not prefix.startswith(shortest[-1]):
@@ -144,7 +144,7 @@ class Queues:
         """Lists queues that match a pattern; ends the page early if too many others had to be read."""
         matching: list[Queue] = []
         budget, page_size = self._max_filtered, limit + 1
-        for prefix in prefixes(patterns):
+        for prefix in shortest_prefixes(patterns):
             name = max(start, prefix)
             while name.startswith(prefix):
                 if len(matching) == limit or (matching and budget < 0):
@@ -193,10 +193,11 @@ class Queues:
         return names[:limit], names[limit] if len(names) > limit else None
 
     def count(self, queue: Queue) -> int | None:
-        partitions = self.partitions(queue)
+        partitions = self.inspect_partitions(queue)
         return None if partitions is None else sum(partition.count for partition in partitions)
 
-    def partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionInfo] | None:
+    def inspect_partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionInfo] | None:
+        """Returns what each partition holds, or None if the queue does not exist."""
         try:
             access = QueueAccess(self._core, self._store, queue, lambda _: None)
             return access.use(lambda row: bridge.run(self._store.messages.inspect(row, rough=rough)))[1]

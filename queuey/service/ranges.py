@@ -203,13 +203,15 @@ def make_early_slices(requested: Range, pieces: Sequence[Slice], reading: Readin
 
 
 def add_early(requested: Range, pieces: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
+    """Adds early messages in time order; when merging, no more than the limit of the slices."""
     messages = sorted((message for page in pages for message in page.messages), key=lambda m: (m.position, m.partition))
     limit = pieces[0].limit if requested.merge else len(messages)
     reading.early = messages[:limit]
     reading.early_more = len(messages) > limit or any(page.more for page in pages)
 
 
-def empty_slice() -> Slice:
+def make_horizon_slice() -> Slice:
+    """Returns an empty slice: reading it returns only the horizon."""
     return Slice(1, FIRST, FIRST, limit=1)
 
 
@@ -360,6 +362,7 @@ class Merge:
             self._unread[number] = self._key(start, number), replace(piece, lower=lower, upper=upper)
 
     def _drop_gone(self, pages: dict[int, Page]) -> None:
+        """If certain, drops messages whose id was read but that a later read passed without returning."""
         for key in self._filling if self._certain else ():
             number = abs(key[2])
             start = pages[number].next

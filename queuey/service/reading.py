@@ -163,6 +163,7 @@ class Reader:
         raise StoreBusy(f"A queue changed {ATTEMPTS} times while this request ran. Try again.")
 
     async def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
+        """Reads sources in turn, each with its share of the remaining bytes; returns denials as errors."""
         remaining_bytes = self._available_bytes(sources)
         responses: list[Reading | QueueyError] = []
         for index, source in enumerate(sources):
@@ -177,6 +178,7 @@ class Reader:
         return responses
 
     def _available_bytes(self, sources: Sequence[Source]) -> int:
+        """Returns the bytes for all messages: at least 1, which admits one message of any length."""
         partition_counts = [len(_partition_numbers(source.access.queue, source.range)) for source in sources]
         frames = ranges.FRAME * len(partition_counts) + ranges.FRAME_OF_PARTITION * sum(partition_counts)
         return max(1, self._limits.page_bytes - frames)
@@ -195,8 +197,8 @@ class Reader:
         )
         reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.delayed)
         if not pieces or (max_bytes <= 0 and not requested.looks_ahead):
-            horizon = (await self._store.messages.read(queue, [ranges.empty_slice()]))[0].horizon
-            ranges.append_pages(pieces, [piece.put_off(horizon) for piece in pieces], reading)
+            horizon = (await self._store.messages.read(queue, [ranges.make_horizon_slice()]))[0].horizon
+            ranges.append_pages(pieces, [piece.make_postponed_page(horizon) for piece in pieces], reading)
             reading.horizon = horizon
         elif requested.merge and len(pieces) > 1:
             merge = Merge(pieces, requested.limit, max_bytes, certain=queue.consistency != "weak")
@@ -210,7 +212,7 @@ class Reader:
             in_order = (
                 await self._store.messages.read(queue, order)
                 if max_bytes > 0
-                else [piece.put_off(0) for piece in order]
+                else [piece.make_postponed_page(0) for piece in order]
             )
             pages = {piece.partition: page for piece, page in zip(order, in_order, strict=True)}
             if requested.looks_ahead and (
@@ -233,6 +235,7 @@ class Reader:
 
 
 def _partition_numbers(queue: Queue, requested: Range) -> Sequence[int]:
+    """Returns the partitions, each once; ignores numbers that no queue can have."""
     if requested.partitions is None:
         return range(1, queue.partitions + 1)
     if len(requested.partitions) == 1 and 1 <= requested.partitions[0] <= MAX_PARTITIONS:

@@ -113,6 +113,7 @@ class Cursor:
             self.marks[place] = after
 
     def raise_base(self, base: Position) -> None:
+        """Raises the base, never lowers it; drops the marks that it reaches."""
         if base > self.base:
             self.base = base
             self.marks = {place: position for place, position in self.marks.items() if position > base}
@@ -392,6 +393,7 @@ class Stream:
         return events
 
     def _make_early_events(self, readings: Mapping[str, Reading]) -> list[Event]:
+        """Returns early messages as events; remembers them, so that each is early only once."""
         if not self._early or not readings:
             return []
         cursor = self._early_cursor

@@ -23,7 +23,7 @@ from queuey.messages import OffsetChange, Page, Queue, Slice
 from queuey.service.core import Core
 from queuey.service.offsets import check_partitions
 from queuey.service.queue_access import QueueAccess
-from queuey.service.ranges import OTHERS, empty_slice
+from queuey.service.ranges import OTHERS, make_horizon_slice
 from queuey.storage import Store, bridge
 from queuey.storage.calls import in_thread
 from queuey.storage.offset_changes import READERS
@@ -104,7 +104,7 @@ class UnreadUseCases:
 
         def mark(queue: Queue) -> ReadMark:
             check_partitions((number for number in ends if number != OTHERS), queue)
-            horizon = bridge.run(self._store.messages.read(queue, [empty_slice()]))[0].horizon, LOW_MIN
+            horizon = bridge.run(self._store.messages.read(queue, [make_horizon_slice()]))[0].horizon, LOW_MIN
             requested = {
                 number: end
                 for number in range(1, queue.partitions + 1)
@@ -183,6 +183,7 @@ class UnreadUseCases:
         return Unread(marks, min(count, limit), more=count > limit), cost + count
 
     async def _read_ahead(self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int) -> Sequence[Page | None]:
+        """Reads queues of one partition concurrently if that is faster; None for queues not read."""
         if not self._store.waits_for_network or not queue_marks:
             return [None] * len(queue_marks)
         reading = partial(self._core.run, self._read_concurrently(queue_marks, limit))
@@ -196,6 +197,7 @@ class UnreadUseCases:
         )
 
     async def _read_only_partition(self, queue: Queue, marks: Marks, limit: int) -> Page | None:
+        """Returns the first page of unread ids; None for several partitions or an outdated row."""
         if queue.partitions > 1:
             return None
         [piece] = _unread_slices(queue, marks, limit)

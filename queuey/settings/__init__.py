@@ -6,7 +6,15 @@ The service does not start with an unknown key, a value of the wrong type, or va
 :mod:`queuey.storage.opening` checks what only the chosen store can check.
 """
 
-from queuey.settings.definitions import AUTO, OwnRates, Rates, Settings, data_directory, is_of_cassandra, part
+from queuey.settings.definitions import (
+    AUTO,
+    OwnRates,
+    Rates,
+    Settings,
+    data_directory,
+    is_of_cassandra,
+    select_settings,
+)
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
 from queuey.settings.rooms import Include, Room
 from queuey.settings.secret_names import SecretName
@@ -47,7 +55,7 @@ __all__ = [
     "masked_text",
     "option_of",
     "origins_of",
-    "part",
+    "select_settings",
     "table",
     "value_of",
 ]

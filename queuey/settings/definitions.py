@@ -133,7 +133,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         return rate, burst or max(1, int(rate))
 
     @property
-    def any(self) -> bool:
+    def is_limited(self) -> bool:
         return any(rates.application or rates.user for rates in (self, *map(self.of, self.applications)))
 
     def mistakes(self) -> Iterator[str]:
@@ -428,6 +428,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> str | None:
+        """The setting by which a room replaces the service's API on all paths; None if none does."""
         return next((room.alone for room in self.rooms if room.alone is not None), None)
 
     def longest_body(self, otherwise: int) -> int:
@@ -460,5 +461,5 @@ def is_of_cassandra(name: str) -> bool:
     return name in GROUPS[CASSANDRA] or name in GROUPS[CONSISTENCY]
 
 
-def part(settings: Settings, names: Iterable[str]) -> dict[str, Any]:
+def select_settings(settings: Settings, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names if name in settings.__struct_fields__}

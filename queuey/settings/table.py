@@ -97,6 +97,7 @@ def value_of(settings: Settings, line: Setting) -> Any:  # noqa: ANN401 - of any
 
 
 def masked_text(name: str, value: object) -> str:
+    """Returns a value as text: passwords masked, ``users`` as JSON, None blank."""
     if value is None:
         return ""
     if name == "cassandra_password" and not isinstance(value, SecretName):

@@ -151,7 +151,7 @@ def read_users(value: object, base: Path | None) -> Users:
         except (msgspec.ValidationError, ValueError) as error:
             raise ValueError(f"{where}: {str(error).rstrip('.')}") from error
         users[application] = issuers
-    _check_places(tuple(chain.from_iterable(users.values())))
+    _check_issuers_agree(tuple(chain.from_iterable(users.values())))
     return users
 
 
@@ -262,7 +262,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _check_places(issuers: Sequence[UserIssuer]) -> None:
+def _check_issuers_agree(issuers: Sequence[UserIssuer]) -> None:
+    """Raises ValueError if an issuer has two locations of keys, or two different logins to the console."""
     places: dict[tuple[str, str], UserIssuer] = {}
     for issuer in issuers:
         first = places.setdefault((issuer.scheme, issuer.issuer), issuer)

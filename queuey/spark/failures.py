@@ -32,7 +32,7 @@ class SparkFailure(NamedTuple):
     usage: bool
 
 
-def keep_quiet() -> None:
+def silence_spark_loggers() -> None:
     from pyspark.logger import PySparkLogger
 
     for name in _LOGGERS:

@@ -61,18 +61,19 @@ def application(store: Store, options: StoreOptions) -> str:
     if options.application is not None:
         if not bridge.run(store.applications.has_application(options.application)):
             raise OptionError(
-                f"There is no application {options.application!r} in the store. It has {_application_text(store)}."
+                f"There is no application {options.application!r} in the store. It has {_describe_applications(store)}."
             )
         return options.application
     names = bridge.run(store.applications.application_names(limit=2))
     if len(names) != 1:
         raise OptionError(
-            f"Option application (--app) is needed unless the store has exactly one. It has {_application_text(store)}."
+            f"Option application (--app) is needed unless the store has exactly one. "
+            f"It has {_describe_applications(store)}."
         )
     return names[0]
 
 
-def _application_text(store: Store) -> str:
+def _describe_applications(store: Store) -> str:
     names = bridge.run(store.applications.application_names(limit=_SHOWN + 1))
     if not names:
         return "none; queuey app create makes one"

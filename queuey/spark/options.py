@@ -136,7 +136,7 @@ def _parse_switch(name: str, text: str) -> bool:
     return value
 
 
-def _parse_whole(name: str, text: str, *, maximum: int | None = None) -> int:
+def _parse_positive_integer(name: str, text: str, *, maximum: int | None = None) -> int:
     try:
         number = int(text)
     except ValueError:
@@ -197,18 +197,18 @@ _TABLE = {
     "endingTimestamp": _Option((_BATCH_READ,)),
     "endingOffsetsByTimestamp": _Option((_BATCH_READ,)),
     "failOnDataLoss": _Option(_READ, "fail_on_data_loss", _parse_switch),
-    "minPartitions": _Option(_READ, "min_partitions", partial(_parse_whole, maximum=100_000)),
-    "maxRecordsPerPartition": _Option(_READ, "max_records", _parse_whole),
+    "minPartitions": _Option(_READ, "min_partitions", partial(_parse_positive_integer, maximum=100_000)),
+    "maxRecordsPerPartition": _Option(_READ, "max_records", _parse_positive_integer),
     "includeHeaders": _Option(_READ, "headers", _parse_switch),
-    "maxOffsetsPerTrigger": _Option((_STREAM_READ,), "max_offsets", _parse_whole),
+    "maxOffsetsPerTrigger": _Option((_STREAM_READ,), "max_offsets", _parse_positive_integer),
     "group": _Option((_STREAM_READ,), "group", _parse_name),
     "queue": _Option(_WRITE),
     "topic": _Option(_WRITE),
-    "ttl": _Option(_WRITE, "ttl", partial(_parse_whole, maximum=MAX_TTL)),
+    "ttl": _Option(_WRITE, "ttl", partial(_parse_positive_integer, maximum=MAX_TTL)),
     "lead": _Option(_WRITE, "lead", partial(_parse_real, minimum=0.1, maximum=MAX_LEAD)),
     "rate": _Option(_WRITE, "rate", partial(_parse_real, minimum=0.0, maximum=MAX_RATE)),
     "create": _Option(_WRITE, "create", _parse_switch),
-    "partitions": _Option(_WRITE, "partitions", _parse_whole),
+    "partitions": _Option(_WRITE, "partitions", _parse_positive_integer),
     "run": _Option((_BATCH_WRITE,), "run", _parse_name),
     # Options of Spark itself for a streaming write, which it passes on.
     "checkpointLocation": _Option((_STREAM_WRITE,)),
@@ -223,7 +223,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     Raises:
         OptionError: An option is missing or not valid, or a batch read starts at latest or ends at earliest.
     """
-    canonical = _checked_options(options, _STREAM_READ if streaming else _BATCH_READ)
+    canonical = _check_options(options, _STREAM_READ if streaming else _BATCH_READ)
     starting = read_bounds(canonical, "starting", LATEST if streaming else EARLIEST)
     ending = read_bounds(canonical, "ending", LATEST)
     if not streaming:
@@ -244,7 +244,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions
     Raises:
         OptionError: An option is unknown or not valid, needs a missing one, or contradicts another.
     """
-    canonical = _checked_options(options, _STREAM_WRITE if streaming else _BATCH_WRITE)
+    canonical = _check_options(options, _STREAM_WRITE if streaming else _BATCH_WRITE)
     queue = canonical.get("queue", canonical.get("topic"))
     if canonical.get("topic", queue) != queue:
         raise OptionError("Options queue and topic name different queues; one of them is enough.")
@@ -285,7 +285,7 @@ def check_read(options: Mapping[str, str]) -> bool:
     Raises:
         OptionError: One of these is missing or not valid. Other values are not checked.
     """
-    canonical = _checked_options(options, *_READ)
+    canonical = _check_options(options, *_READ)
     _parse_selection(canonical)
     store_options(canonical)
     return "includeHeaders" in canonical and _parse_switch("includeHeaders", canonical["includeHeaders"])
@@ -311,7 +311,7 @@ def check_names(options: Mapping[str, str]) -> None:
         _check_name(name)
 
 
-def _checked_options(options: Mapping[str, str], *uses: str) -> dict[str, str]:
+def _check_options(options: Mapping[str, str], *uses: str) -> dict[str, str]:
     """Returns the options by canonical name; raises OptionError if one is unknown or does not apply to ``uses``."""
     check_names(options)
     canonical = _canonicalize(options)
@@ -360,6 +360,7 @@ def _canonical_names() -> dict[str, str]:
 
 
 def _normalize_setting(line: Setting, text: str) -> str:
+    """Makes a path absolute; refuses a user in the store's address, and a literal password."""
     if line.type == "path":
         return _absolute(text)
     if line.name == "store" and "@" in text:

@@ -93,7 +93,7 @@ class ProgressMetrics(StreamingQueryListener):
         self._rows_read.labels(name).inc(progress.numInputRows)
         # It is -1 for sinks that do not count.
         self._rows_written.labels(name).inc(max(progress.sink.numOutputRows, 0))
-        lags = [lag for source in progress.sources if (lag := read_reported_lag(source.latestOffset)) is not None]
+        lags = [lag for source in progress.sources if (lag := parse_reported_lag(source.latestOffset)) is not None]
         if lags:
             self._lag_messages.labels(name).set(sum(lag["messages"] for lag in lags))
             self._lag_seconds.labels(name).set(max(lag["seconds"] for lag in lags))
@@ -112,9 +112,9 @@ class ProgressMetrics(StreamingQueryListener):
             self._ended.remove(query)
         self._ended.append(query)
         if len(self._ended) > MAX_ENDED:
-            self._forget(self._ended.popleft())
+            self._drop_query(self._ended.popleft())
 
-    def _forget(self, query: str) -> None:
+    def _drop_query(self, query: str) -> None:
         self._moved_before.pop(query, None)
         name = self._names.pop(query, None)
         if name is None or name in self._names.values():
@@ -133,7 +133,8 @@ class ProgressMetrics(StreamingQueryListener):
         return (WriteCounts() if report is None else report.total).moved
 
 
-def read_reported_lag(latest: str | None) -> dict[str, Any] | None:
+def parse_reported_lag(latest: str | None) -> dict[str, Any] | None:
+    """Returns the lag in a source's latest offset; None if it is not a stream over queues."""
     try:
         offset = json.loads(latest or "")
     except ValueError:

@@ -86,9 +86,9 @@ def read_bounds(options: Mapping[str, str], which: Literal["starting", "ending"]
         OptionError: An option is malformed.
     """
     if (text := options.get(name := f"{which}Timestamp")) is not None:
-        return Bounds(name, _parse_instant(name, text))
+        return Bounds(name, _parse_timestamp(name, text))
     if (text := options.get(name := f"{which}OffsetsByTimestamp")) is not None:
-        return Bounds(name, each=_parse_each(name, text, lambda value: _parse_instant(name, value)))
+        return Bounds(name, each=_parse_each(name, text, lambda value: _parse_timestamp(name, value)))
     name = f"{which}Offsets"
     text = options.get(name)
     if text is None:
@@ -152,7 +152,7 @@ def _parse_offset(option: str, value: object) -> Bound:
     raise OptionError(f"Option {option} has {value!r} instead of a message id, earliest (-2) or latest (-1).")
 
 
-def _parse_instant(option: str, value: object) -> Bound:
+def _parse_timestamp(option: str, value: object) -> Bound:
     try:
         milliseconds = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else -1
     except ValueError:

@@ -5,8 +5,8 @@ same thread uses the remaining time::
 
     answered.wait(deadline.time_left())
 
-Drivers call back in their own threads. :func:`ended` awaits the callback: on a loop by a future; in a thread that runs
-the call by :mod:`.bridge`, by blocking.
+Drivers call back in their own threads. :func:`start_and_wait` awaits the callback: on a loop by a future; in a thread
+that runs the call by :mod:`.bridge`, by blocking.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SECOND = 1.0
 GIVEN_UP = "the caller has given up"
 
 
-def blocks() -> bool:
+def may_block() -> bool:
     """Returns whether this thread runs a call by the bridge, so that the call must block instead of awaiting."""
     return thread.runs > 0
 
@@ -61,14 +61,14 @@ class Call:
     Attributes:
         ends: When the call must have ended (seconds of the deadline's clock).
         wrote: The call has sent a change or is about to: its outcome may be unknown.
-        prepares: Changes sent now have no effect that a caller can notice.
+        is_preparing: Changes sent now have no effect that a caller can notice.
         is_given_up: The caller no longer waits.
     """
 
     # Class attributes as defaults, because every call creates an instance.
     ends = math.inf
     wrote = False
-    prepares = False
+    is_preparing = False
     is_given_up = False
 
     def give_up(self) -> Outcome:
@@ -110,8 +110,8 @@ class Deadline(threading.local):
         call.wrote = before.wrote
         return before
 
-    def end(self, before: Call) -> None:
-        self.call = before
+    def end(self, outer_call: Call) -> None:
+        self.call = outer_call
 
     @contextmanager
     def running(self, call: Call | None = None) -> Iterator[None]:
@@ -148,7 +148,7 @@ class Deadline(threading.local):
             StoreUnavailable: The call was given up before its first change.
         """
         call = self.call
-        if call is NO_CALL or call.prepares or call.wrote:
+        if call is NO_CALL or call.is_preparing or call.wrote:
             return
         call.wrote = True  # Set before the check, for a thread that gives the call up now.
         if call.is_given_up:
@@ -156,18 +156,18 @@ class Deadline(threading.local):
             raise StoreUnavailable(GIVEN_UP)
 
     @contextmanager
-    def unnoticed(self) -> Iterator[None]:
+    def without_marking_sent(self) -> Iterator[None]:
         """Runs a block of changes that have no noticeable effect until another change is sent."""
         call = self.call
-        before, call.prepares = call.prepares, True
+        before, call.is_preparing = call.is_preparing, True
         try:
             yield
         finally:
-            call.prepares = before
+            call.is_preparing = before
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Runs a block that prepares a write, :meth:`unnoticed`. If the block fails, nothing was written.
+        """Runs a block that prepares a write, :meth:`without_marking_sent`. If the block fails, nothing was written.
 
         Raises:
             StoreUnavailable: The error of the block, with outcome ``none`` unless a change was marked before
@@ -175,7 +175,7 @@ class Deadline(threading.local):
         """
         call = self.call
         try:
-            with self.unnoticed():
+            with self.without_marking_sent():
                 yield
         except StoreUnavailable as error:
             if not call.wrote:
@@ -194,12 +194,12 @@ class Deadline(threading.local):
         while not acquire(timeout=self.time_left(_SECOND)):
             pass
 
-    def result(self, begin: Callable[[Done], object], late: str | None = None) -> Any:  # noqa: ANN401 - as begun
+    def result(self, begin: Callable[[Done], object], late_message: str | None = None) -> Any:  # noqa: ANN401 - as begun
         """Starts work and blocks until its result is there.
 
         Args:
             begin: Starts the work; see ``Start``.
-            late: Error message when no time is left; by default the message of :meth:`time_left`.
+            late_message: Error message when no time is left; by default the message of :meth:`time_left`.
 
         Raises:
             StoreUnavailable: No time is left. The work was not started, or was given up.
@@ -218,7 +218,9 @@ class Deadline(threading.local):
         try:
             self.wait(answered.acquire)
         except StoreUnavailable as over:
-            raise StoreUnavailable(late or str(over), outcome=give_up() if callable(give_up) else "unknown") from over
+            raise StoreUnavailable(
+                late_message or str(over), outcome=give_up() if callable(give_up) else "unknown"
+            ) from over
         result, error = end
         try:
             if error is not None:
@@ -267,6 +269,7 @@ class LoopCalls:
                 raise
 
     def _drain(self) -> None:
+        """Makes the waiting calls in order, including calls that arrive meanwhile."""
         self._waking = False
         calls = self._calls
         while calls:
@@ -290,14 +293,14 @@ class Home:
 
     __slots__ = ("__weakref__", "calls", "in_thread")
     _last: ClassVar[Home | None] = None
-    """Cache of the last result of :meth:`present` in any thread, because a service has only one loop."""
+    """Cache of the last result of :meth:`for_running_loop` in any thread, because a service has only one loop."""
 
     def __init__(self, calls: LoopCalls, in_thread: InThread | None = None) -> None:
         self.calls = calls
         self.in_thread = in_thread or _in_default_thread
 
     @classmethod
-    def present(cls) -> Home:
+    def for_running_loop(cls) -> Home:
         loop, last = asyncio.get_running_loop(), cls._last
         if last is not None and last.calls.loop is loop:
             return last
@@ -325,10 +328,11 @@ _homes: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Home]] = WeakKeyDiction
 
 async def in_thread(work: Callable[[], T]) -> T:
     """Runs blocking work: in this thread if it may block, otherwise in a thread of the running loop's home."""
-    return work() if blocks() else await Home.present().in_thread(work)
+    return work() if may_block() else await Home.for_running_loop().in_thread(work)
 
 
-async def in_steps(items: Iterator[T]) -> AsyncIterator[T]:
+async def iterate_in_thread(items: Iterator[T]) -> AsyncIterator[T]:
+    """Yields a blocking iterator's items, each made in a thread. Closes a generator at the end."""
     end = object()
     try:
         while (item := await in_thread(partial(next, items, end))) is not end:
@@ -338,8 +342,8 @@ async def in_steps(items: Iterator[T]) -> AsyncIterator[T]:
             await in_thread(items.close)
 
 
-async def ended(
-    start: Start, deadline: Deadline, late: str | None = None, *, long: bool = False, tells: bool = False
+async def start_and_wait(
+    start: Start, deadline: Deadline, late: str | None = None, *, long: bool = False, raise_given_up: bool = False
 ) -> Any:  # noqa: ANN401 - of the work
     """Starts work and waits until it calls back. Returns its result.
 
@@ -348,31 +352,31 @@ async def ended(
         deadline: Bounds the wait of a thread. On a loop the work bounds its own time.
         late: Error message when no time is left; by default the message of :meth:`Deadline.time_left`.
         long: The work as a whole has no deadline; each of its steps has.
-        tells: If the caller is cancelled, raise :class:`GivenUp` with the outcome instead of ``CancelledError``.
+        raise_given_up: If the caller is cancelled, raise :class:`GivenUp` with the outcome, not ``CancelledError``.
 
     Raises:
         Exception: The error that the work calls back with, or that ``start`` raises.
         StoreUnavailable: No time is left in a thread, and the work was given up.
         GivenUp: The caller was cancelled, and the work was given up.
     """
-    if thread.runs:  # As :func:`blocks`, which each post would pay for.
+    if thread.runs:  # As :func:`may_block`, which each post would pay for.
         present = None if deadline.call is NO_CALL else deadline.call  # Of which this is a part.
         with deadline.running(Call() if long else present):
             return deadline.result(start, late)
-    end = _End(Home.present().calls)
+    end = _Callback(Home.for_running_loop().calls)
     begun: object = None
     try:
         try:
             begun = start(end)
         except Exception as error:  # noqa: BLE001 - raised below, unless the callback came first
-            end.come(None, error)
-        if not end.has_come:
+            end.resolve(None, error)
+        if not end.is_resolved:
             end.future = end.calls.loop.create_future()
             try:
                 await end.future
             except asyncio.CancelledError:
                 outcome: Outcome = begun() if callable(begun) else "unknown"
-                if tells:
+                if raise_given_up:
                     raise GivenUp(outcome) from None
                 raise
         if end.error is not None:
@@ -382,27 +386,28 @@ async def ended(
         del end, begun  # The error's traceback has this frame: the cycle would keep the request's body alive.
 
 
-class _End:
+class _Callback:
     """Callback for the end of work. It may be called in any thread."""
 
-    __slots__ = ("calls", "error", "future", "has_come", "value")
+    __slots__ = ("calls", "error", "future", "is_resolved", "value")
 
     def __init__(self, calls: LoopCalls) -> None:
         self.calls = calls
         self.future: asyncio.Future[None] | None = None
-        self.has_come = False
+        self.is_resolved = False
         self.value: Any = None
         self.error: Exception | None = None
 
     def __call__(self, value: object, error: Exception | None) -> None:
         if asyncio._get_running_loop() is self.calls.loop:  # noqa: SLF001 - the quick form of get_running_loop
-            self.come(value, error)
+            self.resolve(value, error)
         else:
-            self.calls(self.come, value, error)
+            self.calls(self.resolve, value, error)
 
-    def come(self, value: object, error: Exception | None) -> None:
-        if not self.has_come:
-            self.has_come = True
+    def resolve(self, value: object, error: Exception | None) -> None:
+        """Stores the first answer and wakes the waiting caller; ignores later answers."""
+        if not self.is_resolved:
+            self.is_resolved = True
             self.value, self.error = value, error
             if self.future is not None and not self.future.done():
                 self.future.set_result(None)

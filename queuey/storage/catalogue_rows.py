@@ -54,11 +54,12 @@ def new_queue_fields(spec: QueueSpec) -> dict[str, Any]:
     if complete["max_claimed_per_key"] and complete["kind"] != "plain":
         text = f"Only a plain queue can have it, but this queue has the kind {complete['kind']}. Omit one of them."
         raise InvalidRequest({"max_claimed_per_key": text})
-    _check_shares(complete)
+    _check_max_claimed(complete)
     return fields
 
 
-def _check_shares(fields: Mapping[str, Any]) -> None:
+def _check_max_claimed(fields: Mapping[str, Any]) -> None:
+    """Raises InvalidRequest if ``max_claimed`` is above 0 and below the number of partitions."""
     limit, partitions = fields["max_claimed"], fields["partitions"]
     if 0 < limit < partitions:
         text = f"{limit} cannot be divided among {partitions} partitions. Give at least {partitions}, or 0: no limit."
@@ -94,7 +95,7 @@ def find_changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict
         text = f"Queue {queue.name!r} has {queue.partitions} partitions, more than {fields['partitions']}"
         text = f"Partitions can only be increased. {text}."
         raise InvalidRequest({"InvalidUpdate": text}, code="InvalidUpdate")
-    _check_shares({"max_claimed": queue.max_claimed, "partitions": queue.partitions} | fields)
+    _check_max_claimed({"max_claimed": queue.max_claimed, "partitions": queue.partitions} | fields)
     return fields
 
 

@@ -42,7 +42,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Meta).decode
 
 
-def batch_of(messages: Sequence[Message], *, bodies: bool = True) -> pa.RecordBatch:
+def batch_from_messages(messages: Sequence[Message], *, bodies: bool = True) -> pa.RecordBatch:
     """Builds a batch of messages; without ``bodies`` it lacks metadata too."""
     columns: list[Sequence[object]] = [
         [message.ticks for message in messages],
@@ -51,25 +51,26 @@ def batch_of(messages: Sequence[Message], *, bodies: bool = True) -> pa.RecordBa
     ]
     if bodies:
         columns.append([message.body for message in messages])
-        columns.append([meta_of(message.meta, text=isinstance(message.body, str)) for message in messages])
-    return batch_from(*columns)
+        columns.append([encode_typed_meta(message.meta, text=isinstance(message.body, str)) for message in messages])
+    return batch_from_columns(*columns)
 
 
-def batch_from(*columns: Sequence[object]) -> pa.RecordBatch:
+def batch_from_columns(*columns: Sequence[object]) -> pa.RecordBatch:
     schema = SCHEMA if len(columns) == len(SCHEMA) else PLACES
     arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @lru_cache(maxsize=1024)
-def mark_meta(text: bool, meta: bytes | None) -> bytes | None:  # noqa: FBT001 - mapped over columns
+def prefix_body_type(text: bool, meta: bytes | None) -> bytes | None:  # noqa: FBT001 - mapped over columns
+    """Adds the body's type before encoded metadata; None stands for a text without metadata."""
     if text:
         return None if meta is None else TEXT + meta
     return BYTES if meta is None else BYTES + meta
 
 
 @lru_cache(maxsize=1024)
-def meta_of(meta: Meta | None, *, text: bool) -> bytes | None:
+def encode_typed_meta(meta: Meta | None, *, text: bool) -> bytes | None:
     """Encodes metadata for the column, after a byte for the body's type. None stands for text without metadata."""
     if meta is None or meta == Meta():
         return None if text else BYTES
@@ -77,7 +78,7 @@ def meta_of(meta: Meta | None, *, text: bool) -> bytes | None:
 
 
 @lru_cache(maxsize=1024)
-def meta_from(column: bytes | None) -> tuple[bool, Meta]:
+def decode_typed_meta(column: bytes | None) -> tuple[bool, Meta]:
     """Decodes a value of the column. Returns whether the body is text, and the metadata."""
     if column is None:
         return True, Meta()
@@ -133,9 +134,9 @@ class MessageColumns(Sequence[Message]):
 
     def __iter__(self) -> Iterator[Message]:
         numbers = (self.partitions, self.ticks, self.low, self.expires)
-        texts = map(bytes_of, self.batch.columns[3:])
+        texts = map(bytes_values, self.batch.columns[3:])
         for partition, ticks, low, expires, body, column in zip(*(n.tolist() for n in numbers), *texts, strict=True):
-            text, decoded = meta_from(column)
+            text, decoded = decode_typed_meta(column)
             meta = None if column is None or len(column) == 1 else decoded
             yield Message(ticks, low, partition, expires, body.decode() if text else body, meta)
 
@@ -151,7 +152,9 @@ def columns_of(messages: Iterable[Message]) -> MessageColumns:
     messages = list(messages)
     for message in messages:
         items_of.check_text(message.body)
-    return MessageColumns(np.array([message.partition for message in messages], np.int64), batch_of(messages))
+    return MessageColumns(
+        np.array([message.partition for message in messages], np.int64), batch_from_messages(messages)
+    )
 
 
 def chunk(messages: Iterable[Message], most: int) -> Iterator[MessageColumns]:
@@ -175,6 +178,6 @@ def rows_as_bytes(table: NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(table), [None, pa.py_buffer(offsets), data])
 
 
-def bytes_of(column: pa.Array) -> list[Any]:
+def bytes_values(column: pa.Array) -> list[Any]:
     """Returns the values of a column of bytes, three times as fast as Arrow's ``to_pylist``."""
     return cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())

@@ -91,16 +91,17 @@ def recorded_offsets(rows: dict[int, OwnedOffset]) -> list[Offset]:
 
 
 def keep_notes(recorded: OwnedOffsets, partitions: Container[int]) -> OwnedOffsets:
+    """Returns the rows without notes, except those of the given partitions."""
     rows = {n: row if n in partitions else replace(row, note=None) for n, row in recorded.rows.items()}
     return OwnedOffsets(recorded.version, rows)
 
 
-def stored_position(position: Position, epoch: int) -> Position | None:
+def decode_position(position: Position, epoch: int) -> Position | None:
     """Decodes a stored position: a row with an owner but without an offset is stored with a position of zeros."""
     return None if epoch and not position[0] else position
 
 
-def was_owned(rows: dict[int, OwnedOffset]) -> bool:
+def has_been_owned(rows: dict[int, OwnedOffset]) -> bool:
     return any(row.epoch for row in rows.values())
 
 
@@ -114,7 +115,7 @@ def find_disowned(recorded: OwnedOffsets, version: int | None) -> set[int]:
     Raises:
         PartitionsOwned: Partitions have had owners, and the recorded version is not ``version``.
     """
-    if recorded.version != version and was_owned(recorded.rows):
+    if recorded.version != version and has_been_owned(recorded.rows):
         raise PartitionsOwned(recorded.version or 0)
     return {row.partition for row in recorded.rows.values() if row.owner}
 
@@ -147,7 +148,7 @@ def decide(
         if change.compare and change.expected != row.position:
             continue
         new = row
-        position = stored_position(change.position, row.epoch)
+        position = decode_position(change.position, row.epoch)
         # A slow commit of a member must not move back the offset of a later commit.
         forward = change.forward or (commit is not None and not change.compare)
         if forward and (position is None or (row.position is not None and row.position >= position)):

@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 from queuey.errors import SettingsError, StoreUnavailable
 from queuey.extras import install_command
 from queuey.messages import Finding
-from queuey.settings import AUTO, DEFAULT_SOURCE, Loaded, Settings, is_of_cassandra, part
+from queuey.settings import AUTO, DEFAULT_SOURCE, Loaded, Settings, is_of_cassandra, select_settings
 from queuey.storage import Store
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ def is_cassandra(settings: Settings) -> bool:
 
 
 def store_file_exists(settings: Settings) -> bool:
-    return file_of(settings).is_file()
+    return store_path(settings).is_file()
 
 
-def file_of(settings: Settings) -> Path:
+def store_path(settings: Settings) -> Path:
     from queuey.storage.sqlite import connection  # noqa: PLC0415 - only needed if it is used
 
     return connection.file_of(settings.data)
@@ -90,7 +90,7 @@ def check_store_settings(loaded: Loaded) -> None:
         cassandra_target(settings)
         options = cassandra_options(settings)
         _check_files(options)
-        _check_body(settings)
+        _check_max_body(settings)
     except SettingsError as error:
         sources = [
             f"{name} from {source}"
@@ -101,10 +101,11 @@ def check_store_settings(loaded: Loaded) -> None:
 
 
 def sqlite_options(settings: Settings, *, jobs: bool = True) -> SqliteOptions:
+    """Waits for locks for ``LOCK_SHARE`` of the deadline. Without ``jobs`` there is no sweep."""
     from queuey.storage.sqlite.connection import SqliteOptions  # noqa: PLC0415 - only needed if it is used
 
     busy_timeout = settings.deadline * LOCK_SHARE
-    options = SqliteOptions(**part(settings, SqliteOptions.__dataclass_fields__), busy_timeout=busy_timeout)
+    options = SqliteOptions(**select_settings(settings, SqliteOptions.__dataclass_fields__), busy_timeout=busy_timeout)
     return options if jobs else replace(options, sweep_interval=None)
 
 
@@ -215,6 +216,7 @@ def _make_levels(settings: Settings) -> dict[str, Level]:
 
 
 def _find_stated_timing(settings: Settings) -> dict[str, float]:
+    """Returns the timing parameters that are set. They must equal those stored in the keyspace."""
     stated = {name: getattr(settings, name) for name in KEYSPACE_TIMING_SETTINGS}
     for level in ("strong", "very_strong"):
         chosen = getattr(settings, f"consistency_{level}")
@@ -235,7 +237,7 @@ def _check_files(options: CassandraOptions) -> None:
         raise SettingsError(f"The TLS files for Cassandra cannot be used: {error.strerror or error}.") from error
 
 
-def _check_body(settings: Settings) -> None:
+def _check_max_body(settings: Settings) -> None:
     from queuey.storage.cassandra.options import MOST_BODY  # noqa: PLC0415 - needs the driver
 
     if settings.max_body > MOST_BODY:

@@ -36,6 +36,7 @@ class Trouble:
         """Short name of the present failure, or None."""
 
     def record_failure(self, reason: str, text: object) -> None:
+        """Records a failure; logs it only if its reason is new or the trouble had ended."""
         with self._lock:
             before, self.reason, self._last = self.reason, reason, self._clock()
             if before is None:
@@ -44,6 +45,7 @@ class Trouble:
             self._log.error("%s: %s", self._thing, text)
 
     def record_success(self) -> None:
+        """Records a success, which ends the trouble only if the last failure was long enough ago."""
         with self._lock:
             now = self._clock()
             over = self.reason is not None and now - self._last >= self._quiet

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from queuey.terminal.output import FAILED, WRONG_USAGE, choose_json, print_error, print_line, wants_json
+from queuey.terminal.output import FAILED, WRONG_USAGE, choose_json, is_json_in_argv, print_error, print_line
 
 MAX_COMPLETIONS, COMPLETION_TIMEOUT = 100, 1.0
 """Max names that are offered for completion; timeout for them, in seconds."""
@@ -29,7 +29,7 @@ def safe_completions(names: Iterable[str]) -> list[str]:
     return list(filter(_PLAIN.fullmatch, names))
 
 
-def group() -> typer.Typer:
+def make_group() -> typer.Typer:
     return typer.Typer(no_args_is_help=True, add_completion=False)
 
 
@@ -48,7 +48,7 @@ class LazyGroup(TyperGroup):
         self.commands = {name: TyperCommand(name=name, help=text) for name, (_, text) in self.COMMANDS.items()}
 
     def main(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - typer's
-        if not wants_json():
+        if not is_json_in_argv():
             return super().main(*args, **options)
         try:
             sys.exit(super().main(*args, **options | {"standalone_mode": False}))
@@ -175,6 +175,8 @@ def fill_first_argument(
 
 
 def with_json(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds ``--json`` to a command, which does not receive it."""
+
     def run(**values: Any) -> None:  # noqa: ANN401 - the parameters of any command
         del values[JSON.name]
         command(**values)

@@ -15,7 +15,7 @@ from queuey.terminal import output, times
 from queuey.terminal.commands import optional, with_parameters
 from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.task_calls import find_call
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 from queuey.titles import Column, make_inner_columns
 
 Choose = Callable[..., DeadLetterFilter]
@@ -107,7 +107,7 @@ def show(done: Redriven, *, dry_run: bool, **about: object) -> None:
 def _describe(redriven: Redriven, *, dry_run: bool) -> Iterator[Block]:
     verb = "would be sent back" if dry_run else "sent back"
     for name, count in sorted(redriven.sent.items()):
-        yield f"{name}: {plural(count, 'dead letter')} {verb}"
+        yield f"{name}: {format_count(count, 'dead letter')} {verb}"
     if not redriven.sent:
         yield f"0 dead letters {verb}"
     if redriven.moved:

@@ -177,7 +177,7 @@ def print_note(text: str) -> None:
         _silence(sys.stderr)  # Standard error is closed or cannot be written, so no error can be shown.
 
 
-def wants_json() -> bool:
+def is_json_in_argv() -> bool:
     return "--json" in takewhile("--".__ne__, sys.argv)
 
 
@@ -190,7 +190,7 @@ def print_error(text: str, kind: str = "Failed", exit_code: int = FAILED, begin:
         exit_code: The exit code of the command.
         begin: Text before the error, without ``--json``.
     """
-    if not wants_json():
+    if not is_json_in_argv():
         print_note(begin + text)
         return
     print_note(msgspec.json.encode({"type": kind, "title": text, "exit_code": exit_code}).decode())
@@ -343,6 +343,7 @@ def _print_aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None
 
 
 def cell(value: object) -> str:
+    """Returns the text of a value: None is empty, a bool is yes or no, items of a list are joined."""
     if value is None:
         return ""
     if isinstance(value, bool):

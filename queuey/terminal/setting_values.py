@@ -145,6 +145,7 @@ def convert(
 
 
 def _normalize_switch(value: Any, kind: Any) -> Any:  # noqa: ANN401 - a text or a TOML value, and a type
+    """Spells a switch true or false for ``bool``, else on or off. Other values stay as they are."""
     text = _SWITCHES.get(value.lower(), value.lower()) if isinstance(value, str) else value
     if kind is bool:
         return text

@@ -25,7 +25,7 @@ def shorten(text: str, max_length: int) -> str:
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
-def plural(count: int, noun: str, nouns: str | None = None) -> str:
+def format_count(count: int, noun: str, nouns: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 

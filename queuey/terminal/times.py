@@ -119,5 +119,5 @@ def due_at(text: str) -> float:
     return due_time
 
 
-def delay_option(due: float | None) -> dict[str, float]:
+def make_delay_argument(due: float | None) -> dict[str, float]:
     return {} if due is None else {"delay": max(0.0, due - time.time())}

@@ -71,13 +71,13 @@ class Clock:
             raise ValueError(f"time cannot be moved back: {duration}")
         assert self._service is not None  # noqa: S101 - set by the fixture
         until = self.ahead + seconds
-        while (due := self._next_fire(until)) is not None:
+        while (due := self._next_wait_until_fired(until)) is not None:
             self.ahead = max(self.ahead, due)
-            self._fire(self._service)
+            self._wait_until_fired(self._service)
         self.ahead = until
         self._service.start_background_work()
 
-    def _next_fire(self, until: float) -> float | None:
+    def _next_wait_until_fired(self, until: float) -> float | None:
         """Returns how many seconds ahead the application's next schedule fires, or None if none fires by ``until``."""
         now = ids.now_ticks()
         end = now + int(until * ids.TICKS_PER_SECOND)
@@ -85,7 +85,8 @@ class Clock:
         rows = bridge.run(self._service.store.records.due_records(KIND, end, application=self.application, limit=1))
         return (rows[0].due + 1 - now) / ids.TICKS_PER_SECOND if rows else None
 
-    def _fire(self, service: Service) -> None:
+    def _wait_until_fired(self, service: Service) -> None:
+        """Waits until no schedule is due. Raises TimeoutError after ``FIRE_TIMEOUT``."""
         end = time.monotonic() + FIRE_TIMEOUT
         service.schedules.watch()
         while (name := self._find_firing(service)) is not None:

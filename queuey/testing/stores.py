@@ -56,6 +56,7 @@ class TestStores:
         return self._service
 
     def give_up(self) -> None:
+        """Closes the current store, because its moved time must not affect the next test."""
         if self._service is not None:
             self._service.close()
             self._service = None

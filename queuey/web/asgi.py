@@ -71,6 +71,7 @@ class Application:
         self._app.service.start_background_work()
 
     async def _stop(self) -> None:
+        """Ends background work, then the gateway, and closes the store last."""
         await self._app.service.end(LEAVE_SECONDS)
         self._gateway.stop()
         await asyncio.to_thread(self._app.service.store.close, CLOSE_TIMEOUT)
@@ -79,7 +80,7 @@ class Application:
 class AsgiExchange:
     """A request of an ASGI server. See :class:`~queuey.web.responses.Exchange`.
 
-    :meth:`send_response` only keeps the response, and :meth:`send_due` sends it.
+    :meth:`send_response` only keeps the response, and :meth:`send_pending_response` sends it.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,7 +96,7 @@ class AsgiExchange:
     def send_response(self, response: Response, *, head: bool) -> None:
         self._due = response, head
 
-    async def send_due(self) -> None:
+    async def send_pending_response(self) -> None:
         if self._due is not None:
             response, head = self._due
             size, body = response.length_and_body(head=head)
@@ -118,7 +119,7 @@ async def answer(gateway: Gateway, scope: Scope, receive: Receive, send: Send) -
     path = scope.get("raw_path") or quote(scope["path"]).encode()
     exchange = AsgiExchange(scope, receive, send)
     await gateway.answer(Head(scope["method"], (path, scope["query_string"]), list(scope["headers"])), exchange)
-    await exchange.send_due()
+    await exchange.send_pending_response()
 
 
 app = Application()

@@ -547,6 +547,7 @@ class Authorization:
 
 
 def may_consume(queue: Queue, caller: Caller) -> bool:
+    """Returns whether a caller may consume a queue in a group: it needs ``read`` and ``claim``."""
     return all(is_allowed(queue, caller, action) for action in CONSUMING)
 
 

@@ -180,6 +180,7 @@ class Endpoint:
         return self._add_allow(text_response(self._allow))
 
     async def _no_such_method(self, request: Request, match: Match) -> Response:
+        """Answers 405, or 404 in the original API, with the methods in ``Allow``."""
         if self._original:
             return self._add_allow(error_response(NoSuchResource("The resource does not have this method."), request))
         text = f"{request.method[:20]} is not a method of this resource. It has: {self._allow}."

@@ -83,7 +83,7 @@ def error_response(error: Exception, request: Request) -> Response:
     return response
 
 
-def plain_error_response(error: errors.QueueyError) -> Response:
+def error_response_without_request(error: errors.QueueyError) -> Response:
     status = status_of(error)
     extra = {"outcome": getattr(error, "outcome", "none")}
     return _problem_response(status, error.code, _find_texts(error), extra, _make_headers(error, status))
@@ -159,6 +159,7 @@ def _problem_response(
 
 
 def _without_secrets(path: str) -> str:
+    """Cuts a path before a group member's id or the token of a login link."""
     for begin in ("/members/", "/login/once/"):
         path = "".join(path.partition(begin)[:2])
     return path

@@ -167,7 +167,7 @@ def _make_parser(kind: inspect.Type, limits: Limits) -> Parse | None:
         case inspect.StrType() if "enum" in metadata:
             parse = partial(validators.one_of, choices=tuple(metadata["enum"]))
         case inspect.StrType():
-            parse = partial(validators.plain_text if metadata.get("line") else validators.text, **bounds)
+            parse = partial(validators.printable_text if metadata.get("line") else validators.text, **bounds)
         case inspect.ListType():
             parse = partial(validators.items, **bounds)
         case _:

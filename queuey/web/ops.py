@@ -84,6 +84,7 @@ class OpsViews:
         return self._pinged_at is None or self._clock() >= self._pinged_at + HEARTBEAT_INTERVAL
 
     def _ping_if_due(self) -> None:
+        """Writes to the store unless that was done a moment ago: any caller may ask for a heartbeat."""
         if self._ping_lock.acquire(blocking=self._pinged_at is None):
             try:
                 if self._is_due():
@@ -262,6 +263,7 @@ class Backlogs:
         return self._collection.begin_or_reuse().result() if self._shown else []
 
     def _measure(self) -> Iterator[QueueBacklog]:
+        """Yields backlogs up to ``MAX_PARTITIONS`` in all; skips queues that cannot be read."""
         remaining = MAX_PARTITIONS
         for queue in self._shown.find_queues():
             remaining -= queue.partitions

@@ -261,7 +261,7 @@ class Ignored(NamedTuple):
     total: int
 
 
-class Fields(NamedTuple):
+class ReceivedHeaders(NamedTuple):
     """The header fields of a request.
 
     Attributes:
@@ -275,7 +275,7 @@ class Fields(NamedTuple):
     unreadable: list[str]
 
 
-def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
+def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> ReceivedHeaders:
     """Reads headers from lower-case names and values.
 
     Headers with an underscore in the name are dropped: WSGI views cannot tell ``X_User`` from ``X-User``. So are those
@@ -301,7 +301,7 @@ def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
         if name in headers:
             value = f"{headers[name]}{'; ' if name == 'cookie' else ','}{value}"
         headers[name] = value
-    return Fields(headers, own, foreign)
+    return ReceivedHeaders(headers, own, foreign)
 
 
 def wants_events(request: Request) -> bool:
@@ -381,6 +381,7 @@ class BodyReader:
     async def _receive(
         self, request: Request, receive: Receive, loop: asyncio.AbstractEventLoop, announced: int | None
     ) -> None:
+        """Receives the body, or raises InvalidRequest when it is late; holds memory unless it is small."""
         task = asyncio.current_task(loop)
         if task is not None:
             self._arriving[task] = self._seconds + self._arrival

@@ -50,7 +50,7 @@ class Errors(dict[str, str]):
 
     depend_on_row = False
 
-    def take(
+    def parse_field(
         self, name: str, parse: Callable[Concatenate[object, P], T], value: object, *args: P.args, **kwargs: P.kwargs
     ) -> T | None:
         """Returns the parsed value. Returns None if it is absent (None or blank), or bad, which is recorded."""
@@ -142,7 +142,7 @@ def text(value: object, longest: int | None = None) -> str:
     return value
 
 
-def plain_text(value: object, longest: int) -> str:
+def printable_text(value: object, longest: int) -> str:
     line = text(value, longest)
     if not line.isprintable():
         raise BadField("Has characters that cannot be printed")

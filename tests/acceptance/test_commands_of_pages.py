@@ -14,7 +14,7 @@ import pytest
 import qdo.__main__
 import queuey.__main__
 from tests.commands import Ended, make_runner
-from tests.pages import Block, Reader, to_run
+from tests.pages import Block, Reader, runnable_blocks
 from tests.servers.served import Served, free_port
 
 pytestmark = pytest.mark.slow
@@ -97,7 +97,7 @@ class Typist:
 
         An endless command is interrupted; a command that a leaving member hinders is repeated for a minute.
         """
-        for shown, real in self._ids().items():
+        for shown, real in self._id_getters().items():
             line = line.replace(shown, real()) if shown in line else line
         line = line.replace("127.0.0.1:9400", f"127.0.0.1:{free_port()}").replace("jq -r", "./jq -r")
         if ENDLESS.match(line):
@@ -124,7 +124,7 @@ class Typist:
             if not line.startswith("pip install"):
                 self.type(page, line, block.line + offset)
 
-    def _ids(self) -> dict[str, Callable[[], str]]:
+    def _id_getters(self) -> dict[str, Callable[[], str]]:
         return {
             "01f1e5fcaf55cfbe": lambda: self._found("move", "queue", "moves"),
             "1-0123456789ab11e88000000000000001-1-9c08f02cb6dbcc-d5be0d": lambda: self._found(
@@ -167,7 +167,7 @@ def typist(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typist]:
 def test_commands(typist: Typist, page: str) -> None:
     """Every command and program of the page ends well, in order; those that follow something are stopped."""
     page, _, section = page.partition("#")
-    page_blocks = to_run(page, below=section)
+    page_blocks = runnable_blocks(page, below=section)
     typed_before = {start: lines for (name, start), lines in TYPED_BEFORE.items() if name == page}
     assert [start for start in typed_before if not any(block.text.startswith(start) for block in page_blocks)] == []
     for block in page_blocks:

@@ -12,7 +12,7 @@ import pytest
 
 from queuey.client.credentials.profile import Profile, write_profile
 from queuey.storage.sqlite import check
-from tests.pages import Block, Reader, blocks, to_run
+from tests.pages import Block, Reader, blocks, runnable_blocks
 from tests.servers.served import Served, environment
 from tests.web.document.alike import is_like, values_in
 from tests.web.users.issuer import Issuer, serving
@@ -25,7 +25,7 @@ def test_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
         reader = Reader(served, tmp_path)
-        for block in to_run(page):
+        for block in runnable_blocks(page):
             reader.run(page, block)
         with served.client() as client:
             assert list(client.queue_names()) == []
@@ -37,7 +37,7 @@ def test_tutorial_of_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
     with Served(tmp_path) as served:
         monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
         reader = Reader(served, tmp_path)
-        printed = "".join(reader.run(page, block) for block in to_run(page, below="Tutorial"))
+        printed = "".join(reader.run(page, block) for block in runnable_blocks(page, below="Tutorial"))
         for words in ("1 message acknowledged.", "river.jpg", "meadow.jpg"):
             assert words in printed
         with served.client() as client:
@@ -45,7 +45,7 @@ def test_tutorial_of_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
             reader = Reader(served, tmp_path, {"client": client})
             pages = "docs/claims-loop.md docs/claims-kinds.md docs/claims-limits.md docs/claims-operations.md"
             for other in pages.split():
-                for block in to_run(other):
+                for block in runnable_blocks(other):
                     reader.run(other, block)
             assert len(client.job_queue("reindex").receive(10)) == 1
     printed = capfd.readouterr().out
@@ -70,7 +70,7 @@ def test_tutorial_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             (tmp_path / "ann.token").write_text(issuer.token("ann", aud="queuey"))
             reader = Reader(served, tmp_path)
             printed = ""
-            for block in to_run(page):
+            for block in runnable_blocks(page):
                 adapted = block._replace(
                     text=block.text.replace("http://127.0.0.1:5000/", f"http://127.0.0.1:{served.port}/")
                 )
@@ -82,7 +82,7 @@ def test_tutorial_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_curl_of_the_readme(tmp_path: Path) -> None:
     """The README's calls by curl post a message and read it."""
-    commands = "".join(block.text for block in to_run("README.md") if "curl" in block.text)
+    commands = "".join(block.text for block in runnable_blocks("README.md") if "curl" in block.text)
     with Served(tmp_path) as served:
         with served.client() as client:
             client.create_queue("quakes")
@@ -124,7 +124,9 @@ def test_groups_with_curl(tmp_path: Path) -> None:
 )
 def test_key_of_the_readme(tmp_path: Path, variable: str, directory: str, profile: str) -> None:
     """The README's line finds the key wherever the service puts the profile."""
-    line, *_ = (line for block in to_run("README.md") for line in block.text.splitlines() if line.startswith("KEY="))
+    line, *_ = (
+        line for block in runnable_blocks("README.md") for line in block.text.splitlines() if line.startswith("KEY=")
+    )
     path = tmp_path / profile
     path.parent.mkdir(parents=True, exist_ok=True)
     write_profile(Profile(url="http://127.0.0.1:5000/v1/", key="0a1b", application="queuey"), path)
@@ -139,7 +141,7 @@ def test_key_of_the_readme(tmp_path: Path, variable: str, directory: str, profil
 def test_backup_and_restore(tmp_path: Path) -> None:
     """The backup of the operations page is made beside a running service, is private and sound, and can be restored."""
     page = "docs/operations.md"
-    make, restore = to_run(page, below="Backup and restore")
+    make, restore = runnable_blocks(page, below="Backup and restore")
     backup = tmp_path / "backup.sqlite3"
     variables = {"DATA": str(tmp_path / "data"), "BACKUP": str(backup)}
     with Served(tmp_path) as served:

@@ -22,7 +22,7 @@ from tests.servers.served import Served, environment
 TLS = Path(__file__).parent / "tls"
 
 
-def refused(*options: str, variables: dict[str, str] | None = None) -> tuple[int, str]:
+def run_refused_start(*options: str, variables: dict[str, str] | None = None) -> tuple[int, str]:
     ended = subprocess.run(
         [sys.executable, "-m", "queuey", "serve", *options],
         env=environment(**(variables or {})),
@@ -94,7 +94,7 @@ def test_tls(tmp_path: Path) -> None:
 def test_port_taken() -> None:
     """A port in use is reported before anything is said to be up."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        code, line = refused("--port", str(taken.getsockname()[1]))
+        code, line = run_refused_start("--port", str(taken.getsockname()[1]))
     assert code == 3
     assert "Address already in use. Another service may be running: stop it, or choose another port: --port" in line
 
@@ -102,7 +102,7 @@ def test_port_taken() -> None:
 def test_port_of_another_service(tmp_path: Path) -> None:
     """Two services never share a port, although their sockets would."""
     with Served(tmp_path) as served:
-        code, line = refused("--port", str(served.port), "--data", str(tmp_path / "other"))
+        code, line = run_refused_start("--port", str(served.port), "--data", str(tmp_path / "other"))
     assert (code, str(served.port) in line) == (3, True)
     assert not (tmp_path / "other").exists()
 
@@ -110,14 +110,14 @@ def test_port_of_another_service(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
 def test_address_of_elsewhere(host: str) -> None:
     """An unknown host name, or one of another machine, is reported."""
-    code, line = refused("--host", host, "--port", "0")
+    code, line = run_refused_start("--host", host, "--port", "0")
     assert (code, host in line) == (3, True)
 
 
 def test_directory_that_cannot_be_used(tmp_path: Path) -> None:
     """Data where no directory can be made is reported with its path."""
     (tmp_path / "file").write_text("")
-    code, line = refused("--port", "0", "--data", str(tmp_path / "file" / "data"))
+    code, line = run_refused_start("--port", "0", "--data", str(tmp_path / "file" / "data"))
     assert (code, str(tmp_path) in line) == (4, True)
 
 
@@ -125,7 +125,7 @@ def test_file_that_is_no_store(tmp_path: Path) -> None:
     """A file of something else is reported and left alone."""
     (tmp_path / FILE).write_text("something else, long enough to be looked at as a database " * 100)
     before = (tmp_path / FILE).read_bytes()
-    code, line = refused("--port", "0", "--data", str(tmp_path))
+    code, line = run_refused_start("--port", "0", "--data", str(tmp_path))
     assert (code in {4, 5}, str(tmp_path) in line) == (True, True)
     assert (tmp_path / FILE).read_bytes() == before
 
@@ -138,7 +138,7 @@ def test_store_of_a_newer_version(tmp_path: Path) -> None:
     with apsw.Connection(str(tmp_path / FILE)) as connection:
         connection.pragma("user_version", 9999)
     connection.close()
-    assert refused("--port", "0", "--data", str(tmp_path))[0] == 5
+    assert run_refused_start("--port", "0", "--data", str(tmp_path))[0] == 5
 
 
 @pytest.mark.parametrize(
@@ -147,4 +147,4 @@ def test_store_of_a_newer_version(tmp_path: Path) -> None:
 )
 def test_tls_files_that_cannot_be_used(cert: str, key: str) -> None:
     """A missing file, a key of another certificate or no PEM at all stop the start."""
-    assert refused("--port", "0", "--tls-cert", str(TLS / cert), "--tls-key", str(TLS / key))[0] == 6
+    assert run_refused_start("--port", "0", "--tls-cert", str(TLS / cert), "--tls-key", str(TLS / key))[0] == 6

@@ -29,7 +29,7 @@ def workers(served: Served) -> list[int]:
     return pids
 
 
-def gone(process: int) -> bool:
+def has_ended(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -62,12 +62,12 @@ def test_sigterm_when_idle(tmp_path: Path) -> None:
             client.send("q", "x")
             assert served.end(signal.SIGTERM) == 0
         assert len(pids) == 1
-        assert gone(pids[0])
+        assert has_ended(pids[0])
     assert check(served.data) == []
     assert not list(served.data.glob("*-wal"))
 
 
-def hindered(directory: Path, code: str) -> dict[str, str]:
+def variables_with_startup_code(directory: Path, code: str) -> dict[str, str]:
     path = directory / "hindered"
     path.mkdir()
     (path / "sitecustomize.py").write_text(code)
@@ -88,11 +88,13 @@ SqliteStore.close = hang
 
 def test_a_store_that_does_not_close_does_not_hold_it_up(tmp_path: Path) -> None:
     """A worker whose store's driver hangs at the end still ends within the shutdown timeout; the exit code is 0."""
-    with Served(tmp_path, ["--shutdown-timeout", "1"], variables=hindered(tmp_path, HANGS)) as served:
+    with Served(
+        tmp_path, ["--shutdown-timeout", "1"], variables=variables_with_startup_code(tmp_path, HANGS)
+    ) as served:
         pids = workers(served)
         assert served.end(signal.SIGTERM) == 0
         assert "Killing" not in served.output
-        assert all(gone(process) for process in pids)
+        assert all(has_ended(process) for process in pids)
 
 
 def test_sigint_of_a_terminal(tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_hanging_client_does_not_hold_it_up(tmp_path: Path) -> None:
         pids = workers(served)
         assert served.end(signal.SIGTERM) == 0
         assert "did not finish within the shutdown timeout" in served.output
-        assert all(gone(process) for process in pids)
+        assert all(has_ended(process) for process in pids)
         assert half.answer() == b""
     assert check(served.data) == []
 
@@ -146,7 +148,7 @@ def test_second_signal_stops_at_once(tmp_path: Path) -> None:
         served.process.send_signal(signal.SIGTERM)
         served.wait_for("Stopping")
         assert served.end(signal.SIGTERM) == 128 + signal.SIGTERM
-        until(lambda: all(gone(process) for process in pids))
+        until(lambda: all(has_ended(process) for process in pids))
         half.socket.close()
 
 
@@ -186,7 +188,7 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         pids = workers(served)
         assert served.end(signal.SIGKILL) == -signal.SIGKILL
-        until(lambda: all(gone(process) for process in pids))
+        until(lambda: all(has_ended(process) for process in pids))
         with Served(tmp_path, port=served.port) as again, again.client() as client:
             client.heartbeat()
 
@@ -200,7 +202,7 @@ def test_signals_in_a_burst(tmp_path: Path, count: int) -> None:
             for process in pids:
                 with contextlib.suppress(ProcessLookupError):  # The first one may have ended it.
                     os.kill(process, signal.SIGTERM)
-        until(lambda: all(gone(process) for process in pids) or workers(served) != pids)
+        until(lambda: all(has_ended(process) for process in pids) or workers(served) != pids)
         assert served.end(signal.SIGTERM) in {0, 1}
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from tests.acceptance.test_serve_stop import gone, hindered, workers
+from tests.acceptance.test_serve_stop import has_ended, variables_with_startup_code, workers
 from tests.servers.served import Served
 from tests.waiting import until
 
@@ -46,7 +46,7 @@ def test_the_port_takes_connections_while_a_worker_is_replaced(tmp_path: Path) -
     with Served(tmp_path) as served:
         [first] = workers(served)
         os.kill(first, signal.SIGKILL)
-        until(lambda: gone(first))
+        until(lambda: has_ended(first))
         with served.client() as client:
             client.heartbeat()
         assert served.end(signal.SIGTERM) == 0
@@ -54,11 +54,11 @@ def test_the_port_takes_connections_while_a_worker_is_replaced(tmp_path: Path) -
 
 def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
     """The others serve meanwhile; a worker that stood still does not count as a crash, so the service goes on."""
-    with Served(tmp_path, variables=hindered(tmp_path, HASTE)) as served:
+    with Served(tmp_path, variables=variables_with_startup_code(tmp_path, HASTE)) as served:
         [first] = workers(served)
         os.kill(first, signal.SIGSTOP)
         served.wait_for("sent no heartbeat")
-        until(lambda: gone(first))
+        until(lambda: has_ended(first))
         with served.client() as client:
             client.heartbeat()
         assert first not in workers(served)

@@ -14,7 +14,7 @@ from typing import Self
 import pytest
 
 from queuey.client import ClientError
-from tests.acceptance.test_serve_stop import gone, hindered, workers
+from tests.acceptance.test_serve_stop import has_ended, variables_with_startup_code, workers
 from tests.servers.served import Served
 from tests.waiting import join, until
 
@@ -78,7 +78,9 @@ def test_workers_are_killed_at_random_moments(tmp_path: Path, count: int) -> Non
 @pytest.mark.parametrize("fate", ["killed", "failed"])
 def test_a_worker_that_cannot_start_again(tmp_path: Path, fate: str) -> None:
     """The others serve all connections meanwhile; it starts once it can, and a stop waits for no pause."""
-    with Served(tmp_path, ["--workers", "2"], variables=hindered(tmp_path, ENDS_AT_ITS_START)) as served:
+    with Served(
+        tmp_path, ["--workers", "2"], variables=variables_with_startup_code(tmp_path, ENDS_AT_ITS_START)
+    ) as served:
         until(lambda: len(workers(served)) == 2)
         (tmp_path / "hindered" / "fate").write_text(fate)
         [first, second] = workers(served)
@@ -90,7 +92,7 @@ def test_a_worker_that_cannot_start_again(tmp_path: Path, fate: str) -> None:
         (tmp_path / "hindered" / "fate").unlink()
         until(lambda: len(workers(served)) == 2, process=served.process)
         os.kill(second, signal.SIGKILL)
-        until(lambda: gone(second))
+        until(lambda: has_ended(second))
         with served.client(rounds=100) as client:
             client.heartbeat()
         (tmp_path / "hindered" / "fate").write_text(fate)
@@ -102,7 +104,7 @@ def test_a_worker_that_cannot_start_again(tmp_path: Path, fate: str) -> None:
 
 def test_workers_that_are_killed_before_any_was_up(tmp_path: Path) -> None:
     """The service tries again and again, and serves once they are left alone."""
-    variables = hindered(tmp_path, ENDS_AT_ITS_START)
+    variables = variables_with_startup_code(tmp_path, ENDS_AT_ITS_START)
     fate = tmp_path / "hindered" / "fate"
     fate.write_text("killed")
     served = Served(tmp_path, ["--workers", "2"], variables=variables)
@@ -117,7 +119,7 @@ def test_workers_that_are_killed_before_any_was_up(tmp_path: Path) -> None:
 
 def test_workers_that_fail_before_any_was_up(tmp_path: Path) -> None:
     """The service ends with 1, and says so."""
-    variables = hindered(tmp_path, ENDS_AT_ITS_START)
+    variables = variables_with_startup_code(tmp_path, ENDS_AT_ITS_START)
     (tmp_path / "hindered" / "fate").write_text("failed")
     served = Served(tmp_path, ["--workers", "2"], variables=variables)
     try:

@@ -64,6 +64,6 @@ def test_a_connection_that_ends_within_an_answer_is_an_error(sent: str) -> None:
         )
         with pytest.raises(BadAnswer, match="connection closed"):
             generator.run()
-        server.join()
+        server.join(60)
     for connection in generator.connections.values():
         connection.sock.close()

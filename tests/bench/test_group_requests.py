@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.measures.qdo.group_requests import LINEAR, count_steps, growth, run_skipping, take_steps
+from bench.measures.qdo.group_requests import LINEAR, count_all_steps, count_steps, growth, run_skipping
 from qdo.consumer.rebalance.group_member import GroupSession
 from qdo.coordination import Session
 from tests.replacing import replace
@@ -13,7 +13,7 @@ MEMBERS, QUEUES = 16, 64
 
 def test_requests_and_bytes_grow_no_faster_than_members_and_queues() -> None:
     """Twice the members and queues: each step takes about twice the requests and bytes at most."""
-    small, large = take_steps(MEMBERS, QUEUES), take_steps(2 * MEMBERS, 2 * QUEUES)
+    small, large = count_all_steps(MEMBERS, QUEUES), count_all_steps(2 * MEMBERS, 2 * QUEUES)
     grown = {name: growth(small[name], large[name]) for name in small}
     assert all(times < LINEAR for each in grown.values() for times in each.values()), grown
 

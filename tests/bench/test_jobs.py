@@ -27,7 +27,7 @@ def test_a_job_tells_how_long_ago_it_was_sent(ear: Receiver) -> None:
     """Its seconds are those since the sender's clock was read."""
     sent = time.monotonic() - 5
     probe.timed(ear.port, sent)
-    assert 5 <= ear.hear(5) <= time.monotonic() - sent
+    assert 5 <= ear.receive(5) <= time.monotonic() - sent
 
 
 def test_the_first_and_the_last_job_tell(ear: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,16 +35,16 @@ def test_the_first_and_the_last_job_tell(ear: Receiver, monkeypatch: pytest.Monk
     monkeypatch.setattr(probe, "_NUMBERS", iter(range(1, 6)))
     for _ in range(5):
         probe.counted(ear.port, 5)
-    first, last = ear.hear(5), ear.hear(5)
+    first, last = ear.receive(5), ear.receive(5)
     assert first <= last
     with pytest.raises(TimeoutError):
-        ear.hear(0.01)
+        ear.receive(0.01)
 
 
 @pytest.mark.parametrize("name", ["jobs", "async_jobs", "embedded"])
 def test_our_round_runs_to_its_end(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that sends hears of all jobs, from workers of all kinds."""
-    monkeypatch.setattr(jobs, "backlog", lambda bench, *, fast: 300)
+    monkeypatch.setattr(jobs, "choose_backlog_size", lambda bench, *, fast: 300)
     bench = Bench(tmp_path, quick=True)
     with contextlib.ExitStack() as stack:
         ours = jobs.prepare_ours_embedded(bench) if name == "embedded" else jobs.serve_ours(bench, stack, 1, name)

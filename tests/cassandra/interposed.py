@@ -62,14 +62,14 @@ class Gate:
         self._opened = threading.Event()
         self._passed = threading.Semaphore(0)
 
-    def reached(self) -> None:
+    def wait_until_reached(self) -> None:
         """Waits until a request has come. Each call waits for another one."""
         assert self._reached.acquire(timeout=WAIT_TIMEOUT), "no request has come"
 
     def open(self) -> None:
         self._opened.set()
 
-    def passed(self) -> None:
+    def wait_until_passed(self) -> None:
         """Waits until Cassandra has answered a request that passed. Each call waits for another one."""
         assert self._passed.acquire(timeout=WAIT_TIMEOUT), "no request has passed"
 

@@ -12,7 +12,7 @@ import pytest
 from queuey.claims.receipts import parse_receipt
 from queuey.cli import COMMANDS, load
 from tests.commands import Run
-from tests.pages import ROOT, Block, blocks, to_run
+from tests.pages import ROOT, Block, blocks, runnable_blocks
 
 PAGES = ["README.md", "docs/cli.md"]
 
@@ -72,9 +72,9 @@ def test_every_command_has_an_example() -> None:
 def test_quick_start_runs(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The commands and the program of the README do what they say, in order."""
     monkeypatch.chdir(ROOT)
-    (program,) = (block.text for block in to_run("README.md") if block.language == "python")
+    (program,) = (block.text for block in runnable_blocks("README.md") if block.language == "python")
     printed = {}
-    for words in examples(to_run("README.md")):
+    for words in examples(runnable_blocks("README.md")):
         if words[0] != "tail":  # never ends
             ended = run(*words)
             assert ended.code == 0, (words, ended.err)

@@ -98,7 +98,7 @@ def test_first_start_makes_everything(opened: Store, settings: Settings) -> None
     assert made.profile == profile
     assert (profile.url, profile.application, len(bytes.fromhex(profile.key))) == (HERE, "queuey", 32)
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
-    key = bridge.run(opened.applications.find_key(first_start.digest(profile.key)))
+    key = bridge.run(opened.applications.find_key(first_start.hash_key(profile.key)))
     assert key is not None
     assert key.application == "queuey"
 
@@ -118,7 +118,7 @@ def test_unusable_key_is_replaced(opened: Store, settings: Settings, how: str) -
     again = start(opened, settings)
     assert again.profile is not None
     assert again.profile.key != made.profile.key
-    assert bridge.run(opened.applications.find_key(first_start.digest(again.profile.key))) is not None
+    assert bridge.run(opened.applications.find_key(first_start.hash_key(again.profile.key))) is not None
     assert (again.path == made.path) == (how == "lost")
     assert again.notes
 
@@ -165,6 +165,6 @@ def test_rotated_key_reaches_the_profile(
 def test_foreign_application_is_not_ours(opened: Store, settings: Settings) -> None:
     """A profile of another application on the same store is not used as the service's own."""
     bridge.run(opened.applications.create_application("other"))
-    bridge.run(opened.applications.add_key("other", first_start.digest("theirs")))
+    bridge.run(opened.applications.add_key("other", first_start.hash_key("theirs")))
     write_profile(Profile(url=HERE, application="other", key="theirs"), settings.profile)
     assert start(opened, settings).path != settings.profile

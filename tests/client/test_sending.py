@@ -194,7 +194,7 @@ def test_batches_lose_nothing_and_keep_the_limits(sizes: list[int], count: int, 
     assert [size for batch in bodies for size in batch] == sizes
     for chunk, batch in zip(chunks, bodies, strict=True):
         assert 1 <= len(batch) <= count
-        assert len(chunk.prompt) == len(batch)
+        assert len(chunk.undelayed_flags) == len(batch)
         assert len(chunk.content) <= room or len(batch) == 1
     assert batcher.flush() is None
 

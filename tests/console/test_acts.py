@@ -12,7 +12,7 @@ import pytest
 
 from queuey.access import VERBS, Caller, Grant, may_create_key, parse_scope
 from queuey.api.progress import RecordedOffsets
-from queuey.console.acts import OF_APPLICATIONS, OF_QUEUES, RATE
+from queuey.console.acts import APPLICATION_ACTS, QUEUE_ACTS, RATE
 from queuey.errors import StoreUnavailable
 from queuey.ids import to_hex
 from queuey.messages import AUDITS, OffsetChange, QueueSpec, Scope
@@ -312,13 +312,13 @@ def test_rights(workers: Browser, owner: ApiCaller) -> None:
     page = workers.get(Q).text
     assert "/acts/" not in page
     assert "_audit" not in page
-    for act_name in OF_QUEUES:
+    for act_name in QUEUE_ACTS:
         reply = workers.get(f"{Q}/acts/{act_name.name}", query="message=1:" + "0" * 32)
         assert (reply.status == 403) == (act_name.name not in CLAIM_ACTS), act_name.name
         sent = {"form_token": workers.token(Q), "act_id": act_name.name.ljust(22, "x")}
         refused = workers.post(f"{Q}/acts/{act_name.name}", sent)
         assert refused.status == CLAIM_ACTS.get(act_name.name, 403)
-    for act_name in OF_APPLICATIONS:
+    for act_name in APPLICATION_ACTS:
         assert workers.get(f"/console/a/queuey/_acts/{act_name.name}").status == 403
     assert "you have the right admin for no queues" in text_of(workers.get("/console/a/queuey/_audit").text)
     assert workers.get("/console/a/queuey/_keys").status == 403

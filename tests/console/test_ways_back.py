@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from queuey.client import AsyncClient, Client, InvalidRequest, Message, Outgoing, RawMessage
-from queuey.client.calls.call import named_error
+from queuey.client.calls.call import error_from_fields
 from queuey.client.deadletters import Cause, DeadLetterFilter, Redriven, bury, redrive
 from queuey.ids import parse_id
 from queuey.web.parts import App
@@ -179,7 +179,7 @@ def test_a_queue_that_takes_none_does_not_keep_others(clients: Clients) -> None:
 
         async def send(queue: str, messages: Any) -> Any:  # noqa: ANN401 - as it is called
             if queue == "a":
-                raise named_error({"0.body": "Longer than maximum length"})
+                raise error_from_fields({"0.body": "Longer than maximum length"})
             return await send_many(queue, messages)
 
         other.send_many = send  # type: ignore[method-assign, assignment]

@@ -164,8 +164,8 @@ class Histories(RuleBasedStateMachine):
         sure, possible = 0, 0
         for part, place in locations:
             removed_message = queue.part(part).messages.pop(place, None)
-            sure += removed_message is not None and removed_message.alive(self._clock.ticks)
-            possible += removed_message is not None and not removed_message.dead(self._clock.ticks)
+            sure += removed_message is not None and removed_message.must_be_shown(self._clock.ticks)
+            possible += removed_message is not None and not removed_message.must_be_hidden(self._clock.ticks)
         removed = bridge.run(self._store(at).messages.delete(row, locations))
         assert sure <= removed <= possible or not self.counts_deletes
 
@@ -254,7 +254,7 @@ class Histories(RuleBasedStateMachine):
         assert len({page.horizon for page in pages}) == 1
         weights = [bytes_of(page.messages) for page in pages]
         for wanted, page in zip(slices, pages, strict=True):
-            if sum(weights) < len(slices) * size or page != wanted.put_off(page.horizon):
+            if sum(weights) < len(slices) * size or page != wanted.make_postponed_page(page.horizon):
                 self._model.judge_page(queue, wanted, page)
 
     @precondition(lambda self: self._model.queues)

@@ -33,10 +33,10 @@ class Stored:
     minted: bool
     gone: float = math.inf
 
-    def alive(self, now: int, *, kept: bool = False) -> bool:
+    def must_be_shown(self, now: int, *, kept: bool = False) -> bool:
         return now < (self.rows if kept else self.ends)[0] and time.monotonic() < self.gone
 
-    def dead(self, now: int, *, kept: bool = False) -> bool:
+    def must_be_hidden(self, now: int, *, kept: bool = False) -> bool:
         return now >= (self.rows if kept else self.ends)[1]
 
 
@@ -127,8 +127,8 @@ class Model:
         for queue in self.queues.values():
             for part in queue.parts.values():
                 for place, message in part.messages.items():
-                    if not message.alive(now):
-                        rows = message.rows if message.alive(now, kept=True) else (0, message.rows[1])
+                    if not message.must_be_shown(now):
+                        rows = message.rows if message.must_be_shown(now, kept=True) else (0, message.rows[1])
                         part.messages[place] = replace(message, ends=(0, message.ends[1]), rows=rows)
 
     def put(
@@ -143,7 +143,7 @@ class Model:
     def remove(self, queue: ModelQueue, partition: int, place: Position) -> bool:
         """Removes a message; returns whether it was alive."""
         removed = queue.part(partition).messages.pop(place, None)
-        return removed is not None and removed.alive(self.clock.ticks)
+        return removed is not None and removed.must_be_shown(self.clock.ticks)
 
     def judge_horizon(self, queue: ModelQueue, wanted: Slice, horizon: int) -> None:
         now = self.clock.ticks
@@ -174,11 +174,11 @@ class Model:
         for message in page.messages:
             stored = known.get(message.position)
             assert stored is not None, "shows what is not there"
-            assert not stored.dead(now, kept=wanted.kept), "shows an expired message"
+            assert not stored.must_be_hidden(now, kept=wanted.kept), "shows an expired message"
             assert (message.body, message.meta or Meta()) == (stored.body, stored.meta)
             assert stored.ends[0] <= message.expires <= stored.ends[1]
         assert shown == sorted(set(shown), reverse=wanted.descending)
-        alive = [place for place, one in inside if one.alive(now, kept=wanted.kept)]
+        alive = [place for place, one in inside if one.must_be_shown(now, kept=wanted.kept)]
         self._judge_end(wanted, page, alive, upper)
 
     def _judge_end(self, part: Slice, page: Page, alive: list[Position], upper: Position) -> None:
@@ -219,16 +219,20 @@ class Model:
         following = next(remaining, None)
         for partition, place in locations:
             stored = queue.part(partition).messages.get(place) if partition <= queue.partitions else None
-            if stored is not None and following == (partition, place, stored.body) and not stored.dead(now, kept=kept):
+            if (
+                stored is not None
+                and following == (partition, place, stored.body)
+                and not stored.must_be_hidden(now, kept=kept)
+            ):
                 following = next(remaining, None)
             else:
-                assert stored is None or not stored.alive(now, kept=kept), "left a message out"
+                assert stored is None or not stored.must_be_shown(now, kept=kept), "left a message out"
         assert following is None, "shows what is not there"
 
     def counts(self, queue: ModelQueue, partition: int) -> tuple[list[Position], list[Position]]:
         now = self.clock.ticks
         everything = queue.part(partition).between(ids.FIRST, (ids.TICKS_MAX + 1, 0))
         return (
-            [place for place, one in everything if one.alive(now)],
-            [place for place, one in everything if not one.dead(now)],
+            [place for place, one in everything if one.must_be_shown(now)],
+            [place for place, one in everything if not one.must_be_hidden(now)],
         )

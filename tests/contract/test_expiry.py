@@ -226,6 +226,6 @@ def test_named_and_moved_messages_are_kept(store: Store) -> None:
     names.create(mover.way(target), "b", Draft("b", ttl=60))
     source = make_queue(store, consistency=PROMPT)
     append_bodies(store, source, "c", ttl=1000)
-    assert mover.ended(mover.begin(source, target)).moved == 1
+    assert mover.wait_until_ended(mover.begin(source, target)).moved == 1
     mover.stopping.set()
     assert [(item.body, item.kept) for item in stored] == [("a", True), ("b", False), ("c", True)]

@@ -113,7 +113,7 @@ def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
         service.redriving.send_back(entered(service, "q.dead"), some, partial(entered, service))
         for service, some in zip(services, (letters[:4], letters), strict=True)
     )
-    assert (first.sent, first.before, second.sent, second.before) == ({"q": 4}, 0, {"q": 2}, 4)
+    assert (first.sent, first.already_sent, second.sent, second.already_sent) == ({"q": 4}, 0, {"q": 2}, 4)
     assert eventually(lambda: services[1].queues.count(services[1].find(APP, "q")) == 6)
     assert services[1].queues.count(dead) == 0
 

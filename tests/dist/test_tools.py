@@ -37,7 +37,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
 
 
 @pytest.mark.parametrize(
-    "block", pages.to_run("docs/install.md", below="As a tool"), ids=lambda block: block.text.split()[0]
+    "block", pages.runnable_blocks("docs/install.md", below="As a tool"), ids=lambda block: block.text.split()[0]
 )
 def test_lines(block: pages.Block, tools: Environment, checkout: Path) -> None:
     """Each line installs the commands, of this version, into an environment of their own."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from queuey import embedded
-from tests.pages import ROOT, to_run
+from tests.pages import ROOT, runnable_blocks
 
 PAGE = "docs/embedded.md"
 
@@ -17,7 +17,7 @@ def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     """Its programs run one after another."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "shown"}
-    for block in to_run(PAGE):
+    for block in runnable_blocks(PAGE):
         exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / PAGE), "exec"), names)
     assert capsys.readouterr().out == "hello\nhello Ann\n"
     assert (tmp_path / "jobs.db").is_file()

@@ -51,7 +51,7 @@ class Hasty(CassandraStore):
 
     def __init__(self, url: str, options: CassandraOptions, clock: Clock) -> None:
         super().__init__(url, options, clock)
-        self._levels = Concluding(options, self._driver.replication, self._timing)
+        self._levels.__class__ = Concluding  # All parts of the store share this object.
 
 
 def options_of(centre: str) -> CassandraOptions:

@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from tests.servers.served import free_port
 
@@ -35,6 +35,7 @@ class Proxy:
         self._routes = routes
         self._servers: list[asyncio.Server] = []
         self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._sending, self._answering = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -94,24 +95,29 @@ class Proxy:
         while self._servers:
             self._servers.pop().close()
         await self._drop()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            # Tasks of asyncio that accept a connection end by themselves: cancelled, they would leave its socket open.
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(others)
 
     async def _drop(self) -> None:
         for writer in list(self._writers):
             writer.transport.abort()
 
     async def _serve(self, far: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._servers:  # The connection was accepted just before a cut.
+            writer.transport.abort()
+            return
         opened = [writer]
         self._writers.add(writer)
+        self._track(cast("asyncio.Task[None]", asyncio.current_task()))
         try:
             answers, onward = await asyncio.open_connection(*far)
             opened.append(onward)
             self._writers.add(onward)
             directions = (reader, onward, self._sending), (answers, writer, self._answering)
-            passing = {asyncio.create_task(self._forward(*direction)) for direction in directions}
+            passing = [self._track(asyncio.create_task(self._forward(*direction))) for direction in directions]
             await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
         except (OSError, asyncio.CancelledError):
             pass
@@ -119,6 +125,12 @@ class Proxy:
             for stream in opened:
                 stream.transport.abort()
                 self._writers.discard(stream)
+
+    def _track(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+        """Lets a cut cancel a task."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     @staticmethod
     async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, allowed: asyncio.Event) -> None:

@@ -51,7 +51,7 @@ def connect(proxy: Proxy) -> socket.socket:
     return socket.create_connection((host, int(port)), PATIENCE)
 
 
-def answer(client: socket.socket, said: bytes) -> bytes:
+def send_and_receive(client: socket.socket, said: bytes) -> bytes:
     try:
         client.sendall(said)
         return client.recv(1 << 16)
@@ -69,36 +69,36 @@ def proxy(echo: int) -> Iterator[Proxy]:
 def test_cut_and_healed(proxy: Proxy) -> None:
     """A cut resets open connections and refuses new ones; after healing, new ones work again."""
     with connect(proxy) as client:
-        assert answer(client, b"one") == b"one"
+        assert send_and_receive(client, b"one") == b"one"
         proxy.cut()
-        assert answer(client, b"two") == b""
+        assert send_and_receive(client, b"two") == b""
     with pytest.raises(ConnectionRefusedError):
         connect(proxy)
     proxy.heal()
     with connect(proxy) as client:
-        assert answer(client, b"four") == b"four"
+        assert send_and_receive(client, b"four") == b"four"
 
 
 def test_dropped(proxy: Proxy) -> None:
     """Open connections are reset, and a new one works at once."""
     with connect(proxy) as client:
-        assert answer(client, b"one") == b"one"
+        assert send_and_receive(client, b"one") == b"one"
         assert proxy.connections == 1
         proxy.drop()
-        assert answer(client, b"two") == b""
+        assert send_and_receive(client, b"two") == b""
     with connect(proxy) as client:
-        assert answer(client, b"three") == b"three"
+        assert send_and_receive(client, b"three") == b"three"
 
 
 @pytest.mark.parametrize("silence", [Proxy.silence, Proxy.mute])
 def test_silenced(proxy: Proxy, silence: Callable[[Proxy], None]) -> None:
     """Nothing is answered until the proxy resumes; then the requests sent in between are answered."""
     with connect(proxy) as client:
-        assert answer(client, b"one") == b"one"
+        assert send_and_receive(client, b"one") == b"one"
         silence(proxy)
         client.settimeout(0.2)
         with pytest.raises(TimeoutError):
-            answer(client, b"two")
+            send_and_receive(client, b"two")
         client.settimeout(PATIENCE)
         proxy.resume()
         assert client.recv(3) == b"two"
@@ -109,4 +109,4 @@ def test_nobody_there() -> None:
     with contextlib.closing(Proxy.to(f"127.0.0.1:{free_port()}")) as proxy:
         for _ in range(2):
             with connect(proxy) as client:
-                assert answer(client, b"anybody?") == b""
+                assert send_and_receive(client, b"anybody?") == b""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.pages import SCRIPTS, Reader, blocks, to_run
+from tests.pages import SCRIPTS, Reader, blocks, runnable_blocks
 from tests.servers.chromium import CHROMIUM, chromium
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment, free_port
@@ -97,7 +97,7 @@ def test_the_page_on_notifications(browser: Browser, tmp_path: Path) -> None:
     page, port = "docs/inbox.md", free_port()
     settings, program, html = (next(each for each in blocks(page) if each.language == one) for one in LANGUAGES)
     program.save(tmp_path)
-    typed = [block for block in to_run(page) if block.language == "sh"]
+    typed = [block for block in runnable_blocks(page) if block.language == "sh"]
 
     def here(text: str, served: int) -> str:
         return text.replace(":8000", f":{port}").replace(":5000", f":{served}")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from queuey.client import Client
-from tests.pages import ROOT, Block, Reader, to_run
+from tests.pages import ROOT, Block, Reader, runnable_blocks
 from tests.servers.served import Served
 
 TUTORIAL, TASKS = "docs/qdo-tutorial.md", "docs/tasks.md"
@@ -44,7 +44,7 @@ def no_worker_left(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("no_worker_left")
 def test_tutorial(reader: Reader) -> None:
     """Every command and program of the tutorial does what the text says, in order."""
-    printed = [reader.run(TUTORIAL, block) for block in to_run(TUTORIAL)]
+    printed = [reader.run(TUTORIAL, block) for block in runnable_blocks(TUTORIAL)]
     assert "2 members own 4 of 4 partitions, 0 messages behind" in "".join(printed)
     assert "ValueError" in "".join(printed)
 
@@ -52,7 +52,7 @@ def test_tutorial(reader: Reader) -> None:
 @pytest.mark.usefixtures("no_worker_left")
 def test_tutorial_of_tasks(reader: Reader) -> None:
     """Every command and program of the tutorial about tasks does what the text says, in order."""
-    printed = "".join(reader.run(TASKS, block) for block in to_run(TASKS, below="Tutorial: thumbnails"))
+    printed = "".join(reader.run(TASKS, block) for block in runnable_blocks(TASKS, below="Tutorial: thumbnails"))
     assert "3 waiting (0 failed before)" in printed
     assert "FileNotFoundError" in printed
 
@@ -60,7 +60,7 @@ def test_tutorial_of_tasks(reader: Reader) -> None:
 @pytest.mark.usefixtures("reader")
 def test_cards_of_the_landing_page(capsys: pytest.CaptureFixture[str]) -> None:
     """Each card of docs/index.md does what it says: an inbox is emptied, a job runs, a log is read repeatedly."""
-    inbox, jobs, log = to_run("docs/index.md")
+    inbox, jobs, log = runnable_blocks("docs/index.md")
     with Client() as client:
         names: dict[str, Any] = {"client": client}
         for block in (inbox, jobs, log):
@@ -76,7 +76,7 @@ def test_cards_of_the_landing_page(capsys: pytest.CaptureFixture[str]) -> None:
 def test_programs_about_tasks() -> None:
     """The definitions on the pages about tasks are valid."""
     for page, section in ((TASKS, "Define"), ("docs/moving-from-celery.md", "Side by side")):
-        for block in to_run(page, below=section):
+        for block in runnable_blocks(page, below=section):
             exec(block.text, {"__name__": "shown"})
 
 
@@ -86,7 +86,7 @@ def test_programs_that_send_tasks() -> None:
     with Client() as client:
         client.create_queue("orders")
     for section in ("Unique", "At certain times", "Progress"):
-        [block] = (block for block in to_run(TASKS, below=section) if block.language == "python")
+        [block] = (block for block in runnable_blocks(TASKS, below=section) if block.language == "python")
         exec(block.text, {"__name__": "shown"})
     with Client() as client:
         assert [one.name for one in client.schedules.list()] == ["task:orders:poll", "task:orders:tidy_up"]
@@ -95,7 +95,7 @@ def test_programs_that_send_tasks() -> None:
 @pytest.mark.parametrize("page", ["docs/qdo.md", "docs/qdo-migration.md"])
 def test_programs(reader: Reader, page: str) -> None:
     """Every program of a page runs, and its claims about itself hold."""
-    programs = [block for block in to_run(page) if block.language == "python"]
+    programs = [block for block in runnable_blocks(page) if block.language == "python"]
     assert programs
     for block in programs:
         reader.run(page, block)
@@ -104,7 +104,7 @@ def test_programs(reader: Reader, page: str) -> None:
 @pytest.mark.usefixtures("reader")
 def test_a_handler_of_the_page_keeps_messages_of_one_id() -> None:
     """Messages of several partitions may have one id; the page's handler stores a result for each."""
-    [block] = (block for block in to_run("docs/qdo.md") if "def archive" in block.text)
+    [block] = (block for block in runnable_blocks("docs/qdo.md") if "def archive" in block.text)
     names: dict[str, Any] = {}
     exec(block.text, names)
     with names["results"]() as client:
@@ -119,7 +119,7 @@ def test_a_handler_of_the_page_keeps_messages_of_one_id() -> None:
 
 def test_workers_of_the_readme(reader: Reader, tmp_path: Path) -> None:
     """The handler of the README is called with every notice of its feed, and the group can be inspected."""
-    block, watch = (block for block in to_run("README.md") if ".venv/bin/qdo" in block.text)
+    block, watch = (block for block in runnable_blocks("README.md") if ".venv/bin/qdo" in block.text)
     write, work = block.text.replace(".venv/bin/", "").splitlines()
     status = watch.text.replace(".venv/bin/", "")
     feed = ROOT / "deploy/demo/earthquakes.jsonl"

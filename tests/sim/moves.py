@@ -321,7 +321,7 @@ def _ask(world: World, step: Ask, mutation: Mutation | None) -> tuple[World, Mov
     until = min(request.horizon, request.below)[0]
     draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, request.copies, until) if dedup else None)
     request.edit(draft)
-    if draft.has_changes:
+    if draft.has_changes_beyond_cursor:
         before = state.encode()
         state.apply(state.number + 1, draft.make_entry(1))
         turn = request.result(state)

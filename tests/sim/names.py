@@ -227,7 +227,7 @@ def _claimer_worlds(world: World, mutation: Mutation) -> Iterator[World]:
         draft = EntryDraft(state, 0, ClaimTiming())
         settled = draft.acknowledge([ClaimReceipt(1, *_position(id_), number) for number, id_ in claimer.given])
         done = tuple(one.receipt.ticks for one in settled if one.status is ReceiptStatus.DONE)
-        log = (*world.log, encode_entry(draft.make_entry(0))) if draft.has_changes else world.log
+        log = (*world.log, encode_entry(draft.make_entry(0))) if draft.has_changes_beyond_cursor else world.log
         yield world._replace(claimer=claimer._replace(acknowledged=done), log=log)
 
 
@@ -292,7 +292,7 @@ class SimulatedName(Name):
 
     async def settle(self, seen: Named) -> None:
         with suppress(StoreUnavailable):
-            await names.settle(ASKING, row_of(seen), self._new_version)
+            await names.forget_replaced(ASKING, row_of(seen), self._new_version)
 
     async def is_used(self, location: Location) -> bool:
         used: bool = await asked(Is(location))
@@ -475,7 +475,7 @@ def _supersede(world: World, position: Position, process: Process, mutation: Mut
     """
     draft = EntryDraft(_state(world.log), 0, ClaimTiming())
     draft.supersede([position])
-    if not draft.has_changes or mutation == "not in the log":
+    if not draft.has_changes_beyond_cursor or mutation == "not in the log":
         return world
     # It may also finish the change of a PUT; then the row names a value of another process.
     own = process.kind == "POST" and world.row is not None and _is_of(process, world.row.ids.made)

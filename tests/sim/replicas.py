@@ -37,7 +37,7 @@ from queuey.messages import (
     rendered_bytes,
 )
 from queuey.storage import Store
-from queuey.storage.calls import Deadline, Done, ended, in_thread
+from queuey.storage.calls import Deadline, Done, in_thread, start_and_wait
 from queuey.storage.contracts.claim_logs import PAGE, ClaimLogs
 from tests.sim.availability import Stored
 from tests.sim.world import Process, World
@@ -83,7 +83,7 @@ class Log:
     """The last entry that every reader sees."""
     snapshot: int = 0
     snapshots: dict[int, bytes] = field(default_factory=dict)
-    lying: list[Proposal] = field(default_factory=list)
+    pending: list[Proposal] = field(default_factory=list)
     """Pending appends: neither applied nor discarded."""
 
     def show(self, now: float) -> None:
@@ -141,7 +141,7 @@ class Replicas:
         rng, faults = self.world.rng, self.faults
         self.finish(log)
         if rng.random() < faults.stuck:
-            log.lying.append(proposal)
+            log.pending.append(proposal)
             if rng.random() < 0.7:
                 self.world.at(self.world.random_time(1.0), partial(self._apply_pending, log, proposal))
             return None
@@ -151,14 +151,14 @@ class Replicas:
 
     def finish(self, log: Log) -> None:
         """Applies each pending append of a log with a probability of a half, and drops the others."""
-        lying, log.lying = log.lying, []
+        lying, log.pending = log.pending, []
         for proposal_ in lying:
             if self.world.rng.random() < 0.5:
                 self.apply(log, proposal_)
 
     def _apply_pending(self, log: Log, proposal: Proposal) -> None:
-        if proposal in log.lying:
-            log.lying.remove(proposal)
+        if proposal in log.pending:
+            log.pending.remove(proposal)
             self.apply(log, proposal)
 
     def apply(self, log: Log, proposal: Proposal) -> bool:
@@ -232,7 +232,7 @@ class Replicas:
             self.queues[name] = Queue(application=application, name=name, uid=number, qid=number, partitions=partitions)
         return self.queues[name], created
 
-    def seen(self, partition: int) -> list[Message]:
+    def read_quorum(self, partition: int) -> list[Message]:
         """Returns the messages that a quorum read sees now, in order. The quorum is random."""
         now, quorum = self.world.now, self.world.rng.sample(range(REPLICAS), QUORUM)
         messages = self.messages.get(partition, {})
@@ -283,9 +283,9 @@ class _AwaitedContract:
             if begin is None:
                 return await in_thread(partial(getattr(self._model, name), *args, **named))
             if name != "read":
-                return await ended(lambda done: begin(*args, done, **named), _NO_DEADLINE)
+                return await start_and_wait(lambda done: begin(*args, done, **named), _NO_DEADLINE)
             queue, [part] = args
-            return [await ended(lambda done: begin(queue, part, done), _NO_DEADLINE)]
+            return [await start_and_wait(lambda done: begin(queue, part, done), _NO_DEADLINE)]
 
         return call
 
@@ -359,7 +359,7 @@ class ModelStore:
         slow = self._replicas.faults.slow
 
         def read() -> None:
-            messages = [one for one in self._replicas.seen(part.partition) if part.lower <= one.position < upper]
+            messages = [one for one in self._replicas.read_quorum(part.partition) if part.lower <= one.position < upper]
             if not part.bodies:
                 messages = [msgspec.structs.replace(one, body="") for one in messages]
             weights = itertools.accumulate(rendered_bytes(one.body, one.meta) if part.bodies else 0 for one in messages)
@@ -384,7 +384,7 @@ class ModelStore:
         seen = {
             (message.partition, message.position): message
             for partition in {number for number, _ in locations}
-            for message in self._replicas.seen(partition)
+            for message in self._replicas.read_quorum(partition)
         }
         return [seen[location] for location in locations if location in seen]
 

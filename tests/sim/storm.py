@@ -216,7 +216,7 @@ class Client:
     def _plan_work(self, web: Web, asked: float, deliveries: Sequence[ClaimDelivery]) -> None:
         """Records deliveries, and plans what happens to them: acknowledge, renew, release, fail or nothing.
 
-        By chance they wait for the next poll's, or all claims of the queue are released as well.
+        By chance they are kept and handled with the next poll's deliveries, or all claims are released as well.
         """
         now = self._world.now
         was_held_back = abs(now - web.process.paused_until) < 1e-6

@@ -222,7 +222,7 @@ async def answering_first(log: PartitionLog, queue: Queue, entry: Entry, taken: 
             receipt = partial(ClaimReceipt, log.key[1], number=log.state.number + 1)
             request.answer([(one, 1, receipt(*one.position), expires) for one in request.poll.given])
         elif isinstance(request, SettleRequest):
-            request.answer(request.settled)
+            request.answer(request.is_settled)
     applied: bool = await REAL_APPEND(log, queue, entry, taken)
     return applied
 
@@ -303,7 +303,7 @@ def never_of_another(draft: EntryDraft, position: Position) -> bool:
 
 
 async def reading_up_to_now(scanner: OrderedScanner, wish: ScanDemand) -> Position:
-    await scanner._scanner.read_horizon()
+    await scanner._scanner.refresh_horizon()
     return ids.LAST
 
 
@@ -313,7 +313,10 @@ def certain_of_all(scanner: OrderedScanner, page: Page) -> Position:
 
 @contextmanager
 def reading_beyond_the_horizon() -> Iterator[None]:
-    with replace(OrderedScanner._upper, reading_up_to_now), replace(OrderedScanner._certain, certain_of_all):
+    with (
+        replace(OrderedScanner._find_upper_bound, reading_up_to_now),
+        replace(OrderedScanner._find_final_end, certain_of_all),
+    ):
         yield
 
 
@@ -358,7 +361,7 @@ async def current_already(log: PartitionLog, queue: Queue, polls: Sequence[PollR
 
 
 def empty_when_old(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
-    if end.chosen - request.asked < REQUEST_TIMEOUT or request.list_claimed(log.state, log.key[1], end.number):
+    if end.decided - request.asked < REQUEST_TIMEOUT or request.list_claimed(log.state, log.key[1], end.number):
         return REAL_ANSWER(log, request, found, end)
     request.answer([])
     return True
@@ -558,10 +561,10 @@ MUTATIONS = {
         ("order",), ORDERED, instead=reading_beyond_the_horizon, first=37
     ),
     "the cursor stays below what waits": Mutation(
-        ("G6",), ORDERED, instead=lambda: replace(OrderedScanner._chain, passing_what_waits)
+        ("G6",), ORDERED, instead=lambda: replace(OrderedScanner._make_chain, passing_what_waits)
     ),
     "the front is what this process has read": Mutation(
-        ("G6",), ORDERED, instead=lambda: replace(OrderedScanner._begin, claiming_at_the_front), first=17
+        ("G6",), ORDERED, instead=lambda: replace(OrderedScanner._find_start, claiming_at_the_front), first=17
     ),
     "the append before the deletion": Mutation(
         ("G6",), instead=lambda: replace(PartitionLog._append, deleting_first), first=255

@@ -264,11 +264,13 @@ class Silent(Workers):
         self.asked.append((topic, answer))
 
 
-def meet(scene: Scene, kind: type[ModelStore] = ModelStore) -> tuple[ModelStore, ClaimUseCases, Silent, ClaimDelivery]:
+def claim_in_shared_log(
+    scene: Scene, kind: type[ModelStore] = ModelStore
+) -> tuple[ModelStore, ClaimUseCases, Silent, ClaimDelivery]:
     """Returns a process that met another one in a log whose home is elsewhere, and what was claimed there."""
     store, claims = scene.start(kind)
     other = Silent()
-    claims.share(other)
+    claims.forward_contended_to(other)
     scene.fill(1, 10)
     for process in (claims, scene.start(ModelStore)[1], claims):
         scene.claim(process, AWAY, 1)
@@ -284,7 +286,7 @@ AWAY = replace(QUEUE, qid=2)
 def test_the_home_is_asked_by_who_was_refused() -> None:
     """A process that met another one asks the home, and does the work itself without an answer."""
     scene = Scene()
-    _, claims, other, mine = meet(scene)
+    _, claims, other, mine = claim_in_shared_log(scene)
     scene.claim(claims, AWAY, 1)
     begin(claims.core, claims.acknowledge(AWAY, [mine.receipt]), partial(scene._told, scene.settled))
     scene.let(SOON)
@@ -303,7 +305,7 @@ def test_the_home_is_asked_by_who_was_refused() -> None:
 def test_other_partitions_are_worked_on_here() -> None:
     """The home is not asked about a partition without conflicts, nor about one whose home is here."""
     scene = Scene()
-    _, claims, other, _ = meet(scene)
+    _, claims, other, _ = claim_in_shared_log(scene)
     for queue in (replace(QUEUE, qid=4), replace(QUEUE, qid=3)):
         for process in (claims, scene.start(ModelStore)[1], claims)[: 1 if queue.qid == 4 else 3]:
             scene.claim(process, queue, 1)
@@ -317,7 +319,7 @@ def test_other_partitions_are_worked_on_here() -> None:
 def test_silence_is_doubt() -> None:
     """After a home gave no answer, a failure here does not mean that nothing was changed."""
     scene = Scene()
-    failing, claims, other, mine = meet(scene, Failing)
+    failing, claims, other, mine = claim_in_shared_log(scene, Failing)
     assert isinstance(failing, Failing)
     errors: list[Exception | None] = []
     begin(claims.core, claims.acknowledge(AWAY, [mine.receipt]), lambda _settled, error: errors.append(error))

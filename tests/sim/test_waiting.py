@@ -83,7 +83,7 @@ class Scene:
         result.poll.attempt()
         return result
 
-    def given(self, web: Web, **asked: Any) -> list[ClaimReceipt]:  # noqa: ANN401 - as `claim` has them
+    def claim_soon(self, web: Web, **asked: Any) -> list[ClaimReceipt]:  # noqa: ANN401 - as `claim` has them
         result = self.claim(web, **asked)
         self.after(0.1)
         assert result.found
@@ -104,7 +104,7 @@ def scene() -> Scene:
 def test_a_release_in_this_process_wakes_at_once(scene: Scene) -> None:
     """A waiting claim gets a message released in the same process before any poll is due."""
     scene.post()
-    receipts = scene.given(scene.one)
+    receipts = scene.claim_soon(scene.one)
     waiting = scene.claim(scene.one, wait=LONG)
     scene.after(10 * POLL_INTERVAL)
     tries = waiting.poll.tries
@@ -119,7 +119,7 @@ def test_who_waits_is_tried_again_where_messages_may_be_free(scene: Scene) -> No
     """If a partition was read up to its limit and has more messages, a waiting claim gets one, and no empty answer."""
     with replace_in(scans, MAX_ABOVE, 20):
         scene.post(*[1] * 40)
-        receipts = scene.given(scene.one, limit=20)
+        receipts = scene.claim_soon(scene.one, limit=20)
         begin(scene.one.core, scene.one.claims.acknowledge(QUEUE, receipts))
         scene.after(0.1)
         short, long = (scene.claim(scene.one, wait=wait) for wait in (0.1, LONG))
@@ -134,7 +134,7 @@ def test_who_waits_is_tried_again_where_messages_may_be_free(scene: Scene) -> No
 def test_a_release_in_another_process_is_found_by_a_look(scene: Scene) -> None:
     """A message released in another process is found within a second."""
     scene.post()
-    receipts = scene.given(scene.two)
+    receipts = scene.claim_soon(scene.two)
     waiting = scene.claim(scene.one, wait=LONG)
     scene.after(10 * POLL_INTERVAL)
     scene.release(scene.two, *receipts)
@@ -147,7 +147,7 @@ def test_an_expiry_wakes(scene: Scene) -> None:
     scene.post(1, 1)
     began = scene.world.now
     for web, ttl in ((scene.one, 20.0), (scene.two, 30.0)):
-        scene.given(web, ttl=ttl)
+        scene.claim_soon(web, ttl=ttl)
     waiting = [scene.claim(scene.one, wait=LONG) for _ in range(2)]
     scene.after(60.0)
     assert [result.found and len(result.found) for result in waiting] == [1, 1]

@@ -73,7 +73,7 @@ class Web:
             timing=self._setup.timing,
             upkeep=SnapshotPolicy(entries=6, most_entries=30, kept_entries=3, kept_seconds=1.0),
         )
-        claims.share(self.workers)
+        claims.forward_contended_to(self.workers)
         return claims
 
     def crash(self) -> None:

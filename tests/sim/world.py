@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
 from queuey.service.core import Core
-from queuey.storage.calls import Deadline, Done, Home, LoopCalls, blocks, ended
+from queuey.storage.calls import Deadline, Done, Home, LoopCalls, may_block, start_and_wait
 
 T = TypeVar("T")
 Work = Callable[[], None]
@@ -326,7 +326,7 @@ class SimulatedCore(Core):
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Does the work at one instant after a random delay; in a thread that may block, at once."""
-        if blocks():
+        if may_block():
             return work()
         process, life = self._process, self._process.life
 
@@ -342,7 +342,7 @@ class SimulatedCore(Core):
 
             process.soon(process.world.random_time(self._delay), run, life)
 
-        result: T = await ended(start, _NO_DEADLINE)
+        result: T = await start_and_wait(start, _NO_DEADLINE)
         return result
 
 

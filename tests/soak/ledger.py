@@ -50,11 +50,11 @@ class Ledger:
                 account.due |= dict.fromkeys(numbers - account.early, now)
                 account.early -= numbers
 
-    def leave_open(self, numbers: Iterable[int]) -> None:
+    def record_unknown(self, numbers: Iterable[int]) -> None:
         with self._lock:
             self._unknown |= set(numbers)
 
-    def see(self, name: str, numbers: Iterable[int]) -> None:
+    def record_received(self, name: str, numbers: Iterable[int]) -> None:
         """Records messages that a consumer received. Those not due count as early: not acknowledged, or seen before."""
         with self._lock:
             account = self._accounts[name]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.servers.served import Served, environment, free_port
 from tests.soak.handler import RECORD
-from tests.soak.usage import descendants
+from tests.soak.usage import process_tree
 
 ROOT = Path(__file__).parents[2]
 END_SECONDS = 100.0
@@ -81,7 +81,7 @@ class Service(Program):
 
     def kill_worker(self) -> None:
         """Kills one of its worker processes, if any, with SIGKILL. The service replaces it."""
-        workers = [pid for pid in descendants(self._process.pid)[1:] if b"spawn_main" in _command(pid)]
+        workers = [pid for pid in process_tree(self._process.pid)[1:] if b"spawn_main" in _command(pid)]
         if workers:
             os.kill(workers[0], signal.SIGKILL)
 

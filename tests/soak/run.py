@@ -100,14 +100,19 @@ class Run:
         """Waits until nothing remains, or no progress was made for a while. What then remains is a problem."""
         began = progress = self._elapsed()
         least = float("inf")
-        while (remaining := sum(self._left().values())) and self._elapsed() < progress + DRAIN_SECONDS:  # bounded: both
+        while self._elapsed() < progress + DRAIN_SECONDS:  # bounded: by progress
+            remaining = sum(self._count_remaining().values())
+            if not remaining:
+                break
             if remaining < least:
                 least, progress = remaining, self._elapsed()
             time.sleep(0.2)
         self._drained_after = self._elapsed() - began
-        self._problems |= {f"{name}: {count:,} messages were left": None for name, count in self._left().items()}
+        self._problems |= {
+            f"{name}: {count:,} messages were left": None for name, count in self._count_remaining().items()
+        }
 
-    def _left(self) -> dict[str, int]:
+    def _count_remaining(self) -> dict[str, int]:
         """Returns the remaining messages by our own count; if none remain, by the services' count."""
         remaining = {name: lag.messages for name, lag in self._iterate_lags()}
         if not any(remaining.values()):

@@ -100,7 +100,7 @@ class Traffic:
             except ClientError as error:
                 if getattr(error, "outcome", None) != "unknown":
                     raise
-                self.ledger.leave_open(batch)
+                self.ledger.record_unknown(batch)
             else:
                 self.ledger.acknowledge(batch)
 
@@ -108,14 +108,14 @@ class Traffic:
         cursor = EARLIEST
         while not self._ended.is_set():
             page = client.read(QUEUE, since=cursor, limit=500)
-            self.ledger.see(READER, (number_of(message.body) for message in page.messages))
+            self.ledger.record_received(READER, (number_of(message.body) for message in page.messages))
             cursor = page.cursor
             if not page.more:
                 self._ended.wait(0.5)
 
     def _poll(self, client: Client, _: int) -> None:
         for page in client.tail_pages(QUEUE, since=EARLIEST, wait=2):
-            self.ledger.see(POLLER, (number_of(message.body) for message in page.messages))
+            self.ledger.record_received(POLLER, (number_of(message.body) for message in page.messages))
             if self._ended.is_set():
                 return
 
@@ -125,7 +125,7 @@ class Traffic:
             for job in client.job_queue(QUEUE).claim(limit=20, ttl=CLAIM_TTL, idle=2):
                 if self._rng.random() < MISTAKES:
                     break
-                self.ledger.see(CLAIMERS, [number_of(job.body)])
+                self.ledger.record_received(CLAIMERS, [number_of(job.body)])
 
     def _follow_records(self, _: Client, __: int) -> None:
         while not self._ended.wait(0.5):
@@ -136,4 +136,4 @@ class Traffic:
                         text = lines.read()
                     whole = text[: text.rfind(b"\n") + 1]
                     self._records[path] = offset + len(whole)
-                    self.ledger.see(WORKERS, map(int, whole.split()))
+                    self.ledger.record_received(WORKERS, map(int, whole.split()))

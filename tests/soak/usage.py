@@ -36,7 +36,7 @@ JAVA_ALLOWANCES: Allowances = {"handles": Allowance(0.5, 200), "threads": Allowa
 """Without memory: a JVM always fills its heap. Handles are files of tables and connections."""
 
 
-def descendants(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     pids = [pid]
     for parent in pids:
         for task in Path(f"/proc/{parent}/task").glob("*/children"):
@@ -47,7 +47,7 @@ def descendants(pid: int) -> list[int]:
 
 def read_usage(pid: int) -> Usage | None:
     """Returns the present usage of a process and its descendants, or None if it has ended."""
-    usages = [each for each in map(_usage_of_process, descendants(pid)) if each is not None]
+    usages = [each for each in map(_usage_of_process, process_tree(pid)) if each is not None]
     return Usage(*map(sum, zip(*usages, strict=True))) if usages else None
 
 

@@ -31,7 +31,7 @@ class Kept:
         self.options = dict(options)
 
     @property
-    def named(self) -> StoreOptions:
+    def store_options(self) -> StoreOptions:
         return StoreOptions(settings=tuple(sorted(self.options.items())), application=APP)
 
     def queue(self, name: str = "orders", **fields: Any) -> Queue:  # noqa: ANN401 - the fields of a QueueSpec

@@ -16,7 +16,7 @@ from queuey.spark import open_stores
 from queuey.spark.data_source import QueueySource
 from queuey.spark.sink import spark_writer
 from queuey.spark.sink.spark_writer import QueueyStreamWriter, QueueyWriter
-from tests.spark.faults.failing import jvm
+from tests.spark.faults.failing import find_jvm_pid
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -54,21 +54,21 @@ class Deaths(msgspec.Struct, frozen=True):
         except FileExistsError:
             return
         if self.driver:
-            os.kill(jvm(), signal.SIGKILL)
+            os.kill(find_jvm_pid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def happened(self) -> list[str]:
         return sorted(path.name for path in self.directory.iterdir())
 
 
-def source(called: str, deaths: Deaths) -> type[DataSource]:
+def make_mortal_source(called: str, deaths: Deaths) -> type[DataSource]:
     class Writer(QueueyWriter):
         def write(self, iterator: Iterator[Any]) -> spark_writer.TaskCommit:
-            return dying(deaths, self._options, lambda: super(Writer, self).write(iterator))
+            return run_mortal_task(deaths, self._options, lambda: super(Writer, self).write(iterator))
 
     class StreamWriter(QueueyStreamWriter):
         def write(self, iterator: Iterator[Any]) -> spark_writer.TaskCommit:
-            return dying(deaths, self._options, lambda: super(StreamWriter, self).write(iterator))
+            return run_mortal_task(deaths, self._options, lambda: super(StreamWriter, self).write(iterator))
 
         def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark names it so
             deaths.die_at(COMMITTING, str(batchId), 0)
@@ -92,7 +92,11 @@ def source(called: str, deaths: Deaths) -> type[DataSource]:
     return Mortal
 
 
-def dying(deaths: Deaths, options: Any, write: Callable[[], spark_writer.TaskCommit]) -> spark_writer.TaskCommit:  # noqa: ANN401
+def run_mortal_task(
+    deaths: Deaths,
+    options: Any,  # noqa: ANN401 - those of any store
+    write: Callable[[], spark_writer.TaskCommit],
+) -> spark_writer.TaskCommit:
     """Does a task with a store that kills it at its points, in the chosen chunk."""
     context = TaskContext.get()
     assert context is not None

@@ -12,7 +12,7 @@ from queuey.spark import options as table
 from queuey.spark import register
 from queuey.spark.errors import OptionError
 from queuey.spark.session import session
-from tests.pages import blocks, to_run
+from tests.pages import blocks, runnable_blocks
 from tests.pages import examples as docstring_examples
 from tests.replacing import replace
 from tests.spark.kept import Kept
@@ -33,7 +33,9 @@ def test_the_examples_run(spark: SparkSession, embedded: Kept) -> None:
     """The examples of starting, reading and writing run in order, on the given store."""
     embedded.fill(embedded.queue("orders", partitions=2), 20)
     sections = ("Start", "Read", "Write")
-    blocks = [block for part in sections for block in to_run("docs/spark.md", below=part, languages={"python"})]
+    blocks = [
+        block for part in sections for block in runnable_blocks("docs/spark.md", below=part, languages={"python"})
+    ]
     examples = [block.text for block in blocks]
     assert len(examples) >= 6
     examples += [example.text for thing in (session, register) for example in docstring_examples(thing)]

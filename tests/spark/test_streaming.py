@@ -12,7 +12,7 @@ import pytest
 from queuey.messages import Message, NewMessage, Queue, QueueSpec
 from queuey.spark import options as table_of_options
 from queuey.storage import bridge
-from tests.pages import to_run
+from tests.pages import runnable_blocks
 from tests.spark.faults.failing import POINTS, RAISE, FailingSource
 from tests.spark.kept import TTL, Kept
 
@@ -115,7 +115,7 @@ def test_the_example_of_the_page_runs(spark: SparkSession, embedded: Kept, tmp_p
     """The example of following a queue writes every message, and the page names every option of streams."""
     sent = embedded.fill(embedded.queue(partitions=2), 20)
     section = PAGE.read_text().partition("\n## Streaming\n")[2].partition("\n## ")[0]
-    [block] = to_run("docs/spark.md", below="Streaming")
+    [block] = runnable_blocks("docs/spark.md", below="Streaming")
     example = block.text.replace("orders.checkpoint", str(tmp_path / "checkpoint"))
     example = example.replace("orders.parquet", str(tmp_path / "rows")).replace(".load()", ".options(**place).load()")
     exec(compile(example, str(PAGE), "exec"), {"spark": spark, "place": embedded.options})

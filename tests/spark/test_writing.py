@@ -20,7 +20,7 @@ from queuey.spark.sink.write_task import TaskIdentity
 from queuey.storage import bridge
 from tests.backends import APP
 from tests.spark.kept import Kept
-from tests.spark.mortal import Deaths, source
+from tests.spark.mortal import Deaths, make_mortal_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,9 +90,9 @@ def test_a_run_is_written_once_however_often(where: str, spark: SparkSession, re
     kept.queue("orders", partitions=4)
     frame = numbers(spark, ROWS, 2)
     write(frame, kept, run="first")
-    assert write_reports.report(kept.store, APP, "first") == WriteCounts(rows=ROWS, written=ROWS)
+    assert write_reports.read_run_counts(kept.store, APP, "first") == WriteCounts(rows=ROWS, written=ROWS)
     write(frame, kept, run="first")
-    assert write_reports.report(kept.store, APP, "first") == WriteCounts(rows=ROWS, skipped=ROWS)
+    assert write_reports.read_run_counts(kept.store, APP, "first") == WriteCounts(rows=ROWS, skipped=ROWS)
     exact(bodies(kept), ROWS)
     write(numbers(spark, 10, 1), kept)
     write(numbers(spark, 10, 1), kept)
@@ -108,7 +108,7 @@ def test_tasks_that_are_killed_once_each_leave_every_row_once(
     kept.queue("orders", partitions=2)
     deaths = Deaths(tmp_path / "deaths", chunk=1)
     deaths.directory.mkdir()
-    spark.dataSource.register(source("mortal", deaths))
+    spark.dataSource.register(make_mortal_source("mortal", deaths))
     count = 5 * 12_000
     write(numbers(spark, count, 5), kept, "mortal", run="first")
     assert len(deaths.happened()) == 5
@@ -123,7 +123,7 @@ def test_a_million_numbered_rows_are_in_order(tasks: int, spark: SparkSession, c
     queue = clustered.queue("orders", partitions=8)
     frame = spark.range(0, count, 1, tasks).selectExpr("CAST(id AS string) AS value", "id AS sequence")
     write(frame, clustered, run="first", lead="100")
-    counts = write_reports.report(clustered.store, APP, "first")
+    counts = write_reports.read_run_counts(clustered.store, APP, "first")
     assert counts is not None
     # Two tasks that share a piece may write some of its rows a second time, at the same ids.
     assert (counts.rows, counts.moved, counts.kept, counts.expired) == (count, 0, 0, 0)
@@ -146,7 +146,7 @@ def test_a_stream_whose_tasks_are_killed_writes_every_row_once(
         frame.write.mode("append").parquet(str(source_directory))
     deaths = Deaths(tmp_path / "deaths", point="half")
     deaths.directory.mkdir()
-    spark.dataSource.register(source("mortal", deaths))
+    spark.dataSource.register(make_mortal_source("mortal", deaths))
     rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(str(source_directory))
     query = (
         rows.writeStream.format("mortal")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import SCRIPTS, to_run
+from tests.pages import SCRIPTS, runnable_blocks
 from tests.servers.served import environment
 
 PAGE = "docs/testing-your-app.md"
@@ -17,7 +17,7 @@ PAGE = "docs/testing-your-app.md"
 def test_page(tmp_path: Path) -> None:
     """Every file that the page writes is a passing test."""
     printed = ""
-    for block in to_run(PAGE):
+    for block in runnable_blocks(PAGE):
         if block.title:
             block.save(tmp_path)
             continue

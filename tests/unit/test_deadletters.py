@@ -14,8 +14,8 @@ from queuey.deadletters import (
     DeadLetter,
     DeadLetterFilter,
     dead_letter_of,
+    generalize_error_text,
     moved_to,
-    shape_of,
     stored_dead_letter,
 )
 from queuey.ids import seconds_to_ticks
@@ -38,20 +38,20 @@ LATE = Cause(attempts=5, error="acme.errors.Late", text="", at=1_000.0)
 )
 def test_errors_of_one_kind_look_the_same(one: str, other: str, shape: str) -> None:
     """Texts that differ only in numbers, ids, quoted strings or spaces have one shape."""
-    assert shape_of(one) == shape_of(other) == shape
+    assert generalize_error_text(one) == generalize_error_text(other) == shape
 
 
 @pytest.mark.parametrize("text", ["decode utf8 failed", "don't, can't, won't", "added beefcafe", "sha256 differs"])
 def test_words_stay(text: str) -> None:
     """Digits within a word, apostrophes and words of hex letters are not ids, numbers or quotations."""
-    assert shape_of(text) == text
+    assert generalize_error_text(text) == text
 
 
 @given(some.text(max_size=60))
 def test_a_shape_is_its_own_shape(text: str) -> None:
     """The shape of a shape is itself, and has no line breaks."""
-    once = shape_of(text)
-    assert shape_of(once) == once
+    once = generalize_error_text(text)
+    assert generalize_error_text(once) == once
     assert "\n" not in once
 
 
@@ -75,7 +75,7 @@ def test_every_condition_must_hold(wanted: dict[str, Any], meant: bool) -> None:
     letter = dead_letter_of(STORED, "orders", LATE)
     read = _read(letter)
     assert read is not None
-    assert DeadLetterFilter(**{"queues": ("orders",), **wanted}).matches_reason(read) is meant
+    assert DeadLetterFilter(**{"queues": ("orders",), **wanted}).matches_letter(read) is meant
 
 
 @pytest.mark.parametrize("wrong", [{}, {"queues": ("orders",), "limit": 0}], ids=["no queue", "limit"])

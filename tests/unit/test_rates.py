@@ -140,9 +140,9 @@ def test_the_setting_is_a_table_with_tables_for_applications(tmp_path: Path) -> 
     assert settings.load({"rates": "user=0.5"}, {"QUEUEY_RATES": "user=9,application=3"}).settings.rates == Rates(
         application=3, user=0.5
     )
-    assert rates.any
-    assert Rates(applications={"shop": OwnRates(user=1)}).any
-    assert not settings.load({}, {}).settings.rates.any
+    assert rates.is_limited
+    assert Rates(applications={"shop": OwnRates(user=1)}).is_limited
+    assert not settings.load({}, {}).settings.rates.is_limited
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from bench.load import traffic
 from bench.load.traffic import Sample
 from bench.load.waiting import read_metric
 from bench.measures.claims import CLIENTS, Supply, compare_ways, make_claim_runs, run, run_cycles
-from bench.results import Report, Verdict, paired
+from bench.results import Report, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, service
 from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store, bridge
@@ -112,7 +112,7 @@ def hot(bench: Bench) -> Report:
         samples = bench.interleave(calls, bench.count(5, 1))
     one_process, four_processes = (traffic.rates(samples[name]) for name in calls)
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
-    verdict = Verdict("four processes / one", paired(four_processes, one_process), goal=0.5, aim=1)
+    verdict = Verdict("four processes / one", pairwise_ratios(four_processes, one_process), goal=0.5, aim=1)
     notes = [f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, one partition; messages a second."]
     return Report("cassandra-hot", "", rows, [verdict], notes)
 
@@ -139,15 +139,15 @@ def dedup100(bench: Bench) -> Report:
         calls = {kind: partial(claim_new_queue, kind) for kind in ("dedup", "plain")}
         bench.interleave(calls, 1)  # Warms up Cassandra's JVM.
         samples = bench.interleave(calls, bench.count(5, 1))
-    ratio = paired(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
+    ratio = pairwise_ratios(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"4 clients, {count:,} messages of {traffic.BODY_BYTES} B wait in one partition."]
     return Report("cassandra-dedup100", "", rows, [Verdict("dedup / plain", ratio, goal=0.5, aim=0.8)], notes)
 
 
-def fill_and_run(store: Store, queue: Queue, more: Callable[[], Sample], count: int) -> Sample:
+def fill_and_run(store: Store, queue: Queue, cycles: Callable[[], Sample], count: int) -> Sample:
     fill(store, queue, count)
-    return more()
+    return cycles()
 
 
 def fill(store: Store, queue: Queue, count: int) -> None:
@@ -163,6 +163,11 @@ def compare_with_last(
 ) -> list[Verdict]:
     *ours, theirs = samples
     return [
-        Verdict(f"{name} / {theirs}", paired(*map(traffic.rates, (samples[name], samples[theirs]))), goal=goal, aim=aim)
+        Verdict(
+            f"{name} / {theirs}",
+            pairwise_ratios(*map(traffic.rates, (samples[name], samples[theirs]))),
+            goal=goal,
+            aim=aim,
+        )
         for name in ours
     ]

@@ -11,7 +11,7 @@ from bench.harness import Bench, measure
 from bench.load import traffic
 from bench.load.traffic import Sample
 from bench.measures.over_http import find_fastest
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, service
 from bench.started.nodes import Nodes
 from bench.started.processes import run_module
@@ -83,7 +83,7 @@ def compare(
         for name, runs in samples.items()
     ]
     verdicts = [
-        Verdict(f"{name} / {best}", paired(traffic.rates(samples[name]), under), goal=goal, aim=aim)
+        Verdict(f"{name} / {best}", pairwise_ratios(traffic.rates(samples[name]), under), goal=goal, aim=aim)
         for name, (goal, aim) in goals.items()
     ]
     return Report("", "", rows, verdicts, [f"{count:,} rows of {traffic.BODY_BYTES} B, one node."])

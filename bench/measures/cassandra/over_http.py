@@ -15,7 +15,7 @@ from bench.load.traffic import Job, Sample
 from bench.load.wrk import BY_WRK
 from bench.measures.over_http import BATCH, CONNECTIONS, QUEUE, check_slice, find_fastest
 from bench.measures.peers import Goals, compare_with_elasticmq
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, processes, service
 from bench.started.nodes import Nodes
 from queuey.storage import bridge
@@ -26,7 +26,7 @@ WARM_SECONDS = 5.0
 CALLERS = (1, 2, 4, 8)
 
 
-class Means(NamedTuple):
+class Resources(NamedTuple):
     workers: int
     threads: int
 
@@ -35,7 +35,7 @@ class Means(NamedTuple):
         return f"{self.workers} x {self.threads} threads"
 
 
-EQUAL_MEANS = (Means(1, service.THREADS), Means(1, CONNECTIONS), Means(2, CONNECTIONS // 2))
+EQUAL_RESOURCES = (Resources(1, service.THREADS), Resources(1, CONNECTIONS), Resources(2, CONNECTIONS // 2))
 """The service's default; a thread per connection, as usual for blocking views; the same in two processes."""
 
 
@@ -69,13 +69,13 @@ def compare_with_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float
     seconds = bench.duration(2.5, 0.3)
     with contextlib.ExitStack() as stack:
         sides: dict[str, tuple[processes.Process, Job]] = {}
-        for means in EQUAL_MEANS:
+        for means in EQUAL_RESOURCES:
             serving = on_cassandra.serve(
                 cassandra, bench.new_directory("queuey"), threads=means.threads, workers=means.workers
             )
             server = stack.enter_context(serving)
             sides[f"queuey, {means.text}"] = server, plain
-            if means == EQUAL_MEANS[0]:
+            if means == EQUAL_RESOURCES[0]:
                 sides[f"queuey, {means.text}, JSON"] = server, as_json
             view = processes.serve_wsgi(
                 VIEW, bench.new_directory("view"), threads=means.threads, workers=means.workers, environment=environment
@@ -88,26 +88,26 @@ def compare_with_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float
         if wrk.PATH is not None:
             calls |= {name + BY_WRK: partial(wrk.run, *side, seconds=seconds) for name, side in sides.items()}
         samples = bench.interleave(calls, bench.count(5, 1))
-    verdicts = compare_equal_means(samples, "", goal, aim)
+    verdicts = compare_equal_resources(samples, "", goal, aim)
     if wrk.PATH is not None:
-        verdicts += compare_equal_means(samples, BY_WRK, goal, aim)
+        verdicts += compare_equal_resources(samples, BY_WRK, goal, aim)
     note = f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies; workers x threads of each side as its name says."
     return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, [note])
 
 
-def compare_equal_means(samples: dict[str, list[Sample]], generator: str, goal: float, aim: float) -> list[Verdict]:
+def compare_equal_resources(samples: dict[str, list[Sample]], generator: str, goal: float, aim: float) -> list[Verdict]:
     """Compares, for one generator, sides of equal means, and the service's default with the best view."""
     rates = {name: traffic.rates(runs) for name, runs in samples.items()}
     verdicts = []
-    for means in EQUAL_MEANS:
-        ratios = paired(rates[f"queuey, {means.text}{generator}"], rates[f"view, {means.text}{generator}"])
+    for means in EQUAL_RESOURCES:
+        ratios = pairwise_ratios(rates[f"queuey, {means.text}{generator}"], rates[f"view, {means.text}{generator}"])
         verdicts.append(Verdict(f"{means.text} each: queuey / view{generator}", ratios, goal=goal, aim=aim))
-    default = EQUAL_MEANS[0].text
+    default = EQUAL_RESOURCES[0].text
     best = find_fastest(
-        {f"view, {means.text}{generator}": samples[f"view, {means.text}{generator}"] for means in EQUAL_MEANS}
+        {f"view, {means.text}{generator}": samples[f"view, {means.text}{generator}"] for means in EQUAL_RESOURCES}
     )
     default_sides = (f"queuey, {default}, JSON{generator}", f"queuey, {default}{generator}")
-    return verdicts + [Verdict(f"{ours} / {best}", paired(rates[ours], rates[best])) for ours in default_sides]
+    return verdicts + [Verdict(f"{ours} / {best}", pairwise_ratios(rates[ours], rates[best])) for ours in default_sides]
 
 
 @measure("cassandra-post100", "POST of 100 messages on Cassandra, against one process that writes batches of 100 rows")
@@ -207,7 +207,9 @@ def compare_with_best_baseline(samples: dict[str, list[Sample]], goal: float, ai
             continue
         rows.append(traffic.row(name, runs))
         goals = (goal, aim) if name == http_name(CONNECTIONS) else (None, None)
-        verdicts.append(Verdict(f"{name} / {best}", paired(traffic.rates(runs), under), goal=goals[0], aim=goals[1]))
+        verdicts.append(
+            Verdict(f"{name} / {best}", pairwise_ratios(traffic.rates(runs), under), goal=goals[0], aim=goals[1])
+        )
     return Report("", "", rows, verdicts, notes)
 
 
@@ -250,7 +252,7 @@ def three(bench: Bench) -> Report:
         samples = bench.interleave(calls, bench.count(5, 1))
     rates = {name: traffic.rates(runs) for name, runs in samples.items()}
     verdicts = [
-        Verdict(f"{what}: 3 nodes / 1 node", paired(rates[f"{what}, 3 node(s)"], rates[f"{what}, 1 node(s)"]))
+        Verdict(f"{what}: 3 nodes / 1 node", pairwise_ratios(rates[f"{what}, 3 node(s)"], rates[f"{what}, 1 node(s)"]))
         for what in ("POST of one", "POST of 100", "GET of 100")
     ]
     rows = [traffic.row(name, runs) for name, runs in sorted(samples.items(), reverse=True)]

@@ -14,7 +14,7 @@ from bench.load import traffic
 from bench.load.traffic import Job, Sample
 from bench.measures.over_http import BATCH, CONNECTIONS
 from bench.measures.scale import FLAT, compare_places, compare_sizes
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
 from queuey import ids
@@ -163,7 +163,7 @@ def deletes(bench: Bench) -> Report:
         for name in PASTS
         if name != "untouched"
         for what in ("head", "from a cursor")
-        for ratios in (paired(costs[f"{name}, {what}"], costs[f"untouched, {what}"]),)
+        for ratios in (pairwise_ratios(costs[f"{name}, {what}"], costs[f"untouched, {what}"]),)
     ]
     note = f"{LIVE:,} live messages in each queue, {removed:,} others before them; time of a GET of {BATCH}."
     return Report("", "", [Row(name, values, "ms") for name, values in costs.items()], verdicts, [note])
@@ -178,27 +178,27 @@ def append_many(store: Store, name: str, count: int, ttl: int = service.THREE_DA
     return positions
 
 
-def leave_empty(store: Store, name: str, gone: int) -> Position:
+def leave_empty(store: Store, name: str, count: int) -> Position:
     """Leaves the queue empty; returns the current time as a cursor."""
     return ids.now_ticks(), LOW
 
 
-def post_and_delete(store: Store, name: str, gone: int) -> Position:
-    positions = append_many(store, name, gone)
+def post_and_delete(store: Store, name: str, count: int) -> Position:
+    positions = append_many(store, name, count)
     queue = bridge.run(store.catalogue.queue(service.APPLICATION, name))
-    for start in range(0, gone, THOUSAND):
+    for start in range(0, count, THOUSAND):
         bridge.run(store.messages.delete(queue, [(1, position) for position in positions[start : start + THOUSAND]]))
     return positions[0]
 
 
-def post_and_expire(store: Store, name: str, gone: int) -> Position:
-    positions = append_many(store, name, gone, ttl=1)
+def post_and_expire(store: Store, name: str, count: int) -> Position:
+    positions = append_many(store, name, count, ttl=1)
     time.sleep(4)
     return positions[0]
 
 
-def post_and_purge(store: Store, name: str, gone: int) -> Position:
-    positions = append_many(store, name, gone)
+def post_and_purge(store: Store, name: str, count: int) -> Position:
+    positions = append_many(store, name, count)
     bridge.run(store.catalogue.purge_queue(bridge.run(store.catalogue.queue(service.APPLICATION, name, fresh=True))))
     return positions[0]
 

@@ -17,7 +17,7 @@ from bench.load.enduring import EnduringPlan, EnduringResult
 from bench.load.waiting import get
 from bench.measures.cassandra.over_http import warm_up
 from bench.measures.over_http import CONNECTIONS, QUEUE
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, service
 from bench.started.nodes import Nodes
 from bench.started.processes import Process
@@ -42,7 +42,7 @@ PARTITIONS = 4
 SETTLING = 300.0
 
 
-class Times(NamedTuple):
+class NamedTiming(NamedTuple):
     name: str
     timing: Timing
     speculative: float
@@ -55,11 +55,11 @@ class Times(NamedTuple):
         return self.timing.levels["strong"]
 
 
-PATIENT = Times("W 3 s", timing.PATIENT, 0.5)
-SOON = Times("W 0.4 s", timing.SOON, 0.1)
+PATIENT = NamedTiming("W 3 s", timing.PATIENT, 0.5)
+SOON = NamedTiming("W 0.4 s", timing.SOON, 0.1)
 
 
-def put_in_force(url: str, times: Times) -> None:
+def store_timing(url: str, times: NamedTiming) -> None:
     """Stores the timing in the keyspace, without the waits that a change in use needs."""
     options = CassandraOptions()
     with connected(parse_url(url), options, 60) as driver:
@@ -134,10 +134,10 @@ class Turn:
 @measure("cassandra-timing", "A write deadline of 0.4 s on three nodes, three copies, beside one of 3 s")
 def timings(bench: Bench) -> Report:
     """Each timing has its own service and keyspace on the same nodes; they alternate in each scenario."""
-    turns: dict[tuple[str, Times], list[Turn]] = {}
+    turns: dict[tuple[str, NamedTiming], list[Turn]] = {}
     compared = scenarios(bench)
     with nodes.cassandra(bench, 3) as cassandra, contextlib.ExitStack() as stack:
-        servers = {times: stack.enter_context(served(bench, cassandra, times)) for times in (PATIENT, SOON)}
+        servers = {times: stack.enter_context(serve_with_timing(bench, cassandra, times)) for times in (PATIENT, SOON)}
         for scenario in compared:
             calls = {
                 times.name: partial(run_scenario, cassandra, server, scenario, itertools.cycle(cassandra.servers))
@@ -151,12 +151,12 @@ def timings(bench: Bench) -> Report:
 
 
 @contextlib.contextmanager
-def served(bench: Bench, cassandra: Nodes, times: Times) -> Iterator[Process]:
+def serve_with_timing(bench: Bench, cassandra: Nodes, times: NamedTiming) -> Iterator[Process]:
     keyspace = f"timing_{times.strong.deadline * 1000:.0f}"
     store = on_cassandra.prepare(cassandra, keyspace, [])
     bridge.run(store.catalogue.create_queue(service.APPLICATION, "bench", QueueSpec(partitions=PARTITIONS)))
     store.close()
-    put_in_force(cassandra.store_url(keyspace), times)
+    store_timing(cassandra.store_url(keyspace), times)
     environment = {"QUEUEY_CASSANDRA_SPECULATIVE": str(times.speculative)}
     with on_cassandra.serve(
         cassandra, bench.new_directory("queuey"), keyspace=keyspace, environment=environment
@@ -234,11 +234,11 @@ def row(name: str, turns: Sequence[Turn]) -> Row:
     return Row(name, [run.rate for run in turns], "messages/s", details | {k: v for k, v in counted.items() if v})
 
 
-def verdicts(compared: Sequence[Scenario], turns: Mapping[tuple[str, Times], Sequence[Turn]]) -> list[Verdict]:
+def verdicts(compared: Sequence[Scenario], turns: Mapping[tuple[str, NamedTiming], Sequence[Turn]]) -> list[Verdict]:
     all_verdicts = []
     for name, rate, *_ in compared:
         soon, patient = turns[name, SOON], turns[name, PATIENT]
-        rates = paired([run.rate for run in soon], [run.rate for run in patient])
+        rates = pairwise_ratios([run.rate for run in soon], [run.rate for run in patient])
         all_verdicts += [Verdict(f"rate, {name}: {SOON.name} / {PATIENT.name}", rates, goal=None if rate else 0.98)]
         increase = refused_percentage(soon) - refused_percentage(patient)
         all_verdicts += [Verdict(f"refused more, {name}", [increase], "% of requests", goal=0.1, better="lower")]
@@ -250,7 +250,7 @@ def refused_percentage(turns: Sequence[Turn]) -> float:
     return 100 - 100 * len(pool_times(turns, STORED)) / len(pool_times(turns))
 
 
-def notes(turns: Mapping[tuple[str, Times], Sequence[Turn]]) -> list[str]:
+def notes(turns: Mapping[tuple[str, NamedTiming], Sequence[Turn]]) -> list[str]:
     """Returns notes with the smallest read delay that the measured times would allow."""
     patient, soon = (
         [run for (_, used), runs in turns.items() if used == times for run in runs] for times in (PATIENT, SOON)

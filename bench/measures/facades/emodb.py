@@ -11,7 +11,7 @@ from bench.load import traffic
 from bench.load.cycles import Dialect
 from bench.load.traffic import Job, Sample
 from bench.measures import claims
-from bench.results import Report, Verdict, paired
+from bench.results import Report, Verdict, pairwise_ratios
 from bench.started import processes, service
 from queuey.storage import bridge
 
@@ -53,7 +53,7 @@ def emodb(bench: Bench) -> Report:
     verdicts = [
         Verdict(
             f"{action}: CPU of EmoDB's call / native",
-            paired(*([run.cpu for run in samples[f"{action}, {side}"]] for side in ("EmoDB", "native"))),
+            pairwise_ratios(*([run.cpu for run in samples[f"{action}, {side}"]] for side in ("EmoDB", "native"))),
             goal=MAX_CPU_RATIO,
             better="lower",
         )

@@ -14,7 +14,7 @@ from bench.load import traffic
 from bench.load.generator import COUNTER
 from bench.load.traffic import Job, Sample
 from bench.measures.facades.emodb import CONNECTIONS, MAX_CPU_RATIO, QUEUE
-from bench.results import Report, Verdict, paired
+from bench.results import Report, Verdict, pairwise_ratios
 from bench.started import processes, service
 from queuey.client import Client
 from queuey.messages import QueueSpec
@@ -67,7 +67,7 @@ def mq_rqms(bench: Bench) -> Report:
     ):
         cpu = ([run.cpu for run in samples[f"{action}, {side}"]] for side in (theirs, "native"))
         verdicts.append(
-            Verdict(f"{action}: CPU of {theirs} / native", paired(*cpu), goal=MAX_CPU_RATIO, better="lower")
+            Verdict(f"{action}: CPU of {theirs} / native", pairwise_ratios(*cpu), goal=MAX_CPU_RATIO, better="lower")
         )
     notes = [f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker, one partition."]
     return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)

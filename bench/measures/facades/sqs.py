@@ -18,7 +18,7 @@ from bench.load.cycles import Dialect
 from bench.load.signing import AccessKey, Signer
 from bench.load.traffic import Job, Sample
 from bench.measures import claims
-from bench.results import FOR_THE_PAGE, Report, Verdict, number, paired, table
+from bench.results import FOR_THE_PAGE, Report, Verdict, number, pairwise_ratios, table
 from bench.started import service
 from bench.started.processes import Process
 from queuey.facades.settings import SqsFacade
@@ -60,14 +60,14 @@ class Side:
     Attributes:
         path: Path of the endpoint.
         refill: Adds this number of messages to the receive queue.
-        in_memory: Whether sent messages are removed after each run, which favours a server that keeps them in memory.
+        is_purged_after_send: Whether sent messages are removed after a run, to be fair to servers that work in memory.
     """
 
     server: Process
     path: str
     key: AccessKey
     refill: Callable[[int], object]
-    in_memory: bool = False
+    is_purged_after_send: bool = False
 
     def sign_requests(self, action: str, bodies: Sequence[Mapping[str, object]]) -> list[str]:
         signer = Signer(self.key, action, self.path)
@@ -130,7 +130,7 @@ def serve_ours(bench: Bench, workers: int) -> Iterator[Side]:
                 queue = bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE))
                 service.fill(store, queue, traffic.bodies(1000), count)
 
-            yield with_queues(Side(server, f"{PREFIX}/", key, refill))
+            yield create_queues(Side(server, f"{PREFIX}/", key, refill))
 
 
 @contextlib.contextmanager
@@ -141,10 +141,10 @@ def serve_elasticmq(bench: Bench, *, on_disk: bool = False) -> Iterator[Side]:
             texts = traffic.bodies(1000)
             elasticmq.fill(server, [texts[n % len(texts)] for n in range(count)])
 
-        yield with_queues(Side(server, "/", NOBODY, refill, in_memory=True))
+        yield create_queues(Side(server, "/", NOBODY, refill, is_purged_after_send=True))
 
 
-def with_queues(side: Side) -> Side:
+def create_queues(side: Side) -> Side:
     for name in (QUEUE, SENT):
         side.call("CreateQueue", {"QueueName": name})
     return side
@@ -196,7 +196,7 @@ def send(side: Side, seconds: float, connections: int, *, many: bool) -> Sample:
         requests = side.sign_requests("SendMessage", bodies)
     job = Job(requests, 200, BATCH if many else 1)
     sample = traffic.run(side.server, job, seconds=seconds, connections=connections)
-    if side.in_memory:
+    if side.is_purged_after_send:
         side.call("PurgeQueue", {"QueueUrl": url(SENT)})
     return sample
 
@@ -249,11 +249,11 @@ Samples = Mapping[tuple[str, int, str], Sequence[Sample]]
 
 
 def ratios(taken: Samples, call: str, connections: int, other: str) -> list[float]:
-    return paired(*(traffic.rates(taken[call, connections, name]) for name in (OURS, other)))
+    return pairwise_ratios(*(traffic.rates(taken[call, connections, name]) for name in (OURS, other)))
 
 
 def cpu_ratios(taken: Samples, call: str) -> list[float]:
-    return paired(*([run.cpu for run in taken[call, COMPARED, name]] for name in (OURS, NATIVE)))
+    return pairwise_ratios(*([run.cpu for run in taken[call, COMPARED, name]] for name in (OURS, NATIVE)))
 
 
 def verdicts(taken: Samples) -> list[Verdict]:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bench.harness import Bench, Void, measure
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from qdo.assignment import assign
 from qdo.partitions import Partition, Queue
 
@@ -80,7 +80,7 @@ def verdicts(samples: Mapping[str, list[Outcome]]) -> list[Verdict]:
             Verdict(f"{name}: time", [outcome.spent for outcome in own], "ms", goal=500, aim=250, better="lower"),
             Verdict(
                 f"{name}: time, ours / round",
-                paired([outcome.spent for outcome in own], [outcome.spent for outcome in other]),
+                pairwise_ratios([outcome.spent for outcome in own], [outcome.spent for outcome in other]),
                 better="lower",
             ),
             Verdict(

@@ -1,4 +1,4 @@
-"""Compares Qdo of this checkout with that of another one, usually an earlier commit; see :mod:`.before`."""
+"""Compares Qdo of this checkout with that of another, usually earlier one; see :mod:`bench.measures.before`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bench.measures.qdo.rebalance import (
     Member,
     measure_change,
     measure_undisturbed,
-    process,
-    served,
+    run_member,
+    serve_queues,
     settle,
 )
 from bench.measures.qdo.throughput import PARTITIONS as NUMBERS
 from bench.measures.qdo.throughput import rates, row, serve_filled, side_name
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import keepers, workers
 from bench.started.processes import ROOT, Process
 from bench.started.workers import Pace
@@ -49,7 +49,7 @@ def before(bench: Bench) -> Report:
         for handler in workers.HANDLERS:
             side = side_name(handler, partitions)
             now, earlier = (rates(samples[f"{side}, {which}"]) for which in NAMES)
-            verdicts.append(Verdict(f"{side}: rate now / before", paired(now, earlier), goal=0.9))
+            verdicts.append(Verdict(f"{side}: rate now / before", pairwise_ratios(now, earlier), goal=0.9))
     return Report("", "", [row(side, runs) for side, runs in samples.items()], verdicts)
 
 
@@ -85,10 +85,10 @@ def rebalance(bench: Bench) -> Report:
 def _compare_rebalances(bench: Bench, places: Mapping[str, str]) -> Report:
     rounds = bench.count(4, 1)
     with contextlib.ExitStack() as stack:
-        url = stack.enter_context(served(bench, 4 * rounds))
+        url = stack.enter_context(serve_queues(bench, 4 * rounds))
         calls: Mapping[str, Callable[[], Turn]] = {
             which: partial(
-                _run_turn, [stack.enter_context(process(url, places[which], tree)) for _ in range(MEMBERS + 1)]
+                _run_turn, [stack.enter_context(run_member(url, places[which], tree)) for _ in range(MEMBERS + 1)]
             )
             for which, tree in both_checkouts().items()
         }
@@ -99,7 +99,9 @@ def _compare_rebalances(bench: Bench, places: Mapping[str, str]) -> Report:
     ):
         seconds = {which: [turn[number] for turn in samples[which]] for which in NAMES}
         rows += [Row(f"{what}, {which}", [1000 * s for s in seconds[which]], "ms") for which in NAMES]
-        verdicts.append(Verdict(f"{what}: now / before", paired(*(seconds[which] for which in NAMES)), better="lower"))
+        verdicts.append(
+            Verdict(f"{what}: now / before", pairwise_ratios(*(seconds[which] for which in NAMES)), better="lower")
+        )
     return Report("", "", rows, verdicts)
 
 

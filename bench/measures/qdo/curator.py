@@ -13,7 +13,7 @@ from typing import NamedTuple
 from bench import curator_side
 from bench.harness import Bench, Skip, Void, measure
 from bench.load.traffic import BODY_BYTES
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import keepers
 from deploy.local import CannotFetch, NoJava
 from tests.servers import java_programs
@@ -63,7 +63,7 @@ def _make_report(samples: dict[str, list[Sample]], count: int) -> Report:
         figures[f"consumed {kind}"] = {name: [run.consumed for run in samples[f"{kind}, {name}"]] for name in SIDES}
     for figure, sides in figures.items():
         rows += [Row(f"{figure}, {name}", sides[name], "messages/s") for name in SIDES]
-        verdicts.append(Verdict(f"{figure}: Python / Java", paired(sides["Python"], sides["Java"]), goal=GOAL))
+        verdicts.append(Verdict(f"{figure}: Python / Java", pairwise_ratios(sides["Python"], sides["Java"]), goal=GOAL))
     notes = [
         f"{count:,} messages of {BODY_BYTES} B a run, a node each; one producer, then one consumer with one thread.",
         f"{SERVERS} servers on this machine, with an fsync of each for each write.",

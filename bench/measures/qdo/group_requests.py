@@ -125,7 +125,7 @@ class KnownQueues:
     def __init__(self, queues: Mapping[Queue, int]) -> None:
         self.partition_counts = queues
         first = next(iter(queues))
-        self.own = Subscription(frozenset(), ("*",), first.service, first.application)
+        self.own_subscription = Subscription(frozenset(), ("*",), first.service, first.application)
 
     def look_up(self, wanted: Collection[Subscription], held: AbstractSet[Queue]) -> None:
         """All queues are known already."""
@@ -133,7 +133,7 @@ class KnownQueues:
     def follow(self, leader: Visibility | None, held: AbstractSet[Queue]) -> None:
         """The leader sees all queues."""
 
-    def warn(self, unseen: AbstractSet[Queue]) -> None:
+    def warn_of_unseen_queues(self, unseen: AbstractSet[Queue]) -> None:
         """Every queue is seen."""
 
 
@@ -237,7 +237,7 @@ async def count_named_restart(members: int, queues: int) -> Steps:
     return steps
 
 
-def take_steps(members: int, queues: int) -> Steps:
+def count_all_steps(members: int, queues: int) -> Steps:
     """Returns the requests of each step; for rolling restarts, the mean per member."""
     return run_skipping(count_steps(members, queues)) | run_skipping(count_named_restart(members, queues))
 
@@ -252,9 +252,9 @@ def growth(small: Counter[str], large: Counter[str]) -> dict[str, float]:
 @measure("qdo-requests", "Requests of a group of 1,000 members on 10,000 queues to its coordination service")
 def group_requests(bench: Bench) -> Report:
     members, queues = bench.count(1000, 20), bench.count(10_000, 200)
-    large = take_steps(members, queues)
+    large = count_all_steps(members, queues)
     bench.print_progress(f"{members} members counted")
-    small = take_steps(members // 2, queues // 2)
+    small = count_all_steps(members // 2, queues // 2)
     rows = [
         Row(name, [counted["reads"] + counted["writes"]], "requests", {kind: counted[kind] for kind in sorted(counted)})
         for name, counted in large.items()

@@ -16,14 +16,14 @@ from bench.measures.qdo.rebalance import (
     PATIENCE,
     ROUND_SECONDS,
     Member,
-    process,
     query_states,
-    served,
+    run_member,
+    serve_queues,
     settle,
 )
 from bench.measures.qdo.throughput import PARTITIONS as NUMBERS
 from bench.measures.qdo.throughput import rates, row, serve_filled, side_name
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import keepers, workers
 from bench.started.processes import Process
 from bench.started.workers import Pace
@@ -49,7 +49,7 @@ def compare_worker_rates(bench: Bench) -> Report:
                 calls[side_name(side, partitions)] = partial(_handle, bench, server, count, place)
         samples = bench.interleave(calls, bench.count(7, 1))
     for partitions in NUMBERS:
-        pair = paired(*(rates(samples[side_name(side, partitions)]) for side in SIDES))
+        pair = pairwise_ratios(*(rates(samples[side_name(side, partitions)]) for side in SIDES))
         verdicts.append(Verdict(side_name("rate: service / ZooKeeper", partitions), pair, goal=1.0))
     return Report("", "", [row(side, runs) for side, runs in samples.items()], verdicts)
 
@@ -80,9 +80,11 @@ def rebalance(bench: Bench) -> Report:
     rounds, joins = bench.count(2, 1), bench.count(5, 1)
     with contextlib.ExitStack() as stack:
         places = dict(zip(SIDES, ("", _start_zookeeper(bench, stack)), strict=True))
-        url = stack.enter_context(served(bench, rounds * joins * ROUND // ROUND_SECONDS))
+        url = stack.enter_context(serve_queues(bench, rounds * joins * ROUND // ROUND_SECONDS))
         calls: dict[str, Callable[[], list[Joins]]] = {
-            side: partial(_measure_joins, [stack.enter_context(process(url, place)) for _ in range(MEMBERS + 1)], joins)
+            side: partial(
+                _measure_joins, [stack.enter_context(run_member(url, place)) for _ in range(MEMBERS + 1)], joins
+            )
             for side, place in places.items()
         }
         samples = {

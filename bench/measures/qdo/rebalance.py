@@ -102,8 +102,8 @@ def measure_rebalances(bench: Bench, servers: int) -> Report:
     joins, leaves, quiet = [], [], []
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(keepers.zookeeper(bench, servers)).connect_string
-        url = stack.enter_context(served(bench, rounds))
-        members = [stack.enter_context(process(url, f"zookeeper://{hosts}/bench")) for _ in range(MEMBERS + 1)]
+        url = stack.enter_context(serve_queues(bench, rounds))
+        members = [stack.enter_context(run_member(url, f"zookeeper://{hosts}/bench")) for _ in range(MEMBERS + 1)]
         *others, last = members
         for m in others:
             m.do("join")
@@ -142,7 +142,7 @@ def make_report(joins: Sequence[Change], leaves: Sequence[Change], quiet: Sequen
 
 
 @contextlib.contextmanager
-def served(bench: Bench, rounds: int) -> Iterator[str]:
+def serve_queues(bench: Bench, rounds: int) -> Iterator[str]:
     """Serves queues with messages for the whole measure; yields the URL of the application."""
     directory = bench.new_directory("queuey")
     store = service.prepare(directory, ())
@@ -166,15 +166,15 @@ def spread(store: Store, queue: Queue, bodies: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def process(url: str, place: str, tree: Path = ROOT) -> Iterator[Member]:
+def run_member(url: str, place: str, tree: Path = ROOT) -> Iterator[Member]:
     """Starts a member with the code of ``tree``; members of one tree and place form a group. It has not joined yet."""
-    with answering(["-m", f"{bench_package(tree)}.member", url, place, tree.name, *QUEUES], tree) as started:
+    with run_python(["-m", f"{bench_package(tree)}.member", url, place, tree.name, *QUEUES], tree) as started:
         started.do("mark")
         yield started
 
 
 @contextlib.contextmanager
-def answering(arguments: Sequence[str], tree: Path) -> Iterator[Member]:
+def run_python(arguments: Sequence[str], tree: Path) -> Iterator[Member]:
     """Starts a Python process with the code of ``tree``; it answers each line of its input with one line."""
     child = subprocess.Popen(
         [sys.executable, *arguments],

@@ -9,7 +9,7 @@ from functools import partial
 
 from bench.harness import Bench, measure
 from bench.load import traffic
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, service, workers
 from bench.started.processes import Process
 from bench.started.workers import QUEUE, Pace
@@ -85,7 +85,7 @@ def compare_workers(bench: Bench, server: Process, messages: int) -> Report:
     calls = {f"{count} worker(s)": partial(handle, bench, server, messages, "plain", count=count) for count in WORKERS}
     samples = bench.interleave(calls, bench.count(5, 1))
     single, several_rates = (rates(samples[side]) for side in calls)
-    verdict = Verdict(f"{WORKERS[1]} workers / {WORKERS[0]} worker", paired(several_rates, single))
+    verdict = Verdict(f"{WORKERS[1]} workers / {WORKERS[0]} worker", pairwise_ratios(several_rates, single))
     note = f"{messages:,} messages of {traffic.BODY_BYTES} B; workers and service share the processors."
     return Report("", "", [row(side, runs) for side, runs in samples.items()], [verdict], [note])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.baselines import cassandra_table
 from bench.harness import Bench, Void, measure
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.spark_side import Run, Side, connector_jars
 from bench.started import nodes, on_cassandra, service
 from bench.started.nodes import Nodes
@@ -62,8 +62,10 @@ def scan(bench: Bench) -> Report:
     wall = {name: [run.seconds for run in side_runs] for name, side_runs in runs.items()}
     cpu = {name: [run.cpu for run in side_runs] for name, side_runs in runs.items()}
     verdicts = [
-        Verdict("wall: connector / queuey", paired(wall["connector"], wall["queuey"]), goal=WALL, aim=BEST_WALL),
-        Verdict("CPU: queuey / connector", paired(cpu["queuey"], cpu["connector"]), goal=CPU, better="lower"),
+        Verdict(
+            "wall: connector / queuey", pairwise_ratios(wall["connector"], wall["queuey"]), goal=WALL, aim=BEST_WALL
+        ),
+        Verdict("CPU: queuey / connector", pairwise_ratios(cpu["queuey"], cpu["connector"]), goal=CPU, better="lower"),
     ]
     notes = [f"{count:,} messages of {len(BODY)} B in {PARTITIONS} partitions, one node, local[2]."]
     return Report("", "", _rows(runs, count), verdicts, notes)
@@ -98,10 +100,10 @@ def write(bench: Bench) -> Report:
         )
         _require_all_rows(store, count * (bench.count(2, 1) + bench.count(5, 1)))
     wall = {name: [run.seconds for run in side_runs] for name, side_runs in runs.items()}
-    speed = paired(wall["connector"], wall["queuey"])
+    speed = pairwise_ratios(wall["connector"], wall["queuey"])
     verdicts = [
         Verdict("rows/s: queuey / connector", speed, goal=WRITES, aim=BEST_WRITES),
-        Verdict(f"rows/s: {NUMBERED} / queuey", paired(wall["queuey"], wall[NUMBERED]), goal=NUMBERS),
+        Verdict(f"rows/s: {NUMBERED} / queuey", pairwise_ratios(wall["queuey"], wall[NUMBERED]), goal=NUMBERS),
     ]
     notes = [f"{count:,} rows of {len(BODY)} B over {PARTITIONS} partitions, one node, local[2]; fresh ids each round."]
     return Report("", "", _rows(runs, count), verdicts, notes)

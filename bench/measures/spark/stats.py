@@ -12,7 +12,7 @@ import apsw
 
 from bench.harness import Bench, Void, measure
 from bench.measures.scale import FLAT
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.spark_side import Run, Side
 from bench.started import nodes, on_cassandra, service
 from queuey import ids
@@ -75,10 +75,12 @@ def _compare(
     ]
     verdicts = [
         *(
-            Verdict(f"a queue's cost: {many} / {name}", paired(costs[many], costs[name]), goal=FLAT, better="lower")
+            Verdict(
+                f"a queue's cost: {many} / {name}", pairwise_ratios(costs[many], costs[name]), goal=FLAT, better="lower"
+            )
             for name in others
         ),
-        Verdict(f"{naive} / measured", paired(costs[naive], costs[fewest_name])),
+        Verdict(f"{naive} / measured", pairwise_ratios(costs[naive], costs[fewest_name])),
     ]
     notes = [
         f"local[2]; every queue holds a message of {len(BODY)} B. Rows of messages that came to Spark: none.",

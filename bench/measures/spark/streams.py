@@ -17,7 +17,7 @@ from bench.harness import Bench, Skip, Void, measure
 from bench.load import traffic
 from bench.measures.cassandra.scale import load_over_three_days
 from bench.measures.scale import FLAT
-from bench.results import Report, Row, Verdict, paired
+from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, service
 from queuey.storage import bridge
 
@@ -101,7 +101,7 @@ def compare_sizes(bench: Bench, calls: Mapping[tuple[str, int], Callable[[], flo
         sizes = sorted(size for call_kind, size in calls if call_kind == kind)
         fewest, most = (samples[f"{kind}, {size:,} there"] for size in (sizes[0], sizes[-1]))
         name = f"{kind}: {sizes[-1]:,} there / {sizes[0]:,} there"
-        verdicts.append(Verdict(name, paired(most, fewest), goal=FLAT, better="lower"))
+        verdicts.append(Verdict(name, pairwise_ratios(most, fewest), goal=FLAT, better="lower"))
     return Report("", "", rows, verdicts, [f"latestOffset, partitions and read of {BATCH:,} messages of 200 B."])
 
 

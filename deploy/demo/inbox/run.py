@@ -76,7 +76,7 @@ class App:
     def notify(self, user: str, text: str) -> None:
         self._client.send(inbox(user), json={"text": text})
 
-    def kill(self) -> None:
+    def restart_service(self) -> None:
         with self._lock:
             self._service.kill()
             self._service.wait()

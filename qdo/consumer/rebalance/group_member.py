@@ -63,7 +63,7 @@ class QueueLookup(Protocol):
     """Looks up queues for a member, and makes the member check again when the queues have changed."""
 
     @property
-    def own(self) -> Subscription:
+    def own_subscription(self) -> Subscription:
         """The member's own subscription."""
 
     @property
@@ -90,7 +90,7 @@ class QueueLookup(Protocol):
             held: Queues of which the member has partitions. It reports those that the leader may not see.
         """
 
-    def warn(self, unseen: AbstractSet[Queue]) -> None:
+    def warn_of_unseen_queues(self, unseen: AbstractSet[Queue]) -> None:
         """Warns of subscribed queues that may exist, but that no member may see."""
 
 
@@ -242,7 +242,7 @@ class GroupSession:
         )
         decision = decide_as_leader(view)
         if decision.planned is not None and decision.planned is not self._planned:
-            self._queues.warn(decision.planned.unseen)
+            self._queues.warn_of_unseen_queues(decision.planned.unseen)
         self._planned = decision.planned
         if decision.target is not None:
             try:
@@ -255,6 +255,7 @@ class GroupSession:
         return decision.wait
 
     def _start_claim(self, partitions: frozenset[Partition]) -> None:
+        """Claims in the background. If a claim is already running, the group is checked again after it."""
         if not partitions:
             return
         if self._claiming is not None:
@@ -265,6 +266,7 @@ class GroupSession:
         self._claiming.add_done_callback(self._events.ended)
 
     async def _claim_now(self, partitions: frozenset[Partition]) -> None:
+        """Claims once. An error causes a pause and another check of the group, which repeats the claim."""
         try:
             await self.table.claim(partitions)
             self._failed_claims = 0
@@ -284,6 +286,7 @@ class GroupSession:
             self._owner.refused(error)
 
     async def _leave(self) -> None:
+        """Leaves the session; abandons it after ``patience`` seconds."""
         leaving = asyncio.create_task(self._session.leave())
         await asyncio.wait({leaving}, timeout=self._options.patience)
         if not leaving.done():
@@ -460,7 +463,7 @@ class GroupMember:
         """
         events = SessionEvents(lambda event: self._on_event(events, event))
         sight = self._queues.sight
-        member = Member(self._member, self._queues.own, self._static, self._options.now(), sight=sight)
+        member = Member(self._member, self._queues.own_subscription, self._static, self._options.now(), sight=sight)
         # Only in the first session: otherwise two processes with one name would replace each other forever.
         replace = self._static and self._group_session is None
         joining: asyncio.Task[AnySession]
@@ -482,6 +485,7 @@ class GroupMember:
         return self._group_session
 
     def _on_event(self, events: SessionEvents, event: Event) -> None:
+        """Applies an event of the present session; ignores those of former sessions."""
         if event == "changed" or events is not self._events:
             return
         self._change_state(event)
@@ -492,6 +496,7 @@ class GroupMember:
             self._notify(suspended=event == "suspended")
 
     def _notify(self, *, suspended: bool) -> None:
+        """Notifies the listener unless it was last told the same; only logs its errors."""
         if suspended == self._notified_suspended:
             return
         self._notified_suspended = suspended
@@ -583,6 +588,7 @@ class ManualAssignment(Ownership):
         self.held = {}
 
     async def _give_up(self, rows: list[OwnedPartition], within: float | None = None) -> None:
+        """Revokes rows. They are lost when the listener has finished, or after a timeout."""
         for row in rows:
             row.state = "revoking"
         self._owner.stop(rows)

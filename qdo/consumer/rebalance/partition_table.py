@@ -221,7 +221,7 @@ class Ownership:
         """
         await self._reclaim_doubtful(rows)
         sent = [
-            (row, row.pending_offset, row.note, len(row.waiting_commits), row.request())
+            (row, row.pending_offset, row.note, len(row.waiting_commits), row.make_commit_request())
             for row in rows
             if row.version_known and row.partition in self._pending
         ]
@@ -441,7 +441,7 @@ class PartitionTable(Ownership):
     def _on_task_end(self, task: asyncio.Task[None]) -> None:
         self._endings.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._events.failed(error)
+            self._events.end_after_failure(error)
 
     async def _send(self, requests: list[Request]) -> Mapping[Partition, OwnedOffset | None]:
         return await self._session.commit(requests)
@@ -495,13 +495,14 @@ class PartitionTable(Ownership):
     async def _notify_lost(self, row: OwnedPartition) -> None:
         await asyncio.wait({self._start_lost_call([row], row.calls)}, timeout=2 * self._call_timeout)
         row.end_notified = True
-        self._forget(row)
+        self._forget_if_finished(row)
 
     @property
     def _call_timeout(self) -> float:
         return max(self._options.revoke_timeout, CANCEL_GRACE)
 
     def _start_release(self, row: OwnedPartition) -> None:
+        """Lets a row be released as soon as its pending offset is written."""
         if self._closed:
             return
         row.state = "releasing"
@@ -533,10 +534,10 @@ class PartitionTable(Ownership):
             for row in rows:
                 del self._leaving[row.partition]
                 row.released = True
-                self._forget(row)
+                self._forget_if_finished(row)
         self._releasing = None
 
-    def _forget(self, row: OwnedPartition) -> None:
+    def _forget_if_finished(self, row: OwnedPartition) -> None:
         if row.finished and self._rows.get(row.partition) is row and not self._closed:
             del self._rows[row.partition]
             self._events.changed.set()
@@ -544,6 +545,8 @@ class PartitionTable(Ownership):
     # Calls to the listener
 
     def _start_assigned_call(self, rows: list[OwnedPartition]) -> None:
+        """Starts to call ``assigned`` for new rows; the call is dropped if the session has ended by then."""
+
         async def notify() -> None:
             # Set this only now: if the session has ended by then, the listener needs no ``lost`` call.
             if self._closed:
@@ -557,11 +560,13 @@ class PartitionTable(Ownership):
             row.calls.append(call)
 
     def _start_lost_call(
-        self, rows: list[OwnedPartition], before: Collection[asyncio.Task[bool]]
+        self, rows: list[OwnedPartition], earlier_calls: Collection[asyncio.Task[bool]]
     ) -> asyncio.Task[bool]:
+        """Calls ``lost`` for rows the listener knows, once the earlier calls have ended or timed out."""
+
         async def notify() -> None:
-            if before:
-                await asyncio.wait(before, timeout=self._call_timeout)
+            if earlier_calls:
+                await asyncio.wait(earlier_calls, timeout=self._call_timeout)
             notified_rows = [row for row in rows if row.notified]
             for row in notified_rows:
                 row.notified = False

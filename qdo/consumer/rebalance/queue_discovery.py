@@ -124,7 +124,7 @@ class QueueFinder:
 
     Args:
         client: The client of the service.
-        own: The own member's subscription. Subscriptions of other members count only for the same application and
+        own: The own member's subscription. Other members' subscriptions count only for the same application and
             service.
         every: Seconds between look-ups.
         prepare: Awaited with the id of the service's store whenever the member begins to lead, before the first result.
@@ -133,7 +133,7 @@ class QueueFinder:
         refusals: Records refusals.
 
     Attributes:
-        own: The subscription; :meth:`begin` adds the id of the service's store.
+        own_subscription: The subscription; :meth:`begin` adds the id of the service's store.
         sight: The queues that the own member may see.
         partition_counts: While leading, the partition counts of the queues at the last look-up, 0 for queues that do
             not exist; None before the first one.
@@ -151,7 +151,7 @@ class QueueFinder:
         failed: Callable[[Exception], None],
         refusals: Refusals,
     ) -> None:
-        self.own = own
+        self.own_subscription = own
         self.sight = Visibility()
         self.partition_counts: Mapping[Queue, int] | None = None
         self.unseen: AbstractSet[Queue] = frozenset()
@@ -179,12 +179,12 @@ class QueueFinder:
             QdoError: The service does not return the id of its store.
         """
         failures = 0
-        while not self.own.service:
+        while not self.own_subscription.service:
             try:
                 service = await read_store_id(self._client)
-                if self.own:
-                    self.sight = Visibility(await find_visible_patterns(self._client, self.own))
-                self.own = msgspec.structs.replace(self.own, service=service)
+                if self.own_subscription:
+                    self.sight = Visibility(await find_visible_patterns(self._client, self.own_subscription))
+                self.own_subscription = msgspec.structs.replace(self.own_subscription, service=service)
             except ClientError as error:
                 if not error.temporary:
                     raise
@@ -203,14 +203,14 @@ class QueueFinder:
             return
         self._leader = leader
         self._wanted, self.partition_counts, self._prepared = (), None, False
-        self.warn(frozenset())
+        self.warn_of_unseen_queues(frozenset())
         self._look_now()
 
     def _look_now(self) -> None:
         for event in (self._begun, self._more, self._requested):
             event.set()
 
-    def warn(self, unseen: AbstractSet[Queue]) -> None:
+    def warn_of_unseen_queues(self, unseen: AbstractSet[Queue]) -> None:
         if new := unseen - self.unseen:
             log.warning(
                 "no subscribed member may see these queues: %s. If they exist, their partitions stay with their "
@@ -244,6 +244,7 @@ class QueueFinder:
                 await self._pause_after(failures, "cannot look up queues now, retrying", failure)
 
     def _handle_failure(self, error: Exception, failures: int) -> None:
+        """Passes permanent errors to ``failed``. After repeated refusals the member sees no queues."""
         if not isinstance(error, ClientError | QdoError):
             log.error("queues could not be read from the service", exc_info=error)
         elif not (error.temporary if isinstance(error, ClientError) else isinstance(error, CoordinationLost)):
@@ -258,16 +259,16 @@ class QueueFinder:
             if not self._prepared:
                 await self._prepare(service)
                 self._prepared = True
-        patterns = await find_visible_patterns(self._client, self.own)
+        patterns = await find_visible_patterns(self._client, self.own_subscription)
         if subscriptions:
             await self._find_for_all(subscriptions)
         elif self._leader is not None and "*" not in self._leader.patterns:
-            others = await self._find_others(self._leader)
+            others = await self._find_queues_hidden_from_leader(self._leader)
         hidden = self._refusals.hidden
         hidden -= await find_readable_names(self._client, hidden)
         limit = MAX_OTHERS - len(others)
         self.sight = Visibility(patterns, others, frozenset(sorted(hidden)[:limit]))
-        if self.own.patterns or any(map(self.sight.covers, self.own.names)):
+        if self.own_subscription.patterns or any(map(self.sight.covers, self.own_subscription.names)):
             self._refusals.end_refusal(LISTS)
         else:
             self._refusals.record(LISTS)
@@ -275,18 +276,18 @@ class QueueFinder:
     async def _identify(self) -> str:
         """Returns the id of the service's store; raises StoreChanged if the member began with another one."""
         service = await read_store_id(self._client)
-        if service != self.own.service:
+        if service != self.own_subscription.service:
             raise StoreChanged(
                 f"the service at {self._client.servers[0].root} has the store {service} now, and this member began "
-                f"with {self.own.service}: it must be started again; all addresses must be of one store"
+                f"with {self.own_subscription.service}: it must be started again; all addresses must be of one store"
             )
         return service
 
     async def _find_for_all(self, subscriptions: Collection[Subscription]) -> None:
         """Sets ``partition_counts`` for the queues of all members while the member leads. Warns of missing queues."""
-        own = self.own.service, self.own.application
-        self._log_foreign({(s.service, s.application) for s in subscriptions})
-        subscription, held = self.own.with_all(subscriptions), self._held_names()
+        own = self.own_subscription.service, self.own_subscription.application
+        self._log_foreign_members({(s.service, s.application) for s in subscriptions})
+        subscription, held = self.own_subscription.with_all(subscriptions), self._held_names()
         counts = dict[str, int]()
         for text in subscription.literal_prefixes():
             try:
@@ -303,8 +304,8 @@ class QueueFinder:
         self._missing = missing
         self.partition_counts = {Queue(*own, name): count for name, count in counts.items()}
 
-    async def _find_others(self, leader: Visibility) -> dict[str, int]:
-        counts = await _find(self._client, self.own, self.own.names | self._held_names())
+    async def _find_queues_hidden_from_leader(self, leader: Visibility) -> dict[str, int]:
+        counts = await _find(self._client, self.own_subscription, self.own_subscription.names | self._held_names())
         others = {name: count for name, count in sorted(counts.items()) if not leader.covers(name)}
         if len(others) > MAX_OTHERS:
             text = "the group's leader may not see %d queues of this member's subscription; reporting only %d of them"
@@ -312,7 +313,11 @@ class QueueFinder:
         return dict(islice(others.items(), MAX_OTHERS))
 
     def _held_names(self) -> set[str]:
-        return {queue.name for queue in self._held if queue[:2] == (self.own.service, self.own.application)}
+        return {
+            queue.name
+            for queue in self._held
+            if queue[:2] == (self.own_subscription.service, self.own_subscription.application)
+        }
 
     def _forget_sight(self) -> None:
         """Records a refusal to list queues. The member sees no queues from now on, and finds none if it leads."""
@@ -321,8 +326,8 @@ class QueueFinder:
         if self._prepared:
             self.partition_counts = {}
 
-    def _log_foreign(self, works_for: set[tuple[str, str]]) -> None:
-        own = (self.own.service, self.own.application)
+    def _log_foreign_members(self, works_for: set[tuple[str, str]]) -> None:
+        own = (self.own_subscription.service, self.own_subscription.application)
         foreign = works_for - {own}
         if foreign - self._foreign:
             log.error(
@@ -338,6 +343,7 @@ class QueueFinder:
         await asyncio.sleep(min(_BACKOFF.pause(failures, uniform(0.5, 1.0)), self._every))  # noqa: S311 - spreads load
 
     async def _wait_for_next(self) -> None:
+        """Waits for the interval or a request, at least ``MIN_INTERVAL``; a new subscription ends it at once."""
         shortest = min(MIN_INTERVAL, self._every)
         pause = max(0.0, self._every * uniform(0.9, 1.1) - shortest)  # noqa: S311 - spreads the leaders' requests
         for event, seconds in ((self._more, shortest), (self._requested, pause)):

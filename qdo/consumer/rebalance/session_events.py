@@ -100,9 +100,10 @@ class SessionEvents:
 
     def ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.failed(error)
+            self.end_after_failure(error)
 
-    def failed(self, error: BaseException) -> None:
+    def end_after_failure(self, error: BaseException) -> None:
+        """Logs an error, unless it is SessionLost, and ends the session."""
         if not isinstance(error, SessionLost):
             log.error("error in the group member; ending its session", exc_info=error)
         self("lost")

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from qdo import errors
 from qdo.coordination.records import CommittedOffset, GroupSnapshot, Listen, Member, TargetAssignment
 from qdo.coordination.service import former_file
-from qdo.coordination.service.session import ServiceSession, access_of, as_coordination_error
+from qdo.coordination.service.session import ServiceSession, as_coordination_error, find_access_settings
 from qdo.errors import (
     CoordinationLost,
     CoordinationRefused,
@@ -166,7 +166,7 @@ class ServiceCoordinator:
         Raises:
             CoordinationLost: The process cannot be started.
         """
-        access = await access_of(member) if self.outlast else None
+        access = await find_access_settings(member) if self.outlast else None
         if access is None:
             return None
         start = partial(HeartbeatProcess, self.outlast, member.joined.session, access)
@@ -219,7 +219,9 @@ class ServiceCoordinator:
                     owners[partition] = names[row.owner]
                 if row.target in names:
                     targets[partition] = names[row.target]
-            recorders = {number: names.get(row.owner or 0, "") for number, row in rows.items() if _is_from_owner(row)}
+            recorders = {
+                number: names.get(row.owner or 0, "") for number, row in rows.items() if _was_recorded_by_owner(row)
+            }
             offsets |= _make_offsets(queue, rows, recorders)
         absent = {make_member_name(m): m.since for m in info.members if m.state == "absent"}
         static = frozenset(m.instance for m in info.members if m.instance)
@@ -364,7 +366,7 @@ def _make_offsets(
     }
 
 
-def _is_from_owner(row: OwnedPartition) -> bool:
+def _was_recorded_by_owner(row: OwnedPartition) -> bool:
     if row.since is None or row.updated is None:
         return False
     ahead = MAX_AHEAD if row.came == "new" else 0.0  # "new": the partition had no owner before.

@@ -115,6 +115,7 @@ class ServiceSession:
     # Heartbeats
 
     async def _send_heartbeats(self) -> None:
+        """Sends heartbeats until the session is lost; it is suspended from a failure to the next success."""
         failures = 0
         try:
             # The first heartbeat confirms the join and returns the partitions.
@@ -157,15 +158,15 @@ class ServiceSession:
         self._ends = max(self._ends, sent + answer.session)
         if self._keeper is not None:
             self._keeper.record_end(self._ends)
-            if (access := await access_of(self._joined)) is not None:
+            if (access := await find_access_settings(self._joined)) is not None:
                 self._keeper.use(access)
         self._wait = answer.wait
         for partition, epoch in returned.items():
             if self._giving_back.get(partition) == epoch:
                 del self._giving_back[partition]
-        self._apply(answer, named)
+        self._apply_answer(answer, named)
 
-    def _apply(self, answer: HeartbeatAnswer, named: Mapping[Partition, int]) -> None:
+    def _apply_answer(self, answer: HeartbeatAnswer, named: Mapping[Partition, int]) -> None:
         for partition, taken in self._iterate_partitions(answer.take):
             if taken.epoch > max(self._former.get(partition, 0), self._epochs.get(partition, 0)):
                 self._forget(partition)
@@ -348,7 +349,7 @@ class ServiceSession:
                 await self._joined.leave(returns=self._member.static, within=max(0.1, self._remaining()))
 
 
-async def access_of(member: AsyncGroupMember) -> dict[str, Any] | None:
+async def find_access_settings(member: AsyncGroupMember) -> dict[str, Any] | None:
     """Returns the access settings for :class:`HeartbeatProcess`; None if no other process can send the heartbeats."""
     if (access := await member.access()) is None:
         return None

@@ -210,6 +210,7 @@ def _convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
+    """Returns the login in the file, or else the one in the URL; None without either."""
     if kind not in LOGINS:
         raise InvalidArgument(f"the login must be {' or '.join(LOGINS)}, not {kind!r}")
     if file is not None:

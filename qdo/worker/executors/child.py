@@ -34,8 +34,8 @@ from qdo.worker.failure import RunResult
 from qdo.worker.handlers import Handler, load_context, load_handler, wrap_in_span
 from qdo.worker.runs import Delivery, MessageRun
 from queuey.client.calls.job_calls import JobResult
-from queuey.client.claims.handlers import is_async
-from queuey.client.forks import DefaultSignals, begin_in_children
+from queuey.client.claims.handlers import is_coroutine_handler
+from queuey.client.forks import DefaultSignals, register_forkable
 
 
 class ProgressReporter:
@@ -52,7 +52,7 @@ class ProgressReporter:
         self._line = line
         self._kept_open = os.dup(line.fileno())
         self._lock = threading.Lock()
-        begin_in_children(self)
+        register_forkable(self)
 
     def begin_in_child(self) -> None:
         """Stops reporting in a process forked from this one, and closes the socket there."""
@@ -169,7 +169,7 @@ async def _prepare(setup: ChildSetup, entered: AsyncExitStack) -> tuple[Handler,
 
 def run_task(runner: asyncio.Runner, handler: Any, context: object, run: MessageRun, *rest: Any) -> RunResult:  # noqa: ANN401 - as for run_plain
     arguments: Any = handler, context, run, *rest
-    ran = runner.run(run_async(*arguments)) if is_async(handler) else run_plain(*arguments)
+    ran = runner.run(run_async(*arguments)) if is_coroutine_handler(handler) else run_plain(*arguments)
     run.settled = True
     return ran
 

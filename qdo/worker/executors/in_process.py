@@ -60,6 +60,7 @@ class InThisProcess:
         await self._entered.aclose()
 
     def _count_hanging(self, change: int) -> None:
+        """Counts hanging runs. Each allows an additional run; none start once ``count`` runs hang."""
         self._hanging += change
         self._update_slots()
 

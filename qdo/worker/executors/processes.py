@@ -224,6 +224,7 @@ class ChildProcess:
         return code
 
     async def close(self) -> None:
+        """Lets the child leave its context for up to ``_LEAVE_SECONDS``, then kills it."""
         if self._writer is not None:
             try:
                 async with asyncio.timeout(_LEAVE_SECONDS):
@@ -327,6 +328,7 @@ class ProcessExecutor:
         return ran._replace(failure=None) if self._given_up else ran
 
     def _drop_dead(self, child: ChildProcess, why: str) -> None:
+        """Forgets a dead child, and starts to replace it unless the executor has given up."""
         self._children.discard(child)
         if not self._given_up:
             logger.warning("%s; another is started", why)
@@ -348,6 +350,7 @@ class ProcessExecutor:
         return total
 
     async def _replace(self) -> None:
+        """Adds a child; logs failures and retries after growing pauses until it succeeds."""
         for failures in count(1):
             try:
                 await self._add_child()

@@ -21,15 +21,15 @@ from queuey.errors import ApplicationExists, ApplicationNotFound, KeyNotFound
 from queuey.messages import AUDITS, OPERATORS, Key
 from queuey.storage import bridge
 from queuey.terminal import output, times
-from queuey.terminal.commands import group
+from queuey.terminal.commands import make_group
 from queuey.terminal.output import Yes
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.messages import Scope
     from queuey.storage import Store
 
-app = group()
+app = make_group()
 
 Name = Annotated[str, typer.Argument(help="Name of the application.", show_default=False)]
 Note = Annotated[str, typer.Option("--note", help="Purpose of the key, for people.")]
@@ -64,7 +64,7 @@ def create(store_at: ConfiguredStore, name: Name, note: Note = "", expires: Expi
     """Create an application and its first key."""
     _check_name(name)
     with store_at.open() as store:
-        end = _end(expires)
+        end = _expiry_time(expires)
         bridge.run(store.applications.create_application(name))
         _show_new(*_create_key(store, name, end, note))
 
@@ -121,9 +121,9 @@ def key_add(
     with store_at.open() as store:
         _require_existing(store, name)
         if sqs:
-            _add_access_key(store_at, store, name, _end(expires), note, scope)
+            _add_access_key(store_at, store, name, _expiry_time(expires), note, scope)
             return
-        _show_new(*_create_key(store, name, _end(expires), note, scope))
+        _show_new(*_create_key(store, name, _expiry_time(expires), note, scope))
 
 
 @app.command("rotate")
@@ -166,13 +166,15 @@ def rotate(
                 f"the keys of {name} have different limits, so one new key cannot replace all of them. "
                 f"Rotate them one by one: queuey app rotate {name} --key {old[0].id}"
             )
-        secret, new = _create_key(store, name, _last_end(old) if expires is None else _end(expires), note, *scopes)
+        secret, new = _create_key(
+            store, name, _last_end(old) if expires is None else _expiry_time(expires), note, *scopes
+        )
         end = time.time() + grace
         for old_key in old:
             if old_key.id != new.id and (old_key.expires is None or old_key.expires > end):
                 bridge.run(store.applications.expire_key(name, old_key.id, end))
     output.print_note(
-        f"{plural(len(old), 'older key expires', 'older keys expire')} in {time_parsing.format_duration(grace)}."
+        f"{format_count(len(old), 'older key expires', 'older keys expire')} in {time_parsing.format_duration(grace)}."
     )
     profile = first_start.replace_key(name, {old_key.id for old_key in old}, secret, store_at.settings.profile)
     if profile is not None:
@@ -216,7 +218,9 @@ def key_import(
         with suppress(ApplicationExists):
             bridge.run(store.applications.create_application(name))
         added = bridge.run(
-            store.applications.add_key(name, first_start.digest(secret), expires=_end(expires), note=note, scope=scope)
+            store.applications.add_key(
+                name, first_start.hash_key(secret), expires=_expiry_time(expires), note=note, scope=scope
+            )
         )
         if added.scope != scope:
             raise output.Failed(
@@ -261,7 +265,7 @@ def _create_key(
 
     secret = first_start.new_secret()
     return secret, bridge.run(
-        store.applications.add_key(name, first_start.digest(secret), expires=expires, note=note, scope=scope)
+        store.applications.add_key(name, first_start.hash_key(secret), expires=expires, note=note, scope=scope)
     )
 
 
@@ -342,7 +346,7 @@ def _expiry_text(key: Key) -> str:
     return "over" if _is_expired(key) else time_parsing.format_instant(key.expires)
 
 
-def _end(expires: float | None) -> float | None:
+def _expiry_time(expires: float | None) -> float | None:
     return None if expires is None else time.time() + expires
 
 

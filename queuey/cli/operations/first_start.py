@@ -108,7 +108,7 @@ def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[st
     profile = Profile(url=url, application=APPLICATION, key=secret)
     if made.profile is None:
         # Store the key first: a profile with a key that is in no store would look like another server's.
-        bridge.run(store.applications.add_key(APPLICATION, digest(secret), note="made by queuey serve"))
+        bridge.run(store.applications.add_key(APPLICATION, hash_key(secret), note="made by queuey serve"))
     write_profile(profile, made.path)
     return made._replace(profile=profile)
 
@@ -130,7 +130,7 @@ def replace_key(application: str, old: set[str], secret: str, profile_path: Path
         profile = read_profile(path)
     except ProfileError:
         return None
-    if profile.application != application or not digest(profile.key).hex().startswith(tuple(old)):
+    if profile.application != application or not hash_key(profile.key).hex().startswith(tuple(old)):
         return None
     return write_profile(Profile(url=profile.url, application=application, key=secret), path)
 
@@ -139,7 +139,7 @@ def new_secret() -> str:
     return secrets.token_hex(32)
 
 
-def digest(secret: str) -> bytes:
+def hash_key(secret: str) -> bytes:
     return sha256(secret.encode("ascii", "replace")).digest()
 
 
@@ -154,7 +154,7 @@ def _inspect(store: Store, path: Path) -> ProfileFile:
         return ProfileFile(path, "absent")
     except ProfileInvalid:
         return ProfileFile(path, "foreign")
-    key = bridge.run(store.applications.find_key(digest(profile.key)))
+    key = bridge.run(store.applications.find_key(hash_key(profile.key)))
     valid = key is not None and (key.expires is None or key.expires > time.time())
     if key is None or not valid or (key.application, profile.application) != (APPLICATION, APPLICATION):
         return ProfileFile(path, "foreign")

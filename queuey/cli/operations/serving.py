@@ -148,7 +148,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
     from queuey.storage import opening
 
     try:
-        opening.file_of(settings).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        opening.store_path(settings).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         store = opening.open_store(settings, jobs=False)
     except StoreIncompatible as error:
         raise Failed(f"the data directory {settings.data} cannot be used: {error}", NEWER_STORE) from error
@@ -163,7 +163,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
         )
         for room in settings.rooms:
             room.prepare(settings, store.applications)
-        key = None if plan is None or plan.profile is None else first_start.digest(plan.profile.key)
+        key = None if plan is None or plan.profile is None else first_start.hash_key(plan.profile.key)
         welcome = _welcome_lines(settings, url, None if key is None else partial(Sessions(store).make_link, key))
     except StoreUnavailable as error:
         raise Failed(str(error), BAD_STORE) from error

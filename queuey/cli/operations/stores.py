@@ -21,7 +21,7 @@ from queuey.settings import Settings
 from queuey.storage import bridge
 from queuey.terminal import output, times
 from queuey.terminal.output import DryRun, Yes, bar
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.storage.cassandra.admin.migrations import Report
@@ -107,7 +107,7 @@ def migrate(store_at: ConfiguredStore, replication: Replication = None, dry_run:
     options = opening.cassandra_options(settings)
     report = migrations.migrate(target, options, replication=replication, dry_run=dry_run, tell=output.print_note)
     names = [migration.name for migration in report.migrations]
-    done = f"{plural(len(names), 'change')} applied" if names else "no changes were needed"
+    done = f"{format_count(len(names), 'change')} applied" if names else "no changes were needed"
     about = {"keyspace": report.keyspace, "replication": report.replication, "migrations": names, "dry_run": dry_run}
     output.show(about, _describe_plan(report) if dry_run else f"Keyspace {report.keyspace} is up to date: {done}.")
 
@@ -316,10 +316,10 @@ def _show_progress() -> Iterator[ReportProgress]:
 
 def _show_contents(contents: Contents, about: dict[str, Any], text: str) -> None:
     counts = [
-        plural(contents.applications, "application"),
-        plural(contents.keys, "key"),
-        plural(contents.queues, "queue"),
-        plural(contents.messages, "message"),
+        format_count(contents.applications, "application"),
+        format_count(contents.keys, "key"),
+        format_count(contents.queues, "queue"),
+        format_count(contents.messages, "message"),
     ]
     until = "" if contents.newest is None else f", up to {time_parsing.format_instant(contents.newest)}"
     checked = "checked" if contents.sha256 else "checked, but without a checksum file"

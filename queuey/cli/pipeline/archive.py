@@ -13,7 +13,7 @@ from queuey.pipeline.options import ArchiveOptions
 from queuey.terminal import output, times
 from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.struct_options import with_fields
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.pipeline.archive.archive_job import ArchiveReport
@@ -66,8 +66,8 @@ def archive(
 
         with run.session(selection) as spark:
             ended = archive_stream(spark, options, checkpoint, run.report, every=every, once=once)
-        text = f"{plural(ended.batches, 'batch', 'batches')} with {plural(ended.messages, 'message')} kept"
-        output.show(ended, ToStderr(f"{text}, {plural(ended.closed, 'bucket')} closed: {ended.to}"))
+        text = f"{format_count(ended.batches, 'batch', 'batches')} with {format_count(ended.messages, 'message')} kept"
+        output.show(ended, ToStderr(f"{text}, {format_count(ended.closed, 'bucket')} closed: {ended.to}"))
         return
     with run.session(selection) as spark:
         report = job(spark, options, run.report)
@@ -110,16 +110,16 @@ def _describe(report: ArchiveReport) -> Iterator[Block]:
     if report.archived:
         yield output.table(ArchivedBucket, report.archived)
     done = "would be archived" if report.dry_run else "archived"
-    buckets = f"{plural(len(report.archived), 'bucket')} with {plural(report.messages, 'message')}"
-    yield ToStderr(f"{buckets} of {plural(report.queues, 'queue')} {done}: {report.to}")
+    buckets = f"{format_count(len(report.archived), 'bucket')} with {format_count(report.messages, 'message')}"
+    yield ToStderr(f"{buckets} of {format_count(report.queues, 'queue')} {done}: {report.to}")
     late = sum(bucket.expiring for bucket in report.archived)
     if late:
-        text = plural(late, "bucket is older than its", "buckets are older than their")
+        text = format_count(late, "bucket is older than its", "buckets are older than their")
         yield ToStderr(f"{text} queue's TTL, so messages may have expired before. Archive sooner.")
     for text in report.damaged:
         yield ToStderr(f"Archived again, because it was damaged: {text}")
     if report.vanished:
-        yield ToStderr(f"{plural(report.vanished, 'bucket was', 'buckets were')} deleted before the scan.")
+        yield ToStderr(f"{format_count(report.vanished, 'bucket was', 'buckets were')} deleted before the scan.")
     for bucket in report.failed:
         text = f"at the second scan, the store had {bucket.missing} more and {bucket.changed} changed messages"
         yield ToStderr(f"Not archived: {bucket.queue} {bucket.bucket}: {text}. Archive it again.")
@@ -134,5 +134,5 @@ def _describe_check(report: CheckReport) -> Iterator[Block]:
     if report.waiting:
         yield output.table(UnarchivedBucket, report.waiting)
     state = "equal to their manifests" if report.ok else "checked; some are damaged"
-    text = f"{plural(report.buckets, 'bucket')} with {plural(report.messages, 'message')}"
+    text = f"{format_count(report.buckets, 'bucket')} with {format_count(report.messages, 'message')}"
     yield ToStderr(f"{text}, {state}: {report.archive}")

@@ -11,15 +11,15 @@ import typer
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.deadletters import DeadLetter
 from queuey.terminal import output, times
-from queuey.terminal.commands import group
+from queuey.terminal.commands import make_group
 from queuey.terminal.deadletters import COLUMNS, FILTERS, ORIGIN, Choose, show, with_filter
 from queuey.terminal.output import Block
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.pipeline.deadletter.deadletter_job import DeadLetterClasses
 
-app = group()
+app = make_group()
 
 _SHOWN = 100
 
@@ -91,5 +91,5 @@ def _describe(report: DeadLetterClasses) -> Iterator[Block]:
     for error_class in report.classes:
         for sample in error_class.samples:
             yield f"{error_class.queue}  {sample.partition}:{sample.id}  {error_class.error}: {sample.text}"
-    classes = plural(len(report.classes), "class", "classes")
-    yield f"{plural(report.dead_letters, 'dead letter')} in {classes}"
+    classes = format_count(len(report.classes), "class", "classes")
+    yield f"{format_count(report.dead_letters, 'dead letter')} in {classes}"

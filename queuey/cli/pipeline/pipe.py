@@ -21,7 +21,7 @@ from queuey.terminal import output, times
 from queuey.terminal.output import Table
 from queuey.terminal.signals import handle_signals
 from queuey.terminal.struct_options import with_fields
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.pipeline.pipe import Piped, Preview
@@ -86,8 +86,8 @@ def pipe(
 
 
 def _show_result(result: Piped, start: str) -> None:
-    read = plural(result.messages, "message was", "messages were")
-    batches = plural(result.batches, "micro-batch", "micro-batches")
+    read = format_count(result.messages, "message was", "messages were")
+    batches = format_count(result.batches, "micro-batch", "micro-batches")
     output.show(result, f"{read} read in {batches}, and {result.rows} written (query {result.query})")
     if not result.rows:
         output.print_note(_explain_nothing(result, start))

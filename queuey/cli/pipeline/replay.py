@@ -16,7 +16,7 @@ from queuey.pipeline.options import ReplayOptions
 from queuey.terminal import output
 from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.struct_options import with_fields
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.pipeline.archive.replay import ReplayReport
@@ -58,10 +58,10 @@ def _describe(report: ReplayReport) -> Iterator[Block]:
     if report.queues:
         yield output.table(Replayed, report.queues)
     if report.expired:
-        yield ToStderr(f"{plural(report.expired, 'message has', 'messages have')} expired and are skipped.")
+        yield ToStderr(f"{format_count(report.expired, 'message has', 'messages have')} expired and are skipped.")
     if report.moved:
-        yield ToStderr(f"{plural(report.moved, 'message')} could not be written in time and got later ids.")
-    whole = f"{plural(report.messages, 'message')} of {plural(report.buckets, 'bucket')}"
+        yield ToStderr(f"{format_count(report.moved, 'message')} could not be written in time and got later ids.")
+    whole = f"{format_count(report.messages, 'message')} of {format_count(report.buckets, 'bucket')}"
     if report.dry_run:
         yield ToStderr(f"{whole} would be written. Run {report.run}.")
         return

@@ -137,7 +137,7 @@ class PipelineRun:
         store = self.store
         if queues is not None:
             name_ranges.check(store, queues)
-        failures.keep_quiet()
+        failures.silence_spark_loggers()
         try:
             spark = session(master=self.master, conf=dict(self.conf))
             try:
@@ -196,6 +196,7 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def require_spark() -> None:
+    """Raises Failed unless the packages are installed. Does not import them."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         text = f"the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}"

@@ -67,7 +67,7 @@ def _measure_queues(run: PipelineRun, selection: Selection | None, top: int) -> 
     run.report_dry_run()
     with run.session(options.selection) as spark:
         statistics = job.run(spark, options, run.report)
-    output.show(_make_document(statistics), _describe(statistics))
+    output.show(_stats_as_json(statistics), _describe(statistics))
 
 
 def _measure_lag(run: PipelineRun, selection: Selection | None, file: Path | None, fields: dict[str, Any]) -> None:
@@ -86,7 +86,8 @@ def _measure_lag(run: PipelineRun, selection: Selection | None, file: Path | Non
     output.show(report, _describe_lag(report))
 
 
-def _make_document(stats: Stats) -> dict[str, Any]:
+def _stats_as_json(stats: Stats) -> dict[str, Any]:
+    """Returns the totals, and in ``top`` the first queues in each order."""
     tally = stats.tally
     lists = {order: [_queue_fields(stats, queue) for queue in listed] for order, listed in tally.top.items()}
     return {"at": stats.at, **msgspec.structs.asdict(tally), "top": lists}

@@ -138,7 +138,7 @@ class AsyncClient(AsyncReading):
         access = find_access(url, credential, application=application)
         policy, timing = retry or RetryPolicy(), timing or AsyncTiming()
         self.servers = access.servers
-        self._new_key = send_calls.new_key if idempotent and policy.rounds > 1 else lambda: None
+        self._new_key = send_calls.new_idempotency_key if idempotent and policy.rounds > 1 else lambda: None
         self._sender = AsyncSender(
             access.servers,
             access.credential,

@@ -258,7 +258,7 @@ async def send_work(
     """
     began = clock()
     try:
-        refused = await send_all(send, work.calls, work.within)
+        refused = await send_all(send, work.calls, work.timeout)
     except Exception as error:  # noqa: BLE001 - after any error, the other claims must still be renewed
         claims.record_failure(work, error)
         if not isinstance(error, ClientError):
@@ -267,7 +267,7 @@ async def send_work(
         claims.record_success(work, began, [r.receipt for r in refused])
     for call in claims.repeated_releases(work):
         try:
-            await send(call, work.again_within)
+            await send(call, work.repeat_timeout)
         except ClientError:
             continue  # The message is delivered again when its claim expires.
         except Exception as error:  # noqa: BLE001 - as above

@@ -19,7 +19,7 @@ from queuey.client.claims.held import (
     LEAVE_TIMEOUT,
     HeldClaim,
     acknowledge_calls,
-    first_fitting,
+    first_with_fitting_results,
     log,
     receipts_by_queue,
     results_of,
@@ -58,7 +58,7 @@ class AsyncJobQueue:
     """
 
     def __init__(self, queues: str | Iterable[str], sender: AsyncSender, renewer: AsyncClaimRenewer) -> None:
-        self.queues = claim_calls.check_names(queues)
+        self.queues = claim_calls.check_queue_names(queues)
         self._sender = sender
         self._renewer = renewer
         self._passed_over: set[str] = set()
@@ -125,7 +125,7 @@ class AsyncJobQueue:
         batch: list[HeldClaim] = []
         try:
             while True:
-                claims.postpone(loop.begin_acknowledgement())
+                claims.reserve_for_acknowledgement(loop.begin_acknowledgement())
                 try:
                     claimed = await self._sender.run(loop.next_call())
                 except ClientError as error:
@@ -150,7 +150,7 @@ class AsyncJobQueue:
                         await self._acknowledge(loop, patient)
                     else:
                         self._renewer.wake_by(claim.due)
-                pause = loop.pause(len(claimed))
+                pause = loop.pause_after_claim(len(claimed))
                 if pause is None:
                     return
                 if pause:
@@ -247,7 +247,7 @@ class AsyncJobQueue:
             >>> asyncio.run(main())
             2 []
         """
-        joined, rest = claim_calls.first_receipts(claim_calls.receipts_of(self.queues, acknowledge))
+        joined, rest = claim_calls.split_receipts(claim_calls.receipts_of(self.queues, acknowledge))
         refused = await send_all(self._sender.run, claim_calls.each_queue(claim_calls.acknowledge, rest))
         received = await self._sender.run(claim_calls.claim(self.queues, limit, ttl, wait, partitions, joined))
         received.refused += refused
@@ -263,8 +263,8 @@ class AsyncJobQueue:
         of :meth:`receive`.
         """
         claims, sent_at = self._renewer.claims, self._sender.timing.clock()
-        finished = first_fitting(claims.list_finished(self.queues))
-        claims.postpone(finished)
+        finished = first_with_fitting_results(claims.list_finished(self.queues))
+        claims.reserve_for_acknowledgement(finished)
         try:
             claimed = await self._sender.run(
                 claim_calls.claim(self.queues, limit, ttl, wait, "*", receipts_by_queue(finished), results_of(finished))
@@ -337,7 +337,7 @@ class AsyncJobQueue:
         Returns:
             The refused receipts, because another caller got their messages meanwhile. All other states are set.
         """
-        return await send_all(self._sender.run, claim_calls.states_of(self.queues, states))
+        return await send_all(self._sender.run, claim_calls.set_states_by_queue(self.queues, states))
 
     async def pause(self) -> None:
         """Pauses the claims of the queue: workers get no more messages. Sends, reads and existing claims go on.
@@ -478,7 +478,7 @@ class AsyncJobQueue:
         """
         claims = self._renewer.claims
         while finished := loop.begin_acknowledgement():
-            claims.postpone(finished)
+            claims.reserve_for_acknowledgement(finished)
             try:
                 refused = await send_all(self._sender.run, acknowledge_calls(finished))
             except ClientError as error:

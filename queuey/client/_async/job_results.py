@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from queuey.api.jobs import MAX_JOBS, UNFINISHED
 from queuey.client.calls import job_calls
 from queuey.client.calls.call import Seconds, location_text, number_text, seconds
-from queuey.client.claims.changes import AsyncChange
+from queuey.client.claims.changes import AsyncCondition
 from queuey.client.errors import ResultTimeout
-from queuey.client.forks import begin_in_children
+from queuey.client.forks import register_forkable
 
 if TYPE_CHECKING:
     from queuey.api.jobs import JobInfo
@@ -34,9 +34,9 @@ class AsyncJobResults:
 
     def __init__(self, sender: AsyncSender) -> None:
         self._sender = sender
-        self._change = AsyncChange()
+        self._change = AsyncCondition()
         self.begin_in_child()
-        begin_in_children(self)
+        register_forkable(self)
 
     def begin_in_child(self) -> None:
         self._queues: dict[str, _JobWaiters] = {}
@@ -128,6 +128,7 @@ class _JobWaiters:
         self.callers[place] = self.callers.get(place, 0) + 1
 
     def remove(self, place: str) -> None:
+        """Removes a caller of a job, and with the last one all that is known of the job."""
         self.callers[place] -= 1
         if not self.callers[place]:
             del self.callers[place]
@@ -157,6 +158,7 @@ class _JobWaiters:
     def end_poll(self, places: list[str], infos: list[JobInfo], now: float) -> None:
         """Records the end of a poll. ``places`` is empty if the poll failed before it was sent.
 
+        Then only its reservation ends.
         ``infos`` is empty if the poll failed later. Answers about jobs that have no callers any more are dropped.
         """
         if not places:

@@ -130,7 +130,7 @@ class Client(Reading):
         access = find_access(url, credential, application=application)
         policy, timing = retry or RetryPolicy(), timing or Timing()
         self.servers = access.servers
-        self._new_key = send_calls.new_key if idempotent and policy.rounds > 1 else lambda: None
+        self._new_key = send_calls.new_idempotency_key if idempotent and policy.rounds > 1 else lambda: None
         self._sender = Sender(
             access.servers,
             access.credential,

@@ -250,7 +250,7 @@ def send_work(
     """
     began = clock()
     try:
-        refused = send_all(send, work.calls, work.within)
+        refused = send_all(send, work.calls, work.timeout)
     except Exception as error:  # noqa: BLE001 - after any error, the other claims must still be renewed
         claims.record_failure(work, error)
         if not isinstance(error, ClientError):
@@ -259,7 +259,7 @@ def send_work(
         claims.record_success(work, began, [r.receipt for r in refused])
     for call in claims.repeated_releases(work):
         try:
-            send(call, work.again_within)
+            send(call, work.repeat_timeout)
         except ClientError:
             continue  # The message is delivered again when its claim expires.
         except Exception as error:  # noqa: BLE001 - as above

@@ -52,7 +52,7 @@ class JobQueue:
     """
 
     def __init__(self, queues: str | Iterable[str], sender: Sender, renewer: ClaimRenewer) -> None:
-        self.queues = claim_calls.check_names(queues)
+        self.queues = claim_calls.check_queue_names(queues)
         self._sender = sender
         self._renewer = renewer
         self._passed_over: set[str] = set()
@@ -116,7 +116,7 @@ class JobQueue:
         batch: list[HeldClaim] = []
         try:
             while True:
-                claims.postpone(loop.begin_acknowledgement())
+                claims.reserve_for_acknowledgement(loop.begin_acknowledgement())
                 try:
                     claimed = self._sender.run(loop.next_call())
                 except ClientError as error:
@@ -141,7 +141,7 @@ class JobQueue:
                         self._acknowledge(loop, patient)
                     else:
                         self._renewer.wake_by(claim.due)
-                pause = loop.pause(len(claimed))
+                pause = loop.pause_after_claim(len(claimed))
                 if pause is None:
                     return
                 if pause:
@@ -232,7 +232,7 @@ class JobQueue:
             ...     client.delete_queue(name)
             2 []
         """
-        joined, rest = claim_calls.first_receipts(claim_calls.receipts_of(self.queues, acknowledge))
+        joined, rest = claim_calls.split_receipts(claim_calls.receipts_of(self.queues, acknowledge))
         refused = send_all(self._sender.run, claim_calls.each_queue(claim_calls.acknowledge, rest))
         received = self._sender.run(claim_calls.claim(self.queues, limit, ttl, wait, partitions, joined))
         received.refused += refused
@@ -279,7 +279,7 @@ class JobQueue:
         Returns:
             The refused receipts, because another caller got their messages meanwhile. All other states are set.
         """
-        return send_all(self._sender.run, claim_calls.states_of(self.queues, states))
+        return send_all(self._sender.run, claim_calls.set_states_by_queue(self.queues, states))
 
     def pause(self) -> None:
         """Pauses the claims of the queue: workers get no more messages. Sends, reads and existing claims go on.
@@ -411,7 +411,7 @@ class JobQueue:
         """
         claims = self._renewer.claims
         while finished := loop.begin_acknowledgement():
-            claims.postpone(finished)
+            claims.reserve_for_acknowledgement(finished)
             try:
                 refused = send_all(self._sender.run, acknowledge_calls(finished))
             except ClientError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpcore2
 
-from queuey.client.calls.call import MAX_ANSWER, Call, HttpAnswer, Times
+from queuey.client.calls.call import MAX_ANSWER, Call, HttpAnswer, Timeouts
 from queuey.client.credentials.lookup import Credential
 from queuey.client.credentials.tokens import KeptToken, Lock, TokenSource
 from queuey.client.errors import ClientError, NotAuthenticated, TokenError
@@ -21,9 +21,9 @@ from queuey.client.http.connections import (
     Connections,
     Content,
     Wrapper,
-    ends_in,
     headers_of,
     is_pool,
+    limit_total_time,
     make_httpx_request,
     make_request,
     pieces,
@@ -129,7 +129,7 @@ class Sender:
             InvalidAnswer: The answer is too large, or cannot be decoded.
         """
         call, times = attempts.call, attempts.times
-        with translate_errors(attempts.server, closed=self._connections.is_closed), ends_in(times.whole):
+        with translate_errors(attempts.server, closed=self._connections.is_closed), limit_total_time(times.total):
             endpoint = self._connections.endpoint_of(attempts.server)
             response = endpoint.pool.handle_request(make_request(endpoint, call, times, authorization))
             try:
@@ -151,7 +151,7 @@ class Sender:
         Raises:
             ClientError: The call was refused or not answered, or the connection broke.
         """
-        times = Times(STREAM_TIMEOUT, inf)
+        times = Timeouts(STREAM_TIMEOUT, inf)
         with translate_errors(attempts.server, closed=self._connections.is_closed):
             endpoint = self._connections.endpoint_of(attempts.server)
             request = make_request(endpoint, attempts.call, times, authorization)
@@ -196,7 +196,7 @@ class AuthorizationHeader:
         """
         if self._source is None:
             return self._fixed
-        seen = self._kept.answers
+        seen = self._kept.answer_count
         if self._kept.is_due() or self._source.has_changed():
             self._ask(self._source, seen)
         return self._kept.result()
@@ -214,7 +214,7 @@ class AuthorizationHeader:
         """
         if self._source is None or refused is None:
             return False
-        seen = self._kept.answers
+        seen = self._kept.answer_count
         if self._kept.header == refused:
             self._ask(self._source, seen, refused)
         return self._kept.result() != refused
@@ -225,7 +225,7 @@ class AuthorizationHeader:
         Keeps the token, or records a TokenError instead of raising it.
         """
         with self._lock:
-            if self._kept.answers != seen:
+            if self._kept.answer_count != seen:
                 return
             try:
                 self._kept.keep(source.ask())

@@ -107,16 +107,16 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
     span: CallSpan | None = None
 
 
-class Times(msgspec.Struct, frozen=True):
+class Timeouts(msgspec.Struct, frozen=True):
     """Timeouts of an attempt at a call, in seconds.
 
     Attributes:
         step: Timeout of each step: to connect, to send bytes, to receive bytes.
-        whole: Timeout of the attempt, until the end of the answer.
+        total: Timeout of the attempt, until the end of the answer.
     """
 
     step: float
-    whole: float
+    total: float
 
 
 # -- answers
@@ -178,7 +178,7 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
     try:
         body = decoder_of(_ErrorBody).decode(answer.content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _plain_error(answer, wait)
+        return _error_from_text(answer, wait)
     fields = _field_texts(body.errors) or _field_texts(body.error_msg)
     if alone:
         fields = {name.removeprefix("0."): text for name, text in fields.items()}
@@ -200,7 +200,7 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
     )
 
 
-def named_error(fields: Any) -> ApiError:  # noqa: ANN401 - as the server wrote it
+def error_from_fields(fields: Any) -> ApiError:  # noqa: ANN401 - as the server wrote it
     texts = _field_texts(fields)
     code = _code_among(texts) or "InvalidParameter"
     return error_for(ErrorAnswer(status=_STATUSES.get(code, 400), code=code, fields=texts))
@@ -225,7 +225,7 @@ def read_retry_after(answer: HttpAnswer) -> float | None:
     return max(0.0, until.total_seconds())
 
 
-def _plain_error(answer: HttpAnswer, wait: float | None) -> ApiError:
+def _error_from_text(answer: HttpAnswer, wait: float | None) -> ApiError:
     text = " ".join(answer.content[: 4 * _TEXT_LIMIT].decode("utf-8", "replace").split())[:_TEXT_LIMIT]
     code = _CODES.get(answer.status, "Error")
     return error_for(ErrorAnswer(status=answer.status, code=code, text=text, retry_after=wait))
@@ -303,7 +303,7 @@ def queue_segment(name: str) -> str:
 _is_id_text = re.compile(r"[0-9a-f]{32}").fullmatch
 
 
-def id_text(text: str) -> str:
+def normalize_id(text: str) -> str:
     try:
         if _is_id_text(text):
             return text
@@ -324,19 +324,21 @@ def _parse_partition(number: int | str) -> int:
 
 
 def location_text(location: MessageLocation) -> str:
+    """An id without a partition is in partition 1. Raises InvalidArgument."""
     if isinstance(location, Message | Receipt):
-        return f"{location.partition}:{id_text(location.id)}"
+        return f"{location.partition}:{normalize_id(location.id)}"
     if isinstance(location, str):
         partition, colon, identifier = location.rpartition(":")
-        return f"{_parse_partition(partition) if colon else 1}:{id_text(identifier)}"
+        return f"{_parse_partition(partition) if colon else 1}:{normalize_id(identifier)}"
     try:
         number, identifier = location
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{location!r} is not a message: use an id or a pair (partition, id)") from error
-    return f"{_parse_partition(number)}:{id_text(identifier)}"
+    return f"{_parse_partition(number)}:{normalize_id(identifier)}"
 
 
 def _instant_text(instant: datetime) -> str:
+    """Raises InvalidArgument for an instant before 1970 or without a time zone."""
     if instant.tzinfo is None:
         raise InvalidArgument(f"{instant} has no time zone: add one, such as datetime.UTC")
     microseconds = (instant - _EPOCH) // timedelta(microseconds=1)
@@ -372,7 +374,7 @@ def point_text(point: Point) -> str:
 def cursor_text(positions: Mapping[int, str | None]) -> str:
     """Returns a cursor of one position per partition. Leaves out finished partitions, which have None."""
     return ",".join(
-        f"{_parse_partition(number)}:{id_text(text)}" for number, text in positions.items() if text is not None
+        f"{_parse_partition(number)}:{normalize_id(text)}" for number, text in positions.items() if text is not None
     )
 
 

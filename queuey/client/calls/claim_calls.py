@@ -34,15 +34,15 @@ from queuey.client.calls.call import (
     decode,
     encode,
     encode_value,
+    error_from_fields,
     ignore_answer,
     make_parser,
-    named_error,
     number_text,
     partitions_text,
     queue_segment,
     seconds,
 )
-from queuey.client.calls.job_calls import JobResults, count_fitting, fields_of
+from queuey.client.calls.job_calls import JobResults, count_fitting, make_result_fields
 from queuey.client.calls.message_calls import Partitions, messages_of, place_text, plain_messages
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Claimed, Message, OutstandingJob, Received, Refused
@@ -70,7 +70,7 @@ Receipts = dict[str, list[str]]
 """Receipts by queue."""
 
 
-def check_names(queues: str | Iterable[str]) -> tuple[str, ...]:
+def check_queue_names(queues: str | Iterable[str]) -> tuple[str, ...]:
     untyped: object = queues  # Untyped callers may pass anything.
     names = tuple(untyped) if isinstance(untyped, Iterable) and not isinstance(untyped, str) else (untyped,)
     for name in names:
@@ -103,7 +103,7 @@ def claim(
         params.append(("partitions", named))
     params += [("worker", name_this_process()), ("states", "true")]
     path = "_claims"
-    result_fields = fields_of(results) if results else {}
+    result_fields = make_result_fields(results) if results else {}
     content: bytes | None = _encode_fields({"queues": queues, "acknowledge": acknowledged} | result_fields)
     if len(queues) == 1:
         path, receipts = f"{queue_segment(queues[0])}/claims", acknowledged.get(queues[0])
@@ -131,7 +131,7 @@ def _acknowledge_with_results(queue: str, receipts: list[str], results: JobResul
     while receipts:
         count = count_fitting(map(results.get, receipts))
         first, receipts = receipts[:count], receipts[count:]
-        fields = fields_of({receipt: results[receipt] for receipt in first if receipt in results})
+        fields = make_result_fields({receipt: results[receipt] for receipt in first if receipt in results})
         yield from _calls_by_receipts(queue, "ack", first, **fields)
 
 
@@ -250,7 +250,8 @@ def receipts_of(queues: Sequence[str], claims: Claim | Iterable[Claim]) -> Recei
     return receipts
 
 
-def states_of(queues: Sequence[str], states: Iterable[tuple[Claim, object]]) -> Iterator[Call[None]]:
+def set_states_by_queue(queues: Sequence[str], states: Iterable[tuple[Claim, object]]) -> Iterator[Call[None]]:
+    """Only the last state of a claim is sent."""
     by_queue: dict[str, dict[str, object]] = {}
     for claim, state in states:
         [(queue, [receipt])] = receipts_of(queues, claim).items()
@@ -258,7 +259,7 @@ def states_of(queues: Sequence[str], states: Iterable[tuple[Claim, object]]) -> 
     return chain.from_iterable(set_states(queue, group) for queue, group in by_queue.items())
 
 
-def first_receipts(receipts: Receipts) -> tuple[Receipts, Receipts]:
+def split_receipts(receipts: Receipts) -> tuple[Receipts, Receipts]:
     """Returns the first :data:`RECEIPTS_PER_CALL` receipts of each queue, and the others."""
     first = {queue: group[:RECEIPTS_PER_CALL] for queue, group in receipts.items()}
     rest = {queue: others for queue, group in receipts.items() if (others := group[RECEIPTS_PER_CALL:])}
@@ -329,5 +330,5 @@ def _read_claims(queues: Sequence[str], answer: HttpAnswer) -> Received:
     ]
     received = Received(claimed, [Refused(r.receipt, r.status) for r in claims.acknowledged if r.status != "ok"])
     if isinstance(claims, api.ClaimsOfOne):
-        received.errors = {q.queue_name: named_error(q.error_msg) for q in claims.refused}
+        received.errors = {q.queue_name: error_from_fields(q.error_msg) for q in claims.refused}
     return received

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from queuey.api.claims import MAX_CLAIMS, MAX_NESTED
 from queuey.api.jobs import MAX_JOBS, MAX_RESULT, MAX_RESULTS, JobInfo, JobInfos
-from queuey.api.values import levels
+from queuey.api.values import nesting_depth
 from queuey.client.calls.call import (
     Call,
     HttpAnswer,
@@ -49,7 +49,7 @@ def encode_result(value: object) -> JobResult | None:
         text = msgspec.json.encode(value)
         if len(text) > MAX_RESULT:
             return len(text)
-        depth = levels(msgspec.json.decode(text))
+        depth = nesting_depth(msgspec.json.decode(text))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidArgument(f"the result has no JSON form: {error}") from error
     if depth > MAX_NESTED:
@@ -57,7 +57,7 @@ def encode_result(value: object) -> JobResult | None:
     return text
 
 
-def fields_of(results: JobResults) -> dict[str, Any]:
+def make_result_fields(results: JobResults) -> dict[str, Any]:
     kept = {receipt: msgspec.Raw(result) for receipt, result in results.items() if isinstance(result, bytes)}
     too_large = {receipt: result for receipt, result in results.items() if isinstance(result, int)}
     return ({"results": kept} if kept else {}) | ({"too_large": too_large} if too_large else {})
@@ -79,6 +79,7 @@ def count_fitting(results: Iterable[JobResult | None]) -> int:
 def jobs(
     queue: str, locations: Iterable[MessageLocation], wait: Seconds = 0.0, *, states: bool = False
 ) -> Iterator[Call[list[JobInfo]]]:
+    """Yields a call for every :data:`MAX_JOBS` jobs; each of the calls waits."""
     texts = list(map(location_text, locations))
     wait = seconds(wait)
     params: list[tuple[str, str]] = [("wait", number_text("wait", wait))] if wait != 0 else []

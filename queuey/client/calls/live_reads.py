@@ -52,10 +52,12 @@ def live_query(queue: str, options: ReadOptions) -> Query:
 
 
 def read_newest(query: Query) -> Call[Page]:
+    """Ignores the order and the limit of the query."""
     return read(msgspec.structs.replace(query, order="descending", limit=1, early=False))
 
 
 def check_wait(wait: Seconds) -> float:
+    """Raises InvalidArgument for 0, where a read would spin, and for more than the server allows."""
     wait = seconds(wait)
     number_text("wait", wait)  # checks that it is a number
     if not 0 < wait <= 20:  # noqa: PLR2004 - the API's longest wait
@@ -173,6 +175,7 @@ class Streaming:
         self.expires = False
 
     def begin_call(self) -> Call[None]:
+        """Drops an unread rest of the previous answer, and streams on from the cursor."""
         self._reset()
         headers = {**JSON, "accept": "text/event-stream", "accept-encoding": "identity"}
         if self.cursor:

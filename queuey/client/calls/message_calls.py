@@ -17,11 +17,11 @@ from queuey.client.calls.call import (
     Seconds,
     decode,
     encode,
-    id_text,
+    error_from_fields,
     ignore_answer,
     location_text,
     make_parser,
-    named_error,
+    normalize_id,
     number_text,
     partitions_text,
     point_text,
@@ -108,6 +108,7 @@ def read(query: Query, wait: Seconds = 0.0) -> Call[Page]:
 
 
 def read_queues(queries: Iterable[str | Query], wait: Seconds = 0.0) -> Call[tuple[QueueRead, ...]]:
+    """Reads one page of each queue. This POST changes nothing, so it may be repeated."""
     items, wait = [], seconds(wait)
     for query in queries:
         full_query = Query(queue=query) if isinstance(query, str) else query
@@ -164,7 +165,7 @@ def explain(queue: str, location: MessageLocation) -> Call[Explanation]:
 
 
 def place_text(location: MessageLocation) -> str:
-    return id_text(location) if isinstance(location, str) and ":" not in location else location_text(location)
+    return normalize_id(location) if isinstance(location, str) and ":" not in location else location_text(location)
 
 
 def get_named(queue: str, name: str) -> Call[list[Message]]:
@@ -251,7 +252,7 @@ def _read_results(answer: HttpAnswer) -> tuple[QueueRead, ...]:
     return tuple(
         QueueRead(part.queue_name, page=_plain_page(part))
         if isinstance(part, Range)
-        else QueueRead(part.queue_name, error=named_error(part.error_msg))
+        else QueueRead(part.queue_name, error=error_from_fields(part.error_msg))
         for part in decode(answer, ManyRead).queues
     )
 
@@ -267,7 +268,7 @@ def _read_raw(answer: HttpAnswer) -> RawMessage:
     headers = answer.headers
     try:
         return RawMessage(
-            id=id_text(headers["x-message-id"]),
+            id=normalize_id(headers["x-message-id"]),
             timestamp=headers["x-timestamp"],
             partition=int(headers["x-partition"]),
             body=answer.content,

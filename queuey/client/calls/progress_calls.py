@@ -19,11 +19,11 @@ from queuey.client.calls.call import (
     check_string,
     decode,
     encode,
-    id_text,
+    error_from_fields,
     ignore_answer,
     location_text,
     make_parser,
-    named_error,
+    normalize_id,
     number_text,
     queue_segment,
 )
@@ -126,7 +126,7 @@ def member_id(member: str) -> str:
 
 
 def _progress_id(progress: Progress) -> str:
-    return id_text(progress if isinstance(progress, str) else progress.id)
+    return normalize_id(progress if isinstance(progress, str) else progress.id)
 
 
 def read_recorded(answer: HttpAnswer) -> dict[int, str | None]:
@@ -158,7 +158,7 @@ def _positions_text(seen: list[Seen]) -> str:
     last: dict[str, str] = {}
     for message in seen:
         if isinstance(message, str) and ":" not in message:
-            partition, identifier = "", id_text(message)
+            partition, identifier = "", normalize_id(message)
         else:
             partition, _, identifier = location_text(message).partition(":")
         last[partition] = max(last.get(partition, identifier), identifier, key=order_of)
@@ -184,6 +184,6 @@ def _read_unread(answer: HttpAnswer) -> tuple[Unread, ...]:
     return tuple(
         Unread(queue=queue.queue_name, read=queue.read, unread=queue.unread, more=queue.more)
         if isinstance(queue, UnreadQueue)
-        else Unread(queue=queue.queue_name, error=named_error(queue.error_msg))
+        else Unread(queue=queue.queue_name, error=error_from_fields(queue.error_msg))
         for queue in decode(answer, UnreadQueues).queues
     )

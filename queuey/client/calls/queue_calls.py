@@ -24,7 +24,7 @@ from queuey.client.calls.call import (
 )
 from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.results import CreatedQueue, NamePage, Queue, QueuePage
-from queuey.messages import Backoff, QueueOptions, options
+from queuey.messages import Backoff, QueueOptions, option_metas
 
 _CREATED = 201
 
@@ -116,7 +116,7 @@ def check_options(fields: Mapping[str, Any]) -> dict[str, Any]:
             checked[name] = getattr(msgspec.convert({name: value}, QueueOptions), name)
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"{name} is {value!r}: {error}") from error
-        words = (options()[name].extra_json_schema or {}).get("enum", [value])
+        words = (option_metas()[name].extra_json_schema or {}).get("enum", [value])
         if value not in words:
             raise InvalidArgument(f"{name} is {value!r}: use {' or '.join(words)}")
     return checked
@@ -168,6 +168,7 @@ def rights(names: Iterable[str]) -> Call[dict[str, frozenset[str]]]:
 
 
 def next_start(start: str | None, page: QueuePage | NamePage) -> str | None:
+    """Returns None after the last page. Raises InvalidAnswer if the next start is ``start`` again."""
     if page.next is not None and page.next == start:
         raise InvalidAnswer(f"the list of queues does not advance: the page from {start!r} is followed by {start!r}")
     return page.next
@@ -193,7 +194,8 @@ def _page_params(start: str | None, limit: int | None) -> tuple[tuple[str, str],
     return (*params, *([("limit", number_text("limit", limit))] if limit is not None else []))
 
 
-def _plain_fields(wire: _WireQueue) -> dict[str, Any]:
+def _make_queue_fields(wire: _WireQueue) -> dict[str, Any]:
+    """Takes ``principals`` from ``principles``, always as a tuple."""
     fields = {name: getattr(wire, name) for name in Queue.__struct_fields__}
     principals = wire.principles or ()
     fields["principals"] = tuple(principals.split(",")) if isinstance(principals, str) else principals
@@ -201,16 +203,16 @@ def _plain_fields(wire: _WireQueue) -> dict[str, Any]:
 
 
 def _read_created(answer: HttpAnswer) -> CreatedQueue:
-    return CreatedQueue(**_plain_fields(decode(answer, _WireQueue)), new=answer.status == _CREATED)
+    return CreatedQueue(**_make_queue_fields(decode(answer, _WireQueue)), new=answer.status == _CREATED)
 
 
 def _read_updated(answer: HttpAnswer) -> Queue:
-    return Queue(**_plain_fields(decode(answer, _WireQueue)))
+    return Queue(**_make_queue_fields(decode(answer, _WireQueue)))
 
 
 def _read_queues(answer: HttpAnswer) -> QueuePage:
     listed = decode(answer, _Listed)
-    return QueuePage(tuple(Queue(**_plain_fields(wire)) for wire in listed.queues), listed.next, listed.patterns)
+    return QueuePage(tuple(Queue(**_make_queue_fields(wire)) for wire in listed.queues), listed.next, listed.patterns)
 
 
 def _read_names(answer: HttpAnswer) -> NamePage:

@@ -24,9 +24,9 @@ from queuey.client.calls.call import (
     check_string,
     decode,
     encode_value,
-    id_text,
     ignore_answer,
     location_text,
+    normalize_id,
     number_text,
     queue_segment,
     seconds,
@@ -156,13 +156,13 @@ class BatchBody(msgspec.Struct, frozen=True):
 
     Attributes:
         content: The JSON body.
-        prompt: True for each message that is not delayed, in order.
+        undelayed_flags: True for each message that is not delayed, in order.
         messages: The messages.
         span: The trace span of the send, or None.
     """
 
     content: bytes
-    prompt: tuple[bool, ...]
+    undelayed_flags: tuple[bool, ...]
     messages: tuple[Outgoing, ...]
     span: CallSpan | None = None
 
@@ -205,13 +205,14 @@ class Batcher:
         if not self._items:
             return None
         content = _OPEN + b",".join(self._items) + _CLOSE
-        prompt = tuple(not message.delay for message in self._messages)
-        chunk = BatchBody(content, prompt, tuple(self._messages), self._span)
+        undelayed_flags = tuple(not message.delay for message in self._messages)
+        chunk = BatchBody(content, undelayed_flags, tuple(self._messages), self._span)
         self._items, self._messages, self._size, self._span = [], [], 0, None
         return chunk
 
 
 def check_messages(messages: Iterable[ToSend]) -> Iterable[ToSend]:
+    """Raises InvalidArgument for a single body, whose characters would be sent one by one."""
     if isinstance(messages, str | bytes):
         raise InvalidArgument(f"messages is {messages!r:.100}, which is one body: give a list, or call send")
     return messages
@@ -238,7 +239,7 @@ def make_batch(messages: Iterable[ToSend]) -> BatchBody:
     return batch
 
 
-def new_key() -> str:
+def new_idempotency_key() -> str:
     """Returns a new idempotency key. It begins with the time, so the store keeps recent keys next to each other."""
     return f"{time.time_ns():016x}{secrets.token_hex(8)}"
 
@@ -263,13 +264,13 @@ def send(
     else:
         call = Call("POST", queue_segment(queue), parse, content=_encode_body(message.body))
         headers |= _after_header(after)
-    return structs.replace(call, headers=headers | _key_header(key), repeatable=key is not None, span=span)
+    return structs.replace(call, headers=headers | _idempotency_header(key), repeatable=key is not None, span=span)
 
 
 def send_batch(queue: str, chunk: BatchBody, after: After | None = None, key: str | None = None) -> Call[list[Receipt]]:
     """Stores a batch completely or not at all. With an idempotency key, the call may be repeated."""
     parse = partial(_read_receipts, count=len(chunk.messages))
-    headers = _batch_headers(after) | _key_header(key)
+    headers = _batch_headers(after) | _idempotency_header(key)
     span = None if chunk.span is None else chunk.span.describe("send", queue, len(chunk.messages))
     repeatable, path = key is not None, queue_segment(queue)
     return Call("POST", path, parse, headers=headers, content=chunk.content, repeatable=repeatable, span=span)
@@ -285,7 +286,9 @@ def find_latest(chunk: BatchBody, receipts: Iterable[Receipt], after: After | No
     Ignores delayed messages: their ids are in the future, and new messages cannot come after them. Returns ``after`` if
     all messages are delayed.
     """
-    ids_stored = [receipt.id for receipt, prompt in zip(receipts, chunk.prompt, strict=False) if prompt]
+    ids_stored = [
+        receipt.id for receipt, is_undelayed in zip(receipts, chunk.undelayed_flags, strict=False) if is_undelayed
+    ]
     return max(ids_stored, key=ids.parse_position, default=after)
 
 
@@ -302,6 +305,7 @@ def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> 
 
 
 def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[Receipt]:
+    """Always repeatable. Raises InvalidArgument for a partition, key or delay."""
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("a named message has no partition, key or delay: the name determines the partition")
     headers, body = _encode_single(message)
@@ -401,10 +405,10 @@ def _make_headers(message: Outgoing, kind: str) -> dict[str, str] | None:
 def _after_header(after: After | None) -> dict[str, str]:
     if after is None:
         return {}
-    return {"x-after": id_text(after if isinstance(after, str) else after.id)}
+    return {"x-after": normalize_id(after if isinstance(after, str) else after.id)}
 
 
-def _key_header(key: object) -> dict[str, str]:
+def _idempotency_header(key: object) -> dict[str, str]:
     if key is None:
         return {}
     if not isinstance(key, str) or _KEY.fullmatch(key) is None:

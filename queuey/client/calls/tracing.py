@@ -105,6 +105,7 @@ class CallSpan:
 
 
 def start_call_span(operation: Operation, queue: str = "", count: int = 1) -> CallSpan | None:
+    """Returns None while tracing is off. Without a queue, the span has no attributes yet."""
     if _tracer is None:
         return None
     from opentelemetry.trace import SpanKind  # noqa: PLC0415 - already loaded

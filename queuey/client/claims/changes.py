@@ -6,18 +6,18 @@ import threading
 from math import inf
 from typing import TYPE_CHECKING
 
-from queuey.client.forks import begin_in_children
+from queuey.client.forks import register_forkable
 
 if TYPE_CHECKING:
     import asyncio
 
 
-class Change:
+class Condition:
     """A lock and a condition for threads. Hold the lock while you wait or notify."""
 
     def __init__(self) -> None:
         self.begin_in_child()
-        begin_in_children(self)
+        register_forkable(self)
 
     def begin_in_child(self) -> None:
         self._condition = threading.Condition()
@@ -29,13 +29,14 @@ class Change:
         self._condition.release()
 
     def wait(self, seconds: float) -> None:
+        """Waits for the next :meth:`notify`, at most ``seconds``. The lock is released meanwhile."""
         self._condition.wait(min(seconds, threading.TIMEOUT_MAX))
 
     def notify(self) -> None:
         self._condition.notify_all()
 
 
-class AsyncChange:
+class AsyncCondition:
     """A condition for tasks of one event loop. They need no lock, because none runs between two awaits of another."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Literal, TypedDict, get_args
 from queuey.client.calls.call import Call, Seconds, number_text, partitions_text, seconds
 from queuey.client.calls.claim_calls import claim
 from queuey.client.calls.message_calls import Partitions
-from queuey.client.claims.held import HeldClaim, first_fitting, receipts_by_queue, results_of
+from queuey.client.claims.held import HeldClaim, first_with_fitting_results, receipts_by_queue, results_of
 from queuey.client.errors import InvalidArgument
 from queuey.client.http.attempts import Notice
 from queuey.client.results import Received
@@ -119,7 +119,7 @@ class Claiming:
         receipts, results = receipts_by_queue(self.finished), results_of(self.finished)
         return claim(self._queues, self._limit, self.ttl, wait, self._partitions, receipts, results)
 
-    def pause(self, count: int) -> float | None:
+    def pause_after_claim(self, count: int) -> float | None:
         """Returns the seconds to pause after a claim of ``count`` messages, or None if an idle loop must end."""
         if count:
             return 0.0
@@ -138,7 +138,9 @@ class Claiming:
         if claim.state == "finished":
             self.finished.append(claim)
         # The next claim request cannot carry more results than fit into one request.
-        return now - self._acknowledged >= _MAX_ACK_DELAY or len(first_fitting(self.finished)) < len(self.finished)
+        return now - self._acknowledged >= _MAX_ACK_DELAY or len(first_with_fitting_results(self.finished)) < len(
+            self.finished
+        )
 
     def begin_acknowledgement(self) -> list[HeldClaim]:
         """Returns the finished claims for an acknowledgement. Drops ended claims and restarts the delay."""

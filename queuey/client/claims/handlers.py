@@ -19,7 +19,7 @@ def make_sync_handler(handle: Callable[[J], object]) -> Callable[[J], object]:
     Raises:
         InvalidArgument: The handler is a coroutine function, a generator function or a class.
     """
-    if is_async(handle):
+    if is_coroutine_handler(handle):
         raise InvalidArgument("handle is a coroutine function, which nothing would await here: use AsyncClient")
     _check(handle)
 
@@ -50,12 +50,13 @@ def make_async_handler(handle: Callable[[J], object]) -> Callable[[J], Awaitable
     return call
 
 
-def is_async(handler: object) -> bool:
+def is_coroutine_handler(handler: object) -> bool:
+    """Also True for a ``functools.partial`` of a coroutine function, or one as ``__call__``."""
     if inspect.iscoroutinefunction(handler):
         return True
     wrapped = getattr(handler, "func", None)  # functools.partial
     if wrapped is not None and not inspect.isfunction(handler):
-        return is_async(wrapped)
+        return is_coroutine_handler(wrapped)
     return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004 - tests if ``__call__`` is async
 
 

@@ -69,7 +69,7 @@ class HeldClaim(msgspec.Struct, eq=False):
         end: When the claim expires, in seconds of the client's clock.
         due: When to renew or acknowledge the claim, in seconds of the client's clock.
         state: See the module.
-        fails: The last request about the claim has failed.
+        has_failed: The last request about the claim has failed.
         delay: Seconds until a released message is delivered again. None if the claim was not released.
         seen_lost: The program has seen that the job is lost.
         delay_if_left: Seconds until the message is delivered again if the loop is left. 0 before the loop reaches it.
@@ -83,7 +83,7 @@ class HeldClaim(msgspec.Struct, eq=False):
     end: float
     due: float
     state: State = "held"
-    fails: bool = False
+    has_failed: bool = False
     delay: float | None = None
     seen_lost: bool = False
     delay_if_left: float = 0.0
@@ -96,19 +96,19 @@ class Work(msgspec.Struct, frozen=True):
 
     Attributes:
         claims: The claims.
-        acknowledges: The requests are acknowledgements.
+        is_acknowledgement: The requests are acknowledgements.
         calls: The requests, to be sent one after another.
-        within: Max seconds for each request.
+        timeout: Max seconds for each request.
     """
 
     claims: tuple[HeldClaim, ...]
-    acknowledges: bool
+    is_acknowledgement: bool
     calls: tuple[Call[None], ...]
-    within: float
+    timeout: float
 
     @property
-    def again_within(self) -> float:
-        return self.within / 2
+    def repeat_timeout(self) -> float:
+        return self.timeout / 2
 
 
 class HeldClaims:
@@ -182,12 +182,14 @@ class HeldClaims:
             return [claim for claim in self._claims if claim.state == "finished" and claim.queue in queues]
 
     def hold_again(self, claim: HeldClaim) -> None:
+        """Holds an ended claim again after its release was refused, so that it is renewed."""
         with self._lock:
             if claim.state == "ended":
                 claim.state, claim.delay = "held", None
                 self._claims.add(claim)
 
-    def postpone(self, claims: Iterable[HeldClaim]) -> None:
+    def reserve_for_acknowledgement(self, claims: Iterable[HeldClaim]) -> None:
+        """Postpones claims that the caller acknowledges, so that the renewer does not do it as well."""
         now = self._clock()
         with self._lock:
             for claim in claims:
@@ -226,17 +228,18 @@ class HeldClaims:
         self.end(claims)
 
     def repeated_releases(self, work: Work) -> list[Call[None]]:
+        """Returns calls that repeat the release of claims that were released after ``next_work``."""
         return _release_calls(work.claims)
 
     def record_renewal(self, claim: HeldClaim, sent_at: float, ttl: float) -> None:
-        """Extends a claim to ``ttl`` seconds after the request, unless it lasts longer already. Clears ``fails``.
+        """Extends a claim to ``ttl`` seconds after the request, unless it lasts longer already. Clears ``has_failed``.
 
         It is due again after half of that time, or of its own ttl if that is shorter.
         """
         with self._lock:
             claim.end = max(claim.end, sent_at + ttl)
             claim.due = sent_at + min(ttl, claim.ttl) / 2
-            claim.fails = False
+            claim.has_failed = False
 
     def mark_cancelled(self, receipts: Collection[str]) -> None:
         with self._lock:
@@ -244,6 +247,7 @@ class HeldClaims:
                 claim.cancelled = claim.cancelled or claim.receipt in receipts
 
     def seconds_until_due(self) -> float | None:
+        """Returns 0 if a claim is due now, or None without claims."""
         with self._lock:
             due = min((claim.due for claim in self._claims), default=None)
         return None if due is None else max(0.0, due - self._clock())
@@ -259,7 +263,7 @@ class HeldClaims:
             for claim in self._claims:
                 if claim.due <= now + _BATCH_RATIO * claim.ttl:
                     groups.setdefault((claim.queue, claim.ttl, claim.state), []).append(claim)
-            shortest = min((claim.ttl for claim in self._claims if not claim.fails), default=0.0)
+            shortest = min((claim.ttl for claim in self._claims if not claim.has_failed), default=0.0)
         if not groups:
             return None
         (queue, ttl, state), claims = min(groups.items(), key=lambda group: _urgency(group[1]))
@@ -270,8 +274,8 @@ class HeldClaims:
             if done
             else renew(queue, receipts, ttl, self.mark_cancelled)
         )
-        within = _TIMEOUT_RATIO * min(ttl, max(shortest, _MIN_SHORTEST_TTL))
-        return Work(tuple(claims), done, tuple(calls), within)
+        timeout = _TIMEOUT_RATIO * min(ttl, max(shortest, _MIN_SHORTEST_TTL))
+        return Work(tuple(claims), done, tuple(calls), timeout)
 
     def record_success(self, work: Work, began: float, refused: Iterable[str]) -> None:
         """Records the success of requests that were sent at ``began``. Claims with a refused receipt are lost.
@@ -279,7 +283,7 @@ class HeldClaims:
         Other acknowledged claims end; other renewed ones are extended if they are still held.
         """
         lost = set(refused)
-        self.end([claim for claim in work.claims if work.acknowledges or claim.receipt in lost], lost)
+        self.end([claim for claim in work.claims if work.is_acknowledgement or claim.receipt in lost], lost)
         for claim in work.claims:
             if claim.state == "held":
                 self.record_renewal(claim, began, claim.ttl)
@@ -330,7 +334,7 @@ class HeldClaims:
             self.end_refused(work.claims, error)
         with self._lock:
             for claim in work.claims:
-                claim.due, claim.fails = now + min(_RETRY_RATIO * claim.ttl, _MAX_RETRY_PAUSE), True
+                claim.due, claim.has_failed = now + min(_RETRY_RATIO * claim.ttl, _MAX_RETRY_PAUSE), True
                 if isinstance(error, QueueNotFound) or (not temporary and now >= claim.end):
                     self._claims.discard(claim)
                     if claim.state == "held":
@@ -352,15 +356,16 @@ def acknowledge_calls(claims: Collection[HeldClaim]) -> Iterator[Call[None]]:
     return each_queue(acknowledge, receipts_by_queue(claims), results_of(claims))
 
 
-def first_fitting(claims: Sequence[HeldClaim]) -> Sequence[HeldClaim]:
+def first_with_fitting_results(claims: Sequence[HeldClaim]) -> Sequence[HeldClaim]:
     return claims[: count_fitting(claim.result for claim in claims)]
 
 
 def _urgency(claims: Sequence[HeldClaim]) -> tuple[bool, float]:
-    return all(claim.fails for claim in claims), min(claim.end for claim in claims)
+    return all(claim.has_failed for claim in claims), min(claim.end for claim in claims)
 
 
 def _release_calls(claims: Iterable[HeldClaim]) -> list[Call[None]]:
+    """Omits claims without a ``delay``, which were not released."""
     receipts: dict[tuple[str, float], list[str]] = {}
     for claim in claims:
         if claim.delay is not None:

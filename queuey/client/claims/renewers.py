@@ -13,7 +13,7 @@ from queuey.client._async.job import send_work as send_work_async
 from queuey.client._sync.job import SendCall, send_work
 from queuey.client.claims.held import LEAVE_TIMEOUT, HeldClaim, HeldClaims, Work
 from queuey.client.errors import ClientError, InvalidArgument, RenewalError
-from queuey.client.forks import begin_in_children
+from queuey.client.forks import register_forkable
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,7 +40,7 @@ class ClaimRenewer:
         self.claims = HeldClaims(clock)
         self._closed = False
         self._reset()
-        begin_in_children(self)
+        register_forkable(self)
 
     def begin_in_child(self) -> None:
         self.claims.forget_all()
@@ -106,6 +106,7 @@ class ClaimRenewer:
             raise
 
     def _wait_for_work(self) -> Work | None:
+        """Blocks until a claim is due. Returns None if the thread must end."""
         with self._changed:
             self._work = None
             self._changed.notify_all()  # Wakes close().

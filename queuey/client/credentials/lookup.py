@@ -61,7 +61,7 @@ class Credential(msgspec.Struct, frozen=True):
         return None if self.token is None else f"{self.scheme} {self.token}"
 
 
-NOTHING = Credential()
+NO_CREDENTIAL = Credential()
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ def find_credential(
     if key is not None:
         return Credential(_check_key(key))
     if isinstance(token, str):
-        return Credential(token=Token(token.strip()).token, scheme=scheme) if token else NOTHING
+        return Credential(token=Token(token.strip()).token, scheme=scheme) if token else NO_CREDENTIAL
     if token is not None:
         return Credential(source=TokenFunction(token), scheme=scheme)
     source = TokenCommand(token_command) if token_command is not None else TokenFile(token_file or "")
@@ -132,18 +132,20 @@ def find_access(
     servers = parse_servers("" if url is None else url, application)
     if credential is None and profile is not None and _is_profile_for(profile, servers):
         credential = _credential_of(profile)
-    return Credentials(servers, credential or NOTHING)
+    return Credentials(servers, credential or NO_CREDENTIAL)
 
 
 def _access_by_profile(profile: Profile, application: str | None, credential: Credential | None) -> Credentials:
+    """Never sends the profile's own credential to another application."""
     own = parse_servers(profile.url, profile.application)
     if application is None or application == own[0].application:
         return Credentials(own, credential or _credential_of(profile))
     servers = tuple(msgspec.structs.replace(server, application=application) for server in own)
-    return Credentials(servers, credential or NOTHING)
+    return Credentials(servers, credential or NO_CREDENTIAL)
 
 
 def _credential_of(profile: Profile) -> Credential:
+    """A relative token file is relative to the directory of the profile."""
     if not profile.token_file:
         return Credential(_check_key(profile.key))
     return Credential(source=TokenFile(default_path().parent / Path(profile.token_file).expanduser()))

@@ -118,6 +118,7 @@ def write_profile(profile: Profile, path: Path | None = None) -> Path:
 
 
 def _read_private(path: Path) -> bytes:
+    """Reads at most 64 KiB. Raises ProfileExposed if others than the owner have any right."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         mode = os.fstat(descriptor).st_mode
@@ -127,6 +128,7 @@ def _read_private(path: Path) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
+    """Replaces a file atomically: writes and syncs a temporary file beside it, then renames it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
     try:

@@ -88,7 +88,7 @@ class Token(msgspec.Struct, frozen=True):
     def end(self) -> float | None:
         """When the token expires, in seconds since 1970, or None if that is unknown."""
         if self.expires is None:
-            return _end_in(self.token)
+            return _read_jwt_expiry(self.token)
         return self.expires.timestamp() if isinstance(self.expires, datetime) else self.expires
 
 
@@ -163,7 +163,7 @@ def read_token(content: bytes, name: str) -> Token:
         ) from None
 
 
-def _end_in(token: str) -> float | None:
+def _read_jwt_expiry(token: str) -> float | None:
     """Returns the expiry of a JWT, or None. Does not verify the JWT: the expiry only says when to fetch a new one."""
     parts = token.split(".")
     if len(parts) != _JWT_PARTS:
@@ -344,13 +344,13 @@ class KeptToken:
     def __init__(self, scheme: str, clock: Callable[[], float] = time.time) -> None:
         self._scheme = scheme
         self._clock = clock
-        self._ahead = self._end = 0.0
+        self._renew_at = self._end = 0.0
         self._failure: TokenError | None = None
         self.header: str | None = None
-        self.answers = 0
+        self.answer_count = 0
 
     def is_due(self) -> bool:
-        return self.header is None or self._clock() >= self._ahead
+        return self.header is None or self._clock() >= self._renew_at
 
     def keep(self, token: Token) -> None:
         """Stores a new token, due 30 s before its expiry, or after half of its time if that is later.
@@ -361,21 +361,21 @@ class KeptToken:
         self.header = f"{self._scheme} {token.token}"
         self._end = end if end is not None and end > now else float("inf")
         # A short-lived token is replaced after half of its time.
-        self._ahead = max(self._end - RENEW_AHEAD_SECONDS, (now + self._end) / 2)
+        self._renew_at = max(self._end - RENEW_AHEAD_SECONDS, (now + self._end) / 2)
         self._failure = None
-        self.answers += 1
+        self.answer_count += 1
 
     def record_failure(self, error: TokenError, *, refused: bool = False) -> None:
         """Records a failure of the source.
 
         The current token stays until it expires or is refused. The source is not asked again before.
         """
-        self.answers += 1
+        self.answer_count += 1
         if refused or self.header is None or self._clock() >= self._end:
             self._failure = error
             self.header = None
         else:
-            self._ahead = self._end
+            self._renew_at = self._end
 
     def result(self) -> str:
         """Returns the header.

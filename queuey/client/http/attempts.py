@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from queuey.client.calls.call import Call, HttpAnswer, Seconds, Times, read_error, seconds
+from queuey.client.calls.call import Call, HttpAnswer, Seconds, Timeouts, read_error, seconds
 from queuey.client.errors import (
     ApiError,
     ClientError,
@@ -121,7 +121,8 @@ def may_be_done(error: ClientError) -> bool:
     return isinstance(error, KeyInUse) or (isinstance(error, ServerError) and not error.not_processed)
 
 
-def blames_server(error: ClientError) -> bool:
+def is_server_failure(error: ClientError) -> bool:
+    """No answer, or 429, 502, 503 or 504, except for too many long polls."""
     if isinstance(error, TransportError):
         return True
     return isinstance(error, ServerError) and error.status in _GATEWAY and not isinstance(error, TooManyWaiters)
@@ -175,6 +176,7 @@ class ServerChoice:
         self._failed.pop(server, None)
 
     def _find_fresh(self, tried: Iterable[Server]) -> list[Server]:
+        """Returns servers, local or remote, that were not tried and have not failed recently."""
         now = self._clock()
         already_tried = set(tried)
         return [
@@ -215,9 +217,9 @@ class Attempts(Generic[T]):
         self.server = choice.choose()
 
     @property
-    def times(self) -> Times:
+    def times(self) -> Timeouts:
         remaining = max(0.001, self._end - self._timing.clock())
-        return Times(min(self._timeout + self.call.wait, remaining), remaining)
+        return Timeouts(min(self._timeout + self.call.wait, remaining), remaining)
 
     def read(self, answer: HttpAnswer) -> T:
         """Returns the value of an answer. Any answer below 500 ends the server's rest.
@@ -260,7 +262,7 @@ class Attempts(Generic[T]):
             self._may_be_done = self._may_be_done or may_be_done(error)
         if isinstance(error, InvalidAnswer):
             error.server = self.server.root
-        if blames_server(error):
+        if is_server_failure(error):
             self._choice.record_failure(self.server)
         if not may_repeat(error, repeatable=self.call.repeatable):
             return None

@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 import httpcore2
 
 import queuey
-from queuey.client.calls.call import Call, Times
+from queuey.client.calls.call import Call, Timeouts
 from queuey.client.errors import (
     AnswerTimeout,
     ConnectionFailed,
@@ -37,7 +37,7 @@ from queuey.client.errors import (
     Timeout,
     TransportError,
 )
-from queuey.client.forks import begin_in_children
+from queuey.client.forks import register_forkable
 from queuey.client.http.servers import Server
 
 # -- connections
@@ -55,7 +55,7 @@ _inherited: list[list[Endpoint]] = []
 
 
 class MakePool(Protocol):
-    """Makes a pool such as ``httpcore2.ConnectionPool``, with a network backend that obeys :func:`ends_in`."""
+    """Makes a pool such as ``httpcore2.ConnectionPool``, with a network backend that obeys :func:`limit_total_time`."""
 
     def __call__(self, **options: Any) -> Any:  # noqa: ANN401 - httpcore2's options
         ...
@@ -106,13 +106,14 @@ class Connections:
         self._endpoints = self._make()
         self._is_forked = False
         self._lock = Lock()
-        begin_in_children(self)
+        register_forkable(self)
 
     def begin_in_child(self) -> None:
         self._is_forked = True
         self._lock = Lock()
 
     def endpoint_of(self, server: Server) -> Endpoint:
+        """Makes new endpoints in a forked child."""
         if self._is_forked:
             with self._lock:
                 if self._is_forked:
@@ -133,6 +134,7 @@ def _make_endpoints(
     make: MakePool,
     pool: Any | None,  # noqa: ANN401 - an httpcore2 pool
 ) -> list[Endpoint]:
+    """Returns endpoints in the order of the servers. A server on this machine never uses a proxy."""
     # Enough connections that renewals of claims do not wait for long polls.
     limits = {"max_connections": CONNECTIONS, "max_keepalive_connections": CONNECTIONS}
     context = _make_context(servers, verify) if pool is None else None
@@ -291,7 +293,7 @@ _TEXTS = {
 _WITH_LENGTH = frozenset({"POST", "PUT", "PATCH"})
 
 
-def make_request(endpoint: Endpoint, call: Call[Any], times: Times, authorization: str | None) -> httpcore2.Request:
+def make_request(endpoint: Endpoint, call: Call[Any], times: Timeouts, authorization: str | None) -> httpcore2.Request:
     target = quote((endpoint.root if call.path.startswith("/") else endpoint.base) + call.path, safe=_PATH_CHARACTERS)
     if call.params:
         target = f"{target}?{urlencode(call.params, quote_via=quote, safe='')}"
@@ -374,7 +376,7 @@ _end: ContextVar[float] = ContextVar("end", default=inf)
 
 
 @contextmanager
-def ends_in(seconds: float) -> Iterator[None]:
+def limit_total_time(seconds: float) -> Iterator[None]:
     token = _end.set(monotonic() + seconds)
     try:
         yield
@@ -439,6 +441,7 @@ class Content:
 
 
 def time_left(timeout: float | None, error: type[httpcore2.TimeoutException]) -> float:
+    """Returns at most ``timeout``. Raises ``error`` once the time of :func:`limit_total_time` is over."""
     remaining = _end.get() - monotonic()
     if remaining <= 0:
         raise error(_OVER)

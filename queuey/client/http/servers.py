@@ -49,7 +49,7 @@ class Server(msgspec.Struct, frozen=True):
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-def leads_elsewhere(path: str) -> bool:
+def has_unsafe_segments(path: str) -> bool:
     """Returns whether a path has empty, ``.`` or ``..`` segments, which clients, proxies or servers resolve."""
     return not _NO_NAMES.isdisjoint(unquote(path).split("/")[1:])
 
@@ -68,7 +68,7 @@ def parse_servers(addresses: str | Iterable[str], application: str | None) -> tu
 
     Args:
         addresses: The addresses.
-        application: Application of addresses that do not name one. By default ``queuey``.
+        application: The application if no address names one, by default ``queuey``.
 
     Raises:
         InvalidArgument: An address is not valid, or several applications are named.
@@ -98,13 +98,14 @@ def _parse_address(text: str) -> tuple[str, str | None, bool]:
     if "?" in text or "#" in text:
         raise InvalidArgument(f"{text!r} has a query or a fragment: leave it out of the address of a server")
     match = _PATH.fullmatch(parts.path)
-    if match is None or "/v1" in match["prefix"] or leads_elsewhere(match["prefix"]):
+    if match is None or "/v1" in match["prefix"] or has_unsafe_segments(match["prefix"]):
         raise InvalidArgument(f"{text!r} does not end with the server or with /v1/<application>/")
     name = match["application"]
     return f"{parts.scheme}://{parts.netloc}{match['prefix']}", None if name is None else unquote(name), _is_local(host)
 
 
 def _is_local(host: str) -> bool:
+    """Returns whether a host is ``localhost``, below it, or a loopback address. Looks up no name."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -51,7 +51,7 @@ from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
 from queuey.web.v1.messages import format_place
 
-OF_QUEUES: tuple[Act, ...] = (
+QUEUE_ACTS: tuple[Act, ...] = (
     SendMessage(),
     ChangeOptions(),
     PauseClaims(),
@@ -67,14 +67,14 @@ OF_QUEUES: tuple[Act, ...] = (
     Rewind(),
     CancelMove(),
 )
-OF_SCHEDULES: tuple[ScheduleAct, ...] = (
+SCHEDULE_ACTS: tuple[ScheduleAct, ...] = (
     RunSchedule(),
     PauseSchedule(),
     ResumeSchedule(),
     ChangeSchedule(),
     RemoveSchedule(),
 )
-OF_APPLICATIONS: tuple[Act, ...] = (IssueKey(), RevokeKey(), AddSchedule(), *OF_SCHEDULES)
+APPLICATION_ACTS: tuple[Act, ...] = (IssueKey(), RevokeKey(), AddSchedule(), *SCHEDULE_ACTS)
 OFFERED = ("send", "options", "move")
 """Acts that each page of a queue offers; other acts are offered next to their subject."""
 DANGEROUS = ("purge", "delete-queue")
@@ -97,7 +97,9 @@ class ActViews:
         self._asks = asks
         self._audit = asks.service.audit
         self._bound = NamedRateLimiter(RATE, "acts of this caller")
-        self._acts = {(True, act.name): act for act in OF_QUEUES} | {(False, act.name): act for act in OF_APPLICATIONS}
+        self._acts = {(True, act.name): act for act in QUEUE_ACTS} | {
+            (False, act.name): act for act in APPLICATION_ACTS
+        }
 
     def show(self, request: Request, match: Match) -> Response:
         act = self._find_act(match)

@@ -218,7 +218,7 @@ class Redrive(Act):
             while more and scanned < MAX_PREVIEWED and time.monotonic() < until:
                 page = _find_page(ask, access, selection, cursor)
                 counts.update(letter.queue for letter in page.letters)
-                scanned, cursor, more = scanned + page.looked, page.cursor, bool(page.cursor)
+                scanned, cursor, more = scanned + page.read_count, page.cursor, bool(page.cursor)
         number = sum(counts.values())
         beyond = " Matching dead letters behind these messages are included, too." if more else ""
         return Plan(
@@ -242,7 +242,12 @@ class Redrive(Act):
                 page = _find_page(ask, reading, selection, cursor)
                 if page.letters:
                     done = ask.service.redriving.send_back(removing, page.letters, partial(ask.enter, "send"))
-                    sent, kept, before, error = sent + done.sent, kept + done.left, before + done.before, done.error
+                    sent, kept, before, error = (
+                        sent + done.sent,
+                        kept + done.kept,
+                        before + done.already_sent,
+                        done.error,
+                    )
                 cursor = page.cursor
                 if not cursor or time.monotonic() > until:
                     break

@@ -16,14 +16,14 @@ from queuey.console.acts.act import Act, ActResult, Field, Plan
 from queuey.console.sessions import PageRequest
 from queuey.errors import InvalidRequest, MoveNotFound, NotAllowed, OffsetConflict
 from queuey.ids import Position
-from queuey.messages import RESETTABLE, OffsetChange, Queue, QueueSpec, options
+from queuey.messages import RESETTABLE, OffsetChange, Queue, QueueSpec, option_metas
 from queuey.service import parse_mark
 from queuey.time_parsing import parse_point
 from queuey.web import validators
 from queuey.web.v1.queues import read_spec
 from queuey.web.validators import Errors
 
-CHANGED = tuple(name for name, option in options().items() if (option.extra or {})["changes"])
+CHANGED = tuple(name for name, option in option_metas().items() if (option.extra or {})["changes"])
 """Options that can be changed."""
 
 NO_OFFSET = "none"
@@ -50,7 +50,7 @@ class ChangeOptions(Act):
                 hint="" if words else f"{option.description} Blank: the default.",
                 choices=tuple((word, word) for word in words or ()),
             )
-            for name, option in options().items()
+            for name, option in option_metas().items()
             if name in now
         ]
         principals = Field("principals", "Principals", now["principals"], hint="Separated by commas: app:shop=read")
@@ -103,6 +103,7 @@ def _read_seen(ask: PageRequest, names: Iterable[str]) -> dict[str, str]:
 
 
 def _option_texts(queue: Queue) -> dict[str, str]:
+    """Returns options as a user types them; one with its default 0 is blank."""
     values = {name: getattr(queue, name) for name in CHANGED}
     delays = msgspec.structs.asdict(queue.backoff) if queue.backoff else {}
     return {
@@ -224,12 +225,12 @@ class _Offsets(msgspec.Struct, frozen=True):
     partitions: dict[int, GroupOffset]
 
     @property
-    def seen(self) -> str:
+    def digest(self) -> str:
         texts = (f"{number}:{present.offset or NO_OFFSET}" for number, present in self.partitions.items())
         return blake2b(",".join(texts).encode(), digest_size=16).hexdigest()
 
     @property
-    def changed(self) -> dict[int, GroupOffset]:
+    def offsets_to_change(self) -> dict[int, GroupOffset]:
         return {n: offset for n, offset in self.partitions.items() if offset.offset != ids.to_hex(self.position)}
 
 
@@ -262,11 +263,11 @@ class Rewind(Act):
         if not ask.get("group") or not ask.get("to"):
             return Plan(about=about)
         offsets = _parse_offsets(ask)
-        changed, to = offsets.changed, ids.to_hex(offsets.position)
+        changed, to = offsets.offsets_to_change, ids.to_hex(offsets.position)
         then = ask.service.offsets.read_lag(ask.enter("measure"), dict.fromkeys(changed, offsets.position)).partitions
         return Plan(
             about=about if changed else f"{about}\nAll offsets are already there.",
-            hidden={"seen": offsets.seen, "to": to},
+            hidden={"seen": offsets.digest, "to": to},
             head=("Partition", "From", "To", "Messages ahead now", "Messages ahead then"),
             rows=[(n, present.offset or NO_OFFSET, to, present.lag, then[n].lag) for n, present in changed.items()],
             button="Set the offsets" if changed else "",
@@ -274,11 +275,11 @@ class Rewind(Act):
 
     def do(self, ask: PageRequest) -> ActResult:
         offsets = _parse_offsets(ask)
-        if ask.get("seen") != offsets.seen:
+        if ask.get("seen") != offsets.digest:
             raise InvalidRequest({"seen": "An offset or the number of partitions has changed. See the new table"})
         changes = [
             OffsetChange(n, offsets.position, ids.parse_position(old.offset) if old.offset else None, compare=True)
-            for n, old in offsets.changed.items()
+            for n, old in offsets.offsets_to_change.items()
         ]
         to = ids.to_hex(offsets.position)
         if not changes:
@@ -304,8 +305,8 @@ def _parse_offsets(ask: PageRequest) -> _Offsets:
     """
     access, errors = ask.enter("measure"), Errors()
     text = ask.get("partition") or None
-    number = errors.take("partition", validators.integer, text, 1, access.queue.partitions)
-    position = errors.take("to", lambda value: _parse_position(ask, validators.text(value)), ask.get("to"))
+    number = errors.parse_field("partition", validators.integer, text, 1, access.queue.partitions)
+    position = errors.parse_field("to", lambda value: _parse_position(ask, validators.text(value)), ask.get("to"))
     errors.check()
     present = ask.service.offsets.read_progress(access, ask.get("group")).partitions
     partitions = {n: offset for n, offset in present.items() if number in {None, n}}

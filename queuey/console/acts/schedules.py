@@ -32,9 +32,9 @@ class ScheduleAct(Act):
         Raises:
             ScheduleNotFound: The schedule does not exist, or the caller lacks a right with its queue.
         """
-        return ask.service.schedules.show(ask.application, ask.get("schedule"), partial(self.may, ask))
+        return ask.service.schedules.show(ask.application, ask.get("schedule"), partial(self.may_act_on, ask))
 
-    def may(self, ask: PageRequest, queue: str) -> bool:
+    def may_act_on(self, ask: PageRequest, queue: str) -> bool:
         return all(ask.may(action, queue) for action in self.needs)
 
     def queue(self, ask: PageRequest) -> str:
@@ -73,7 +73,7 @@ class RunSchedule(ScheduleAct):
     about = "Posts the message once now, even if the schedule is paused. The timetable does not change."
 
     def do(self, ask: PageRequest) -> ActResult:
-        fire = ask.service.schedules.fire(ask.application, ask.get("schedule"), partial(self.may, ask))
+        fire = ask.service.schedules.fire(ask.application, ask.get("schedule"), partial(self.may_act_on, ask))
         last = ask.service.core.run(fire).last
         assert last is not None  # noqa: S101 - it was fired
         if last.state == "unknown":
@@ -108,7 +108,7 @@ class RemoveSchedule(ScheduleAct):
     about = "Posts nothing from then on. A message that is being posted now may still arrive.\nThis cannot be undone."
 
     def do(self, ask: PageRequest) -> ActResult:
-        ask.service.schedules.remove(ask.application, ask.get("schedule"), partial(self.may, ask))
+        ask.service.schedules.remove(ask.application, ask.get("schedule"), partial(self.may_act_on, ask))
         return ActResult(text=f"Removed schedule {ask.get('schedule')}.")
 
 

@@ -107,7 +107,7 @@ def reference_of(move: str) -> str:
     return b32encode(bytes.fromhex(move)).decode().rstrip("=")
 
 
-def move_of(reference: str) -> str | None:
+def parse_move_reference(reference: str) -> str | None:
     try:
         return b32decode(reference + "=" * (-len(reference) % 8)).hex()
     except (ValueError, binascii.Error):

@@ -106,11 +106,12 @@ class Registration:
             if self._client.connected and not self._closed:
                 try:
                     for path, data in self._nodes.items():
-                        self._create_node(path, data)
+                        self._ensure_own_node(path, data)
                 except KazooException as error:
                     log.warning("The service could not be registered in ZooKeeper, and will try again: %s.", error)
 
-    def _create_node(self, path: str, data: bytes) -> None:
+    def _ensure_own_node(self, path: str, data: bytes) -> None:
+        """Creates a node unless this session owns it already. Replaces the node of another session."""
         stat = self._client.exists(path)
         if stat is not None and stat.ephemeralOwner == self._client.client_id[0]:
             return

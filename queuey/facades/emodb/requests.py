@@ -96,6 +96,7 @@ def _check_positive(limit: int) -> int:
 
 
 def _read_json_body(request: Request, limits: Limits) -> bytes:
+    """Returns the body. Refuses any content type but JSON, and a missing one."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise WrongContentType
     return read_body(request, limits.max_batch_bytes)
@@ -135,6 +136,7 @@ def read_batches(request: Request, limits: Limits) -> dict[str, list[Draft]]:
 
 
 def _read_batch_body(request: Request, limits: Limits) -> bytes:
+    """Returns a JSON body; refuses one with more than :data:`MAX_COMMAS` commas before it is decoded."""
     body = _read_json_body(request, limits)
     if body.count(b",") > MAX_COMMAS:
         raise too_large("body", MAX_COMMAS, unit="parts between commas")

@@ -137,7 +137,7 @@ class EmodbFacade(Facade):
     def owns(self, path: str) -> bool:
         return f"{path}/".startswith((*PATH_PREFIXES, "/ping/"))
 
-    def where(self, match: Match) -> Match:
+    def queue_match(self, match: Match) -> Match:
         return {"app": self.application, "queue": queue_name(match["queue"], KINDS[match["base"]])}
 
     def spec_of(self, match: Match) -> QueueSpec:
@@ -145,7 +145,7 @@ class EmodbFacade(Facade):
 
     # Authorization
 
-    def _find(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
+    def _enter(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
         """Authorizes the caller for an action on a queue. Returns None if the queue does not exist.
 
         Raises:
@@ -153,7 +153,7 @@ class EmodbFacade(Facade):
             BadArgument: The queue's name is not valid.
         """
         self._require_key(request)
-        where = self.where(match)
+        where = self.queue_match(match)
         try:
             return self._authorization.enter(request, where, action)
         except QueueNotFound:
@@ -162,10 +162,11 @@ class EmodbFacade(Facade):
             return None
 
     async def _admit(self, request: Request, match: Match, action: Action) -> QueueAccess | None:
+        """As :meth:`_enter`, without blocking the event loop. None if the queue does not exist."""
         if "authorization" in request.headers:
             with suppress(errors.BadArgument, QueueNotFound):
-                return await self._authorization.admit(request, self.where(match), action)
-        return await request.in_pool(partial(self._find, request, match, action))
+                return await self._authorization.admit(request, self.queue_match(match), action)
+        return await request.in_pool(partial(self._enter, request, match, action))
 
     def _find_patterns(self, request: Request, action: Action) -> Sequence[str]:
         return self._authorization.patterns(request, self.application, action)
@@ -183,6 +184,7 @@ class EmodbFacade(Facade):
         return await self._send(request, match, [draft])
 
     async def send_batch(self, request: Request, match: Match) -> Response:
+        """Stores messages; authorizes the caller before reading the body. Creates a missing queue."""
         await self._admit(request, match, "send")
         drafts = await request.read(partial(requests.read_batch, request, self._limits))
         return await self._send(request, match, drafts)
@@ -201,7 +203,7 @@ class EmodbFacade(Facade):
             batches = requests.read_batches(request, self._limits)
             for name in batches:
                 try:
-                    self._find(request, {**match, "queue": name}, "send")
+                    self._enter(request, {**match, "queue": name}, "send")
                 except NotAllowed:
                     raise errors.RefusedQueue(name) from None
             return batches
@@ -249,9 +251,9 @@ class EmodbFacade(Facade):
         return _json(EMPTY_LIST)
 
     def peek(self, request: Request, match: Match) -> Response:
-        access = self._find(request, match, "work")
+        access = self._enter(request, match, "work")
         limit = read_limit(_read_query(request))
-        return _call_or_answer(
+        return _call_if_exists(
             EMPTY_LIST, access, lambda access: _messages_response(access.queue, self._claims.peek(access, limit))
         )
 
@@ -282,7 +284,7 @@ class EmodbFacade(Facade):
         Succeeds if the queue does not exist, but refuses malformed ids.
         """
         texts = await request.read(partial(requests.read_ids, request, self._limits))
-        ids = MessageIds(self.where(match)["queue"])
+        ids = MessageIds(self.queue_match(match)["queue"])
 
         async def settle_all(queue: Queue) -> None:
             receipts = await request.read(partial(ids.read, texts, queue.partitions))
@@ -300,16 +302,17 @@ class EmodbFacade(Facade):
 
     def size(self, request: Request, match: Match) -> Response:
         """Answers with the number of unfinished messages that are due, counted exactly up to the limit in the query."""
-        access = self._find(request, match, "measure")
+        access = self._enter(request, match, "measure")
         limit = read_count_limit(_read_query(request), MAX_COUNTED)
-        return _call_or_answer(ZERO, access, lambda access: json_response(self._claims.size(access, limit).size))
+        return _call_if_exists(ZERO, access, lambda access: json_response(self._claims.size(access, limit).size))
 
     def count_claims(self, request: Request, match: Match) -> Response:
-        access = self._find(request, match, "measure")
+        access = self._enter(request, match, "measure")
         _read_query(request)
-        return _call_or_answer(ZERO, access, lambda access: json_response(self._claims.count_claims(access).claimed))
+        return _call_if_exists(ZERO, access, lambda access: json_response(self._claims.count_claims(access).claimed))
 
     async def unclaim_all(self, request: Request, match: Match) -> Response:
+        """Ends all claims of a queue, no matter whose they are. Needs only the right ``work``."""
         access = await self._admit(request, match, "work")
         _read_query(request)
         if access is not None:
@@ -318,15 +321,16 @@ class EmodbFacade(Facade):
         return _json(SUCCESS)
 
     def purge(self, request: Request, match: Match) -> Response:
-        self._find(request, match, "work")
-        access = self._find(request, match, "delete")
+        """Removes all messages. Needs both rights, ``work`` and ``delete``."""
+        self._enter(request, match, "work")
+        access = self._enter(request, match, "delete")
         _read_query(request)
 
         def call(way: QueueAccess) -> Response:
             self._service.queues.purge(way)
             return _json(SUCCESS)
 
-        return _call_or_answer(SUCCESS, access, call)
+        return _call_if_exists(SUCCESS, access, call)
 
     # Moves
 
@@ -338,8 +342,8 @@ class EmodbFacade(Facade):
         source, target = await request.in_pool(partial(self._check_move, request, match))
 
         async def begin(_target: Queue) -> Response:
-            from_source = await self._authorization.admit(request, self.where(source), "delete")
-            to_target = await self._authorization.admit(request, self.where(target), "send")
+            from_source = await self._authorization.admit(request, self.queue_match(source), "delete")
+            to_target = await self._authorization.admit(request, self.queue_match(target), "send")
             move = await request.in_pool(partial(self._moves.begin, from_source, to_target))
             return json_response({"id": names.reference_of(move.id)})
 
@@ -360,13 +364,13 @@ class EmodbFacade(Facade):
             if not value:
                 raise errors.BadArgument(f"Missing required parameter: {name}")
         source, target = ({**match, "queue": name or ""} for name in ends)
-        self._find(request, source, "work")
-        access = self._find(request, source, "delete")
-        self._find(request, target, "send")
+        self._enter(request, source, "work")
+        access = self._enter(request, source, "delete")
+        self._enter(request, target, "send")
         if ends[0] == ends[1]:
             raise errors.BadArgument("cannot move queue to itself")
         if access is None:
-            self.create_authorized(source)
+            self.create_queue_unchecked(source)
         return source, target
 
     def show_move(self, request: Request, match: Match) -> Response:
@@ -376,7 +380,7 @@ class EmodbFacade(Facade):
         """
         if not any(self._may_on_some_queue(request, action) for action in ("measure", "send", "delete")):
             raise NotAllowed
-        move = names.move_of(match["reference"])
+        move = names.parse_move_reference(match["reference"])
         if move is not None:
             with suppress(MoveNotFound):
                 report = self._moves.show(self.application, move, partial(is_queue_of_kind, kind=KINDS[match["base"]]))
@@ -404,11 +408,13 @@ def _json(body: bytes) -> Response:
     return Response(200, body, JSON)
 
 
-def _call_or_answer(otherwise: bytes, access: QueueAccess | None, call: Callable[[QueueAccess], Response]) -> Response:
+def _call_if_exists(
+    body_if_missing: bytes, access: QueueAccess | None, call: Callable[[QueueAccess], Response]
+) -> Response:
     if access is not None:
         with suppress(QueueNotFound):
             return call(access)
-    return _json(otherwise)
+    return _json(body_if_missing)
 
 
 def _messages_response(queue: Queue, messages: Sequence[Message]) -> Response:

@@ -82,6 +82,7 @@ _decode = msgspec.json.Decoder(StoredAttributes).decode
 
 
 def stored_attributes(queue: Queue) -> StoredAttributes:
+    """Returns a queue's SQS attributes, or the defaults if another protocol created the queue."""
     return _decode_cached(queue.facade) if queue.facade else DEFAULT_ATTRIBUTES
 
 
@@ -137,7 +138,7 @@ class Changes(msgspec.Struct):
     kept: dict[str, Any] = {}
     clear: list[str] = []
 
-    def spec(self, before: StoredAttributes) -> QueueSpec:
+    def make_update(self, before: StoredAttributes) -> QueueSpec:
         return replace(make_spec(replace(before, **self.kept)), **self.options)
 
 
@@ -188,7 +189,8 @@ def _read_retention(name: str, text: str, changes: Changes) -> None:
     changes.options["ttl"] = _read_integer(name, text, 60, 1_209_600)
 
 
-def _read_allow(name: str, text: str, changes: Changes) -> None:
+def _read_redrive_allow_policy(name: str, text: str, changes: Changes) -> None:
+    """Reads which queues may use this one for dead letters; a blank text allows all."""
     policy: RedriveAllowPolicy | None = _read_json(name, text, RedriveAllowPolicy) if text else None
     arns = () if policy is None else policy.source_queue_arns
     if len(arns) > MAX_SOURCES or not all(queue_of_arn(arn) for arn in arns):
@@ -222,6 +224,7 @@ def _refuse_unless_blank(name: str, text: str, _changes: Changes) -> None:
 
 
 def _read_redrive(name: str, text: str, changes: Changes) -> None:
+    """Reads the dead-letter queue and the maximum number of deliveries. Blank text resets both."""
     if not text:
         changes.clear += ["dead_letter", "max_deliveries"]
         return
@@ -255,7 +258,7 @@ _PARSERS: dict[str, Callable[[str, str, Changes], None]] = {
     **dict.fromkeys(_REFUSED, _refuse_unless_blank),
     "MessageRetentionPeriod": _read_retention,
     "RedrivePolicy": _read_redrive,
-    "RedriveAllowPolicy": _read_allow,
+    "RedriveAllowPolicy": _read_redrive_allow_policy,
     "SqsManagedSseEnabled": _check_boolean,
 }
 """Parsers of the attributes that can be set, by name."""

@@ -43,7 +43,7 @@ class SqsError(errors.InvalidRequest):
         return _QUERY.get(self.name, self.name)
 
     @property
-    def is_senders(self) -> bool:
+    def is_sender_fault(self) -> bool:
         return self.status < 500  # noqa: PLR2004 - 5xx is the service's fault
 
 
@@ -71,10 +71,11 @@ def missing(name: str) -> SqsError:
 
 
 def no_such_queue(text: str) -> SqsError:
+    """Returns the error for a queue that does not exist or is hidden from the caller."""
     return SqsError("QueueDoesNotExist", f"The specified queue does not exist. {text}")
 
 
-_OURS: tuple[tuple[type[Exception], str, int], ...] = (
+_SERVICE_ERRORS: tuple[tuple[type[Exception], str, int], ...] = (
     (errors.NotFound, "ResourceNotFoundException", 404),
     (errors.NotAuthenticated, "InvalidClientTokenId", 403),
     (errors.NotAllowed, "AccessDenied", 403),
@@ -102,7 +103,7 @@ def as_sqs(error: Exception, status: int, text: str) -> SqsError:
         return error
     if isinstance(error, errors.QueueNotFound):
         return no_such_queue(text)
-    for kind, name, answered in _OURS:
+    for kind, name, answered in _SERVICE_ERRORS:
         if isinstance(error, kind):
             return SqsError(name, text, answered)
     if status >= 500:  # noqa: PLR2004 - 5xx is the service's fault

@@ -63,7 +63,7 @@ class MessageActions:
         self._authorization = authorization
 
     async def _call(self, signed: SignedRequest, url: str, action: Any, call: Callable[[Queue], Awaitable[T]]) -> T:  # noqa: ANN401
-        where = signed.where(url)
+        where = signed.match_of_url(url)
         access = self._authorization.admit_at_once(signed.request, where, action)
         if access is None:
             access = await self._authorization.admit(signed.request, where, action)
@@ -72,6 +72,7 @@ class MessageActions:
     # Sending
 
     async def send(self, signed: SignedRequest) -> Result:
+        """Stores a message, unless a FIFO queue had its deduplication id in the last five minutes."""
         parameters = signed.read(requests.SendMessage)
 
         async def send(queue: Queue) -> Result:
@@ -152,7 +153,7 @@ class MessageActions:
         """
         parameters = signed.read(requests.ReceiveMessage)
         limit = in_range("MaxNumberOfMessages", parameters.max_number_of_messages, 1, requests.MAX_ENTRIES)
-        where = signed.where(parameters.queue_url)
+        where = signed.match_of_url(parameters.queue_url)
         access = self._authorization.admit_at_once(signed.request, where, "work")
         if access is None:
             access = await self._authorization.admit(signed.request, where, "work")
@@ -364,4 +365,4 @@ def _batch_result(done: Sequence[Result], failed: Sequence[Result]) -> Result:
 
 
 def _make_failure(name: str, error: SqsError) -> Result:
-    return {"Id": name, "SenderFault": error.is_senders, "Code": error.query_name, "Message": str(error)}
+    return {"Id": name, "SenderFault": error.is_sender_fault, "Code": error.query_name, "Message": str(error)}

@@ -287,6 +287,7 @@ def render_received(
 
 
 def _sqs_attributes(message: Message) -> SqsAttributes:
+    """Returns a message's SQS fields; empty ones if the header is missing or cannot be read."""
     for name, value in () if message.meta is None else message.meta.headers:
         if name == HEADER:
             try:

@@ -208,7 +208,7 @@ def make_answer(request: Request, action: str, result: Mapping[str, Any], reques
 
 
 def make_error_answer(request: Request, error: SqsError, request_id: str) -> Response:
-    fault = "Sender" if error.is_senders else "Receiver"
+    fault = "Sender" if error.is_sender_fault else "Receiver"
     id_header: Header = (_REQUEST_ID, request_id)
     pause: tuple[Header, ...] = (("Retry-After", "1"),) if error.name in {THROTTLED, UNAVAILABLE} else ()
     if is_json(request):
@@ -245,4 +245,5 @@ def _write_element(action: str, name: str, value: object) -> str:
 
 
 def _escape_text(text: str) -> str:
+    """Escapes text for XML; characters that XML does not allow become U+FFFD."""
     return escape(NOT_IN_XML.sub("\ufffd", text), {"\r": "&#13;"})

@@ -61,10 +61,10 @@ class QueueActions:
         self._partitions = 4 if service.store.waits_for_network else 1
 
     def _enter(self, signed: SignedRequest, name: str, action: Any, **options: Any) -> QueueAccess:  # noqa: ANN401 - passed on
-        return self._authorization.enter(signed.request, signed.place(name), action, **options)
+        return self._authorization.enter(signed.request, signed.match_of_name(name), action, **options)
 
     def _enter_url(self, signed: SignedRequest, call: requests.QueueParameters, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
-        return self._enter(signed, signed.where(call.queue_url)["queue"], action)
+        return self._enter(signed, signed.match_of_url(call.queue_url)["queue"], action)
 
     def _enter_arn(self, signed: SignedRequest, parameter: str, arn: str, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
         name = queue_of_arn(arn)
@@ -92,7 +92,7 @@ class QueueActions:
         self._authorization.make_creation_check(signed.request, signed.application)(parameters.queue_name)
         self._check_dead_letter(signed, parameters.queue_name, changes.options.get("dead_letter"), fifo=fifo)
         spec = replace(
-            changes.spec(with_tags(attributes.DEFAULT_ATTRIBUTES, parameters.tags)),
+            changes.make_update(with_tags(attributes.DEFAULT_ATTRIBUTES, parameters.tags)),
             partitions=self._partitions,
             on_ack="delete",
             kind="ordered" if fifo else "plain",
@@ -174,6 +174,7 @@ class QueueActions:
         return {"Attributes": values} if values else {}
 
     def set_attributes(self, signed: SignedRequest) -> Result:
+        """Sets attributes and keeps all others. Refuses a lower delay for a FIFO queue: it would reorder."""
         parameters = signed.read(requests.SetQueueAttributes)
         access = self._enter_url(signed, parameters, "admin")
         queue = access.queue
@@ -186,7 +187,9 @@ class QueueActions:
             raise bad_value("DelaySeconds", "a lower delay would deliver newer messages of a FIFO queue first")
         self._check_dead_letter(signed, queue.name, target, fifo=attributes.is_fifo(queue))
         access = self._enter(signed, queue.name, "admin", dead_letter=target)
-        self._queues.update(access, lambda row: changes.spec(stored_attributes(row)), changes.clear, longest=MAX_NAME)
+        self._queues.update(
+            access, lambda row: changes.make_update(stored_attributes(row)), changes.clear, longest=MAX_NAME
+        )
         return {}
 
     def list_tags(self, signed: SignedRequest) -> Result:
@@ -295,6 +298,7 @@ class QueueActions:
         return names[0]
 
     def list_moves(self, signed: SignedRequest) -> Result:
+        """Lists moves out of a queue, the newest first; only one by default."""
         parameters = signed.read(requests.ListMoves)
         name = self._enter_arn(signed, "SourceArn", parameters.source_arn, "measure").queue.name
         limit = in_range("MaxResults", parameters.max_results, 1, MAX_MOVES, 1)

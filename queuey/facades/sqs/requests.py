@@ -195,7 +195,7 @@ class SignedRequest(NamedTuple):
     def read(self, kind: type[T]) -> T:
         return read_parameters(self.call, kind)
 
-    def where(self, url: str) -> Match:
+    def match_of_url(self, url: str) -> Match:
         """Returns application and queue of a URL. Only its last part counts, not its host and account.
 
         Raises:
@@ -204,9 +204,9 @@ class SignedRequest(NamedTuple):
         name = unquote(url.rpartition("/")[2]) or self.queue
         if not name:
             raise missing("QueueUrl")
-        return self.place(name)
+        return self.match_of_name(name)
 
-    def place(self, name: str) -> Match:
+    def match_of_name(self, name: str) -> Match:
         return {"app": self.application, "queue": name}
 
     def url_of(self, name: str) -> str:

@@ -55,6 +55,7 @@ def _is_uneven(pool: Pool[Any], loads: list[int]) -> bool:
 
 
 def _balance_pool(pool: Pool[Any], loads: list[int]) -> None:
+    """Spreads a pool evenly. Members that had more before get the rest first, so that fewer partitions move."""
     others = {member: loads[member] - pool.now.get(member, 0) for member in pool.members}
     height, rest = fill(list(others.values()), sum(pool.now.values()))
     counts = {member: max(0, height - below) for member, below in others.items()}

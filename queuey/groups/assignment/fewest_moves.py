@@ -42,7 +42,7 @@ class _Search:
         self._swaps_at = len(shares.loads) + len(shares.pools)
         self._length: dict[int, int] = {}
         self._from: dict[int, int] = {}
-        self._edge: dict[int, None] = {}
+        self._frontier: dict[int, None] = {}
         self._gained: dict[int, list[int]] = {}
         self._by_load: dict[int, list[int]] = {}
 
@@ -57,13 +57,13 @@ class _Search:
         A ring lists nodes in the order in which partitions move, starting at any of them.
         """
         self._begin_search()
-        while self._edge and self._effort > 0:
-            nodes, self._edge = list(self._edge), {}
+        while self._frontier and self._effort > 0:
+            nodes, self._frontier = list(self._frontier), {}
             for node in nodes:
                 if node < self._pools_at:
-                    self._leave_member(node)
+                    self._add_edges_from_member(node)
                 elif node < self._swaps_at:
-                    self._leave_pool(node)
+                    self._add_edges_from_pool(node)
                 else:
                     self._reach(self._by_load.get(node - self._swaps_at, []), self._length[node], node)
             if rings := self._find_cycles():
@@ -72,7 +72,7 @@ class _Search:
 
     def _begin_search(self) -> None:
         """Starts at the pools of which members lost partitions: only giving those back saves moves."""
-        self._length, self._from, self._edge, self._gained, self._by_load = {}, {}, {}, {}, {}
+        self._length, self._from, self._frontier, self._gained, self._by_load = {}, {}, {}, {}, {}
         for number, pool in enumerate(self._shares.pools, self._pools_at):
             for member in pool.now:
                 if pool.has_gained(member):
@@ -82,16 +82,16 @@ class _Search:
             self._by_load.setdefault(load, []).append(member)
         self._effort -= len(self._shares.loads)
 
-    def _reach(self, places: list[int], length: int, before: int) -> None:
+    def _reach(self, places: list[int], length: int, previous_node: int) -> None:
         """Records a path to some nodes if it is shorter than the known one. A node without a path has the length 0."""
         self._effort -= len(places)
         for place in places:
             if length < self._length.get(place, 0):
                 self._length[place] = length
-                self._from[place] = before
-                self._edge[place] = None
+                self._from[place] = previous_node
+                self._frontier[place] = None
 
-    def _leave_member(self, member: int) -> None:
+    def _add_edges_from_member(self, member: int) -> None:
         """Adds edges from a member: giving a gained partition costs nothing, giving one that it kept costs a move."""
         length = self._length[member]
         self._reach(self._gained.get(member, []), length, member)
@@ -102,7 +102,7 @@ class _Search:
             self._reach(kept, length + 1, member)
         self._reach([self._swaps_at + self._shares.loads[member] + 1], length, member)
 
-    def _leave_pool(self, place: int) -> None:
+    def _add_edges_from_pool(self, place: int) -> None:
         """Adds edges from a pool: receiving costs nothing, and saves a move if the member lost one of the pool."""
         pool = self._shares.pools[place - self._pools_at]
         length = self._length[place]

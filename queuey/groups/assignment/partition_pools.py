@@ -61,8 +61,9 @@ class PoolShares(Generic[Q]):
     loads: list[int]
     pools_of: list[list[int]]
 
-    def move(self, number: int, giver: int, taker: int) -> None:
-        now = self.pools[number].now
+    def move(self, pool_number: int, giver: int, taker: int) -> None:
+        """Only changes the counts; which partition moves is chosen later."""
+        now = self.pools[pool_number].now
         now[giver] -= 1
         now[taker] = now.get(taker, 0) + 1
         self.loads[giver] -= 1

@@ -38,7 +38,7 @@ from queuey.pipeline.options import ArchiveOptions
 from queuey.spark import open_stores
 from queuey.spark.slices import divide_into_groups
 from queuey.storage import bridge
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 from queuey.titles import titled
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
 
 def _archive_closed(run: ArchiveRun) -> ArchiveReport:
     options, queues, say = run.options, run.queues, run.say
-    say(f"looking for closed buckets of {plural(len(queues), 'queue')}")
+    say(f"looking for closed buckets of {format_count(len(queues), 'queue')}")
     damaged: list[str] = []
     searches = run.make_searches(damaged)
     units = find_buckets.find_units(run.spark, options.store, divide_into_groups(searches, run.tasks))
@@ -232,7 +232,9 @@ class ArchiveRun:
         all_waves = divide_into_waves(units, buckets=WAVE_BUCKETS, messages=WAVE_MESSAGES)
         for number, wave in enumerate(all_waves, 1):
             keys = {unit.key for unit in wave}
-            self.say(f"archiving {plural(len(keys), 'bucket')} ({number} of {plural(len(all_waves), 'wave')})")
+            self.say(
+                f"archiving {format_count(len(keys), 'bucket')} ({number} of {format_count(len(all_waves), 'wave')})"
+            )
             manifests, differing = self.archive_wave(keys, wave, lost)
             archived += map(_describe_bucket, manifests)
             failed += make_failures(differing)
@@ -288,7 +290,7 @@ class ArchiveRun:
         differing = {}
         if self.options.verify:
             count = sum(summary.count for summary in summaries.values())
-            self.say(f"checking {plural(count, 'message')} against the store")
+            self.say(f"checking {format_count(count, 'message')} against the store")
             differing = self._find_differences(units, rows, summaries)
         sealed = summaries.keys() - differing.keys()
         manifests = [

@@ -34,7 +34,7 @@ from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign
 from queuey.storage import Store, bridge
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,7 +132,7 @@ class BucketCloser:
         self._lease = lease
         self._spark = spark
         self._options = options
-        self._there = there
+        self._archive = there
         self._store = store
         self._say = say
         self._grace = round(grace * TICKS_PER_SECOND)
@@ -162,30 +162,30 @@ class BucketCloser:
         with self._lock:
             # A ping advances the horizon of stores that advance it only on activity.
             bridge.run(self._store.ping())
-            queues = self._find_queues({key[0] for key in self._parts.keys})
-            over = {key for key in self._parts.keys if self._is_closed(queues[key[0]], self._bucket_of(key))}
+            queues = self._find_queues({key[0] for key in self._parts.incomplete_keys})
+            over = {key for key in self._parts.incomplete_keys if self._is_closed(queues[key[0]], self._bucket_of(key))}
             if not over:
                 return
             try:
                 with self._lease:
                     self._complete(over, queues)
             except ArchiveBusy as busy:
-                self._say(f"{plural(len(over), 'bucket')} to be completed later. {busy}")
+                self._say(f"{format_count(len(over), 'bucket')} to be completed later. {busy}")
 
     def make_report(self) -> StreamReport:
         return StreamReport(
-            to=self._there.files.root,
+            to=self._archive.files.root,
             batches=self._batches,
             closed=len(self._closed),
             messages=sum(self._closed.values()),
             failed=tuple(self._failed.values()),
-            open=len(self._parts.keys),
+            open=len(self._parts.incomplete_keys),
         )
 
     def _complete(self, closed: Collection[Key], queues: Mapping[str, Queue]) -> None:
         """Archives closed buckets. Buckets that changed before the second scan stay open and count as failed."""
-        self._say(f"completing {plural(len(closed), 'bucket')}")
-        run = ArchiveRun(self._spark, self._options, self._there, queues, self._say, self._lease)
+        self._say(f"completing {format_count(len(closed), 'bucket')}")
+        run = ArchiveRun(self._spark, self._options, self._archive, queues, self._say, self._lease)
         units = [
             unit
             for key in sorted(closed)
@@ -193,7 +193,7 @@ class BucketCloser:
         ]
         also = self._parts.read(self._spark, closed)
         lost: list[str] = []
-        self._there.forget_listings()
+        self._archive.forget_listings()
         manifests, differing = run.archive_wave(closed, units, lost, also)
         for text in lost:
             self._say(f"Lost from the archive: {text}")

@@ -56,14 +56,14 @@ def summarize_buckets(messages: DataFrame) -> dict[Key, Summary]:
         .collect()
     )
     rows.sort(key=lambda row: (row.queue, row.bucket, row.partition))
-    return {key: sum_rows(list(parts)) for key, parts in groupby(rows, key=lambda row: (row.queue, row.bucket))}
+    return {key: summarize_rows(list(parts)) for key, parts in groupby(rows, key=lambda row: (row.queue, row.bucket))}
 
 
-def sum_rows(rows: list[Row]) -> Summary:
+def summarize_rows(rows: list[Row]) -> Summary:
     return Summary(
         count=sum(row["count"] for row in rows),
         bytes=sum(row["size"] for row in rows),
-        hash=MessageSetHash.combined(
+        hash=MessageSetHash.from_xor_and_sum(
             reduce(xor, (row["xor"] for row in rows)), reduce(add, (int(row["total"]) for row in rows))
         ),
         partitions={row["partition"]: PartitionEnds(row["count"], _id(row["first"]), _id(row["last"])) for row in rows},
@@ -98,6 +98,7 @@ def count_differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Diffe
 
 
 def merge_messages(newer: DataFrame, older: DataFrame) -> DataFrame:
+    """Returns the messages of both frames; if both have a message, the one in ``newer``."""
     key_columns = list(PLACE)
     return newer.unionByName(older.join(newer.select(*key_columns), key_columns, "left_anti").select(newer.columns))
 

@@ -84,10 +84,10 @@ class ArchiveDirectory:
         self._committed: set[str] = set()
         self._recent: dict[str, list[Key]] | None = None
 
-    def list_queues(self) -> list[str]:
+    def list_queue_names(self) -> list[str]:
         directories = {entry.name for entry in self.files.list(MANIFESTS) if entry.directory}
         names = {manifest.parse_queue(name) for name in directories if name.startswith("queue=")}
-        return sorted(name for name in names | self._find_recent_commits().keys() if self._list_versions(name))
+        return sorted(name for name in names | self._find_recent_commits().keys() if self._list_committed_runs(name))
 
     def select_queues(self, selection: Selection) -> list[str]:
         """Returns the archived queues of a selection.
@@ -96,15 +96,15 @@ class ArchiveDirectory:
             QueueNotFound: The archive has no messages of a named queue.
         """
         if isinstance(selection, Pattern):
-            return [name for name in self.list_queues() if re.fullmatch(selection.regex, name)]
+            return [name for name in self.list_queue_names() if re.fullmatch(selection.regex, name)]
         names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
         for name in names:
-            if not self._list_versions(name):
+            if not self._list_committed_runs(name):
                 raise QueueNotFound(name, f"The archive {self.files.root} has no messages of queue {name!r}.")
         return sorted(names)
 
     def list_bucket_names(self, queue: str) -> list[str]:
-        return sorted(self._list_versions(queue))
+        return sorted(self._list_committed_runs(queue))
 
     def read_manifests(self, keys: Collection[Key], damaged: list[str] | None = None) -> list[Manifest]:
         """Reads the manifests of buckets. Several valid manifests of one bucket count as unusable.
@@ -139,7 +139,7 @@ class ArchiveDirectory:
         valid, wrong = self._read_manifests(keys)
         older = {}
         for key in sorted(keys):
-            runs = tuple(sorted(self._list_versions(key[0]).get(key[1], ())))
+            runs = tuple(sorted(self._list_committed_runs(key[0]).get(key[1], ())))
             paths = [path for version in valid.get(key, ()) for path in self.find_present_files(version, damaged)]
             if key in wrong:
                 # The file name of an unreadable manifest gives its run, and so the directory of its messages.
@@ -177,10 +177,11 @@ class ArchiveDirectory:
             self.files.write(entry.path, manifest.encode(entry))
 
     def commit_run(self, run: str, manifests: Sequence[Manifest]) -> None:
+        """Writes a run's commit. Only this makes its manifests valid."""
         committed = tuple(CommittedBucket(*bucket.key, bucket.replaces) for bucket in manifests)
         self.files.write(_commit_path(run), manifest.encode(Commit(run=run, buckets=committed)))
         for entry in manifests:
-            self._list_versions(entry.queue).setdefault(entry.bucket, set()).add(run)
+            self._list_committed_runs(entry.queue).setdefault(entry.bucket, set()).add(run)
 
     def forget_listings(self) -> None:
         self._found.clear()
@@ -192,7 +193,7 @@ class ArchiveDirectory:
         if commit is None:
             # The manifests go first: they are found by the data files.
             files = self.files.list_tree(manifest.run_path(run))
-            for key in {key for path in files if (key := manifest.parse_bucket(path))}:
+            for key in {key for path in files if (key := manifest.parse_data_path(path))}:
                 self.files.delete(manifest.manifest_path(*key, run))
             self.files.delete(manifest.run_path(run))
         for bucket in commit.buckets if commit else ():
@@ -201,12 +202,12 @@ class ArchiveDirectory:
                 self.files.delete(manifest.manifest_path(bucket.queue, bucket.bucket, older))
         self.files.delete(f"{STAGING}/{run}")
 
-    def _list_versions(self, queue: str) -> dict[str, set[str]]:
+    def _list_committed_runs(self, queue: str) -> dict[str, set[str]]:
         if queue not in self._found:
             recent = self._find_recent_commits().get(queue, ())
             versions: dict[str, set[str]] = defaultdict(set)
             for entry in self.files.list(f"{MANIFESTS}/{manifest.queue_path(queue)}"):
-                bucket, run = manifest.parse_version(entry.name) or ("", "")
+                bucket, run = manifest.parse_manifest_name(entry.name) or ("", "")
                 if run in self._committed and buckets.is_name(bucket, self.about.seconds):
                     versions[bucket].add(run)
             for bucket, run in recent:
@@ -239,7 +240,9 @@ class ArchiveDirectory:
 
     def _read_manifests(self, keys: Collection[Key]) -> tuple[dict[Key, list[Manifest]], dict[Key, list[str]]]:
         """Returns the valid manifests and the errors of unusable ones, by bucket."""
-        ordered = [(key, run) for key in sorted(keys) for run in sorted(self._list_versions(key[0]).get(key[1], ()))]
+        ordered = [
+            (key, run) for key in sorted(keys) for run in sorted(self._list_committed_runs(key[0]).get(key[1], ()))
+        ]
         texts = self._read_texts([manifest.manifest_path(*key, run) for key, run in ordered])
         manifests: dict[Key, list[Manifest]] = defaultdict(list)
         wrong: dict[Key, list[str]] = defaultdict(list)

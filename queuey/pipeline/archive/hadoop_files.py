@@ -60,7 +60,7 @@ class HadoopFiles:
         self._array = gateway.new_array
         self._io = hadoop.io.IOUtils
         self._bytes = jvm.java.io.ByteArrayOutputStream
-        with _raising_unavailable(directory):
+        with _translate_java_errors(directory):
             path = self._path(directory)
             self._system = path.getFileSystem(session.sessionState().newHadoopConf())
             # Without checksum files, because a rename would not replace them together with their files.
@@ -70,7 +70,7 @@ class HadoopFiles:
             raise OptionError(f"{self.root}: the name of an archive cannot contain {' '.join(sorted(_PATTERNS))}")
 
     @property
-    def renames(self) -> bool:
+    def has_atomic_rename(self) -> bool:
         """True if a rename replaces a file atomically; such file systems also list files that are being written."""
         return str(self._system.getUri().getScheme()) in _RENAMING
 
@@ -79,7 +79,7 @@ class HadoopFiles:
 
     def list(self, path: str) -> list[DirectoryEntry]:
         """Returns the sorted entries of a directory; none if it does not exist."""
-        with _raising_unavailable(path):
+        with _translate_java_errors(path):
             if not self._system.exists(self._java_path(path)):
                 return []
             entries = [
@@ -89,17 +89,18 @@ class HadoopFiles:
         return sorted(entries)
 
     def exists(self, path: str) -> bool:
-        with _raising_unavailable(path):
+        with _translate_java_errors(path):
             return bool(self._system.exists(self._java_path(path)))
 
     def find_length(self, path: str) -> int | None:
-        with _raising_unavailable(path):
+        with _translate_java_errors(path):
             if not self._system.exists(self._java_path(path)):
                 return None
             return int(self._system.getFileStatus(self._java_path(path)).getLen())
 
     def read(self, path: str) -> str | None:
-        with _raising_unavailable(path):
+        """Returns the text of a file, or None if it does not exist. Invalid UTF-8 is replaced."""
+        with _translate_java_errors(path):
             if not self._system.exists(self._java_path(path)):
                 return None
             stream = self._system.open(self._java_path(path))
@@ -110,7 +111,7 @@ class HadoopFiles:
 
     def list_tree(self, path: str) -> dict[str, int]:
         """Returns all files below a directory: relative path -> length in bytes."""
-        with _raising_unavailable(path):
+        with _translate_java_errors(path):
             if not self._system.exists(self._java_path(path)):
                 return {}
             files, base = self._system.listFiles(self._java_path(path), True), len(self.path(path)) + 1  # noqa: FBT003 - all levels
@@ -122,18 +123,18 @@ class HadoopFiles:
 
     def write(self, path: str, text: str) -> None:
         """Replaces a small file atomically, even if this process is killed."""
-        if not self.renames:
+        if not self.has_atomic_rename:
             self._create(path, text)
             return
         parent, _, name = path.rpartition("/")
         # Spark and Hadoop ignore names that begin with an underscore.
         draft = f"{parent}/_{name}.new" if parent else f"_{name}.new"
         self._create(draft, text)
-        with _raising_unavailable(path):
+        with _translate_java_errors(path):
             self._rename_over(draft, path)
 
     def _create(self, path: str, text: str) -> None:
-        with _raising_unavailable(path):
+        with _translate_java_errors(path):
             stream = self._plain.create(self._java_path(path), True)  # noqa: FBT003 - overwrite
             try:
                 stream.write(text.encode())
@@ -153,7 +154,7 @@ class HadoopFiles:
 
     def delete(self, path: str) -> None:
         """Deletes a file, or a directory with its content. Does nothing if it does not exist."""
-        with _raising_unavailable(path):
+        with _translate_java_errors(path):
             self._system.delete(self._java_path(path), True)  # noqa: FBT003 - recursive
 
     def _java_path(self, path: str) -> Any:  # noqa: ANN401 - a Java object
@@ -169,7 +170,7 @@ def has_match(spark: SparkSession, pattern: str) -> bool:
     """
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
     session: Any = spark._jsparkSession  # noqa: SLF001 - likewise
-    with _raising_unavailable(pattern):
+    with _translate_java_errors(pattern):
         path = jvm.org.apache.hadoop.fs.Path(pattern)
         statuses = path.getFileSystem(session.sessionState().newHadoopConf()).globStatus(path)
     for status in statuses or ():
@@ -180,7 +181,7 @@ def has_match(spark: SparkSession, pattern: str) -> bool:
 
 
 @contextmanager
-def _raising_unavailable(path: str) -> Iterator[None]:
+def _translate_java_errors(path: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:

@@ -60,7 +60,8 @@ class _LeaseEntry(msgspec.Struct, frozen=True):
     since: int
     until: int
 
-    def has_ended(self, now: int) -> bool:
+    def is_free(self, now: int) -> bool:
+        """True if released, expired, or held by an ended process of this process namespace."""
         return self.until <= now or (
             self.processes != "" and self.processes == _process_namespace() and not _is_running(self.pid)
         )
@@ -123,7 +124,7 @@ class ArchiveLease:
             raw = bridge.run(self._ledger.entry(self._work, 0))
             if raw is not None:
                 entry = msgspec.json.decode(raw, type=_LeaseEntry)
-                if entry.run != self._run and not entry.has_ended(bridge.run(self._ledger.now())):
+                if entry.run != self._run and not entry.is_free(bridge.run(self._ledger.now())):
                     raise ArchiveBusy(self._holder_text(entry))
             if self._set_entry(raw):
                 return
@@ -176,6 +177,7 @@ class ArchiveLease:
         return True
 
     def _renew_until_exit(self) -> None:
+        """Renews the lease every third of its timeout until the block is left; ignores failures."""
         while not self._ended.wait(self._seconds / 3):
             try:
                 self.renew()

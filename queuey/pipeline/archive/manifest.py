@@ -78,7 +78,7 @@ class MessageSetHash(msgspec.Struct, frozen=True):
     sum: str
 
     @classmethod
-    def combined(cls, xor: int, total: int) -> MessageSetHash:
+    def from_xor_and_sum(cls, xor: int, total: int) -> MessageSetHash:
         return cls(f"{xor % _FULL:016x}", f"{total % _FULL:016x}")
 
 
@@ -257,7 +257,7 @@ def bucket_path(queue: str, bucket: str) -> str:
     return f"{queue_path(queue)}/bucket={bucket}"
 
 
-def parse_bucket(path: str) -> Key | None:
+def parse_data_path(path: str) -> Key | None:
     """Returns the bucket of a data file from its path below a run's directory, or None for other files."""
     match path.split("/"):
         case [queue, bucket, name] if name[0] not in "._":
@@ -277,7 +277,7 @@ def manifest_path(queue: str, bucket: str, run: str) -> str:
     return f"{MANIFESTS}/{queue_path(queue)}/{bucket}.{run}.json"
 
 
-def parse_version(file: str) -> tuple[str, str] | None:
+def parse_manifest_name(file: str) -> tuple[str, str] | None:
     """Returns bucket and run of a manifest's file name, or None for other files, such as one being written."""
     match file.split("."):
         case [bucket, run, "json"] if bucket and run and not bucket.startswith("_"):
@@ -286,6 +286,7 @@ def parse_version(file: str) -> tuple[str, str] | None:
 
 
 def select_not_replaced(versions: Iterable[Manifest]) -> list[Manifest]:
+    """Returns one bucket's manifests that no other replaces; several if runs overlapped."""
     manifests = list(versions)
     replaced = {run for version in manifests for run in version.replaces}
     return [version for version in manifests if version.run not in replaced]

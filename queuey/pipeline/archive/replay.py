@@ -30,7 +30,7 @@ from queuey.spark.errors import OptionError
 from queuey.spark.sink import write_reports
 from queuey.spark.source import columns
 from queuey.storage import Store, bridge
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 from queuey.titles import titled
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayRepor
     opened = directory.open_existing(spark, options.archive)
     manifests = select_manifests(opened, options)
     targets = find_targets(manifests, options)
-    say(f"reading {plural(len(manifests), 'bucket')}")
+    say(f"reading {format_count(len(manifests), 'bucket')}")
     _check_partitions(manifests, options)
     store = open_stores.opened(options.store)
     replay_run = ReplayRun(spark, options, opened, store, manifests, targets)
@@ -120,8 +120,8 @@ def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayRepor
             counts, {name for name in targets.values() if name not in existing}, expired=expired
         )
     created = replay_run.prepare_targets(existing)
-    count = plural(sum(counts.values()), "message")
-    say(f"writing {count} to {plural(len(set(targets.values())), 'queue')}")
+    count = format_count(sum(counts.values()), "message")
+    say(f"writing {count} to {format_count(len(set(targets.values())), 'queue')}")
     return replay_run.write_messages(counts, created, expired)
 
 
@@ -197,7 +197,7 @@ class ReplayRun:
             with suppress(QueueNotFound):
                 existing[name] = bridge.run(self._store.catalogue.queue(self._owner, name, fresh=True))
         for name, queue in existing.items():
-            if not (self._options.existing or self._is_own(queue, note)):
+            if not (self._options.existing or self._has_created(queue, note)):
                 raise OptionError(f"queue {name!r} exists: use another one, or allow it with --existing")
             if queue.partitions < self._min_partitions(name) and not self._options.fresh:
                 raise OptionError(
@@ -259,6 +259,7 @@ class ReplayRun:
         return set(lacking)
 
     def write_messages(self, counts: Mapping[str, int], created: set[str], expired: int) -> ReplayReport:
+        """Writes each message once under the run's name; a target purged since gets all of them again."""
         if not any(counts.values()):
             return self.make_report(counts, created, expired=expired)
         queues = [
@@ -278,7 +279,7 @@ class ReplayRun:
         if self._options.rate:
             options["rate"] = str(self._options.rate)
         writer.options(**options).save()
-        counts_of_run = write_reports.report(self._store, self._owner, run.hexdigest())
+        counts_of_run = write_reports.read_run_counts(self._store, self._owner, run.hexdigest())
         written, moved = (counts_of_run.written, counts_of_run.moved) if counts_of_run is not None else (0, 0)
         return self.make_report(counts, created, expired=expired, written=written, moved=moved)
 
@@ -311,6 +312,7 @@ class ReplayRun:
         return storage.read_buckets(self._spark, self._archive.files, self._manifests)
 
     def _select_messages(self, messages: DataFrame) -> DataFrame:
+        """Applies the options' bounds and condition. Expired messages stay in."""
         chosen = messages
         if self._options.lower > FIRST:
             chosen = chosen.where(chosen["position"] >= columns.position_text(self._options.lower))
@@ -359,12 +361,14 @@ class ReplayRun:
         return note
 
     def _record_note(self, before: ReplayNote | None, after: ReplayNote) -> None:
+        """Replaces this run's ledger entry. Raises OptionError if another program has changed it."""
         expected = None if before is None else msgspec.msgpack.encode(before)
         value = msgspec.msgpack.encode(after)
         if bridge.run(self._store.ledger.enter(self._work, 0, value, expected=expected)) != value:
             raise OptionError(f"run {self.run!r} is being replayed by another program")
 
-    def _is_own(self, queue: Queue, recorded: ReplayNote | None) -> bool:
+    def _has_created(self, queue: Queue, recorded: ReplayNote | None) -> bool:
+        """True also for an empty queue if the creation was begun but not recorded."""
         if recorded is None or queue.name not in recorded.made:
             return False
         uid = recorded.made[queue.name]

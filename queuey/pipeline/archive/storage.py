@@ -57,7 +57,7 @@ def read_back(
     for wait in waits:
         time.sleep(wait)
         lengths = files.list_tree(path)
-        named = [(key, name, size) for name, size in lengths.items() if (key := manifest.parse_bucket(name))]
+        named = [(key, name, size) for name, size in lengths.items() if (key := manifest.parse_data_path(name))]
         rows = read_files(spark, files, path, [f"{path}/{name}" for _, name, _ in named])
         read = rows.count()
         if read == count:

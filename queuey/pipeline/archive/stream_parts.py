@@ -59,7 +59,7 @@ class StreamParts:
                 self._load(f"{INCOMING}/{query.name}/{name}")
 
     @property
-    def keys(self) -> Collection[Key]:
+    def incomplete_keys(self) -> Collection[Key]:
         return self._incomplete.keys()
 
     def write(self, messages: DataFrame, query: str, batch: int, seconds: int) -> None:

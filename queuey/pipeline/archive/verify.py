@@ -15,7 +15,7 @@ from queuey.pipeline.archive.work_units import Search, divide_large_units, group
 from queuey.spark import open_stores
 from queuey.spark.options import Selection, StoreOptions
 from queuey.spark.slices import divide_into_groups
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 from queuey.titles import titled
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
     manifests = opened.read_manifests(
         {(name, bucket) for name in names for bucket in opened.list_bucket_names(name)}, unreadable
     )
-    say(f"checking {plural(len(manifests), 'bucket')}")
+    say(f"checking {format_count(len(manifests), 'bucket')}")
     lengths = {path: opened.files.find_length(path) for bucket in manifests for path in bucket.data_paths}
     present = {bucket.key: [path for path in bucket.data_paths if lengths[path] is not None] for bucket in manifests}
     summaries = checksums.summarize_buckets(
@@ -117,6 +117,7 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
 
 
 def compare_summary(bucket: Manifest, actual: Summary | None) -> list[Damage]:
+    """Returns only the first difference between a manifest and the messages that were read."""
     expected = bucket.summary
     if actual is None:
         return [Damage(*bucket.key, f"its {expected.count} messages are missing")]

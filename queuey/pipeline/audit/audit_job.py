@@ -15,7 +15,7 @@ from queuey.pipeline.audit.sources import MessageSources, find_spans
 from queuey.pipeline.options import AuditOptions
 from queuey.spark.errors import OptionError
 from queuey.spark.source import columns
-from queuey.terminal.texts import plural
+from queuey.terminal.texts import format_count
 from queuey.titles import instant, titled
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
     # Horizons are read first, so all messages below them exist when the queues are read.
     about = spark.createDataFrame(message_sources.describe_queues(queue_spans), receipt_join.ABOUT)
     groups = {**message_sources.read_offsets(queue_spans), **options.offsets}
-    say(f"scanning {plural(len(queue_spans), 'queue')}")
+    say(f"scanning {format_count(len(queue_spans), 'queue')}")
     rows = receipt_join.classify_ids(
         message_sources.add_sealed(receipt_join.find_promised(receipts, about), queue_spans),
         receipt_join.join_present(message_sources.read_stored(queue_spans), message_sources.read_archived(queue_spans)),
@@ -171,7 +171,7 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
         broken=counts.broken,
         foreign=counts.foreign,
         doubtful=counts.doubtful,
-        answered=answered.n,
+        answered=answered.message_count,
         strays=alone,
         samples=tuple(samples),
         at=message_sources.now,

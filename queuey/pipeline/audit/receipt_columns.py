@@ -85,17 +85,17 @@ def digest(body: str) -> Column:
     return f.unhex(f.substring(f.sha2(body, 256), 1, 2 * HASH_BYTES))
 
 
-def ticks(name: str) -> Column:
+def id_to_ticks(name: str) -> Column:
     from pyspark.sql import functions as f
 
     return f.conv(_time_digits(name), 16, 10).cast("long")
 
 
 def seconds(name: str) -> Column:
-    return (ticks(name) - EPOCH_TICKS) / TICKS_PER_SECOND
+    return (id_to_ticks(name) - EPOCH_TICKS) / TICKS_PER_SECOND
 
 
-def position(name: str) -> Column:
+def id_to_position(name: str) -> Column:
     """Returns ids as texts that sort by position; see :func:`queuey.spark.source.columns.position_texts`."""
     from pyspark.sql import functions as f
 

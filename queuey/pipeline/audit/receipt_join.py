@@ -70,7 +70,7 @@ def add_sealed(promised_messages: DataFrame, buckets: DataFrame, width: int) -> 
     """
     from pyspark.sql import functions as f
 
-    since = f.greatest(receipt_columns.ticks("id") - EPOCH_TICKS, f.lit(0))
+    since = f.greatest(receipt_columns.id_to_ticks("id") - EPOCH_TICKS, f.lit(0))
     rows = promised_messages.drop("sealed").withColumn("start", since - since % width)
     with_buckets = rows.join(f.broadcast(buckets), ["queue", "start"], "left").drop("start")
     return with_buckets.withColumn("sealed", f.when(f.col("at") <= f.col("sealed"), f.col("sealed")))
@@ -145,7 +145,7 @@ def classify_ids(
     joined = promised_messages.join(present_messages, PLACE, "full_outer")
     must = f.coalesce("must", f.lit(col=False))
     here = f.coalesce(f.col("stored") + f.col("kept"), f.lit(0)) > 0
-    ahead = must & ~here & (receipt_columns.ticks("id") >= f.coalesce("horizon", f.lit(0)))
+    ahead = must & ~here & (receipt_columns.id_to_ticks("id") >= f.coalesce("horizon", f.lit(0)))
     gone = must & ~here & ~ahead
     expired = gone & (f.coalesce("until", f.lit(0.0)) <= f.coalesce("sealed", f.lit(now)) + margin)
     waited = f.col("at") - receipt_columns.seconds("id")
@@ -174,7 +174,7 @@ def classify_ids(
     for number, frame in enumerate(offsets):
         stands = f.broadcast(frame.withColumnRenamed("position", "_stands"))
         rows = rows.join(stands, ["queue", "partition"], "left")
-        passed = (f.col("accepted") == 1) & (receipt_columns.position("id") <= f.col("_stands"))
+        passed = (f.col("accepted") == 1) & (receipt_columns.id_to_position("id") <= f.col("_stands"))
         rows = rows.withColumn(f"passed_{number}", f.coalesce(passed, f.lit(col=False)).cast("int")).drop("_stands")
     return rows
 
@@ -198,7 +198,7 @@ def find_copies(rows: DataFrame, receipts: DataFrame) -> DataFrame:
         f.count_if(f.col("unknown") & f.col("id").isNull()).alias("doubtful"),
     )
     alike = rows.where("stray").select(*PLACE, "hash", "size").join(sent, body)
-    order = Window.partitionBy(*body).orderBy(receipt_columns.position("id"), "partition")
+    order = Window.partitionBy(*body).orderBy(receipt_columns.id_to_position("id"), "partition")
     rank = f.row_number().over(order)
     answers = (f.col("accepted") == 0) & (rank <= f.col("doubtful"))
     return alike.select(*PLACE, "hash", (~answers).cast("int").alias("copy"), answers.cast("int").alias("answer"))

@@ -44,7 +44,7 @@ def find_spans(receipts: DataFrame) -> list[Span]:
     from pyspark.sql import functions as f
 
     rows = receipts.groupBy("queue").agg(
-        f.min(receipt_columns.position("id")).alias("lowest"),
+        f.min(receipt_columns.id_to_position("id")).alias("lowest"),
         f.min(f.when(f.col("unknown"), f.col("at"))).alias("since"),
     )
     result = []
@@ -98,7 +98,7 @@ class MessageSources:
 
     def describe_queues(self, spans: Sequence[Span]) -> list[tuple[str, float, int, float]]:
         """Returns name, TTL in seconds, horizon in ticks and read delay in seconds of each queue."""
-        return [(span.queue, *self._read_about(span.queue)) for span in spans]
+        return [(span.queue, *self._describe_queue(span.queue)) for span in spans]
 
     def read_stored(self, spans: Sequence[Span]) -> DataFrame | None:
         """Returns the messages in the store with hashes instead of bodies, or None if no store is read.
@@ -116,6 +116,7 @@ class MessageSources:
         return tasks.run_for_rows(self._spark, "digests", body_hashes.SCHEMA, self._options, payloads)
 
     def read_archived(self, spans: Sequence[Span]) -> DataFrame | None:
+        """As :meth:`read_stored`, for archived messages; skips missing files. None without an archive."""
         if self._archive is None:
             return None
         lowest = [(span.queue, columns.position_text(span.lower)) for span in spans]
@@ -127,6 +128,7 @@ class MessageSources:
         return receipt_join.select_archived(storage.read_paths(self._spark, self._archive.files, paths), starts)
 
     def add_sealed(self, promised_messages: DataFrame, spans: Sequence[Span]) -> DataFrame:
+        """Adds ``sealed``: when a message's bucket was archived. Without an archive, changes nothing."""
         if self._archive is None:
             return promised_messages
         rows = [
@@ -156,9 +158,10 @@ class MessageSources:
             self._cached_manifests = self._archive.read_manifests(keys)
         return self._cached_manifests
 
-    def _read_about(self, name: str) -> tuple[float, int, float]:
+    def _describe_queue(self, name: str) -> tuple[float, int, float]:
+        """Returns TTL, horizon and read delay; a deleted queue has the highest possible horizon."""
         if self._store is None:
-            return self._read_about_archived(name)
+            return self._describe_archived_queue(name)
         default = float(open_stores.read_settings(self._options).default_ttl)
         queue = self._find_queue(name)
         if queue is None:
@@ -170,7 +173,7 @@ class MessageSources:
             horizon = TICKS_MAX
         return float(queue.ttl or default), horizon, self._store.read_delay(queue) or DEFAULT_LATE
 
-    def _read_about_archived(self, name: str) -> tuple[float, int, float]:
+    def _describe_archived_queue(self, name: str) -> tuple[float, int, float]:
         assert self._archive is not None  # noqa: S101 - otherwise there is a store
         manifests = self._archive.read_manifests(
             [(name, bucket) for bucket in self._archive.list_bucket_names(name)[-1:]]

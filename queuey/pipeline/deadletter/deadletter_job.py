@@ -140,7 +140,7 @@ def _row(dead_letter: DeadLetter) -> dict[str, object]:
     cause = dead_letter.cause
     names = {name: getattr(dead_letter, name) for name in ("queue", "lies_in", "partition", "id")}
     failure = {name: getattr(cause, name) for name in ("error", "at", "attempts", "text")}
-    return {**names, **failure, "shape": deadletters.shape_of(cause.text)}
+    return {**names, **failure, "shape": deadletters.generalize_error_text(cause.text)}
 
 
 def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, say: Say) -> Redriven:
@@ -196,6 +196,7 @@ def _list_in_task(options: StoreOptions, wanted: DeadLetterFilter, units: Sequen
 
 
 def _redrive_in_task(options: StoreOptions, order: RedriveOrder, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
+    """Redrives units, or only counts them in a dry run; skips deleted or purged queues."""
     store = open_stores.opened(options)
     usual = open_stores.read_settings(options).default_ttl
     work = Redrive(store, partial(open_stores.find_existing_queue, store, options), order, usual)

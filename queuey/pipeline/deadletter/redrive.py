@@ -172,6 +172,7 @@ class Redrive:
                 return outcome
 
     def _send(self, sending: _UnitRedrive, number: int, raw: bytes, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
+        """Sends those of a chunk's dead letters that still exist, and records the chunk as sent."""
         stored = sending.find_existing(chunk)
         targets, going, outcome = self._group_by_target([found.dead_letter for _, found in stored])
         gone: list[PlannedDeadLetter] = []
@@ -230,11 +231,11 @@ class _UnitRedrive:
         return None if raw is None else (raw, _decode(raw))
 
     def plan_chunk(
-        self, number: int, unit: DeadLetterUnit, about: bytes, start: MessageLocation | None, before: int
+        self, number: int, unit: DeadLetterUnit, about: bytes, start: MessageLocation | None, earlier_count: int
     ) -> tuple[bytes, RedriveChunk]:
         selected = self._order.wanted
         if selected.limit is not None:
-            selected = msgspec.structs.replace(selected, limit=selected.limit - before)
+            selected = msgspec.structs.replace(selected, limit=selected.limit - earlier_count)
         chosen: list[PlannedDeadLetter] = []
         size, after = 0, None
         for dead_letters, location in selection.read_pages(
@@ -291,6 +292,7 @@ def _to_planned(message: Message) -> PlannedDeadLetter:
 
 
 def _refuse_keyed(name: str, dead_letters: Sequence[DeadLetter]) -> Redriven:
+    """Counts dead letters as staying, because Spark cannot write to a queue that keeps keys."""
     reason = f"queue {name} keeps keys, which Spark cannot write: redrive them with qdo deadletter redrive"
     staying = [
         UnsentDeadLetter(letter.lies_in, letter.stored_partition, letter.stored_id, reason) for letter in dead_letters

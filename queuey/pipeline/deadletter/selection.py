@@ -92,7 +92,9 @@ def find_units(options: StoreOptions, selected: DeadLetterFilter) -> list[DeadLe
     else:
         places: set[str] = set()
         for name in selected.queues:
-            places |= deadletters.queues_for(name, *(queue.dead_letter for queue in _look_up(store, options, [name])))
+            places |= deadletters.dead_letter_queues_of(
+                name, *(queue.dead_letter for queue in _look_up(store, options, [name]))
+            )
         for pattern in selected.patterns:
             places |= {
                 queue.name for queue in open_stores.find_selected_queues(options, Pattern(translate(pattern + SUFFIX)))
@@ -109,6 +111,7 @@ def _look_up(store: Store, options: StoreOptions, names: Iterable[str]) -> list[
 
 
 def _make_units(queue: Queue, selected: DeadLetterFilter) -> Iterator[DeadLetterUnit]:
+    """Yields a unit for each selected partition, or one for all of them if there is a limit."""
     numbers = [
         number for number in range(1, queue.partitions + 1) if not selected.partitions or number in selected.partitions
     ]
@@ -155,7 +158,7 @@ def read_pages(
             selected: list[FoundDeadLetter] = []
             for message in messages:
                 dead_letter = deadletters.stored_dead_letter(message, queue.name)
-                if dead_letter is not None and wanted.matches_reason(dead_letter):
+                if dead_letter is not None and wanted.matches_letter(dead_letter):
                     selected.append(FoundDeadLetter(message, dead_letter))
                 if len(selected) == remaining:
                     break
@@ -169,6 +172,7 @@ def read_pages(
 def read_all_pages(
     store: Store, options: StoreOptions, units: Iterable[DeadLetterUnit], wanted: DeadLetterFilter
 ) -> Iterator[list[FoundDeadLetter]]:
+    """Yields the selected dead letters; skips queues that were deleted or purged since."""
     for unit in units:
         queue = open_stores.find_existing_queue(store, options, unit.queue, unit.qid)
         if queue is None:

@@ -200,6 +200,7 @@ def _collect_observations(
 
 
 def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> Iterator[bytes]:
+    """Observes a range of queues, in a task; skips queues that are deleted or changed meanwhile."""
     stretch, offsets = msgspec.msgpack.decode(payload, type=tuple[NameRange, dict[str, dict[int, Position]] | None])
     store = open_stores.opened(options)
     default_ttl = open_stores.read_settings(options).default_ttl

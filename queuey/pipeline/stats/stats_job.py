@@ -29,7 +29,7 @@ from queuey.messages import Measure, Queue, Slice
 from queuey.pipeline import name_ranges, tasks
 from queuey.pipeline.name_ranges import NameRange
 from queuey.pipeline.options import StatsOptions
-from queuey.pipeline.stats.totals import RecentCounts, Totals, rate, sum_by_queue, sum_queues
+from queuey.pipeline.stats.totals import RecentCounts, Totals, messages_per_second, sum_by_queue, sum_queues
 from queuey.pipeline.tasks import Batches
 from queuey.spark import open_stores
 from queuey.spark.options import StoreOptions
@@ -135,7 +135,7 @@ def measure_rows(options: StoreOptions, payload: bytes) -> Batches:
 def _row(queue: Queue, measure: Measure) -> tuple[object, ...]:
     ends = measure.oldest[0], measure.newest[0]
     oldest, newest = ((ticks - ids.EPOCH_TICKS) // _MICROSECOND for ticks in ends)
-    speed = rate(measure.count, *map(ids.ticks_to_seconds, ends))
+    speed = messages_per_second(measure.count, *map(ids.ticks_to_seconds, ends))
     return (
         queue.name,
         queue.partitions,

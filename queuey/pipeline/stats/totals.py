@@ -41,7 +41,7 @@ class QueueFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def rate(self) -> float:
-        return rate(self.messages, self.oldest, self.newest)
+        return messages_per_second(self.messages, self.oldest, self.newest)
 
     @property
     def skew(self) -> float:
@@ -79,7 +79,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     top: dict[Order, tuple[QueueFigures, ...]] = {}
 
 
-def rate(messages: int, oldest: float, newest: float) -> float:
+def messages_per_second(messages: int, oldest: float, newest: float) -> float:
     return (messages - 1) / max(1.0, newest - oldest)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from queuey import ids
-from queuey.deadletters import DeadLetter, shape_of, stored_dead_letter
+from queuey.deadletters import DeadLetter, generalize_error_text, stored_dead_letter
 from queuey.ids import Position
 from queuey.messages import Message, Meta, body_bytes
 from queuey.service.queue_access import QueueAccess
@@ -241,7 +241,7 @@ def group_failures(messages: Iterable[Message], lies_in: str) -> Failures:
         if letter is None:
             unknown += 1
             continue
-        key = (letter.queue, letter.cause.error, shape_of(letter.cause.text[:MAX_SHAPED]))
+        key = (letter.queue, letter.cause.error, generalize_error_text(letter.cause.text[:MAX_SHAPED]))
         groups.setdefault(key, []).append(letter)
     failures = [_make_failure(key, letters) for key, letters in groups.items()]
     return Failures(lies_in, sampled, unknown, sorted(failures, key=lambda f: (-f.count, -f.latest)))

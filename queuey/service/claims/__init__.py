@@ -83,7 +83,7 @@ QUEUE_ERRORS = (NotFound, NotAllowed, ClaimsRefused, TooManyClaims)
 """Errors that concern a single queue, so other queues are still tried."""
 
 
-class Rely(Protocol):
+class EnsureExpiry(Protocol):
     """Ensures that kept messages become dead letters when they expire."""
 
     async def __call__(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
@@ -103,7 +103,7 @@ class ClaimUseCases(JobActs):
     Every use of a claim log first raises ``ClaimsRefused`` if the queue's consistency level does not allow claims.
 
     Attributes:
-        rely: Awaited by use cases that store messages.
+        ensure_expiry: Awaited by use cases that store messages.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ClaimUseCases(JobActs):
         timing: ClaimTiming | None = None,
         upkeep: SnapshotPolicy | None = None,
     ) -> None:
-        self.rely: Rely = _rely_on_nobody
+        self.ensure_expiry: EnsureExpiry = _skip_expiry
         self._store = store
         self._attempts = Attempts(store.ledger)
         self._limits = limits
@@ -147,7 +147,7 @@ class ClaimUseCases(JobActs):
             self._store, key, self.core, self._timing, self._limits, self._upkeep, self._totals, notify_watchers
         )
 
-    def share(self, workers: Workers) -> None:
+    def forward_contended_to(self, workers: Workers) -> None:
         forwarding = Forwarding(workers, self._logs.add_here, self.core, self._totals)
         self._logs.forward = forwarding.forward
 
@@ -205,7 +205,7 @@ class ClaimUseCases(JobActs):
         settles: Mapping[int, SettleRequest] = {}
         if ack.is_pending:
             if ack.results:
-                await self._keep_results(queue, ack.results)
+                await self._write_valid_results(queue, ack.results)
             parts = group_by_partition(ack.receipts)
             self.check(queue, list(parts))
             if parts.keys() != {order[0]} and not self._has_entries(queue, parts):
@@ -346,10 +346,11 @@ class ClaimUseCases(JobActs):
             StoreUnavailable: Its ``outcome`` says whether some receipts may have been acknowledged.
         """
         if results:
-            await self._keep_results(queue, results)
+            await self._write_valid_results(queue, results)
         return await self._settle(queue, "acknowledge", receipts)
 
-    async def _keep_results(self, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
+    async def _write_valid_results(self, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:
+        """Writes the results whose receipts are valid. Does nothing if the queue keeps no results."""
         if not queue.result_ttl:
             return
         now = self._store.claim_logs.claim_now() / 1000
@@ -360,6 +361,8 @@ class ClaimUseCases(JobActs):
         )
 
     async def _write_concurrently(self, writes: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        """Does at most ``MAX_CONCURRENT_WRITES`` at a time; raises the first error."""
+
         async def run(lane: Sequence[Callable[[], Awaitable[None]]]) -> None:
             for write in lane:
                 await write()
@@ -525,8 +528,8 @@ class ClaimUseCases(JobActs):
         return await self._ask(queue, {number: StateQuery(queue, query) for number in numbers})
 
 
-async def _rely_on_nobody(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
-    """Default of ``ClaimUseCases.rely``, which the service replaces."""
+async def _skip_expiry(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
+    """Default of ``ClaimUseCases.ensure_expiry``, which the service replaces."""
 
 
 def _find_workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[ClaimReceipt, str]]:

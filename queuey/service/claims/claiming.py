@@ -24,8 +24,8 @@ from queuey.service.claims.requests import (
     PollRequest,
     Request,
     SettleRequest,
+    make_release_request,
     outcome_of,
-    release_request,
     too_late_error,
 )
 from queuey.service.claims.results import JobResult
@@ -137,7 +137,7 @@ class PartitionRotation:
         with self._lock:
             turn = self._turns.get(qid)
             if turn is None or len(turn.order) != partitions:
-                turn = self._begin(qid, partitions)
+                turn = self._add_queue(qid, partitions)
             self._turns.move_to_end(qid)
             if now >= turn.ends or refused(turn.order[0]) > turn.began:
                 self._start_next(turn, now, refused)
@@ -149,7 +149,7 @@ class PartitionRotation:
             if turn is not None and turn.order[0] == number:
                 turn.ends = -1e9
 
-    def _begin(self, qid: int, partitions: int) -> _Turn:
+    def _add_queue(self, qid: int, partitions: int) -> _Turn:
         turn = self._turns[qid] = _Turn(partitions)
         start = int(self._first() * partitions) % partitions
         turn.order = [*turn.order[start:], *turn.order[:start]]
@@ -270,7 +270,7 @@ class ClaimSearch:
         """Releases the claims; returns whether there are any. If the release fails, they expire."""
         claimed = [receipts for request in self._asked if (receipts := request.give_up())]
         for receipts in claimed if self._poll.ttl else ():
-            self._logs.add((self._queue.qid, receipts[0].partition), release_request(self._queue, receipts))
+            self._logs.add((self._queue.qid, receipts[0].partition), make_release_request(self._queue, receipts))
         return bool(claimed)
 
 

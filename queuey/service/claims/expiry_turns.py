@@ -129,7 +129,9 @@ class ExpiryRequest(ReadingRequest):
 
     def result(self, state: State) -> ExpiryTurn:
         unfinished = {
-            position: self._give_up_time(state, position) for position in self.ended.all if not state.is_done(position)
+            position: self._give_up_time(state, position)
+            for position in self.ended.expiries
+            if not state.is_done(position)
         }
         is_moving = state.move is not None and state.move.chunk > 0
         following = min([self._following, *unfinished.values()])
@@ -138,7 +140,7 @@ class ExpiryRequest(ReadingRequest):
         # The entry had no room for these.
         first_overdue = min((position for position, due in unfinished.items() if due <= self._now), default=None)
         return ExpiryTurn(
-            given_up=len(self.ended.all) - len(unfinished),
+            given_up=len(self.ended.expiries) - len(unfinished),
             next=first_overdue or self._end,
             following=following,
             horizon=self.horizon[0],
@@ -147,7 +149,7 @@ class ExpiryRequest(ReadingRequest):
 
     def _give_up_time(self, state: State, position: Position) -> int:
         """Returns when an expired message may be given up: once its claim has ended, within ``LIVE_SECONDS``."""
-        end, claim = self.ended.all[position], state.outstanding.get(position)
+        end, claim = self.ended.expiries[position], state.outstanding.get(position)
         if claim is None or not claim.expires or position in state.resting:
             return end + self._margin_ticks
         claim_end = claim.expires * TICKS_PER_MILLISECOND + ids.EPOCH_TICKS

@@ -158,7 +158,7 @@ class Finder:
             self.waiting = self.ordered.waiting if row.kind == "ordered" else None
 
     async def find(self, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]) -> Candidates:
-        if self.keeps != state.keeps:
+        if self.keeps != state.keeps_expired:
             self._begin(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
@@ -167,7 +167,7 @@ class Finder:
         limits = [request.poll.limit for request in polls]
         max_messages, max_per_key = min(MAX_ENTRY_IDS, sum(limits)), max(limits)
         max_bytes = min(self._limits.page_bytes, sum([request.poll.max_bytes for request in polls]))
-        candidates = Candidates(by_key=self.ordered is not None, covers=state.covers.version, keeps=state.keeps)
+        candidates = Candidates(by_key=self.ordered is not None, covers=state.covers.version, keeps=state.keeps_expired)
         candidates.full = len(state.outstanding) >= MAX_OUTSTANDING
         places = (
             None if self.claim_limits is None else LikelyPlaces(state, self.claim_limits, expired, _find_ending(taken))
@@ -178,7 +178,7 @@ class Finder:
         if candidates.full or (self.scanner.horizon == FIRST and (candidates.by_key or has_ended)):
             # Without a scan, only the horizon shows which messages are gone. In an ordered queue these block others. A
             # log may be read again for each claim: then no scan shows it before the messages whose claims have ended.
-            await self.scanner.read_horizon()
+            await self.scanner.refresh_horizon()
         if has_ended:
             ended = partial(state.find_ended, expired) if places is None else places.find_ended
             if self.waiting is not None:
@@ -205,8 +205,8 @@ class Finder:
 
         Forgets the waiting messages.
         """
-        self.keeps = state.keeps
-        self.scanner.split_ended = self._split_ended if state.keeps else None
+        self.keeps = state.keeps_expired
+        self.scanner.split_ended = self._split_ended if state.keeps_expired else None
         if self.ordered is not None:
             # Its front lies above messages that had ended and were not read.
             self.ordered.waiting.clear()
@@ -217,7 +217,7 @@ class Finder:
 
     async def read_for(self, state: State, request: ReadingRequest) -> None:
         """Lets a request read for itself, after covers were written if there are too many."""
-        if self.keeps != state.keeps:
+        if self.keeps != state.keeps_expired:
             self._begin(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
@@ -283,10 +283,10 @@ class Finder:
         return await self._store.messages.fetch(self.row, places, kept=self.keeps)
 
     async def read(self, requested: Slice) -> Page:
-        row, rows = self.row, requested
+        """Reads a page; if the queue keeps expired messages, with those, and records the time of the read."""
         if self.keeps:
-            self._read_at, rows = self._store.claim_logs.claim_time(), replace(requested, kept=True)
-        [page] = await self._store.messages.read(row, [rows])
+            self._read_at, requested = self._store.claim_logs.claim_time(), replace(requested, kept=True)
+        [page] = await self._store.messages.read(self.row, [requested])
         return page
 
 

@@ -17,7 +17,7 @@ from math import inf
 import msgspec
 
 from queuey import deadletters, ids
-from queuey.claims.covers import place_in
+from queuey.claims.covers import choose_target_partition
 from queuey.claims.state import LastDelivery, State
 from queuey.deadletters import Attempt, Cause
 from queuey.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
@@ -151,23 +151,25 @@ class FollowUpRunner:
             self.known.mark_deleted(key)
 
     async def publish(
-        self, queue: Queue, state: State, outs: Sequence[Position], gone_below: Position
+        self, queue: Queue, state: State, own_letters: Sequence[Position], gone_below: Position
     ) -> list[Position]:
-        """Publishes some dead letters, ``outs`` first; returns the messages that are published or gone.
+        """Publishes some dead letters, ``own_letters`` first; returns the messages that are published or gone.
 
         After an error, the others wait for ``OVERDUE`` seconds.
         """
-        letters = self.known.find_due_letters(state, outs, self._core.boottime(), self._max_letters)
+        letters = self.known.find_due_letters(state, own_letters, self._core.boottime(), self._max_letters)
         if not letters:
             return []
         now = self._store.claim_logs.claim_now() / 1000
-        work = partial(publish, self._store, queue, self._partition, gone_below=gone_below, now=now, kept=state.keeps)
+        work = partial(
+            publish, self._store, queue, self._partition, gone_below=gone_below, now=now, kept=state.keeps_expired
+        )
         # Publish concurrently, because very many messages may expire at once.
         batches = [
             dict(islice(letters.items(), first, None, MAX_CONCURRENT_BATCHES))
             for first in range(min(MAX_CONCURRENT_BATCHES, len(letters)))
         ]
-        batches = batches if state.keeps else [dict(letters)]
+        batches = batches if state.keeps_expired else [dict(letters)]
         results = await asyncio.gather(*map(work, batches))
         if any(failed for _, failed in results):
             self.known.put_off(state, self._core.boottime())
@@ -233,7 +235,7 @@ async def publish(
                 finished.append(message.position)
                 continue
             record = attempts.get(message.position)
-            letter = letter_of(queue, message, deliveries, now, record.attempts if record else ())
+            letter = make_dead_letter(queue, message, deliveries, now, record.attempts if record else ())
             await _store_letter(store, queue, name, (partition, message.position), letter)
             if queue.result_ttl:
                 await results.record_dead_letter(queue, partition, message.position, letter, now)
@@ -257,7 +259,7 @@ async def _store_letter(store: Store, queue: Queue, name: str, location: Locatio
             if await _has_place(store, queue, target, location, letter):
                 await store.messages.put(target, [location], letter)
             else:
-                item = msgspec.structs.replace(letter, partition=place_in(letter, partition, target))
+                item = msgspec.structs.replace(letter, partition=choose_target_partition(letter, partition, target))
                 await store.keyed_posts.append_once(target, [item], PostKey(text, text.encode(), KEY_TTL))
         except QueueChanged:
             if attempt == _ATTEMPTS - 1:
@@ -283,9 +285,10 @@ async def _has_place(store: Store, queue: Queue, target: Queue, location: Locati
     )
 
 
-def letter_of(
+def make_dead_letter(
     queue: Queue, message: Message, deliveries: int, now: float, attempts: Sequence[Attempt] = ()
 ) -> NewMessage:
+    """The reason is expiry, else the last recorded error, else too many deliveries."""
     error, text = ERROR, f"delivered {deliveries} times without an acknowledgement"
     if attempts:
         error, text = attempts[-1].error, attempts[-1].text
@@ -375,6 +378,7 @@ class LogCompaction:
         return self._bytes >= self._snapshot or self._entries >= self._upkeep.most_entries
 
     def record_snapshot_begun(self) -> None:
+        """Resets the counts, so if the snapshot fails, it is due after as many entries again."""
         self._entries = self._bytes = 0
 
     def record_snapshot_written(self, number: int, length: int) -> None:

@@ -26,7 +26,7 @@ from queuey.service.claims.requests import (
     PollRequest,
     Request,
     SettleRequest,
-    release_request,
+    make_release_request,
 )
 from queuey.service.core import Core
 from queuey.service.workers import Answer, GiveUp, Topic, Workers
@@ -123,7 +123,7 @@ class Forwarding:
                 request.doubtful = True
                 self._add(key, request)
         elif not request.answer(answer) and answer and isinstance(request, PollRequest) and request.poll.ttl:
-            self._add(key, release_request(request.queue, [receipt for _, _, receipt, _ in answer]))
+            self._add(key, make_release_request(request.queue, [receipt for _, _, receipt, _ in answer]))
 
     def _begin_work(self, work: _Claim | _Settle, answer: Answer[Any]) -> GiveUp:
         """Starts another worker's request, from any thread; returns a function that cancels it.

@@ -282,6 +282,7 @@ class JobStatuses:
         return {"status": "done"} | ({"result": None} if is_recent else {"kept": queue.result_ttl})
 
     def _failure_fields(self, queue: Queue, place: Location, status: str) -> dict[str, Any]:
+        """Returns the last attempt's error; without one, a default if the job failed, else nothing."""
         record = bridge.run(self._attempts.read_records(queue, place[0], [place[1]])).get(place[1])
         if record is None or not record.attempts:
             default = {"error": ERROR, "text": "delivered too often without an acknowledgement"}
@@ -435,6 +436,7 @@ def _find_views(positions: Iterable[Position], expired: int, state: State) -> di
 
 
 def _find_view(position: Position, expired: int, state: State) -> LogView:
+    """Returns a job's standing; a done job no newer than the newest move may have been moved."""
     claim = state.outstanding.get(position)
     if claim is not None:
         return LogView(state.status_of(position, expired), claim)

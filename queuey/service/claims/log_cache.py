@@ -73,7 +73,7 @@ class LogCache:
         return 0 if log is None else log.load
 
     def measure(self) -> dict[str, float]:
-        """Returns the sizes of the logs by metric name; from any thread."""
+        """Returns the totals of all logs by metric name: claims, covers and bytes. Any thread may call it."""
         states = [log.state for log in list(self._logs.values())]
         return {
             "claims_outstanding": sum(len(state.outstanding) for state in states),
@@ -82,6 +82,7 @@ class LogCache:
         }
 
     def _update_weight(self, log: PartitionLog) -> None:
+        """Updates the total size after a round, and evicts idle logs if it is over the bound."""
         weight = log.weight
         if weight == self._weights.get(log.key) and self.weight <= self._bound:
             return
@@ -93,6 +94,7 @@ class LogCache:
             self._evict()
 
     def _evict(self) -> None:
+        """Removes idle logs, least recently used first, until within the bound; busy ones stay."""
         for _ in range(len(self._logs)):
             if self.weight <= self._bound:
                 return

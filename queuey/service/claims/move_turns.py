@@ -94,6 +94,7 @@ class Sources(NamedTuple):
     split_ended: SplitEnded
 
     async def split_copies(self, state: State, copies: ScanDuplicates, messages: list[Message]) -> list[Message]:
+        """Returns messages that are not copies and records the copies; all unless the queue dedups."""
         return messages if self.split is None else await self.split(state, copies, messages)
 
 
@@ -162,7 +163,7 @@ class MoveRequest(ReadingRequest):
         available = sorted(redelivered + fresh, key=lambda message: message.position)
         self._candidates = list(_first_chunk(available))
         self._is_complete = (
-            reached and fetched == len(ended) and len(self._candidates) == len(available) and not self.ended.all
+            reached and fetched == len(ended) and len(self._candidates) == len(available) and not self.ended.expiries
         )
 
     def _is_too_early(self, expired: int) -> bool:
@@ -218,6 +219,7 @@ class MoveRequest(ReadingRequest):
         return redelivered, tried
 
     def edit(self, draft: EntryDraft) -> None:
+        """Settles the last chunk and takes what was read; ends the move if nothing remains or it stops."""
         order = self._order
         if order.give_back:
             draft.settle_chunk(order.move, 0, None)
@@ -263,6 +265,7 @@ class MoveRequest(ReadingRequest):
 
 
 def _first_chunk(messages: Sequence[Message]) -> list[Message]:
+    """Takes up to ``CHUNK`` messages; the last one may exceed ``CHUNK_BYTES``."""
     limited, weight = [], 0
     for message in islice(messages, CHUNK):
         if weight >= CHUNK_BYTES:

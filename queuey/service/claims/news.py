@@ -49,14 +49,14 @@ class _Watched:
         wakes: Functions that wake the waiting claims.
         due: Loop time of the next poll.
         cancel_poll: Cancels the next poll.
-        looking: Task of the last poll.
+        poll_task: Task of the last poll.
         released: The log's count of releases after its last round.
         freed, vacated: The log's counts of finished messages that may make others deliverable, after its last round.
         lags: Messages are deliverable only some time after they are stored.
         stored: The store has reported a message since the last poll.
     """
 
-    __slots__ = ("cancel_poll", "due", "freed", "lags", "looking", "queue", "released", "stored", "vacated", "wakes")
+    __slots__ = ("cancel_poll", "due", "freed", "lags", "poll_task", "queue", "released", "stored", "vacated", "wakes")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -66,7 +66,7 @@ class _Watched:
         self.released = self.freed = self.vacated = 0
         self.lags = False
         self.stored = False
-        self.looking: asyncio.Task[None] | None = None
+        self.poll_task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
         for wake in self.wakes[:]:
@@ -108,6 +108,7 @@ class ClaimWakeups:
         return stop
 
     def _remove_wake(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
+        """Removes a wake function; after the last one, stops polling the partition."""
         watched.wakes.remove(wake)
         if not watched.wakes:
             watched.cancel_poll()
@@ -160,7 +161,7 @@ class ClaimWakeups:
 
     def _begin_poll(self, key: Key, watched: _Watched) -> None:
         watched.due = math.inf
-        watched.looking = self._core.spawn(self._poll(key, watched))
+        watched.poll_task = self._core.spawn(self._poll(key, watched))
 
     async def _poll(self, key: Key, watched: _Watched) -> None:
         stored, watched.stored = watched.stored, False

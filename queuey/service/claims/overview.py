@@ -186,6 +186,7 @@ class ClaimOverview(ABC):
         return access.use(lambda queue: self._count_due(queue, self.core.run(self.query_states(queue, _View)), limit))
 
     def _count_due(self, queue: Queue, views: Mapping[int, _View], limit: int) -> QueueSize:
+        """Counts exactly up to the limit; from there, estimates what is left of each partition."""
         total, exact = 0, True
         for number, view in views.items():
             total += view.outstanding

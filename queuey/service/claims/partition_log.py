@@ -50,10 +50,10 @@ from queuey.service.claims.requests import (
     SentRequest,
     SettleRequest,
     StateQuery,
+    make_release_request,
     mark_unsent,
     polls_of,
     read_limit_error,
-    release_request,
     too_many_claims_error,
     too_many_waiting_error,
 )
@@ -80,12 +80,12 @@ class RoundEnd(NamedTuple):
 
     Attributes:
         number: Number of its entry; 0 if none was written.
-        chosen: Boot time of the decision.
+        decided: Boot time of the decision.
         must_search_again: Another round may find messages for polls that got none.
     """
 
     number: int
-    chosen: float
+    decided: float
     must_search_again: bool
 
 
@@ -158,6 +158,7 @@ class PartitionLog:
             self._rounds = self._core.spawn(self._answer_all())
 
     async def _answer_all(self) -> None:
+        """Answers in rounds until none wait. A bug is raised, and the next round loads the state again."""
         while requests := self._queue.take():
             try:
                 try:
@@ -174,6 +175,7 @@ class PartitionLog:
                 raise
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
+        """Answers with an error. An unsent request is not told that its outcome is unknown."""
         if isinstance(error, UnknownFormat):
             error = StoreIncompatible(f"The claim log of partition {self._partition}: {error}. Update this program.")
         for request in requests:
@@ -190,7 +192,7 @@ class PartitionLog:
         While claims are paused, polls get nothing. They are answered only if the row was current at some moment of the
         round: each append and each read of the log is refused for an outdated row.
         """
-        queue = self._adopt(requests)
+        queue = self._use_newest_row(requests)
         is_paused = queue.claims == "paused"
         await self._prepare(queue, requests)
         candidates: Candidates | None = None
@@ -207,7 +209,7 @@ class PartitionLog:
             draft, passed_count = self._decide(queue, requests, candidates)
             # With keys, nothing is read beyond what may be remembered, so the cursor must move.
             worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else WORTH
-            if not draft.has_changes and passed_count < worth:
+            if not draft.has_changes_beyond_cursor and passed_count < worth:
                 mark_unsent(requests)
                 if await self._catch_up_for(queue, requests, always=is_paused):
                     candidates = None
@@ -242,9 +244,10 @@ class PartitionLog:
             self._queue.take_without_reads(requests, self.state.number, polls=True)
             self._give_up_late(requests)
             current = self.state is state and self.state.withdrawn < number and set(polls_of(requests)) <= set(polls)
-            candidates = candidates if current and self._is_of_use(self.state, candidates) else None
+            candidates = candidates if current and self._has_deliverable(self.state, candidates) else None
 
-    def _adopt(self, requests: Sequence[Request]) -> Queue:
+    def _use_newest_row(self, requests: Sequence[Request]) -> Queue:
+        """Returns the newest row among the requests, after switching the finder to it."""
         newest = requests[0].queue
         for request in requests:
             if request.queue.version > newest.version:
@@ -279,12 +282,13 @@ class PartitionLog:
                 text = f"a receipt names entry {settle.newest} of partition {self._partition}, which has only {last}"
                 settle.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue or a purged one."}))
 
-    def _is_of_use(self, state: State, candidates: Candidates | None) -> bool:
+    def _has_deliverable(self, state: State, candidates: Candidates | None) -> bool:
+        """Returns whether candidates of an earlier state may be delivered now; never with keys."""
         if (
             candidates is None
             or candidates.by_key
             or candidates.covers != self.state.covers.version
-            or candidates.keeps != state.keeps
+            or candidates.keeps != state.keeps_expired
         ):
             return False
         if any(not state.is_known(message.position) for message in candidates.scan.fresh):
@@ -383,13 +387,13 @@ class PartitionLog:
                 poll.answer([])
         for request in requests:
             if isinstance(request, SettleRequest):
-                request.decided = end.chosen
-                statuses = {settlement.status for settlement in request.settled}
+                request.decided = end.decided
+                statuses = {settlement.status for settlement in request.is_settled}
                 if ReceiptStatus.REFUSED in statuses:
                     outcome: Outcome = "unknown" if ReceiptStatus.DONE in statuses else "none"
                     request.answer(None, too_many_claims_error(self._partition, outcome))
                 else:
-                    request.answer(request.settled)
+                    request.answer(request.is_settled)
             elif not isinstance(request, PollRequest):
                 request.answer(request.result(self.state))
 
@@ -400,11 +404,11 @@ class PartitionLog:
         the candidates, new messages may have come since.
         """
         if claimed := request.list_claimed(self.state, self._partition, end.number):
-            request.decided = end.chosen
+            request.decided = end.decided
             if not request.answer(claimed) and request.poll.ttl:
-                self.add(release_request(request.queue, [receipt for _, _, receipt, _ in claimed]))
+                self.add(make_release_request(request.queue, [receipt for _, _, receipt, _ in claimed]))
             return True
-        if end.must_search_again and end.chosen - request.asked < REQUEST_TIMEOUT:
+        if end.must_search_again and end.decided - request.asked < REQUEST_TIMEOUT:
             mark_unsent([request])
             return False
         may_find_more = end.must_search_again
@@ -422,6 +426,7 @@ class PartitionLog:
         return True
 
     def _give_up_late(self, requests: Sequence[Request]) -> None:
+        """Fails requests older than ``REQUEST_TIMEOUT``, including requests that no round has taken yet."""
         all_requests = [*requests, *self._queue.list_waiting()]
         oldest = self._core.boottime() - REQUEST_TIMEOUT
         for request in all_requests:
@@ -500,7 +505,7 @@ class PartitionLog:
             except QueueChanged:
                 if not is_in_doubt:
                     raise
-                queue = await _in_doubt(self._read_same_queue(queue))
+                queue = await _await_in_doubt(self._read_same_queue(queue))
             except StoreUnavailable as error:
                 if error.outcome == "none" and not is_in_doubt:
                     raise
@@ -520,7 +525,7 @@ class PartitionLog:
         self._totals.count_refusal()
         await asyncio.sleep(min(MAX_BACK_OFF, self._append_seconds) * self._core.chance.random())
         reading = self._read_from(queue, state)
-        tokens = await (_in_doubt(reading) if is_in_doubt else reading)
+        tokens = await (_await_in_doubt(reading) if is_in_doubt else reading)
         if log_entry.number not in tokens and is_in_doubt:
             raise StoreUnavailable("Cannot determine whether the claim log was written.", outcome="unknown")
         return tokens.get(log_entry.number) == entry.token
@@ -535,13 +540,13 @@ class PartitionLog:
             raise QueueChanged("the queue was purged")
         return fresh
 
-    async def _follow_up(self, queue: Queue, outs: Sequence[tuple[Position, str, int]]) -> None:
-        """Publishes dead letters, those of an entry's ``outs`` first, and removes covers that are no longer needed.
+    async def _follow_up(self, queue: Queue, new_letters: Sequence[tuple[Position, str, int]]) -> None:
+        """Publishes dead letters, an entry's ``new_letters`` first, and removes covers that are no longer needed.
 
         The next round records what was published, and continues.
         """
         if self.state.outbox or self._follow_ups.known.open:
-            own_letters = [position for position, _, _ in outs]
+            own_letters = [position for position, _, _ in new_letters]
             published = await self._follow_ups.publish(queue, self.state, own_letters, self._finder.scanner.horizon)
             if published:
                 self.add(SentRequest(queue, lambda draft: draft.report_sent(published)))
@@ -561,7 +566,8 @@ class PartitionLog:
         self._length.record_snapshot_written(state.number, len(body))
 
 
-async def _in_doubt(work: Awaitable[T]) -> T:
+async def _await_in_doubt(work: Awaitable[T]) -> T:
+    """Awaits work during which an entry may be appended: its storage errors leave the outcome in doubt."""
     try:
         return await work
     except StoreUnavailable as error:

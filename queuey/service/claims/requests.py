@@ -148,7 +148,7 @@ class SettleRequest(Request):
         newest: Highest entry number among the receipts.
     """
 
-    __slots__ = ("kind", "newest", "receipts", "settled", "ttl")
+    __slots__ = ("is_settled", "kind", "newest", "receipts", "ttl")
 
     def __init__(self, queue: Queue, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0) -> None:
         super().__init__(queue, len(receipts))
@@ -156,28 +156,28 @@ class SettleRequest(Request):
         self.receipts = receipts
         self.newest = max([receipt.number for receipt in receipts], default=0)
         self.ttl = ttl
-        self.settled: list[Settlement] = []
+        self.is_settled: list[Settlement] = []
 
     def edit(self, draft: EntryDraft) -> None:
         if self.kind == "acknowledge":
-            self.settled = draft.acknowledge(self.receipts)
+            self.is_settled = draft.acknowledge(self.receipts)
         elif self.kind == "renew":
-            self.settled = draft.renew(self.receipts, self.ttl)
+            self.is_settled = draft.renew(self.receipts, self.ttl)
         elif self.kind == "release":
-            self.settled = draft.release(self.receipts, self.ttl)
+            self.is_settled = draft.release(self.receipts, self.ttl)
         elif self.kind == "fail":
-            self.settled = draft.release(self.receipts, partial(delay_after_failure, self.queue))
+            self.is_settled = draft.release(self.receipts, partial(delay_after_failure, self.queue))
         elif self.kind == "give_up":
             target = queue_for(self.queue.name, self.queue.dead_letter)
-            self.settled = draft.dead_letter_claimed(self.receipts, target)
+            self.is_settled = draft.dead_letter_claimed(self.receipts, target)
         elif self.kind == "verify":
-            self.settled = draft.verify(self.receipts)
+            self.is_settled = draft.verify(self.receipts)
 
     @property
     def depends_on_others(self) -> bool:
         # Only an entry proves that no other caller has claimed a message meanwhile.
         refused = {ReceiptStatus.SUPERSEDED, ReceiptStatus.REFUSED}
-        return self.kind == "verify" or any(settlement.status in refused for settlement in self.settled)
+        return self.kind == "verify" or any(settlement.status in refused for settlement in self.is_settled)
 
 
 def delay_after_failure(queue: Queue, receipt: ClaimReceipt, deliveries: int) -> float:
@@ -323,6 +323,7 @@ class RequestQueue:
             self._answering += request.weight
 
     def list_waiting(self) -> list[Request]:
+        """Returns the requests that no round has taken yet; drops answered ones."""
         unanswered = [request for request in self._waiting if not request.future.done()]
         self._waiting = deque(unanswered)
         self.load = self._answering + sum(request.weight for request in unanswered)
@@ -346,7 +347,8 @@ def mark_unsent(requests: Iterable[Request]) -> None:
         request.sent = request.doubtful
 
 
-def release_request(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest:
+def make_release_request(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest:
+    """Returns a request to release claims that their caller never learned of. If it fails, they expire."""
     return SettleRequest(queue, "release", receipts)
 
 
@@ -399,7 +401,7 @@ class ClaimTotals:
         with self._lock:
             for request in requests:
                 if isinstance(request, SettleRequest):
-                    for result in request.settled:
+                    for result in request.is_settled:
                         counts["acknowledged"] += result.status is ReceiptStatus.DONE and request.kind == "acknowledge"
                         counts["superseded"] += result.status is ReceiptStatus.SUPERSEDED
             if entry is None:

@@ -196,11 +196,11 @@ class Scanner:
         front = max(self._front, first)
         if self.horizon == FIRST and (front > first or state.above):
             # The log was just read, perhaps again: search messages below the front at once.
-            await self.read_horizon()
+            await self.refresh_horizon()
         unread: Slice | None = None
         boot = self._boottime() if front > first else 0.0
         full = len(state.above) >= MAX_ABOVE or len(state.covers.unconfirmed) >= MAX_UNCONFIRMED
-        if first < (certain := min(front, self.horizon)) and (boot >= self._chain_at or (full and state.keeps)):
+        if first < (certain := min(front, self.horizon)) and (boot >= self._chain_at or (full and state.keeps_expired)):
             past = Slice(self._partition, first, certain, ahead=True)
             # If much is remembered, the cursor must move, even if polls wait for it.
             max_known = MAX_CHAIN if len(state.above) < MAX_ABOVE // 2 else math.inf
@@ -208,7 +208,7 @@ class Scanner:
             if result.chain.bound >= certain and not result.fresh:
                 self._chain_at = boot + CHAIN_EVERY
             # Ended messages block the cursor: more is delivered once some of them are dead letters.
-            result.full = full and bool(result.ended.all)
+            result.full = full and bool(result.ended.expiries)
             result.stopped = result.stopped or result.full
             if result.has_enough or result.full:
                 return result
@@ -236,7 +236,8 @@ class Scanner:
             result.fresh.sort(key=lambda message: message.position)
         return result
 
-    async def read_horizon(self) -> None:
+    async def refresh_horizon(self) -> None:
+        """Reads the horizon without messages; :attr:`horizon` never falls."""
         page = await self._read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
         self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
 
@@ -314,7 +315,7 @@ class Scanner:
         """
         before = self._front
         for position in result.ahead:
-            if not (state.is_known(position) or position in result.copies.hidden or position in result.ended.all):
+            if not (state.is_known(position) or position in result.copies.hidden or position in result.ended.expiries):
                 self._front = position
                 break
         else:
@@ -383,22 +384,23 @@ class OrderedScanner:
     async def scan(self, state: State, demand: ScanDemand) -> ScanResult:
         scan, waiting = ScanResult(demand.messages, demand.max_bytes), self.waiting
         self.lags = not demand.exact
-        front = waiting.front = self._begin(state)
+        front = waiting.front = self._find_start(state)
         await self._fetch_free(state, scan, demand)
         if not scan.stopped and not scan.has_enough:
             await self._read_on(state, scan, demand)
         self.moved = scan.stopped or waiting.front > front
         scan.fresh.sort(key=lambda message: message.position)
-        scan.chain = self._chain(state, {message.position for message in scan.fresh} | scan.ended.all.keys())
-        if scan.ended.all:
-            live = (position for position in waiting.iterate(state) if position not in scan.ended.all)
+        scan.chain = self._make_chain(state, {message.position for message in scan.fresh} | scan.ended.expiries.keys())
+        if scan.ended.expiries:
+            live = (position for position in waiting.iterate(state) if position not in scan.ended.expiries)
             scan.ended.first_live = next(live, ids.LAST)
         return scan
 
-    def _begin(self, state: State) -> Position:
+    def _find_start(self, state: State) -> Position:
+        """Returns where reads begin: the front, even if other processes delivered messages above it."""
         return max(self.waiting.front, ids.following(state.cursor))
 
-    def _chain(self, state: State, chosen: Collection[Position]) -> ContiguousRead:
+    def _make_chain(self, state: State, chosen: Collection[Position]) -> ContiguousRead:
         seen = []
         for position in self.waiting.iterate(state):
             seen.append(position)
@@ -407,6 +409,7 @@ class OrderedScanner:
         return ContiguousRead(self.waiting.front, seen)
 
     async def _fetch_free(self, state: State, scan: ScanResult, demand: ScanDemand) -> None:
+        """Adds waiting messages whose keys are free to the scan, and forgets messages that are gone."""
         fetched: set[Position] = set()
         limit, times = demand.messages, 1
         longest = self._limits.longest
@@ -432,7 +435,7 @@ class OrderedScanner:
         waiting = self.waiting
         if len(waiting) >= MAX_WAITING:
             waiting.sweep(state)
-        upper = await self._upper(demand)
+        upper = await self._find_upper_bound(demand)
         if len(state.above) >= MAX_ABOVE:
             # Read no further than messages that the state knows already.
             scan.full = True
@@ -448,7 +451,7 @@ class OrderedScanner:
             if unread.lower >= unread.upper or len(waiting) >= MAX_WAITING:
                 return
             page = await self._read(unread)
-            end = self._certain(page)
+            end = self._find_final_end(page)
             self._remember_page(
                 state, scan, demand, [message for message in page.messages if message.position < end], picked
             )
@@ -459,13 +462,13 @@ class OrderedScanner:
                 return
             unread = replace(unread, lower=end, limit=PAGE)
 
-    async def _upper(self, demand: ScanDemand) -> Position:
+    async def _find_upper_bound(self, demand: ScanDemand) -> Position:
         if demand.exact:
             return ids.LAST
-        await self._scanner.read_horizon()
+        await self._scanner.refresh_horizon()
         return self._scanner.horizon
 
-    def _certain(self, page: Page) -> Position:
+    def _find_final_end(self, page: Page) -> Position:
         """Returns the position below which the page is final, and raises the scanner's horizon to the page's."""
         horizon = (page.horizon, LOW_MIN)
         self._scanner.horizon = max(self._scanner.horizon, horizon)
@@ -481,7 +484,7 @@ class OrderedScanner:
             if state.is_known(position):
                 continue
             key = demand.key_of(message)
-            if position in scan.ended.all:
+            if position in scan.ended.expiries:
                 waiting.add(position, key)
                 continue
             is_next = not demand.in_order or waiting.count(key) == picked[key]

@@ -124,7 +124,7 @@ class ExpiryRecords(DueWork):
 
     # Posts
 
-    async def rely(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
+    async def ensure_expiry(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
         """Makes sure that a process searches the queue for these messages when they expire.
 
         Args:
@@ -137,19 +137,19 @@ class ExpiryRecords(DueWork):
             StoreUnavailable: The store failed; see ``outcome``.
         """
         ttl = min((item.ttl for item in items if item.kept), default=0)
-        if not ttl or self._may_rely(queue, ttl):
+        if not ttl or self._is_ensured(queue, ttl):
             return
         present: Queue | None = queue
         try:
             for _ in range(_TRIES):
-                if present is None or self._may_rely(present, ttl):
+                if present is None or self._is_ensured(present, ttl):
                     return
                 try:
-                    await self._change(present, ttl)
+                    await self._join_or_start_change(present, ttl)
                 except QueueChanged:
                     if not is_stored:
                         raise
-                    present = await self._read_present(queue.application, queue.name, queue.qid)
+                    present = await self._find_same_queue(queue.application, queue.name, queue.qid)
         except QueueyError as error:
             if is_stored:
                 raise in_doubt(error) from error
@@ -161,13 +161,14 @@ class ExpiryRecords(DueWork):
     def _now(self, ahead: float = 0.0) -> int:
         return self._store.claim_logs.claim_time() + int(ahead * TICKS_PER_SECOND)
 
-    def _may_rely(self, queue: Queue, ttl: int) -> bool:
+    def _is_ensured(self, queue: Queue, ttl: int) -> bool:
         record, until = self._records.get(queue.qid, (None, 0.0))
         if record is None or self._core.boottime() >= until:
             return False
         return record.suffices_for(queue, ttl, self._now(self._store.clock_difference))
 
-    async def _change(self, queue: Queue, ttl: int) -> None:
+    async def _join_or_start_change(self, queue: Queue, ttl: int) -> None:
+        """Waits for the queue's running change, which may be for another TTL, or starts one; check again afterwards."""
         change = self._changes.get(queue.qid)
         if change is None:
             change = self._changes[queue.qid] = asyncio.ensure_future(self._make_record(queue, ttl))
@@ -214,6 +215,7 @@ class ExpiryRecords(DueWork):
         raise StoreBusy(f"The expiry record of queue {queue.name!r} changes too fast. Try again.")
 
     def _remember(self, qid: int, record: ExpiryRecord) -> None:
+        """Remembers a record while posts may rely on it; forgets the least recently used one if full."""
         seconds = (record.until - self._now(self._store.clock_difference)) / TICKS_PER_SECOND
         self._records[qid] = record, self._core.boottime() + seconds
         self._records.move_to_end(qid)
@@ -229,7 +231,7 @@ class ExpiryRecords(DueWork):
         # Searches a queue for expired messages and sets the next due time. Removes the record if the queue is gone,
         # or if all is done and no post relies on the record.
         value = _decode(record.value)
-        queue = await self._read_present(record.application, value.queue, int(record.name, 16))
+        queue = await self._find_same_queue(record.application, value.queue, int(record.name, 16))
         if queue is None:
             await self._remove(record)
             return None
@@ -241,7 +243,7 @@ class ExpiryRecords(DueWork):
         if result.is_over and self._may_remove(value, now):
             await self._remove(record)
             return None
-        due = self._next(value, result, self._core.boottime() - began)
+        due = self._next_due_ticks(value, result, self._core.boottime() - began)
         record = await self._save(replace(record, due=due))
         return NextStep(record.version, record.due)
 
@@ -253,7 +255,7 @@ class ExpiryRecords(DueWork):
     def _margin(self) -> int:
         return int((self._store.clock_difference + PAUSE) * TICKS_PER_SECOND)
 
-    def _next(self, value: ExpiryRecord, result: Search, took: float) -> int:
+    def _next_due_ticks(self, value: ExpiryRecord, result: Search, took: float) -> int:
         if result.is_cut:
             return self._now(PAUSE)
         pause = PAUSE if result.given_up else min(max(PAUSE, REST_RATIO * took), MAX_REST)
@@ -272,6 +274,7 @@ class ExpiryRecords(DueWork):
         return result
 
     async def _search_partition(self, queue: Queue, partition: int, result: Search, deadline: float) -> None:
+        """Takes turns at a log up to its end. Sets ``is_cut`` at the deadline, or without progress."""
         start = FIRST
         while True:
             turn = await self._claims.expire(queue, partition, start)
@@ -293,7 +296,8 @@ class ExpiryRecords(DueWork):
     async def _remove(self, record: Record) -> None:
         await self._store.records.remove_record(record)
 
-    async def _read_present(self, application: str, name: str, qid: int) -> Queue | None:
+    async def _find_same_queue(self, application: str, name: str, qid: int) -> Queue | None:
+        """Returns the queue's present row, or None if the queue was purged or deleted."""
         try:
             queue: Queue = await self._store.catalogue.queue(application, name, fresh=True)
         except NotFound:

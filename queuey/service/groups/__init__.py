@@ -91,6 +91,7 @@ class GroupUseCases:
             served.follow_now()
 
     def _get_local(self, application: str, group: str) -> LocalGroup:
+        """Returns a group of this process, created if needed; now and then drops unused groups."""
         require_group_name(group)
         served = self.served.get((application, group))
         now = self._core.boottime()
@@ -166,16 +167,25 @@ class GroupUseCases:
         return await self._get_local(application, group).heartbeat(member, credential, beat, waiter, last=last)
 
     async def leave(
-        self, application: str, group: str, member: str, credential: Credential, *, returns: bool, said: bool = True
+        self,
+        application: str,
+        group: str,
+        member: str,
+        credential: Credential,
+        *,
+        returns: bool,
+        is_own_request: bool = True,
     ) -> None:
         """Removes a member from its group; with ``returns``, an instance may come back within its grace period.
 
-        ``said``: the member itself leaves, so its partitions count as given back; otherwise they count as lost.
+        ``is_own_request``: the member itself leaves, so its partitions count as given back, otherwise as lost.
 
         Raises:
             MemberGone, GroupElsewhere, StoreUnavailable.
         """
-        await self._get_local(application, group).leave(member, credential, returns=returns, said=said)
+        await self._get_local(application, group).leave(
+            member, credential, returns=returns, is_own_request=is_own_request
+        )
 
     async def commit(
         self,
@@ -224,13 +234,15 @@ class GroupUseCases:
         state = await local.cache.refresh()
         if state.members:
             local.cache.require_here()
-            present = await self._without_ended(local, state)
+            present = await self._with_sessions_ended(local, state)
             if any(member.state != "absent" for member in present.members.values()):
                 raise GroupActive(group)
         return state
 
-    async def _without_ended(self, local: LocalGroup, state: GroupState) -> GroupState:
-        """Returns a state without members whose sessions are over: no process removes the last member of a group.
+    async def _with_sessions_ended(self, local: LocalGroup, state: GroupState) -> GroupState:
+        """Returns the state with sessions that are over ended: no process does that for the last member of a group.
+
+        Instances within their grace period become absent; other members are gone.
 
         Raises:
             StoreUnavailable: The clock is not sound.
@@ -263,7 +275,7 @@ class GroupUseCases:
             raise _not_found(group)
         if state.members:
             with suppress(StoreUnavailable):
-                state = await self._without_ended(local, state)
+                state = await self._with_sessions_ended(local, state)
         seen = local.changes.sessions.members
 
         if few:

@@ -110,7 +110,7 @@ class HandOvers:
         is_fresh = False
         for _ in range(ATTEMPTS):
             began = self._core.boottime()
-            queue = await self._queue(name, fresh=is_fresh)
+            queue = await self._find_planned_queue(name, fresh=is_fresh)
             if queue is None:
                 self._give_backs.pop(name, None)
                 return {}
@@ -157,10 +157,11 @@ class HandOvers:
             if self._needed_notes(queue.name) <= needed_notes:  # Otherwise a new plan needs more notes.
                 return recorded, state
 
-    async def _queue(self, name: str, *, fresh: bool) -> Queue | None:
+    async def _find_planned_queue(self, name: str, *, fresh: bool) -> Queue | None:
+        """Returns a queue's row, or None if it is gone or is not the planned one of that name."""
         planned = self._cache.targets.queues.get(name)
         with suppress(NotFound):
             queue = await self._store.catalogue.queue(self._application, name, fresh=fresh)
             if planned is None or queue.uid == planned.uid:
                 return queue
-        return None if fresh or planned is None else await self._queue(name, fresh=True)
+        return None if fresh or planned is None else await self._find_planned_queue(name, fresh=True)

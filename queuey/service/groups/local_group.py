@@ -134,7 +134,7 @@ class LocalGroup:
         self.cache.require_here()
         raise MemberGone
 
-    def _last_seen(self, member: Member) -> int:
+    def _find_last_seen_ms(self, member: Member) -> int:
         seen = self.changes.sessions.members.get(member.number)
         moved = self.cache.state.head.moved
         return max(
@@ -155,7 +155,7 @@ class LocalGroup:
         with suppress(StoreUnavailable):  # A commit needs no clock: the store decides.
             if self._core.boottime() - self.changes.sessions_read > STATE_AGE:
                 await self.changes.read_sessions()
-            end = self._last_seen(member) + member.session + clock_slack(self._store)
+            end = self._find_last_seen_ms(member) + member.session + clock_slack(self._store)
             if self.changes.sessions.clock > end:
                 raise MemberGone
 
@@ -208,11 +208,11 @@ class LocalGroup:
             await self.changes.apply(partial(GroupDraft.remove, number=number))
             raise MemberGone
         now = self._store.claim_logs.claim_now()
-        if now >= self._last_seen(member) + member.session:
+        if now >= self._find_last_seen_ms(member) + member.session:
             await self.changes.read_sessions()
-            if now >= self._last_seen(member) + member.session:
+            if now >= self._find_last_seen_ms(member) + member.session:
                 raise MemberGone
-        if now - self._last_seen(member) >= member.session // 3 and not self._is_overdue(member, beat, now):
+        if now - self._find_last_seen_ms(member) >= member.session // 3 and not self._is_overdue(member, beat, now):
             renewed = await self._store.groups.renew_session(*self._key, number, member.session)
             self._renewed[number] = max(renewed, self._renewed.get(number, 0))
         if beat.content.leaving and member.state in {"new", "present"}:
@@ -258,10 +258,12 @@ class LocalGroup:
                 break
         rows_by_name = {name: self.owners.find_rows(name, since) for name in sorted(named_queues | missing)}
         rows = {name: recorded for name, recorded in rows_by_name.items() if recorded is not None}
-        return answer_heartbeat(targets, member, beat.content, rows, seen=self._last_seen(member), now=beat.clock.now)
+        return answer_heartbeat(
+            targets, member, beat.content, rows, seen=self._find_last_seen_ms(member), now=beat.clock.now
+        )
 
-    async def leave(self, text: str, credential: Credential, *, returns: bool, said: bool) -> None:
-        """Removes a member; if it ``said`` so itself and has the same caller, its partitions count as given back.
+    async def leave(self, text: str, credential: Credential, *, returns: bool, is_own_request: bool) -> None:
+        """Removes a member. By its own request and from its own caller, its partitions count as given back.
 
         With ``returns``, its targets are kept until its instance joins again.
         """
@@ -269,7 +271,10 @@ class LocalGroup:
         number = member.number
         beat = self._beats.pop(number, None)
         names = self.cache.targets.find_queues(number).union(beat.content.owned if beat is not None else ())
-        if said and self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller:
+        if (
+            is_own_request
+            and self.cache.state.subscriptions[member.subscription].credential.caller == credential.caller
+        ):
             # Its partitions count as given back, whichever process hands them over; as lost if its rights changed.
             self.owners.leavers.add(number)
         try:
@@ -357,7 +362,7 @@ class LocalGroup:
                 self.changes.apply(GroupDraft.is_plan_due)
         if now - self._rights_read >= RIGHTS:
             self._rights_read = now
-            await self.changes.check_rights(state)
+            await self.changes.remove_if_rights_changed(state)
         if self.changes.sessions.clock - self.changes.sessions.searched > SEARCH * 1000:
             await self.changes.search(state)
         pause = QUICK_POLL if await self._hand_over_in_turn() else POLL
@@ -406,6 +411,7 @@ class LocalGroup:
         return unowned
 
     async def _wake_or_request(self, number: int, name: str, numbers: set[int]) -> None:
+        """Wakes the member if it owns one of these by now; asks other owners if the plan is old enough."""
         state, beat, planned = self.cache.state, self._beats.get(number), self.cache.targets.queues.get(name)
         if number not in state.members or beat is None or planned is None:
             return

@@ -9,7 +9,7 @@ from contextlib import suppress
 from queuey.errors import QueueNotFound
 from queuey.groups.state import MAX_PARTITIONS, GroupState
 from queuey.messages import Queue
-from queuey.service.queues import prefixes
+from queuey.service.queues import shortest_prefixes
 from queuey.storage import Store
 
 PAGE = 1000
@@ -35,7 +35,7 @@ async def find_queues(store: Store, application: str, state: GroupState, *, fres
     matchers = [subscription.matcher() for subscription in subscriptions]
     queues: dict[str, Queue] = {}
     fixed_parts = [_SPECIAL.split(pattern, maxsplit=1)[0] for s in subscriptions for pattern in s.patterns]
-    for prefix in prefixes(fixed_parts):
+    for prefix in shortest_prefixes(fixed_parts):
         async for queue in _list_by_prefix(store, application, prefix):
             if any(matches(queue.name) for matches in matchers):
                 queues[queue.name] = queue

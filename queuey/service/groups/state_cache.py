@@ -125,7 +125,10 @@ class StateCache:
         return before if before == empty else empty
 
     def adopt(self, state: GroupState, checked: float, *, is_own: bool = False) -> None:
-        """Sets a state that was current at boot time ``checked`` or later; calls ``changed`` if it is another one."""
+        """Sets a state that was current at boot time ``checked`` or later; calls ``changed`` if it is another one.
+
+        If its plan is new, the targets are made anew.
+        """
         self._checked_at = checked
         if state is not self.state:
             if (state.head.born, state.head.epoch) != (self.state.head.born, self.state.head.epoch):
@@ -134,4 +137,5 @@ class StateCache:
             self._changed()
 
     def invalidate(self) -> None:
+        """Forces a read before the next use: the state was changed elsewhere, or a change is in doubt."""
         self._checked_at = -math.inf

@@ -140,7 +140,7 @@ class StateChanges:
             self.sessions, self.sessions_read = sessions, began
         return sessions
 
-    async def check_rights(self, state: GroupState) -> None:
+    async def remove_if_rights_changed(self, state: GroupState) -> None:
         used = {member.subscription for member in state.members.values()}
         credentials = {slot: s.credential for slot, s in state.subscriptions.items() if slot in used}
         present = await self._core.in_thread(

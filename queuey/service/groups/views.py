@@ -28,6 +28,7 @@ async def make_group_info(
     lag: bool,
     seen: Mapping[int, SeenMember],
 ) -> GroupInfo:
+    """Returns a page of a group's queues from ``start`` on. Queues that are not visible only count."""
     limit = LAG_PAGE if lag else PAGE
     shown = [queue for queue in queues if visible(queue)]
     page = [queue for queue in shown if queue.name >= start]

@@ -213,7 +213,8 @@ class MoveCarrier(DueWork):
         self._work.pop(name, None)
 
     async def step(self, record: Record) -> NextStep | None:
-        # Moves one chunk of a move that this process runs or takes over. Raises if another process runs it.
+        # Moves one chunk of a move that this process runs or takes over, and puts off moves beyond MAX_ACTIVE. Returns
+        # None at the move's end. Raises RecordChanged if another process runs it.
         progress = decode(record.value).progress
         work = self._work.get(record.name)
         if work is None or progress.runner != self._token:
@@ -245,7 +246,7 @@ class MoveCarrier(DueWork):
         record = await self._records.save(record, own_progress, due)
         active = ActiveMove(decode(record.value).move, own_progress, self._store, self._claims, self._clock)
         if own_progress.total < 0:
-            await active.estimate()
+            await active.estimate_total()
         work = self._work[record.name] = _Work(active, record, self._clock())
         return work
 

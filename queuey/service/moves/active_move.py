@@ -31,7 +31,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims.covers import place_in
+from queuey.claims.covers import choose_target_partition
 from queuey.deadletters import moved_to
 from queuey.errors import (
     ClaimsRefused,
@@ -169,7 +169,7 @@ class _Partition(PartitionMove):
             fetch = partial(self._move.store.messages.fetch, queue, kept=queue.on_expiry == "dead-letter")
             return [message for i in steps for message in await fetch(locations[i : i + FETCH_BATCH])]
 
-        return await self._move.in_source(fetch)
+        return await self._move.call_with_source(fetch)
 
     async def publish(self, chunk: int, messages: list[Message], after: Position) -> Position:
         return await self._move.publish(self.number, chunk, messages, after)
@@ -178,7 +178,7 @@ class _Partition(PartitionMove):
         # Deletes messages from the source, after recording the end of their jobs.
         locations = [(self.number, place) for place in places]
         await self._move.record_moved(locations)
-        await self._move.in_source(lambda queue: self._move.store.messages.delete(queue, locations))
+        await self._move.call_with_source(lambda queue: self._move.store.messages.delete(queue, locations))
 
 
 class ActiveMove:
@@ -220,7 +220,7 @@ class ActiveMove:
             self.progress, moved=max(moved, self.progress.moved), left=left if all_known else self.progress.left
         )
 
-    async def estimate(self) -> None:
+    async def estimate_total(self) -> None:
         with suppress(QueueyError, SourceGone):
             access = QueueAccess(self.core, self.store, await self._read_source(), lambda _: None)
             size = await self.core.in_thread(partial(self._claims.size, access, COUNTED))
@@ -244,6 +244,7 @@ class ActiveMove:
                 self._partitions.remove(partition)
 
     def _choose_next(self) -> _Partition:
+        """Rotates the partitions until the first one is due, and returns it; if none is due, any."""
         now = self._clock()
         for _ in range(len(self._partitions)):
             if self._partitions[0].due <= now:
@@ -252,6 +253,7 @@ class ActiveMove:
         return self._partitions[0]
 
     def _give_up(self, error: Exception) -> None:
+        """Records an error that ends the move. If the target is gone, chunks are given back first."""
         source, target = self.move.source, self.move.target
         match error:
             case SourceGone():
@@ -270,11 +272,13 @@ class ActiveMove:
                 self._fail(str(error))
 
     def _fail(self, text: str) -> None:
+        """Sets the error that ends the move; the first one stays."""
         self.progress = replace(self.progress, error=self.progress.error or text)
 
     # Steps
 
     async def ask(self, partition: int, *, moved: int, last: Position, give_back: bool) -> MoveTurn:
+        """Requests a turn from a partition's log; also stops the move there if it failed or is cancelled."""
         order = MoveOrder(
             move=self.move.number,
             below=self._below,
@@ -300,7 +304,8 @@ class ActiveMove:
             queue = await self._read_source(fresh=True)
             await self._claims.jobs.record_moved(queue, places)
 
-    async def in_source(self, call: Callable[[Queue], Awaitable[T]]) -> T:
+    async def call_with_source(self, call: Callable[[Queue], Awaitable[T]]) -> T:
+        """Calls a function with the source's row, and again with a newer one if it was outdated."""
         queue = await self._read_source()
         for _ in range(ATTEMPTS):
             try:
@@ -325,7 +330,7 @@ class ActiveMove:
         items = [
             NewMessage(
                 message.body,
-                place_in(message, partition, to),
+                choose_target_partition(message, partition, to),
                 max(1, -(-(message.expires - now) // TICKS_PER_SECOND)),
                 message.meta,
                 kept=keeps,
@@ -352,7 +357,7 @@ class ActiveMove:
 
     async def _rely_on_expiry(self, target: Queue, items: Sequence[NewMessage], *, is_stored: bool) -> None:
         if items[0].kept:
-            await self._claims.rely(target, items, is_stored=is_stored)
+            await self._claims.ensure_expiry(target, items, is_stored=is_stored)
 
     async def _read_target(self, *, fresh: bool = False) -> Queue:
         """Returns the target's row; raises ``TargetGone`` if it was purged or deleted."""

@@ -137,7 +137,7 @@ class MoveRecords:
                 return record, False
             await self._require_room(source.application)
             last = max(
-                (value.move.number for value in await self._list_all(source.application)), default=directory.last
+                (value.move.number for value in await self._list_recorded(source.application)), default=directory.last
             )
             # Above all earlier numbers, and unlike that of another source's move that starts at the same moment.
             number = max(max(directory.last, last) + randbelow(1000) + 1, await self._store.ledger.now())
@@ -212,7 +212,7 @@ class MoveRecords:
         """Returns the newest ``MAX_LISTED`` moves of an application, running or ended, the newest first."""
         moves = {
             value.move.number: value
-            for value in (*await self._list_old(application), *await self._list_all(application))
+            for value in (*await self._list_old(application), *await self._list_recorded(application))
         }
         return [moves[number] for number in sorted(moves, reverse=True)[:MAX_LISTED]]
 
@@ -269,7 +269,7 @@ class MoveRecords:
             for record in await self._store.records.records(KIND, application, limit=MAX_RUNNING_TOTAL)
         ]
 
-    async def _list_all(self, application: str) -> list[MoveRecord]:
+    async def _list_recorded(self, application: str) -> list[MoveRecord]:
         under_way = await self._list_running(application)  # First, so that a move that ends meanwhile is found.
         ended = [
             decode(record.value)

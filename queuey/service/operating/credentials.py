@@ -138,6 +138,7 @@ class Sessions:
         self._clock = clock
 
     def begin(self, holder: bytes | UserLogin, *, until: float | None = None) -> tuple[str, Session]:
+        """Begins a session, which ends at ``until`` at the latest. Returns its token, too."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires = self._clock() + SESSION_SECONDS
         session = Session(holder, expires if until is None else min(expires, until))

@@ -16,7 +16,7 @@ from hashlib import blake2b
 import msgspec
 
 from queuey import ids
-from queuey.deadletters import DeadLetter, group_by_origin, place_of, shape_of, stored_dead_letter
+from queuey.deadletters import DeadLetter, generalize_error_text, group_by_origin, place_of, stored_dead_letter
 from queuey.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.messages import Location, Message, Meta, PostKey, Queue
 from queuey.service.browsing import MAX_SHAPED, short_cursor
@@ -45,10 +45,10 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     reason: tuple[str, str, str] | None = None
     place: Location | None = None
 
-    def matches_reason(self, letter: DeadLetter) -> bool:
+    def matches_letter(self, letter: DeadLetter) -> bool:
         """Returns whether the reason matches. The caller compares ``place``."""
         cause = letter.cause
-        shape = shape_of(cause.text[:MAX_SHAPED])
+        shape = generalize_error_text(cause.text[:MAX_SHAPED])
         return self.reason in {None, (letter.queue, cause.error[:MAX_SHAPED], shape[:MAX_SHAPED])}
 
 
@@ -57,12 +57,12 @@ class DeadLetterPage(msgspec.Struct, frozen=True):
 
     Attributes:
         letters: The dead letters that match.
-        looked: Number of messages that were read.
+        read_count: Number of messages that were read.
         cursor: Start of the next page; blank on the last one.
     """
 
     letters: list[DeadLetter]
-    looked: int
+    read_count: int
     cursor: str
 
 
@@ -71,14 +71,14 @@ class SentBack(msgspec.Struct, frozen=True):
 
     Attributes:
         sent: Number of sent dead letters, by queue.
-        before: Number of dead letters that were sent by an earlier call and only had to be removed.
-        left: Number of dead letters that stay, by reason.
+        already_sent: Number of dead letters that were sent by an earlier call and only had to be removed.
+        kept: Number of dead letters that stay, by reason.
         error: The error that ended the call early, or None.
     """
 
     sent: Counter[str]
-    before: int
-    left: Counter[str]
+    already_sent: int
+    kept: Counter[str]
     error: QueueyError | None
 
 
@@ -108,7 +108,7 @@ class Redriving:
             messages, following = reading.messages, short_cursor(reading, nearest=min)
         letters = (stored_dead_letter(message, access.queue.name) for message in messages)
         return DeadLetterPage(
-            [letter for letter in letters if letter and letter_filter.matches_reason(letter)], len(messages), following
+            [letter for letter in letters if letter and letter_filter.matches_letter(letter)], len(messages), following
         )
 
     def send_back(self, access: QueueAccess, letters: Sequence[DeadLetter], enter: Enter) -> SentBack:

@@ -305,6 +305,7 @@ class FireUseCases(DueWork):
             raise in_doubt(error) from error
 
     async def _finish(self, record: Record, schedule: Schedule, firing: Firing) -> Record:
+        """Posts the message and records the outcome; posts nothing if firing began too long ago."""
         ended = partial(self._record_outcome, record, schedule, firing.instant)
         for _ in range(ATTEMPTS):
             if abs(self.now() - firing.began) > states.MAX_FIRING * TICKS_PER_SECOND:

@@ -152,7 +152,7 @@ class Schedule(msgspec.Struct, frozen=True, array_like=True):
     last: Outcome | None = None
 
 
-class Ticks(msgspec.Struct, frozen=True):
+class TickChoice(msgspec.Struct, frozen=True):
     """Ticks that are due now.
 
     Attributes:
@@ -181,23 +181,23 @@ def make_record(record: Record, schedule: Schedule) -> Record:
     return replace(record, value=encode(schedule), due=due_ticks(schedule))
 
 
-def choose(schedule: Schedule, now: float) -> Ticks:
+def choose(schedule: Schedule, now: float) -> TickChoice:
     """Returns what to do at a time: a tick is fired if it is recent, or, with ``catch_up``, the first missed one.
 
     Otherwise the due ticks count as skipped. With ``catch_up``, ticks that are too old or too many leave no outcome.
     """
     first, timetable = next_fire_time(schedule, now), schedule.plan.timetable
     if first is None or first > now:
-        return Ticks(None, first)
+        return TickChoice(None, first)
     if schedule.plan.missed == "catch_up":
         begin = max(first, int(now) - INTERVAL_CAUGHT_UP) if now - first > MAX_LATE else first
         [*missed] = deque(_instants_between(timetable, begin - 1, now), MAX_CAUGHT_UP)
         instant = missed[0] if missed else None
-        return Ticks(instant, find_next_instant(timetable, now if instant is None else instant))
+        return TickChoice(instant, find_next_instant(timetable, now if instant is None else instant))
     [*recent] = deque(_instants_between(timetable, max(first, int(now) - MAX_LATE) - 1, now), 1)
     if recent:
-        return Ticks(recent[0], find_next_instant(timetable, now))
-    return Ticks(None, find_next_instant(timetable, now), skipped=first)
+        return TickChoice(recent[0], find_next_instant(timetable, now))
+    return TickChoice(None, find_next_instant(timetable, now), skipped=first)
 
 
 def next_fire_time(schedule: Schedule, now: float) -> int | None:
@@ -216,7 +216,7 @@ def _instants_between(timetable: Timetable, after: float, until: float) -> Itera
     return takewhile(lambda instant: instant <= until, iterate_instants(timetable, after))
 
 
-def record_skip(schedule: Schedule, ticks: Ticks, now: float) -> Schedule:
+def record_skip(schedule: Schedule, ticks: TickChoice, now: float) -> Schedule:
     """Returns the schedule with the next instant of ``ticks``, and an outcome if these were skipped.
 
     If the clock was ahead, ``fired`` is set back to now.
@@ -237,7 +237,7 @@ def begin_firing(schedule: Schedule, instant: float, qid: int, now: int) -> Sche
     return replace(schedule, firing=Firing(instant, f"schedule {text}", plan.queue, qid, plan.message, now))
 
 
-def pass_instant(schedule: Schedule, ticks: Ticks) -> Schedule:
+def pass_instant(schedule: Schedule, ticks: TickChoice) -> Schedule:
     assert ticks.instant is not None  # noqa: S101 - it was chosen
     return replace(schedule, next=ticks.next, fired=max(schedule.fired, ticks.instant))
 
@@ -247,6 +247,7 @@ def end_firing(schedule: Schedule, outcome: Outcome) -> Schedule:
 
 
 def reschedule(schedule: Schedule, now: float) -> Schedule:
+    """Returns a copy with the next instant after now and the last one that was fired; None if paused."""
     after = now if _was_ahead(schedule, now) else max(now, float(schedule.fired))
     following = None if schedule.plan.paused else find_next_instant(schedule.plan.timetable, after)
     return replace(schedule, next=following)

@@ -180,6 +180,7 @@ class Workers:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
+        """Accepts connections until this worker leaves; then waits for open answers, and closes all."""
         loop, address, server = asyncio.get_running_loop(), self.identity.address(self.identity.number), None
         while not self._leaving.done():
             if server is None:
@@ -221,6 +222,7 @@ class _End(asyncio.Protocol):
         return self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Sends the waiting frames if the other end has the same user; else closes the connection."""
         peer = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         self._transport = transport
         if _CREDENTIALS.unpack(peer)[1] != os.geteuid():
@@ -372,6 +374,7 @@ class _Other(_End):
             self.send(_ALIVE, 0, b"")
 
     def close(self) -> None:
+        """Closes the connection and begins no other; open questions get None."""
         self._not_before = math.inf
         if self._connecting is not None:
             self._connecting.cancel()
@@ -379,6 +382,7 @@ class _Other(_End):
         self.abort()
 
     def frame_received(self, kind: int, number: int, content: bytes) -> None:
+        # Answers a question. After any frame a worker is up until it leaves.
         self._last_heard = self._loop.time()
         self._is_leaving = self._is_leaving or kind == _LEAVING
         self.is_up = not self._is_leaving

@@ -78,6 +78,7 @@ class News:
             self._ask(number)
 
     def _ask(self, number: int) -> None:
+        """Sends a worker its collected partitions, unless it has an open question."""
         listener = self._listeners[number]
         with self._lock:
             if listener.is_asked or not listener.stored:
@@ -88,6 +89,7 @@ class News:
         self._workers.ask(number, NEWS, question, partial(self._receive_answer, number))
 
     def _receive_answer(self, number: int, answer: bytes | None) -> None:
+        """Asks again at once if partitions wait; after no answer, not within ``RECONNECT_SECONDS``."""
         listener = self._listeners[number]
         with self._lock:
             listener.is_asked = False

@@ -180,6 +180,7 @@ class TargetQueue:
             self._sleep(min(max(delay, SETTLING), LONGEST_SETTLING))
 
     def _refresh_queue(self) -> None:
+        """Reads the present row. Raises QueueChanged if another queue has its name now."""
         present = bridge.run(self.store.catalogue.queue(self.queue.application, self.queue.name, fresh=True))
         if present.uid != self.queue.uid:
             raise QueueChanged(f"queue {present.name!r} was deleted and created again since this write began")
@@ -296,7 +297,7 @@ class Reserver:
             if order.batch > self._batch:
                 raise self._overtaken_error(order.batch)
             if order.batch < self._batch:
-                order = order.make_following(self._batch, span)
+                order = order.start_batch(self._batch, span)
             now = self._target.retry_call(lambda: bridge.run(self._store.ledger.now()))
             timing = Timing(now + lead, now + lead // 2, span, lead // PIECES_PER_LEAD, lead * MAX_LEADS)
             changed, base = piece_order.reserve_piece(order, piece, timing)

@@ -21,7 +21,7 @@ from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.messages import MAX_TTL, Meta
 from queuey.partitions import MAX_RUNS, by_key
 from queuey.spark.sink.arrow_rows import ColumnLayout, RowChunk, make_row_error
-from queuey.storage.columns import SCHEMA, Integers, Mask, MessageColumns, bytes_of, meta_of
+from queuey.storage.columns import SCHEMA, Integers, Mask, MessageColumns, bytes_values, encode_typed_meta
 
 T = TypeVar("T")
 
@@ -152,18 +152,18 @@ def make_messages(chunk: RowChunk, layout: ColumnLayout, row_numbers: Integers, 
     work = _RowConverter(chunk, layout, row_numbers, rules)
     named = "id" in layout or "sequence" in layout
     order, content = (b"", b"") if named else _digest_rows(chunk, layout, row_numbers)
-    ends, relative = work.ends()
+    ends, relative = work.convert_ends()
     return MessageBuilder(
         indexes=row_numbers,
         span=chunk.count,
         order=order,
         content=content,
-        bodies=work.bodies(),
-        metas=work.metas(),
-        partitions=work.partitions(),
+        bodies=work.convert_bodies(),
+        metas=work.convert_metas(),
+        partitions=work.convert_partitions(),
         ends=ends,
         relative=relative,
-        positions=work.positions() if "id" in layout else None,
+        positions=work.convert_positions() if "id" in layout else None,
     )
 
 
@@ -185,7 +185,7 @@ def _digest_rows(chunk: RowChunk, layout: ColumnLayout, indexes: Integers) -> tu
     digest = sha256(repr((sorted(chunk.columns), layout.text)).encode())
     order, content = digest.copy(), digest
     order.update(rows.buffers()[2].slice(0, pc.sum(pc.binary_length(rows)).as_py()))
-    content.update(b"".join(sorted(bytes_of(rows))))
+    content.update(b"".join(sorted(bytes_values(rows))))
     return order.digest()[:16], content.digest()[:16]
 
 
@@ -232,7 +232,7 @@ class _RowConverter:
         except (ValueError, TypeError) as error:
             raise make_row_error(self._chunk, int(self._which[index]), name, str(error)) from error
 
-    def bodies(self) -> pa.Array:
+    def convert_bodies(self) -> pa.Array:
         most = self._rules.most
         sizes = _integers(pc.binary_length(self._bodies), -1)
         self._refuse_rows(
@@ -248,7 +248,7 @@ class _RowConverter:
         )
         return self._bodies
 
-    def metas(self) -> pa.Array:
+    def convert_metas(self) -> pa.Array:
         text, json = self._body_kinds()
         types, type_codes = self._content_types()
         headers, header_codes = self._distinct_headers()
@@ -258,7 +258,7 @@ class _RowConverter:
         for code in distinct.tolist():
             of_headers, of_types = divmod(code >> 2, len(types))
             meta = Meta(types[of_types], headers[of_headers], bool(code & 1))
-            metas.append(meta_of(meta, text=bool(code & 2)))
+            metas.append(encode_typed_meta(meta, text=bool(code & 2)))
         return pa.array(metas, pa.binary()).take(pa.array(places))
 
     def _body_kinds(self) -> tuple[Mask, Mask]:
@@ -283,7 +283,7 @@ class _RowConverter:
         except pa.ArrowInvalid:  # Arrow does not say which one it is.
             for place in texts.tolist():
                 self._parse_cell(place, "value", _as_text, self._bodies[place].as_py())
-        for place, body in zip(jsons.tolist(), bytes_of(self._bodies.take(pa.array(jsons))), strict=True):
+        for place, body in zip(jsons.tolist(), bytes_values(self._bodies.take(pa.array(jsons))), strict=True):
             self._parse_cell(place, "value", _check_json, body.decode())
 
     def _content_types(self) -> tuple[list[str | None], Integers]:
@@ -310,7 +310,7 @@ class _RowConverter:
                 codes[place] = distinct.setdefault(pairs, len(distinct))
         return list(distinct), codes
 
-    def partitions(self) -> Integers:
+    def convert_partitions(self) -> Integers:
         """Returns a partition for each row: its own, else its key's, else one by its id, its sequence or its place.
 
         Refuses partitions that the queue does not have.
@@ -353,7 +353,7 @@ class _RowConverter:
         runs = min(MAX_RUNS, rules.partitions, count)
         return (rules.first - 1 + np.arange(count) * runs // count) % rules.partitions + 1
 
-    def lifetimes(self) -> Integers:
+    def convert_lifetimes(self) -> Integers:
         """Returns lifetimes in ticks, by default the one of the rules. Refuses rows whose TTL is out of bounds."""
         column = self._column("ttl")
         if column is None:
@@ -366,7 +366,7 @@ class _RowConverter:
         )
         return seconds * TICKS_PER_SECOND
 
-    def ends(self) -> tuple[Integers, Mask]:
+    def convert_ends(self) -> tuple[Integers, Mask]:
         """Returns expiries or lifetimes in ticks, and a mask of the lifetimes, which count from the id on.
 
         A row whose ``expires`` is null has the default lifetime. An expiry in the past is allowed, and one more than
@@ -374,7 +374,7 @@ class _RowConverter:
         """
         column = self._column("expires")
         if column is None:
-            return self.lifetimes(), np.ones(len(self._which), bool)
+            return self.convert_lifetimes(), np.ones(len(self._which), bool)
         latest = (self._rules.now - EPOCH_TICKS) // _TICKS_PER_MICROSECOND + MAX_TTL * 1_000_000
         expires = np.maximum(_integers(column, 0), 0)  # Any time before 1970 means expired.
         self._refuse_rows(expires > latest, "expires", lambda _: f"more than {MAX_TTL} seconds ahead")
@@ -382,7 +382,7 @@ class _RowConverter:
         ends = np.where(unsaid, self._rules.ttl * TICKS_PER_SECOND, expires * _TICKS_PER_MICROSECOND + EPOCH_TICKS)
         return ends, unsaid
 
-    def positions(self) -> tuple[Integers, Integers]:
+    def convert_positions(self) -> tuple[Integers, Integers]:
         texts = self._chunk.read_values("id", self._which).to_pylist()
         parsed = [self._parse_cell(place, "id", _parse_id, text) for place, text in enumerate(texts)]
         ticks, low = np.array(parsed, np.int64).reshape(-1, 2).T

@@ -45,7 +45,7 @@ class PieceOrder(msgspec.Struct, frozen=True, array_like=True):
     stretches: tuple[Stretch, ...] = ()
     before: tuple[int, ...] = ()
 
-    def make_following(self, batch: int, span: int) -> PieceOrder:
+    def start_batch(self, batch: int, span: int) -> PieceOrder:
         tops = (stretch.top + span for stretch in self.stretches)
         lasts = (stretch.last for stretch in self.stretches)
         return PieceOrder(batch, max((self.end, *tops)), (), tuple(sorted({*self.before, *lasts}))[-MAX_KEPT:])

@@ -80,7 +80,7 @@ class QueueyWriter(DataSourceArrowWriter):
             identity = TaskIdentity.make("run", application, self._options.run)
             for uid in sorted({uid for task in messages if isinstance(task, TaskCommit) for uid in task.uids}):
                 bridge.run(store.ledger.enter(identity.finished_name(uid), 0, b"finished", expected=None))
-            write_reports.record(store.ledger, application, self._options.run, counts)
+            write_reports.record_run(store.ledger, application, self._options.run, counts)
         _log_counts(counts, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -23,7 +23,7 @@ class StreamCounts(msgspec.Struct, frozen=True):
     total: WriteCounts
 
 
-def record(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> None:
+def record_run(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> None:
     """Records the counts of a run; the last call wins."""
     work, value = _ledger_name("run", application, run), msgspec.msgpack.encode(counts)
     stored = bridge.run(ledger.entry(work, 0))
@@ -31,7 +31,7 @@ def record(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> N
         pass
 
 
-def report(store: Store, application: str, run: str) -> WriteCounts | None:
+def read_run_counts(store: Store, application: str, run: str) -> WriteCounts | None:
     raw = bridge.run(store.ledger.entry(_ledger_name("run", application, run), 0))
     return None if raw is None else msgspec.msgpack.decode(raw, type=WriteCounts)
 

@@ -243,6 +243,7 @@ class TaskWriter:
         return total
 
     def _write_piece(self, work: str, piece: int, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
+        """Writes one piece, paced by ``rate``. Raises NotRepeatable if the run ended without this piece."""
         reserver = self._reservers.get(work)
         if reserver is None:
             reserver = self._reservers[work] = Reserver(
@@ -271,6 +272,7 @@ class TaskWriter:
         return self._finished[uid]
 
     def _bulk_load(self, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
+        """Stores rows with ids of their own, at the set rate. Expired rows are counted and dropped."""
         self._pace.reserve_time(len(drafts))
         messages = drafts.make_messages_with_own_ids(bridge.run(self._store.ledger.now()))
         written = target.call_with_queue(lambda queue: bridge.run(self._store.bulk.load(queue, messages)))

@@ -83,7 +83,7 @@ def plan_slices(options: SourceOptions, *, max_divided: int = MAX_PLANNED) -> li
         QueueNotFound: A named queue does not exist.
     """
     queues = open_stores.find_selected_queues(options.store, options.selection)
-    ranges_of = _range_finder(options, queues)
+    ranges_of = _make_range_finder(options, queues)
     store = open_stores.opened(options.store)
     divide = len(queues) <= max_divided
 
@@ -135,7 +135,7 @@ Ranges = dict[int, tuple[Position, Position]]
 """Partition -> positions in ``[lower, upper)``."""
 
 
-def _range_finder(options: SourceOptions, queues: list[Queue]) -> Callable[[Queue], Ranges]:
+def _make_range_finder(options: SourceOptions, queues: list[Queue]) -> Callable[[Queue], Ranges]:
     counts = {queue.name: queue.partitions for queue in queues}
     assigned: Mapping[str, Iterable[int]] = {}
     if isinstance(options.selection, Assign):

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from queuey.ids import EPOCH_TICKS, FLIP, LOW_MIN, Position
 from queuey.messages import Meta
 from queuey.spark.errors import OptionError
-from queuey.storage.columns import meta_from
+from queuey.storage.columns import decode_typed_meta
 
 TICKS_PER_MICROSECOND = 10
 HEADERS = "headers"
@@ -191,7 +191,7 @@ def _metadata_columns(meta: pa.Array, fields: list[pa.Field]) -> dict[str, pa.Ar
         }
     encoded = meta.dictionary_encode()
     # The place after the last distinct value is for null, which means a text without metadata.
-    decoded = [meta_from(value) for value in (*encoded.dictionary.to_pylist(), None)]
+    decoded = [decode_typed_meta(value) for value in (*encoded.dictionary.to_pylist(), None)]
     places = encoded.indices.fill_null(len(decoded) - 1)
     return {
         field.name: pa.array(

@@ -43,7 +43,9 @@ class StreamOffset(msgspec.Struct, frozen=True):
     def position_of(self, queue_partition: QueuePartition) -> Position:
         return self.positions.get(queue_partition, FIRST)
 
-    def moved(self, changes: Mapping[QueuePartition, Position], gone: Iterable[QueuePartition] = ()) -> StreamOffset:
+    def with_changes(
+        self, changes: Mapping[QueuePartition, Position], gone: Iterable[QueuePartition] = ()
+    ) -> StreamOffset:
         dropped = set(gone)
         kept = {
             queue_partition: position
@@ -86,7 +88,7 @@ def parse(value: object) -> StreamOffset:
     return StreamOffset(positions)
 
 
-def ranges(start: StreamOffset, end: StreamOffset) -> list[QueueSlice]:
+def find_ranges(start: StreamOffset, end: StreamOffset) -> list[QueueSlice]:
     return [
         QueueSlice(*queue_partition, start.position_of(queue_partition), upper)
         for queue_partition, upper in sorted(end.positions.items())
@@ -104,10 +106,10 @@ def plan_tasks(start: StreamOffset, end: StreamOffset, *, min_tasks: int | None 
             beginning of a partition, whose time is unknown.
 
     Returns:
-        The ranges of each task, in the order of :func:`ranges`. At most ``DEFAULT_TASKS`` tasks, or ``min_tasks`` if
-        that is more.
+        The ranges of each task, in the order of :func:`find_ranges`. At most ``DEFAULT_TASKS`` tasks, or ``min_tasks``
+        if that is more.
     """
-    pieces = ranges(start, end)
+    pieces = find_ranges(start, end)
     if min_tasks is not None and 0 < len(pieces) < min_tasks:
         share = -(-min_tasks // len(pieces))
         pieces = [piece for whole in pieces for piece in _cut_by_time(whole, share)]

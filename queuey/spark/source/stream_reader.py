@@ -183,7 +183,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         first, last = stream_offsets.parse(start), stream_offsets.parse(end)
         if end != self._last_answer:
-            self._check_planned(stream_offsets.ranges(first, last))
+            self._check_data_loss(stream_offsets.find_ranges(first, last))
         tasks = stream_offsets.plan_tasks(first, last, min_tasks=self._options.min_partitions)
         return [InputPartition(task) for task in tasks]
 
@@ -223,9 +223,9 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"Queue {names[0]!r} or a partition of it was deleted, or is not read any more.", names[1:]
             )
         uppers = self._limit_to_targets(horizons)
-        waiting = stream_offsets.ranges(start, StreamOffset(uppers))
+        waiting = stream_offsets.find_ranges(start, StreamOffset(uppers))
         self._check_age(waiting, {name: front.queue for name, front in fronts.items()}, bridge.run(store.ledger.now()))
-        unseen = list(self._unscanned(waiting))
+        unseen = list(self._skip_empty_ranges(waiting))
         ends, empty = self._choose_ends(store, fronts, unseen, limit)
         known_empty = {part.queue_partition for part in waiting} - {part.queue_partition for part in unseen}
         kept = {queue_partition: self._empty_ranges[queue_partition] for queue_partition in known_empty}
@@ -236,9 +236,9 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queue = fronts[queue_partition[0]].queue
             # A position at the beginning of a partition is as old as the queue.
             since = max(start.position_of(queue_partition)[0], ids.seconds_to_ticks(queue.created))
-            if since < uppers[queue_partition][0] - self._idle_max_age(queue):
+            if since < uppers[queue_partition][0] - self._max_idle_ticks(queue):
                 ends[queue_partition] = uppers[queue_partition]
-        end = start.moved(ends, gone)
+        end = start.with_changes(ends, gone)
         self._remaining = {}
         for queue_partition, upper in uppers.items():
             name, number = queue_partition
@@ -256,13 +256,14 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = bridge.run(store.ledger.now())
         for queue, _, horizon in fronts:
             delay = int(store.read_delay(queue) * TICKS_PER_SECOND)
-            if horizon[0] < now - delay - self._idle_max_age(queue):
+            if horizon[0] < now - delay - self._max_idle_ticks(queue):
                 with contextlib.suppress(StoreUnavailable):
                     bridge.run(store.ping())
                 return read_queue_horizons(self._options, skip_missing=skip_missing)
         return fronts
 
     def _limit_to_targets(self, horizons: Mapping[QueuePartition, Position]) -> dict[QueuePartition, Position]:
+        """Lowers horizons to the end of this run, if it is fixed; drops partitions without an end."""
         if self._targets is None:
             return dict(horizons)
         return {
@@ -271,7 +272,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if queue_partition in horizons
         }
 
-    def _unscanned(self, waiting: Sequence[QueueSlice]) -> Iterator[QueueSlice]:
+    def _skip_empty_ranges(self, waiting: Sequence[QueueSlice]) -> Iterator[QueueSlice]:
         for queue_slice in waiting:
             lower, upper = self._empty_ranges.get(queue_slice.queue_partition, (None, queue_slice.lower))
             since = upper if lower == queue_slice.lower else queue_slice.lower
@@ -289,7 +290,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return stream_offsets.share_messages(waiting, limit.max_rows, extent)
         return stream_offsets.find_occupied(waiting, extent)
 
-    def _check_planned(self, planned: Sequence[QueueSlice]) -> None:
+    def _check_data_loss(self, planned: Sequence[QueueSlice]) -> None:
         if not planned:
             return
         store = open_stores.opened(self._options.store)
@@ -333,7 +334,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             what = f"{what} The same holds for {len(others)} more: {shown}."
         report_loss(self._options, what)
 
-    def _idle_max_age(self, queue: Queue) -> int:
+    def _max_idle_ticks(self, queue: Queue) -> int:
         return self._ttl_seconds(queue) * TICKS_PER_SECOND // IDLE_FRACTION
 
     def _ttl_seconds(self, queue: Queue) -> int:

@@ -65,11 +65,11 @@ __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
 
 T = TypeVar("T")
 
-ASKED_EVERY = 60.0
+MAX_ACKNOWLEDGEMENT_AGE = 60.0
 """Max age of the cached commit log settings of the nodes, in seconds."""
-LARGEST = 60.0
+MAX_CLOCK_DIFFERENCE = 60.0
 """Max S, in seconds."""
-START = 3.0
+OPEN_TIMEOUT = 3.0
 """Timeout of opening, in seconds. The store then opens without Cassandra."""
 
 PREPARED = (
@@ -184,7 +184,7 @@ class CassandraStore(Store):
             raise StoreUnavailable("Cassandra did not return the row that was just written")
         if not self._timing.is_fresh(self._clock.boottime()):
             raise self._timing.refusal()
-        problem = schema_problem(self._driver) or self._parts.clock_check.complaint()
+        problem = schema_problem(self._driver) or self._parts.clock_check.problem()
         if problem is not None:
             raise StoreUnavailable(problem)
 
@@ -205,7 +205,7 @@ class CassandraStore(Store):
 
     async def acknowledgement(self) -> Acknowledgement:
         now = self._clock.boottime()
-        if self._acknowledgement is None or now - self._acknowledgement[0] > ASKED_EVERY:
+        if self._acknowledgement is None or now - self._acknowledgement[0] > MAX_ACKNOWLEDGEMENT_AGE:
             ask = partial(self._run_in_time, partial(acknowledgement_of, self._driver))
             self._acknowledgement = now, await in_thread(ask)
         return self._acknowledgement[1]
@@ -220,7 +220,7 @@ class CassandraStore(Store):
     def clock_difference(self) -> float:
         # The upper limit while the timing is unknown.
         if not self._timing.is_fresh(self._clock.boottime()):
-            return LARGEST
+            return MAX_CLOCK_DIFFERENCE
         return self._timing.stored.claim_margin(ticks_to_seconds(self._clock.now()))
 
     async def statistics(self) -> dict[str, float]:
@@ -266,5 +266,5 @@ def open_store(
         SettingsError: The URL or the options are invalid.
     """
     store = CassandraStore(url, options or CassandraOptions(), clock or Clock(), driver=driver)
-    store.ready(START)
+    store.ready(OPEN_TIMEOUT)
     return store

@@ -136,6 +136,7 @@ class BucketIndex:
                 self._known.pop((qid, part, descending, kept))
 
     def _lifetime(self, time_bucket: Bucket) -> int:
+        """Seconds to keep a record: by then all messages of the bucket have expired."""
         now = self._clock.now()
         ahead = max(0, time_bucket.end - now) // TICKS_PER_SECOND
         return min(ahead + CLASSES[time_bucket.ttl_class] + MARGIN, bucketing.longest_ttl(now))
@@ -160,7 +161,7 @@ class BucketIndex:
         starts: Sequence[tuple[int, int, int]],
         *,
         consistency: str,
-        low_watermarks: bool,
+        trust_low_watermarks: bool,
         descending: bool = False,
         kept: bool = False,
     ) -> list[BucketLookup]:
@@ -169,16 +170,16 @@ class BucketIndex:
         Partitions with many buckets are read only near that tick (see ``low`` and ``high``). ``kept``: for a read that
         shows rows of kept messages after their end, which may lie below the low watermark.
         """
-        low_watermarks = low_watermarks and not kept
+        trust_low_watermarks = trust_low_watermarks and not kept
         if not starts:
             return []
         began = self._clock.boottime()
         first = await self._driver.ask_all([Request(FIRST, (qid, part), consistency) for qid, part, _ in starts])
         lookups = []
         for (qid, part, start), rows in zip(starts, first, strict=True):
-            lookup = complete_lookup(began, rows, low_watermarks=low_watermarks)
+            lookup = complete_lookup(began, rows, trust_low_watermarks=trust_low_watermarks)
             if lookup is None:
-                low_watermark = _low_watermark(rows) if low_watermarks else None
+                low_watermark = _low_watermark(rows) if trust_low_watermarks else None
                 key = (qid, part)
                 lookup = await self._look_further(began, key, start, low_watermark, consistency, descending=descending)
             weight = 1 + len(lookup.recorded.time_buckets) // BUCKETS_LIKE_A_LOOKUP
@@ -228,15 +229,15 @@ class BucketIndex:
             return
         self._raised.put(key, now, now)
         values = lifetime, uuid_of(low_watermark), *key
-        with self._driver.calls.deadline.unnoticed():  # Not part of the read that found it.
+        with self._driver.calls.deadline.without_marking_sent():  # Not part of the read that found it.
             self._driver.send(Request(SET_LOW_WATERMARK, values, consistency), _log_failure)
 
 
-def complete_lookup(began: float, rows: Rows, *, low_watermarks: bool) -> BucketLookup | None:
+def complete_lookup(began: float, rows: Rows, *, trust_low_watermarks: bool) -> BucketLookup | None:
     """Returns the result of a first lookup, None if it is incomplete. Ignores an unreliable low watermark."""
     if len(rows) >= MAX_FIRST_ROWS:
         return None
-    low_watermark = _low_watermark(rows) if low_watermarks else None
+    low_watermark = _low_watermark(rows) if trust_low_watermarks else None
     return BucketLookup(began, RecordedBuckets(_to_buckets(rows)), 0, ids.TICKS_MAX + 1, low_watermark)
 
 

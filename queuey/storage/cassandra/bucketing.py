@@ -114,7 +114,8 @@ def longest_ttl(now: int) -> int:
     return max(1, _LAST_SECOND - (now - EPOCH_TICKS) // TICKS_PER_SECOND)
 
 
-def is_recorded(time_bucket: Bucket, home_class: int) -> bool:
+def is_indexed(time_bucket: Bucket, home_class: int) -> bool:
+    """Every bucket is in the index except the wide buckets of the home class."""
     return time_bucket.ttl_class != home_class or time_bucket.width_index != HOME_WIDTH
 
 

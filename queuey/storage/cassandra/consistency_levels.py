@@ -38,18 +38,18 @@ def meeting(write: str, read: str, copies: Copies) -> Meeting:
     return "never" if any(misses[name, name] for name in copies) else "locally"
 
 
-def satisfies(level: str, reached: Copies, copies: Copies, local: str) -> bool:
+def satisfies(level: str, reached: Copies, copies: Copies, coordinator_dc: str) -> bool:
     match level:
         case "ALL":
             return reached == copies
         case "QUORUM":
             return sum(reached.values()) >= quorum(sum(copies.values()))
         case "LOCAL_QUORUM":
-            return reached[local] >= quorum(copies[local])
+            return reached[coordinator_dc] >= quorum(copies[coordinator_dc])
         case "EACH_QUORUM":
             return all(reached[name] >= quorum(count) for name, count in copies.items())
         case "LOCAL_ONE":
-            return reached[local] >= 1
+            return reached[coordinator_dc] >= 1
         case _:
             return sum(reached.values()) >= _COUNTED[level]
 
@@ -91,7 +91,7 @@ class InForce(NamedTuple):
     safe: bool
 
 
-def usual_level(copies: Copies) -> str:
+def auto_level(copies: Copies) -> str:
     return "LOCAL_QUORUM" if len(copies) > 1 else "QUORUM"
 
 
@@ -101,7 +101,7 @@ def concludes(reads: str, options: CassandraOptions, copies: Copies) -> bool:
     It does if every read meets every acknowledged write of every data centre. That includes writes at the other safe
     levels, since the queue may have had another level before.
     """
-    writes = {level.write or usual_level(copies) for level in options.levels.values() if level.safe}
+    writes = {level.write or auto_level(copies) for level in options.levels.values() if level.safe}
     return all(_meets_everywhere(write, reads, copies) for write in writes)
 
 
@@ -146,6 +146,7 @@ class ConsistencyLevels:
         return self._concludes(self.of(queue))
 
     def _concludes(self, level: InForce) -> bool:
+        """Returns False for weak levels, and while the keyspace's copies are unknown."""
         # All conclusions from empty reads use this: low watermarks and the empty-range cache.
         if not level.safe:
             return False
@@ -226,7 +227,7 @@ class ConsistencyLevels:
         return reads if _meets_everywhere("QUORUM", reads, self._replication()) else self._options.catalogue_serial
 
     def _is_claimable(self, name: str, copies: Copies) -> bool:
-        level, auto = self._options.levels[name], usual_level(copies)
+        level, auto = self._options.levels[name], auto_level(copies)
         return level.safe and _meets_everywhere(level.write or auto, level.read or auto, copies)
 
     def empty_below(self, queue: Queue, now: int) -> Position | None:
@@ -237,7 +238,7 @@ class ConsistencyLevels:
     def _resolve_level(self, name: str, stored: StoredTiming, by_level: dict[str, InForce]) -> InForce:
         """Resolves a level for the present copies and caches it. QUORUM, not cached, while the copies are unknown."""
         try:
-            auto = usual_level(self._replication())
+            auto = auto_level(self._replication())
         except StoreUnavailable:  # Reads and writes fail now anyway. Not cached, so it is decided later.
             return self._make_in_force(name, "QUORUM", stored)
         level = by_level[name] = self._make_in_force(name, auto, stored)

@@ -66,8 +66,9 @@ class ChangeResult(NamedTuple):
     row: tuple[Any, ...] = ()
 
     def require(self, refusal: QueueyError, what: str) -> None:
+        """Raises unless the change was applied: ``refusal``, or an error with outcome ``unknown``."""
         if not self.is_done:
-            raise unclear(what) if self.is_unclear else refusal
+            raise make_unclear_error(what) if self.is_unclear else refusal
 
 
 def new_number() -> int:
@@ -183,11 +184,13 @@ class LightweightTransactions:
         turn.began = self._boottime()
 
     def _check_waiting_time(self, first: Turn) -> None:
+        """Raises if the call's time is over, or StoreBusy if the first turn has taken too long."""
         self._driver.calls.deadline.time_left()
         if self._boottime() - first.began > MAX_TURN_SECONDS:
             raise StoreBusy("another change of the same row is waiting for Cassandra")
 
     def _await_wake_up(self, turn: Turn, done: Done) -> None:
+        """Calls ``done`` when the turn is woken, and after a while at the latest."""
         turn.go_on = partial(done, None, None)
         self._driver.loop.later(_LOOK_EVERY, turn.wake)
 
@@ -224,5 +227,5 @@ class Turn:
         self._transactions.leave(self._key, self)
 
 
-def unclear(what: str) -> StoreUnavailable:
+def make_unclear_error(what: str) -> StoreUnavailable:
     return StoreUnavailable(f"{what} was changed by others while a change of ours was in doubt", outcome="unknown")

@@ -135,6 +135,7 @@ def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> b
 
 
 def find_starts(body: bytes, columns: int) -> list[int]:
+    """Any ``columns`` but COLUMNS means an answer to ``IDS_UP`` or ``IDS_DOWN``."""
     _, count = _shape(body, 8)
     offset = 16
     offsets = []
@@ -257,11 +258,11 @@ def _decode_meta(data: bytes) -> tuple[bool, Meta | None]:
     return data[:1] == _TEXT, _decode(data[1:]) if len(data) > 1 else None
 
 
-def size_of(body: bytes, meta: Any) -> int:  # noqa: ANN401 - bytes, or the mark for nothing
+def row_size(body: bytes, meta: Any) -> int:  # noqa: ANN401 - bytes, or the mark for nothing
     return ROW + len(body) + (0 if meta is UNSET else len(meta))
 
 
-def message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the driver
+def decode_message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the driver
     data, body, expires, meta = row
     first, middle, last, low = _unpack_id(data)
     ticks = (last & 0x0FFF) << 48 | middle << 32 | first
@@ -284,12 +285,12 @@ def split_name(meta: bytes) -> tuple[str | None, bytes]:
     return meta[3:end].decode(), bytes((meta[0] - _NAMED,)) + meta[end:]
 
 
-def messages(rows: Rows, partition: int, now: int) -> list[Message]:
+def decode_alive(rows: Rows, partition: int, now: int) -> list[Message]:
     """Returns the messages of rows (id, body, expires, meta) that are alive at ``now`` (ticks), in order."""
     return [
         Message((last & 0x0FFF) << 48 | middle << 32 | first, low ^ FLIP, partition, expires, body.decode())
         if meta is None
-        else message((data, body, expires, meta), partition)
+        else decode_message((data, body, expires, meta), partition)
         for data, body, expires, meta in rows
         if expires is not None and expires > now
         for first, middle, last, low in (_unpack_id(data),)

@@ -69,8 +69,8 @@ class Messages(ABC):
         """Reads slices, one page each, all below one horizon that is sampled before the first read.
 
         All pages together have at most the sum of the slices' ``max_bytes``, not counting the last message. Once they
-        have that many bytes, the remaining slices are put off (:meth:`~queuey.messages.Slice.put_off`). The first slice
-        never is.
+        have that many bytes, the remaining slices are put off
+        (:meth:`~queuey.messages.Slice.make_postponed_page`). The first slice never is.
 
         **G1**: every acknowledged message of an append below a cursor from a page with ``delayed=True`` was shown by
         that page or an earlier page of the chain. (This does not hold for puts.) The horizon is part of the query and

@@ -79,6 +79,7 @@ class CommittedArrivals:
         self.watches.close()
 
     def _poll_forever(self) -> None:
+        """Polls until closed. Waits while nobody watches; an error does not end it."""
         while not self._closed.wait(watching.EVERY):
             self._added.clear()
             if not (self.watches or self._closed.is_set()):
@@ -118,6 +119,7 @@ class CommittedArrivals:
             self.watches.share(transaction.last, transaction.touched)
 
     def _wake_partitions(self, partitions: Iterable[int], last: int) -> None:
+        """Wakes the watches of partitions. Prompt ones search only above ``last`` from now on."""
         for key in partitions:
             for watch in self.watches.of(key):
                 if watch.prompt:

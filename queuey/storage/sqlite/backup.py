@@ -299,7 +299,7 @@ def _publish(partial: Path, target: Path, *, replace: bool) -> None:
     Raises:
         FileExistsError: ``target`` exists and ``replace`` is false.
     """
-    _sync(partial)
+    _fsync(partial)
     if replace:
         partial.replace(target)
     else:
@@ -311,10 +311,10 @@ def _publish(partial: Path, target: Path, *, replace: bool) -> None:
             if target.exists():
                 raise FileExistsError(errno.EEXIST, "File exists", str(target)) from None
             partial.rename(target)
-    _sync(target.parent)
+    _fsync(target.parent)
 
 
-def _sync(path: Path) -> None:
+def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

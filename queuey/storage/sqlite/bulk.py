@@ -19,11 +19,11 @@ from queuey.ids import LOW_MIN, TICKS_MAX, Position
 from queuey.messages import Measure, Message, Queue, Slice
 from queuey.storage import Bulk, Messages, scanning
 from queuey.storage import items as items_of
-from queuey.storage.calls import in_steps, in_thread
+from queuey.storage.calls import in_thread, iterate_in_thread
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
-from queuey.storage.sqlite.messages import sample_horizon, stay_behind
+from queuey.storage.sqlite.messages import apply_read_delay, sample_horizon
 from queuey.storage.sqlite.slices import FROM, RANGE, find_bounds, read_live_keys
 from queuey.storage.sqlite.write.transaction import Row, Transaction
 
@@ -82,10 +82,10 @@ class SqliteBulk(Bulk):
         return scanning.scan(self._messages, queue, part)
 
     def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> AsyncIterator[RecordBatch]:
-        return in_steps(self._iterate_batches(queue, part, bodies=bodies))
+        return iterate_in_thread(self._iterate_batches(queue, part, bodies=bodies))
 
     def measure(self, queues: Sequence[Queue]) -> AsyncIterator[list[Measure]]:
-        return in_steps(measure(self._db, queues))
+        return iterate_in_thread(measure(self._db, queues))
 
     async def load(self, queue: Queue, messages: Iterable[Message]) -> int:
         return await in_thread(partial(self._load_chunks, queue, messages))
@@ -94,7 +94,7 @@ class SqliteBulk(Bulk):
     def horizon(self, queue: Queue) -> int:
         with self._db.readers.lend() as connection:
             safe = sample_horizon(self._db, connection, queue)
-        return stay_behind(queue, safe, self._db.clock())
+        return apply_read_delay(queue, safe, self._db.clock())
 
     def _iterate_batches(self, queue: Queue, requested: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
         """Yields batches within the slice's limits, each from a new snapshot, until the slice has no more messages."""
@@ -107,8 +107,8 @@ class SqliteBulk(Bulk):
                 return
             requested = msgspec.structs.replace(requested, lower=ids.following((values[0][-1], values[1][-1])))
             if bodies:
-                values[4:] = [list(map(columns.mark_meta, values[4], values[5]))]
-            yield columns.batch_from(*values)
+                values[4:] = [list(map(columns.prefix_body_type, values[4], values[5]))]
+            yield columns.batch_from_columns(*values)
 
     def _read_columns(self, queue: Queue, requested: Slice, *, bodies: bool) -> tuple[list[list[Any]], bool]:
         """Reads the columns of one batch. Returns them, and whether more messages may follow."""
@@ -134,7 +134,7 @@ class SqliteBulk(Bulk):
         now = self._db.clock()
         qp = queue.qid << 8 | requested.partition if 0 < requested.partition <= queue.partitions else -1
         lower, upper = find_bounds(
-            connection, qp, requested, stay_behind(queue, safe, now) if requested.delayed else safe, now
+            connection, qp, requested, apply_read_delay(queue, safe, now) if requested.delayed else safe, now
         )
         return (qp, *lower, *upper, now)
 
@@ -212,6 +212,7 @@ def _check_messages(queue: Queue, messages: Sequence[Message]) -> None:
 
 
 def _load_alive(transaction: Transaction, queue: Queue, messages: Sequence[Message]) -> int:
+    """Stores unexpired messages, replacing others with the same ids. Returns how many were unexpired."""
     # Otherwise ids up to now would count as ahead of the clock.
     transaction.advance()
     alive = [message for message in messages if message.expires > transaction.now]
@@ -283,7 +284,7 @@ def _snapshot(database: Database) -> Iterator[Connection]:
 
 
 def _is_current(database: Database, connection: Connection, queue: Queue) -> bool:
-    if queue.version == database.read_catalogue(connection):
+    if queue.version == database.refresh_catalogue_version(connection):
         return True
     return row_codec.find_queue(connection, queue.application, queue.name, queue.version) == queue
 
@@ -324,10 +325,11 @@ def _measure_rest(
         with _snapshot(database) as connection:
             chunk, border = _measure_chunk(connection, qp, border, messages, now)
         if chunk is not None:
-            total = chunk if total is None else _joined(total, chunk)
+            total = chunk if total is None else _merge_measures(total, chunk)
     return total
 
 
-def _joined(total: Measure, added: Measure) -> Measure:
+def _merge_measures(total: Measure, added: Measure) -> Measure:
+    """Returns the sum of two measures of a partition; ``added`` must have the newer messages."""
     count, size = total.count + added.count, total.size + added.size
     return Measure(total.partition, count, size, exact=True, oldest=total.oldest, newest=added.newest)

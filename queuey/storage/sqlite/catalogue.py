@@ -77,7 +77,7 @@ class SqliteCatalogue(Catalogue):
         """Reads a queue's row into the cache. If it is missing, removes it from the cache and raises."""
         with self._db.readers.lend() as connection:
             # The version is read first: a change between the two reads makes the row look older than it is, not newer.
-            catalogue = self._db.read_catalogue(connection)
+            catalogue = self._db.refresh_catalogue_version(connection)
             queue = row_codec.find_queue(connection, application, name, catalogue)
         if queue is None:
             self._db.queues.drop(application, name)
@@ -94,7 +94,7 @@ class SqliteCatalogue(Catalogue):
 
         def work(transaction: Transaction) -> Queue:
             transaction.verify(queue)
-            changed = msgspec.structs.replace(queue, **fields, version=transaction.change_catalogue())
+            changed = msgspec.structs.replace(queue, **fields, version=transaction.bump_catalogue_version())
             transaction.connection.execute(
                 _UPDATE, (*catalogue_rows.encode_values(changed), queue.application, queue.name)
             )
@@ -105,7 +105,7 @@ class SqliteCatalogue(Catalogue):
     async def delete_queue(self, queue: Queue) -> None:
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
-            transaction.change_catalogue()
+            transaction.bump_catalogue_version()
             connection = transaction.connection
             connection.execute("DELETE FROM queues WHERE application = ? AND name = ?", (queue.application, queue.name))
             connection.execute("DELETE FROM offsets WHERE uid = ?", (queue.uid,))
@@ -119,7 +119,7 @@ class SqliteCatalogue(Catalogue):
         def work(transaction: Transaction) -> Queue:
             transaction.verify(queue)
             purged = msgspec.structs.replace(
-                queue, qid=transaction.make_queue_number(), version=transaction.change_catalogue()
+                queue, qid=transaction.make_queue_number(), version=transaction.bump_catalogue_version()
             )
             transaction.connection.execute(
                 "UPDATE queues SET qid = ? WHERE application = ? AND name = ?",
@@ -138,7 +138,7 @@ class SqliteCatalogue(Catalogue):
     @threaded
     def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
         with self._db.readers.lend() as connection:
-            catalogue = self._db.read_catalogue(connection)
+            catalogue = self._db.refresh_catalogue_version(connection)
             rows = connection.execute(_LIST_QUEUES, (application, start, limit)).fetchall()
         return [row_codec.queue_from_row(row, catalogue) for row in rows]
 

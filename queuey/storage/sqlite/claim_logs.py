@@ -9,7 +9,7 @@ from typing import Any
 from queuey.errors import InvalidRequest
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
-from queuey.storage.calls import ended
+from queuey.storage.calls import start_and_wait
 from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_SNAPSHOT_BYTES, PAGE, ClaimLogs
 from queuey.storage.contracts.covers import Covers
 from queuey.storage.sqlite.connection import Connection
@@ -62,7 +62,7 @@ class SqliteClaimLogs(ClaimLogs):
         items_of.check_length("entry", entry.body, MAX_ENTRY_BYTES)
         work = partial(_append_to_log, queue, queue.qid << 8 | partition, entry, snapshot, truncate_below)
         begin = partial(self._db.writer.begin, work, weight=len(entry.body))
-        applied: bool = await ended(begin, self._db.deadline)
+        applied: bool = await start_and_wait(begin, self._db.deadline)
         return applied
 
     @threaded

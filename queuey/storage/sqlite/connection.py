@@ -101,7 +101,7 @@ def make_damage_error(error: Exception) -> StoreUnavailable:
     return StoreUnavailable(f"the store's file is damaged: {error}", retry_after=60)
 
 
-def is_certain(error: apsw.Error) -> bool:
+def has_no_effect(error: apsw.Error) -> bool:
     """Returns whether the failed statement certainly had no effect, and the connection may be used again."""
     return isinstance(error, apsw.BusyError | apsw.LockedError | apsw.FullError | apsw.ReadOnlyError)
 
@@ -194,11 +194,11 @@ class _Haste(threading.local):
     """Whether this thread runs a read without waiting, and how often SQLite has called the progress handler."""
 
     on = False
-    requested = 0
+    handler_calls = 0
 
 
 _haste = _Haste()
-_HASTY_STEPS, _HASTY_ASKED = 5_000, 4
+_HASTY_STEPS, _MAX_HASTY_CALLS = 5_000, 4
 """Steps of SQLite (about 15 per message) between calls of the progress handler, and max calls: a millisecond in all.
 
 SQLite counts the steps of a statement since it was prepared, so even a short read may call the handler once."""
@@ -206,8 +206,8 @@ SQLite counts the steps of a statement since it was prepared, so even a short re
 
 def _should_stop() -> bool:
     """Returns whether SQLite must stop, as a progress handler: only hasty reads, after their max calls."""
-    _haste.requested += 1
-    return _haste.on and _haste.requested > _HASTY_ASKED
+    _haste.handler_calls += 1
+    return _haste.on and _haste.handler_calls > _MAX_HASTY_CALLS
 
 
 class Readers:
@@ -302,7 +302,7 @@ class Readers:
         """
         connection = self.acquire(hasty=True)
         try:
-            _haste.on, _haste.requested = True, 0
+            _haste.on, _haste.handler_calls = True, 0
             try:
                 result = read(connection)
             finally:

@@ -15,7 +15,7 @@ from queuey.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavaila
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Queue
 from queuey.storage import items as items_of
-from queuey.storage.calls import Deadline, ended, in_thread
+from queuey.storage.calls import Deadline, in_thread, start_and_wait
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import row_codec, schema
 from queuey.storage.sqlite.connection import Connection, Readers, SqliteOptions
@@ -27,7 +27,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 TIMEOUT_MESSAGE = "the store did not finish the write in time"
-LEAST_ROOM = 2 << 20
+MIN_FREE_BYTES = 2 << 20
 """Min free bytes on the disk for the store to be healthy."""
 MIN_FILE_BYTES = 512
 """Min bytes of a SQLite file that is not empty: one page."""
@@ -67,6 +67,7 @@ class SqliteQueueCache:
         self.get = self._rows.get
 
     def put(self, queue: Queue) -> None:
+        """Adds or replaces a row. A full cache first drops the row that was added first."""
         key = queue.application, queue.name
         with self._lock:
             if key not in self._rows and len(self._rows) >= self._size:
@@ -122,7 +123,7 @@ class Database:
         finally:
             connection.close()
         self._name = str(self.path)
-        self._identity = self._read_identity()
+        self._identity = self._read_file_identity()
         self.appended = 0
         self.catalogue = 0
         self.log_grows = threading.Event()
@@ -133,14 +134,18 @@ class Database:
 
     def append(self, work: Append) -> Coroutine[Any, Any, Any]:
         begin = partial(self.writer.begin_append, work, items_of.check_items(work.queue, work.items))
-        return ended(begin, self.deadline, TIMEOUT_MESSAGE, tells=True)
+        return start_and_wait(begin, self.deadline, TIMEOUT_MESSAGE, raise_given_up=True)
 
     async def write(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
+        """Runs ``work`` in a write transaction and returns its result; ``weight`` is the bytes of its bodies.
+
+        ``work`` may run again after a rollback, so it must have no effects elsewhere.
+        """
         begin = partial(self.writer.begin, work, weight=weight)
-        result: T = await ended(begin, self.deadline, TIMEOUT_MESSAGE)
+        result: T = await start_and_wait(begin, self.deadline, TIMEOUT_MESSAGE)
         return result
 
-    def read_catalogue(self, connection: Connection) -> int:
+    def refresh_catalogue_version(self, connection: Connection) -> int:
         row: Any = connection.execute(row_codec.CATALOGUE).fetchone()
         self.catalogue = row[0]
         return self.catalogue
@@ -160,7 +165,7 @@ class Database:
         Raises:
             QueueChanged: The row is out of date.
         """
-        if queue.version != self.read_catalogue(connection):
+        if queue.version != self.refresh_catalogue_version(connection):
             row_codec.verify(connection, queue)
 
     def read_clock(
@@ -198,7 +203,7 @@ class Database:
         Raises:
             StoreUnavailable: The file was moved, removed or replaced.
         """
-        if self._read_identity() != self._identity:
+        if self._read_file_identity() != self._identity:
             message = f"{self.path} was moved, removed or replaced while in use"
             raise StoreUnavailable(message, retry_after=30)
 
@@ -206,7 +211,7 @@ class Database:
         """Checks that the file can grow. A test write would not show it: small writes succeed on a nearly full disk.
 
         Raises:
-            StoreFull: Fewer than ``LEAST_ROOM`` bytes are free.
+            StoreFull: Fewer than ``MIN_FREE_BYTES`` bytes are free.
             StoreUnavailable: The directory cannot be used.
         """
         try:
@@ -214,13 +219,13 @@ class Database:
         except OSError as failure:
             message = f"the directory of the store cannot be used: {failure}"
             raise StoreUnavailable(message, retry_after=30) from failure
-        if disk.f_bavail * disk.f_frsize < LEAST_ROOM:
+        if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES:
             message = f"no space left for the store: {disk.f_bavail * disk.f_frsize} bytes are free"
             error = StoreFull(message, retry_after=10)
             self.writer.trouble.record_failure(error.code, error)
             raise error
 
-    def _read_identity(self) -> tuple[int, int] | None:
+    def _read_file_identity(self) -> tuple[int, int] | None:
         try:
             status = os.stat(self._name)  # noqa: PTH116 - once per commit; a Path costs three times as much
         except OSError:

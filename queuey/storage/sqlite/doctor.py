@@ -10,9 +10,9 @@ from queuey.errors import StoreUnavailable
 from queuey.messages import Finding
 from queuey.storage.sqlite import connection, schema
 from queuey.storage.sqlite.connection import SqliteOptions
-from queuey.storage.sqlite.database import LEAST_ROOM
+from queuey.storage.sqlite.database import MIN_FREE_BYTES
 
-LITTLE_ROOM = 256 << 20
+LOW_FREE_BYTES = 256 << 20
 """Min free bytes on the disk without a warning: several times the size of the write-ahead log."""
 _MOUNTS = Path("/proc/self/mounts")
 _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs", "lustre"})
@@ -49,9 +49,9 @@ def examine(directory: Path, options: SqliteOptions, *, whole: bool = True) -> l
 
 def judge_room(free: int) -> Finding:
     text = f"{free / (1 << 20):,.0f} MiB are free"
-    if free < LEAST_ROOM:
+    if free < MIN_FREE_BYTES:
         return Finding("disk", "fail", text, "Free disk space. Until then posts are refused.")
-    if free < LITTLE_ROOM:
+    if free < LOW_FREE_BYTES:
         return Finding(
             "disk", "warn", text, "Free disk space: the write-ahead log alone needs about 16 MiB, more during backups."
         )
@@ -59,6 +59,7 @@ def judge_room(free: int) -> Finding:
 
 
 def judge_mount(directory: Path, mounts: str) -> Finding:
+    """Fails for a network file system; one that is not found in ``mounts`` is ok."""
     mount, kind = "", ""
     for line in mounts.splitlines():
         _, path, type_, *_ = line.split(" ")

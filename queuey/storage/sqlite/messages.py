@@ -25,7 +25,7 @@ from queuey.messages import (
 )
 from queuey.storage import KeyedPosts, Messages
 from queuey.storage import items as items_of
-from queuey.storage.calls import blocks
+from queuey.storage.calls import may_block
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.arrivals import CommittedArrivals
 from queuey.storage.sqlite.connection import Connection, TooLong
@@ -134,7 +134,7 @@ class SqliteMessages(Messages):
         return await self._db.write(work)
 
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        if not blocks() and len(slices) == 1 and slices[0].limit <= MAX_LOOP_MESSAGES:
+        if not may_block() and len(slices) == 1 and slices[0].limit <= MAX_LOOP_MESSAGES:
             page = self._read_at_once(queue, slices[0])
             if page is not None:
                 return [page]
@@ -153,7 +153,7 @@ class SqliteMessages(Messages):
         remaining_bytes = sum([piece.max_bytes for piece in slices])
         for piece in slices:
             if remaining_bytes <= 0:
-                pages.append(piece.put_off(_choose_horizon(queue, piece, safe, now)))
+                pages.append(piece.make_postponed_page(_choose_horizon(queue, piece, safe, now)))
                 continue
             pages.append(page := _read_page(connection, queue, piece, safe, now))
             if piece.bodies and len(slices) > 1:
@@ -202,7 +202,7 @@ class SqliteMessages(Messages):
                 self._inspect_partition(connection, queue.qid << 8 | partition, partition, now)
                 for partition in range(1, queue.partitions + 1)
             ]
-        return stay_behind(queue, horizon, now), partitions
+        return apply_read_delay(queue, horizon, now), partitions
 
     def _inspect_partition(self, connection: Connection, qp: int, partition: int, now: int) -> PartitionInfo:
         alive = find_lowest_live(connection, qp, now)
@@ -219,7 +219,7 @@ class SqliteMessages(Messages):
         with self._db.readers.lend() as connection:
             safe = sample_horizon(self._db, connection, queue)
             now = self._db.clock()
-            horizon = stay_behind(queue, safe, now)
+            horizon = apply_read_delay(queue, safe, now)
             for partition, offset in offsets:
                 qp = queue.qid << 8 | partition if 0 < partition <= queue.partitions else -1
                 alive = find_lowest_live(connection, qp, now)
@@ -285,13 +285,13 @@ def _count_live(connection: Connection, qp: int, above: Position, horizon: int, 
     return max(count, estimate_live(read_live_windows(connection, qp, now), now, above[0])), False
 
 
-def stay_behind(queue: Queue, horizon: int, now: int) -> int:
+def apply_read_delay(queue: Queue, horizon: int, now: int) -> int:
     return min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND)) if queue.read_delay else horizon
 
 
 def _choose_horizon(queue: Queue, part: Slice, safe: int, now: int) -> int:
     """Returns the horizon of a slice: behind the clock by the read delay if ``delayed`` but not ``ahead``."""
-    return stay_behind(queue, safe, now) if part.delayed and not part.ahead else safe
+    return apply_read_delay(queue, safe, now) if part.delayed and not part.ahead else safe
 
 
 def _read_page(connection: Connection, queue: Queue, part: Slice, safe: int, now: int) -> Page:

@@ -21,7 +21,7 @@ from queuey.groups.ownership import MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.ids import TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.messages import Offset, OffsetChange, Queue, Record, RecordDue
 from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, items, offset_changes
-from queuey.storage.offset_changes import MAX_READERS, READERS, Decision, decide, stored_position, was_owned
+from queuey.storage.offset_changes import MAX_READERS, READERS, Decision, decide, decode_position, has_been_owned
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Transaction
@@ -181,6 +181,8 @@ class SqliteLedger(Ledger):
     async def _enter(
         self, work: str, piece: int, value: bytes, expected: bytes | None, changed: Callable[[int], int]
     ) -> bytes:
+        """Sets a value if the present one is ``expected``, else returns that; Conflict if it is gone."""
+
         def change(transaction: Transaction) -> bytes:
             present = _read_entry(transaction.connection, work, piece)
             if present != expected:
@@ -235,7 +237,7 @@ def _read_rows(connection: Connection, queue: Queue, group: str, statement: str 
     """Returns the rows of a group for a queue, by partition. The statement may also delete them."""
     stored: Any = sorted(connection.execute(statement, (queue.uid, group)))
     return {
-        partition: OwnedOffset(partition, stored_position((ticks, low), epoch), updated, owner, epoch, came, note)
+        partition: OwnedOffset(partition, decode_position((ticks, low), epoch), updated, owner, epoch, came, note)
         for partition, ticks, low, updated, owner, epoch, came, note in stored
     }
 
@@ -252,20 +254,23 @@ def _add_version(rows: dict[int, OwnedOffset]) -> OwnedOffsets:
 
 
 def _find_disowned(rows: dict[int, OwnedOffset], disown: int | None) -> set[int]:
-    return offset_changes.find_disowned(_add_version(rows), disown) if was_owned(rows) else set()
+    return offset_changes.find_disowned(_add_version(rows), disown) if has_been_owned(rows) else set()
 
 
 def _write_rows(connection: Connection, queue: Queue, group: str, rows: Iterable[OwnedOffset]) -> None:
+    """Stores rows of a group; a row without an offset is stored with a position of zeros."""
     for row in rows:
         values = row.updated, row.owner, row.epoch, row.came, row.note
         connection.execute(_SET_OFFSET, (queue.uid, group, row.partition, *(row.position or ids.FIRST), *values))
 
 
 def _read_groups(connection: Connection, queue: Queue) -> list[str]:
+    """Returns the names of a queue's groups, without those of individual readers."""
     return [name for (name,) in connection.execute(_GROUPS, (queue.uid, READERS))]
 
 
 def _check_group_count(connection: Connection, queue: Queue, group: str) -> None:
+    """Raises Conflict if a queue may have no more groups. Individual readers have their own limit."""
     if not group.startswith(READERS):
         offset_changes.check_group_count(queue, len(_read_groups(connection, queue)))
         return

@@ -55,7 +55,7 @@ def read_slice(connection: Connection, qp: int, part: Slice, horizon: int, now: 
         cursor = connection.execute(query, (qp, *lower, *upper, now, part.limit))
         rows, more = _read_bounded(cursor, part.limit, part.max_bytes if part.bodies else sys.maxsize)
     messages = to_messages(rows, part.partition)
-    return Page(messages, horizon, _next_lower(part, messages, upper, more=more), more)
+    return Page(messages, horizon, _find_next_bound(part, messages, upper, more=more), more)
 
 
 def find_bounds(connection: Connection, qp: int, part: Slice, horizon: int, now: int) -> tuple[Position, Position]:
@@ -101,8 +101,8 @@ def _rendered_bytes(row: Any) -> int:  # noqa: ANN401 - as SQLite has it
     return rendered_bytes(row[3], None if row[4] is None else decode_meta(row[4]))
 
 
-def _next_lower(part: Slice, messages: list[Message], upper: ids.Position, *, more: bool) -> ids.Position | None:
-    """Returns where the next slice begins. For a descending slice it is the upper end, or None after the last."""
+def _find_next_bound(part: Slice, messages: list[Message], upper: ids.Position, *, more: bool) -> ids.Position | None:
+    """Returns where the next slice begins; for a descending one the position before the last message, or None."""
     if part.descending:
         last = messages[-1].position if more and messages else ids.FIRST
         return ids.preceding(last) if last > ids.FIRST else None
@@ -146,14 +146,14 @@ class ExpiryWindow(NamedTuple):
     old.
 
     Attributes:
-        until: When all rows of the window can be removed (ticks).
-        n: Number of messages (approximate).
+        expired_by: When all rows of the window can be removed (ticks).
+        message_count: Number of messages (approximate).
         first, last: Lowest and highest ticks of the ids.
         span: The longest time from an id to the expiry of its message (ticks).
     """
 
-    until: int
-    n: int
+    expired_by: int
+    message_count: int
     first: int
     last: int
     span: int
@@ -181,10 +181,11 @@ def find_lowest_live(connection: Connection, qp: int, now: int, *, kept: bool = 
 
 
 def estimate_live(windows: Iterable[ExpiryWindow], now: int, above: int) -> int:
+    """Estimates the live messages above a tick as if ids were spread evenly over each window."""
     total = 0.0
     for window in windows:
         lower = max(window.first, now - window.span, above)
         length = window.last - window.first + 1
         share = min(1.0, max(0.0, (window.last + 1 - lower) / length))
-        total += max(0, window.n) * share
+        total += max(0, window.message_count) * share
     return round(total)

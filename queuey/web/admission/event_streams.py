@@ -29,10 +29,10 @@ KEEPALIVE = b":\n\n"
 class Source(Protocol):
     """The source of a stream's events."""
 
-    async def first(self, turn: LongPoll) -> list[bytes]:
+    async def read_first(self, turn: LongPoll) -> list[bytes]:
         """Returns the first events of a stream."""
 
-    async def further(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
+    async def read_next(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
         """Returns the events since the last call; checks the reader's rights again.
 
         Args:
@@ -41,21 +41,21 @@ class Source(Protocol):
         """
 
     @property
-    def queues(self) -> int:
+    def queue_count(self) -> int:
         """Number of the queues that wake the stream."""
 
     @property
-    def more(self) -> bool:
+    def has_more(self) -> bool:
         """True if there may be more events at once."""
 
     @property
-    def polls_unwoken(self) -> bool:
+    def needs_polling(self) -> bool:
         """True if there may be events after a pause, without a wake-up."""
 
-    def pause(self, beat: float) -> float:
+    def choose_poll_interval(self, beat: float) -> float:
         """Returns the seconds after which an unwoken source is polled again; ``beat`` is the keep-alive interval."""
 
-    def explain(self, error: Exception) -> Body:
+    def render_error(self, error: Exception) -> Body:
         """Returns the data of the last event of a stream that ends with this error."""
 
 
@@ -78,8 +78,8 @@ async def stream_events(
     """
     ends = None if caller is None else caller.expires
     async with turn:
-        events = await source.first(turn)
-        turn.begin_stream(caller, source.queues)
+        events = await source.read_first(turn)
+        turn.begin_stream(caller, source.queue_count)
         turn.end_attempt()
         retry = b"retry: %d\n" % (RETRY + randrange(SPREAD))  # noqa: S311 - not for security
         yield body_of([retry, *events])
@@ -87,9 +87,9 @@ async def stream_events(
         while True:
             remaining = math.inf if ends is None else ends - time.time() - NOTICE_INTERVAL
             # Streams that began together do not all send at the same moment.
-            pause = min(source.pause(beat), beat * uniform(0.6, 1))  # noqa: S311 - see above
+            pause = min(source.choose_poll_interval(beat), beat * uniform(0.6, 1))  # noqa: S311 - see above
             try:
-                woken = await turn.next(max(0.0, min(pause, remaining)), more=source.more)
+                woken = await turn.next(max(0.0, min(pause, remaining)), more=source.has_more)
                 if turn.is_stopped:
                     yield make_event("bye", {"detail": "The service ends. Ask again: another one may answer."})
                     return
@@ -98,12 +98,12 @@ async def stream_events(
                 events = [] if woken or time.monotonic() - last_sent < beat / 3 else [KEEPALIVE]
                 if not woken and ends is not None and ends - time.time() <= NOTICE_INTERVAL:
                     events, ends = [make_event("expiring", {"expires": ends})], None
-                elif woken or source.polls_unwoken:
+                elif woken or source.needs_polling:
                     if not woken:
                         await turn.resume()
-                    events = await source.further(turn, woken=woken) or events
+                    events = await source.read_next(turn, woken=woken) or events
             except Exception as error:  # noqa: BLE001 - of any kind, it ends the stream
-                yield make_event("bye", source.explain(error))
+                yield make_event("bye", source.render_error(error))
                 return
             if events:
                 turn.end_attempt()  # The client may take long to receive them.

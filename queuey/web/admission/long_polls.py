@@ -34,7 +34,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 MAX_USER_STREAMS = 20
 """Max streams of one user of an application in this process."""
-QUEUES_A_PLACE = 16
+QUEUES_PER_PLACE = 16
 """Max queues of a stream per place: each queue wakes it."""
 CHECK_INTERVAL = 0.25
 """Interval between checks of credentials and of shutdown, in seconds."""
@@ -110,7 +110,7 @@ class Client:
         if not self.has_left and self._remaining_messages:
             self.listen()
 
-    def forget(self) -> None:
+    def stop_listening(self) -> None:
         if self._message is not None:
             self._message.cancel()
         self._message = self.receive = self.on_left = self.on_leaving = None
@@ -133,7 +133,7 @@ class Clients:
 
     def end(self, client: Client) -> None:
         self._unwatched.pop(client, None)
-        client.forget()
+        client.stop_listening()
 
     def watch_slow(self) -> None:
         """Starts to listen to the clients of requests that are older than :data:`LISTEN_AFTER`. Called every second."""
@@ -418,7 +418,7 @@ class LongPolls:
                 raise TooManyWaiters(f"This user has {limit} streams already, the maximum for a user. End one of them.")
             self._streams[user] += 1
             poll.user = user
-        self._require_places(poll, 1 + queues // QUEUES_A_PLACE)
+        self._require_places(poll, 1 + queues // QUEUES_PER_PLACE)
 
     def _require_places(self, poll: LongPoll, count: int = 1) -> None:
         if not self._take_places(poll, count):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import NamedTuple
 
-from queuey.access import Caller, application_of, owner_name
+from queuey.access import Caller, application_of_scoped_name, owner_name
 from queuey.errors import TooManyRequests
 from queuey.messages import OPERATORS
 from queuey.settings import Rates
@@ -154,7 +154,7 @@ def _find_counted(caller: Caller, application: str) -> dict[str, list[str]]:
     """
     owner = owner_name("")
     owners = {name.removeprefix(owner) for name in caller.names if name.startswith(owner)}
-    users = {name: application_of(name) for name in caller.names if not name.startswith(owner)}
+    users = {name: application_of_scoped_name(name) for name in caller.names if not name.startswith(owner)}
     others = {*users.values(), *(grant.application or OPERATORS for grant in caller.grants)}
     if application in owners | others:
         others &= {application, OPERATORS}

@@ -329,7 +329,8 @@ class FairGate(Generic[TurnT]):
                 self._last_used[turn.tenant] = used
             self._go_on()
 
-    def give_up_late(self, seconds: float) -> None:
+    def refuse_overdue(self, seconds: float) -> None:
+        """Refuses work that has been in line for more than some seconds; then forgets idle tenants."""
         latest = monotonic() - seconds
         for turn in self._turns.drop(lambda turn: turn.since < latest):
             turn.state = "idle"

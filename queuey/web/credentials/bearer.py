@@ -157,6 +157,7 @@ class Bearer:
         return claims, users, expires
 
     def _find_trusted(self, claims: Mapping[str, Any]) -> Trusted:
+        """Returns who trusts the token's issuer for its audience; raises InvalidToken if nobody does."""
         name = claims.get("iss")
         trusted = self._trusted.get(name) if isinstance(name, str) else None
         if trusted is None:

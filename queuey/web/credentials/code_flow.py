@@ -43,7 +43,7 @@ _PUBLIC_ERRORS = frozenset(
 """Errors by which a provider reports that the user has not logged in; all others are faults of the configuration."""
 
 
-class Discovered(NamedTuple):
+class ProviderEndpoints(NamedTuple):
     """Endpoints of a provider.
 
     Attributes:
@@ -57,7 +57,7 @@ class Discovered(NamedTuple):
     names_itself: bool
 
 
-def read_discovery(issuer: str, content: bytes) -> Discovered:
+def read_discovery(issuer: str, content: bytes) -> ProviderEndpoints:
     """Reads a provider's discovery document.
 
     Raises:
@@ -73,7 +73,7 @@ def read_discovery(issuer: str, content: bytes) -> Discovered:
         if not isinstance(url, str) or not is_safe_url(url) or (_is_local(url) and not local):
             raise ValueError(f"its {name} is not an address of another machine that begins with https://")
     names_itself = document.get("authorization_response_iss_parameter_supported") is True
-    return Discovered(document["authorization_endpoint"], document["token_endpoint"], names_itself)
+    return ProviderEndpoints(document["authorization_endpoint"], document["token_endpoint"], names_itself)
 
 
 def _is_local(url: str) -> bool:
@@ -156,12 +156,12 @@ class Provider:
 
         return Attempt(f"{text}.{derived('state')}", derived("nonce"), derived("verifier"), following)
 
-    def make_login_url(self, attempt: Attempt, back: str) -> str:
+    def make_login_url(self, attempt: Attempt, redirect_uri: str) -> str:
         """Returns the URL at which the browser logs in.
 
         Args:
             attempt: From :meth:`begin`.
-            back: The redirect URI, as registered at the provider.
+            redirect_uri: The redirect URI, as registered at the provider.
 
         Raises:
             IssuerUnavailable: The provider's discovery document cannot be loaded now.
@@ -171,7 +171,7 @@ class Provider:
         # oauthlib accepts only https. The discovery has checked that this address is safe.
         uri: str = client.prepare_request_uri(
             f"https://{rest}",
-            redirect_uri=back,
+            redirect_uri=redirect_uri,
             scope=self._scope,
             state=attempt.state,
             nonce=attempt.nonce,
@@ -180,13 +180,13 @@ class Provider:
         )
         return scheme + uri.removeprefix("https")
 
-    def finish(self, attempt: Attempt, answer: Mapping[str, str], back: str) -> UserLogin:
+    def finish(self, attempt: Attempt, answer: Mapping[str, str], redirect_uri: str) -> UserLogin:
         """Exchanges the code that the browser came back with, and returns the user who has logged in; blocks.
 
         Args:
             attempt: The login with the state of the answer.
             answer: Query fields with which the browser came back.
-            back: The redirect URI.
+            redirect_uri: The redirect URI.
 
         Raises:
             InvalidToken: The provider refuses the login, or its token is not accepted.
@@ -196,7 +196,7 @@ class Provider:
         if not self._busy.acquire(blocking=False):
             raise IssuerUnavailable("Too many users log in at this provider at the same moment.", retry_after=1)
         try:
-            token = self._exchange(code, attempt, back)
+            token = self._exchange(code, attempt, redirect_uri)
         finally:
             self._busy.release()
         try:
@@ -228,7 +228,7 @@ class Provider:
         code: str = parameters["code"]
         return code
 
-    def _exchange(self, code: str, attempt: Attempt, back: str) -> str:
+    def _exchange(self, code: str, attempt: Attempt, redirect_uri: str) -> str:
         """Exchanges a code at the provider for an ID token, which is not checked yet; blocks.
 
         Raises:
@@ -237,7 +237,7 @@ class Provider:
         """
         client = WebApplicationClient(self._client)
         form = client.prepare_request_body(
-            code=code, redirect_uri=back, code_verifier=attempt.verifier, include_client_id=self._secret is None
+            code=code, redirect_uri=redirect_uri, code_verifier=attempt.verifier, include_client_id=self._secret is None
         )
         headers = {} if self._secret is None else {"Authorization": _make_basic_header(self._client, self._secret)}
         endpoint = self.discovery.get().token

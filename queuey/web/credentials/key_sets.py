@@ -82,17 +82,17 @@ class IssuerDocument(Generic[T]):
         self._change = threading.Condition()
         self._waited = False
 
-    def start(self, *, ask: bool = True) -> None:
+    def start(self, *, prefetch: bool = True) -> None:
         """Loads a file, or starts to load a URL.
 
         Args:
-            ask: Load a URL; otherwise the first request does.
+            prefetch: Load a URL; otherwise the first request does.
 
         Raises:
             SettingsError: The file cannot be used.
         """
         if _is_url(self._place):
-            if ask:
+            if prefetch:
                 with self._change:
                     self._begin()
             return

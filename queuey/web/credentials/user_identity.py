@@ -44,7 +44,7 @@ def identity_of(users: Iterable[User], expires: float) -> Identity:
     users = list(users)
     return Identity(
         names=frozenset(name_within(user.application, user.name) for user in users),
-        grants=tuple(grant for user in users for grant in _grants(user)),
+        grants=tuple(grant for user in users for grant in _make_grants(user)),
         tenant=min(f"{USERS_OF}{user.application}" for user in users),
         expires=expires,
     )
@@ -72,7 +72,7 @@ def identity_of_login(trusting: Users, login: UserLogin, expires: float) -> Iden
     return identity_of(users, expires)
 
 
-def _grants(user: User) -> Iterator[Grant]:
+def _make_grants(user: User) -> Iterator[Grant]:
     for pattern, verbs in user.issuer.queues.items():
         yield Grant(user.application, frozenset(verbs), queue_name(pattern, user.name))
     everywhere = frozenset[Verb]().union(*(user.issuer.roles.get(role, ()) for role in user.roles))

@@ -27,12 +27,12 @@ EXTRAS = {"Bearer": "oidc", "BrowserID": "browserid"}
 """The extra, by scheme, with the libraries that its reader needs."""
 
 
-def make_readers(users: Users, *, ask: bool = True) -> list[CredentialReader]:
+def make_readers(users: Users, *, prefetch: bool = True) -> list[CredentialReader]:
     """Makes a reader for each scheme that the users of an application have.
 
     Args:
         users: The setting.
-        ask: Start to load the issuers' keys, so that the first request finds them.
+        prefetch: Start to load the issuers' keys, so that the first request finds them.
 
     Raises:
         SettingsError: A library is not installed, or a key file cannot be used.
@@ -52,12 +52,12 @@ def make_readers(users: Users, *, ask: bool = True) -> list[CredentialReader]:
                 f"Users of scheme {scheme} need a library that is not installed ({error}). Install it: "
                 f"{install_command(extra)}"
             ) from error
-        readers.append(kind(trusted, _open_documents(trusted, kind.document, prefetch=ask)))
+        readers.append(kind(trusted, _open_documents(trusted, kind.document, prefetch=prefetch)))
     return readers
 
 
 def make_providers(
-    users: Users, readers: Iterable[object], environ: Mapping[str, str], *, ask: bool = True
+    users: Users, readers: Iterable[object], environ: Mapping[str, str], *, prefetch: bool = True
 ) -> list[Provider]:
     """Returns the login providers of the console: each issuer with a client once, in the order of the setting.
 
@@ -65,7 +65,7 @@ def make_providers(
         users: The setting.
         readers: The readers of this setting.
         environ: May have secrets of clients.
-        ask: Start to load the issuers' discovery documents.
+        prefetch: Start to load the issuers' discovery documents.
 
     Raises:
         SettingsError: A library is not installed, or a secret cannot be read.
@@ -87,7 +87,7 @@ def make_providers(
         for issuer in issuers.values()
     ]
     for provider in providers:
-        provider.discovery.start(ask=ask)
+        provider.discovery.start(prefetch=prefetch)
     return providers
 
 
@@ -98,5 +98,5 @@ def _open_documents(trusted: Trusted, parse: Callable[[bytes], T], *, prefetch: 
     """
     documents = {issuer.issuer: IssuerDocument(issuer.issuer, issuer.keys, parse) for _, issuer in trusted}
     for document in documents.values():
-        document.start(ask=prefetch)
+        document.start(prefetch=prefetch)
     return documents

@@ -174,7 +174,7 @@ class Gateway:
         self.sweep = Sweep(loop)
         self.sweep.call_every(CHECK_INTERVAL, self._polls.check)
         for line in (self._scheduler, self._threads):
-            self.sweep.call_every(1.0, partial(line.give_up_late, self._max_wait))
+            self.sweep.call_every(1.0, partial(line.refuse_overdue, self._max_wait))
         for call in (self._give_up_late_calls, self._bodies.cancel_late, self._clients.watch_slow):
             self.sweep.call_every(1.0, call)
 
@@ -440,7 +440,7 @@ class Gateway:
             request.turn = None
 
     def _pause(self, request: Request) -> None:
-        """Lets a long poll hold nothing while it sleeps; its deadline does not run meanwhile."""
+        """Gives back what a long poll holds while it sleeps, except its body; its deadline does not run meanwhile."""
         request.is_paused = True
         self._release_memory(request)
         self._leave(request)
@@ -449,6 +449,7 @@ class Gateway:
             self._calls.pop(request.call, None)
 
     async def _resume(self, request: Request) -> None:
+        """Counts a request as present again, waits for its turn, and starts its deadline anew."""
         self._enter(request)
         if self._contention.has_several:
             await self._take_turn(request)
@@ -525,12 +526,14 @@ class Gateway:
         request.reserved_bytes = 0
 
     def _change_memory(self, tenant: str, difference: int) -> None:
+        """Changes what a tenant holds; if that frees memory, waiting jobs may start."""
         if difference:
             self._memory.change(tenant, difference)
         if difference < 0:
             self._threads.dispatch()
 
     async def _yield_between_pieces(self, tenant: str) -> None:
+        """Counts the tenant as present; waits for a turn only while several tenants are present."""
         self._contention.enter(tenant)
         self._contention.leave(tenant)
         if self._contention.has_several:
@@ -565,7 +568,7 @@ def make_gateway(application: App, settings: Settings) -> Gateway:
         deadline=settings.deadline,
         memory=settings.memory,
         page_bytes=settings.page_bytes,
-        rates=RateLimits(settings.rates) if settings.rates.any else None,
+        rates=RateLimits(settings.rates) if settings.rates.is_limited else None,
         origins=origins_of(settings.users),
     )
 

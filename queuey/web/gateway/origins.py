@@ -21,7 +21,7 @@ MAX_AGE = 7200
 """Interval for which a browser caches a preflight, in seconds; Chromium's maximum."""
 MAX_NAMED = 16
 """Max custom headers in a preflight."""
-OWN = "x-header-"
+CUSTOM_HEADER_PREFIX = "x-header-"
 
 
 class Origins:
@@ -35,12 +35,15 @@ class Origins:
         self._allowed = {application: frozenset(origins) for application, origins in allowed.items()}
 
     def answer_preflight(self, request: Request) -> Response | None:
+        """Returns the answer to a preflight from an allowed origin, or None for every other request."""
         if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
             return None
         if request.headers.get("origin") not in self._allowed.get(_find_application(request.path), ()):
             return None
         requested = request.headers.get("access-control-request-headers", "").lower().split(",")
-        custom = [name for name in map(str.strip, requested) if name.startswith(OWN) and name.isascii()][:MAX_NAMED]
+        custom = [
+            name for name in map(str.strip, requested) if name.startswith(CUSTOM_HEADER_PREFIX) and name.isascii()
+        ][:MAX_NAMED]
         return Response(
             204,
             b"",

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 from queuey.errors import QueueyError
 from queuey.service import Limits
 from queuey.service.workers import WorkerIdentity
-from queuey.settings import Include, Settings, is_loopback, part
+from queuey.settings import Include, Settings, is_loopback, select_settings
 from queuey.settings.definitions import patterns_of
 from queuey.storage.opening import open_store, refuse_password
 from queuey.terminal.logs import LineFormatter
@@ -84,7 +84,7 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
 
     readers = make_readers(settings.users) if settings.users else []
     longest = settings.longest_body(settings.max_body)
-    limits = Limits(**part(settings, Limits.__struct_fields__), longest_body=longest)
+    limits = Limits(**select_settings(settings, Limits.__struct_fields__), longest_body=longest)
     own_includes = [include for room in settings.rooms if (include := room.include(settings, readers)) is not None]
     return make_app(
         open_store(settings),
@@ -124,7 +124,7 @@ def check_users(settings: Settings) -> None:
     Raises:
         SettingsError: A library is not installed, or a key file or a secret cannot be used.
     """
-    readers = make_readers(settings.users, ask=False) if settings.users else []
+    readers = make_readers(settings.users, prefetch=False) if settings.users else []
     for room in settings.rooms:
         room.check(settings, readers)
 

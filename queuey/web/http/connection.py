@@ -85,7 +85,7 @@ class ConnectionSet(Protocol):
     def leave(self, connection: Connection) -> None:
         """Removes a connection."""
 
-    def wait(self, connection: Connection, what: WaitsFor | None) -> None:
+    def mark_waiting(self, connection: Connection, what: WaitsFor | None) -> None:
         """Moves a connection to the list of what it waits for, or to no list if ``what`` is None."""
 
     def flush_soon(self, connection: Connection) -> None:
@@ -292,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
             return b""
         raw = self._raw
         if raw and (end := self._find_end(raw)):
-            self.connections.wait(self, None)
+            self.connections.mark_waiting(self, None)
             raw = self._raw
             self._raw, self._searched = raw[end:], 0
             return raw[:end]
@@ -300,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
             return b""
         if self.is_late:
             raise Refused("The head has not arrived in time", 408)
-        self.connections.wait(self, "head" if raw else "idle")
+        self.connections.mark_waiting(self, "head" if raw else "idle")
         return None
 
     def _find_end(self, raw: bytes) -> int:
@@ -326,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
         Aborts the connection if the response broke off. Answers ``OPTIONS *`` itself.
         """
         head = self._head = read_head(data)
-        self.is_kept = head.keeps
+        self.is_kept = head.keeps_alive
         self._is_chunked = head.length is None
         self._body_left = head.length or 0
         self._has_body = head.length != 0
@@ -358,10 +358,10 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.resume_reading()
         is_sent = not self.transport.get_write_buffer_size()
         if idle or self.has_ended or not self.transport.can_write_eof():
-            self.connections.wait(self, "full")
+            self.connections.mark_waiting(self, "full")
             self.transport.close()
         else:
-            self.connections.wait(self, "linger" if is_sent else "full")
+            self.connections.mark_waiting(self, "linger" if is_sent else "full")
             try:
                 self.transport.write_eof()
             except OSError:  # It is gone, and connection_lost was not called yet.
@@ -378,6 +378,7 @@ class Connection(asyncio.BufferedProtocol):
         return raw[:size]
 
     def receive(self) -> Awaitable[dict[str, Any]]:
+        """Waits for the next piece of the body, or for the disconnect if the body has been read."""
         if self._has_body:
             return self._receive()
         disconnect = self._disconnect = self.connections.loop.create_future()
@@ -482,9 +483,9 @@ class Connection(asyncio.BufferedProtocol):
     async def _drain(self) -> None:
         """Waits until there is room to send more, or the connection is lost; the deadline is that of ``full``."""
         if self._room is not None and not self._lost:
-            self.connections.wait(self, "full")
+            self.connections.mark_waiting(self, "full")
             await self._room
-            self.connections.wait(self, None)
+            self.connections.mark_waiting(self, None)
 
     def _make_head(self, response: Response, size: int | None) -> bytes:
         """Makes the head of a response, and drops the rest of the request's body if that has arrived.

@@ -47,7 +47,7 @@ class Head:
         fields: Lower-case names, and values.
         length: Bytes of the body, or None if it is chunked.
         is_old: The version is HTTP/1.0.
-        keeps: The connection goes on after the response.
+        keeps_alive: The connection goes on after the response.
         expects: The client waits for ``100 Continue`` before it sends the body.
         application_cache: Cache of the application, shared by all heads that differ only in their ``key``.
         key: The value of the header Idempotency-Key if it is left out of ``fields``, because it differs in each
@@ -59,7 +59,7 @@ class Head:
         "expects",
         "fields",
         "is_old",
-        "keeps",
+        "keeps_alive",
         "key",
         "length",
         "method",
@@ -73,14 +73,19 @@ class Head:
         self.fields = fields
         self.length: int | None = 0
         self.is_old = self.expects = False
-        self.keeps = True
+        self.keeps_alive = True
         self.application_cache: list[Any] = []
         self.key = b""
 
     def with_key(self, key: bytes) -> Head:
         """Returns a copy with a key, which shares ``fields`` and ``application_cache``."""
         head = Head(self.method, (self.path, self.query), self.fields)
-        head.length, head.is_old, head.keeps, head.expects = self.length, self.is_old, self.keeps, self.expects
+        head.length, head.is_old, head.keeps_alive, head.expects = (
+            self.length,
+            self.is_old,
+            self.keeps_alive,
+            self.expects,
+        )
         head.application_cache, head.key = self.application_cache, key
         return head
 
@@ -141,6 +146,7 @@ def read_head(data: bytes) -> Head:
 
 
 def _read_cached(data: bytes) -> Head:
+    """Parses a head, or takes it from the cache, which has no long or signed ones."""
     head = _cached_heads.get(data)
     if head is None:
         head = _parse(data)
@@ -187,12 +193,12 @@ def _check(method: str, read: _Fields, *, is_old: bool) -> Head:
     head = Head(method, _parse_target(read.target), read.fields)
     by_name = dict(read.fields)
     if len(by_name) < len(read.fields):
-        _refuse_twice([name for name, _ in read.fields])
+        _refuse_repeated([name for name, _ in read.fields])
     if b"host" not in by_name and not is_old:
         raise Refused("Missing Host header")
     head.is_old = is_old
     tokens = _connection_tokens(read.fields) if b"connection" in by_name else set()
-    head.keeps = b"close" not in tokens and (not is_old or b"keep-alive" in tokens)
+    head.keeps_alive = b"close" not in tokens and (not is_old or b"keep-alive" in tokens)
     head.length = _parse_length(by_name, is_old=is_old)
     expected = by_name.get(b"expect", b"").strip().lower()
     head.expects = expected == b"100-continue" and not is_old and head.length != 0
@@ -203,7 +209,7 @@ def _connection_tokens(fields: list[Field]) -> set[bytes]:
     return {t.strip().lower() for name, value in fields if name == b"connection" for t in value.split(b",")}
 
 
-def _refuse_twice(names: list[bytes]) -> None:
+def _refuse_repeated(names: list[bytes]) -> None:
     for name in _ONCE:
         if names.count(name) > 1:
             raise Refused(f"{name.decode().title()} is given twice")

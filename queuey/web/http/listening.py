@@ -151,6 +151,7 @@ class Connections:
             self._certificate.reload_if_changed(anyway=True)
 
     def _accept(self) -> None:
+        """Accepts a few waiting connections, and sets up each in a task; pauses after an error."""
         for _ in range(MAX_ACCEPTED if self._certificate is None else MAX_TLS_ACCEPTED):
             try:
                 accepted, _ = self._listener.accept()
@@ -233,11 +234,11 @@ class Connections:
         self._where[connection] = None
 
     def leave(self, connection: Connection) -> None:
-        self.wait(connection, None)
+        self.mark_waiting(connection, None)
         self._where.pop(connection, None)
         self._gone.set()
 
-    def wait(self, connection: Connection, what: WaitsFor | None) -> None:
+    def mark_waiting(self, connection: Connection, what: WaitsFor | None) -> None:
         """Sets what a connection waits for, and its deadline. The deadline stays if it waits for the same as before."""
         previous = self._where.get(connection)
         if previous != what and connection in self._where:
@@ -269,7 +270,7 @@ class Connections:
             for connection, deadline in list(waiting.items()):
                 if deadline > now:
                     break
-                self.wait(connection, None)
+                self.mark_waiting(connection, None)
                 connection.expire()
         if now - self._checked_at > CERTIFICATE_INTERVAL:
             self._checked_at = now

@@ -92,7 +92,7 @@ def _bind(listener: socket.socket, address: Any, *, shared: bool) -> socket.sock
     return listener
 
 
-def _open_another(listener: socket.socket) -> socket.socket:
+def _open_on_same_port(listener: socket.socket) -> socket.socket:
     other = _bind(socket.socket(listener.family, listener.type, listener.proto), listener.getsockname(), shared=True)
     other.listen(socket.SOMAXCONN)
     return other
@@ -261,7 +261,7 @@ class Parent:
         self._starting = True
         try:
             if self._listeners[number - 1].fileno() < 0:
-                self._listeners[number - 1] = _open_another(next(s for s in self._listeners if s.fileno() >= 0))
+                self._listeners[number - 1] = _open_on_same_port(next(s for s in self._listeners if s.fileno() >= 0))
             self._workers[number] = _Worker(number, self._listeners[number - 1], self._work)
         except OSError as error:
             logger.error("Worker %d cannot be started: %s", number, error)  # noqa: TRY400 - the system's limits
@@ -292,6 +292,7 @@ class Parent:
                 _send(worker, signal.SIGABRT)
 
     def _read_heartbeats(self, worker: _Worker) -> None:
+        """Reads a worker's heartbeats; the first of any worker lets the workers waiting for it start."""
         worker.read_heartbeats()
         if worker.is_up and not self._restarts.was_up:
             self._restarts.record_up(time.monotonic())
@@ -304,7 +305,7 @@ class Parent:
         # A socket is not closed while a worker is about to inherit it.
         if not self._starting:
             self._end_workers()
-        timer = threading.Timer(self._timeout + HARD_STOP_AFTER, self._kill, (1,))
+        timer = threading.Timer(self._timeout + HARD_STOP_AFTER, self._kill_workers_and_exit, (1,))
         timer.daemon = True
         timer.start()
 
@@ -316,9 +317,10 @@ class Parent:
             _send(worker, signal.SIGTERM)
 
     def _stop_or_kill(self, number: int, frame: FrameType | None) -> None:
+        """Stops the service at the first signal; kills the workers and exits at the second."""
         if self._signalled:
             logger.warning("Second signal: stopping at once.")
-            self._kill(128 + number)
+            self._kill_workers_and_exit(128 + number)
         self._signalled = True
         logger.info("Stopping; a second signal stops at once.")
         self._stop()
@@ -327,7 +329,7 @@ class Parent:
         for worker in self._workers.values():
             _send(worker, signal.SIGHUP)
 
-    def _kill(self, code: int) -> Any:  # noqa: ANN401 - does not return
+    def _kill_workers_and_exit(self, code: int) -> Any:  # noqa: ANN401 - does not return
         for worker in list(self._workers.values()):
             _send(worker, signal.SIGKILL)
         logging.shutdown()

@@ -13,7 +13,7 @@ from msgspec import structs
 from queuey.api import claims as api
 from queuey.api.jobs import MAX_JOBS, MAX_RESULT, MAX_RESULTS, JobInfos, JobsById
 from queuey.api.messages import QueueReadError
-from queuey.api.values import levels
+from queuey.api.values import nesting_depth
 from queuey.claims.acts import JobStanding
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, QueueyError
@@ -237,7 +237,7 @@ class ClaimViews(Views):
         """
         errors = Errors()
         terms = self._query.read(values, errors)
-        partitions = errors.take("partitions", read_partitions, terms.partitions)
+        partitions = errors.parse_field("partitions", read_partitions, terms.partitions)
         if partitions == ():
             errors["partitions"] = "Does not name a partition"
         errors.check()
@@ -364,7 +364,7 @@ class ClaimViews(Views):
         for index, (value, state) in enumerate(zip(values.values(), states, strict=True)):
             if len(state) > api.MAX_STATE:
                 errors[f"states.{index}"] = f"Has {len(state)} bytes of JSON: a state has at most {api.MAX_STATE}"
-            elif levels(value) > api.MAX_NESTED:
+            elif nesting_depth(value) > api.MAX_NESTED:
                 errors[f"states.{index}"] = f"Is nested more than {api.MAX_NESTED} levels deep"
         errors.check()
         return dict(zip(values, zip(receipts, states, strict=True), strict=True))
@@ -407,9 +407,10 @@ class ClaimViews(Views):
         return self._service.claims.backlog(access, query.limit)
 
     def jobs(self, access: QueueAccess, query: api.JobsQuery) -> api.Jobs:
+        """Returns outstanding jobs. With states, a limit above that of states is refused."""
         if query.states:
             errors = Errors()
-            errors.take("limit", validators.integer, query.limit, 1, api.MAX_STATES)
+            errors.parse_field("limit", validators.integer, query.limit, 1, api.MAX_STATES)
             errors.check()
         return api.Jobs(jobs=self._service.claims.list_jobs(access, query.limit, states=query.states))
 
@@ -462,7 +463,7 @@ def _read_receipts(name: str, value: object, queue: Queue) -> list[ClaimReceipt]
         InvalidRequest: Receipts are not valid; the error names each of them.
     """
     errors = Errors()
-    texts = errors.take(name, validators.items, value, api.MAX_CLAIMS)
+    texts = errors.parse_field(name, validators.items, value, api.MAX_CLAIMS)
     receipts = _parse_receipts(name, texts or [], queue, errors)
     errors.check()
     return receipts
@@ -508,7 +509,7 @@ def _read_results(
     """
     results: dict[ClaimReceipt, JobResult] = {}
     for number, (text, value) in enumerate(values.items()):
-        if levels(value) > api.MAX_NESTED:
+        if nesting_depth(value) > api.MAX_NESTED:
             errors[f"results.{number}"] = f"Is nested more than {api.MAX_NESTED} levels deep"
         elif text in by_text and value is not None:
             json = encode(value)

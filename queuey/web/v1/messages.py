@@ -147,7 +147,7 @@ class MessageViews(Views):
         """Returns the messages of a post, and the id that their ids must be above."""
         errors = Errors()
         after = request.headers.get("x-after")
-        position = errors.take("after", _read_position, after) if after else None
+        position = errors.parse_field("after", _read_position, after) if after else None
         try:
             drafts: Sequence[AnyDraft]
             if batch:
@@ -186,6 +186,7 @@ class MessageViews(Views):
         return self._authorization.enter(request, match, action), parsed
 
     def fetch(self, request: Request, match: Match) -> Response:
+        """Returns the messages that exist, or with ``raw`` one body; only that raises if it is missing."""
         access, locations = self._enter_ids(request, match, "read")
         raw = self.fields(FetchQuery).query(request).raw
         if raw and len(locations) > 1:
@@ -198,6 +199,7 @@ class MessageViews(Views):
         return make_raw_response(messages[0])
 
     def put(self, request: Request, match: Match) -> Response:
+        """Stores one body under all ids in the path, whether messages with these ids exist or not."""
         access, locations = self._enter_ids(request, match, "overwrite")
         draft = read_single(request, read_body(request, self._limits.max_body), self._limits, None)
         self._service.messages.put(access, locations, draft)
@@ -380,11 +382,11 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
     json = False
     if not body:
         errors["body"] = validators.REQUIRED
-    elif errors.take("encoding", validators.one_of, encoding, ("json",)):
+    elif errors.parse_field("encoding", validators.one_of, encoding, ("json",)):
         draft.body, json = _read_item_body(body, limits, errors, encoded=False)
-    draft.ttl = errors.take("ttl", validators.integer, fields[0], 1, MAX_TTL)
-    custom = errors.take("headers", _read_message_headers, headers, limits)
-    kind = errors.take("content_type", _read_content_type, kind, limits.max_content_type)
+    draft.ttl = errors.parse_field("ttl", validators.integer, fields[0], 1, MAX_TTL)
+    custom = errors.parse_field("headers", _read_message_headers, headers, limits)
+    kind = errors.parse_field("content_type", _read_content_type, kind, limits.max_content_type)
     draft.meta = _make_meta(kind, custom, json=json)
     if queue is not None:
         _, partition, key, delay = fields
@@ -400,9 +402,9 @@ def _take_placement(
 
     Puts bad values into ``errors``, and a partition together with a key.
     """
-    draft.partition = errors.take("partition", _read_partition, partition, queue)
-    draft.key = errors.take("message_key", validators.text, key, limits.max_message_key)
-    draft.delay = errors.take("delay", validators.decimal, delay, 0, MAX_TTL) or 0.0
+    draft.partition = errors.parse_field("partition", _read_partition, partition, queue)
+    draft.key = errors.parse_field("message_key", validators.text, key, limits.max_message_key)
+    draft.delay = errors.parse_field("delay", validators.decimal, delay, 0, MAX_TTL) or 0.0
     if draft.partition is not None and draft.key is not None:
         errors["message_key"] = "Not together with partition"
 
@@ -505,12 +507,14 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
     except JSON_ERRORS:
         errors[str(index)] = "Is not an object"
         return draft
-    item_errors.take("encoding", validators.one_of, item.encoding, ("base64",))
+    item_errors.parse_field("encoding", validators.one_of, item.encoding, ("base64",))
     draft.body, json = _read_item_body(bytes(item.body), limits, item_errors, encoded=item.encoding == "base64")
-    draft.ttl = item_errors.take("ttl", validators.integer, item.ttl, 1, MAX_TTL)
+    draft.ttl = item_errors.parse_field("ttl", validators.integer, item.ttl, 1, MAX_TTL)
     _take_placement(draft, item.partition, item.message_key, item.delay, queue=queue, limits=limits, errors=item_errors)
-    kind = item_errors.take("content_type", _read_content_type, item.content_type, limits.max_content_type)
-    draft.meta = _make_meta(kind, item_errors.take("headers", _read_message_headers, item.headers, limits), json=json)
+    kind = item_errors.parse_field("content_type", _read_content_type, item.content_type, limits.max_content_type)
+    draft.meta = _make_meta(
+        kind, item_errors.parse_field("headers", _read_message_headers, item.headers, limits), json=json
+    )
     errors.include(item_errors, f"{index}.")
     return draft
 

@@ -32,19 +32,19 @@ class NameViews(Views):
         If the name has the same message already, answers with that (200).
         """
         access = await self._authorization.admit(request, match, "send")
-        name, draft = _check_name(match), await request.read(partial(self._read_draft, request))
+        name, draft = _read_name(match), await request.read(partial(self._read_draft, request))
         changed = await access.apply(partial(self._service.names.create, name=name, draft=draft))
         return _answer_stored(changed, 201 if changed.stored else 200)
 
     async def replace(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "overwrite")
-        name, draft = _check_name(match), await request.read(partial(self._read_draft, request))
+        name, draft = _read_name(match), await request.read(partial(self._read_draft, request))
         return _answer_stored(await access.apply(partial(self._service.names.replace, name=name, draft=draft)), 200)
 
     async def fetch(self, request: Request, match: Match) -> Response:
         await request.reserve(self._limits.page_bytes)
         access = await self._authorization.admit(request, match, "read")
-        name = _check_name(match)
+        name = _read_name(match)
         raw = self.fields(FetchQuery).query(request).raw
         message = await access.apply(partial(self._service.names.fetch, name=name))
         if message is None:
@@ -54,7 +54,7 @@ class NameViews(Views):
     async def delete(self, request: Request, match: Match) -> Response:
         """Deletes the message of a name; succeeds if it has no message."""
         access = await self._authorization.admit(request, match, "delete")
-        name = _check_name(match)
+        name = _read_name(match)
         await access.apply(partial(self._service.names.delete, name=name))
         return json_response(Done())
 
@@ -66,7 +66,7 @@ class NameViews(Views):
         return read_single(request, read_body(request, self._limits.max_body), self._limits, None)
 
 
-def _check_name(match: Match) -> str:
+def _read_name(match: Match) -> str:
     name = match["name"]
     if len(name) > MAX_NAME_LENGTH:
         raise InvalidRequest({"name": f"Longer than maximum length {MAX_NAME_LENGTH}"})

@@ -60,12 +60,12 @@ def read_spec(values: Mapping[str, Any], errors: Errors, limits: Limits) -> Queu
     ``principles`` is an old misspelling of ``principals``, and has the same effect; both are an error if they differ.
     """
     requested = _fields(limits).read(values, errors)
-    old = errors.take("principles", _read_principals, requested.principles, limits.max_principals)
-    new = errors.take("principals", _read_principals, requested.principals, limits.max_principals)
+    old = errors.parse_field("principles", _read_principals, requested.principles, limits.max_principals)
+    new = errors.parse_field("principals", _read_principals, requested.principals, limits.max_principals)
     if old is not None and new is not None and old != new:
         errors["principals"] = "Differs from principles"
     options = {name: getattr(requested, name) for name in QueueOptions.__struct_fields__}
-    backoff = errors.take("backoff", _read_backoff, requested.backoff)
+    backoff = errors.parse_field("backoff", _read_backoff, requested.backoff)
     return QueueSpec(**options | {"backoff": backoff}, principals=old if new is None else new)
 
 
@@ -115,7 +115,7 @@ class QueueViews(Views):
         body = read_fields(request, self._limits.max_body)
         self.fields(api.NewQueue).note_unknown(request, body)
         errors = Errors()
-        name = errors.take("queue_name", validators.text, body.get("queue_name"))
+        name = errors.parse_field("queue_name", validators.text, body.get("queue_name"))
         spec = read_spec(body, errors, self._limits)
         errors.check()
         check(name or "*")
@@ -143,6 +143,7 @@ class QueueViews(Views):
         return json_response(api.QueueList(queues=items, next=following, patterns=list(patterns)))
 
     def rights(self, request: Request, match: Match) -> Response:
+        """Shows the caller's rights on the queues in the body, whether they exist or not."""
         self._service.queues.require_application(match["app"])
         self._authorization.authenticate(request)
         names = self.fields(api.RightsAsked).json(request).get("queues")

@@ -74,7 +74,7 @@ def read_range(fields: RangeFields, values: Mapping[str, Any], limits: Limits, e
 
     Puts bad fields into ``errors``.
     """
-    since, after, before, until = (errors.take(name, _read_bound, getattr(fields, name)) for name in BOUNDS)
+    since, after, before, until = (errors.parse_field(name, _read_bound, getattr(fields, name)) for name in BOUNDS)
     # Blank text names no partition.
     partitions = take_partitions(values.get("partitions"), errors, (1,))
     delayed = validators.boolean(fields.delay)
@@ -100,7 +100,7 @@ def read_range(fields: RangeFields, values: Mapping[str, Any], limits: Limits, e
 def _read_early(value: object, errors: Errors) -> tuple[bool, Bound]:
     """Returns whether early messages are requested, and the bound that they must be above."""
     if isinstance(value, str) and (":" in value or len(value.strip()) == 32):  # noqa: PLR2004 - digits of an id
-        return True, errors.take("early", _read_bound, value)
+        return True, errors.parse_field("early", _read_bound, value)
     return validators.boolean(value), None
 
 

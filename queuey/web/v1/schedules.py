@@ -154,7 +154,7 @@ class ScheduleSaver:
         """
         application, name = match["app"], match["schedule"]
         fields = read_object(text)
-        _check_names(name, fields)
+        _check_name_and_fields(name, fields)
         queue = self._find_queue(request, match, fields, may_see)
         build = self._make_builder(request, fields, text, queue)
         return self._service.schedules.put(application, name, build, may_see)
@@ -199,7 +199,7 @@ class ScheduleSaver:
         errors = Errors()
         fields = self._fields.read(plan_fields, errors)
         cron, every = fields.cron, fields.every
-        zone = errors.take("timezone", _read_zone, fields.timezone)
+        zone = errors.parse_field("timezone", _read_zone, fields.timezone)
         message = None
         if plan_fields.get("message") is not None and queue is not None:
             message = _read_message(request, text, queue, self._limits, errors)
@@ -235,7 +235,7 @@ class ScheduleSaver:
             raise InvalidRequest({f"message.{field}": text for field, text in error.fields.items()}) from error
 
 
-def _check_names(name: str, plan_fields: dict[str, Any]) -> None:
+def _check_name_and_fields(name: str, plan_fields: dict[str, Any]) -> None:
     errors = Errors()
     if _NAME.fullmatch(name) is None:
         errors["schedule"] = f"Use 1 to {MAX_NAME} letters, digits and ._:@-, but not . or .."

@@ -71,6 +71,7 @@ class StreamViews(Views):
         return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
 
     async def stream_queues(self, request: Request, match: Match) -> Response:
+        """Streams several queues, or all that the caller may read if none is named."""
         await self._authorization.identify(request)
         terms = self._read_terms(request)
         names = self._read_names(terms.get("queues"))
@@ -107,7 +108,7 @@ class StreamViews(Views):
         last = request.headers.get("last-event-id") or fields.last_event_id
         field = LAST_EVENT if last else "since"
         streams = self._service.streams
-        cursor = errors.take(field, _parse_cursor, last or fields.since, queue, streams.reader.now) or Cursor()
+        cursor = errors.parse_field(field, _parse_cursor, last or fields.since, queue, streams.reader.now) or Cursor()
         errors.check()
         limit = fields.limit or self._limits.default_limit
         return Stream(streams, cursor, limit, partitions, queue, early=fields.early), fields.read_marks
@@ -147,18 +148,18 @@ class QueueEvents(ABC):
         self._beat = 0.0
 
     @property
-    def queues(self) -> int:
+    def queue_count(self) -> int:
         return len(self._stream.queues)
 
     @property
-    def more(self) -> bool:
+    def has_more(self) -> bool:
         return self._stream.more
 
     @property
-    def polls_unwoken(self) -> bool:
+    def needs_polling(self) -> bool:
         return self._stream.is_of_all or self._stream.marks is not None
 
-    def pause(self, beat: float) -> float:
+    def choose_poll_interval(self, beat: float) -> float:
         """Returns the seconds until the next attempt if nothing wakes the stream.
 
         That is ``beat``, or less for lists and marks.
@@ -169,7 +170,7 @@ class QueueEvents(ABC):
         pause = self._stream.mark_interval(beat) * uniform(0.6, 1)  # noqa: S311 - it only spreads the reads of marks
         return min(pause, self._listed_at + beat - monotonic()) if self._stream.is_of_all else pause
 
-    async def first(self, turn: LongPoll) -> list[bytes]:
+    async def read_first(self, turn: LongPoll) -> list[bytes]:
         """Returns the first events, of which one only has the cursor, and begins to follow read marks.
 
         Raises if a queue cannot be read. Later errors are sent as events with a problem.
@@ -185,7 +186,7 @@ class QueueEvents(ABC):
         self.request.headers["accept"] = "application/problem+json"  # From here on, errors are events with a problem.
         return events
 
-    async def further(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
+    async def read_next(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
         """Returns new events.
 
         A stream of all queues lists them again after each ``beat``, and whenever it was not woken.
@@ -194,7 +195,7 @@ class QueueEvents(ABC):
             self._stream.must_list, self._listed_at = True, monotonic()
         return await self._next_events(turn, await self._admit(turn))
 
-    def explain(self, error: Exception) -> Body:
+    def render_error(self, error: Exception) -> Body:
         return error_response(error, self.request).body
 
     @abstractmethod
@@ -298,8 +299,8 @@ class EventsOfMany(QueueEvents):
             stream.drop(name)
         return refused
 
-    def explain(self, error: Exception) -> Body:
-        return super().explain(as_unauthenticated(error))
+    def render_error(self, error: Exception) -> Body:
+        return super().render_error(as_unauthenticated(error))
 
 
 def require_few(names: Sequence[str], limit: int) -> None:

@@ -44,8 +44,8 @@ def _take_ends(body: api.NewReadMark, errors: Errors) -> Marks:
 
     Puts an error into ``errors`` if a field is bad, or both or neither are given.
     """
-    until = errors.take("until", _parse_ends, body.until, lambda mark: mark.end)
-    cursor = errors.take("cursor", _parse_ends, body.cursor, lambda mark: mark.start)
+    until = errors.parse_field("until", _parse_ends, body.until, lambda mark: mark.end)
+    cursor = errors.parse_field("cursor", _parse_ends, body.cursor, lambda mark: mark.start)
     if until is not None and cursor is not None:
         errors["cursor"] = "Not together with until"
     if until is None and cursor is None and not errors:
@@ -63,6 +63,7 @@ def show_unread(unread: Unread) -> dict[str, Any]:
 
 class UnreadViews(Views):
     def mark(self, request: Request, match: Match) -> Response:
+        """Moves the caller's read marks, back only with ``back``; answers with the marks."""
         access = self._authorization.enter(request, match, "read")
         reader = self._authorization.find_reader_name(request, match["app"])
         errors = Errors()
@@ -73,6 +74,7 @@ class UnreadViews(Views):
         return json_response(api.ReadMark(read=_show_marks(marked.marks), pending=marked.pending))
 
     def count(self, request: Request, match: Match) -> Response:
+        """Counts unread messages of several queues. An error of one queue does not affect the others."""
         self._service.queues.require_application(match["app"])
         reader = self._authorization.find_reader_name(request, match["app"])
         body = self.fields(api.UnreadAsked).json(request, b"{}")

@@ -28,24 +28,24 @@ class Call(NamedTuple):
     found: str | None = None
 
     @property
-    def changes(self) -> bool:
+    def may_change(self) -> bool:
         return self.kind != "GET" and (self.kind != "POST" or self.status not in {200, 409})
 
-    def is_possible(self, there: str | None) -> bool:
+    def is_possible(self, current_value: str | None) -> bool:
         match self.kind, self.status:
             case "GET", _:
-                return there == self.found
+                return current_value == self.found
             case "POST", 201:
-                return there is None
+                return current_value is None
             case "POST", 200:
-                return there == self.value
+                return current_value == self.value
             case "POST", 409:
-                return there not in {None, self.value}
+                return current_value not in {None, self.value}
             case _:
                 return True
 
-    def result(self, there: str | None) -> str | None:
-        return self.value if self.changes and (self.kind != "POST" or there is None) else there
+    def value_after(self, current_value: str | None) -> str | None:
+        return self.value if self.may_change and (self.kind != "POST" or current_value is None) else current_value
 
 
 State = tuple[int, str | None]
@@ -77,8 +77,8 @@ def _futures(calls: Sequence[Call], state: State) -> list[State]:
     past, value = state
     possible = [number for number in _next(calls, past) if calls[number].is_possible(value)]
     # A call that changes nothing may as well come first.
-    observing = [number for number in possible if not calls[number].changes]
-    return [(past | 1 << number, calls[number].result(value)) for number in observing[:1] or possible]
+    observing = [number for number in possible if not calls[number].may_change]
+    return [(past | 1 << number, calls[number].value_after(value)) for number in observing[:1] or possible]
 
 
 def _next(calls: Sequence[Call], past: int) -> Iterator[int]:

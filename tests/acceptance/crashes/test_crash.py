@@ -105,7 +105,7 @@ def round_of_killing(directory: Path, number: int, rng: random.Random, truth: Re
             truth.hear(line)
 
 
-def stored(directory: Path) -> list[tuple[Place, str]]:
+def read_stored(directory: Path) -> list[tuple[Place, str]]:
     store = open_store(directory)
     queue = bridge.run(store.catalogue.queue(APP, QUEUE))
     messages: list[tuple[Place, str]] = []
@@ -123,8 +123,8 @@ def stored(directory: Path) -> list[tuple[Place, str]]:
     return messages
 
 
-def judge(directory: Path, truth: ReportedWrites) -> None:
-    messages = stored(directory)
+def check_store(directory: Path, truth: ReportedWrites) -> None:
+    messages = read_stored(directory)
     places = dict(messages)
     assert len(places) == len(messages), "a message is shown twice"
     assert {place: body for place, body in truth.bodies.items() if places.get(place) != body} == {}
@@ -153,7 +153,7 @@ def kill_again_and_again(directory: Path, rounds: int, seed: int) -> ReportedWri
     truth, rng = ReportedWrites(), random.Random(seed)
     for number in range(rounds):
         round_of_killing(directory, number, rng, truth)
-        judge(directory, truth)
+        check_store(directory, truth)
     return truth
 
 

@@ -96,11 +96,11 @@ class JavaClient(java_programs.JavaProgram):
         super().__init__([*command, f"127.0.0.1:{port}", key])
 
     def call(self, name: str, *arguments: object, kind: str = "plain") -> Any:  # noqa: ANN401 - tests look into it
-        outcome = self.say(name, *arguments, kind=kind)
+        outcome = self.try_call(name, *arguments, kind=kind)
         assert not outcome.error, outcome
         return outcome.result
 
-    def say(self, name: str, *arguments: object, kind: str = "plain") -> Outcome:
+    def try_call(self, name: str, *arguments: object, kind: str = "plain") -> Outcome:
         self.tell(json.dumps([kind, name, *arguments]))
         line = json.loads(self.read_answer())
         return Outcome(line.get("result"), line.get("error", ""), line.get("message") or "")

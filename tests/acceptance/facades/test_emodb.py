@@ -64,7 +64,7 @@ def queue(name: str) -> str:
     return f"/queue/1/{name}"
 
 
-def said(reply: Reply) -> tuple[int, str | None, str]:
+def refusal_of(reply: Reply) -> tuple[int, str | None, str]:
     return reply.status, reply.headers["X-BV-Exception"], reply.body.decode()
 
 
@@ -146,7 +146,7 @@ def test_names(emodb: Emodb, name: str) -> None:
             emodb.do("POST", f"/{base}/1/{own}/sendbatch", list(range(number + 1)))
         assert [emodb.get(f"/{base}/1/{own}/size") for base in ("queue", "dedupq")] == [1, 2]
     for wrong in (name.upper(), f"_{name}", name.ljust(256, "x"), f"{name}~dedup", "%C3%A9", "a%20b"):
-        status, exception, text = said(emodb.call("POST", f"/queue/1/{wrong}/send", 1))
+        status, exception, text = refusal_of(emodb.call("POST", f"/queue/1/{wrong}/send", 1))
         assert (status, exception, text[:30]) == (400, BAD, "Queue name must be a lowercase")
 
 
@@ -175,7 +175,7 @@ def test_keys(emodb: Emodb, queue: str) -> None:
         emodb.stranger("DELETE", queue),
     ]
     exception = "com.bazaarvoice.emodb.common.api.UnauthorizedException"
-    assert {said(reply) for reply in refused} == {(403, exception, '{"reason":"not authorized"}')}
+    assert {refusal_of(reply) for reply in refused} == {(403, exception, '{"reason":"not authorized"}')}
 
 
 BIG = b'["' + b"x" * 30_716 + b'"]'
@@ -212,7 +212,7 @@ def test_bad_arguments(emodb: Emodb, queue: str, method: str, path: str, body: o
     """They are refused in the original's words, and nothing is stored. What just fits is taken."""
     reply = emodb.call(method, f"{queue}/{path}", body)
     if text:
-        assert said(reply) == (400, BAD, text)
+        assert refusal_of(reply) == (400, BAD, text)
         assert reply.headers["Content-Type"] == "text/plain"
     else:
         assert reply.status == 200
@@ -231,7 +231,7 @@ def test_bad_arguments(emodb: Emodb, queue: str, method: str, path: str, body: o
 )
 def test_parameters_of_the_wrong_type(emodb: Emodb, queue: str, path: str, text: str) -> None:
     """They are refused without an exception."""
-    assert said(emodb.call("GET", f"{queue}/{path}")) == (400, None, text)
+    assert refusal_of(emodb.call("GET", f"{queue}/{path}")) == (400, None, text)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_bodies_that_are_not_json(emodb: Emodb, queue: str) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp"):
         assert emodb.call("POST", f"{queue}/send", b"1", Content_Type=kind).status == 415
     assert emodb.stranger("POST", f"{queue}/ack", b"[]", X_BV_API_Key=emodb.key).status == 415
-    assert said(emodb.call("POST", f"{queue}/ack", b"null"))[:2] == (400, BAD)
+    assert refusal_of(emodb.call("POST", f"{queue}/ack", b"null"))[:2] == (400, BAD)
     assert emodb.get(f"{queue}/size") == 0
 
 
@@ -275,7 +275,11 @@ def test_ids_of_another_queue(emodb: Emodb, name: str) -> None:
     ids = {path: emodb.get(f"{path}/poll?{HOUR}")[0]["id"] for path in (f"/queue/1/{name}", f"/dedupq/1/{name}")}
     first, second = ids.values()
     for path in (f"/queue/1/{name}", f"/queue/1/{name}-2"):
-        assert said(emodb.call("POST", f"{path}/ack", [first, second])) == (400, BAD, "Invalid event ID checksum.")
+        assert refusal_of(emodb.call("POST", f"{path}/ack", [first, second])) == (
+            400,
+            BAD,
+            "Invalid event ID checksum.",
+        )
     assert emodb.get(f"/queue/1/{name}/size") == 1
     emodb.do("POST", f"/queue/1/{name}/ack", [first.upper(), first])
     assert emodb.get(f"/queue/1/{name}/size") == 0
@@ -290,18 +294,18 @@ def test_moves(emodb: Emodb, name: str, queue: str) -> None:
     unknown = "com.bazaarvoice.emodb.queue.api.UnknownMoveException"
     for path in ("/queue/1/_move/AAAAAAAAAAAAA", "/queue/1/_move/no-base32", f"/dedupq/1/_move/{reference}"):
         body = json.dumps({"id": path.rsplit("/", 1)[1]}, separators=(",", ":"))
-        assert said(emodb.call("GET", path)) == (404, unknown, body)
-    assert said(emodb.call("POST", f"/queue/1/_move?from={name}&to={name}")) == (
+        assert refusal_of(emodb.call("GET", path)) == (404, unknown, body)
+    assert refusal_of(emodb.call("POST", f"/queue/1/_move?from={name}&to={name}")) == (
         400,
         BAD,
         "cannot move queue to itself",
     )
     for query in (f"from={name}", f"to={name}", "", f"from=&to={name}", f"from={name}&to=Upper"):
-        assert said(emodb.call("POST", f"/queue/1/_move?{query}"))[:2] == (400, BAD)
+        assert refusal_of(emodb.call("POST", f"/queue/1/_move?{query}"))[:2] == (400, BAD)
     reference = json.loads(emodb.call("POST", f"/dedupq/1/_move?from={name}&to={name}-2").body)["id"]
     shown = emodb.get(f"/dedupq/1/_move/{reference}")
     assert (shown["from"], shown["to"]) == (name, f"{name}-2")
-    assert said(emodb.call("GET", f"/queue/1/_move/{reference}"))[:2] == (404, unknown)
+    assert refusal_of(emodb.call("GET", f"/queue/1/_move/{reference}"))[:2] == (404, unknown)
 
 
 def test_other_paths(emodb: Emodb, queue: str) -> None:

@@ -104,14 +104,14 @@ def test_its_own_exceptions(emodb: JavaClient, command: list[str], served: Serve
         ),
     }
     for message, call in refused.items():
-        outcome = emodb.say(*call)
+        outcome = emodb.try_call(*call)
         assert (outcome.error, outcome.message) == ("java.lang.IllegalArgumentException", message)
-    assert emodb.say("send", "Upper", 1).error == "java.lang.IllegalArgumentException"
-    unknown = emodb.say("moveStatus", "AAAAAAAAAAAAA")
+    assert emodb.try_call("send", "Upper", 1).error == "java.lang.IllegalArgumentException"
+    unknown = emodb.try_call("moveStatus", "AAAAAAAAAAAAA")
     assert unknown.error == "com.bazaarvoice.emodb.queue.api.UnknownMoveException"
     stranger = JavaClient(command, served.port, "no-such-key")
     try:
-        assert stranger.say("send", "strict", 1).error == "com.bazaarvoice.emodb.common.api.UnauthorizedException"
+        assert stranger.try_call("send", "strict", 1).error == "com.bazaarvoice.emodb.common.api.UnauthorizedException"
     finally:
         stranger.close()
     assert emodb.call("size", "strict") == 1
@@ -125,10 +125,10 @@ def test_a_server_that_was_away(command: list[str], tmp_path: Path) -> None:
         try:
             client.call("send", "q", 1)
             first.kill()
-            assert client.say("size", "q").error
+            assert client.try_call("size", "q").error
             with Served(tmp_path, options, port=port):
                 end = time.monotonic() + BACKGROUND_TIMEOUT
-                while (outcome := client.say("size", "q")).error:
+                while (outcome := client.try_call("size", "q")).error:
                     assert time.monotonic() < end, outcome
                     time.sleep(0.2)
                 assert outcome.result == 1

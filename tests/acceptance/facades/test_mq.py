@@ -189,7 +189,7 @@ def test_not_through_other_schemes(served: Served, mq: Facade, queue: str) -> No
     assert mq.call("GET", f"/{queue}/messages").status == 204
 
 
-def refused(*options: str) -> tuple[int, str]:
+def run_refused_start(*options: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "queuey", "serve", "--port", str(free_port()), *options]
     ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=WAIT, check=False)
     return ended.returncode, ended.stderr
@@ -198,7 +198,9 @@ def refused(*options: str) -> tuple[int, str]:
 def test_no_application(tmp_path: Path) -> None:
     """Beside the service's own API it serves an existing application; otherwise the start says how to create it."""
     options = settings_file(tmp_path, '[facades]\napp = "shop"\n[facades.mq]\nprefix = "/mq"\n')
-    code, output = refused("--data", str(tmp_path / "data"), "--profile", str(tmp_path / "profile.toml"), *options)
+    code, output = run_refused_start(
+        "--data", str(tmp_path / "data"), "--profile", str(tmp_path / "profile.toml"), *options
+    )
     assert code == 2
     assert "queuey app create shop" in output
 
@@ -209,7 +211,7 @@ def test_alone(tmp_path: Path) -> None:
     On a store that answers before a message is on a disk it does not start, unless told to: then it warns.
     """
     options = ["--sync", "normal", "--facade", "mq", "--app", "shop"]
-    code, output = refused("--data", str(tmp_path / "data"), *options)
+    code, output = run_refused_start("--data", str(tmp_path / "data"), *options)
     assert code == 4
     assert "unsynced = true" in output
     with Served(tmp_path, [*options, *settings_file(tmp_path, SHORT)]) as served:

@@ -16,7 +16,7 @@ import pytest
 from queuey.storage import bridge
 from queuey.storage.sqlite import check, open_store
 from queuey.web.credentials import digest_of
-from tests.pages import ROOT, to_run
+from tests.pages import ROOT, runnable_blocks
 from tests.servers.served import environment, free_port
 
 SERVERS = {
@@ -91,7 +91,7 @@ def test_other_servers_serve_it(server: str, http2: bool, tmp_path: Path) -> Non
 
 def test_pages_of_ones_own(tmp_path: Path) -> None:
     """What the page on extending has served is served beside the API."""
-    pages, resources = to_run("docs/extending.md")
+    pages, resources = runnable_blocks("docs/extending.md")
     (tmp_path / "pages.py").write_text(pages.text)
     (tmp_path / "resources.py").write_text(resources.text)
     with serving("uvicorn", tmp_path, "pages:app") as url:

@@ -42,11 +42,11 @@ def whole(served: Served) -> Counter[str]:
     return sums
 
 
-def shows(served: Served, received: int) -> bool:
+def has_counted(served: Served, received: int) -> bool:
     return whole(served)["queuey_messages_received_total"] == received
 
 
-def up(served: Served) -> int:
+def count_workers(served: Served) -> int:
     """Returns the number of workers in a scrape; 0 if the connected one is dying."""
     with contextlib.suppress(OSError, HTTPException):
         return scrape(served)["queuey_worker_up"]
@@ -56,17 +56,17 @@ def up(served: Served) -> int:
 def test_every_scrape_shows_all_workers(tmp_path: Path) -> None:
     """Whichever worker answers, the scrape has what each of them has taken in, also after one has been replaced."""
     with Served(tmp_path, ["--workers", "2"]) as served:
-        until(lambda: up(served) == 2)
+        until(lambda: count_workers(served) == 2)
         with served.client() as client:
             client.create_queue("w")
         for number in range(1, 13):
             with served.client() as client:
                 client.send("w", "x")
-            until(partial(shows, served, number))
+            until(partial(has_counted, served, number))
         victim = workers(served)[0]
         os.kill(victim, signal.SIGKILL)
         until(lambda: victim not in workers(served))
         # Until then a scrape may show what was collected before.
         time.sleep(ANSWER_SECONDS + HEARTBEAT_INTERVAL)
-        until(lambda: up(served) == 2)
+        until(lambda: count_workers(served) == 2)
         assert served.end(signal.SIGTERM) == 0

@@ -129,7 +129,7 @@ class Group:
             numbers[int(partition)].append(int(number))
         return numbers
 
-    def settles(self, members: int) -> None:
+    def wait_until_settled(self, members: int) -> None:
         until(lambda: sorted(self._check_loads()) == [len(PARTITIONS) // members] * members, every=0.1)
         before = self._ends_handled()
         until(lambda: all(now > then for now, then in zip(self._ends_handled(), before, strict=True)), every=0.1)
@@ -168,17 +168,17 @@ def test_a_program_beside_qdo(program: list[str], tmp_path: Path) -> None:
             with group.sending():
                 kill_qdo = stack.enter_context(group.member(QDO))
                 until(lambda: GROUP in client.consumer_groups.names(), every=0.1)
-                group.settles(1)
+                group.wait_until_settled(1)
                 kill = stack.enter_context(group.member(program))
-                group.settles(2)
+                group.wait_until_settled(2)
                 kill()
-                group.settles(1)
+                group.wait_until_settled(1)
                 stack.enter_context(group.member(program))
-                group.settles(2)
+                group.wait_until_settled(2)
                 kill_qdo()
-                group.settles(1)
+                group.wait_until_settled(1)
                 stack.enter_context(group.member(QDO))
-                group.settles(2)
+                group.wait_until_settled(2)
             until(group.is_done, every=0.1)
     for numbers in group.handled.values():
         highest = 0

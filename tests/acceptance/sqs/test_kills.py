@@ -60,7 +60,7 @@ class Clients:
         self.failures = 0
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         with self._lock:
             bodies = {each.body for each in self.deliveries}
             settled = self.deleted.keys() | self.doubted
@@ -82,7 +82,7 @@ class Clients:
 
     def receive(self) -> None:
         client = self._make()
-        while not self.done:
+        while not self.is_done:
             assert time.monotonic() < self._end
             began = time.monotonic()
             arguments = {"QueueUrl": self._url, "MaxNumberOfMessages": 3, "WaitTimeSeconds": 1, "VisibilityTimeout": 3}
@@ -160,6 +160,6 @@ def test_killed(kind: str, fifo: bool, request: pytest.FixtureRequest, tmp_path:
                 continue
             for thread in threads:
                 thread.join(3 * WAIT)
-    assert clients.done
+    assert clients.is_done
     assert clients.failures
     clients.check()

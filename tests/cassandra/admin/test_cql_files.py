@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.admin.cql_files import directory, known, parse, split
+from queuey.storage.cassandra.admin.cql_files import directory, known, parse, split_statements
 
 PLAIN = st.text("abc =\n'\"", max_size=8).map(lambda text: text.replace("'", "").replace('"', ""))
 QUOTED = st.text("abc;-/*$\n '", max_size=8).map(lambda text: "'" + text.replace("'", "''") + "'")
@@ -23,7 +23,7 @@ COMMENTS = st.text("abc;'\"$ ", max_size=8).flatmap(
 def test_split_at_the_ends_of_statements(statements: list[list[str]]) -> None:
     """Statements end at semicolons outside quotes of any kind, and are otherwise left unchanged."""
     texts = [" ".join(parts) for parts in statements]
-    assert split(";".join(texts)) == [text.strip() for text in texts if text.strip()]
+    assert split_statements(";".join(texts)) == [text.strip() for text in texts if text.strip()]
 
 
 @given(st.lists(st.tuples(QUOTED, COMMENTS), min_size=1, max_size=4))
@@ -33,7 +33,7 @@ def test_comments_are_left_out(parts: list[tuple[str, str]]) -> None:
     spaces = [
         "" if comment.startswith("/*") else "\n" for _, comment in parts
     ]  # The line break after a comment is not part of it.
-    assert split(text) == [
+    assert split_statements(text) == [
         "".join(f"{quoted} {space}" for (quoted, _), space in zip(parts, spaces, strict=True)).strip()
     ]
 

@@ -122,7 +122,7 @@ def test_keyspace_that_cannot_be_made(
     with pytest.raises(SettingsError, match=why) as refused:
         migrate(target, OPTIONS, replication=replication)
     assert all(host.dc in str(refused.value) for host in driver.hosts())
-    assert migrations._replication(driver) is None
+    assert migrations._read_replication(driver) is None
 
 
 def test_by_data_centre(target: DataCentreTarget, driver: Driver) -> None:
@@ -168,7 +168,7 @@ def test_store_waits_for_it(target: DataCentreTarget) -> None:
         store.close()
 
 
-def changing(name: str) -> Callable[[Statement], bool]:
+def makes_table(name: str) -> Callable[[Statement], bool]:
     return lambda statement: f"NOT EXISTS {name} " in statement.cql
 
 
@@ -178,7 +178,7 @@ def test_goes_on_after_a_crash(target: DataCentreTarget, driver: Driver) -> None
     table = f"{target.keyspace}.migrations"
 
     wire.after_answer(
-        changing("a"), lambda: wire.fail(lambda _: True, UNLIMITED)
+        makes_table("a"), lambda: wire.fail(lambda _: True, UNLIMITED)
     )  # Cassandra gets no request from here on.
     with pytest.raises(StoreUnavailable):
         migrate(target, OPTIONS, replication="1", running=replace(running, driver=wire.driver))
@@ -220,7 +220,7 @@ def test_who_lost_the_lock_stops(target: DataCentreTarget, driver: Driver) -> No
     keyed.run(Statement("DELETE FROM migrations WHERE singleton = 0 AND number = 1 IF EXISTS", idempotent=False))
     keyed.run(Statement.unprepared(f"DROP TABLE {target.keyspace}.heartbeats"), timeout=60.0)
     slow = Wire()
-    slow.after_answer(changing("a"), lambda: keyed.run(take))
+    slow.after_answer(makes_table("a"), lambda: keyed.run(take))
     with pytest.raises(StoreUnavailable, match="another"):
         migrate(target, OPTIONS, running=replace(RUNNING, driver=slow.driver))
     keyed.close()

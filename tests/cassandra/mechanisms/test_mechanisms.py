@@ -63,7 +63,7 @@ def slow_read(scene: Scene) -> list[str]:
     gate = reading_.wire.hold(READS, answered=True)
     thread = threading.Thread(target=reader.read_more)
     thread.start()
-    gate.reached()
+    gate.wait_until_reached()
     attempt = writing.post(queue)
     assert end_of(attempt) == "acknowledged"
     scene.world.advance(D + S)
@@ -147,8 +147,8 @@ def purged_while_it_was_read(scene: Scene) -> list[str]:
     gate = writing.wire.hold(QUEUES, answered=True)
     with ThreadPoolExecutor(1) as pool:
         read = pool.submit(run_call, writing.store.catalogue.queue, queue.application, queue.name, fresh=True)
-        gate.reached()
-        gate.passed()
+        gate.wait_until_reached()
+        gate.wait_until_passed()
         bridge.run(purging.store.catalogue.purge_queue(queue))
         writing.machine.fall_behind(0.4 * S)
         writing.check_clock()
@@ -178,7 +178,7 @@ def rows_for_ever(removed: ExitStack) -> None:
     def held(self: QueueCache, queue: Queue, *, since: float | None = None) -> Row | None:
         return self._rows.get((queue.application, queue.name))
 
-    removed.enter_context(replace(QueueCache.find_held, held))
+    removed.enter_context(replace(QueueCache.find_cached, held))
     removed.enter_context(replace(QueueCache.forget_all, lambda self: None))
 
 

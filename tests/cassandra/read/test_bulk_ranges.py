@@ -30,7 +30,7 @@ def scattered(store: CassandraStore, application: str) -> tuple[Queue, list[Mess
         for time_bucket in range(PLACES)
         for n in range(EACH)
     ]
-    with replace(bulk_load._width_for, lambda _: bucketing.DENSE_LOAD):
+    with replace(bulk_load._choose_width_class, lambda _: bucketing.DENSE_LOAD):
         bridge.run(store.bulk.load(queue, messages))
     bridge.run(
         store.messages.put(queue, [(1, messages[0].position), (1, messages[7].position)], NewMessage("put", 1, 3600))
@@ -51,7 +51,7 @@ def test_a_scan_of_very_many_places(store: CassandraStore, scattered: tuple[Queu
         batches = list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=limit), bodies=bodies)))
         assert max(batch.num_rows for batch in batches) <= limit
         merged_batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        assert merged_batches == [columns.batch_of(messages, bodies=bodies)]
+        assert merged_batches == [columns.batch_from_messages(messages, bodies=bodies)]
 
 
 def test_a_reach_over_very_many_places(store: CassandraStore, scattered: tuple[Queue, list[Message]]) -> None:

@@ -38,7 +38,7 @@ def test_pending_values_of_names(scene: Scene) -> None:
         target=run_call, args=(first.store.names.write_named, queue, "n", message("new"), b"new", old)
     )
     thread.start()
-    gate.reached()
+    gate.wait_until_reached()
     scene.world.advance(0.1)
     second.post(queue, message("beside")).result(PATIENCE_SECONDS)
     second.wire.log.clear()

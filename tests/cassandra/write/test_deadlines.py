@@ -82,7 +82,7 @@ def test_a_put_at_many_ids_goes_a_few_at_a_time(scene: Scene) -> None:
 
     def pass_by() -> None:
         for _ in range(3):
-            gate.reached()
+            gate.wait_until_reached()
         scene.world.run()
 
     threading.Thread(target=pass_by, daemon=True).start()

@@ -41,14 +41,14 @@ def begin_load(process: Process, queue: Queue, messages: Sequence[Message]) -> F
         with_one.shutdown(wait=False)
 
 
-def acknowledged(loading: Future[int]) -> bool:
+def wait_for_promise(loading: Future[int]) -> bool:
     try:
         return loading.result(WAIT_TIMEOUT) > 0
     except TooLate:
         return False
 
 
-def passed(reader: Reader, messages: Sequence[Message]) -> list[str]:
+def find_missed(reader: Reader, messages: Sequence[Message]) -> list[str]:
     seen = set(reader.seen)
     return [f"{one.body!r} missed" for one in messages if one.position < reader.cursor and one.position not in seen]
 
@@ -71,13 +71,13 @@ def hold_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
     messages = planned(writing, 0.5)
     gate = writing.wire.hold(requests)
     loading = begin_load(writing, queue, messages)
-    gate.reached()
+    gate.wait_until_reached()
     scene.world.advance(D + S)
     reader.read_more()
     gate.open()
-    promised = acknowledged(loading)
+    promised = wait_for_promise(loading)
     reader.read_more()
-    return passed(reader, messages) if promised else []
+    return find_missed(reader, messages) if promised else []
 
 
 def stopped_before_its_undo(scene: Scene) -> list[str]:
@@ -111,15 +111,15 @@ def machine_stopped(scene: Scene) -> list[str]:
     messages = planned(writing, 0.5)
     gate = writing.wire.hold(INSERTS)
     loading = begin_load(writing, queue, messages)
-    gate.reached()
+    gate.wait_until_reached()
     scene.world.advance(D + S)
     writing.machine.lag = D + S
     writing.check_clock()
     reader.read_more()
     gate.open()
-    promised = acknowledged(loading)
+    promised = wait_for_promise(loading)
     reader.read_more()
-    return passed(reader, messages) if promised else []
+    return find_missed(reader, messages) if promised else []
 
 
 @pytest.mark.parametrize("scenario", [late_load, late_record, machine_stopped, stopped_before_its_undo])

@@ -69,7 +69,7 @@ def begin_write(process: Process, queue: Queue, seen: Named, stop: Callable[[Pro
 
     thread = threading.Thread(target=write)
     thread.start()
-    gate.reached()
+    gate.wait_until_reached()
 
     def end() -> object:
         gate.open()

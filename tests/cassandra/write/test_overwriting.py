@@ -50,7 +50,7 @@ def test_meanwhile(
         target=run_call, args=(process.store.messages.put, queue, [(1, position)], message("new"))
     )
     thread.start()
-    gate.reached()
+    gate.wait_until_reached()
     assert shown(other, queue) in (["old"], ["new"])
     assert [one.body for one in bridge.run(other.store.messages.fetch(queue, [(1, position)]))] in (["old"], ["new"])
     gate.open()

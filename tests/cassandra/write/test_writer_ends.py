@@ -29,7 +29,7 @@ def at_rest(process: Process) -> bool:
     return idle and not writer.pending and not writer.undo_writer.pending and not writer._operations
 
 
-def nodes(process: Process) -> int:
+def count_live_nodes(process: Process) -> int:
     return sum(host.up for host in process.store._driver.hosts())
 
 
@@ -37,28 +37,28 @@ def begin_waiting_for_row(process: Process, queue: Queue) -> tuple[Attempt, Gate
     process.store._parts.rows.forget(queue.application, queue.name)
     gate = process.wire.hold(QUEUES)
     attempt = process.post(queue)
-    gate.reached()
+    gate.wait_until_reached()
     return attempt, gate
 
 
 def begin_waiting_for_place(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
     gate = process.wire.hold(RECORDS)
     attempt = process.post(queue, message(ttl=LONG))
-    gate.reached()
+    gate.wait_until_reached()
     return attempt, gate
 
 
 def begin_waiting_in_lane(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
     gate = process.wire.hold(INSERTS)
     process.post(queue)
-    gate.reached()
+    gate.wait_until_reached()
     return process.post(queue), gate
 
 
 def begin_on_its_way(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
     gate = process.wire.hold(INSERTS)
     attempt = process.post(queue)
-    gate.reached()
+    gate.wait_until_reached()
     return attempt, gate
 
 
@@ -66,7 +66,7 @@ def begin_undone(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
     process.wire.lose(INSERTS)
     gate = process.wire.hold(DELETES)
     attempt = process.post(queue)
-    gate.reached()
+    gate.wait_until_reached()
     return attempt, gate
 
 
@@ -74,11 +74,11 @@ def begin_unsure(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
     """Begins an append that is written, sets the wall clock wrong, and holds the comparison of clocks it waits for."""
     written = process.wire.hold(INSERTS, answered=True)
     attempt = process.post(queue)
-    written.reached()
+    written.wait_until_reached()
     process.machine.wrong = 60.0
-    gate = process.wire.hold(CLOCKS, nodes(process))
+    gate = process.wire.hold(CLOCKS, count_live_nodes(process))
     written.open()
-    gate.reached()
+    gate.wait_until_reached()
     return attempt, gate
 
 

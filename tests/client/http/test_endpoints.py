@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from queuey.client import AsyncClient, Client
-from queuey.client.calls.call import Call, Times, ignore_answer
+from queuey.client.calls.call import Call, Timeouts, ignore_answer
 from queuey.client.errors import InvalidArgument
 from queuey.client.http.connections import Connections, Endpoint, make_request
 from queuey.client.http.servers import parse_servers
@@ -76,7 +76,7 @@ def test_requests(call: Call[None], target: bytes, length: bytes | None) -> None
     """Paths and queries are encoded once, bodies have their length, and a call's header replaces one of all calls."""
     [endpoint], _ = endpoints("http://127.0.0.1/p%20q")
     call = Call(call.method, call.path, call.parse, call.params, {"Accept": "text/plain"}, call.content)
-    request = make_request(endpoint, call, Times(30.0, 30.0), "Application key")
+    request = make_request(endpoint, call, Timeouts(30.0, 30.0), "Application key")
     headers = dict(request.headers)
     assert request.url.target == target
     assert headers.get(b"content-length") == length

@@ -248,7 +248,7 @@ def test_a_secret_that_cannot_be_read(users: Users, trusted: UserIssuer, tmp_pat
     """The service does not start without the secret of a client."""
     without = {"queuey": (msgspec.structs.replace(trusted, secret=f"file:{tmp_path}/none"),)}
     with pytest.raises(SettingsError, match="none"):
-        make_providers(without, patient_readers(without), {}, ask=False)
+        make_providers(without, patient_readers(without), {}, prefetch=False)
 
 
 def test_who_cancels_may_try_again(browser: Browser, provider: OpenIdProvider) -> None:

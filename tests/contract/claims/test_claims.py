@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -308,54 +307,6 @@ def test_waiting(store: Store) -> None:
         append_bodies(store, queue, "a")
         assert waiter.woken.wait(60)
         assert texts(blocking(service.claims).claim(access, **asked)) == ["a"]
-
-
-@pytest.mark.parametrize("since", ["start", "entry"])
-def test_given_up(store: Store, since: str) -> None:
-    """A claim is undone whenever its caller leaves, in any turn of the loop: others get its messages soon."""
-    queue = make_queue(store)
-    watched = InterposedStore(store)
-    service, access = enter(watched.store, queue)
-    loop = service.claims.core.loop
-    on_entry: list[Callable[[], object]] = []
-
-    async def append(*given: Any, **more: Any) -> bool:  # noqa: ANN401
-        applied = await store.claim_logs.append_entry(*given, **more)
-        while on_entry:
-            on_entry.pop()()
-        return applied
-
-    watched.instead(ClaimLogs.append_entry, append)
-
-    async def leave(turns: int) -> bool:
-        """Claims, and leaves after some turns of the loop; returns whether the claim had not ended by then."""
-        claim = asyncio.ensure_future(service.claims.claim(queue, limit=1, ttl=1000))
-        left: asyncio.Future[bool] = loop.create_future()
-
-        def count_down(turns: int) -> None:
-            if turns:
-                loop.call_soon(count_down, turns - 1)
-            else:
-                left.set_result(claim.cancel())
-
-        if since == "start":
-            count_down(turns)
-        else:
-            on_entry.append(lambda: count_down(turns))
-        await asyncio.gather(claim, return_exceptions=True)
-        return await left
-
-    for turns in range(50):
-        append_bodies(store, queue, str(turns))
-        if not service.claims.core.run(leave(turns)):
-            break
-        delivered: list[ClaimDelivery] = []
-        while not delivered:  # The test's timeout bounds it.
-            delivered = blocking(service.claims).claim(access, limit=1, ttl=1000)
-        assert texts(delivered) == [str(turns)]
-        blocking(service.claims).acknowledge(access, [delivered[0].receipt])
-    assert turns
-    assert since == "start" or turns < 10
 
 
 def test_acknowledge_and_claim(store: Store) -> None:

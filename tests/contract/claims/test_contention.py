@@ -1,4 +1,4 @@
-"""Two services that claim from one partition simultaneously: the answers of callers, and the count of deliveries."""
+"""Claims in each other's way: services that claim from one partition simultaneously, and callers that leave."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from queuey.errors import StoreUnavailable
 from queuey.messages import Queue, QueueSpec
 from queuey.service import ClaimDelivery, QueueAccess, Service
 from queuey.service.claims.partition_log import PartitionLog
-from queuey.storage import Store, bridge
+from queuey.storage import ClaimLogs, Store, bridge
 from tests.backends import APP
 from tests.blocking import blocking
-from tests.contract.samples import fresh_name, make_queue, new_message
+from tests.contract.claims.test_claims import enter, texts
+from tests.contract.samples import append_bodies, fresh_name, make_queue, new_message
+from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -142,3 +144,51 @@ def test_a_mistake_in_one_round_does_not_leave_others_waiting(store: Store) -> N
         with pytest.raises(StoreUnavailable, match="a mistake"):
             first.result(PATIENCE_SECONDS)
         assert [one.message.body for one in second.result(PATIENCE_SECONDS)] == ["a"]
+
+
+@pytest.mark.parametrize("since", ["start", "entry"])
+def test_given_up(store: Store, since: str) -> None:
+    """A claim is undone whenever its caller leaves, in any turn of the loop: others get its messages soon."""
+    queue = make_queue(store)
+    watched = InterposedStore(store)
+    service, access = enter(watched.store, queue)
+    loop = service.claims.core.loop
+    on_entry: list[Callable[[], object]] = []
+
+    async def append(*given: Any, **more: Any) -> bool:  # noqa: ANN401
+        applied = await store.claim_logs.append_entry(*given, **more)
+        while on_entry:
+            on_entry.pop()()
+        return applied
+
+    watched.instead(ClaimLogs.append_entry, append)
+
+    async def leave(turns: int) -> bool:
+        """Claims, and leaves after some turns of the loop; returns whether the claim had not ended by then."""
+        claim = asyncio.ensure_future(service.claims.claim(queue, limit=1, ttl=1000))
+        left: asyncio.Future[bool] = loop.create_future()
+
+        def count_down(turns: int) -> None:
+            if turns:
+                loop.call_soon(count_down, turns - 1)
+            else:
+                left.set_result(claim.cancel())
+
+        if since == "start":
+            count_down(turns)
+        else:
+            on_entry.append(lambda: count_down(turns))
+        await asyncio.gather(claim, return_exceptions=True)
+        return await left
+
+    for turns in range(50):
+        append_bodies(store, queue, str(turns))
+        if not service.claims.core.run(leave(turns)):
+            break
+        delivered: list[ClaimDelivery] = []
+        while not delivered:  # The test's timeout bounds it.
+            delivered = blocking(service.claims).claim(access, limit=1, ttl=1000)
+        assert texts(delivered) == [str(turns)]
+        blocking(service.claims).acknowledge(access, [delivered[0].receipt])
+    assert turns
+    assert since == "start" or turns < 10

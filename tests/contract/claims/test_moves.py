@@ -75,7 +75,7 @@ class Mover:
     def show(self, report: MoveState) -> MoveState:
         return self.moves.show(APP, report.id, ANYTHING)
 
-    def ended(self, report: MoveState) -> MoveState:
+    def wait_until_ended(self, report: MoveState) -> MoveState:
         states: list[MoveState] = []
 
         def over() -> bool:
@@ -113,7 +113,7 @@ def test_everything_arrives(store: Store, mover: Mover) -> None:
     )
     append_bodies(store, source, *(f"b{number}" for number in range(1500)), partition=3)
     before = [messages(store, source, number) for number in (1, 2, 3)]
-    report = mover.ended(mover.begin(source, target))
+    report = mover.wait_until_ended(mover.begin(source, target))
     assert (report.state, report.moved, report.left, report.error) == ("done", 1502, 0, None)
     assert report.total is not None
     assert report.updated is not None
@@ -137,7 +137,7 @@ def test_what_stays(store: Store, mover: Mover) -> None:
     held = blocking(mover.service.claims).claim(way, limit=3, ttl=600)
     blocking(mover.service.claims).acknowledge(way, [held[0].receipt])
     blocking(mover.service.claims).release(way, [held[2].receipt])
-    report = mover.ended(mover.begin(source, target))
+    report = mover.wait_until_ended(mover.begin(source, target))
     assert (report.state, report.moved, report.left) == ("done", 2, 1)
     assert bodies(store, target) == ["released", "waiting"]
     append_bodies(store, source, "later")
@@ -175,7 +175,7 @@ def test_dedup_queues(store: Store, mover: Mover, kind: str, to: str) -> None:
         post(mover.service, source_way, [Draft(body) for body in bodies[start : start + 400]])
     waiting = ["m3", "only here"]
     post(mover.service, mover.way(target), [Draft(body) for body in waiting])
-    report = mover.ended(mover.begin(source, target))
+    report = mover.wait_until_ended(mover.begin(source, target))
     moved = 1600 if kind == "plain" else 700
     assert (report.state, report.moved, report.left) == ("done", moved, 0)
     assert mover.service.claims.size(source_way, 10).size == 0
@@ -193,7 +193,7 @@ def test_copies_of_what_is_claimed(store: Store, mover: Mover) -> None:
     way = mover.way(source)
     held, other = blocking(mover.service.claims).claim(way, limit=9, ttl=600)
     blocking(mover.service.claims).release(way, [other.receipt])
-    report = mover.ended(mover.begin(source, target))
+    report = mover.wait_until_ended(mover.begin(source, target))
     assert (report.state, report.moved, report.left) == ("done", 1, 1)
     assert bodies(store, target) == ["b"]
     blocking(mover.service.claims).release(way, [held.receipt])
@@ -206,7 +206,7 @@ def test_fewer_partitions(store: Store, mover: Mover) -> None:
     source, target = make_queue(store, partitions=3), make_queue(store, partitions=2)
     for number in (1, 2, 3):
         append_bodies(store, source, f"{number}a", f"{number}b", partition=number)
-    assert mover.ended(mover.begin(source, target)).moved == 6
+    assert mover.wait_until_ended(mover.begin(source, target)).moved == 6
     stored_bodies = bodies(store, target, 1)
     assert [body for body in stored_bodies if body in {"1a", "1b"}] == ["1a", "1b"]
     assert [body for body in stored_bodies if body in {"3a", "3b"}] == ["3a", "3b"]
@@ -263,14 +263,14 @@ def test_cancelled(store: Store, mover: Mover) -> None:
         return bridge.run(store.keyed_posts.append_once(*args, **kwargs))
 
     interposed.instead(KeyedPosts.append_once, cancel)
-    report = slow.ended(slow.begin(source, target))
+    report = slow.wait_until_ended(slow.begin(source, target))
     slow.stopping.set()
     assert reports[0].state == "cancelling"
     assert (report.state, report.moved) == ("cancelled", len(messages(store, target)))
     assert 0 < report.moved < 2500
     assert bodies(store, target) + bodies(store, source) == everything
     assert slow.moves.cancel(APP, report.id, ANYTHING) == report
-    assert mover.ended(mover.begin(source, target)).state == "done"
+    assert mover.wait_until_ended(mover.begin(source, target)).state == "done"
     assert bodies(store, target) == everything
 
 
@@ -288,7 +288,7 @@ def test_the_target_goes(store: Store, mover: Mover, change: Callable[..., Any])
         bridge.run(method_of(store, change)(target))
 
     interposed.before(KeyedPosts.append_once, go)
-    report = purging.ended(purging.begin(source, target))
+    report = purging.wait_until_ended(purging.begin(source, target))
     purging.stopping.set()
     assert report.state == "failed"
     assert target.name in (report.error or "")
@@ -307,7 +307,7 @@ def test_the_source_goes(store: Store, mover: Mover) -> None:
     bridge.run(store.catalogue.delete_queue(source))
     other = Mover(store)
     other.moves.watch()
-    report = other.ended(report)
+    report = other.wait_until_ended(report)
     other.stopping.set()
     assert report.state == "failed"
     assert source.name in (report.error or "")
@@ -333,7 +333,7 @@ def test_another_process_goes_on(store: Store, other: Store) -> None:
     assert eventually(lambda: bool(messages(store, target)))
     first.stopping.set()
     second.moves.watch()
-    report = second.ended(report)
+    report = second.wait_until_ended(report)
     second.stopping.set()
     assert (report.state, report.moved) == ("done", 1500)
     assert bodies(store, target) == everything
@@ -348,7 +348,7 @@ CHANGES = (KeyedPosts.append_once, Messages.delete, ClaimLogs.append_entry)
 """The calls by which a move changes data."""
 
 
-def dies(store: Store, at: int) -> InterposedStore:
+def make_dying_store(store: Store, at: int) -> InterposedStore:
     """Returns a store whose user is killed before (even numbers) or after (odd ones) a change; later changes fail."""
     interposed = InterposedStore(store)
     count = [0]
@@ -396,7 +396,7 @@ def test_kills_at_every_step(store: Store, other: Store) -> None:
         assert new_one
         move = decode(record.value).move
         with suppress(Killed):
-            carry_out(dies(store, start).store, move)
+            carry_out(make_dying_store(store, start).store, move)
         carry_out(other, move)
         bridge.run(records.end(record, Progress("done")))
         assert bodies(store, target) == everything, start
@@ -441,7 +441,7 @@ def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
         idle.begin(source, third)
     assert idle.begin(source, target).id == move.id
     process.moves.watch()
-    report = process.ended(idle.moves.show(APP, move.id, ANYTHING))
+    report = process.wait_until_ended(idle.moves.show(APP, move.id, ANYTHING))
     assert (report.state, report.moved, report.total) == ("done", 2, 2)
     assert bodies(store, target) == ["a", "b"]
     assert [each.state for each in idle.moves.list(APP, ANYTHING)] == ["done"]
@@ -452,7 +452,7 @@ def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
     assert bridge.run(store.records.records(KIND, APP)) == []
     later = process.begin(source, third)
     assert later.id > move.id
-    assert process.ended(later).state == "done"
+    assert process.wait_until_ended(later).state == "done"
     process.stopping.set()
 
 
@@ -575,7 +575,7 @@ def test_a_move_whose_process_had_a_clock_that_was_ahead(store: Store, mover: Mo
     ahead = store.claim_logs.claim_time() + 1800 * TICKS_PER_SECOND
     bridge.run(records.save(record, Progress(runner=7), ahead))
     mover.moves.watch()
-    assert mover.ended(mover.moves.list(APP, ANYTHING)[0]).moved == 1  # type: ignore[arg-type] # its id is asked for
+    assert mover.wait_until_ended(mover.moves.list(APP, ANYTHING)[0]).moved == 1  # type: ignore[arg-type] # its id is asked for
 
 
 def test_the_last_ones_are_kept(store: Store, mover: Mover) -> None:

@@ -40,8 +40,8 @@ class Process:
         self.service = Service(store)
         self.claims = blocking(self.service.claims)
         self.records = ExpiryRecords(store, self.service.claims, self.service.core)
-        self.service.claims.rely = self.records.rely
-        self.service.messages._rely = self.records.rely
+        self.service.claims.ensure_expiry = self.records.ensure_expiry
+        self.service.messages._ensure_expiry = self.records.ensure_expiry
 
     def enter(self, queue: Queue) -> QueueAccess:
         return self.service.enter(queue, lambda _queue: None)
@@ -79,7 +79,7 @@ def letters(store: Store, queue: Queue) -> dict[str | bytes, dict[str, str]]:
     return {body: {key.removeprefix(PREFIX): text for key, text in told.items()} for body, told in said.items()}
 
 
-def arrive(store: Store, queue: Queue, *bodies: str) -> bool:
+def wait_for_letters(store: Store, queue: Queue, *bodies: str) -> bool:
     return eventually(lambda: set(letters(store, queue)) == set(bodies))
 
 
@@ -93,7 +93,7 @@ def test_a_message_nobody_claims_becomes_a_dead_letter(store: Store, clock: Cloc
     clock.advance(20)
     assert messages_in_partition(store, queue) == []
     process.step(queue)
-    assert arrive(store, queue, "one", "two")
+    assert wait_for_letters(store, queue, "one", "two")
     assert letters(store, queue)["one"]["error"] == "Expired"
     process.step(queue)
     assert process.record(queue) is not None
@@ -116,7 +116,7 @@ def test_claims_give_up_what_has_expired(store: Store, clock: Clock) -> None:
     assert process.claim(queue) == []
     assert eventually(lambda: "failed" in letters(store, queue))
     process.step(queue)  # If ids become certain late, the claim has not gone back to the other one.
-    assert arrive(store, queue, "failed", "new")
+    assert wait_for_letters(store, queue, "failed", "new")
     told = letters(store, queue)
     assert (told["failed"]["error"], told["failed"]["attempts"]) == ("Expired", "1")
     assert "ValueError" in told["failed"]["text"]
@@ -134,14 +134,14 @@ def test_a_live_claim_is_left_to_its_worker(store: Store, clock: Clock) -> None:
     process.claims.renew(process.enter(queue), [claims["kept"]], 43_200)
     clock.advance(200)
     process.step(queue)
-    assert arrive(store, queue, "lost")
+    assert wait_for_letters(store, queue, "lost")
     clock.advance(42_000)
     process.claims.renew(process.enter(queue), [claims["kept"]], 43_200)
     process.step(queue)
     assert set(letters(store, queue)) == {"lost"}
     clock.advance(1_000)
     process.step(queue)
-    assert arrive(store, queue, "lost", "kept")
+    assert wait_for_letters(store, queue, "lost", "kept")
     [settled] = process.claims.acknowledge(process.enter(queue), [claims["kept"]])
     assert settled.status is ReceiptStatus.SUPERSEDED
 
@@ -158,11 +158,11 @@ def test_only_kept_messages_become_dead_letters(store: Store, clock: Clock) -> N
     post(process.service, process.enter(queue), [Draft("twice")])
     clock.advance(55)
     process.step(queue)
-    assert arrive(store, queue, "twice")
+    assert wait_for_letters(store, queue, "twice")
     assert {delivery.message.body for delivery in process.claim(queue, ttl=5)} == {"twice", "delayed"}
     clock.advance(50)
     process.step(queue)
-    assert arrive(store, queue, "twice", "delayed")
+    assert wait_for_letters(store, queue, "twice", "delayed")
 
 
 def test_ordered_queues_go_on_behind_a_dead_letter(store: Store, clock: Clock) -> None:
@@ -175,7 +175,7 @@ def test_ordered_queues_go_on_behind_a_dead_letter(store: Store, clock: Clock) -
     assert process.claim(queue) == []
     clock.advance(10)
     process.step(queue)
-    assert arrive(store, queue, "first")
+    assert wait_for_letters(store, queue, "first")
     if store.messages.exact_horizon:  # Elsewhere nothing is below the horizon while a test moves the clock.
         assert [delivery.message.body for delivery in process.claim(queue)] == ["second"]
 
@@ -186,7 +186,7 @@ def test_the_record_is_there_before_a_message_and_at_its_acknowledgement(store: 
     records: list[Record | None] = []
 
     async def stand_still(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
-        await process.records.rely(queue, items, is_stored=is_stored)
+        await process.records.ensure_expiry(queue, items, is_stored=is_stored)
         if not is_stored:
             records.append(other.record(queue))
             clock.advance(2 * DAY)
@@ -194,13 +194,13 @@ def test_the_record_is_there_before_a_message_and_at_its_acknowledgement(store: 
             assert await other.records.step(records[0]) is None
             records.append(other.record(queue))
 
-    process.service.messages._rely = stand_still
+    process.service.messages._ensure_expiry = stand_still
     process.post(queue, "late")
     assert records[1:] == [None]
     assert other.record(queue) is not None
     clock.advance(TTL + 20)
     other.step(queue)
-    assert arrive(store, queue, "late")
+    assert wait_for_letters(store, queue, "late")
 
 
 def test_a_record_is_removed_by_the_version_that_was_searched(store: Store, clock: Clock) -> None:
@@ -223,7 +223,7 @@ def test_a_record_is_removed_by_the_version_that_was_searched(store: Store, cloc
     assert process.record(queue) is not None
     clock.advance(TTL + 20)
     process.step(queue)
-    assert arrive(store, queue, "two")
+    assert wait_for_letters(store, queue, "two")
 
 
 def test_a_record_stays_until_dead_letters_are_published(store: Store, clock: Clock) -> None:
@@ -242,7 +242,7 @@ def test_a_record_stays_until_dead_letters_are_published(store: Store, clock: Cl
     process.step(queue)
     assert letters(store, queue) == {}
     other.step(queue)
-    assert arrive(store, queue, "one")
+    assert wait_for_letters(store, queue, "one")
 
 
 def test_another_process_searches(store: Store, clock: Clock) -> None:
@@ -255,7 +255,7 @@ def test_another_process_searches(store: Store, clock: Clock) -> None:
     runner = DueRunner(store, process.records, process.service.core, stopping, timing)
     process.records.planned = runner.plan
     runner.watch()
-    assert arrive(store, queue, "orphan")
+    assert wait_for_letters(store, queue, "orphan")
     stopping.set()
     runner.end()
 
@@ -271,7 +271,7 @@ def test_a_move_takes_the_rest(store: Store, clock: Clock) -> None:
     turn = process.service.core.run(process.service.claims.take_move_turn(queue, 1, order))
     if store.messages.exact_horizon:  # Other stores are not certain of anything yet, by this clock.
         assert [message.body for message in turn.messages or ()] == ["moved"]
-        assert arrive(store, queue, "expired")
+        assert wait_for_letters(store, queue, "expired")
     assert not turn.ended
 
 
@@ -288,7 +288,7 @@ def test_upgrades_from_a_queue_without_the_option(store: Store, clock: Clock) ->
     clock.advance(TTL + 20)
     assert process.claim(queue) == []
     process.step(queue)
-    assert arrive(store, queue, "kept")
+    assert wait_for_letters(store, queue, "kept")
 
 
 def test_a_purge_ends_the_record(store: Store, clock: Clock) -> None:
@@ -301,7 +301,7 @@ def test_a_purge_ends_the_record(store: Store, clock: Clock) -> None:
     process.post(purged, "next")
     clock.advance(TTL + 20)
     process.step(purged)
-    assert arrive(store, purged, "next")
+    assert wait_for_letters(store, purged, "next")
 
 
 def finish_all(process: Process, queue: Queue) -> None:

@@ -40,7 +40,7 @@ def unpacked(batches: list[pa.RecordBatch], partition: int = 1) -> list[Message]
     messages = []
     for batch in batches:
         for row in batch.to_pylist():
-            text, meta = columns.meta_from(row["meta"])
+            text, meta = columns.decode_typed_meta(row["meta"])
             body = row["body"].decode() if text else row["body"]
             messages.append(Message(row["ticks"], row["low"], partition, row["expires"], body, meta))
     return messages

@@ -143,7 +143,9 @@ def test_slices_of_one_read_share_their_bytes(store: Store, descending: bool) ->
         assert bytes_of(messages[:-1]) < 3000 * len(pending)
         assert messages
         partitions += [message.partition for message in messages]
-        put_off = [part for part, page in zip(pending, pages_, strict=True) if page == part.put_off(page.horizon)]
+        put_off = [
+            part for part, page in zip(pending, pages_, strict=True) if page == part.make_postponed_page(page.horizon)
+        ]
         assert pending[0] not in put_off
         pending = put_off
     assert sorted(partitions) == list(range(1, 13))

@@ -177,7 +177,7 @@ MUTATIONS: dict[str, tuple[Any, Any]] = {
     "void rows": (Results.void_result, _nothing),
     "rows of other ends": (Results.record_end, _nothing),
     "rows of later deliveries stay": (Results._write, _write_always),
-    "verified before it is written": (ClaimUseCases._keep_results, _keep_without_log),
+    "verified before it is written": (ClaimUseCases._write_valid_results, _keep_without_log),
     "what is gone goes to the outbox": (EntryDraft._end_without_letter, _end_at_once),
 }
 

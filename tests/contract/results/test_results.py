@@ -324,7 +324,7 @@ def test_a_move(store: Store, clock: Clock) -> None:
     scene.write(scene.claim(10))
     clock.advance(20)
     mover, target = Mover(store), make_queue(store)
-    mover.ended(mover.begin(scene.queue, target))
+    mover.wait_until_ended(mover.begin(scene.queue, target))
     mover.stopping.set()
     assert scene.job().status == "removed"
     forgotten(scene, clock)

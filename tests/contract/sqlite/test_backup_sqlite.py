@@ -229,11 +229,11 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-def not_closed(path: Path) -> None:
+def leave_log_file(path: Path) -> None:
     path.with_name(f"{path.name}-wal").write_bytes(b"log")
 
 
-@pytest.mark.parametrize("harm", [no_database, another_program, newer, cut_off, garbage, empty, not_closed])
+@pytest.mark.parametrize("harm", [no_database, another_program, newer, cut_off, garbage, empty, leave_log_file])
 def test_what_is_no_backup_is_refused(data: Path, tmp_path: Path, harm: Any) -> None:  # noqa: ANN401 - a function
     """A file that is not a sound backup is refused with an error that names it; the present store stays."""
     target = tmp_path / "b"

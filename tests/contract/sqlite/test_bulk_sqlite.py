@@ -92,7 +92,7 @@ class TestMeasure:
     def test_purged_between_parts(self, opened: Opened) -> None:
         """A queue that is purged while its parts are counted has an empty answer."""
         fill(opened, 100)
-        joined = bulk._joined
+        joined = bulk._merge_measures
         present = [opened.queue]
 
         def purging(one: Measure, other: Measure) -> Measure:

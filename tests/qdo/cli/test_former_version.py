@@ -70,7 +70,7 @@ def test_a_service_without_groups(tmp_path: Path, old_service: str) -> None:
     """A worker exits with code 2, because no restart helps, and names what to use; it tries nothing else before."""
     variables = environment(QUEUEY_URL=old_service, QUEUEY_KEY="a-key", QDO_GROUP="archive")
     with Hire(tmp_path, variables)("handlers:handle", "--queue", "reports", "--on-failure", "skip") as worker:
-        assert worker.ended() == 2, "".join(worker.log)
+        assert worker.wait_for_end() == 2, "".join(worker.log)
     assert worker.log[-1] == "qdo: This service has no groups (0.2 or later). Use --coordination zookeeper://…\n"
     assert not any("Traceback" in line for line in worker.log)
 
@@ -102,5 +102,5 @@ def test_a_worker_begins_where_the_file_ended(
     write_former(file, group.name, {group.partition(queue, 1): sent[1]})
     hire.variables["XDG_STATE_HOME"] = str(tmp_path / "state")
     with hire("handlers:handle", "--queue", queue, "--threads", "1") as worker:
-        assert worker.said(1) == ["handled 1 2"]
+        assert worker.read_lines(1) == ["handled 1 2"]
         assert worker.end() == 0

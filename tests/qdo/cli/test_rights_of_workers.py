@@ -84,7 +84,7 @@ ENOUGH = [
 """Cases in which the queue of dead letters exists and a worker needs fewer rights; they are slow."""
 
 
-def needed(queue: str, options: str, here: str, there: str) -> tuple[list[str], str, dict[str, str]]:
+def resolve_case(queue: str, options: str, here: str, there: str) -> tuple[list[str], str, dict[str, str]]:
     """Returns the options for a queue, its queue of dead letters, and the queue for each verb of the page."""
     dead = f"{queue}-failed" if "OTHER" in options else f"{queue}.dead"
     verbs = {verb: name for name, cell in ((queue, here), (dead, there)) for verb in cell.split(", ") if verb != "-"}
@@ -97,14 +97,14 @@ def test_the_rights_of_the_page_are_enough(
     with_key: With, client: Client, queue: str, options: str, here: str, there: str
 ) -> None:
     """A worker with exactly these rights begins, and stores the dead letter of a message that fails."""
-    words, dead, verbs = needed(queue, options, here, there)
+    words, dead, verbs = resolve_case(queue, options, here, there)
     client.send(queue, "poison", partition=3)
     if there == "send":
         client.create_queue(dead)
     hire = with_key(verbs, queue, dead, mirror="--mirror" in options)
     with hire("handlers:fail", *words, "--attempts", "1") as worker:
-        worker.logged("ends the worker|and skipped|attempt 1 failed" if there == "-" else f"moved to {dead}")
-        assert (worker.ended() == 3) if "stop" in words else (worker.end() == 0)
+        worker.wait_for_log("ends the worker|and skipped|attempt 1 failed" if there == "-" else f"moved to {dead}")
+        assert (worker.wait_for_end() == 3) if "stop" in words else (worker.end() == 0)
     if there != "-":
         assert [message.body for message in client.read_all(dead, partitions="*", delay=False)] == ["poison"]
         assert client.info(dead).partitions == (1 if there == "send" else 3)
@@ -124,7 +124,7 @@ def test_a_missing_right_is_named_at_the_start(
 
     A worker of a pattern logs the missing right, and begins if it may list queues at all.
     """
-    words, dead, verbs = needed(queue, options, here, there)
+    words, dead, verbs = resolve_case(queue, options, here, there)
     if there == "send":
         client.create_queue(dead)
     for verb, name in verbs.items():
@@ -132,7 +132,7 @@ def test_a_missing_right_is_named_at_the_start(
         begins = "--pattern" in words and verb not in {"read", "claim"}
         if begins:
             with hire("handlers:fail", *words) as worker:
-                worker.logged("joined the group")
+                worker.wait_for_log("joined the group")
                 assert worker.end() == 0
             log = "".join(worker.log)
         else:
@@ -158,8 +158,8 @@ def test_a_principal_stores_no_dead_letters(
     client.send(queue, "hello", partition=1)
     hire = with_key((), application=other)
     with hire("handlers:handle", "--queue", queue) as worker:
-        assert worker.ended() == 1
+        assert worker.wait_for_end() == 1
     assert f"send for '{queue}.dead'" in "".join(worker.log)
     with hire("handlers:handle", "--queue", queue, "--on-failure", "skip") as worker:
-        assert worker.said(1) == ["handled 1 hello"]
+        assert worker.read_lines(1) == ["handled 1 hello"]
         assert worker.end() == 0

@@ -19,7 +19,7 @@ from queuey.client import Client
 from queuey.terminal.logs import LineFormatter
 from tests.commands import Run
 from tests.qdo.cli.conftest import Group, ServiceGroup
-from tests.qdo.cli.workers import Hire, Working
+from tests.qdo.cli.workers import Hire, WorkerProcess
 from tests.qdo.worker.conftest import until
 from tests.qdo.worker.test_processes import live_processes
 from tests.qdo.worker.test_signals import children
@@ -47,7 +47,7 @@ def test_handles_everything_and_drains(
 ) -> None:
     """All messages are handled, each partition in order; SIGTERM records that, leaves the group and ends with 0."""
     with hire("handlers:handle", "--queue", queue, *mode) as worker:
-        lines = worker.said(9)
+        lines = worker.read_lines(9)
         assert run("status", "--json", "--no-lag").json["members"] != []
         assert worker.end() == 0
     bodies = [line.split()[-1] for line in lines]
@@ -88,7 +88,7 @@ def test_lines_of_several_writers_stay_whole(tmp_path: Path) -> None:
 def test_a_printed_line_appears_at_once(hire: Hire, queue: str, sent: list[str], mode: list[str]) -> None:
     """Text printed by a handler is in a pipe before the worker ends."""
     with hire("handlers:printing", "--queue", queue, *mode) as worker:
-        lines = worker.said(9)
+        lines = worker.read_lines(9)
         assert worker.end() == 0
     assert sorted(line.split() for line in lines) == [
         ["printed", f"{n}.{index}"] for n in (1, 2, 3) for index in range(3)
@@ -100,7 +100,7 @@ def test_settings_come_from_a_file(hire: Hire, group: Group, queue: str, sent: l
     config = hire.directory / "worker.toml"
     config.write_text(f'handler = "handlers:counted"\ncontext = "handlers:context"\nqueue = ["{queue}"]\nthreads = 1\n')
     with hire("--config", str(config)) as worker:
-        assert worker.said(10) == ["entered", *(f"count {number}" for number in range(1, 10))]
+        assert worker.read_lines(10) == ["entered", *(f"count {number}" for number in range(1, 10))]
         assert worker.end(signal.SIGINT) == 0
 
 
@@ -136,11 +136,11 @@ def test_what_cannot_work_refuses_to_start(
 def test_what_may_pass_is_another_failure(hire: Hire, queue: str, sent: list[str]) -> None:
     """A failing context, or a coordination service that is away, may be temporary, so the code is 1."""
     with hire("handlers:handle", "--queue", queue, "--context", "handlers:broken") as worker:
-        assert worker.ended() == 1
+        assert worker.wait_for_end() == 1
         assert "no database" in worker.log[-1]
     away = "zookeeper://127.0.0.1:9?connect_timeout=0.5"
     with hire("handlers:handle", "--queue", queue, "--coordination", away) as worker:
-        assert worker.ended() == 1
+        assert worker.wait_for_end() == 1
         assert worker.log[-1].startswith("qdo: ")
         assert not any("Traceback" in line for line in worker.log)
 
@@ -148,8 +148,8 @@ def test_what_may_pass_is_another_failure(hire: Hire, queue: str, sent: list[str
 def test_log_and_metrics(hire: Hire, queue: str, sent: list[str]) -> None:
     """With ``--log json`` every line is an object; the metrics count the handled messages."""
     with hire("handlers:handle", "--queue", queue, "--log", "json", "--metrics", "127.0.0.1:0") as worker:
-        worker.said(9)
-        address = worker.logged(r"http://127.0.0.1:\d+/metrics")
+        worker.read_lines(9)
+        address = worker.wait_for_log(r"http://127.0.0.1:\d+/metrics")
         with urllib.request.urlopen(address) as answer:
             families = answer.read().decode()
         assert worker.end() == 0
@@ -166,7 +166,7 @@ def test_a_worker_whose_queues_do_not_exist_ends(hire: Hire, queue: str) -> None
     """After the waiting time it exits with the code of failures, and names a similar queue."""
     wrong = f"{queue[:-1]}~"
     with hire("handlers:handle", "--queue", wrong, "--queue", "no", "--wait-for-queue", "0.2") as worker:
-        assert worker.ended() == 1
+        assert worker.wait_for_end() == 1
         assert f"qdo: there is no queue {wrong}, no, after 0.2 s; did you mean {queue}?" in "".join(worker.log)
 
 
@@ -180,10 +180,10 @@ def test_a_worker_waits_for_a_queue(hire: Hire, client: Client, queue: str, how:
         "a pattern": ["--wait-for-queue", "0.1", "--pattern", f"{later}-*"],
     }[how]
     with hire("handlers:handle", "--queue", later, "--discover", "0.1", *options) as worker:
-        worker.logged(f"queues that do not exist: {later}")
+        worker.wait_for_log(f"queues that do not exist: {later}")
         client.create_queue(later, partitions=1)
         client.send(later, "here")
-        assert worker.said(1) == ["handled 1 here"]
+        assert worker.read_lines(1) == ["handled 1 here"]
         assert worker.end() == 0
 
 
@@ -247,8 +247,8 @@ async def test_a_worker_that_hangs_as_a_whole_ends(hire: Hire, client: Client, q
     client.send(queue, handler)
     options = ("--stalled-after", "2", "--session-timeout", "3")
     with hire(f"handlers:{handler}", "--queue", queue, *options) as worker:
-        worker.said(1)
-        assert worker.ended() == 1
+        worker.read_lines(1)
+        assert worker.wait_for_end() == 1
     assert f"in {handler}" in "".join(worker.log)
 
 
@@ -258,19 +258,21 @@ async def test_a_child_that_holds_its_interpreter_does_not_outlive_its_worker(
     """A child that holds its interpreter cannot notice that its parent was killed, and still ends some time later."""
     client.send(queue, "holding")
     with hire("handlers:holding", "--queue", queue, "--processes", "1", "--stalled-after", "2") as worker:
-        worker.said(1)
+        worker.read_lines(1)
         (child,) = children(worker.process.pid)
         worker.process.kill()
         await until(lambda: not live_processes(child))
 
 
 @pytest.fixture
-def begun(request: pytest.FixtureRequest, hire: Hire, client: Client, queue: str) -> Iterator[tuple[Working, str]]:
+def begun(
+    request: pytest.FixtureRequest, hire: Hire, client: Client, queue: str
+) -> Iterator[tuple[WorkerProcess, str]]:
     """A worker with a message in hand, and the message's id."""
     handler, *options = request.param
     receipt = client.send(queue, handler)
     with hire(f"handlers:{handler}", "--queue", queue, *options) as worker:
-        worker.said(1)
+        worker.read_lines(1)
         yield worker, receipt.id
 
 
@@ -288,7 +290,7 @@ LEFT, UNFINISHED = "the process ends without them", "a handler has not finished 
     ids=["task that swallows its cancellation", "thread of a task", "thread"],
 )
 def test_a_handler_that_goes_on_does_not_keep_a_worker(
-    begun: tuple[Working, str], group: Group, said: list[str]
+    begun: tuple[WorkerProcess, str], group: Group, said: list[str]
 ) -> None:
     """The process ends without waiting for the handler, with its own code; the log has the id of the message."""
     worker, message = begun
@@ -298,11 +300,11 @@ def test_a_handler_that_goes_on_does_not_keep_a_worker(
 
 
 @pytest.mark.parametrize("begun", [("stubborn",), ("blocking",), ("background",)], indirect=True)
-def test_a_second_signal_ends_it_whatever_a_handler_does(begun: tuple[Working, str]) -> None:
+def test_a_second_signal_ends_it_whatever_a_handler_does(begun: tuple[WorkerProcess, str]) -> None:
     """It ends even if a handler blocks the event loop, or a thread of a handler outlasts the worker."""
     worker, _ = begun
     for _ in range(100):
         if worker.process.poll() is None:
             worker.process.send_signal(signal.SIGTERM)
             time.sleep(0.2)
-    assert worker.ended() == 1
+    assert worker.wait_for_end() == 1

@@ -10,7 +10,7 @@ import pytest
 from queuey.client import Client
 from tests.commands import Run
 from tests.qdo.cli.conftest import GROUP, Group
-from tests.qdo.cli.workers import SECONDS, Hire, wait_until_behind_nothing
+from tests.qdo.cli.workers import SECONDS, Hire, wait_until_caught_up
 from tests.servers.plugin import ZooKeeper, unique_name
 from tests.servers.served import Served, environment
 
@@ -33,15 +33,15 @@ def test_from_first_message_to_forgotten_group(
             assert {one.process.poll(), other.process.poll()} == {None}
             assert time.monotonic() < deadline
         first = [client.send(queue, "first", partition=number) for number in (1, 2, 3)]
-        wait_until_behind_nothing(run)
+        wait_until_caught_up(run)
         one.process.kill()
         second = [client.send(queue, "second", partition=number) for number in (1, 2, 3)]
-        wait_until_behind_nothing(run)
+        wait_until_caught_up(run)
         assert len(run("status", "--json").json["members"]) == 1
         assert run("offsets", "reset", "latest").code == 1
         assert other.end() == 0
-        one.ended()
-        handled = [*one.rest(), *other.rest()]
+        one.wait_for_end()
+        handled = [*one.read_remaining_lines(), *other.read_remaining_lines()]
     assert sorted({line for line in handled if "first" in line}) == [f"handled {number} first" for number in (1, 2, 3)]
     assert sorted(line for line in handled if "second" in line) == [f"handled {number} second" for number in (1, 2, 3)]
     assert group.offsets() == {(queue, number): second[number - 1].id for number in (1, 2, 3)}

@@ -93,7 +93,7 @@ def broken():
 '''
 
 
-class Working:
+class WorkerProcess:
     """A worker in a process.
 
     Args:
@@ -125,24 +125,24 @@ class Working:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.process.kill()
-        self.ended()
+        self.wait_for_end()
 
-    def said(self, count: int) -> list[str]:
+    def read_lines(self, count: int) -> list[str]:
         lines = [self._said.get(timeout=SECONDS) for _ in range(count)]
         assert None not in lines, "".join(self.log)
         return [str(line) for line in lines]
 
-    def logged(self, pattern: str) -> str:
+    def wait_for_log(self, pattern: str) -> str:
         until = time.monotonic() + SECONDS
         while (found := re.search(pattern, "".join(list(self.log)))) is None:
             assert time.monotonic() < until, "".join(self.log)
             time.sleep(0.01)
         return found[0]
 
-    def rest(self) -> list[str]:
+    def read_remaining_lines(self) -> list[str]:
         return [str(line) for line in iter(self._said.get, None)]
 
-    def ended(self) -> int:
+    def wait_for_end(self) -> int:
         code = self.process.wait(SECONDS)
         for reader in self._readers:
             reader.join(SECONDS)
@@ -150,7 +150,7 @@ class Working:
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.ended()
+        return self.wait_for_end()
 
     def _read_out(self) -> None:
         assert self.process.stdout is not None
@@ -178,11 +178,11 @@ class Hire:
         self.directory = directory
         self.variables = variables
 
-    def __call__(self, *command: str) -> Working:
-        return Working(list(command), self.directory, self.variables)
+    def __call__(self, *command: str) -> WorkerProcess:
+        return WorkerProcess(list(command), self.directory, self.variables)
 
 
-def wait_until_behind_nothing(run: Run) -> None:
+def wait_until_caught_up(run: Run) -> None:
     status: dict[str, Any] = {"lag": None, "partitions": []}
     deadline = time.monotonic() + 2 * SECONDS
     while not status["partitions"] or status["lag"] != 0 or not all(line["offset"] for line in status["partitions"]):

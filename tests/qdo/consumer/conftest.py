@@ -180,5 +180,5 @@ def flat(batches: list[Batch]) -> list[Message]:
     return [message for batch in batches for message in batch.messages]
 
 
-def bodies(messages: list[Message], partition: int = 1) -> list[int]:
+def body_numbers(messages: list[Message], partition: int = 1) -> list[int]:
     return [int(message.body.partition(":")[2]) for message in messages if message.partition == partition]

@@ -11,7 +11,7 @@ from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings
 from qdo.worker.worker import Worker
 from queuey.client import QueueNotFound
-from tests.qdo.consumer.conftest import POLL_SECONDS, System, bodies, collect, flat
+from tests.qdo.consumer.conftest import POLL_SECONDS, System, body_numbers, collect, flat
 
 READS = ConsumerSettings(wait=POLL_SECONDS)
 
@@ -39,8 +39,12 @@ async def test_assigned_partitions_are_read_alone(system: System) -> None:
         assert await anna.assign({queue.name: [1, 3]}) == anna.assignment == {Partition(queue, 1), Partition(queue, 3)}
         await bert.assign({queue.name: [3]})
         messages = await collect(anna, 6)
-        assert (bodies(messages, 1), bodies(messages, 2), bodies(messages, 3)) == ([1, 2, 3], [], [1, 2, 3])
-        assert bodies(await collect(bert, 3), 3) == [1, 2, 3]
+        assert (body_numbers(messages, 1), body_numbers(messages, 2), body_numbers(messages, 3)) == (
+            [1, 2, 3],
+            [],
+            [1, 2, 3],
+        )
+        assert body_numbers(await collect(bert, 3), 3) == [1, 2, 3]
         assert flat(await anna.poll(timeout=0)) == []
     assert await anna.poll() == []
 
@@ -91,11 +95,11 @@ async def test_commits_count_for_the_group_that_is_given(system: System, coordin
         await consumer.commit({partition: sent[0]}, back=True)
     async with AsyncConsumer(system.connect(), coordinator, settings=READS) as again:
         await again.assign({queue.name: [1]})
-        assert bodies(await collect(again, 2)) == [2, 3]
+        assert body_numbers(await collect(again, 2)) == [2, 3]
         await again.commit()
     await system.send(queue, 1, first=4)
     async with AsyncConsumer(system.connect(), coordinator, queues=[queue.name], settings=READS) as member:
-        assert bodies(await collect(member, 1)) == [4]
+        assert body_numbers(await collect(member, 1)) == [4]
 
 
 async def test_what_counts_as_processed_is_committed_by_itself(system: System, coordinator: Coordinator) -> None:
@@ -124,10 +128,10 @@ async def test_a_commit_of_what_a_member_owns_is_refused(system: System, coordin
         async with AsyncConsumer(system.connect(), coordinator, settings=READS) as consumer:
             (partition,) = await consumer.assign({queue.name: [1]})
             await consumer.seek(partition, "earliest")
-            assert bodies(await collect(consumer, 1, most=1)) == [1]
+            assert body_numbers(await collect(consumer, 1, most=1)) == [1]
             with pytest.raises(GroupActive):
                 await consumer.commit()
-            assert bodies(await collect(consumer, 1)) == [2]
+            assert body_numbers(await collect(consumer, 1)) == [2]
         assert await ids(coordinator, queue) == before
 
 

@@ -9,7 +9,7 @@ import httpx2
 
 from qdo.partitions import Partition
 from queuey.client import order_of
-from tests.qdo.consumer.conftest import System, bodies, collect, until
+from tests.qdo.consumer.conftest import System, body_numbers, collect, until
 
 
 async def test_at_the_end_only_what_comes_is_handed_out(system: System) -> None:
@@ -21,7 +21,7 @@ async def test_at_the_end_only_what_comes_is_handed_out(system: System) -> None:
     await system.send(queue, 2, first=6)
     await system.send(queue, 1, 2)
     messages = await collect(consumer, 3)
-    assert (bodies(messages, 1), bodies(messages, 2)) == ([6, 7], [1])
+    assert (body_numbers(messages, 1), body_numbers(messages, 2)) == ([6, 7], [1])
     recorded = await system.offsets()
     assert order_of(str(recorded[Partition(queue, 1)])) > order_of(sent[-1])
 
@@ -35,13 +35,13 @@ async def test_what_appears_in_a_group_at_work_begins_at_its_beginning(system: S
     await system.client.update_queue(queue.name, partitions=2)
     await system.send(queue, 2, 2)
     first._finder.request_look_up()
-    assert bodies(await collect(first, 2), 2) == [1, 2]
+    assert body_numbers(await collect(first, 2), 2) == [1, 2]
     await first.commit()
     await first.close()
     await system.client.update_queue(queue.name, partitions=3)
     await system.send(queue, 2, 3)
     second = await system.consumer(queue, start="latest")
-    assert bodies(await collect(second, 2), 3) == [1, 2]
+    assert body_numbers(await collect(second, 2), 3) == [1, 2]
 
 
 async def test_the_beginning_outlives_a_member_that_commits_nothing(system: System) -> None:
@@ -53,7 +53,7 @@ async def test_the_beginning_outlives_a_member_that_commits_nothing(system: Syst
     await consumer.close()
     await system.send(queue, 2, first=6)
     consumer = await system.consumer(queue, start="latest")
-    assert bodies(await collect(consumer, 2)) == [6, 7]
+    assert body_numbers(await collect(consumer, 2)) == [6, 7]
 
 
 async def test_nothing_is_read_before_the_beginning_is_recorded(system: System) -> None:
@@ -95,7 +95,7 @@ async def test_whoever_seeks_decides(system: System) -> None:
     await consumer.seek(second, "earliest")
     system.transport.release_reads()
     messages = await collect(consumer, 6)
-    assert bodies(messages, 1) == bodies(messages, 2) == [1, 2, 3]
+    assert body_numbers(messages, 1) == body_numbers(messages, 2) == [1, 2, 3]
 
 
 async def test_what_is_recorded_is_where_it_begins(system: System) -> None:
@@ -104,7 +104,7 @@ async def test_what_is_recorded_is_where_it_begins(system: System) -> None:
     sent = await system.send(queue, 5)
     await (await system.coordinator()).set_offsets({Partition(queue, 1): sent[1]})
     consumer = await system.consumer(queue, start="latest")
-    assert bodies(await collect(consumer, 3)) == [3, 4, 5]
+    assert body_numbers(await collect(consumer, 3)) == [3, 4, 5]
 
 
 async def test_partitions_that_go_are_looked_for_no_longer(system: System) -> None:

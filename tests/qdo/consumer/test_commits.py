@@ -11,7 +11,7 @@ from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
 from queuey.client import GroupNotFound
-from tests.qdo.consumer.conftest import System, bodies, collect, until
+from tests.qdo.consumer.conftest import System, body_numbers, collect, until
 from tests.qdo.unit.samples import message_id
 from tests.replacing import replace
 
@@ -51,9 +51,9 @@ async def test_a_commit_goes_back_on_purpose(system: System) -> None:
     await consumer.commit()
     await consumer.commit({place: sent[2]}, back=True)
     assert consumer.committed(place) == sent[2]
-    assert bodies(await collect(consumer, 4)) == [7, 8, 9, 10]
+    assert body_numbers(await collect(consumer, 4)) == [7, 8, 9, 10]
     await consumer.close()
-    assert bodies(await collect(await system.consumer(queue), 7)) == [4, 5, 6, 7, 8, 9, 10]
+    assert body_numbers(await collect(await system.consumer(queue), 7)) == [4, 5, 6, 7, 8, 9, 10]
 
 
 async def test_a_commit_of_what_is_somebody_elses_records_the_rest(system: System) -> None:
@@ -102,7 +102,7 @@ async def test_by_itself_only_what_was_polled_past_is_committed(system: System) 
     await until(lambda: consumer.committed(Partition(queue, 1)) == sent[3])
     await consumer.close()
     assert await system.offsets() == {Partition(queue, 1): sent[3]}
-    assert bodies(await collect(await system.consumer(queue), 6)) == [5, 6, 7, 8, 9, 10]
+    assert body_numbers(await collect(await system.consumer(queue), 6)) == [5, 6, 7, 8, 9, 10]
 
 
 async def test_a_clean_end_commits_what_was_polled_past(system: System) -> None:

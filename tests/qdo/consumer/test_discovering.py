@@ -10,13 +10,13 @@ import pytest
 from qdo.consumer.rebalance.queue_discovery import discover_queues
 from qdo.partitions import Partition, Queue, subscribe
 from queuey.client import NotAllowed, QueuePage
-from tests.qdo.consumer.conftest import System, bodies, collect, until
+from tests.qdo.consumer.conftest import System, body_numbers, collect, until
 
 LOOK_UP_SECONDS = 0.05
 """Seconds between look-ups; the shortest allowed."""
 
 
-async def named(system: System, *names: str, partitions: int = 1) -> list[Queue]:
+async def create_queues(system: System, *names: str, partitions: int = 1) -> list[Queue]:
     """Creates queues whose names begin with a unique prefix, which comes first in the result."""
     prefix = uuid.uuid4().hex[:8]
     for name in names:
@@ -26,7 +26,7 @@ async def named(system: System, *names: str, partitions: int = 1) -> list[Queue]
 
 async def test_a_listing_is_gone_through_page_by_page(system: System) -> None:
     """Matching queues are found on every page of the listing, wherever a page ends; others are left out."""
-    prefix, *_ = await named(system, *(f"-{letter}" for letter in "abcdefg"), partitions=2)
+    prefix, *_ = await create_queues(system, *(f"-{letter}" for letter in "abcdefg"), partitions=2)
     await system.client.create_queue(prefix.name + "-zz.dead")
     discovered = await discover_queues(system.client, subscribe([], [prefix.name + "-*"]), listed=2)
     assert discovered == {f"{prefix.name}-{letter}": 2 for letter in "abcdefg"}
@@ -38,7 +38,7 @@ async def test_a_listing_is_gone_through_page_by_page(system: System) -> None:
 
 async def test_few_names_are_looked_up_one_by_one(system: System) -> None:
     """A missing queue is not an error, and its neighbour in the listing is not taken for it."""
-    prefix, first, other = await named(system, "-a", "-ab")
+    prefix, first, other = await create_queues(system, "-a", "-ab")
     assert await discover_queues(system.client, subscribe([first.name, prefix.name + "-aa"], [])) == {first.name: 1}
     assert await discover_queues(system.client, subscribe([first.name, other.name], [])) == {
         first.name: 1,
@@ -49,7 +49,7 @@ async def test_few_names_are_looked_up_one_by_one(system: System) -> None:
 async def test_names_are_found_without_the_queues_between_them(system: System) -> None:
     """Names are found without paging through queues between them, of which another application may have thousands."""
     names = [f"-{letter}{number:02}" for letter in "abcdef" for number in range(20)]
-    prefix, *_ = await named(system, *names)
+    prefix, *_ = await create_queues(system, *names)
     matching = [f"{prefix.name}-{letter}07" for letter in "abcdef"]
     client, listed = system.connect(), 0
     read = client.queue_page
@@ -73,7 +73,7 @@ async def test_a_queue_that_is_deleted_is_given_up(system: System) -> None:
     await system.client.delete_queue(queue.name)
     await until(lambda: consumer.assignment == {Partition(other, 1)})
     await system.send(other, 1)
-    assert bodies(await collect(consumer, 1)) == [1]
+    assert body_numbers(await collect(consumer, 1)) == [1]
 
 
 async def test_whoever_may_read_but_not_list_names_his_queues(system: System) -> None:
@@ -83,7 +83,7 @@ async def test_whoever_may_read_but_not_list_names_his_queues(system: System) ->
     await system.send(public, 2)
     absent = system.named(public.name + "x")
     consumer = await system.consumer(public, absent, client=stranger)
-    assert bodies(await collect(consumer, 2)) == [1, 2]
+    assert body_numbers(await collect(consumer, 2)) == [1, 2]
     assert consumer.assignment == {Partition(public, 1), Partition(public, 2)}
     with pytest.raises(NotAllowed):
         await system.consumer(client=stranger, patterns=["*"], group="another")

@@ -14,7 +14,7 @@ from qdo.partitions import Partition
 from queuey.client import AsyncClient, NotAuthenticated, RetryPolicy
 from queuey.client.credentials.profile import read_profile
 from tests.client.live import served
-from tests.qdo.consumer.conftest import System, bodies, collect, flat, until
+from tests.qdo.consumer.conftest import System, body_numbers, collect, flat, until
 from tests.qdo.consumer.controlled_transport import polling
 
 
@@ -50,7 +50,7 @@ async def test_a_service_that_was_away_is_read_on(
                 queue, client=system.connect(url=profile.url, key=profile.key), discover=0.1
             )
             await system.send(queue, 3)
-            assert bodies(await collect(consumer, 3)) == [1, 2, 3]
+            assert body_numbers(await collect(consumer, 3)) == [1, 2, 3]
             own.stop()
             waiting = asyncio.create_task(consumer.poll(timeout=None))
             seen = len(system.transport.reads)
@@ -60,7 +60,7 @@ async def test_a_service_that_was_away_is_read_on(
             await system.send(queue, 2, first=4)
             received = flat(await waiting)
             received += await collect(consumer, 2 - len(received))
-            assert bodies(received) == [4, 5]
+            assert body_numbers(received) == [4, 5]
             assert consumer.assignment == {Partition(queue, 1)}
             await consumer.close()
     messages = [record.message for record in caplog.records if "of the service" in record.message]
@@ -77,7 +77,7 @@ async def test_a_refusal_that_will_not_pass_is_raised_by_poll(system: System) ->
     consumer = await system.consumer(queue)
     with pytest.raises(NotAuthenticated):
         await consumer.poll(timeout=None)
-    assert bodies(await collect(consumer, 3)) == [1, 2, 3]
+    assert body_numbers(await collect(consumer, 3)) == [1, 2, 3]
 
 
 async def test_a_refusal_ends_a_start(system: System) -> None:
@@ -105,7 +105,7 @@ async def test_a_service_that_is_away_at_the_start_is_waited_for(
             assert await (await system.coordinator()).members() == {}
             own.start()
             consumer = await starting
-            assert bodies(await collect(consumer, 2)) == [1, 2]
+            assert body_numbers(await collect(consumer, 2)) == [1, 2]
             await consumer.close()
 
 
@@ -125,7 +125,7 @@ async def test_a_queue_that_cannot_be_read_spoils_no_other(system: System) -> No
     consumer = await system.consumer(queue, other)
     for number in (1, 2, 3):
         await system.send(other, 1, first=number)
-        assert bodies(await collect(consumer, 1)) == [number]
+        assert body_numbers(await collect(consumer, 1)) == [number]
     spoilt = False
     assert [message.body for message in await collect(consumer, 1)] == ["1:1"]
     assert consumer.position(Partition(queue, 1)) is not None
@@ -143,7 +143,7 @@ async def test_without_a_place_to_wait_it_looks_now_and_then(system: System) -> 
     await system.transport.until(lambda: polling(system.transport))
     await system.transport.until(lambda: not polling(system.transport))
     await system.send(queue, 1)
-    assert bodies(await collect(consumer, 1)) == [1]
+    assert body_numbers(await collect(consumer, 1)) == [1]
     consumer._fetcher._crowded_until = 0
     await system.transport.until(lambda: polling(system.transport))
 
@@ -158,7 +158,7 @@ async def test_reads_that_are_broken_off_leave_no_connection_behind(system: Syst
         await consumer.seek(place, "earliest")
         await system.transport.until(lambda seen=seen: len(system.transport.reads) > seen)  # type: ignore[misc] # called in this iteration
     await system.send(queue, 1)
-    assert bodies(await collect(consumer, 1)) == [1]
+    assert body_numbers(await collect(consumer, 1)) == [1]
     pool = system.transport.inner._pool
     await until(lambda: len(pool.connections) <= 3)
     await consumer.close()

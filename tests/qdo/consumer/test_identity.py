@@ -8,7 +8,7 @@ import pytest
 
 from qdo.errors import QdoError, StoreChanged
 from qdo.partitions import Partition, Queue
-from tests.qdo.consumer.conftest import System, bodies, collect, until
+from tests.qdo.consumer.conftest import System, body_numbers, collect, until
 from tests.qdo.consumer.controlled_transport import ControlledTransport
 
 LOOK_UP_SECONDS = 0.05
@@ -41,7 +41,7 @@ async def test_a_group_that_knows_only_other_stores_is_told(system: System, capl
     former = Partition(Queue(OTHER_STORE, "queuey", queue.name), 1)
     await (await system.coordinator()).set_offsets({former: "1" * 32})
     consumer = await system.consumer(queue)
-    assert bodies(await collect(consumer, 1)) == [1]
+    assert body_numbers(await collect(consumer, 1)) == [1]
     assert (
         f"recorded offsets for {OTHER_STORE}, and none for this service, whose store is {system.store}" in caplog.text
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qdo.partitions import Partition
-from tests.qdo.consumer.conftest import System, bodies, collect, flat, until
+from tests.qdo.consumer.conftest import System, body_numbers, collect, flat, until
 from tests.qdo.consumer.controlled_transport import asked_waits, polling
 
 
@@ -28,7 +28,7 @@ async def test_everything_is_handed_out_once_and_in_order(system: System, settin
         await system.send(queue, count, partition)
     consumer = await system.consumer(queue, **settings)
     messages = await collect(consumer, 166, most=50)
-    assert [bodies(messages, partition) for partition in (1, 2, 3)] == [
+    assert [body_numbers(messages, partition) for partition in (1, 2, 3)] == [
         list(range(1, 121)),
         [1],
         list(range(1, 46)),
@@ -57,7 +57,7 @@ async def test_nothing_beyond_the_horizon_is_handed_out(system: System) -> None:
     (sent,) = await system.send(shown, 1)
     assert [message.id for message in await collect(consumer, 1)] == [sent]
     await system.client.update_queue(hidden.name, read_delay=0)
-    assert bodies(await collect(consumer, 5)) == [1, 2, 3, 4, 5]
+    assert body_numbers(await collect(consumer, 5)) == [1, 2, 3, 4, 5]
 
 
 async def test_no_more_is_held_than_the_settings_allow(system: System) -> None:
@@ -70,7 +70,7 @@ async def test_no_more_is_held_than_the_settings_allow(system: System) -> None:
     await until(lambda: consumer._buffer.count > 0 and not any(pending_call.end is None for pending_call in calls))
     assert consumer._buffer.count <= 400
     messages = await collect(consumer, 4000)
-    assert all(bodies(messages, partition) == list(range(1, 1001)) for partition in range(1, 5))
+    assert all(body_numbers(messages, partition) == list(range(1, 1001)) for partition in range(1, 5))
 
 
 async def test_the_next_page_is_asked_for_before_one_is_handed_out(system: System) -> None:
@@ -92,11 +92,11 @@ async def test_a_partition_that_is_not_finished_starves_no_other(system: System)
     await system.send(queue, 300, 1)
     consumer = await system.consumer(queue, page=100, prefetch_messages=100)
     busy = [Partition(queue, 1)]
-    assert bodies(await collect(consumer, 1, most=1)) == [1]
+    assert body_numbers(await collect(consumer, 1, most=1)) == [1]
     await until(lambda: consumer._buffer.count >= 75)
     await system.send(queue, 60, 2)
-    assert bodies(await collect(consumer, 60, skip=busy), 2) == list(range(1, 61))
-    assert bodies(await collect(consumer, 299)) == list(range(2, 301))
+    assert body_numbers(await collect(consumer, 60, skip=busy), 2) == list(range(1, 61))
+    assert body_numbers(await collect(consumer, 299)) == list(range(2, 301))
 
 
 async def test_who_waits_does_not_ask_all_the_time(system: System) -> None:
@@ -116,7 +116,7 @@ async def test_a_busy_partition_does_not_break_the_polls_of_others_off(system: S
     await system.send(queue, 100, 1)
     consumer = await system.consumer(queue, page=10, prefetch_messages=40, wait=20.0)
     messages = await collect(consumer, 100, most=10)
-    assert bodies(messages) == list(range(1, 101))
+    assert body_numbers(messages) == list(range(1, 101))
     polls = [read for read in system.transport.reads if read.get("wait")]
     assert polls[0]["queues"][0]["partitions"] == "2,3,4,5,6,7,8"
     assert len(polls) <= 2
@@ -147,7 +147,7 @@ async def test_a_poll_that_is_cancelled_loses_nothing(system: System) -> None:
         except asyncio.CancelledError:
             assert consumer.position(Partition(queue, 1)) == (batches[-1].id if batches else None)
     batches += await collect(consumer, 50 - len(batches)) if len(batches) < 50 else []
-    assert bodies(batches) == list(range(1, 51))
+    assert body_numbers(batches) == list(range(1, 51))
 
 
 async def test_one_message_after_another(system: System) -> None:

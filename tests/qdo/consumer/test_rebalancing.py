@@ -12,7 +12,7 @@ from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.errors import CoordinationLost, NotOwner, SessionLost
 from qdo.partitions import Partition, Queue
-from tests.qdo.consumer.conftest import System, bodies, collect, flat, session_of, until
+from tests.qdo.consumer.conftest import System, body_numbers, collect, flat, session_of, until
 
 
 def places(queue: Queue, *numbers: int) -> set[Partition]:
@@ -69,11 +69,11 @@ async def test_nothing_is_handed_out_once_a_revocation_has_begun(system: System)
     with pytest.raises(NotOwner):
         await first.seek(moved, "earliest")
     rest = await collect(first, 90)
-    assert bodies(rest, kept.number) == list(range(11, 101))
+    assert body_numbers(rest, kept.number) == list(range(11, 101))
     assert await first.poll(timeout=0) == []
     proceed.set()
     second = await joining
-    assert bodies(await collect(second, 90), moved.number) == list(range(11, 101))
+    assert body_numbers(await collect(second, 90), moved.number) == list(range(11, 101))
     with pytest.raises(NotOwner):
         await first.commit({moved: before[0].id})
 
@@ -89,7 +89,7 @@ async def test_a_poll_that_waits_gets_what_comes_with_a_rebalance(system: System
     second.pause([moved])
     await system.send(queue, 3, moved.number)
     await second.close()
-    assert bodies(flat(await waiting), moved.number) == [1, 2, 3]
+    assert body_numbers(flat(await waiting), moved.number) == [1, 2, 3]
 
 
 async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(system: System) -> None:
@@ -119,7 +119,7 @@ async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(sy
     finally:
         ending.set()  # Otherwise the callback, which swallows its cancellation, would go on after a failure.
     await system.send(queue, 3, moved.number)
-    assert bodies(await collect(first, 3), moved.number) == [1, 2, 3]
+    assert body_numbers(await collect(first, 3), moved.number) == [1, 2, 3]
 
 
 async def test_callbacks_that_fail_change_nothing(system: System, caplog: pytest.LogCaptureFixture) -> None:
@@ -156,7 +156,7 @@ async def test_nothing_is_handed_out_before_on_assign_is_over(system: System) ->
     assert await consumer.poll(timeout=0) == []
     assert system.transport.reads == []
     proceed.set()
-    assert bodies(await collect(consumer, 2)) == [4, 5]
+    assert body_numbers(await collect(consumer, 2)) == [4, 5]
 
 
 async def test_closing_gives_everything_up_in_order(system: System) -> None:
@@ -206,7 +206,7 @@ async def test_whoever_is_suspended_hands_nothing_out(system: System) -> None:
     assert await consumer.poll(timeout=0) == []
     waiting = asyncio.create_task(consumer.poll(3, timeout=None))
     await system.service.heal()
-    assert bodies(flat(await waiting)) == [3, 4, 5]
+    assert body_numbers(flat(await waiting)) == [3, 4, 5]
     await consumer.commit()
 
 
@@ -224,7 +224,7 @@ async def test_a_poll_that_is_handing_out_stops_too(system: System, how: str) ->
         consumer._reader.suspended()
         assert await polling == []
         consumer._reader.resumed()
-        assert bodies(await collect(consumer, 3)) == [1, 2, 3]
+        assert body_numbers(await collect(consumer, 3)) == [1, 2, 3]
     else:
         closing = asyncio.create_task(consumer.close())
         assert await polling == []
@@ -245,5 +245,5 @@ async def test_whoever_is_lost_abandons_everything_and_comes_back(system: System
     with pytest.raises((NotOwner, SessionLost)):
         await consumer.commit({Partition(queue, 1): messages[-1].id})
     await until(lambda: notified.of(1) == ["on_assign", "on_lost", "on_assign"])
-    assert bodies(await collect(consumer, 6)) == [5, 6, 7, 8, 9, 10]
-    assert bodies(messages) == [5, 6, 7, 8]
+    assert body_numbers(await collect(consumer, 6)) == [5, 6, 7, 8, 9, 10]
+    assert body_numbers(messages) == [5, 6, 7, 8]

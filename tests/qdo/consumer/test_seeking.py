@@ -12,7 +12,7 @@ import pytest
 from qdo.errors import InvalidArgument, NotOwner
 from qdo.partitions import Partition
 from queuey.client import time_of
-from tests.qdo.consumer.conftest import System, bodies, collect, until
+from tests.qdo.consumer.conftest import System, body_numbers, collect, until
 
 
 async def test_it_goes_on_where_it_was_told(system: System) -> None:
@@ -32,11 +32,11 @@ async def test_it_goes_on_where_it_was_told(system: System) -> None:
         (0, list(range(1, 11))),
     ):
         await consumer.seek(place, to)
-        assert bodies(await collect(consumer, len(expected))) == expected
+        assert body_numbers(await collect(consumer, len(expected))) == expected
     await consumer.seek(place, "earliest")
     await consumer.seek(place, "latest")
     await system.send(queue, 1, first=11)
-    assert bodies(await collect(consumer, 1)) == [11]
+    assert body_numbers(await collect(consumer, 1)) == [11]
 
 
 @pytest.mark.parametrize("others", [0, 3], ids=["alone", "with another"])
@@ -51,7 +51,7 @@ async def test_an_answer_that_is_on_its_way_is_dropped(system: System, others: i
     await consumer.seek(Partition(queue, 1), sent[6])
     system.transport.release_reads()
     messages = await collect(consumer, 3 + others)
-    assert (bodies(messages, 1), bodies(messages, 2)) == ([8, 9, 10], list(range(1, others + 1)))
+    assert (body_numbers(messages, 1), body_numbers(messages, 2)) == ([8, 9, 10], list(range(1, others + 1)))
     assert await consumer.poll(timeout=0) == []
 
 
@@ -97,7 +97,7 @@ async def test_what_is_no_position_is_refused(system: System, to: Any) -> None: 
     consumer = await system.consumer(queue)
     with pytest.raises(InvalidArgument, match="position"):
         await consumer.seek(Partition(queue, 1), to)
-    assert bodies(await collect(consumer, 3)) == [1, 2, 3]
+    assert body_numbers(await collect(consumer, 3)) == [1, 2, 3]
 
 
 async def test_only_ones_own_partitions_are_moved(system: System) -> None:
@@ -120,7 +120,7 @@ async def test_it_may_lie_ahead(system: System) -> None:
     await consumer.seek(Partition(queue, 1), before)
     assert consumer.position(Partition(queue, 1)) == before
     await system.send(queue, 1, first=2)
-    assert bodies(await collect(consumer, 1)) == [2]
+    assert body_numbers(await collect(consumer, 1)) == [2]
     await consumer.seek(Partition(queue, 1), datetime(2100, 1, 1, tzinfo=UTC))
     await system.send(queue, 1, first=3)
     assert await consumer.poll(timeout=0) == []
@@ -136,13 +136,13 @@ async def test_a_paused_partition_stands_still(system: System) -> None:
     consumer.pause([partition, Partition(queue, 7)])
     assert consumer.paused == {partition}
     await system.send(queue, 2, 2)
-    assert bodies(await collect(consumer, 2), 2) == [1, 2]
+    assert body_numbers(await collect(consumer, 2), 2) == [1, 2]
     assert await consumer.poll(timeout=0) == []
     assert consumer.position(partition) is not None
     waiting = asyncio.create_task(consumer.poll(timeout=None))
     await asyncio.sleep(0)
     consumer.resume([partition])
-    assert bodies([message for batch in await waiting for message in batch.messages]) == [5, 6, 7, 8, 9, 10]
+    assert body_numbers([message for batch in await waiting for message in batch.messages]) == [5, 6, 7, 8, 9, 10]
     assert consumer.paused == frozenset()
 
 
@@ -157,4 +157,4 @@ async def test_what_is_paused_is_not_read(system: System) -> None:
     assert [one["queue_name"] for one in system.transport.reads[-1]["queues"]] == [other.name]
     consumer.resume([Partition(queue, 1)])
     await system.send(queue, 1)
-    assert bodies(await collect(consumer, 1)) == [1]
+    assert body_numbers(await collect(consumer, 1)) == [1]

@@ -113,7 +113,7 @@ def partitions_of(queue: Queue) -> set[Partition]:
     return {Partition(queue, 1), Partition(queue, 2)}
 
 
-def owns(consumer: AsyncConsumer, *queues: Queue) -> Callable[[], bool]:
+def owns_exactly(consumer: AsyncConsumer, *queues: Queue) -> Callable[[], bool]:
     expected = set().union(*map(partitions_of, queues))
     return lambda: consumer.assignment == expected
 
@@ -122,7 +122,7 @@ async def test_a_leader_that_joined_first_and_sees_less_uses_what_others_see(gro
     """A leader gives queues that it cannot see to members that can, including new partitions and queues."""
     orders, mails = await group.queues("orders", "mails")
     leader, _ = await group.join("a", group.key(orders), patterns=(group.pattern,))
-    await until(owns(leader, orders))
+    await until(owns_exactly(leader, orders))
     other, _ = await group.join("b", group.full, patterns=(group.pattern,))
     await until(lambda: partitions_of(mails) <= other.assignment)
     await until(lambda: leader.assignment | other.assignment == partitions_of(orders) | partitions_of(mails))
@@ -178,7 +178,7 @@ async def test_a_key_that_is_revoked_hands_everything_over(group: GroupWithKeys,
     refused, transport = members.pop(name)
     ((healthy, _),) = members.values()
     transport.key = INVALID_KEY
-    await until(lambda: owns(healthy, orders)() and not refused.assignment)
+    await until(lambda: owns_exactly(healthy, orders)() and not refused.assignment)
     await until(lambda: refused.refused > 0)
     transport.key = group.full
     await until(lambda: len(healthy.assignment) == len(refused.assignment) == 1)
@@ -207,7 +207,7 @@ async def test_a_leader_of_another_version_takes_nothing_away(
     assert await leader.lead()
     member, _ = await group.join("b", group.full, orders)
     assert await leader.set_target(TargetAssignment(dict.fromkeys(partitions_of(orders), "b")), -1)
-    await until(owns(member, orders))
+    await until(owns_exactly(member, orders))
     await group.system.service.write_member("group", "a", b"qdo9=?")
     other = await (await group.system.coordinator()).join(
         Member("c"), RecordedEvents()
@@ -244,19 +244,19 @@ async def test_a_public_queue_is_seen_whatever_the_key_is_for(group: GroupWithKe
     orders, news = await group.queues("orders", "news")
     await group.system.client.update_queue(news.name, type="public")
     reader, _ = await group.join("a", group.key(orders), news)
-    await until(owns(reader, news))
+    await until(owns_exactly(reader, news))
 
 
 async def test_a_leader_that_may_not_list_assigns_what_others_list(group: GroupWithKeys) -> None:
     """A leader that may not list queues assigns queues that other members list."""
     orders, mails = await group.queues("orders", "mails")
     leader, transport = await group.join("a", group.full, orders)
-    await until(owns(leader, orders))
+    await until(owns_exactly(leader, orders))
     transport.lists = False
     other, _ = await group.join("b", group.full, patterns=(group.pattern,))
     await until(lambda: partitions_of(mails) <= other.assignment)
     await asyncio.sleep(10 * LOOK_UP_SECONDS)
-    await until(lambda: owns(leader, orders)() and owns(other, mails)())
+    await until(lambda: owns_exactly(leader, orders)() and owns_exactly(other, mails)())
     assert leader.refused == 0
 
 

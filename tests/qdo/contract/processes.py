@@ -27,10 +27,12 @@ class Process:
 
     @classmethod
     async def start(cls, url: str, group: str, member: str, session_timeout: float, outlast: float = 0.0) -> Process:
-        return await cls.run("tests.qdo.contract.member", url, group, member, str(session_timeout), str(outlast))
+        return await cls.start_program(
+            "tests.qdo.contract.member", url, group, member, str(session_timeout), str(outlast)
+        )
 
     @classmethod
-    async def run(cls, *words: str) -> Process:
+    async def start_program(cls, *words: str) -> Process:
         """Starts a member's program, and waits until it has joined."""
         arguments = "-m", *words
         pipe = asyncio.subprocess.PIPE
@@ -46,10 +48,10 @@ class Process:
         Raises:
             Refused: The member raised one of our errors.
         """
-        self.say(*request)
+        self.send_request(*request)
         return await self.answer()
 
-    def say(self, *request: Any) -> None:  # noqa: ANN401 - see member.py
+    def send_request(self, *request: Any) -> None:  # noqa: ANN401 - see member.py
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
 

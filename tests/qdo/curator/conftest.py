@@ -63,7 +63,7 @@ class CuratorQueue:
         found = [self.kazoo.get(f"{self.root}{self.path}/{name}")[0] for name in self.names()]
         return [body for data in found for body in decode(data)]
 
-    def beside(self) -> list[str]:
+    def state_nodes(self) -> list[str]:
         return sorted(set(self.kazoo.get_children(f"{self.root}/queues")) - {"orders"})
 
 

@@ -86,7 +86,7 @@ def test_everything_is_moved_in_order(run: Run, curator: CuratorQueue, client: C
         "dry_run": False,
     }
     assert bodies(client, queue) == [*map(str, range(120)), "a", "b", "c"]
-    assert (curator.names(), curator.beside()) == ([], [])
+    assert (curator.names(), curator.state_nodes()) == ([], [])
 
 
 def test_a_dry_run_moves_nothing(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
@@ -120,7 +120,7 @@ def test_bad_nodes_are_reported_and_left(run: Run, curator: CuratorQueue, client
     assert "refused by Queuey" in reasons[bad[1]]
     assert "is not the name of a node of a DistributedQueue" in reasons[bad[2]]
     assert bodies(client, queue) == ["one", "two"]
-    assert curator.beside() == []
+    assert curator.state_nodes() == []
 
 
 def test_priorities_give_the_order(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:

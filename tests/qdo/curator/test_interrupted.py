@@ -104,7 +104,7 @@ def test_a_drain_that_ends_at_any_step_is_completed(
             assert Steps(step, after=after).run(draining(curator, served, queue, **options)) is None
             assert Steps().run(draining(curator, served, queue, **options)).held == 0
             assert bodies(client, queue) == ["one", "two", "three", "four"], (step, after)
-            assert (curator.names(), curator.beside()) == ([], [])
+            assert (curator.names(), curator.state_nodes()) == ([], [])
 
 
 def test_a_fill_that_ends_at_any_step_is_completed(curator: CuratorQueue, served: Served, client: Client) -> None:
@@ -129,7 +129,7 @@ def test_a_fill_that_ends_at_any_step_is_completed(curator: CuratorQueue, served
             done = Steps().run(filling(curator, served, queue))
             assert (done.twice, done.remaining) == (0, 0)
             assert curator.messages() == [b"one", b"two", b"three"], (step, after)
-            assert curator.beside() == []
+            assert curator.state_nodes() == []
 
 
 def test_a_drain_to_another_queue_is_refused_until_the_first_is_completed(
@@ -139,7 +139,7 @@ def test_a_drain_to_another_queue_is_refused_until_the_first_is_completed(
     first, second = (client.create_queue().name for _ in range(2))
     curator.put(b"one")
     steps = 0
-    while not curator.beside() or curator.names():
+    while not curator.state_nodes() or curator.names():
         assert Steps(steps, after=True).run(draining(curator, served, first)) is None
         steps += 1
     assert run("curator", "peek", curator.path, "--json").json["staged"] == 1
@@ -188,7 +188,7 @@ def test_nodes_of_others_beside_the_queue_are_named(
         asyncio.run(draining(curator, served, queue)())
     with pytest.raises(CuratorError, match=f"The node '{filled}' is not in the format of this version"):
         asyncio.run(filling(curator, served, queue)())
-    assert (curator.names(), len(curator.beside())) == (["queue-0000000000"], 2)
+    assert (curator.names(), len(curator.state_nodes())) == (["queue-0000000000"], 2)
 
 
 def test_two_drains_at_once_move_each_message_once(curator: CuratorQueue, served: Served, client: Client) -> None:
@@ -201,7 +201,7 @@ def test_two_drains_at_once_move_each_message_once(curator: CuratorQueue, served
 
     asyncio.run(both())
     assert sorted(bodies(client, queue), key=int) == [str(number) for number in range(500)]
-    assert (curator.names(), curator.beside()) == ([], [])
+    assert (curator.names(), curator.state_nodes()) == ([], [])
 
 
 def test_two_fills_at_once_move_each_message_once(curator: CuratorQueue, served: Served, client: Client) -> None:

@@ -62,7 +62,7 @@ def drain_with_kills(
         kill_once(served, curator, arguments, lambda: count - curator.count(), rng)
     complete(served, curator, *arguments)
     assert bodies(client, queue) == expected
-    assert (curator.names(), curator.beside()) == ([], [])
+    assert (curator.names(), curator.state_nodes()) == ([], [])
 
 
 def fill_with_kills(
@@ -78,7 +78,7 @@ def fill_with_kills(
         client.job_queue(queue).release_all()
     complete(served, curator, *arguments)
     assert sorted(int(body) for body in curator.messages()) == list(range(count))
-    assert curator.beside() == []
+    assert curator.state_nodes() == []
     assert client.job_queue(queue).size().size == 0
 
 
@@ -128,4 +128,4 @@ def test_a_hundred_thousand_items(curator: CuratorQueue, served: Served, client:
     for message in client.read_all(queue, since=0):
         assert message.body == f"{at}"
         at += 1
-    assert (at, curator.names(), curator.beside()) == (count, [], [])
+    assert (at, curator.names(), curator.state_nodes()) == (count, [], [])

@@ -134,7 +134,7 @@ class Crew:
                 self._journal.add(Ended(now(), process.job.worker, None, process.code))
                 self.start(slot)
 
-    def alive(self) -> list[str]:
+    def running_slots(self) -> list[str]:
         return [
             slot for slot, process in sorted(self._slots.items()) if process.code is None and not process.end_requested
         ]

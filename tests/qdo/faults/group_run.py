@@ -185,7 +185,7 @@ class GroupRun:
         """Starts workers and waits until all running ones share the partitions evenly."""
         for slot in slots:
             crew.start(slot)
-        workers = {crew.worker(slot) for slot in crew.alive()}
+        workers = {crew.worker(slot) for slot in crew.running_slots()}
         joined = self.until(lambda: workers <= {each.worker for each in self.seen(Joined)}, START_SECONDS)
         assert joined, "not all workers joined"
 
@@ -222,8 +222,10 @@ class GroupRun:
 
         A worker that is still starting joins first: otherwise it would claim partitions only to hand them back.
         """
-        self.until(lambda: {crew.worker(slot) for slot in crew.alive()} <= {each.worker for each in self.seen(Joined)})
-        for slot in crew.alive():
+        self.until(
+            lambda: {crew.worker(slot) for slot in crew.running_slots()} <= {each.worker for each in self.seen(Joined)}
+        )
+        for slot in crew.running_slots():
             crew.leave(slot)
         self._observer.look()
 
@@ -236,7 +238,7 @@ class GroupRun:
         )
         history = History(self._records.all())
         counts = count_groups(history, limits)
-        notes = "\n".join(_left(history))
+        notes = "\n".join(_describe_unhandled(history))
         return Result(
             check(history, GROUPS, limits), counts, count_checked(counts, GROUPS), history.faults, notes, history
         )
@@ -285,7 +287,7 @@ def _one_at_a_time(web: WebProcess, *kinds: str) -> list[Deed]:
     return [deed(kind) for kind in kinds]
 
 
-def _left(history: History) -> Iterator[str]:
+def _describe_unhandled(history: History) -> Iterator[str]:
     handled = {(each.place, each.id) for each in history.handled}
     unhandled = [place for place, found in history.last_ids.items() if not handled >= {(place, each) for each in found}]
     for place in unhandled:

@@ -94,7 +94,7 @@ class ScriptedService(httpx2.AsyncBaseTransport):
     async def commit(self) -> PendingRequest:
         return await self._next("PUT")
 
-    async def leave(self) -> PendingRequest:
+    async def wait_for_leave(self) -> PendingRequest:
         return await self._next("DELETE")
 
 

@@ -47,7 +47,7 @@ async def start(system: System, running: Served, groups: ServiceGroups) -> Async
         async def start(session_timeout: float, outlast: float) -> tuple[Process, Partition]:
             queue = await system.queue()
             words = str(running.profile_path), groups.group, queue.name, str(session_timeout), str(outlast)
-            process = await Process.run("tests.qdo.service.member", *words)
+            process = await Process.start_program("tests.qdo.service.member", *words)
             started.push_async_callback(process.end)
             partition = Partition(queue, 1)
             async with asyncio.timeout(PATIENCE):
@@ -79,7 +79,7 @@ async def test_a_member_that_hangs_is_not_kept_for_ever(
 ) -> None:
     """Beyond the agreed time nobody sends heartbeats for a member, and it learns of its loss when it goes on."""
     process, partition = await start(groups.short, groups.short)
-    process.say("hold", 4 * groups.short)
+    process.send_request("hold", 4 * groups.short)
     await until_gone(coordinator)
     await process.answer()
     with pytest.raises(Refused, match="SessionLost"):

@@ -79,7 +79,7 @@ async def join() -> AsyncIterator[Callable[..., Any]]:
 async def leave(session: ServiceSession, service: ScriptedService) -> None:
     """Leaves; the service answers if it is asked."""
     leaving = asyncio.create_task(session.leave())
-    answering = asyncio.create_task(service.leave())
+    answering = asyncio.create_task(service.wait_for_leave())
     await asyncio.wait([leaving, answering], return_when=asyncio.FIRST_COMPLETED)
     if not leaving.done():
         (await answering).answer()
@@ -233,7 +233,7 @@ async def test_a_static_member_returns(join: Callable[..., Any], static: bool) -
         beat.beat()
     await releasing
     leaving = asyncio.create_task(member.session.leave())
-    leave_request = await member.service.leave()
+    leave_request = await member.service.wait_for_leave()
     assert leave_request.returns == ("1" if static else None)
     leave_request.answer()
     await leaving

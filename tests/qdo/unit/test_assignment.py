@@ -70,7 +70,7 @@ def downhill(members: Members, owners: Owners) -> list[str]:
     return starts
 
 
-def hold(members: Members, owners: Owners) -> None:
+def check_invariants(members: Members, owners: Owners) -> None:
     fit = {member for member, seen in members.items() if seen}
     assert set(owners) == set(partitions(members))
     assert all(partition.queue in members[owner] for partition, owner in owners.items())
@@ -113,7 +113,7 @@ def test_equal_subscriptions_are_shared_evenly_with_the_fewest_moves(case: Case)
     """Loads differ by one at most, and no member gives up more than the counts require."""
     members, before = case
     owners = assign(members, before)
-    hold(members, owners)
+    check_invariants(members, owners)
     if not members:
         return
     counts = loads(members, owners).values()
@@ -130,7 +130,7 @@ def test_equal_subscriptions_are_shared_evenly_with_the_fewest_moves(case: Case)
 def test_different_subscriptions_are_shared_as_evenly_as_they_allow(case: Case) -> None:
     """No move and no chain of moves makes it more even, and only subscribers own partitions."""
     members, before = case
-    hold(members, assign(members, before))
+    check_invariants(members, assign(members, before))
 
 
 @settings(max_examples=4 * settings().max_examples)

@@ -78,7 +78,7 @@ class Workers:
     async def offsets(self, group: str = "group") -> dict[int, str | None]:
         return {partition.number: offset for partition, offset in (await self.system.offsets(group)).items()}
 
-    async def recorded(self, identifier: str | None, number: int = 1) -> None:
+    async def wait_until_recorded(self, identifier: str | None, number: int = 1) -> None:
         async with asyncio.timeout(PATIENCE):
             while (await self.offsets()).get(number) != identifier:  # noqa: ASYNC110 - a commit has no event
                 await asyncio.sleep(0.01)

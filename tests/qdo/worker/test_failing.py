@@ -131,7 +131,7 @@ async def test_a_dead_letter_is_stored_before_the_offset_moves(workers: Workers,
     assert (await workers.offsets()).get(1) is None
     workers.system.transport.answer = None
     await until(lambda: len(workers.seen) == 4)
-    await workers.recorded(ids[1])
+    await workers.wait_until_recorded(ids[1])
     worker.stop()
     assert await task == ExitCode.ENDED
     assert [one.body for one in await letters(workers, queue)] == ["1:1"]
@@ -305,7 +305,7 @@ async def test_an_offset_that_is_refused_takes_no_other_with_it(
 
     worker = await workers.make(handle, queue, settings=quick(commit_messages=100, commit_seconds=1.0))
     task = workers.start(worker)
-    await workers.recorded(receipt.id, 2)
+    await workers.wait_until_recorded(receipt.id, 2)
     (error,) = [record.message for record in caplog.records if "offsets were not committed" in record.message]
     assert str(partition_of(queue)) in error
     assert "was not returned by poll" in error

@@ -131,9 +131,9 @@ async def test_a_slow_message_does_not_keep_those_before_it_from_being_recorded(
             go_on.wait(60)
 
     workers.start(await workers.make(handle, queue, settings=quick(commit_seconds=0.05)))
-    await workers.recorded(ids[2])
+    await workers.wait_until_recorded(ids[2])
     go_on.set()
-    await workers.recorded(ids[4])
+    await workers.wait_until_recorded(ids[4])
 
 
 async def test_a_worker_that_drains_hands_each_partition_back_when_it_is_done_with_it(workers: Workers) -> None:
@@ -236,7 +236,7 @@ async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothin
     await until(lambda: "PUT" in workers.system.transport.methods)
     bad.clear()
     await workers.system.service.expire(session_of(worker.consumer))
-    await workers.recorded(ids[1])
+    await workers.wait_until_recorded(ids[1])
     worker.stop()
     assert await task == ExitCode.ENDED
     assert workers.seen == ["1:1"] * 4 + ["1:2"]
@@ -366,5 +366,5 @@ async def test_a_rebalance_repeats_nothing(workers: Workers) -> None:
     workers.start(second)
     await until(lambda: len(second.consumer.assignment) == 1)
     for number, identifier in enumerate(last, 1):
-        await workers.recorded(identifier, number)
+        await workers.wait_until_recorded(identifier, number)
     assert max(Counter(workers.seen).values()) == 1

@@ -59,7 +59,7 @@ async def test_a_handler_that_holds_the_interpreter_keeps_its_session(workers: W
     await asyncio.to_thread(first.wait_for, "begun hold")
     second = start(queue, session=RESPONSIVE_SESSION_SECONDS)
     await asyncio.to_thread(first.wait_for, "done hold")
-    await workers.recorded(receipt.id)
+    await workers.wait_until_recorded(receipt.id)
     assert [*first.said("begun"), *second.said("begun")] == [body]
     assert not [line for line in first.lines if "lost" in line]
 

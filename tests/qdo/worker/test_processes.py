@@ -90,7 +90,7 @@ async def make_process_worker(
 
 async def serve_all(workers: Workers, worker: Worker, identifier: str) -> int:
     task = workers.start(worker)
-    await workers.recorded(identifier)
+    await workers.wait_until_recorded(identifier)
     worker.stop()
     return await task
 
@@ -319,7 +319,7 @@ async def test_a_child_that_ended_while_idle_costs_no_attempt(workers: Workers, 
     (first,) = await send(workers, queue, "fine 1")
     worker = await make_process_worker(workers, queue)
     serving = asyncio.create_task(worker.serve())
-    await workers.recorded(first)  # the child has written this, but not reported it yet
+    await workers.wait_until_recorded(first)  # the child has written this, but not reported it yet
     children = [int(line[1]) for line in book.lines("entered")]
     for child in children:
         os.kill(child, signal.SIGKILL)

@@ -23,7 +23,7 @@ async def test_workers_share_and_record(workers: Workers, zookeeper: ZooKeeper) 
     assert await leaving == ExitCode.ENDED
     last = {number: (await workers.system.send(queue, 1, number, first=6))[-1] for number in (1, 2)}
     for number in (1, 2):
-        await workers.recorded(last[number], number)
+        await workers.wait_until_recorded(last[number], number)
     assert sorted(workers.seen) == sorted(f"{number}:{at}" for number in (1, 2) for at in range(1, 7))
     paths = workers.system.transport.paths
     assert paths

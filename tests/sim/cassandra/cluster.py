@@ -505,7 +505,7 @@ class SimulatedDriver(Driver):
 
     # The parts of the real driver that the base class uses for requests over the client
 
-    def _open_session(self) -> None:
+    def _require_session(self) -> None:
         pass
 
     def _prepare(self, _session: object, statement: Statement) -> PreparedStatement:
@@ -580,6 +580,6 @@ def open_store(
         "cassandra://127.0.0.1/queuey", cluster.pace.options(), Clock(machine.boottime, machine.wall), driver=driver
     )
     # There are no watchers here, so recording for them only costs time.
-    store._arrivals.appended = lambda *_: None  # type: ignore[method-assign]
-    store._arrivals.rewritten = lambda *_: None  # type: ignore[method-assign]
+    store._arrivals.notify_appended = lambda *_: None  # type: ignore[method-assign]
+    store._arrivals.notify_rewritten = lambda *_: None  # type: ignore[method-assign]
     return store

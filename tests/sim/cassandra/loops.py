@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from queuey.errors import Outcome, StoreUnavailable
-from queuey.storage.calls import Call, Start, blocks
+from queuey.storage.calls import Call, Start, may_block
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
 from tests.sim.world import Process, ProcessLoop, SimulatedCore
 
@@ -129,9 +129,11 @@ class SimulatedCalls(Calls):
             if inspect.getcoroutinestate(running._work) == inspect.CORO_CREATED:
                 running._work.close()
 
-    async def ended(self, begin: Start, late: str | None = None, *, long: bool = False, tells: bool = False) -> Any:  # noqa: ANN401 - as begun
-        if not blocks():
-            return await super().ended(begin, late, long=long, tells=tells)
+    async def ended(
+        self, begin: Start, late: str | None = None, *, long: bool = False, raise_given_up: bool = False
+    ) -> Any:  # noqa: ANN401 - as begun
+        if not may_block():
+            return await super().ended(begin, late, long=long, raise_given_up=raise_given_up)
         with self.deadline.running(Call() if long else None):
             return present_thread().await_result(begin, self.deadline.time_left(), late)
 
@@ -141,7 +143,7 @@ class ThreadedCore(SimulatedCore):
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Runs work in a thread, or at once if this is one. It goes on if its caller leaves."""
-        if blocks():
+        if may_block():
             return work()
         thread = BlockingThread(self.loop, work)
         return await asyncio.shield(self.loop.create_task(thread.run_to_end()))

@@ -69,9 +69,11 @@ class KeptReplicas(Replicas):
         self.messages[partition][position] = message, arrivals
         self.ends[position] = ids.ticks_to_seconds(message.expires) - offset
 
-    def seen(self, partition: int) -> list[Message]:
+    def read_quorum(self, partition: int) -> list[Message]:
         now = self.world.now
-        return [one for one in super().seen(partition) if self.ends[one.position] + self._rest(one.position) > now]
+        return [
+            one for one in super().read_quorum(partition) if self.ends[one.position] + self._rest(one.position) > now
+        ]
 
     def _rest(self, position: Position) -> int:
         return 2 if position in self.dropped else KEPT_SECONDS
@@ -121,7 +123,7 @@ class KeptStore(ModelStore):
         life = self._process.life
 
         def read() -> None:
-            messages = [one for one in self._replicas.seen(part.partition) if part.lower <= one.position]
+            messages = [one for one in self._replicas.read_quorum(part.partition) if part.lower <= one.position]
             page = Page(messages[: part.limit], self.claim_time(), (self.claim_time(), LOW_MIN), more=False)
             self._process.soon(self._world.random_time(self._replicas.faults.slow), lambda: done(page, None), life)
 
@@ -164,16 +166,16 @@ class HesitantRecords(ExpiryRecords):
 
     post: Callable[[], None]
 
-    async def rely(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
+    async def ensure_expiry(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
         """Relies on messages as the base class does, sometimes after a long pause of the process."""
         rng = self._core.chance
         if not is_stored:
-            await super().rely(queue, items)
+            await super().ensure_expiry(queue, items)
         if rng.random() < 0.1:
             cast("SimulatedCore", self._core)._process.pause(rng.choice((40.0, 5000.0)))
             await asyncio.sleep(0)
         if is_stored:
-            await super().rely(queue, items, is_stored=True)
+            await super().ensure_expiry(queue, items, is_stored=True)
 
     async def _remove(self, record: Record) -> None:
         if self._core.chance.random() < 0.3:
@@ -189,7 +191,7 @@ class KeptWeb(Web):
         claims = super()._start()
         store = claims._store
         self.records = HesitantRecords(store, claims, self.core)
-        self.messages = MessageUseCases(store, Limits(), Metrics(), self.core, rely=self.records.rely)
+        self.messages = MessageUseCases(store, Limits(), Metrics(), self.core, ensure_expiry=self.records.ensure_expiry)
         self.runner = DueRunner(store, self.records, self.core, threading.Event(), TIMING)
         self.records.planned = self.runner.plan
         with self.core.loop.running():
@@ -318,7 +320,7 @@ class History:
         self.wrong += [f"E4: {name} is still searched" for name in self.replicas.records]
 
 
-def violations(seeds: Iterable[int], kind: str = "plain", *, breaking: tuple[str, ...] = ("",)) -> list[str]:
+def find_violations(seeds: Iterable[int], kind: str = "plain", *, breaking: tuple[str, ...] = ("",)) -> list[str]:
     for seed in seeds:
         if broken := [text for text in History(seed, kind).run() if text.startswith(breaking)]:
             return [f"seed {seed}: {text}" for text in broken]

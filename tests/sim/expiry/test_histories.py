@@ -22,7 +22,7 @@ from queuey.service.claims.expiry_turns import ExpiryRequest, ExpiryTurn
 from queuey.service.claims.finding import Finder
 from queuey.service.expiry import ExpiryRecord, ExpiryRecords, Search
 from tests.replacing import replace, replace_in
-from tests.sim.expiry.histories import History, KeptStore, violations
+from tests.sim.expiry.histories import History, KeptStore, find_violations
 
 HISTORIES = 5
 """Histories of `make test`, besides those that show a mutation."""
@@ -35,20 +35,20 @@ ENOUGH = 3000
 def test_no_message_vanishes() -> None:
     """Each message is done or becomes one dead letter after its end, and the record is removed in the end."""
     showing = {mutation.first for mutation in MUTATIONS.values() if mutation.kind == "plain"}
-    assert violations(sorted({*range(HISTORIES), *showing})) == []
+    assert find_violations(sorted({*range(HISTORIES), *showing})) == []
 
 
 @pytest.mark.parametrize("kind", ["ordered", "dedup"])
 def test_no_message_of_other_kinds_vanishes(kind: str) -> None:
     """No message of an ordered or dedup queue vanishes, even if a process read the queue before its log was marked."""
-    assert violations([*range(8), 10], kind) == []
+    assert find_violations([*range(8), 10], kind) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_no_message_vanishes_in_many_histories() -> None:
     """No message vanishes in tens of thousands of histories, or ``SIM_HISTORIES``."""
-    assert [violations(range(MANY), kind) for kind in ("plain", "ordered", "dedup")] == [[], [], []]
+    assert [find_violations(range(MANY), kind) for kind in ("plain", "ordered", "dedup")] == [[], [], []]
 
 
 def test_histories_are_what_they_should_be() -> None:
@@ -125,7 +125,7 @@ def only_what_was_seen(records: ExpiryRecords, value: ExpiryRecord, found: Searc
     return REAL_NEXT(records, changed(value, shortest=1 << 30), found, took)
 
 
-REAL_RELY, REAL_NEXT = ExpiryRecords.rely, ExpiryRecords._next
+REAL_RELY, REAL_NEXT = ExpiryRecords.ensure_expiry, ExpiryRecords._next_due_ticks
 REAL_RESULT = ExpiryRequest.result
 
 
@@ -147,11 +147,15 @@ class Mutation:
 
 
 MUTATIONS = {
-    "the record before the message": Mutation(("E1",), lambda: replace(ExpiryRecords.rely, relying_once_stored), 12),
-    "the record at the acknowledgement": Mutation(("E1",), lambda: replace(ExpiryRecords.rely, relying_before), 29),
+    "the record before the message": Mutation(
+        ("E1",), lambda: replace(ExpiryRecords.ensure_expiry, relying_once_stored), 12
+    ),
+    "the record at the acknowledgement": Mutation(
+        ("E1",), lambda: replace(ExpiryRecords.ensure_expiry, relying_before), 29
+    ),
     "until": Mutation(("E1",), lambda: replace(ExpiryRecords._may_remove, removing_at_once)),
     "removal by version": Mutation(("E1",), lambda: replace(KeptStore.remove_record, removing_any), 9),
-    "the next search": Mutation(("E1",), lambda: replace(ExpiryRecords._next, only_what_was_seen), 27),
+    "the next search": Mutation(("E1",), lambda: replace(ExpiryRecords._next_due_ticks, only_what_was_seen), 27),
     "reads show messages that have ended": Mutation(("E1",), lambda: replace(Finder._begin, hidden)),
     "reads from the cursor once they show messages that have ended": Mutation(
         ("E1",), lambda: replace(Waiting.clear, remembering), 10, "ordered"
@@ -168,5 +172,5 @@ def test_each_mechanism_is_needed(name: str) -> None:
     mutation = MUTATIONS[name]
     with mutation.instead():
         seeds = [*range(mutation.first, ENOUGH), *range(mutation.first)]
-        broken = violations(seeds, mutation.kind, breaking=mutation.breaks)
+        broken = find_violations(seeds, mutation.kind, breaking=mutation.breaks)
     assert broken

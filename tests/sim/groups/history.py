@@ -167,7 +167,7 @@ class History:
             # A replaced member may have read an offset that the new one has moved since.
             is_replaced = is_replaced or (owner is not None and owner != stay.session)
             stay.begin(log, index if is_replaced else log.after(self.offsets.get(place)))
-        if index != (due := stay.due(message)):
+        if index != (due := stay.next_index(message)):
             self.wrong.append(f"order: {place} has {index} in the place of {due} at {at}")
         stay.go_on(message, index + 1)
         self.deeds.append((at, place, message.id))
@@ -246,7 +246,7 @@ class Stay:
     def begin(self, log: Log, first: int) -> None:
         self.log, self._first, self._following = log, first, {}
 
-    def due(self, message: Message) -> int:
+    def next_index(self, message: Message) -> int:
         assert self.log is not None
         key = self._key(message)
         index = self._following.get(key, self._first)

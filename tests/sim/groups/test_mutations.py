@@ -161,7 +161,7 @@ async def not_waiting_for_lost(table: PartitionTable, row: OwnedPartition) -> No
     """Allows a partition to be taken again before its owner was notified of the end of the former ownership."""
     table._start_lost_call([row], row.calls)
     row.end_notified = True
-    table._forget(row)
+    table._forget_if_finished(row)
 
 
 @contextmanager
@@ -209,7 +209,7 @@ def not_reading_beside_hung_handlers(_one: Dispatcher, _work: PartitionWork) -> 
     """Waits for a handler that never ends before it reads its partition again."""
 
 
-REAL_DONE, REAL_SETTLING, REAL_SETTLING_KEYED = ContiguousOffset.done, OrderedQueue.settle, KeyedQueue.settle
+REAL_DONE, REAL_SETTLING, REAL_SETTLING_KEYED = ContiguousOffset.mark_done, OrderedQueue.settle, KeyedQueue.settle
 REAL_RECORDING, REAL_RELEASING, REAL_CLAIMING = Session._make_commit, Session._make_release, Session._make_claim
 REAL_REVOKE = PartitionTable._revoke_row
 REAL_SETTING = StoredAssignments._make_transactions
@@ -273,7 +273,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "sight of a member": Mutation(lambda: replace(Visibility.covers, lambda *_: True), ("rights", "lost")),
     "begin at the offset": Mutation(lambda: replace(PartitionReader.assigned, beginning_at_the_beginning), ("order",)),
     "a commit passes no gap": Mutation(
-        lambda: replace(ContiguousOffset.done, recording_over_gaps), ("early",), first=6
+        lambda: replace(ContiguousOffset.mark_done, recording_over_gaps), ("early",), first=6
     ),
     "a failed message is not handled": Mutation(
         lambda: replace(OrderedQueue.settle, going_on_after_a_failure), ("early", "order")

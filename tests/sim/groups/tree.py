@@ -336,9 +336,9 @@ class TreeLink(Link):
 
     def _connect(self) -> None:
         self._connection = Connection(self)
-        self._become("connected")
+        self._set_state("connected")
 
-    def _become(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         if state == "suspended":
             self._settled.clear()
         else:
@@ -379,7 +379,7 @@ class TreeLink(Link):
             return
         self._connection = None
         self._fail(CoordinationLost("the connection broke"))
-        self._become("suspended")
+        self._set_state("suspended")
         self._reconnect()
 
     def _reconnect(self) -> None:

@@ -135,10 +135,10 @@ MUTATIONS = {
     "what a key has left is found": Missing(lambda: replace(LikelyPlaces.of_key, busy_for_all), ("empty",)),
     "what is limited by key is read below the horizon": Missing(reading_beyond_the_horizon, ("G6",), first=5),
     "the cursor stays below what has no place": Missing(
-        lambda: replace(OrderedScanner._chain, passing_what_waits), ("G6",)
+        lambda: replace(OrderedScanner._make_chain, passing_what_waits), ("G6",)
     ),
     "the front is what this process has read, where keys are limited": Missing(
-        lambda: replace(OrderedScanner._begin, claiming_at_the_front), ("G6",), first=37
+        lambda: replace(OrderedScanner._find_start, claiming_at_the_front), ("G6",), first=37
     ),
 }
 

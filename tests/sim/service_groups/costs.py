@@ -52,17 +52,17 @@ class LargeGroup(Storm):
         request = JoinRequest((), ("q*",), self.credential, instance=instance, grace=self.grace)
         return Member(self, request, QUIET)
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         loads = [len(member.holds) for member in self.members if member.wanted]
         return sum(loads) == self.partitions and max(loads) - min(loads) <= 1
 
     def settle(self, seconds: float) -> float:
         began = self.world.now
-        while not self.settled() and self.world.now < began + seconds:
+        while not self.is_settled() and self.world.now < began + seconds:
             self.world.run(self.world.now + 0.25)
         return self.world.now - began
 
-    def counted(self, act: Callable[[], object], seconds: float = 60.0) -> Counter[str]:
+    def count_costs(self, act: Callable[[], object], seconds: float = 60.0) -> Counter[str]:
         """Lets 12 s pass, then returns the costs of an act until the group is settled, plus a little longer."""
         self.world.run(self.world.now + 12.0)
         self.stored.counts.clear()

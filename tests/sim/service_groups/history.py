@@ -126,7 +126,7 @@ class History:
             if queue is None or not planned.targets or (uid in after.plan and after.plan[uid].targets):
                 continue
             readers = (after.subscriptions[slot] for slot in present)
-            if any(one.matcher()(queue.name) and may(one.credential, queue) for one in readers):
+            if any(one.matcher()(queue.name) and may_read_and_claim(one.credential, queue) for one in readers):
                 self.record_violation(f"O5: {uid} is there, and nobody is to own it any more")
 
     def _excuse_replaced(self, before: GroupState, after: GroupState) -> None:
@@ -240,7 +240,7 @@ class History:
         queue = self.queue_of(uid)
         if queue is None or self.narrowed.get(credential.id, 0.0) > self.now - seconds:
             return False
-        return not may(self.rights.get(credential.id), queue)
+        return not may_read_and_claim(self.rights.get(credential.id), queue)
 
     def queue_of(self, uid: int) -> Queue | None:
         queue = self.stored.queues.get(self.stored.names_of[uid])
@@ -280,7 +280,7 @@ class History:
         return (self.stored.names_of[place[0]], place[1], epoch) in life.said
 
 
-def may(credential: Credential | None, queue: Queue) -> bool:
+def may_read_and_claim(credential: Credential | None, queue: Queue) -> bool:
     return (
         credential is not None
         and is_allowed(queue, credential.caller, "read")

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from queuey.access import Caller, Grant
 from queuey.groups.state import Credential, JoinRequest
 from queuey.messages import OffsetChange
-from tests.sim.service_groups.history import History, Life, Place, may
+from tests.sim.service_groups.history import History, Life, Place, may_read_and_claim
 from tests.sim.service_groups.members import Habits, Member, position_of
 from tests.sim.service_groups.stored import APPLICATION, GROUP, Faults, Stored
 from tests.sim.service_groups.web import Web
@@ -324,7 +324,8 @@ class Storm:
             takers = {
                 number
                 for number, member in living.items()
-                if self._wants(member.request, name) and may(self.present.get(member.request.credential.id), queue)
+                if self._wants(member.request, name)
+                and may_read_and_claim(self.present.get(member.request.credential.id), queue)
             }
             unequal = unequal or takers != living.keys()
             rows = self.stored.rows(queue.uid).value

@@ -34,10 +34,10 @@ def test_costs(members: int, queues: int, partitions: int) -> None:
         assert max(group.stored.largest.values()) <= LARGEST
         share = -(-group.partitions // members)
         moving = min(queues, share + 1)
-        idle = group.counted(lambda: None)
-        joined = group.counted(group.join)
-        gone = group.counted(group.leave)
-        restarted = group.counted(lambda: group.restart(3))
+        idle = group.count_costs(lambda: None)
+        joined = group.count_costs(group.join)
+        gone = group.count_costs(group.leave)
+        restarted = group.count_costs(lambda: group.restart(3))
     assert group.history.wrong == []
     _check_idle(idle, members)
     assert joined["changes"] <= 3

@@ -168,7 +168,7 @@ def by_the_planner() -> Iterator[None]:
         real_adopt(cache, state, checked, is_own=is_own)
 
     async def handing(one: HandOvers, name: str) -> Mapping[int, OwnedOffset]:
-        queue = await one._queue(name, fresh=False)
+        queue = await one._find_planned_queue(name, fresh=False)
         is_planner = epochs.get(one._cache) == one._cache.state.head.epoch
         if queue is None or is_planner or one._give_backs.get(name) or one.leavers:
             return await real_handing(one, name)
@@ -294,7 +294,7 @@ def with_former_rights() -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(replace(GroupDraft.plan, plan))
-        stack.enter_context(replace(StateChanges.check_rights, checking))
+        stack.enter_context(replace(StateChanges.remove_if_rights_changed, checking))
         stack.enter_context(replace(LocalGroup._renew, renewing))
         yield
 

@@ -131,7 +131,9 @@ class HeartbeatPoll(Waiter):
         last = web.process.world.now >= self._end
         present = web.storm.rights(self._credential)
         if present is None:  # as a view does after a refused attempt
-            call: Any = web.groups.leave(APPLICATION, GROUP, self._member, self._credential, returns=False, said=False)
+            call: Any = web.groups.leave(
+                APPLICATION, GROUP, self._member, self._credential, returns=False, is_own_request=False
+            )
             begin(web.core, call, lambda _value, _error: self._answer_once(None, NotAllowed("the key was revoked")))
             return
         call = web.groups.heartbeat(APPLICATION, GROUP, self._member, present, self._beat, self, last=last)

@@ -89,12 +89,12 @@ class FailingReader(QueueyStreamReader):
         except FileNotFoundError:
             return
         if taken.read_text() == KILL_SPARK:
-            os.kill(jvm(), signal.SIGKILL)
+            os.kill(find_jvm_pid(), signal.SIGKILL)
             signal.pause()
         raise Deliberate(point)
 
 
-def jvm() -> int:
+def find_jvm_pid() -> int:
     process = os.getpid()
     while (Path("/proc") / str(process) / "comm").read_text().strip() != "java":
         # The second field may contain anything, in parentheses; the fourth is the parent.

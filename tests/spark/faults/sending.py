@@ -11,14 +11,14 @@ from pathlib import Path
 from queuey.spark.session import session
 from tests.spark.conftest import INTERPRETED
 from tests.spark.faults.queries import until_done
-from tests.spark.mortal import Deaths, source
+from tests.spark.mortal import Deaths, make_mortal_source
 
 
 def main(place: Path, point: str, batch: str, options: dict[str, str]) -> None:
     conf = INTERPRETED | {"spark.local.dir": str(place / "local"), "spark.driver.memory": "512m"}
     spark = session(master="local[2,4]", conf=conf)
     deaths = Deaths(place / "deaths", point=point, batch=batch, driver=True)
-    spark.dataSource.register(source("mortal", deaths))
+    spark.dataSource.register(make_mortal_source("mortal", deaths))
     rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(str(place / "given"))
     writing = rows.writeStream.format("mortal").options(**options)
     writing = writing.option("checkpointLocation", str(place / "checkpoint"))

@@ -20,7 +20,7 @@ STEPS = 3
 TEXTS = [f"m{number}" for number in range(300)]
 
 
-def attempt(kept: Kept, name: str, mortal: Mortal | None, lead: float) -> WriteCounts:
+def run_attempt(kept: Kept, name: str, mortal: Mortal | None, lead: float) -> WriteCounts:
     queue = kept.queue(name, partitions=2)
     store = kept.store if mortal is None else mortal.store
     return Reserver(TargetQueue(store, queue), name, lead=lead).write(0, Texts.chunk(*TEXTS))
@@ -30,13 +30,13 @@ def scenario(kept: Kept, name: str, at: int, when: str, *, late: bool) -> str:
     """Kills an attempt, lets another one finish, and returns the errors in the result; empty if none."""
     lead = 1.5 if late else 8.0
     with pytest.raises(Killed):
-        attempt(kept, name, Mortal(kept.store, at, when), lead)
+        run_attempt(kept, name, Mortal(kept.store, at, when), lead)
     queue = kept.queue(name, partitions=2)
     reader = Reader(kept.store, queue)
     if late and (raw := bridge.run(kept.store.ledger.entry(name, 0))) is not None:
         kept.settle(queue, (decode(raw).end, ids.LOW_MIN))
         reader.read()
-    counts = attempt(kept, name, None, lead)
+    counts = run_attempt(kept, name, None, lead)
     entry = decode(bridge.run(kept.store.ledger.entry(name, 0)) or b"")
     kept.settle(queue, (entry.end, ids.LOW_MIN))
     reader.read()

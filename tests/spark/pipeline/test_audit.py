@@ -63,7 +63,7 @@ def posted(kept: Kept, queue: Queue, *bodies: str) -> list[Message]:
 
 
 def audited(spark: SparkSession, kept: Kept, told: ReceiptFile, **options: Any) -> Audit:  # noqa: ANN401 - of the options
-    return audit_job.run(spark, AuditOptions(receipts=(str(told.path),), store=kept.named, **options))
+    return audit_job.run(spark, AuditOptions(receipts=(str(told.path),), store=kept.store_options, **options))
 
 
 def kinds(found: Audit) -> dict[str, set[str]]:
@@ -223,7 +223,7 @@ def test_no_receipts_are_no_success_by_chance(spark: SparkSession, embedded: Kep
             audited(spark, embedded, ReceiptFile(told.path.with_name(pattern)))
     for wrong in ({"only_archive": True}, {"late": 0.0}, {"archive": "x", "only_archive": True, "groups": ("g",)}):
         with pytest.raises(OptionError):
-            AuditOptions(receipts=("x",), store=embedded.named, **wrong)
+            AuditOptions(receipts=("x",), store=embedded.store_options, **wrong)
 
 
 def test_ids_are_read_alike_in_sql(spark: SparkSession) -> None:
@@ -232,7 +232,7 @@ def test_ids_are_read_alike_in_sql(spark: SparkSession) -> None:
     positions = [(rng.getrandbits(60), rng.getrandbits(64) - (1 << 63)) for _ in range(300)] + [ids.FIRST, ids.LAST]
     frame = spark.createDataFrame([(ids.to_hex(one), *one) for one in positions], "id string, ticks long, low long")
     rows = frame.select(
-        "ticks", "low", receipt_columns.ticks("id").alias("t"), receipt_columns.position("id").alias("p")
+        "ticks", "low", receipt_columns.id_to_ticks("id").alias("t"), receipt_columns.id_to_position("id").alias("p")
     ).collect()
     assert all(row.t == row.ticks and row.p == columns.position_text((row.ticks, row.low)) for row in rows)
 

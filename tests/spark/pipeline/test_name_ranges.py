@@ -19,7 +19,10 @@ NAMES = st.sets(st.text("ab0é\U0001f600~", min_size=1, max_size=6), max_size=40
 
 def walked(kept: Kept, parts: list[name_ranges.NameRange]) -> list[str]:
     return [
-        queue.name for part in parts for page in name_ranges.list_queues(kept.named, part, page=3) for queue in page
+        queue.name
+        for part in parts
+        for page in name_ranges.list_queues(kept.store_options, part, page=3)
+        for queue in page
     ]
 
 
@@ -32,7 +35,7 @@ def test_every_queue_is_in_one_range(embedded: Kept, names: set[str], later: set
         bridge.run(store.catalogue.delete_queue(queue))
     for name in names:
         embedded.queue(name)
-    parts = name_ranges.divide_names(embedded.named, None, size, page=3)
+    parts = name_ranges.divide_names(embedded.store_options, None, size, page=3)
     assert walked(embedded, parts) == sorted(names)
     assert len(parts) <= 1 + len(names) // min(size, 3)
     for name in later:
@@ -44,7 +47,10 @@ def test_a_pattern_takes_whole_names(embedded: Kept) -> None:
     """A pattern selects in every range, and must match the whole name."""
     for name in ("logs", "logs-1", "logs-2", "xlogs-1"):
         embedded.queue(name)
-    assert walked(embedded, name_ranges.divide_names(embedded.named, Pattern("logs-."), 1)) == ["logs-1", "logs-2"]
+    assert walked(embedded, name_ranges.divide_names(embedded.store_options, Pattern("logs-."), 1)) == [
+        "logs-1",
+        "logs-2",
+    ]
 
 
 def test_queues_by_name(embedded: Kept) -> None:
@@ -52,9 +58,9 @@ def test_queues_by_name(embedded: Kept) -> None:
     for name in ("a", "b", "c"):
         embedded.queue(name)
     chosen = Subscribe(("c", "a"))
-    name_ranges.check(embedded.named, chosen)
-    assert sorted(walked(embedded, name_ranges.divide_names(embedded.named, chosen))) == ["a", "c"]
+    name_ranges.check(embedded.store_options, chosen)
+    assert sorted(walked(embedded, name_ranges.divide_names(embedded.store_options, chosen))) == ["a", "c"]
     with pytest.raises(QueueNotFound):
-        name_ranges.check(embedded.named, Subscribe(("a", "absent")))
+        name_ranges.check(embedded.store_options, Subscribe(("a", "absent")))
     with pytest.raises(OptionError, match="regular expression"):
-        name_ranges.check(embedded.named, Pattern("("))
+        name_ranges.check(embedded.store_options, Pattern("("))

@@ -26,7 +26,7 @@ from queuey.storage import bridge
 from queuey.web import make_app
 from tests.backends import APP
 from tests.in_process import InProcess
-from tests.pages import ROOT, to_run
+from tests.pages import ROOT, runnable_blocks
 from tests.spark.kept import TTL, Kept, quiet
 from tests.spark.pipeline.deadletter.stored_dead_letters import arrived
 
@@ -48,7 +48,9 @@ def post(kept: Kept, queue: Queue, count: int, *, first: int = 0) -> list[Messag
 def plan(kept: Kept, place: Path, **fields: Any) -> Pipe:  # noqa: ANN401 - the fields of a Pipe
     given = {"source": Subscribe(("orders",)), "target": "copies", "start": "earliest", "once": True, "lead": LEAD}
     transform = {} if "function" in fields else {"sql": ALL}
-    return Pipe(**{"store": kept.named, "checkpoint": str(place / "checkpoint"), **given, **transform, **fields})
+    return Pipe(
+        **{"store": kept.store_options, "checkpoint": str(place / "checkpoint"), **given, **transform, **fields}
+    )
 
 
 def bodies(messages: list[Message]) -> Counter[tuple[int, str | bytes]]:
@@ -162,7 +164,7 @@ def test_a_function_and_its_errors(spark: SparkSession, embedded: Kept, tmp_path
 
 def test_the_function_of_the_page(spark: SparkSession, embedded: Kept, tmp_path: Path, module: Path) -> None:
     """The transform in the documentation works."""
-    [program] = to_run("docs/pipeline.md", languages={"python"})
+    [program] = runnable_blocks("docs/pipeline.md", languages={"python"})
     module.write_text(program.text)
     items = [NewMessage(body, 1, TTL) for body in ('{"title":"long","text":"…"}', '{"text":"…"}')]
     embedded.post(embedded.queue(), items)

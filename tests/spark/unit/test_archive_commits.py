@@ -146,7 +146,7 @@ def sealed(key: Key, name: str, size: int, count: int, replaces: tuple[str, ...]
 
 def seen(store: ObjectStore) -> Content:
     archive = opened(store)
-    keys = [(queue, bucket) for queue in archive.list_queues() for bucket in archive.list_bucket_names(queue)]
+    keys = [(queue, bucket) for queue in archive.list_queue_names() for bucket in archive.list_bucket_names(queue)]
     return {
         one.key: {text for path in one.data_paths for text in store.texts[path].split()}
         for one in archive.read_manifests(keys)

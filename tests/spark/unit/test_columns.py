@@ -12,7 +12,7 @@ from queuey.ids import EPOCH_TICKS, LOW_MAX, LOW_MIN, TICKS_MAX
 from queuey.messages import Message, Meta
 from queuey.spark.errors import OptionError
 from queuey.spark.source import columns
-from queuey.storage.columns import PLACES, SCHEMA, batch_of
+from queuey.storage.columns import PLACES, SCHEMA, batch_from_messages
 
 positions = st.tuples(st.integers(0, TICKS_MAX), st.integers(LOW_MIN, LOW_MAX))
 metas = st.one_of(
@@ -64,7 +64,7 @@ def seen(batch: pa.RecordBatch) -> list[dict[str, object]]:
 @given(st.lists(messages, max_size=20))
 def test_rows_are_the_messages(stored: list[Message]) -> None:
     """Each row equals the one computed for its message alone."""
-    rows = columns.make_rows(batch_of(stored), "q", 7, WHOLE)
+    rows = columns.make_rows(batch_from_messages(stored), "q", 7, WHOLE)
     assert rows.schema == WHOLE
     assert seen(rows) == [row(message) for message in stored]
 
@@ -76,7 +76,7 @@ def test_some_columns_in_any_order(stored: list[Message], names: list[str], coun
     chosen = StructType([StructField(name, fields[name].dataType) for name in names[:count]])
     columns.check_schema(chosen, headers=True)
     schema = columns.arrow_schema(chosen)
-    rows = columns.make_rows(batch_of(stored, bodies=columns.needs_bodies(schema)), "q", 7, schema)
+    rows = columns.make_rows(batch_from_messages(stored, bodies=columns.needs_bodies(schema)), "q", 7, schema)
     assert rows.schema == schema
     assert seen(rows) == [{name: row(message)[name] for name in names[:count]} for message in stored]
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.logger import PySparkLogger
 
 from queuey.errors import QueueNotFound
-from queuey.spark.failures import SparkFailure, explain, keep_quiet
+from queuey.spark.failures import SparkFailure, explain, silence_spark_loggers
 
 OURS = """An error occurred while calling o45.load.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times
@@ -65,7 +65,7 @@ def test_errors_of_the_jvm() -> None:
 
 def test_a_dead_jvm(caplog: pytest.LogCaptureFixture) -> None:
     """A dead JVM gives one line, whichever call notices it, and py4j logs nothing beside it."""
-    keep_quiet()
+    silence_spark_loggers()
     logging.getLogger("py4j.clientserver").error("Error while sending or receiving.")
     text = explain(error("Py4JNetworkError", "Answer from Java side is empty", "py4j.protocol"))
     assert text is not None
@@ -87,7 +87,7 @@ def test_other_errors_are_left_alone() -> None:
 
 def test_what_pyspark_writes_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
     """Errors shown in one line are not logged with their stack traces as well."""
-    keep_quiet()
+    silence_spark_loggers()
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).exception("a condition", errorClass="UNRESOLVED_COLUMN")
     assert capfd.readouterr() == ("", "")

@@ -20,29 +20,31 @@ from tests.spark.kept import Kept
 
 def test_one_store_for_one_set_of_options(embedded: Kept) -> None:
     """The same options give the same open store, other options another."""
-    store = open_stores.opened(embedded.named)
-    assert open_stores.opened(msgspec.structs.replace(embedded.named)) is store
-    other = msgspec.structs.replace(embedded.named, settings=(*embedded.named.settings, ("readers", "2")))
+    store = open_stores.opened(embedded.store_options)
+    assert open_stores.opened(msgspec.structs.replace(embedded.store_options)) is store
+    other = msgspec.structs.replace(
+        embedded.store_options, settings=(*embedded.store_options.settings, ("readers", "2"))
+    )
     assert open_stores.opened(other) is not store
 
 
 def test_processes_share_no_store(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process forked from one with an open store opens its own."""
-    store = open_stores.opened(embedded.named)
+    store = open_stores.opened(embedded.store_options)
     pid = os.getpid()
     with monkeypatch.context() as forked:
         forked.setattr(os, "getpid", lambda: pid + 1)
-        assert open_stores.opened(embedded.named) is not store
+        assert open_stores.opened(embedded.store_options) is not store
         open_stores.close_all()
-    assert open_stores.opened(embedded.named) is store
+    assert open_stores.opened(embedded.store_options) is store
 
 
 def test_a_closed_store_is_opened_again(embedded: Kept) -> None:
     """After all stores were closed, the next use opens a working one."""
-    store = open_stores.opened(embedded.named)
+    store = open_stores.opened(embedded.store_options)
     open_stores.close_all()
-    assert open_stores.opened(embedded.named) is not store
-    assert bridge.run(open_stores.opened(embedded.named).applications.application_names()) == [APP]
+    assert open_stores.opened(embedded.store_options) is not store
+    assert bridge.run(open_stores.opened(embedded.store_options).applications.application_names()) == [APP]
 
 
 def test_no_store_is_made(tmp_path: Path) -> None:
@@ -76,13 +78,13 @@ def test_environment_and_file(embedded: Kept, tmp_path: Path, monkeypatch: pytes
 
 def test_the_only_application(embedded: Kept) -> None:
     """The application may be omitted if the store has exactly one."""
-    anyone = msgspec.structs.replace(embedded.named, application=None)
+    anyone = msgspec.structs.replace(embedded.store_options, application=None)
     store = open_stores.opened(anyone)
     assert open_stores.application(store, anyone) == APP
     bridge.run(embedded.store.applications.create_application("other"))
     with pytest.raises(OptionError, match=f"is needed.*It has 2: {APP}, other"):
         open_stores.application(store, anyone)
-    assert open_stores.application(store, embedded.named) == APP
+    assert open_stores.application(store, embedded.store_options) == APP
     with pytest.raises(OptionError, match="There is no application 'nobody'"):
         open_stores.application(store, msgspec.structs.replace(anyone, application="nobody"))
 
@@ -93,7 +95,7 @@ def test_selected_queues(embedded: Kept) -> None:
         embedded.queue(name)
 
     def names(selection: Subscribe | Pattern | Assign) -> list[str]:
-        return [queue.name for queue in open_stores.find_selected_queues(embedded.named, selection, page=3)]
+        return [queue.name for queue in open_stores.find_selected_queues(embedded.store_options, selection, page=3)]
 
     assert names(Subscribe(("c", "a"))) == ["a", "c"]
     assert names(Assign((("b", (1,)), ("a", (1,))))) == ["a", "b"]
@@ -107,10 +109,10 @@ def test_selected_queues(embedded: Kept) -> None:
 def test_queues_are_fresh(embedded: Kept) -> None:
     """A queue is looked up afresh, whatever this process has cached."""
     queue = embedded.queue()
-    store = open_stores.opened(embedded.named)
-    assert open_stores.find_queue(store, embedded.named, "orders") == queue
+    store = open_stores.opened(embedded.store_options)
+    assert open_stores.find_queue(store, embedded.store_options, "orders") == queue
     purged = bridge.run(embedded.store.catalogue.purge_queue(queue))
-    assert open_stores.find_queue(store, embedded.named, "orders").qid == purged.qid
+    assert open_stores.find_queue(store, embedded.store_options, "orders").qid == purged.qid
 
 
 def test_names_of_new_queues() -> None:

@@ -69,7 +69,7 @@ def test_a_later_micro_batch_lies_above() -> None:
     order = PieceOrder(3)
     for piece in (500, 501, 900):
         order, _ = reserve_piece(order, piece, timing(0))
-    later = order.make_following(4, SPAN)
+    later = order.start_batch(4, SPAN)
     assert (later.batch, later.stretches, later.before) == (4, (), (501, 900))
     assert later.end > max(one.top for one in order.stretches)
     for piece in (502, 901):

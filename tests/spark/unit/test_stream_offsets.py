@@ -205,7 +205,7 @@ def test_backlogs_drain_and_each_has_its_turn(held: dict[QueuePartition, set[int
     )[0]:
         batches += 1
         assert all(end > offset.position_of(queue_partition) for queue_partition, end in ends.items())
-        offset = offset.moved(ends)
+        offset = offset.with_changes(ends)
     assert batches == -(-total // limit)
 
 

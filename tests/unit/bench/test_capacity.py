@@ -60,8 +60,8 @@ def test_the_page_keeps_its_sentences(tmp_path: Path) -> None:
     path = tmp_path / "capacity.md"
     path.write_text(capacity.PAGE.read_text("utf-8"), "utf-8")
     tables = capacity.make_tables(COSTS, FACTS)
-    once = capacity.page(path.read_text("utf-8"), tables)
-    assert capacity.page(once, tables) == once
+    once = capacity.insert_tables(path.read_text("utf-8"), tables)
+    assert capacity.insert_tables(once, tables) == once
     assert tables in once
     for line in ("# Capacity: a model", "1,000,000,000", "`abcd1234`"):
         assert line in once
@@ -69,4 +69,7 @@ def test_the_page_keeps_its_sentences(tmp_path: Path) -> None:
 
 def test_a_page_fits_on_a_screen() -> None:
     """A page has few lines, whatever was measured."""
-    assert len(capacity.page(capacity.PAGE.read_text("utf-8"), capacity.make_tables(COSTS, FACTS)).splitlines()) <= 45
+    assert (
+        len(capacity.insert_tables(capacity.PAGE.read_text("utf-8"), capacity.make_tables(COSTS, FACTS)).splitlines())
+        <= 45
+    )

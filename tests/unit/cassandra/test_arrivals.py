@@ -88,7 +88,7 @@ class Process:
             self.store.polled.clear()
 
     def write(self, number: int, **how: float) -> None:
-        self.arrivals.appended(queue(number), [NewMessage("x", 1, 60, **how)])  # type: ignore[arg-type]
+        self.arrivals.notify_appended(queue(number), [NewMessage("x", 1, 60, **how)])  # type: ignore[arg-type]
         self.driver.advance(0.01)
 
     def end(self) -> None:
@@ -340,7 +340,7 @@ async def test_nothing_is_missed_when_the_loop_changes(own: Own) -> None:
 
 def test_closing_in_the_middle_of_a_look(own: Own) -> None:
     """On close all watchers are woken, also later ones, records are sent, and no thread is left."""
-    own.arrivals.rewritten(99, [1])
+    own.arrivals.notify_rewritten(99, [1])
     own.arrivals.close()
     assert {*own.woken} == {*range(1, 11)}
     own.loop.close()

@@ -101,7 +101,7 @@ def test_only_level_0_of_the_home_class_is_looked_at_unrecorded(
 ) -> None:
     """Every bucket needs a record except those of level 0 of the queue's own class."""
     time_bucket = bucketing.bucket_of(at, kind, width_index)
-    assert bucketing.is_recorded(time_bucket, home_class) == ((kind, width_index) != (home_class, HOME_WIDTH))
+    assert bucketing.is_indexed(time_bucket, home_class) == ((kind, width_index) != (home_class, HOME_WIDTH))
 
 
 @given(st.lists(st.builds(bucketing.bucket_of, times, kinds, levels), max_size=12), times, times)

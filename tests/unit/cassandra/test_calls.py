@@ -44,11 +44,11 @@ class CallResults:
         self.told.append((value, error))
 
 
-def now(value: object, done: Done) -> None:
+def answer_at_once(value: object, done: Done) -> None:
     done(value, None)
 
 
-def elsewhere(value: object, done: Done) -> None:
+def answer_from_thread(value: object, done: Done) -> None:
     threading.Thread(target=done, args=(value, None)).start()
 
 
@@ -58,10 +58,10 @@ def early(value: object, done: Done) -> None:
     join(thread)
 
 
-@pytest.mark.parametrize("answer", [now, elsewhere, early])
+@pytest.mark.parametrize("answer", [answer_at_once, answer_from_thread, early])
 def test_each_answer_is_taken_once(calls: Calls, answer: Callable[[object, Done], None]) -> None:
     """A call gets each answer in order, in the loop's thread, and ends once, from whichever thread answers come."""
-    count, threads = 3000 if answer is now else 300, set[int]()
+    count, threads = 3000 if answer is answer_at_once else 300, set[int]()
 
     async def adding() -> int:
         total = 0
@@ -110,7 +110,7 @@ def ignored(done: Done) -> None:
 @pytest.mark.parametrize(("late", "text"), [("late", "late"), (None, "deadline of 0.05 s")])
 def test_whoever_waits_has_a_deadline(calls: Calls, late: str | None, text: str) -> None:
     """A caller that blocks gets the result, or an error when its time is over."""
-    assert bridge.run(calls.awaited(asked(partial(elsewhere, 7)), late)) == 7
+    assert bridge.run(calls.awaited(asked(partial(answer_from_thread, 7)), late)) == 7
     calls.deadline = Deadline(0.05)
     with calls.deadline.running(), pytest.raises(StoreUnavailable, match=text) as caught:
         bridge.run(calls.awaited(asked(ignored), late))
@@ -139,7 +139,7 @@ def test_a_call_that_is_given_up(calls: Calls, *, notices: bool) -> None:
         if notices:
             deadline.mark_sent()
         else:
-            with deadline.unnoticed():
+            with deadline.without_marking_sent():
                 deadline.mark_sent()
         await called(waiting.append)
         deadline.mark_sent()
@@ -380,7 +380,7 @@ def test_what_an_end_begins_is_no_part_of_another_call(calls: Calls) -> None:
         gates[0](None, None)  # The inner call ends within this one.
         await called(ignored)
 
-    calls.begin(waiting(gates.append), lambda *_: calls.begin(waiting(partial(elsewhere, None)), ends))
+    calls.begin(waiting(gates.append), lambda *_: calls.begin(waiting(partial(answer_from_thread, None)), ends))
     until(lambda: len(gates) == 1)
     give_up = calls.begin(ends_another(), CallResults())
     until(lambda: len(gates) == 2)

@@ -84,7 +84,7 @@ def test_nothing_is_sent_before_the_schema_is_verified(monkeypatch: pytest.Monke
 
     def refuses(driver: Driver) -> bool:
         try:
-            driver._open_session()
+            driver._require_session()
         except StoreUnavailable:
             return True
         return False

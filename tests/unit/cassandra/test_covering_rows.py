@@ -31,5 +31,5 @@ def test_a_row_covers_what_it_was_raised_for(ttl: int, ttls: set[int], size: int
 def test_a_body_as_long_as_a_power_of_two_fits_with_what_goes_with_it(length: int) -> None:
     """A body as long as a power of two, with its metadata, does not count as four times as long."""
     meta = Meta("application/json")
-    size = message_codec.size_of(*message_codec.encode("x" * length, meta))
+    size = message_codec.row_size(*message_codec.encode("x" * length, meta))
     assert covering(row_with(DAY), (), size).longest_row == length * 17 // 16

@@ -62,7 +62,7 @@ def test_messages_read_back(
     """A message is decoded from its columns; no metadata at all equals empty metadata."""
     data, column = message_codec.encode(body, meta)
     row = message_codec.id_bytes(*position), data, expires, None if column is UNSET else column
-    decoded = message_codec.message(row, partition)
+    decoded = message_codec.decode_message(row, partition)
     expected = None if meta == Meta() else meta
     assert decoded == Message(*position, partition, expires, body, expected)
     assert type(decoded.body) is type(body)
@@ -73,7 +73,7 @@ def test_values_of_names_read_back(position: Position, body: str | bytes, meta: 
     """A message written as the value of a name is decoded as it was, and marked."""
     marked = message_codec.mark_named(NewMessage(body, 1, 60, meta), name)
     data, column = message_codec.encode(marked.body, marked.meta)
-    decoded = message_codec.message((message_codec.id_bytes(*position), data, 5, column), 1)
+    decoded = message_codec.decode_message((message_codec.id_bytes(*position), data, 5, column), 1)
     expected = None if meta == Meta() else meta
     assert decoded == message_codec.NamedMessage(*position, 1, 5, body, expected, name)
     plain_data, plain = message_codec.encode(body, meta)
@@ -88,7 +88,7 @@ def test_plain_text_needs_no_meta_column(meta: Meta | None) -> None:
 
 def test_an_empty_mark_reads_as_plain_text() -> None:
     """Loads write a mark for plain text where metadata may have been; it reads as none."""
-    decoded = message_codec.message((message_codec.id_bytes(1, 2), b"text", 5, b"\0"), 1)
+    decoded = message_codec.decode_message((message_codec.id_bytes(1, 2), b"text", 5, b"\0"), 1)
     assert (decoded.body, decoded.meta) == ("text", None)
 
 

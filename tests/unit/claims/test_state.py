@@ -291,10 +291,10 @@ def test_the_mark_of_expired_messages() -> None:
     draft.keep_expired()
     state.apply(1, draft.make_entry(2))
     again = State.decode(state.encode())
-    assert (state.keeps, again.keeps, msgspec.msgpack.decode(again.encode())[0]) == (True, True, 2)
+    assert (state.keeps_expired, again.keeps_expired, msgspec.msgpack.decode(again.encode())[0]) == (True, True, 2)
     later = EntryDraft(again, NOW, TIMING)
     later.keep_expired()
-    assert not later.has_changes
+    assert not later.has_changes_beyond_cursor
     assert later.make_entry(3).format == 2
 
 

@@ -76,7 +76,7 @@ def test_what_fails_waits_for_what_works() -> None:
     held.add("away", "r1", 3600, -1700)
     times.append(120.0)
     work = due(held)
-    assert (work.calls[0].path, work.within) == ("away/claims/renew", 900)
+    assert (work.calls[0].path, work.timeout) == ("away/claims/renew", 900)
     held.record_failure(work, ConnectionLost("broken"))
     held.add("long", "r1", 60, 160)
     held.add("short", "r1", 10, 166)
@@ -84,7 +84,7 @@ def test_what_fails_waits_for_what_works() -> None:
     paths = []
     for _ in range(3):
         work = due(held)
-        assert work.within == 2.5
+        assert work.timeout == 2.5
         paths.append(work.calls[0].path.partition("/")[0])
         held.record_success(work, 190, [])
     assert paths == ["short", "long", "away"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from queuey.access import Caller, Grant
 from queuey.errors import StoreIncompatible
-from queuey.groups.rows import PARTITION_SIZE, QUEUE_SIZE, find_changed_rows, read_state, size_of
+from queuey.groups.rows import PARTITION_SIZE, QUEUE_SIZE, find_changed_rows, max_queue_bytes, read_state
 from queuey.groups.state import (
     CHUNK,
     MEMBER,
@@ -85,7 +85,7 @@ def test_what_is_written_is_read(first: GroupState, second: GroupState) -> None:
 def test_a_queue_takes_at_most_what_is_counted_for_it(plan: dict[int, PlannedQueue]) -> None:
     """A queue takes at most its counted bytes, so that limits by bytes hold; 16 bytes are for the row itself."""
     rows = find_changed_rows(GroupState(), GroupState(plan=plan))
-    counted = sum(size_of(queue.name, max(queue.targets, default=0)) for queue in plan.values())
+    counted = sum(max_queue_bytes(queue.name, max(queue.targets, default=0)) for queue in plan.values())
     assert sum(len(row.body) for row in rows) <= counted + 16 * len(rows)
     assert PARTITION_SIZE * 200 + QUEUE_SIZE < 4 << 10
 

@@ -17,7 +17,7 @@ import pytest
 
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.service.core import TURN_INTERVAL, TURN_PERIOD, Call, Core
-from queuey.storage.calls import Deadline, Done, GivenUp, LoopCalls, ended
+from queuey.storage.calls import Deadline, Done, GivenUp, LoopCalls, start_and_wait
 from tests.waiting import until_async
 
 AT_THE_END = """
@@ -40,11 +40,14 @@ def test_calls_of_threads_and_their_errors() -> None:
         raise StoreClosed("closed")
 
     async def all_of_them() -> list[object]:
-        results = [await ended(lambda done: done("now", None), deadline), await ended(elsewhere, deadline)]
+        results = [
+            await start_and_wait(lambda done: done("now", None), deadline),
+            await start_and_wait(elsewhere, deadline),
+        ]
         results.append(await core.in_thread(threading.get_ident))
         for start in (failing, lambda done: done(None, StoreClosed("ended"))):
             with pytest.raises(StoreClosed):
-                await ended(start, deadline)
+                await start_and_wait(start, deadline)
         return [*results, threading.get_ident()]
 
     now, later, other, own = core.run(all_of_them())
@@ -59,7 +62,7 @@ def test_what_ends_twice_has_its_first_end() -> None:
         done("there", None)
         raise StoreClosed("closed")
 
-    assert Core().run(ended(both, Deadline(60))) == "there"
+    assert Core().run(start_and_wait(both, Deadline(60))) == "there"
 
 
 def test_one_wake_up_serves_a_burst() -> None:

@@ -18,10 +18,10 @@ def ledger() -> Ledger:
 
 def test_nothing_is_told_when_all_was_seen(ledger: Ledger) -> None:
     """Nothing is reported if all messages were seen, even before their acknowledgement, or twice by some consumers."""
-    ledger.see("reader", [1])
+    ledger.record_received("reader", [1])
     ledger.acknowledge([1, 2])
-    ledger.see("reader", [2])
-    ledger.see("claims", [2, 1, 1])
+    ledger.record_received("reader", [2])
+    ledger.record_received("claims", [2, 1, 1])
     assert ledger.violations() == []
     assert ledger.acknowledged == 2
     assert ledger.seen() == {"reader": 2, "claims": 3}
@@ -30,8 +30,8 @@ def test_nothing_is_told_when_all_was_seen(ledger: Ledger) -> None:
 def test_a_lost_message_is_told(ledger: Ledger) -> None:
     """Each consumer has to see each message."""
     ledger.acknowledge([1, 2])
-    ledger.see("reader", [1, 2])
-    ledger.see("claims", [2])
+    ledger.record_received("reader", [1, 2])
+    ledger.record_received("claims", [2])
     assert ledger.violations() == ["claims never saw 1 acknowledged messages: 1"]
 
 
@@ -39,15 +39,15 @@ def test_a_lost_message_is_told(ledger: Ledger) -> None:
 def test_what_must_not_be_shown_is_told(ledger: Ledger, shown: list[int]) -> None:
     """A message shown twice, and a shown message that the service refused, are reported."""
     ledger.acknowledge([1])
-    ledger.see("reader", shown)
-    ledger.see("claims", [1])
+    ledger.record_received("reader", shown)
+    ledger.record_received("claims", [1])
     assert ledger.violations() == [f"reader saw 1 messages twice or unacknowledged: {shown[-1]}"]
 
 
 def test_a_message_of_unknown_outcome_may_be_shown_or_not(ledger: Ledger) -> None:
     """A message whose writer got no answer may be shown or not."""
-    ledger.leave_open([1, 2])
-    ledger.see("reader", [2])
+    ledger.record_unknown([1, 2])
+    ledger.record_received("reader", [2])
     assert ledger.violations() == []
 
 
@@ -55,5 +55,5 @@ def test_lag_is_what_was_acknowledged_and_not_seen(ledger: Ledger) -> None:
     """The lag is counted in messages, and in seconds since the oldest of them was acknowledged."""
     ledger.acknowledge([1])
     ledger.acknowledge([2])
-    ledger.see("claims", [1, 2])
+    ledger.record_received("claims", [1, 2])
     assert ledger.lags() == {"reader": Lag(2, 2), "claims": Lag(0, 0)}

@@ -13,7 +13,7 @@ import pytest
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge, sqlite
-from queuey.storage.calls import Deadline, Done, blocks, ended, in_steps, in_thread
+from queuey.storage.calls import Deadline, Done, in_thread, iterate_in_thread, may_block, start_and_wait
 from queuey.storage.sqlite import SqliteStore
 from tests.waiting import PATIENCE_SECONDS
 
@@ -42,7 +42,7 @@ def test_runs_in_this_thread() -> None:
         return await in_thread(threading.current_thread)
 
     assert bridge.run(where()) is threading.current_thread()
-    assert not blocks()
+    assert not may_block()
 
 
 def test_awaited_on_a_loop_it_is_in_another_thread() -> None:
@@ -84,7 +84,7 @@ def test_what_awaits_something_else_is_refused() -> None:
     """A call that awaits something else would never end, and is refused with what to do."""
     with pytest.raises(RuntimeError, match="Await it on an event loop"):
         bridge.run(asyncio.sleep(0))
-    assert not blocks()
+    assert not may_block()
 
 
 def test_errors_and_calls_within_calls() -> None:
@@ -99,7 +99,7 @@ def test_errors_and_calls_within_calls() -> None:
     assert bridge.run(outer()) == 3
     with pytest.raises(StoreUnavailable, match="away"):
         bridge.run(failing())
-    assert not blocks()
+    assert not may_block()
 
 
 def test_items_come_one_by_one() -> None:
@@ -131,7 +131,7 @@ def test_steps_of_what_blocks() -> None:
             yield value
 
     async def all_of() -> list[int]:
-        return [value async for value in in_steps(items())]
+        return [value async for value in iterate_in_thread(items())]
 
     assert asyncio.run(all_of()) == [0, 1, 2]
     assert threading.current_thread() not in threads
@@ -141,7 +141,7 @@ def waiting_call(deadline: Deadline) -> Any:  # noqa: ANN401 - a coroutine
     def begin(_done: Done) -> Any:  # noqa: ANN401 - what gives up
         return lambda: "none"
 
-    return ended(begin, deadline)
+    return start_and_wait(begin, deadline)
 
 
 def test_the_time_of_one_call() -> None:
@@ -179,7 +179,7 @@ def test_threads_do_not_know_of_each_other() -> None:
     seen: list[bool] = []
 
     async def ask() -> None:
-        other = threading.Thread(target=lambda: seen.append(blocks()))
+        other = threading.Thread(target=lambda: seen.append(may_block()))
         other.start()
         other.join(PATIENCE_SECONDS)
 

@@ -138,8 +138,8 @@ def test_things_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_plural() -> None:
     """One is singular; all other counts are plural."""
-    assert [texts.plural(n, "message") for n in (0, 1, 2000)] == ["0 messages", "1 message", "2,000 messages"]
-    assert texts.plural(1, "message was", "messages were") == "1 message was"
+    assert [texts.format_count(n, "message") for n in (0, 1, 2000)] == ["0 messages", "1 message", "2,000 messages"]
+    assert texts.format_count(1, "message was", "messages were") == "1 message was"
 
 
 class Oops(Exception):

@@ -146,7 +146,7 @@ def unresolved(source: Source, pattern: re.Pattern[str]) -> Iterator[Use]:
 @pytest.mark.parametrize(
     ("text", "exists"),
     [
-        (":func:`Slice.put_off`", True),
+        (":func:`Slice.make_postponed_page`", True),
         (":meth:`~queuey.client.Client.rights`", True),
         (":class:`the client <queuey.client.Client>`", True),
         (":mod:`.claims`", True),

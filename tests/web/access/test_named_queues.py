@@ -25,7 +25,7 @@ from tests.web.caller import Caller
 NUMBERS = itertools.count()
 
 
-def limited(owner: Caller, store: Store, allow: str, queues: str) -> Caller:
+def limited_caller(owner: Caller, store: Store, allow: str, queues: str) -> Caller:
     secret = f"limited{next(NUMBERS)}"
     scope = parse_scope(allow.split(","), queues.split(","))
     bridge.run(store.applications.add_key("queuey", digest_of(secret), scope=scope))
@@ -37,7 +37,7 @@ def tenant(owner: Caller, store: Store) -> Caller:
     """Returns a caller that may do everything with the queues of its own name."""
     owner.create("payroll")
     owner.post("payroll", "wages")
-    return limited(owner, store, "admin,send,read,claim,delete", "orders-*")
+    return limited_caller(owner, store, "admin,send,read,claim,delete", "orders-*")
 
 
 def names(owner: Caller) -> list[str]:
@@ -101,7 +101,7 @@ def test_letters_of_ones_own(tenant: Caller, owner: Caller) -> None:
 
 def test_the_default_is_always_allowed(owner: Caller, store: Store) -> None:
     """A key for a single queue may have dead letters, even if it may not read them."""
-    alone = limited(owner, store, "admin,send,read,claim", "orders-w")
+    alone = limited_caller(owner, store, "admin,send,read,claim", "orders-w")
     alone.create("orders-w", max_deliveries=1, dead_letter="orders-w.dead")
     alone.post("orders-w", "job")
     fail(alone, "orders-w")
@@ -138,7 +138,7 @@ def test_a_user_names_no_other_queue(store: Store, owner: Caller) -> None:
 
 def test_the_right_to_send_is_enough(owner: Caller, store: Store) -> None:
     """A caller that may only send to a queue may name it."""
-    keys = limited(owner, store, "admin", "orders-*"), limited(owner, store, "send", "failed")
+    keys = limited_caller(owner, store, "admin", "orders-*"), limited_caller(owner, store, "send", "failed")
     sender = Caller(owner.app, "; ".join(str(each.authorization) for each in keys))
     assert sender.send_form("POST", "", queue_name="orders-w", dead_letter="failed").status == 201
     assert sender.send_form("PUT", "orders-w", dead_letter="failed.dead").status == 403
@@ -281,8 +281,8 @@ def test_the_table_of_options(owner: Caller, store: Store, row: Row) -> None:
         owner.create(named)
         allow = ",".join(VERBS) if column == "other queues" else column.replace(" ", "")
         keys = [
-            limited(owner, store, ",".join(VERBS), f"{first}*"),
-            limited(owner, store, allow, "elsewhere" if column == "other queues" else named),
+            limited_caller(owner, store, ",".join(VERBS), f"{first}*"),
+            limited_caller(owner, store, allow, "elsewhere" if column == "other queues" else named),
         ]
         combined = Caller(owner.app, "; ".join(str(caller.authorization) for caller in keys))
         assert is_let_in(combined, row, first, named) == (row[column] == "yes"), (row["option"], column)

@@ -114,7 +114,7 @@ def test_everything_is_given_back(most: int | None, steps: list[tuple[str, str, 
             elif step == "cancel":
                 scene.cancel(number)
             elif step == "give up late":
-                scene.gate.give_up_late(-1 if number % 2 else 60)
+                scene.gate.refuse_overdue(-1 if number % 2 else 60)
             else:
                 await asyncio.sleep(0)
             scene.check()
@@ -124,7 +124,7 @@ def test_everything_is_given_back(most: int | None, steps: list[tuple[str, str, 
         assert all(end is None or isinstance(end, refusals) for end in ends)
         assert [quota.total - quota.free for quota in scene.quotas] == [0, 0, 0]
         assert not any(quota._held for quota in scene.quotas)
-        scene.gate.give_up_late(-1)
+        scene.gate.refuse_overdue(-1)
         assert not scene.gate._turns
 
     play(scenario)
@@ -203,7 +203,7 @@ def test_who_is_to_blame_for_a_wait() -> None:
         places.change("few", 1)
         waiting = {name: asyncio.create_task(gate.wait(turn)) for name, turn in turns.items()}
         await asyncio.sleep(0)
-        gate.give_up_late(-1)
+        gate.refuse_overdue(-1)
         errors = dict(zip(waiting, await asyncio.gather(*waiting.values(), return_exceptions=True), strict=True))
         assert {name: type(error) for name, error in errors.items()} == {
             "many": TooManyRequests,  # It holds most of the places.
@@ -260,7 +260,7 @@ def test_threads_and_memory_are_given_back(steps: list[tuple[str, str, int, bool
             elif step == "cancel" and jobs:
                 jobs[number % len(jobs)].cancel()
             elif step == "give up late":
-                pool.give_up_late(-1)
+                pool.refuse_overdue(-1)
             else:
                 await asyncio.sleep(0)
             assert memory.free >= 0
@@ -269,7 +269,7 @@ def test_threads_and_memory_are_given_back(steps: list[tuple[str, str, int, bool
         ends = await asyncio.gather(*jobs, return_exceptions=True)
         assert all(end is None or isinstance(end, (QueueyError, asyncio.CancelledError)) for end in ends)
         await until_async(lambda: pool._hand.free == pool._hand.total)
-        pool.give_up_late(-1)
+        pool.refuse_overdue(-1)
         pool.stop()
         assert (memory.free, memory._held) == (memory.total, {})
         assert not pool._computing._held

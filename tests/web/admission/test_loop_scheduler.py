@@ -156,10 +156,10 @@ def test_requests_whose_turn_does_not_come_are_refused() -> None:
         first = await time.wait_for_turn("a", 1 << 20)
         waiting = asyncio.create_task(time.wait_for_turn("a", 0))
         await turns()
-        time.give_up_late(60)
+        time.refuse_overdue(60)
         await turns()
         assert not waiting.done()
-        time.give_up_late(-1)
+        time.refuse_overdue(-1)
         with pytest.raises(TooManyRequests):
             await waiting
         time.leave(first)
@@ -191,7 +191,7 @@ def test_pieces_of_answers_wait_behind_pieces_only() -> None:
         waiting = [asyncio.create_task(time.wait_for_turn("a", 0)) for _ in range(500)]
         pieces = [asyncio.create_task(time.wait_to_send_piece(tenant)) for tenant in "aab"]
         await turns(1)
-        time.give_up_late(-1)
+        time.refuse_overdue(-1)
         await asyncio.wait_for(asyncio.gather(*pieces), 60)
         assert {type(one) for one in await asyncio.gather(*waiting, return_exceptions=True)} == {TooManyRequests}
 

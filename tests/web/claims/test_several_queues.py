@@ -11,7 +11,7 @@ from queuey.service import Limits
 from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
-from tests.web.access.test_named_queues import limited
+from tests.web.access.test_named_queues import limited_caller
 from tests.web.caller import Caller, Reply
 from tests.web.claims.test_claims import bodies
 from tests.web.gateway_calls import TEST_TIMEOUT, Request, make_runner, until
@@ -113,10 +113,10 @@ def refused(reply: Reply) -> dict[str, list[str]]:
 
 def test_each_queue_has_its_own_error(owner: Caller, store: Store) -> None:
     """A missing or closed queue blocks neither the other queues nor the acknowledgements sent with the claim."""
-    limited_caller = limited(owner, store, "read,claim", "hi*")
+    limited = limited_caller(owner, store, "read,claim", "hi*")
     for body in ("one", "two"):
         owner("POST", "hi", body.encode(), headers={"X-Partition": "1"})
-    first = ask(limited_caller, names=["none", "lo", "hi"], query="ttl=60&limit=1")
+    first = ask(limited, names=["none", "lo", "hi"], query="ttl=60&limit=1")
     assert found(first) == ("hi", ["one"])
     assert refused(first) == {"none": ["InvalidQueueName"], "lo": ["Forbidden"]}
     receipt = first.messages[0]["receipt"]
@@ -129,9 +129,9 @@ def test_each_queue_has_its_own_error(owner: Caller, store: Store) -> None:
 def test_queues_that_are_all_refused(owner: Caller, store: Store) -> None:
     """If no queue can be claimed from, the error is that of the first."""
     assert ask(owner, names=["none", "nothing"]).status == 404
-    limited_caller = limited(owner, store, "read,claim", "hi*")
-    assert found(ask(limited_caller, names=["hi"])) == (None, [])
-    assert ask(limited_caller, names=["lo", "none"]).status == 403
+    limited = limited_caller(owner, store, "read,claim", "hi*")
+    assert found(ask(limited, names=["hi"])) == (None, [])
+    assert ask(limited, names=["lo", "none"]).status == 403
 
 
 @pytest.mark.parametrize("name", QUEUES)

@@ -47,7 +47,7 @@ def test_a_state_is_shown(owner: Caller, claim: dict[str, Any]) -> None:
     assert shown(owner) is None
 
 
-def again(caller: Caller, claim: dict[str, Any], **more: str) -> dict[str, Any]:
+def claim_again(caller: Caller, claim: dict[str, Any], **more: str) -> dict[str, Any]:
     assert caller.send_json("POST", "q/claims/release", {"receipts": [claim["receipt"]]}).status == 200
     [claim] = caller.claim(ttl=60, **more)
     return claim
@@ -55,15 +55,15 @@ def again(caller: Caller, claim: dict[str, Any], **more: str) -> dict[str, Any]:
 
 def test_the_next_delivery_has_the_last_state(owner: Caller, claim: dict[str, Any]) -> None:
     """A claim that asks for states gets what an earlier delivery has set, until a later one sets its own."""
-    claim = again(owner, claim, states="true")
+    claim = claim_again(owner, claim, states="true")
     assert "state" not in claim
     put(owner, {claim["receipt"]: {"done": 3, "of": ["ü"]}})
-    claim = again(owner, claim)
+    claim = claim_again(owner, claim)
     assert "state" not in claim
-    claim = again(owner, claim, states="true")
+    claim = claim_again(owner, claim, states="true")
     assert (claim["state"], claim["deliveries"], claim["body"]) == ({"done": 3, "of": ["ü"]}, 4, "a")
     put(owner, {claim["receipt"]: None})
-    assert again(owner, claim, states="true")["state"] is None
+    assert claim_again(owner, claim, states="true")["state"] is None
 
 
 def test_states_are_of_messages_that_are_claimed(owner: Caller, claim: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ def test_a_state_that_cannot_be_read_fails_no_claim(
         raise StoreUnavailable("away")
 
     between.instead(Ledger.entry, fail)
-    claim = again(owner, claim, states="true")
+    claim = claim_again(owner, claim, states="true")
     assert (claim["deliveries"], "state" in claim) == (2, False)
 
 

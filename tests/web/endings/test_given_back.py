@@ -68,7 +68,7 @@ class UnreliableRequest(Request):
         await super().send(message)
 
 
-def drawn(rng: random.Random) -> UnreliableRequest:
+def draw_request(rng: random.Random) -> UnreliableRequest:
     queue, waits = rng.choice(QUEUES), f"wait={SHORT_WAIT}"
     names = rng.sample(QUEUES, rng.randrange(1, len(QUEUES)))
     several = json.dumps({"queues": [{"queue_name": name} for name in names], "wait": SHORT_WAIT}).encode()
@@ -104,7 +104,7 @@ async def storm(gateway: Gateway, seed: int) -> None:
 
     tasks = []
     for _ in range(REQUESTS):
-        tasks.append(asyncio.create_task(send(drawn(rng))))
+        tasks.append(asyncio.create_task(send(draw_request(rng))))
         for _ in range(rng.randrange(4)):
             await asyncio.sleep(0)
         if rng.random() < 0.3:
@@ -125,7 +125,7 @@ def limits() -> Limits:
 @pytest.fixture(autouse=True)
 def _small() -> Iterator[None]:
     """Small quotas, which get exhausted: few concurrent attempts, and a stream of few queues takes several places."""
-    with replace_in(long_polls, long_polls.MAX_ATTEMPTS, 2), replace_in(long_polls, long_polls.QUEUES_A_PLACE, 8):
+    with replace_in(long_polls, long_polls.MAX_ATTEMPTS, 2), replace_in(long_polls, long_polls.QUEUES_PER_PLACE, 8):
         yield
 
 

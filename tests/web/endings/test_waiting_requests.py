@@ -10,7 +10,7 @@ import pytest
 
 from queuey.service.core import Call
 from queuey.storage import Store, bridge
-from queuey.storage.calls import Deadline, Done, ended
+from queuey.storage.calls import Deadline, Done, start_and_wait
 from queuey.web.admission.scheduling import Contention, LoopScheduler, Turn
 from queuey.web.endpoint import Match, View
 from queuey.web.gateway.asgi import TICK, Gateway
@@ -165,7 +165,7 @@ def test_the_end_of_one_request_answers_no_other() -> None:
                     self.ends[0]("first", None)
                     done("second", None)
 
-            return text_response(await ended(begin, Deadline(TEST_TIMEOUT)))
+            return text_response(await start_and_wait(begin, Deadline(TEST_TIMEOUT)))
 
     async def work(gateway: Gateway) -> list[bytes]:
         first = asyncio.create_task(Request("POST", "/v1/a/q", b"x").to(gateway))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
 from queuey.storage import Applications, Catalogue, Messages, Store, bridge
-from queuey.storage.calls import Deadline, Done, blocks, ended
+from queuey.storage.calls import Deadline, Done, may_block, start_and_wait
 from queuey.web.asgi import answer
 from queuey.web.endpoint import Match
 from queuey.web.gateway.asgi import Gateway
@@ -39,7 +39,7 @@ class Held:
         self.begun = asyncio.Event()
 
     async def append(self, *_: object, **_options: object) -> None:
-        await ended(self._begin, Deadline(TEST_TIMEOUT), tells=True)
+        await start_and_wait(self._begin, Deadline(TEST_TIMEOUT), raise_given_up=True)
 
     def _begin(self, done: Done) -> Callable[[], Outcome]:
         self.done.append(done)
@@ -211,7 +211,7 @@ def test_posts_hold_no_thread_for_their_commit(
     bridge.run(store.catalogue.queue("queuey", "changed", fresh=True))
 
     def check() -> None:
-        assert not blocks(), "a thread waits for a commit"
+        assert not may_block(), "a thread waits for a commit"
 
     async def work(gateway: Gateway) -> list[Reply]:
         return [await Request(path=f"/v1/queuey/{name}", body=b"x").to(gateway) for name in ("new", "changed", "new")]

@@ -24,7 +24,7 @@ MAX_ROUNDS = 60
 CLAIMS = "/v1/queuey/q/claims"
 
 
-async def sent(gateway: Gateway, method: str, path: str, body: object = None, query: str = "") -> Reply:
+async def send_successfully(gateway: Gateway, method: str, path: str, body: object = None, query: str = "") -> Reply:
     json_type = [] if body is None else [("content-type", "application/json")]
     text = b"" if body is None else json.dumps(body).encode()
     reply = await Request(method, path, text, headers=json_type, query=query).to(gateway)
@@ -33,26 +33,28 @@ async def sent(gateway: Gateway, method: str, path: str, body: object = None, qu
 
 
 async def post(gateway: Gateway) -> None:
-    await sent(gateway, "POST", "/v1/queuey/q", {"messages": [{"body": "x"}]})
+    await send_successfully(gateway, "POST", "/v1/queuey/q", {"messages": [{"body": "x"}]})
 
 
 async def read(gateway: Gateway) -> None:
-    await sent(gateway, "GET", "/v1/queuey/q")
+    await send_successfully(gateway, "GET", "/v1/queuey/q")
 
 
 async def claim(gateway: Gateway, *receipts: str, **asked: object) -> list[str]:
     body = {"acknowledge": list(receipts)} if receipts else None
     query = "&".join(f"{name}={value}" for name, value in {"limit": 1, **asked}.items())
-    return [each["receipt"] for each in (await sent(gateway, "POST", CLAIMS, body, query)).json["messages"]]
+    return [
+        each["receipt"] for each in (await send_successfully(gateway, "POST", CLAIMS, body, query)).json["messages"]
+    ]
 
 
 async def claim_and_settle(gateway: Gateway) -> None:
     await post(gateway)
     receipts = await claim(gateway)
-    await sent(gateway, "POST", f"{CLAIMS}/renew", {"receipts": receipts, "ttl": 60})
-    await sent(gateway, "POST", f"{CLAIMS}/ack", {"receipts": receipts})
+    await send_successfully(gateway, "POST", f"{CLAIMS}/renew", {"receipts": receipts, "ttl": 60})
+    await send_successfully(gateway, "POST", f"{CLAIMS}/ack", {"receipts": receipts})
     await post(gateway)
-    await sent(gateway, "POST", f"{CLAIMS}/release", {"receipts": await claim(gateway)})
+    await send_successfully(gateway, "POST", f"{CLAIMS}/release", {"receipts": await claim(gateway)})
 
 
 async def acknowledge_and_claim(gateway: Gateway) -> None:
@@ -70,7 +72,7 @@ async def wait_for_one(gateway: Gateway) -> None:
     claims = asyncio.create_task(claim(gateway, wait=20))
     await until(lambda: places.free < places.total)
     await post(gateway)
-    await sent(gateway, "POST", f"{CLAIMS}/ack", {"receipts": await claims})
+    await send_successfully(gateway, "POST", f"{CLAIMS}/ack", {"receipts": await claims})
 
 
 async def refused(gateway: Gateway, status: int, *asked: Any, **options: Any) -> None:  # noqa: ANN401 - of a request
@@ -95,7 +97,7 @@ async def post_nowhere(gateway: Gateway) -> None:
 async def lose_a_claim(gateway: Gateway) -> None:
     await post(gateway)
     [receipt] = await claim(gateway)
-    await sent(gateway, "POST", f"{CLAIMS}/release", {"receipts": [receipt]})
+    await send_successfully(gateway, "POST", f"{CLAIMS}/release", {"receipts": [receipt]})
     await claim(gateway)
     text = json.dumps({"receipts": [receipt]}).encode()
     await refused(gateway, 409, "POST", f"{CLAIMS}/ack", text, headers=[("content-type", "application/json")])

@@ -30,7 +30,7 @@ from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, Stub, make_runner, until
 
 
-def asked(
+def make_request(
     method: str, path: str, body: bytes | list[bytes] = b"", *, key: str | None = KEY, query: str = ""
 ) -> Request:
     request = Request(method, path, body, query=query)
@@ -85,10 +85,10 @@ def test_bodies_of_those_who_are_let_in(run: Run, owner: Caller) -> None:
 
     async def work(gateway: Gateway) -> list[Reply]:
         requests = [
-            asked("POST", "/v1/queuey/q", b"x"),
-            asked("POST", "/v1/queuey/q", [b"y" * 100_000, b"y"]),
-            asked("POST", "/v1/queuey/_read", pieces, key=None),
-            asked("POST", "/v1/queuey/_read", b"".join(pieces), key=GUEST_KEY),
+            make_request("POST", "/v1/queuey/q", b"x"),
+            make_request("POST", "/v1/queuey/q", [b"y" * 100_000, b"y"]),
+            make_request("POST", "/v1/queuey/_read", pieces, key=None),
+            make_request("POST", "/v1/queuey/_read", b"".join(pieces), key=GUEST_KEY),
         ]
         return [await request.to(gateway) for request in requests]
 
@@ -104,16 +104,16 @@ def test_bodies_on_their_way_leave_room_for_others(app: App, owner: Caller, key:
     path = "/v1/queuey/q" if key else "/v1/queuey/_read"
 
     async def work(gateway: Gateway) -> tuple[list[int], Reply, int]:
-        await asked("GET", "/v1/queuey", key=KEY).to(gateway)
-        await asked("GET", "/v1/queuey", key=GUEST_KEY).to(gateway)
-        slow = [asked("POST", path, [b"x" * 100_000] * 4, key=key) for _ in range(30)]
+        await make_request("GET", "/v1/queuey", key=KEY).to(gateway)
+        await make_request("GET", "/v1/queuey", key=GUEST_KEY).to(gateway)
+        slow = [make_request("POST", path, [b"x" * 100_000] * 4, key=key) for _ in range(30)]
         for request in slow:
             request.hold = asyncio.Event()
         tasks = [asyncio.create_task(request.to(gateway)) for request in slow]
         await until(lambda: all(task.done() or not one.pieces for task, one in zip(tasks, slow, strict=True)))
         refused = [task.result().status for task in tasks if task.done()]
         held = gateway._memory.total - gateway._memory.free
-        other = asked(
+        other = make_request(
             "POST", "/v1/queuey/_read", b'{"queues":[{"queue_name":"q"}]' + b" " * 100_000 + b"}", key=GUEST_KEY
         )
         reply = await other.to(gateway)
@@ -145,11 +145,11 @@ def test_answers_that_nobody_takes_are_given_up(app: App, owner: Caller) -> None
                 await asyncio.sleep(600)
 
     async def work(gateway: Gateway) -> tuple[list[int], Reply]:
-        await asked("GET", "/v1/queuey", key=GUEST_KEY).to(gateway)
+        await make_request("GET", "/v1/queuey", key=GUEST_KEY).to(gateway)
         deaf = [Deaf("GET") for _ in range(20)]
         tasks = [asyncio.create_task(answer(gateway, one.scope, one.receive, one.send)) for one in deaf]
         await until(lambda: gateway._memory.held("app:queuey") >= 3 * 800_000)
-        reply = await asked("GET", "/v1/queuey/q", key=GUEST_KEY).to(gateway)
+        reply = await make_request("GET", "/v1/queuey/q", key=GUEST_KEY).to(gateway)
         await asyncio.gather(*tasks)
         assert gateway._memory.free == gateway._memory.total
         return [one.status for one in deaf], reply
@@ -265,7 +265,7 @@ def test_refusing_strangers_takes_one_thread_while_others_ask(app: App, owner: C
 
     async def work(gateway: Gateway) -> list[int]:
         gateway._contention.has_several = True
-        strangers = [asked("POST", "/v1/queuey/q", b"x", key=None) for _ in range(10)]
+        strangers = [make_request("POST", "/v1/queuey/q", b"x", key=None) for _ in range(10)]
         return [reply.status for reply in await asyncio.gather(*(one.to(gateway) for one in strangers))]
 
     with replace(Authorization.enter, watched):
@@ -298,7 +298,7 @@ def test_a_credential_that_takes_long_holds_up_no_stranger(store: Store, method:
         request.headers[0] = ("authorization", "Slow x")
         slow = asyncio.create_task(request.to(gateway))
         await until(lambda: bool(reading))
-        others = [await asked("GET", "/v1/queuey/q/info", key=key).to(gateway) for key in (None, "new")]
+        others = [await make_request("GET", "/v1/queuey/q/info", key=key).to(gateway) for key in (None, "new")]
         assert not slow.done()
         stuck.set()
         return [reply.status for reply in [*others, await slow]]
@@ -520,13 +520,13 @@ def test_short_requests_of_one_are_not_anothers_wait(
     async def work(gateway: Gateway) -> int:
         gateway._contention.has_several = True
         for key, path in ((KEY, mine), (GUEST_KEY, own), (KEY, mine)):
-            assert (await asked("GET", path, key=key).to(gateway)).status == 200
+            assert (await make_request("GET", path, key=key).to(gateway)).status == 200
         body = b"x" * 100 if method == "POST" else b""
-        greedy = [asyncio.create_task(asked(method, mine, body).to(gateway)) for _ in range(400)]
+        greedy = [asyncio.create_task(make_request(method, mine, body).to(gateway)) for _ in range(400)]
         await asyncio.sleep(0)
         # Besides reads, a post would wait for the disk while they run.
         for kind, status in (("POST", 201), ("GET", 200)) if method == "POST" else (("GET", 200),) * 2:
-            reply = await asked(kind, own, b"mine" if kind == "POST" else b"", key=GUEST_KEY).to(gateway)
+            reply = await make_request(kind, own, b"mine" if kind == "POST" else b"", key=GUEST_KEY).to(gateway)
             assert reply.status == status
         done = sum(task.done() for task in greedy)
         assert {reply.status for reply in await asyncio.gather(*greedy)} <= {200, 201}
@@ -541,13 +541,15 @@ def test_long_polls_of_one_leave_places_for_others(run: Run, owner: Caller, gues
 
     async def work(gateway: Gateway) -> tuple[list[Reply], list[Reply]]:
         for key in (KEY, GUEST_KEY):
-            await asked("GET", "/v1/queuey/q", key=key).to(gateway)
-        greedy = [asyncio.create_task(asked("GET", "/v1/queuey/q", query="wait=20").to(gateway)) for _ in range(10)]
+            await make_request("GET", "/v1/queuey/q", key=key).to(gateway)
+        greedy = [
+            asyncio.create_task(make_request("GET", "/v1/queuey/q", query="wait=20").to(gateway)) for _ in range(10)
+        ]
         await until(lambda: sum(task.done() for task in greedy) >= 8)
-        other = asyncio.create_task(asked("GET", "/v1/queuey/q", key=GUEST_KEY, query="wait=20").to(gateway))
+        other = asyncio.create_task(make_request("GET", "/v1/queuey/q", key=GUEST_KEY, query="wait=20").to(gateway))
         await asyncio.sleep(0.1)
         assert not other.done()
-        await asked("POST", "/v1/queuey/q", b"news").to(gateway)
+        await make_request("POST", "/v1/queuey/q", b"news").to(gateway)
         return [await task for task in greedy], [await other]
 
     greedy, other = run(work)

@@ -19,7 +19,7 @@ def head(*lines: str) -> bytes:
 
 def shown(found: Head) -> object:
     fields = sorted([*found.fields, *([(b"idempotency-key", found.key)] if found.key else [])])
-    return found.method, found.path, found.query, fields, found.length, found.is_old, found.keeps, found.expects
+    return found.method, found.path, found.query, fields, found.length, found.is_old, found.keeps_alive, found.expects
 
 
 def outcome(data: bytes, read: object) -> object:

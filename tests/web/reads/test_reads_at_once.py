@@ -12,7 +12,7 @@ from queuey.errors import QueueChanged, StoreUnavailable
 from queuey.messages import Page, Queue, Slice
 from queuey.service.reading import Reader
 from queuey.storage import Messages, Store, bridge
-from queuey.storage.calls import blocks, in_thread
+from queuey.storage.calls import in_thread, may_block
 from queuey.storage.sqlite.messages import SqliteMessages
 from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
@@ -37,7 +37,7 @@ class Reads:
         self.in_threads = 0
 
     async def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        if blocks():
+        if may_block():
             self.in_threads += 1
         else:
             self.at_once += 1

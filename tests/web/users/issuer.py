@@ -182,7 +182,7 @@ def serving(content: bytes) -> Iterator[KeyServer]:
 
 def patient_readers(users: Users) -> list[CredentialReader]:
     """Returns readers of users' credentials that wait for keys as long as a busy machine may take to serve them."""
-    readers = make_readers(users, ask=False)
+    readers = make_readers(users, prefetch=False)
     for reader in readers:
         assert isinstance(reader, Bearer)
         for keys in reader._keys.values():

@@ -153,7 +153,7 @@ def visit(address: str) -> str:
 
 def patient_providers(users: Users, environ: dict[str, str]) -> tuple[list[CredentialReader], list[Provider]]:
     readers = patient_readers(users)
-    providers = make_providers(users, readers, environ, ask=False)
+    providers = make_providers(users, readers, environ, prefetch=False)
     for provider in providers:
         provider._fetch_seconds = provider.discovery._wait_seconds = provider.discovery._fetch_seconds = 60.0
     return readers, providers

@@ -364,6 +364,7 @@ class Handler:
                 return readable, writable, []
 
     def _check_timeouts(self, wire: Wire | None) -> None:
+        """Raises TimeoutError if closing takes too long, the event loop hangs, or the server is silent."""
         if self._closing is not None and time.monotonic() > self._closing:
             raise TimeoutError("the server does not answer")
         if self._closing is None and self._hangs():

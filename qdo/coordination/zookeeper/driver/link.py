@@ -55,7 +55,9 @@ class ZooKeeperLink(ClientLink):
         self._access = access
         self._vitals = Vitals.create(outlast) if outlast else None
         self._lease = SessionLease(access.session_timeout, vitals=self._vitals)
-        self._handler = Handler(self._lease, context, keep=self._start_relay if outlast else None, hangs=self._hangs)
+        self._handler = Handler(
+            self._lease, context, keep=self._start_relay if outlast else None, hangs=self._is_loop_blocked
+        )
         self._client = self._make_client()
         self._begun: asyncio.Future[None] = self._loop.create_future()
         self._stopped: asyncio.Future[None] | None = None
@@ -65,7 +67,7 @@ class ZooKeeperLink(ClientLink):
         assert self._vitals is not None  # noqa: S101 - only used with vitals
         return relay.start_relay(self._vitals, server, host, self._access.tls, self._handler.patience)
 
-    def _hangs(self) -> bool:
+    def _is_loop_blocked(self) -> bool:
         """Returns whether the event loop is blocked for longer than the helper process keeps the session alive."""
         vitals = self._vitals
         return vitals is not None and self.session != 0 and vitals.idle_seconds > max(vitals.limit, self._lease.timeout)
@@ -165,6 +167,7 @@ class ZooKeeperLink(ClientLink):
         self._inbox.put(partial(self._handle_state, state, refused=refused))
 
     def _handle_state(self, state: str, *, refused: bool) -> None:
+        """Applies kazoo's state; ends the link if the session is lost or its lease has lapsed."""
         if self._state == "lost":
             self._retire()
         elif state == KazooState.LOST:
@@ -174,7 +177,7 @@ class ZooKeeperLink(ClientLink):
         elif self._lease.lapsed:
             self.end(SessionLost(self.ENDED))
         elif state == KazooState.SUSPENDED:
-            self._become("suspended")
+            self._set_state("suspended")
         else:
             self._connect()
 
@@ -191,7 +194,7 @@ class ZooKeeperLink(ClientLink):
         self.session = identity[0]
         if not self._begun.done():
             self._begun.set_result(None)
-        self._become("connected")
+        self._set_state("connected")
         self._refresh_state()
 
     def _refresh_state(self) -> None:
@@ -237,6 +240,7 @@ class ZooKeeperLink(ClientLink):
             self._end_client()
 
     def _end_client(self) -> None:
+        """Stops and closes the client; only logs errors."""
         for step in (self._client.stop, self._client.close):
             try:
                 step()
@@ -325,7 +329,7 @@ class BorrowedLink(ClientLink):
         if state == KazooState.LOST and session:
             self.end(SessionLost(self.ENDED))
         elif state == KazooState.SUSPENDED and session and self._state != "lost":
-            self._become("suspended")  # Watches are lost, even if the client is connected again by now.
+            self._set_state("suspended")  # Watches are lost, even if the client is connected again by now.
         else:
             self._refresh_state()
 
@@ -337,6 +341,6 @@ class BorrowedLink(ClientLink):
             self.end(SessionLost(self.ENDED))
         elif identity is not None:
             self.session = identity[0]
-            self._become("connected")
+            self._set_state("connected")
         elif self.session:
-            self._become("suspended")
+            self._set_state("suspended")

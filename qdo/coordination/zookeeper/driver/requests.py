@@ -108,7 +108,7 @@ class ClientLink(Link):
     def _refresh_state(self) -> None:
         """Reads the client's state and reports a change."""
 
-    def _become(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         """Sets the state and reports a change. When suspended, fails all requests with CoordinationLost."""
         if state == "suspended":
             self._fail(CoordinationLost("the connection to ZooKeeper broke"))
@@ -225,6 +225,7 @@ class ClientLink(Link):
 
 
 def _judge_all(answers: Iterable[Any]) -> list[Any]:
+    """Returns the judged answers; raises one error for all if a request failed."""
     judged = [judge(answer) for answer in answers]
     if errors := [a for a in judged if isinstance(a, Exception)]:
         raise translate(errors, len(judged) - len(errors)) from errors[0]

@@ -36,7 +36,7 @@ class SchemaMigration(NamedTuple):
     statements: tuple[str, ...]
 
 
-def split(text: str) -> list[str]:
+def split_statements(text: str) -> list[str]:
     statements, current = [], ""
     for token in _TOKEN.finditer(text):
         if token["end"]:
@@ -53,7 +53,7 @@ def parse(file_name: str, text: str) -> SchemaMigration:
     if match is None:
         raise ValueError(f"{file_name!r} is not a valid file name: use NNN_what.cql")
     checksum = hashlib.sha256(text.encode()).hexdigest()
-    return SchemaMigration(int(match[1]), file_name.removesuffix(".cql"), checksum, tuple(split(text)))
+    return SchemaMigration(int(match[1]), file_name.removesuffix(".cql"), checksum, tuple(split_statements(text)))
 
 
 def directory() -> Path:

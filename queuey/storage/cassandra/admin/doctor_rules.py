@@ -11,7 +11,7 @@ from queuey.settings.users import is_loopback
 from queuey.storage.cassandra.admin.node_settings import Node, describe_sync
 from queuey.storage.cassandra.clocks.clock_check import RED, REFUSE
 from queuey.storage.cassandra.clocks.timing_in_force import Measured
-from queuey.storage.cassandra.consistency_levels import Copies, Meeting, meeting, quorum, usual_level
+from queuey.storage.cassandra.consistency_levels import Copies, Meeting, auto_level, meeting, quorum
 from queuey.storage.cassandra.driver import Host
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, Level
 from queuey.storage.cassandra.timing import StoredTiming
@@ -56,6 +56,7 @@ def judge_versions(versions_by_node: Mapping[str, str]) -> Finding:
 
 
 def judge_access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
+    """Warns unless connections need a password and are encrypted, or stay on this machine."""
     gaps = []
     if options.user is None:
         gaps.append("without a password")
@@ -171,16 +172,17 @@ def judge_paxos(settings: Iterable[Node]) -> Finding:
     return Finding("paxos", "warn", text, advice)
 
 
-def judge_grace(seconds: Mapping[str, int], hints: float) -> Finding:
-    short = sorted(name for name, value in seconds.items() if value < hints)
+def judge_grace(grace_seconds: Mapping[str, int], hint_seconds: float) -> Finding:
+    """Fails if a table's ``gc_grace_seconds`` are below the seconds for which nodes keep hints."""
+    short = sorted(name for name, value in grace_seconds.items() if value < hint_seconds)
     if short:
         return Finding(
             "gc_grace",
             "fail",
-            f"below the nodes' max_hint_window ({hints / 3600:g} h): {', '.join(short)}",
+            f"below the nodes' max_hint_window ({hint_seconds / 3600:g} h): {', '.join(short)}",
             "Raise gc_grace_seconds of these tables: a late write could bring back deleted rows.",
         )
-    max_grace = max(seconds.values(), default=0)
+    max_grace = max(grace_seconds.values(), default=0)
     return Finding("gc_grace", "ok", f"up to {max_grace / 86400:g} d: repair the keyspace more often than that")
 
 
@@ -188,8 +190,13 @@ REPAIRED = ("group_sessions",)
 """Tables that need monotonic reads: once a read has returned a value, later reads must return it as well."""
 
 
-def judge_read_repair(options: Mapping[str, str]) -> Finding:
-    wrong = [f"{name} ({options[name]})" for name in REPAIRED if options.get(name, "BLOCKING") != "BLOCKING"]
+def judge_read_repair(read_repair_by_table: Mapping[str, str]) -> Finding:
+    """Fails if a table of ``REPAIRED`` is not BLOCKING; a table that is not listed passes."""
+    wrong = [
+        f"{name} ({read_repair_by_table[name]})"
+        for name in REPAIRED
+        if read_repair_by_table.get(name, "BLOCKING") != "BLOCKING"
+    ]
     if wrong:
         text = f"read_repair is not BLOCKING: {', '.join(wrong)}"
         advice = "ALTER TABLE … WITH read_repair = 'BLOCKING': otherwise a partition could briefly have two owners."
@@ -202,7 +209,7 @@ def _judge_level(name: str, level: Level, copies: Copies) -> Finding:
 
     Warns if EACH_QUORUM is written in vain, because reads meet only writes of their data centre.
     """
-    auto = usual_level(copies)
+    auto = auto_level(copies)
     write, read = level.write or auto, level.read or auto
     text = f"{name}: written at {write}, read at {read}"
     if not level.safe:

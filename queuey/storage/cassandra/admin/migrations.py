@@ -129,6 +129,7 @@ def find_pending(known: Sequence[SchemaMigration], recorded: Sequence[AppliedMig
 
 
 def schema_problem(driver: Driver) -> str | None:
+    """Returns why this program cannot use the keyspace: newer, older, or without tables; else None."""
     keyspace = driver.target.keyspace
     try:
         missing = find_pending(cql_files.known(), _read_recorded(driver))
@@ -171,7 +172,7 @@ def migrate(
     running = running or Running()
     reach = partial(connected, target, options, running.connect_timeout, driver=running.driver)
     with reach(keyspace=False) as driver:
-        present = _replication(driver)
+        present = _read_replication(driver)
         if present is None:
             created = _check_replication(driver, requested)
             if dry_run:
@@ -256,7 +257,7 @@ class _Lock:
         return result.row[-1] if result.row else None
 
 
-def _replication(driver: Driver) -> dict[str, str] | None:
+def _read_replication(driver: Driver) -> dict[str, str] | None:
     rows = driver.run(_KEYSPACE, (driver.target.keyspace,), consistency="ONE")
     if not rows:
         return None

@@ -57,7 +57,7 @@ def write_first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing
     if present is not None:
         return None
     timing = apply_stated(SOON if _count_centres(driver) == 1 else PATIENT, options.stated)
-    if not _swap(driver, options, make_settled(timing, secrets.token_hex(8)), None):
+    if not _compare_and_swap(driver, options, make_settled(timing, secrets.token_hex(8)), None):
         return None
     tell(f"times: {describe_timing(timing)}")
     return timing
@@ -90,12 +90,12 @@ def change(
         return
     wanted.check()
     step = make_step(stored, wanted, secrets.token_hex(8), time.time())
-    if not _swap(driver, options, step, stored):
+    if not _compare_and_swap(driver, options, step, stored):
         raise StoreUnavailable("another command has just changed the timing of this keyspace")
     seconds = LEASE + max(level.delay for level in step.assumed.levels.values()) + step.assumed.clock_difference + 1.0
     tell(f"stored the stricter limits; waiting {seconds:g} s until every process keeps them and older work has ended")
     wait(seconds)
-    if not _swap(driver, options, make_final(step, wanted, secrets.token_hex(8), time.time()), step):
+    if not _compare_and_swap(driver, options, make_final(step, wanted, secrets.token_hex(8), time.time()), step):
         raise StoreUnavailable("another command has changed the timing of this keyspace meanwhile")
     tell(f"done: {describe_timing(wanted)}")
 
@@ -113,7 +113,7 @@ def _count_centres(driver: Driver) -> int:
     return len({host.dc for host in driver.hosts()}) if "" in copies else len(copies)
 
 
-def _swap(driver: Driver, options: CassandraOptions, new: StoredTiming, old: StoredTiming | None) -> bool:
+def _compare_and_swap(driver: Driver, options: CassandraOptions, new: StoredTiming, old: StoredTiming | None) -> bool:
     text, expected = encode(new), None if old is None else encode(old)
     return (
         LightweightTransactions(driver, options, driver.calls.deadline.clock)

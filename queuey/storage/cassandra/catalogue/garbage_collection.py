@@ -197,6 +197,7 @@ class GarbageCollector:
         return (rows[0][0], rows[0][1]) if rows else (None, None)
 
     async def _remove_messages(self, pending: PendingDelete, part: int) -> None:
+        """Removes all buckets first, then their records."""
         write = self._options.catalogue_write
         recorded = await self._driver.ask(Request(_BUCKETS, (pending.qid, part), self._options.catalogue_read))
         await self._remove_buckets(pending, part, own_buckets(pending, self._clock.now()))

@@ -111,7 +111,7 @@ def covering(row: Row, ttls: Collection[int], size: int) -> Row:
 class QueueCache:
     """The rows that this process has read in the last C seconds.
 
-    Only for the thread of the store's loop, except :meth:`get`, :meth:`find_held` and :meth:`close`.
+    Only for the thread of the store's loop, except :meth:`get`, :meth:`find_cached` and :meth:`close`.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class QueueCache:
             QueueChanged: The queue has changed or is gone.
         """
         self._check_open()
-        if (row := self.find_held(queue, since=since)) is not None:
+        if (row := self.find_cached(queue, since=since)) is not None:
             return row
         key, began = (queue.application, queue.name), self._clock.boottime()
         [rows] = await self._driver.ask_all([Request(FIND, key, self._options.catalogue_read)])
@@ -198,7 +198,8 @@ class QueueCache:
             raise QueueChanged(queue.name)
         return row
 
-    def find_held(self, queue: Queue, *, since: float | None = None) -> Row | None:
+    def find_cached(self, queue: Queue, *, since: float | None = None) -> Row | None:
+        """Like :meth:`find_current`, but only from memory. Never blocks."""
         row = self.get(queue.application, queue.name)
         if row is None or row.queue.version != queue.version or (since is not None and row.read_at < since):
             return None

@@ -71,6 +71,7 @@ class QueueIndex:
     async def read_slices(
         self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int
     ) -> list[list[IndexEntry]]:
+        """Returns up to ``limit`` entries per shard, each after the given one."""
         consistency = self._options.catalogue_read
         answers = await self._driver.ask_all(
             [Request(_SLICE, (application, shard, entry.name, entry.uid, limit), consistency) for shard, entry in after]

@@ -56,7 +56,7 @@ class Clock:
         boottime = self._boottime()
         return (boottime + self._offset) // 100 + EPOCH_TICKS, (boottime + self._missed) / 1e9
 
-    def since_boot(self) -> int:
+    def raw_boottime_ns(self) -> int:
         return self._boottime()
 
     @property

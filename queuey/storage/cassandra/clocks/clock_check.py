@@ -101,7 +101,7 @@ class Interval(NamedTuple):
         mine, theirs = self.at_time(now), other.at_time(now)
         return Interval(max(mine.low, theirs.low), min(mine.high, theirs.high), now)
 
-    def standstill_since(self, known: Interval) -> int:
+    def max_pause_since(self, known: Interval) -> int:
         return known.at_time(self.at).high - self.low
 
     @property
@@ -113,7 +113,7 @@ class Interval(NamedTuple):
         return (self.high - self.low + 1) // 2
 
 
-def measured(sent: int, received: int, theirs: int) -> Interval:
+def measure_difference(sent: int, received: int, theirs: int) -> Interval:
     """Returns the bounds of our time minus theirs, from a question sent and answered at these times since boot."""
     return Interval(sent - theirs - RESOLUTION, received - theirs + RESOLUTION, sent)
 
@@ -190,7 +190,7 @@ class ClockCheck:
             self._set_sound_until()
 
     def _conclude(self, answers: Mapping[str, Interval], began: float | None, known: dict[str, Interval]) -> None:
-        median = median_of(answers.values(), self._clock.since_boot())
+        median = median_of(answers.values(), self._clock.raw_boottime_ns())
         if self._is_off():
             self.wrong_until, self._offset_before = self._clock.boottime(), math.inf
             self._accept_wall()
@@ -220,10 +220,11 @@ class ClockCheck:
 
         ``before``: includes ids that were made before the wall clock was last accepted.
         """
-        low = median.at_time(self._clock.since_boot()).low
+        low = median.at_time(self._clock.raw_boottime_ns()).low
         return -(low + min(self._clock.offset, self._offset_before if before else math.inf)) / 1e9
 
     def _is_off(self) -> bool:
+        """Returns True only if it is certainly off, not if an inexact round merely allows it."""
         offset_at_least = abs(self.median) - self.error
         exact = self.error <= ERROR * self._difference()
         return self.offset_bound > self.limit and (exact or offset_at_least > self.limit)
@@ -234,7 +235,7 @@ class ClockCheck:
             self._sound_until = -1
             return
         remaining = min(GAP - (self._clock.boottime() - self._checked), (self.limit - self.offset_bound) * DRIFT)
-        self._sound_until = self._clock.since_boot() + round(remaining * 1e9)
+        self._sound_until = self._clock.raw_boottime_ns() + round(remaining * 1e9)
 
     def apply_light_answer(self, coordinator: str, answer: Interval) -> bool:
         """Applies the answer to a light check; returns whether it proves the clock right.
@@ -248,7 +249,7 @@ class ClockCheck:
             if not before.meets(answer):
                 self._began = -math.inf  # Some clock has jumped; the round that is now required finds out which.
                 return False
-            behind = self._behind(self._last_round) + max(0, answer.standstill_since(before)) / 1e9
+            behind = self._behind(self._last_round) + max(0, answer.max_pause_since(before)) / 1e9
         return self.sound() and behind <= self.limit
 
     def exclude_slow(self, coordinator: str) -> None:
@@ -265,7 +266,7 @@ class ClockCheck:
             with self._lock:
                 self._set_sound_until()
         return (
-            self._clock.since_boot() <= self._sound_until
+            self._clock.raw_boottime_ns() <= self._sound_until
             and self._began >= since
             and abs(self._clock.drift() - self._drift) <= ERROR * difference
         )
@@ -281,18 +282,18 @@ class ClockCheck:
 
     @property
     def error(self) -> float:
-        return 0.0 if self._median is None else self._median.at_time(self._clock.since_boot()).error / 1e9
+        return 0.0 if self._median is None else self._median.at_time(self._clock.raw_boottime_ns()).error / 1e9
 
     @property
     def offset_bound(self) -> float:
         """Max seconds that the id clock may be off; infinite before the first round."""
         if self._median is None:
             return math.inf
-        low, high, _ = self._median.at_time(self._clock.since_boot())
+        low, high, _ = self._median.at_time(self._clock.raw_boottime_ns())
         offset = self._clock.offset
         return max(-low - offset, high + offset) / 1e9
 
-    def complaint(self) -> str | None:
+    def problem(self) -> str | None:
         if self._median is None or (self._checked is None and self.offset_bound <= self.limit):
             return "the clock has not been compared with the clocks of the Cassandra nodes yet"
         if self.offset_bound > self.limit or abs(self.median) > RED * self._difference() + self.error:
@@ -311,8 +312,11 @@ class ClockCheck:
         return REFUSE * self._difference()
 
     def _add_answers(self, answers: Mapping[str, Interval]) -> dict[str, Interval]:
-        """Adds answers to the known intervals. Returns the intervals known before, or none if our clock has jumped."""
-        now = self._clock.since_boot()
+        """Adds answers to the known intervals, and returns the intervals known before.
+
+        Returns none if our clock has jumped, or if no coordinator that answered was known before.
+        """
+        now = self._clock.raw_boottime_ns()
         before = {node: interval for node, interval in self._known.items() if now - interval.at <= GAP * 1e9}
         both = [node for node in answers if node in before]
         self._set = {node for node in both if not before[node].meets(answers[node])}

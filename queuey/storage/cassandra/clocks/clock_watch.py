@@ -26,7 +26,7 @@ from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.ids import EPOCH_TICKS
 from queuey.storage.calls import Call
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.clock_check import ClockCheck, Interval, measured
+from queuey.storage.cassandra.clocks.clock_check import ClockCheck, Interval, measure_difference
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Host, Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import called
@@ -96,6 +96,7 @@ class LightChecks:
             self._driver.loop.soon(self._begin_check)
 
     def notify(self, waiting: Iterable[Told], error: StoreUnavailable | None) -> None:
+        """An error of a callback is only logged."""
         for callback in waiting:
             try:
                 callback(error)
@@ -109,19 +110,22 @@ class LightChecks:
             self._ask(check)
 
     def _ask(self, check: _Check) -> None:
+        """Asks the next coordinator; if none is left, a round decides."""
         node = next(check.nodes, None)
         if node is None:
             self._end(check, good=False)
             return
         request = Encoded(NOW, 0, (b"",), b"", "ONE", decode_time, timeout=self._patience(), host=node)
-        done = partial(self._answered, check, node, self._since_boot())
+        done = partial(self._on_answer, check, node, self._since_boot())
         try:
             self._driver.send(request, done)
         except Exception as error:
             log.exception("Checking the clock failed.")
             done(None, StoreUnavailable(f"the clock could not be checked: {error}"))
 
-    def _answered(self, check: _Check, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None) -> None:
+    def _on_answer(
+        self, check: _Check, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None
+    ) -> None:
         is_good = False
         try:
             if rows is None or error is not None:
@@ -129,12 +133,13 @@ class LightChecks:
                 self._ask(check)
                 return
             theirs = (rows[0][0] - EPOCH_TICKS) * 100
-            is_good = self._judge.apply_light_answer(node, measured(sent, self._since_boot(), theirs))
+            is_good = self._judge.apply_light_answer(node, measure_difference(sent, self._since_boot(), theirs))
         except Exception:
             log.exception("Checking the clock failed.")
         self._end(check, good=is_good)
 
     def _end(self, check: _Check, *, good: bool) -> None:
+        """Ends the check with the last good answer, or with the first bad one."""
         if check.left <= 0:
             return
         check.left = check.left - 1 if good else 0
@@ -189,7 +194,7 @@ class ClockWatch:
         self._clock_check = skew
         self._interval = interval
         ask_all = lambda done: self._confirm_since(clock.boottime(), ATTEMPTS, done)  # noqa: E731 - short
-        self._light = LightChecks(driver, clock.since_boot, skew, timing.patience, ask_all)
+        self._light = LightChecks(driver, clock.raw_boottime_ns, skew, timing.patience, ask_all)
         self._loop = driver.loop
         self._round: _Round | None = None
         self._waiting: list[Told] = []
@@ -217,7 +222,7 @@ class ClockWatch:
         return self._clock_check.refusing
 
     @property
-    def hidden(self) -> float:
+    def max_unnoticed_suspend(self) -> float:
         return 2 * self._clock_check.error
 
     @property
@@ -251,7 +256,7 @@ class ClockWatch:
         if (problem := self._driver.problem()) is not None:
             return StoreUnavailable(problem)
         return StoreUnavailable(
-            self._clock_check.complaint() or "the clock could not be compared with the clocks of the Cassandra nodes"
+            self._clock_check.problem() or "the clock could not be compared with the clocks of the Cassandra nodes"
         )
 
     def _confirm_since(self, arrived: float, attempts: int, done: Told) -> None:
@@ -297,7 +302,7 @@ class ClockWatch:
         with self._driver.calls.deadline.running(Call()):
             for node in nodes:
                 request = Request(NOW, consistency="ONE", timeout=self.timeout, host=node)
-                self._driver.send(request, partial(self._measure_answer, current, node, self._clock.since_boot()))
+                self._driver.send(request, partial(self._measure_answer, current, node, self._clock.raw_boottime_ns()))
         # Without a callback if a node has stopped or the driver is closed.
         self._loop.later(self.timeout + CALLBACK_DELAY if nodes else 0.0, partial(self._end, current))
 
@@ -308,11 +313,12 @@ class ClockWatch:
         answer = None
         if error is None and rows:
             theirs: UUID = rows[0][0]
-            answer = measured(sent, self._clock.since_boot(), (theirs.time - EPOCH_TICKS) * 100)
+            answer = measure_difference(sent, self._clock.raw_boottime_ns(), (theirs.time - EPOCH_TICKS) * 100)
         with suppress(StoreClosed):
             self._loop.call(self._answered, current, node, answer)
 
     def _answered(self, current: _Round, node: str, answer: Interval | None) -> None:
+        """Ends the round after the last answer, or a little after more than half have answered."""
         current.missing = missing = current.missing - 1
         if answer is not None:
             current.answers[node] = answer

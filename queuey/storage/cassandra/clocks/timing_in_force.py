@@ -80,6 +80,7 @@ class TimingInForce:
         driver.send(Request(READ, (), self._options.catalogue_read), done)
 
     def _adopt(self, rows: Rows, began: float) -> str | None:
+        """Returns why the timing cannot be used, else None. Changes nothing if a later read was applied."""
         if began < self._read_at:
             return self._problem
         try:

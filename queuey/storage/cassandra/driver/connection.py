@@ -116,6 +116,7 @@ class Driver:
     # Connecting
 
     def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """Makes the client of a loop; returns a function that ends it."""
         options = self._options
         client = self._client = CqlClient(
             loop,
@@ -161,6 +162,7 @@ class Driver:
             self._closed.wait(RETRY_EVERY)
 
     def _has_moved(self) -> bool:
+        """False while any node is up, and if no host name resolves."""
         cluster = self._cluster
         hosts = [] if cluster is None else cluster.metadata.all_hosts()
         if any(host.is_up for host in hosts) or any(host.up for host in self.hosts()):
@@ -198,7 +200,7 @@ class Driver:
         cluster = new_cluster(self.target, self._options)
         cluster.register_listener(HostLogger())
         try:
-            session = self._start(cluster)
+            session = self._connect(cluster)
         except BaseException:
             cluster.shutdown()
             raise
@@ -225,7 +227,7 @@ class Driver:
         if cluster is not None:
             cluster.shutdown()
 
-    def _start(self, cluster: Cluster) -> Session:
+    def _connect(self, cluster: Cluster) -> Session:
         keyspace, local = self.target.keyspace, self._options.local_dc
         try:
             session = cluster.connect()
@@ -266,7 +268,7 @@ class Driver:
 
     def await_pools(self, timeout: float) -> None:
         """Waits up to ``timeout`` seconds until each node can be asked by name; a session needs only the first one."""
-        session = self._open_session()
+        session = self._require_session()
         futures.wait(session._initial_connect_futures, timeout)  # noqa: SLF001 - the driver offers no other way
 
     def replication(self) -> Mapping[str, int]:
@@ -297,7 +299,7 @@ class Driver:
         """Prepares statements now, which may block, so that later requests need not. Raises StoreUnavailable."""
         try:
             for statement in statements:
-                self._prepare(self._open_session(), statement)
+                self._prepare(self._require_session(), statement)
         except DRIVER_ERRORS as error:
             raise translate(error, reads=True) from error
 
@@ -309,13 +311,13 @@ class Driver:
         may block to another thread: preparing a statement that was not prepared ahead, and sending through the driver.
         """
         try:
-            session = self._open_session()
+            session = self._require_session()
             if isinstance(request, Encoded):
                 self._send_encoded(session, request, done)
                 return
             statement = requests.bind_request(request, partial(self._prepare, session))
             if request.statement.frequent:
-                self._send_encoded(session, protocol.encoded(request, statement), done)
+                self._send_encoded(session, protocol.encode_bound(request, statement), done)
                 return
             self.requests += 1
             if request.further and request.serial is not None:
@@ -383,9 +385,9 @@ class Driver:
         self.requests += 1
         level, rows, reads = requests.LEVELS[request.consistency], request.rows, request.decode is not None
         if len(rows) == 1:
-            opcode, body = protocol.EXECUTE, protocol.execute(prepared.query_id, request.markers, rows[0], level)
+            opcode, body = protocol.EXECUTE, protocol.encode_execute(prepared.query_id, request.markers, rows[0], level)
         else:
-            opcode, body = protocol.BATCH, protocol.batch(prepared.query_id, request.markers, rows, level)
+            opcode, body = protocol.BATCH, protocol.encode_batch(prepared.query_id, request.markers, rows, level)
 
         def driver_fallback(tell: Done, attempts: int, left: float) -> None:
             if request.host is not None:
@@ -420,7 +422,7 @@ class Driver:
         self._send_over_client(
             FastRequest(
                 opcode=protocol.BATCH,
-                body=protocol.conditional_batch(statement),
+                body=protocol.encode_conditional_batch(statement),
                 routing_key=statement.routing_key,
                 timeout=self._timeout_in_call(timeout, reads=False),
                 done=done,
@@ -456,7 +458,7 @@ class Driver:
         """Sends a statement through the driver, page by page. Never raises."""
         send = partial(self._within, self._deadline.call, self._send, statement, timeout, done, reads=reads, host=host)
         try:
-            session = self._open_session()
+            session = self._require_session()
             if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick form of get_running_loop
                 refuse = lambda error: done(None, _make_failure(error, reads=reads, attempts=attempts))  # noqa: E731 - short
                 _run_in_thread(partial(send, attempts=attempts), refuse)
@@ -496,7 +498,7 @@ class Driver:
             self._deadline.mark_sent()
         return seconds
 
-    def _open_session(self) -> Session:
+    def _require_session(self) -> Session:
         """Returns the session. Raises unless it is verified, or this thread is verifying it."""
         session = self._session
         if session is None or not (self._usable or self._deadline.call is self._verifying):

@@ -101,6 +101,7 @@ class FastRequest:
     is_answered: bool = False
 
     def receive(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, a message of the driver, an exception
+        """Ends the request, or sends it through the driver if the node cannot have begun it."""
         if isinstance(answer, bytes) or hasattr(answer, "parsed_rows"):
             self.succeed(answer)
         elif isinstance(answer, _NOT_BEGUN):

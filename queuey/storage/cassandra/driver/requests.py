@@ -117,6 +117,7 @@ class Encoded(NamedTuple):
 
 
 def bind_request(request: Request, prepare: Callable[[Statement], PreparedStatement]) -> DriverStatement:
+    """Returns the driver's statement; values of one that is not prepared are ignored."""
     consistency = LEVELS[request.consistency]
     if request.further:
         driver_statement = BatchStatement(batch_type=_UNLOGGED, consistency_level=consistency)

@@ -39,7 +39,7 @@ from weakref import WeakSet
 
 from queuey.errors import Outcome, StoreClosed
 from queuey.storage import bridge
-from queuey.storage.calls import NO_CALL, Call, Deadline, Done, Start, blocks, ended
+from queuey.storage.calls import NO_CALL, Call, Deadline, Done, Start, may_block, start_and_wait
 
 log = logging.getLogger(__name__)
 
@@ -141,11 +141,13 @@ class StoreLoop:
         asyncio.get_running_loop().call_later(max(0.0, due - self._clock()), self._run_timer, number)
 
     def _run_timer(self, number: int) -> None:
+        """Makes the call once. Does nothing in a loop that was replaced."""
         if self.is_here and number in self._timers:
             _, call = self._timers.pop(number)
             _make_logged(call)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In the loop's thread; sets all pending timers there. Does nothing if the loop was replaced."""
         if loop is not self._loop or self._is_closed:
             return  # Another loop has replaced this one before it ran.
         self._leave[loop] = self._enter(loop)
@@ -172,6 +174,7 @@ class StoreLoop:
             self._make_calls_now()
 
     def _wake(self) -> None:
+        """Has the calls made in the loop's next turn; starts a loop of the store's own if necessary."""
         if self.is_here:
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self._make_calls)
@@ -320,18 +323,23 @@ class Calls:
         return call.give_up
 
     def ended(
-        self, begin: Start, late: str | None = None, *, long: bool = False, tells: bool = False
+        self, begin: Start, late: str | None = None, *, long: bool = False, raise_given_up: bool = False
     ) -> Coroutine[Any, Any, Any]:
         """Returns an awaitable for a call's end. Raises RuntimeError where the loop would wait for itself."""
         if bridge.thread.runs and self.loop.is_here:
             raise RuntimeError("the loop's thread would wait for itself: await the call instead")
-        return ended(begin, self.deadline, late, long=long, tells=tells)
+        return start_and_wait(begin, self.deadline, late, long=long, raise_given_up=raise_given_up)
 
     async def awaited(
-        self, work: Coroutine[Start, Any, T], late: str | None = None, *, long: bool = False, tells: bool = False
+        self,
+        work: Coroutine[Start, Any, T],
+        late: str | None = None,
+        *,
+        long: bool = False,
+        raise_given_up: bool = False,
     ) -> T:
-        """Begins a coroutine as a call, and awaits its result; see :func:`queuey.storage.calls.ended`."""
-        call, has_begun = Call() if long and not blocks() else None, False
+        """Begins a coroutine as a call, and awaits its result; see :func:`queuey.storage.calls.start_and_wait`."""
+        call, has_begun = Call() if long and not may_block() else None, False
 
         def begin(done: Done) -> Callable[[], Outcome]:
             nonlocal has_begun
@@ -339,7 +347,7 @@ class Calls:
             return self.begin(work, done, call)
 
         try:
-            result: T = await self.ended(begin, late, long=long, tells=tells)
+            result: T = await self.ended(begin, late, long=long, raise_given_up=raise_given_up)
         finally:
             if not has_begun:
                 work.close()
@@ -474,7 +482,7 @@ async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], 
 
 
 def store_call(
-    late: str | None = None, *, tells: bool = False
+    late: str | None = None, *, raise_given_up: bool = False
 ) -> Callable[
     [Callable[Concatenate[S, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 ]:
@@ -487,7 +495,8 @@ def store_call(
         method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
     ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
         def call(contract: Any, *arguments: P.args, **named: P.kwargs) -> Any:  # noqa: ANN401 - as the coroutine
-            return contract._driver.calls.awaited(method(contract, *arguments, **named), late, tells=tells)  # noqa: SLF001 - of all contracts
+            calls = contract._driver.calls  # noqa: SLF001 - of all contracts
+            return calls.awaited(method(contract, *arguments, **named), late, raise_given_up=raise_given_up)
 
         return cast("Callable[Concatenate[S, P], Coroutine[Any, Any, T]]", wraps(method)(call))
 

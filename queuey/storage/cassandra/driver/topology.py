@@ -150,6 +150,7 @@ class HostLogger(HostStateListener):  # type: ignore[misc] # the driver has no t
 
 
 def addresses_of(target: DataCentreTarget) -> frozenset[str]:
+    """Resolves the host names now; those that do not resolve are left out."""
     addresses: set[str] = set()
     for host in target.hosts:
         with suppress(OSError):
@@ -158,7 +159,7 @@ def addresses_of(target: DataCentreTarget) -> frozenset[str]:
 
 
 def copies_of(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver's
-    """Returns the copies by data centre; under an empty name if the strategy knows no data centres."""
+    """Returns the number of copies by data centre; with the key ``""`` if the strategy knows no data centres."""
     factors = getattr(strategy, "dc_replication_factors_info", None)
     if factors is None:
         return {"": int(strategy.replication_factor)}

@@ -385,7 +385,7 @@ def _merge(
 def _decode_messages(probe: Probe, answer: Rows, partition: int, now: int) -> list[Message]:
     if not probe.bodies:
         answer = [(data, b"", expires, None) for data, expires in answer]
-    return message_codec.messages(answer, partition, now)
+    return message_codec.decode_alive(answer, partition, now)
 
 
 def page_of(requested: Slice, extent: Extent, gathered: Gathered, horizon: int) -> Page:
@@ -498,6 +498,7 @@ async def _send_probes(
 
 
 def query(key: tuple[int, int], probe: Probe, consistency: str) -> Encoded:
+    """The rows are id, body, expires and meta, or only id and expires."""
     bucket_key = (*key, probe.time_bucket.bucket)
     values = message_codec.encoded_range(
         message_codec.key_of(*bucket_key), probe.lower, ids.preceding(probe.upper), probe.limit

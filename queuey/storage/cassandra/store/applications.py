@@ -244,6 +244,7 @@ def _values(key: Key) -> tuple[Any, ...]:
 
 
 def _own(key: Key, application: str) -> Key:
+    """Raises Conflict if the key belongs to another application."""
     if key.application != application:
         raise Conflict("This key belongs to another application.")
     return key

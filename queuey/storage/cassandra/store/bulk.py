@@ -14,7 +14,7 @@ from queuey.ids import LOW_MIN, Position
 from queuey.messages import Measure, Message, Queue, Slice
 from queuey.storage import Bulk, Messages, scanning
 from queuey.storage import items as items_of
-from queuey.storage.calls import in_steps, in_thread
+from queuey.storage.calls import in_thread, iterate_in_thread
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.clocks.clock import ticks
@@ -65,10 +65,10 @@ class CassandraBulk(Bulk):
         return scanning.scan(self._messages, queue, part)
 
     def measure(self, queues: Sequence[Queue]) -> AsyncIterator[list[Measure]]:
-        return in_steps(self._counting.measure(queues))
+        return iterate_in_thread(self._counting.measure(queues))
 
     def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> AsyncIterator[RecordBatch]:
-        return in_steps(self._scan_arrow(queue, part, bodies=bodies))
+        return iterate_in_thread(self._scan_arrow(queue, part, bodies=bodies))
 
     async def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
         return await in_thread(partial(self._find_extent, queue, part))
@@ -95,6 +95,7 @@ class CassandraBulk(Bulk):
                 yield columns.batch.slice(start, part.limit)
 
     def _find_extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+        """Returns the number of messages, ``part.limit`` at most, and the position after the last one."""
         count, position = 0, part.lower
         for columns, end in self._read_columns(queue, part, bodies=False):
             missing = part.limit - count
@@ -141,6 +142,7 @@ class CassandraBulk(Bulk):
             yield arrow_scan.NOTHING[bodies], position
 
     def _show_values(self, queue: Queue, part: Slice, columns: Columns) -> Columns:
+        """Drops rows that are not the present value of their name, and the names from metadata."""
         from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - as above
 
         named = arrow_scan.find_named(columns)
@@ -158,6 +160,7 @@ class CassandraBulk(Bulk):
         return arrow_scan.select_shown(columns, named, rows)
 
     def _load(self, queue: Queue, messages: Iterable[Message]) -> int:
+        """Writes in pieces; checks before each that the queue has not changed. Returns the number written."""
         # Loaded messages go to separate buckets, as put messages do (see :mod:`..write.bulk_load`).
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
@@ -170,6 +173,7 @@ class CassandraBulk(Bulk):
         return written
 
     def _load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
+        """Writes in time for all readers, or raises TooLate. After other errors, some may be written."""
         # :func:`window` decides when it is too late. After any other error some of the messages may be written.
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
         from queuey.storage.cassandra.write.bulk_load import stamps_at  # noqa: PLC0415 - likewise

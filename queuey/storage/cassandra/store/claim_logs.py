@@ -69,7 +69,7 @@ class CassandraClaimLogs(ClaimLogs):
     ) -> bool:
         items_of.check_partition(queue, partition)
         items_of.check_length("entry", entry.body, MAX_ENTRY_BYTES)
-        if not self._watch.sound() or self._rows.find_held(queue) is None:
+        if not self._watch.sound() or self._rows.find_cached(queue) is None:
             await self._watch.require()
             await self._rows.find_current(queue)
         key = (queue.qid, partition)

@@ -58,7 +58,7 @@ class StoreParts:
         self.timing = TimingInForce(options, clock)
         self._schema_problem = problem
         self._prepared = tuple(prepared)
-        self.driver = driver(parse_url(url), options, verify=self._find_problem, deadline=self.deadline)
+        self.driver = driver(parse_url(url), options, verify=self._verify_keyspace, deadline=self.deadline)
         self.transactions = LightweightTransactions(self.driver, options, clock.boottime)
         self.rows = QueueCache(self.driver, options, self.timing, clock, self.transactions)
         self.index = QueueIndex(self.driver, options)
@@ -87,7 +87,8 @@ class StoreParts:
             tails=self.tails,
         )
 
-    def _find_problem(self, driver: Driver) -> str | None:
+    def _verify_keyspace(self, driver: Driver) -> str | None:
+        """Returns why it cannot be used; else adopts its timing and prepares frequent statements."""
         problem = self._schema_problem(driver) or driver.calls.run(self.timing.renew(driver))
         if problem is None:
             driver.prepare(self._prepared)

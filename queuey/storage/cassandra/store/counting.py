@@ -131,7 +131,9 @@ class Counting:
     async def _count_slice(self, row: Row, part: Slice, now: int, *, rough: bool) -> Tally:
         key, level = (row.queue.qid, part.partition), self._levels.of(row.queue)
         lookup = partial(
-            self._bucket_index.read_lookups, consistency=level.reads, low_watermarks=self._levels.concludes(row.queue)
+            self._bucket_index.read_lookups,
+            consistency=level.reads,
+            trust_low_watermarks=self._levels.concludes(row.queue),
         )
         [up] = await lookup([(*key, part.lower[0])])
         [down] = await lookup([(*key, part.upper[0])], descending=True)
@@ -153,7 +155,7 @@ class Counting:
 
     async def _measure_queue(self, queue: Queue) -> list[Measure]:
         """Measures each partition that has messages. Returns nothing if the queue was changed or deleted."""
-        row = self._rows.find_held(queue)
+        row = self._rows.find_cached(queue)
         if row is None:
             began, name = self._clock.boottime(), (queue.application, queue.name)
             [rows] = await self._driver.ask_all([Request(queue_cache.FIND, name, self._options.catalogue_read)])
@@ -169,7 +171,7 @@ class Counting:
                 [Request(bucket_index.FIRST, (row.queue.qid, number), level.reads) for number in numbers]
             )
             for number, rows in zip(numbers, answers, strict=True):
-                lookup = bucket_index.complete_lookup(began, rows, low_watermarks=low_watermarks)
+                lookup = bucket_index.complete_lookup(began, rows, trust_low_watermarks=low_watermarks)
                 measure = await self._measure_partition(row, lookup, number, now)
                 if measure is not None:
                     measures.append(measure)
@@ -255,7 +257,7 @@ class Estimate:
         oldest = positions[0] if positions else newest
         bounds, most = (up.lower, down.upper), MAX_ROUGHLY_COUNTED_BUCKETS if rough else MAX_COUNTED_BUCKETS
         narrow, wide = await self._count_buckets([*{*up.sources, *down.sources}], bounds, most)
-        narrow += _between(narrow, up, down)
+        narrow += _estimate_between(narrow, up, down)
         return Tally(max(len(positions), narrow + wide), exact=False, oldest=oldest, newest=newest)
 
     async def _read_ids(self, extent: Extent, limit: int, *, descending: bool = False) -> Gathered:
@@ -368,7 +370,7 @@ class Estimate:
         return max(1, min(MORE_ROWS, MORE_BYTES // average))
 
 
-def _between(size: int, up: Extent, down: Extent) -> int:
+def _estimate_between(size: int, up: Extent, down: Extent) -> int:
     starts = [source.time_bucket.start for source in up.sources if not source.time_bucket.wide]
     ends = [source.time_bucket.end for source in down.sources if not source.time_bucket.wide]
     gap = down.lower[0] - up.upper[0]

@@ -16,7 +16,7 @@ from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage.cassandra.clocks.clock import stamp_of, ticks
 from queuey.storage.cassandra.driver import Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import called, store_call
-from queuey.storage.cassandra.lightweight_transactions import new_number, unclear
+from queuey.storage.cassandra.lightweight_transactions import make_unclear_error, new_number
 from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.groups import SEARCH, SEARCH_TTL, ConsumerGroups, session_ttl, sessions_of
@@ -100,7 +100,7 @@ class CassandraGroups(ConsumerGroups):
         async with self._transactions.turn(("group", *group)):
             result = await self._transactions.run(_SET_HEAD, values, head.version, further=rows)
         if result.is_unclear:
-            raise unclear(f"group {name!r}")
+            raise make_unclear_error(f"group {name!r}")
         return head if result.is_done else None
 
     @store_call()
@@ -115,7 +115,7 @@ class CassandraGroups(ConsumerGroups):
                 read_back=Request(_HEAD, group, self._options.catalogue_serial),
             )
         if result.is_unclear:
-            raise unclear(f"group {name!r}")
+            raise make_unclear_error(f"group {name!r}")
         if result.is_done:
             # A caller that creates the group again records its name later, by a clock at most S behind this one.
             until = stamp_of(began - ticks(self._timing.assumed.clock_difference))

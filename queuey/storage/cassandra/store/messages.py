@@ -92,6 +92,7 @@ class SliceReader:
         return self._levels.delay(queue)
 
     async def start_read(self, queue: Queue, slices: Sequence[Slice]) -> ReadStart:
+        """Checks the clock first if it is not known to be right."""
         start = self._start(queue, slices)
         if start is None:
             await self._watch.require()
@@ -194,7 +195,7 @@ class SliceReader:
                 if not target.part.ahead and results[number] is not GIVEN_UP:
                     results[number] = names.show_values(results[number], values, waits=_waits_for_names(target.part))
         pages = {
-            target.number: target.part.put_off(start.horizons[target.number])
+            target.number: target.part.make_postponed_page(start.horizons[target.number])
             if gathered is GIVEN_UP
             else reading.page_of(target.part, extent, gathered, start.horizons[target.number])
             for target, extent, gathered in zip(requested, extents, results, strict=True)
@@ -219,6 +220,7 @@ class SliceReader:
         return [now - ticks(delay) if delay else prompt for delay in delays]
 
     def _delays(self, queue: Queue, slices: Sequence[Slice]) -> list[float]:
+        """0 unless ``delayed``; the level's delay if ``ahead`` or if the queue has none of its own."""
         level = self._levels.of(queue).delay
         own = level if queue.read_delay is None else queue.read_delay
         return [(level if part.ahead else own) if part.delayed else 0.0 for part in slices]
@@ -239,6 +241,7 @@ class SliceReader:
             self._empty_ranges.record(key, probe, below)
 
     def _find_cached(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup | None]:
+        """None for a slice whose lookup is missing or older than ``since``."""
         qid = row.queue.qid
         return [
             self._bucket_index.find_cached(
@@ -265,7 +268,7 @@ class SliceReader:
                     for _, part, upper in (requested[n] for n in missing)
                 ]
                 fetched = await self._bucket_index.read_lookups(
-                    keys, consistency=reads, low_watermarks=low_watermarks, descending=descending, kept=kept
+                    keys, consistency=reads, trust_low_watermarks=low_watermarks, descending=descending, kept=kept
                 )
                 for number, lookup in zip(missing, fetched, strict=True):
                     results[number] = lookup
@@ -365,14 +368,14 @@ class CassandraMessages(Messages):
         def begin(done: Done) -> Callable[[], Outcome]:
             def stored(positions: list[Position] | None, error: Exception | None) -> None:
                 if error is None:
-                    self._arrivals.appended(queue, items)
+                    self._arrivals.notify_appended(queue, items)
                 done(positions, error)
 
             return self._writer.begin(queue, items, stored, after).withdraw
 
         items_of.check_items(queue, items)
         positions: list[Position] = await self._driver.calls.ended(
-            begin, "Cassandra did not finish the write in time", tells=True
+            begin, "Cassandra did not finish the write in time", raise_given_up=True
         )
         return positions
 
@@ -391,7 +394,7 @@ class CassandraMessages(Messages):
         await self._watch.require()
         body, meta = message_codec.encode(item.body, item.meta)
         with self._driver.calls.deadline.preparing():
-            size = message_codec.size_of(body, meta)
+            size = message_codec.row_size(body, meta)
             row = await self._rows.cover(await self._rows.find_current(queue), {item.ttl}, size, given=True)
         level = self._levels.of(row.queue)
         now = self._clock.now()
@@ -400,7 +403,7 @@ class CassandraMessages(Messages):
         ]
         by_partition: dict[int, list[Bucket]] = {}
         for partition, _, time_bucket in targets:
-            if bucketing.is_recorded(time_bucket, row.home_class):
+            if bucketing.is_indexed(time_bucket, row.home_class):
                 by_partition.setdefault(partition, []).append(time_bucket)
         for partition, buckets in by_partition.items():
             with self._driver.calls.deadline.preparing():
@@ -426,7 +429,7 @@ class CassandraMessages(Messages):
                 if other != time_bucket
             ]
         await self._driver.ask_all(inserts, most=max(1, PUT_BYTES // max(1, len(body))))
-        self._arrivals.rewritten(qid, {partition for partition, _ in locations})
+        self._arrivals.notify_rewritten(qid, {partition for partition, _ in locations})
         try:
             # Deletes come last: readers must always find a message, and if the write fails, the old one must stay.
             await self._driver.ask_all(deletes)
@@ -487,7 +490,7 @@ class CassandraMessages(Messages):
         answers = await self._driver.ask_all(fetches)
         for number, answer in zip(owners, answers, strict=True):
             for fetched_row in answer:
-                message = message_codec.message(fetched_row, valid_locations[number][0])
+                message = message_codec.decode_message(fetched_row, valid_locations[number][0])
                 if kept or message.expires > now:
                     messages.setdefault(number, message)
         return [messages[number] for number in sorted(messages)]
@@ -543,7 +546,7 @@ class CassandraMessages(Messages):
         while pending:
             keys = [(row.queue.qid, partition, times[0]) for partition, times in pending.items()]
             fetched = await self._bucket_index.read_lookups(
-                keys, consistency=level.reads, low_watermarks=low_watermarks, kept=kept
+                keys, consistency=level.reads, trust_low_watermarks=low_watermarks, kept=kept
             )
             lookups = dict(zip(pending, fetched, strict=True))
             for partition, lookup in lookups.items():

@@ -59,7 +59,7 @@ class CassandraKeyedPosts(KeyedPosts):
         self._driver = parts.driver
         self._arrivals = arrivals
 
-    @store_call("Cassandra did not finish the write in time", tells=True)
+    @store_call("Cassandra did not finish the write in time", raise_given_up=True)
     async def append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> PostResult:
@@ -68,7 +68,7 @@ class CassandraKeyedPosts(KeyedPosts):
         change = RowChange(self._parts, queue, (table, key.text), items=items, after=after)
         result = await change.run(lambda steps: carry_out(steps, key, new_number))
         if not result.replayed:
-            self._arrivals.appended(queue, items)
+            self._arrivals.notify_appended(queue, items)
         return result
 
 
@@ -103,13 +103,13 @@ class CassandraNames(Names):
         done = await self._new_change(queue, name, items).run(
             lambda steps: names.write(steps, name, row, content, expires, new_number)
         )
-        self._arrivals.appended(queue, items)
+        self._arrivals.notify_appended(queue, items)
         return named_of(Found(done))
 
     @store_call(_TIMEOUT_MESSAGE)
     async def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
         await self._rows.find_current(queue)
-        await self._new_change(queue, name).run(lambda steps: names.settle(steps, row_of(seen), new_number))
+        await self._new_change(queue, name).run(lambda steps: names.forget_replaced(steps, row_of(seen), new_number))
 
     def _new_change(self, queue: Queue, name: str, items: Sequence[NewMessage] = ()) -> RowChange:
         return RowChange(self._parts, queue, (TABLE, name), items=items)
@@ -164,7 +164,7 @@ async def find_values(parts: StoreParts, queue: Queue, marked: Marked, *, early:
             settled = row is not None and row.state == "done" and not verdict.replaced
             if not early and (not settled or marked[name] != {verdict.value[0]}):
                 change = RowChange(parts, queue, (TABLE, name))
-                with parts.driver.calls.deadline.unnoticed():
+                with parts.driver.calls.deadline.without_marking_sent():
                     verdict = await change.run(partial(names.find_shown, name=name, new_version=new_number))
             verdicts[name] = verdict
     return verdicts

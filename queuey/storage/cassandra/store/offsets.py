@@ -21,12 +21,12 @@ from queuey.storage.cassandra.driver.requests import Call
 from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.lightweight_transactions import (
     ChangeResult,
+    make_unclear_error,
     new_number,
-    unclear,
 )
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.store.connected import StoreParts
-from queuey.storage.offset_changes import MAX_READERS, READERS, Decision, decide, find_disowned, stored_position
+from queuey.storage.offset_changes import MAX_READERS, READERS, Decision, decide, decode_position, find_disowned
 
 _ALL = Statement(
     "SELECT version, partition, last_id, updated_at, owner, epoch, came, note FROM offsets "
@@ -106,7 +106,7 @@ class CassandraOffsets(Offsets):
                 if result.is_done:
                     return decision.result(changes)
                 if result.is_unclear and compares:
-                    raise unclear(f"group {group!r}")
+                    raise make_unclear_error(f"group {group!r}")
                 self._check_time(until)
 
     @store_call()
@@ -152,7 +152,7 @@ class CassandraOffsets(Offsets):
             calls += [_set_offset(key, replace(row, updated=0.0)) for row in owners if row.position is None]
             result = await self._change_offsets(*key, version, calls)
         if result.is_unclear:
-            raise unclear(f"group {group!r}")
+            raise make_unclear_error(f"group {group!r}")
         return result.is_done
 
     async def forget_offsets(self, uid: int) -> None:
@@ -235,7 +235,7 @@ def _decode(rows: Rows) -> OwnedOffsets:
     owned = {
         partition: OwnedOffset(
             partition,
-            stored_position(ids.parse_position(last_id.hex), epoch or 0),
+            decode_position(ids.parse_position(last_id.hex), epoch or 0),
             updated,
             owner or 0,
             epoch or 0,

@@ -169,7 +169,7 @@ class CassandraCatalogue(Catalogue):
         changed = await self._change_row(queue, _PURGE, numbers, purged.version)
         changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
         await self._wait_for_others()
-        self._arrivals.rewritten(queue.qid, range(1, queue.partitions + 1))
+        self._arrivals.notify_rewritten(queue.qid, range(1, queue.partitions + 1))
         return purged
 
     @store_call()
@@ -180,10 +180,11 @@ class CassandraCatalogue(Catalogue):
         if not changed.is_done and not (changed.is_unclear and changed.row[0] != queue.uid):
             raise QueueChanged(queue.name)
         await self._wait_for_others()
-        self._arrivals.rewritten(queue.qid, range(1, queue.partitions + 1))
+        self._arrivals.notify_rewritten(queue.qid, range(1, queue.partitions + 1))
         await self._index.remove(queue.application, queue.name, queue.uid)
 
     async def _add_pending_delete(self, queue: Queue, *, deleted: bool) -> None:
+        """Raises QueueChanged if the queue's row has changed."""
         row = await self._rows.find_current(queue, since=self._clock.boottime())
         await self._pending_deletes.add(row, self._clock.now(), deleted=deleted)
 
@@ -231,6 +232,7 @@ class CassandraCatalogue(Catalogue):
         return queues
 
     async def _read_existing(self, application: str, entries: list[IndexEntry]) -> list[Queue]:
+        """Leaves out entries without a row of the same uid."""
         names = list(dict.fromkeys(entry.name for entry in entries))
         names += names[-1:] * (-len(names) % _ROWS_PER_REQUEST)
         batches = [names[first : first + _ROWS_PER_REQUEST] for first in range(0, len(names), _ROWS_PER_REQUEST)]

@@ -142,10 +142,10 @@ class PolledArrivals:
 
         return stop_early if early else stop
 
-    def appended(self, queue: Queue, items: Iterable[NewMessage]) -> None:
+    def notify_appended(self, queue: Queue, items: Iterable[NewMessage]) -> None:
         self._call_in_loop(self._report_appended, queue.qid, {(item.delay or 0.0, item.partition) for item in items})
 
-    def rewritten(self, qid: int, partitions: Iterable[int]) -> None:
+    def notify_rewritten(self, qid: int, partitions: Iterable[int]) -> None:
         self._call_in_loop(self._report_rewritten, [qid << 8 | partition for partition in partitions])
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class PolledArrivals:
 
     # Everything below runs in the loop's thread: the timer
 
-    def _plan(self) -> None:
+    def _set_timer(self) -> None:
         needs_look = self.watches or self._arriving or self._record.is_open
         if needs_look and self._next_poll_at == math.inf and not self._is_busy:
             self._next_poll_at = self._clock.boottime() + watching.EVERY
@@ -199,7 +199,7 @@ class PolledArrivals:
                 with suppress(StoreClosed):  # The store is being closed, which wakes all watchers.
                     self._calls.begin(turn, self._end_turn)
         finally:
-            self._plan()
+            self._set_timer()
 
     def _end_turn(self, _: object, error: Exception | None) -> None:
         if isinstance(error, QueueyError):
@@ -209,7 +209,7 @@ class PolledArrivals:
             log.error("Checking for new messages failed.", exc_info=error)
         self._is_busy = False
         if not self._calls.is_closed:
-            self._plan()
+            self._set_timer()
 
     # Events
 
@@ -222,7 +222,7 @@ class PolledArrivals:
                 self._plan_poll(watch)
             elif stored is not None:
                 self._show_later(watch, stored)
-        self._plan()
+        self._set_timer()
 
     def _report_appended(self, qid: int, stored: Collection[tuple[float, int]]) -> None:
         now = self._clock.boottime()
@@ -234,12 +234,12 @@ class PolledArrivals:
                 heappush(self._arriving, (now + delay, qid << 8 | partition))
         if keys:
             self._report_stored(keys, now)
-        self._plan()
+        self._set_timer()
 
     def _report_rewritten(self, keys: Collection[int]) -> None:
         self._record.add_keys(keys)
         self.watches.notify(keys)
-        self._plan()
+        self._set_timer()
 
     def _report_stored(self, keys: Collection[int], at: float) -> None:
         self._record.add_keys(keys)
@@ -266,6 +266,7 @@ class PolledArrivals:
                 self._show_later(watch, at)
 
     def _show_later(self, watch: Watch, stored: float) -> None:
+        """Plans nothing if the delay is too long or too many wake-ups are planned."""
         delay = self._delay_of(watch)
         due = math.ceil((stored + delay) / WAKE_INTERVAL) * WAKE_INTERVAL, watch.key
         if delay <= MAX_DELAY and due not in self._planned and len(self._planned) < MAX_PLANNED:
@@ -291,7 +292,7 @@ class PolledArrivals:
         max_polls = await self._follow_record(watches)
         await self._wake_shown(now)
         if max_polls or self._next_due <= now:
-            await self._poll(next_to_poll(watches, now, max_polls), now)
+            await self._begin_polls(next_to_poll(watches, now, max_polls), now)
             self._next_due = min((watch.due for watch in self.watches.all()), default=math.inf)
 
     async def _read_early(self, now: float) -> None:
@@ -306,6 +307,7 @@ class PolledArrivals:
             await self._count_steps(1)
 
     async def _count_steps(self, steps: int) -> None:
+        """Yields to the loop when this turn has done enough."""
         self._steps += steps
         if self._steps >= STEPS_PER_TURN:
             self._steps = 0
@@ -349,7 +351,7 @@ class PolledArrivals:
             self._missed = False
         return max_polls
 
-    async def _poll(self, watches: Sequence[Watch], now: float) -> None:
+    async def _begin_polls(self, watches: Sequence[Watch], now: float) -> None:
         """Begins one read per queue for these watches, without waiting for the answers."""
         by_queue: dict[Queue, list[Watch]] = {}
         for watch in watches:

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.clocks.clock import Clock, ticks
-from queuey.storage.cassandra.consistency_levels import usual_level
+from queuey.storage.cassandra.consistency_levels import auto_level
 from queuey.storage.cassandra.driver import Driver, Request, Statement
 
 SHARDS = 2
@@ -118,7 +118,7 @@ class RecentWrites:
     def _add_row(self, keys: bytes) -> None:
         """Sends a row without waiting; its failure is ignored. Raises StoreUnavailable while the copies are unknown."""
         now = self._clock.now()
-        consistency = usual_level(self._driver.replication())
+        consistency = auto_level(self._driver.replication())
         values = now // _MINUTE, self._shard, now, self._process, keys
         self._driver.send(Request(_ADD, values, consistency, timeout=TIMEOUT), lambda _rows, _error: None)
 
@@ -134,7 +134,7 @@ class RecentWrites:
         """
         now = self._clock.now()
         since = now - ticks(EARLY_WINDOW if latest else FIRST_WINDOW if first else WINDOW)
-        consistency = usual_level(self._driver.replication())
+        consistency = auto_level(self._driver.replication())
         minutes = range(since // _MINUTE, (now + ticks(1.0)) // _MINUTE + 1)  # Other clocks may be ahead.
         requests = [
             Request(_LATELY, (minute, shard, since), consistency, timeout=TIMEOUT)
@@ -162,6 +162,7 @@ class RecentWrites:
         return recorded
 
     def _note_process(self, at: int, process: str, *, writes: bool) -> None:
+        """Without ``writes`` it has ended. A process counted as gone has returned."""
         if process in self._gone:
             self._gone.remove(process)
             self._returned = True

@@ -26,7 +26,7 @@ from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.clocks.clock import TICKS_PER_MICROSECOND, Clock, Stamps
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows
-from queuey.storage.columns import Integers, MessageColumns, bytes_of, rows_as_bytes
+from queuey.storage.columns import Integers, MessageColumns, bytes_values, rows_as_bytes
 
 WIDE_ROWS = 200_000
 WIDE_BYTES = 64_000_000
@@ -90,7 +90,7 @@ def encoded_inserts(
         _fill_columns(middle, expires_size=8, expires=expires, meta_size=pc.binary_length(meta).to_numpy())
         _fill_columns(tail, stamp_size=8, stamp=stamps, ttl_size=4, ttl=ttls)
         ends = [rows_as_bytes(middle), meta, rows_as_bytes(tail)]
-    return bytes_of(pc.binary_join_element_wise(rows_as_bytes(head), body, *ends, _NOTHING))
+    return bytes_values(pc.binary_join_element_wise(rows_as_bytes(head), body, *ends, _NOTHING))
 
 
 def _fill_columns(table: NDArray[np.void], **values: Any) -> None:  # noqa: ANN401 - a number, or one for each row
@@ -137,7 +137,7 @@ class Loader:
 
     def place(self, messages: MessageColumns, now: int) -> Placed:
         alive = messages.where(messages.expires > now)
-        width_index = _width_for(alive)
+        width_index = _choose_width_class(alive)
         lifetimes = (alive.expires - np.minimum(alive.ticks, now)) / TICKS_PER_SECOND
         kinds = np.searchsorted(bucketing.CLASSES[:-1], lifetimes).clip(min=self._row.home_class)
         widths = np.array([bucketing.width(kind, width_index) for kind in range(len(bucketing.CLASSES))])
@@ -222,7 +222,8 @@ def find_longest_row(messages: MessageColumns) -> int:
     return message_codec.ROW + sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in columns)
 
 
-def _width_for(messages: MessageColumns) -> int:
+def _choose_width_class(messages: MessageColumns) -> int:
+    """Returns the width class: that of dense loads if the time span of the messages would overfill wide buckets."""
     if not messages:
         return bucketing.LOAD
     # A job that loads a few messages with close ids is likely to load the next ones soon.

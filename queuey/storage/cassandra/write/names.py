@@ -10,9 +10,9 @@ keeps the previous value (``kept``)::
                    └──(any process, after W)─────────┴► abandoned ──(once ids are removed)──► done: kept is the value
 
 So the row names every written message from before it is written until it has been removed, wherever processes stop. The
-next process that reads the name finds what is left to do. A replaced value stays in ``kept`` until :func:`settle`,
-which the caller calls when the claim log knows that the value is superseded. Before that the row accepts no new value,
-so a row never has more than two.
+next process that reads the name finds what is left to do. A replaced value stays in ``kept`` until
+:func:`forget_replaced` is called: when the claim log knows that the value is superseded. Before that the row accepts no
+new value, so a row never has more than two.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ async def clear(steps: Steps, name: str, seen: NameRow, new_version: Callable[[]
     return empty
 
 
-async def settle(steps: Steps, seen: NameRow, new_version: Callable[[], int]) -> None:
+async def forget_replaced(steps: Steps, seen: NameRow, new_version: Callable[[], int]) -> None:
+    """Does nothing if the row has changed."""
     await steps.swap(seen, replace(seen, kept=NOTHING, kept_content=b"", version=new_version()))
 
 

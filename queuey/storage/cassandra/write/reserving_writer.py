@@ -87,7 +87,7 @@ class ReservingWriter(MessageWriter):
             return
         for in_flight in reservation.batches:
             # The buffer in which the ids were made may have been dropped since.
-            in_flight.buffer = self._buffers.take(in_flight.buffer.qid, in_flight.buffer.partition)
+            in_flight.buffer = self._buffers.acquire(in_flight.buffer.qid, in_flight.buffer.partition)
             in_flight.buffer.flying += 1
         operation.remaining = 1
         for in_flight in reservation.batches:
@@ -120,6 +120,7 @@ class ReservingWriter(MessageWriter):
         self.undo_writer.undo(Undo(written, level, until, answer))
 
     def _make_ids(self, reservation: Reservation) -> None:
+        """Prepares first if necessary. Passes errors to ``done`` instead of raising them."""
         operation = reservation.operation
         try:
             self._fill_reservation(reservation)
@@ -148,9 +149,9 @@ class ReservingWriter(MessageWriter):
         now, minted = self._clock.both()
         runs, batches, counted = [], [], []
         for partition, part in reservation.parts.items():
-            buffer = self._buffers.take(operation.queue.qid, partition)
+            buffer = self._buffers.acquire(operation.queue.qid, partition)
             if not (buffer.parts or buffer.flying):
-                self._buffers.leave(buffer)
+                self._buffers.release(buffer)
             own, bucket_widths = self._make_runs(buffer, [part], row, now)
             batches += divide_into_batches(buffer, own, now, minted)
             counted.append((bucket_widths, part))

@@ -17,7 +17,7 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import called
-from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, unclear
+from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, make_unclear_error
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.write.post_keys import IdRun, KeyRow, MadeIds, PostedIds
 from queuey.storage.cassandra.write.reserving_writer import Reservation, ReservingWriter
@@ -130,6 +130,7 @@ class RowChange:
         """The reservation that is not written yet."""
 
     async def run(self, work: Callable[[RowChange], Awaitable[T]]) -> T:
+        """Drops the reservation at the end if it was not written."""
         try:
             return await work(self)
         finally:
@@ -148,12 +149,12 @@ class RowChange:
         return self._table.row(await self._parts.driver.ask(self._read_row()))
 
     async def make_ids(self) -> MadeIds:
-        with self._deadline.unnoticed():
+        with self._deadline.without_marking_sent():
             reservation: Reservation = await called(
                 lambda done: self._parts.writer.reserve(self._queue, self._items, done, self._after)
             )
         self._drop_reservation()
-        self._made = made = _Made(_ids_of(reservation), reservation)
+        self._made = made = _Made(_make_posted_ids(reservation), reservation)
         return made
 
     async def swap(self, seen: KeyRow | None, row: KeyRow, *, final: bool = True) -> KeyRow | None:
@@ -167,12 +168,12 @@ class RowChange:
             values = (ttl, row.state, row.content, table.encode(row), row.version, *self._key, expected)
             return Request(table.statements.change, values, parts.options.catalogue_write, read_back.consistency)
 
-        with nullcontext() if row.state == "done" else self._deadline.unnoticed():
+        with nullcontext() if row.state == "done" else self._deadline.without_marking_sent():
             result = await parts.transactions.decide(change, row.version, read_back)
         if result.is_done:
             return row
         if result.is_unclear and not final:
-            raise unclear(f"{self._key[1]!r}")
+            raise make_unclear_error(f"{self._key[1]!r}")
         return table.row([result.row] if result.row else [])
 
     async def write(self, made: MadeIds) -> None:
@@ -198,10 +199,12 @@ class RowChange:
         return max(0.0, remaining_ticks / TICKS_PER_SECOND)
 
     def _read_row(self) -> Encoded:
+        """A serial read: it first settles changes of others that are in doubt."""
         return self._table.statements.read_request(*self._key, self._parts.levels.row_serial())
 
 
-def _ids_of(reservation: Reservation) -> PostedIds:
+def _make_posted_ids(reservation: Reservation) -> PostedIds:
+    """Returns the reserved ids in the order of the items, consecutive ones joined."""
     by_index = {
         item.index: IdRun(partition, run.time_bucket.ttl_class, run.time_bucket.bucket, run.ticks + number, run.low, 1)
         for partition, run in reservation.runs

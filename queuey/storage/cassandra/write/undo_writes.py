@@ -190,6 +190,7 @@ class UndoWriter:
         heappush(agenda, (moment, next(self._numbers), undo_write))
 
     def _settle(self, undo_write: Undo, now: float) -> None:
+        """The outcome is ``none`` if it was in time, else ``unknown``."""
         del self._open[undo_write]
         self.pending -= undo_write.size
         self.confirmed += undo_write.size
@@ -200,6 +201,7 @@ class UndoWriter:
         undo_write.finish("none" if in_time else "unknown")
 
     def _run_due(self) -> None:
+        """Answers those past their deadline with ``unknown`` but keeps trying; sends due deletes."""
         self._is_woken = False
         if self._ended:
             return
@@ -266,6 +268,7 @@ class UndoWriter:
             self._arrived(parts, None, InDoubt(f"an undo write could not be sent: {error}"))
 
     def _drop_oldest(self) -> None:
+        """Gives up only those answered and not in flight, while too many messages are pending."""
         while self.pending > self._kept:
             oldest = next(
                 (undo_write for undo_write in self._open if undo_write.answer is None and not undo_write.flying), None

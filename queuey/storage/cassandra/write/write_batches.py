@@ -174,6 +174,7 @@ class PartitionBuffer:
         return bool(self.parts) and (not self.flying or self.rows >= FULL_ROWS or self.size >= FULL_BYTES)
 
     def put(self, parts: Iterable[OperationPart], *, first: bool = False) -> None:
+        """Adds parts at the end; with ``first`` before the others, in the same order."""
         added = list(parts)
         if first:
             self.parts.extendleft(reversed(added))
@@ -184,6 +185,7 @@ class PartitionBuffer:
             self.size += part.size
 
     def take(self) -> list[OperationPart]:
+        """Takes parts for one flush; the last one may exceed the limits."""
         taken: list[OperationPart] = []
         row_count = size = 0
         while self.parts and row_count < FLUSH_ROWS and size < FLUSH_BYTES:
@@ -205,7 +207,8 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
         self._empty: OrderedDict[tuple[int, int], PartitionBuffer] = OrderedDict()
         """Empty buffers, the longest unused first."""
 
-    def take(self, qid: int, partition: int) -> PartitionBuffer:
+    def acquire(self, qid: int, partition: int) -> PartitionBuffer:
+        """Makes a buffer if none exists, and keeps it until ``release``."""
         key = qid, partition
         self._empty.pop(key, None)
         buffer = self.get(key)
@@ -213,7 +216,8 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
             buffer = self[key] = PartitionBuffer(qid, partition)
         return buffer
 
-    def leave(self, buffer: PartitionBuffer) -> None:
+    def release(self, buffer: PartitionBuffer) -> None:
+        """Only an empty buffer: it may be dropped, the longest unused first, if there are too many."""
         self._empty[buffer.qid, buffer.partition] = buffer
         while self._empty and len(self) > self._most:
             key, _ = self._empty.popitem(last=False)

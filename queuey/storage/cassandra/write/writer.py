@@ -162,6 +162,7 @@ class MessageWriter:
             self._loop.call(go)
 
     def _check_acceptance(self, count: int) -> None:
+        """Raises StoreUnavailable if Cassandra or the clock is unusable, or too many messages are pending."""
         if (problem := self._driver.problem()) is not None and not self._closed:
             raise StoreUnavailable(problem)
         if self._watch.refusing():
@@ -186,11 +187,12 @@ class MessageWriter:
 
     def _enqueue(self, parts: dict[int, OperationPart]) -> None:
         for partition, part in parts.items():
-            buffer = self._buffers.take(part.operation.queue.qid, partition)
+            buffer = self._buffers.acquire(part.operation.queue.qid, partition)
             buffer.put([part])
             self._schedule(buffer)
 
     def _schedule(self, buffer: PartitionBuffer) -> None:
+        """Does nothing if the buffer is queued already or must wait for a batch in flight."""
         if not buffer.scheduled and buffer.due:
             buffer.scheduled = True
             self._ready.append(buffer)
@@ -222,6 +224,7 @@ class MessageWriter:
             self._flush_soon()
 
     def _resume_prepared(self, buffer: PartitionBuffer, parts: list[OperationPart], failure: Exception | None) -> None:
+        """Returns parts to the front of their buffer, or fails them with the preparation's error."""
         if failure is None:
             buffer.put(parts, first=True)
         else:
@@ -231,6 +234,7 @@ class MessageWriter:
     def _make_runs(
         self, buffer: PartitionBuffer, parts: Sequence[OperationPart], row: Row, now: int
     ) -> tuple[list[BatchRun], BucketWidths]:
+        """Raises NeedsPreparation if a bucket is not recorded for readers yet."""
         bucket_widths = buffer.bucket_widths
         if bucket_widths is None:
             bucket_widths = buffer.bucket_widths = BucketWidths(row.home_class)
@@ -240,8 +244,9 @@ class MessageWriter:
         return runs, bucket_widths
 
     def _check_age(self, row: Row) -> None:
+        """Raises NeedsPreparation if the row is too old, or clock or timing must be checked again."""
         # The machine may have been suspended since, for up to ``hidden`` seconds without a check that shows it.
-        now, more = self._clock.boottime(), self._watch.hidden
+        now, more = self._clock.boottime(), self._watch.max_unnoticed_suspend
         if now - row.read_at + more > self._timing.kept.row_age or row.read_at < self._watch.wrong_until:
             raise NeedsPreparation(lambda: self._rows.read_young(row.queue.application, row.queue.name))
         if not self._timing.is_fresh(now):
@@ -275,6 +280,7 @@ class MessageWriter:
             self._count_down(part.operation, None, stored=False)
 
     def _fresh_row(self, queue: Queue) -> Row:
+        """Returns the cached row; raises NeedsPreparation if none was read within C."""
         row = self._rows.get(queue.application, queue.name)
         if row is None:
             raise NeedsPreparation(lambda: self._rows.read_young(queue.application, queue.name))
@@ -298,6 +304,7 @@ class MessageWriter:
         return ready
 
     def _generate(self, part: OperationPart, row: Row, level: int, now: int) -> list[BatchRun]:
+        """Makes the ids of a part, and runs of them; delayed messages get ids in the future."""
         items, low = part.items, self._generator.low
         if part.alike:
             ticks = self._generator.generate(len(items), part.operation.after)
@@ -317,10 +324,11 @@ class MessageWriter:
         return runs
 
     def _check_places(self, buffer: PartitionBuffer, row: Row, time_buckets: Iterable[Bucket]) -> None:
+        """Raises NeedsPreparation, whose work records the buckets that readers do not know yet."""
         missing = [
             time_bucket
             for time_bucket in time_buckets
-            if bucketing.is_recorded(time_bucket, row.home_class)
+            if bucketing.is_indexed(time_bucket, row.home_class)
             and not self._bucket_index.is_recorded(buffer.qid, buffer.partition, time_bucket)
         ]
         if missing:
@@ -330,6 +338,7 @@ class MessageWriter:
             )
 
     def _send(self, in_flight: InFlightBatch, level: InForce) -> None:
+        """Sends a request; never raises: an error of sending counts as an answer in doubt."""
         in_flight.buffer.flying += 1
         self.batches += 1
         buffer, time_bucket = in_flight.buffer, in_flight.time_bucket
@@ -361,6 +370,7 @@ class MessageWriter:
         self._end_flight(in_flight.buffer)
 
     def _judge(self, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
+        """Ends a batch's part of operations. After an error, only the outcome ``unknown`` counts as stored."""
         stored = error is None or error.outcome == "unknown"
         for operation in in_flight.operations:
             self._count_down(operation, error, stored=stored)
@@ -370,11 +380,12 @@ class MessageWriter:
         if buffer.parts:
             self._schedule(buffer)
         elif not buffer.flying:
-            self._buffers.leave(buffer)
+            self._buffers.release(buffer)
 
     # Outcomes
 
     def _count_down(self, operation: AppendOperation, error: Exception | None, *, stored: bool) -> None:
+        """Ends one part of an operation. After the last, checks the clock to confirm it, or fails all of it."""
         if not operation.count_down(error, stored=stored):
             return
         if operation.error is None:
@@ -430,7 +441,7 @@ class MessageWriter:
         self.undo_writer.undo(Undo(operation.written, level, deadline, answer))
 
     def _confirm_outcome(self, minted: float, answer: Callable[[Outcome], object], outcome: Outcome) -> None:
-        """Answers ``none`` only if a later check of the clock shows that the times were right."""
+        """Answers ``none`` if a later check of the clock shows that the times were right, otherwise ``unknown``."""
 
         def checked(error: StoreUnavailable | None) -> None:
             answer("none" if error is None and self._watch.timed_correctly_since(minted) else "unknown")
@@ -441,6 +452,7 @@ class MessageWriter:
             answer(outcome)
 
     def _answer(self, operation: AppendOperation, positions: list[Position] | None, error: Exception | None) -> None:
+        """Answers an operation at most once; it is not pending any more. Never raises."""
         with self._lock:
             if operation not in self._operations:
                 return

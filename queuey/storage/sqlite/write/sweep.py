@@ -112,7 +112,7 @@ class Sweep:
             self._db.log_grows.wait(max(0.0, due - time.monotonic()))
             self._db.log_grows.clear()
             try:
-                self.checkpoint()
+                self.checkpoint_if_due()
                 if time.monotonic() >= due:
                     self.run(rest=True)
                 self._trouble.record_success()
@@ -125,7 +125,8 @@ class Sweep:
             if time.monotonic() >= due:
                 due = time.monotonic() + interval
 
-    def checkpoint(self) -> None:
+    def checkpoint_if_due(self) -> None:
+        """Checkpoints if this process has made enough commits or written enough since the last time."""
         writer, (commits, written) = self._db.writer, self._checkpointed
         if writer.commits - commits > _COMMITS or writer.written - written >= MIN_CHECKPOINT_BYTES:
             self._checkpointed = writer.commits, writer.written
@@ -165,7 +166,7 @@ class Sweep:
                     while self._read_rows(_OF_QUEUE.format(table[0]), *of_queue):
                         yield self._execute_many(_REMOVE_OF_QUEUE.format(*table), [of_queue])
                 yield from self._forget_keys(_KEYS_OF_QUEUE, qid)
-                yield self._perform(partial(_finish_pending_delete, qid))
+                yield self._run_timed_step(partial(_finish_pending_delete, qid))
         while old := self._read_rows(_OLD_ENTRIES, self._db.clock() - LEDGER_TICKS):
             yield self._execute_many(_FORGET_ENTRIES, old)
         yield from self._forget_keys(_OLD_KEYS, self._db.clock())
@@ -187,12 +188,13 @@ class Sweep:
         while position is not None:
             step = self._read_rows(_STEP, qp, *position, last, self._size, _MAX_BYTES)
             end: Position = step[0] if step else (last, ids.LOW_MAX)
-            took = self._perform(partial(_remove_range, (qp, *position, *end, until)))
+            took = self._run_timed_step(partial(_remove_range, (qp, *position, *end, until)))
             position = ids.following(end) if step else None
             self._size = choose_next_size(self._size, took, self._db.options.sweep_rows)
             yield took
 
-    def _perform(self, work: Callable[[Transaction], int]) -> float:
+    def _run_timed_step(self, work: Callable[[Transaction], int]) -> float:
+        """Runs a step in the writer. Returns its duration in seconds, without the wait for the writer."""
         took = 0.0
 
         def timed(transaction: Transaction) -> int:
@@ -210,7 +212,7 @@ class Sweep:
             transaction.connection.executemany(statement, rows)
             return 0
 
-        return self._perform(work)
+        return self._run_timed_step(work)
 
     def _read_rows(self, sql: str, *parameters: int) -> Any:  # noqa: ANN401 - rows of the driver
         with self._db.readers.lend() as connection:

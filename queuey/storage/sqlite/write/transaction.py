@@ -74,6 +74,7 @@ class WindowCounts:
         return twin
 
     def write(self, connection: Connection) -> None:
+        """Writes the changes. Removals from a window that is missing count in the next one to end."""
         if self._added:
             connection.executemany(
                 "INSERT INTO expiry_windows (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
@@ -446,7 +447,7 @@ class Transaction:
     def catalogue(self) -> int:
         return self._catalogue
 
-    def change_catalogue(self) -> int:
+    def bump_catalogue_version(self) -> int:
         """Marks all queue rows read before as possibly out of date. Returns the new version of the catalogue."""
         self._catalogue += 1
         return self._catalogue

@@ -224,13 +224,15 @@ class SqliteWriter:
                 operation.done(None, operation.error)
 
     def _run(self) -> None:
+        """Runs groups until closed and nothing waits, then refuses the rest and checkpoints."""
         while not self._ends or self._waiting:
-            self._gather_and_handle()
+            self._run_next_group()
         self._ended = True
         self._refuse_rest()
         self._disconnect(checkpoint=True)
 
-    def _gather_and_handle(self) -> None:
+    def _run_next_group(self) -> None:
+        """Blocks until operations wait, and runs as many as fit into a group. Skips withdrawn ones."""
         inbox, waiting = self._inbox, self._waiting
         for _ in range(inbox.qsize() or not waiting):
             operations = inbox.get()
@@ -273,6 +275,7 @@ class SqliteWriter:
                 log.exception("The result of a write could not be delivered.")
 
     def _set_error(self, group: list[_Operation], error: QueueyError) -> None:
+        """Sets the error of each operation; ``StoreUnavailable`` is also recorded as trouble."""
         if isinstance(error, StoreUnavailable) and not isinstance(error, StoreClosed):
             self.trouble.record_failure(error.code, error)
         for operation in group:
@@ -305,7 +308,7 @@ class SqliteWriter:
                     connection.execute("ROLLBACK")
                 raise
         except DatabaseError as error:
-            certain = driver.is_certain(error)
+            certain = driver.has_no_effect(error)
             if not certain:
                 self._disconnect()
             raise driver.translate(error, "none" if certain else outcome) from error

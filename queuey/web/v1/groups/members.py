@@ -37,6 +37,7 @@ class GroupViews(Views):
     """Views of groups and of their members."""
 
     async def join(self, request: Request, match: Match) -> Response:
+        """Adds a member; refuses it unless it may consume all queues that it names."""
         credential = await self._authorization.find_member_credential(request)
         terms = await request.read(partial(self._read_join, request, credential))
         check = partial(self._authorization.require_consumer, request, match["app"], terms.names, terms.patterns)
@@ -68,7 +69,7 @@ class GroupViews(Views):
             # The membership ends with its credential, so others need not wait for the session to time out.
             if credential is not None:
                 with suppress(QueueyError):
-                    await self._service.groups.leave(*names, credential, returns=False, said=False)
+                    await self._service.groups.leave(*names, credential, returns=False, is_own_request=False)
             raise
         return json_response(answer)
 
@@ -120,6 +121,7 @@ class GroupViews(Views):
         return await self._service.groups.list_names(match["app"], start=query.start, limit=query.limit)
 
     async def delete(self, request: Request, match: Match) -> Response:
+        """Forgets a group. Refuses if it has queues that the caller does not administer."""
         application, group = match["app"], match["group"]
         administers = await request.in_pool(partial(self._authorization.make_name_test, request, application, "admin"))
         info = await self._service.groups.show(application, group, lambda queue: administers(queue.name))
@@ -144,8 +146,8 @@ class GroupViews(Views):
         fields, errors = self.fields(api.Heartbeat), Errors()
         fields.note_unknown(request, body)
         beat = fields.read(body, errors)
-        owned = errors.take("owned", _read_partitions, beat.owned) or {}
-        given_back = errors.take("given_back", _read_partitions, beat.given_back) or {}
+        owned = errors.parse_field("owned", _read_partitions, beat.owned) or {}
+        given_back = errors.parse_field("given_back", _read_partitions, beat.given_back) or {}
         errors.check()
         return msgspec.structs.replace(beat, owned=owned, given_back=given_back)
 
@@ -171,7 +173,7 @@ def _read_texts(field: str, values: list[Any] | None, longest: int, errors: Erro
     """
     texts = set()
     for number, value in enumerate(values or ()):
-        text = errors.take(f"{field}.{number}", validators.plain_text, value, longest)
+        text = errors.parse_field(f"{field}.{number}", validators.printable_text, value, longest)
         if text is None:
             errors.setdefault(f"{field}.{number}", validators.REQUIRED)
         else:

@@ -57,8 +57,8 @@ def _read_change(number: str, item: object, errors: Errors, parent: str = "parti
     if not isinstance(item, dict):
         errors[field] = f'"{validators.show(item)}" is not an object'
         return None
-    position = errors.take(f"{field}.offset", _read_position, item.get("offset"))
-    expected = errors.take(f"{field}.expected", _read_position, item.get("expected"))
+    position = errors.parse_field(f"{field}.offset", _read_position, item.get("offset"))
+    expected = errors.parse_field(f"{field}.expected", _read_position, item.get("expected"))
     if position is None:
         errors.setdefault(f"{field}.offset", validators.REQUIRED)
         return None
@@ -94,12 +94,12 @@ def _read_commits(body: dict[str, Any], common_epoch: int | None, errors: Errors
         if (change := _read_change(number, item, errors, "commits")) is None:
             continue
         commits.changes.append(change)
-        epoch = errors.take(f"{field}.epoch", validators.integer, item.get("epoch"), 0, MAX_EPOCH)
+        epoch = errors.parse_field(f"{field}.epoch", validators.integer, item.get("epoch"), 0, MAX_EPOCH)
         if epoch is None and common_epoch is None:
             errors.setdefault(f"{field}.epoch", validators.REQUIRED)
         commits.epochs[change.partition] = (common_epoch or 0) if epoch is None else epoch
         if "note" in item:
-            commits.notes[change.partition] = errors.take(f"{field}.note", _read_note, item["note"])
+            commits.notes[change.partition] = errors.parse_field(f"{field}.note", _read_note, item["note"])
     return commits
 
 
@@ -107,12 +107,12 @@ def _read_changes(body: dict[str, Any]) -> list[OffsetChange]:
     errors = Errors()
     parsed = (_read_change(number, item, errors) for number, item in _find_partitions(body).items())
     changes = [change for change in parsed if change is not None]
-    _check_once(changes, "partitions", errors)
+    _refuse_repeated_partitions(changes, "partitions", errors)
     errors.check()
     return changes
 
 
-def _check_once(changes: Sequence[OffsetChange], field: str, errors: Errors) -> None:
+def _refuse_repeated_partitions(changes: Sequence[OffsetChange], field: str, errors: Errors) -> None:
     if len({change.partition for change in changes}) < len(changes):
         errors[field] = "Names a partition twice"
 
@@ -141,7 +141,7 @@ class OffsetViews(Views):
             errors["partitions"] = "A member must use commits, in which each offset has its epoch"
         errors.check()
         commits = _read_commits(body, terms.epoch, errors)
-        _check_once(commits.changes, "commits", errors)
+        _refuse_repeated_partitions(commits.changes, "commits", errors)
         errors.check()
         credential = await self._authorization.find_member_credential(request)
         recorded = await self._service.groups.commit(access, match["group"], terms.member, credential, *commits)
@@ -156,7 +156,7 @@ class OffsetViews(Views):
             if _is_number(number, field, errors):
                 if int(number) in cursors:
                     errors["partitions"] = "Names a partition twice"
-                cursors[int(number)] = None if item is None else errors.take(field, _read_position, item)
+                cursors[int(number)] = None if item is None else errors.parse_field(field, _read_position, item)
         errors.check()
         return self._service.offsets.read_lag(access, cursors)
 

@@ -46,7 +46,7 @@ async def test_a_member_that_hangs_is_not_kept_for_ever(hold: Hold, join: Join, 
     """Beyond the agreed time nobody sends heartbeats for a member, even if only its event loop hangs."""
     mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
     process = await hold("held", session_timeout=service.short, outlast=service.short)
-    process.say(how, 600)
+    process.send_request(how, 600)
     await eventually(heard, mine.members, lambda members: "held" not in members)
     assert await mine.claim([PARTITION])
 

@@ -86,7 +86,7 @@ async def test_processes_that_take_turns_lose_no_count(start: Start, open_one: O
     """Four processes that each claim, read the offset, commit one more and release arrive at the sum."""
     processes = [await start(f"p{number}") for number in range(4)]
     for process in processes:
-        process.say("count", [str(PARTITION)], 25)
+        process.send_request("count", [str(PARTITION)], 25)
     assert [await process.answer() for process in processes] == [25] * 4
     assert (await (await open_one()).offsets())[PARTITION].id == "100"
 

@@ -22,7 +22,7 @@ async def recorded(coordinator: Coordinator, partition: Partition = PARTITION) -
     return None if offset is None else offset.id
 
 
-async def committed(session: Session, held: OwnedOffset, identifier: str) -> OwnedOffset:
+async def commit_and_check(session: Session, held: OwnedOffset, identifier: str) -> OwnedOffset:
     after = (await session.commit([(held, identifier)]))[held.partition]
     assert after is not None
     return after
@@ -34,7 +34,7 @@ async def test_a_commit_is_recorded(join: Join, coordinator: Coordinator) -> Non
     held = (await session.claim([PARTITION]))[PARTITION]
     for identifier in ("1", "2", "3"):
         before = time.time()
-        held = await committed(session, held, identifier)
+        held = await commit_and_check(session, held, identifier)
         offset = (await coordinator.offsets())[PARTITION]
         assert (offset.id, offset.member) == (identifier, "a")
         assert before - 60 < offset.at < time.time() + 60
@@ -45,7 +45,7 @@ async def test_the_next_owner_goes_on_where_the_last_one_was(join: Join) -> None
     """An offset outlives its owner; the next owner begins there."""
     mine, _ = await join("a")
     other, _ = await join("b")
-    await committed(mine, (await mine.claim([PARTITION]))[PARTITION], "7")
+    await commit_and_check(mine, (await mine.claim([PARTITION]))[PARTITION], "7")
     await mine.leave()
     assert (await other.claim([PARTITION]))[PARTITION].offset.id == "7"
 
@@ -60,12 +60,12 @@ async def test_only_the_latest_version_commits(join: Join, coordinator: Coordina
     """Versions from before a commit, or before another claim, commit nothing."""
     session, _ = await join("a")
     first = (await session.claim([PARTITION]))[PARTITION]
-    second = await committed(session, first, "1")
+    second = await commit_and_check(session, first, "1")
     assert await session.commit([(first, "2")]) == {PARTITION: None}
     third = (await session.claim([PARTITION]))[PARTITION]
     assert await session.commit([(second, "3")]) == {PARTITION: None}
     assert await recorded(coordinator) == "1"
-    await committed(session, third, "4")
+    await commit_and_check(session, third, "4")
 
 
 async def test_each_partition_is_committed_for_itself(join: Join, coordinator: Coordinator) -> None:
@@ -74,7 +74,7 @@ async def test_each_partition_is_committed_for_itself(join: Join, coordinator: C
     other, _ = await join("b")
     partitions = first_partitions(4)
     held = await session.claim(partitions)
-    await committed(session, held[partitions[0]], "1")
+    await commit_and_check(session, held[partitions[0]], "1")
     await session.release(partitions[1:3])
     await other.claim(partitions[1:2])
     answer = await session.commit([(each, "2") for each in held.values()])
@@ -93,12 +93,12 @@ async def test_nothing_is_committed_after_the_release(join: Join, coordinator: C
     assert await mine.commit([(old, "1")]) == {PARTITION: None}
     theirs = (await other.claim([PARTITION]))[PARTITION]
     assert await mine.commit([(old, "2")]) == {PARTITION: None}
-    await committed(other, theirs, "3")
+    await commit_and_check(other, theirs, "3")
     await other.release([PARTITION])
     back = (await mine.claim([PARTITION]))[PARTITION]
     assert await mine.commit([(old, "4")]) == {PARTITION: None}
     assert await recorded(coordinator) == "3"
-    await committed(mine, back, "5")
+    await commit_and_check(mine, back, "5")
 
 
 async def test_nobody_commits_with_what_another_holds(join: Join, coordinator: Coordinator) -> None:
@@ -115,7 +115,7 @@ async def test_no_version_comes_back(join: Join, coordinator: Coordinator) -> No
     mine, _ = await join("a")
     other, _ = await join("b")
     old = [(await mine.claim([PARTITION]))[PARTITION]]
-    old.append(await committed(mine, old[0], "1"))
+    old.append(await commit_and_check(mine, old[0], "1"))
     await mine.release([PARTITION])
     await coordinator.set_offsets({PARTITION: None})
     for taker in (other, mine, other, mine):
@@ -131,7 +131,7 @@ async def test_an_ended_session_commits_nothing_although_nobody_took_over(
 ) -> None:
     """An ended session commits nothing, even if the partition is free and the version is the latest."""
     session, _ = await join("a")
-    held = await committed(session, (await session.claim([PARTITION]))[PARTITION], "1")
+    held = await commit_and_check(session, (await session.claim([PARTITION]))[PARTITION], "1")
     await service.expire(session)
     with pytest.raises(SessionLost):
         await session.commit([(held, "2")])
@@ -141,10 +141,10 @@ async def test_an_ended_session_commits_nothing_although_nobody_took_over(
 async def takeover(join: Join, service: Service) -> tuple[Session, OwnedOffset]:
     """Ends a session and lets another one go on with its partition up to 5; returns the old one with what it held."""
     old, _ = await join("old")
-    held = await committed(old, (await old.claim([PARTITION]))[PARTITION], "1")
+    held = await commit_and_check(old, (await old.claim([PARTITION]))[PARTITION], "1")
     new, _ = await join("new")
     await service.expire(old)
-    await committed(new, (await new.claim([PARTITION]))[PARTITION], "5")
+    await commit_and_check(new, (await new.claim([PARTITION]))[PARTITION], "5")
     return old, held
 
 
@@ -193,10 +193,10 @@ async def test_a_process_that_was_stopped_for_longer_commits_nothing(
     process = await hold("stopped", session_timeout=service.short, outlast=outlast)
     mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
     process.signal(signal.SIGSTOP)
-    process.say("commit", {str(PARTITION): "2"})
+    process.send_request("commit", {str(PARTITION): "2"})
     await eventually(heard, mine.members, lambda members: "stopped" not in members)
     if claimed:
-        await committed(mine, (await mine.claim([PARTITION]))[PARTITION], "5")
+        await commit_and_check(mine, (await mine.claim([PARTITION]))[PARTITION], "5")
     process.signal(signal.SIGCONT)
     with pytest.raises(Refused, match="SessionLost"):
         await process.answer()
@@ -211,7 +211,7 @@ async def test_a_process_that_was_stopped_briefly_goes_on(start: Start, coordina
     process = await start("stopped")
     await process.ask("claim", [str(PARTITION)])
     process.signal(signal.SIGSTOP)
-    process.say("commit", {str(PARTITION): "1"})
+    process.send_request("commit", {str(PARTITION): "1"})
     process.signal(signal.SIGCONT)
     assert await process.answer() == [str(PARTITION)]
     assert await recorded(coordinator) == "1"
@@ -242,5 +242,5 @@ async def test_members_of_one_process_are_fenced_from_each_other(open_one: Open,
     await service.expire(first)
     with pytest.raises(SessionLost):
         await first.commit([(held, "1")])
-    await committed(two, others, "2")
+    await commit_and_check(two, others, "2")
     assert await recorded(coordinator, mine) is None

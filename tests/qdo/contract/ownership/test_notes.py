@@ -7,7 +7,7 @@ import msgspec
 from qdo.coordination import Coordinator, HandlingNote, OwnedOffset, Session
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, once
 from tests.qdo.contract.conftest import Join
-from tests.qdo.contract.ownership.test_fencing import committed
+from tests.qdo.contract.ownership.test_fencing import commit_and_check
 from tests.qdo.contract.samples import PARTITION
 
 pytestmark = once
@@ -15,7 +15,7 @@ pytestmark = once
 NOTE = HandlingNote("5", 2, last=True)
 
 
-def noted(held: OwnedOffset, note: HandlingNote | None) -> OwnedOffset:
+def with_note(held: OwnedOffset, note: HandlingNote | None) -> OwnedOffset:
     return msgspec.structs.replace(held, offset=msgspec.structs.replace(held.offset, note=note))
 
 
@@ -24,12 +24,12 @@ async def test_a_release_is_told_from_a_loss(join: Join, service: Service) -> No
     first, _ = await join("a")
     held = (await first.claim([PARTITION]))[PARTITION]
     assert not held.offset.held
-    await committed(first, held, "1")
+    await commit_and_check(first, held, "1")
     await first.release([PARTITION])
     second, _ = await join("b", session_timeout=RESPONSIVE_SESSION_SECONDS)
     held = (await second.claim([PARTITION]))[PARTITION]
     assert (held.offset.id, held.offset.held) == ("1", False)
-    await committed(second, held, "2")
+    await commit_and_check(second, held, "2")
     await service.expire(second)
     held = await claim_when_free(first)
     assert (held.offset.id, held.offset.held) == ("2", True)
@@ -41,9 +41,9 @@ async def test_a_note_outlives_whoever_made_it(join: Join, service: Service) -> 
     """A note outlives commits, a release and a loss, also where no offset was recorded yet."""
     first, _ = await join("a")
     held = (await first.claim([PARTITION]))[PARTITION]
-    held = (await first.commit([(noted(held, NOTE), None)]))[PARTITION]  # type: ignore[assignment] # it is ours
+    held = (await first.commit([(with_note(held, NOTE), None)]))[PARTITION]  # type: ignore[assignment] # it is ours
     assert (held.offset.id, held.offset.note) == (None, NOTE)
-    held = await committed(first, held, "1")
+    held = await commit_and_check(first, held, "1")
     assert held.offset.note == NOTE
     await first.release([PARTITION])
     second, _ = await join("b", session_timeout=RESPONSIVE_SESSION_SECONDS)
@@ -51,7 +51,7 @@ async def test_a_note_outlives_whoever_made_it(join: Join, service: Service) -> 
     await service.expire(second)
     held = await claim_when_free(first)
     assert (held.offset.id, held.offset.note) == ("1", NOTE)
-    held = (await first.commit([(noted(held, None), "1")]))[PARTITION]  # type: ignore[assignment] # likewise
+    held = (await first.commit([(with_note(held, None), "1")]))[PARTITION]  # type: ignore[assignment] # likewise
     await first.release([PARTITION])
     assert (await claim_when_free(first)).offset.note is None
 
@@ -60,7 +60,7 @@ async def test_moving_an_offset_leaves_no_suspicion(join: Join, coordinator: Coo
     """After an offset was moved from outside, the loss and the note are forgotten."""
     session, _ = await join("a")
     held = (await session.claim([PARTITION]))[PARTITION]
-    await session.commit([(noted(held, NOTE), "1")])
+    await session.commit([(with_note(held, NOTE), "1")])
     await session.release([PARTITION])
     await coordinator.set_offsets({PARTITION: "7"})
     offset = (await claim_when_free(session)).offset

@@ -48,7 +48,7 @@ class JavaCurator(java_programs.JavaProgram):
         """Puts messages in one node, with a priority, an instant or an id."""
         self.call("put", ",".join(messages), more)
 
-    def got(self) -> str:
+    def next_message(self) -> str:
         return self._messages.get(timeout=PATIENCE)
 
     def close(self) -> None:

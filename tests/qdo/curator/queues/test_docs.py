@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import qdo.curator
-from tests.pages import Block, examples, to_run
+from tests.pages import Block, examples, runnable_blocks
 from tests.qdo.curator.queues.queue_nodes import Nodes
 
 PAGE = "docs/compat/curator.md"
 CLASSES = {name: thing for name in qdo.curator.__all__ if inspect.isclass(thing := getattr(qdo.curator, name))}
 PROGRAMS: dict[str, list[Block]] = {
-    **{part: to_run(PAGE, below=part, languages={"python"}) for part in ("Put and take", "Leader election")},
+    **{part: runnable_blocks(PAGE, below=part, languages={"python"}) for part in ("Put and take", "Leader election")},
     **{name: examples(thing) for name, thing in CLASSES.items() if examples(thing)},
 }
 

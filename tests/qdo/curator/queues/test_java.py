@@ -39,7 +39,7 @@ KINDS: list[Kind] = [
 """Each queue with the extra fields of its messages, in the order in which they come out."""
 
 
-def opened(nodes: Nodes, client: Any, kind: str, consumer: RecordedCalls | None = None) -> Any:  # noqa: ANN401 - any kind of queue
+def build_queue(nodes: Nodes, client: Any, kind: str, consumer: RecordedCalls | None = None) -> Any:  # noqa: ANN401 - any kind of queue
     builder = nodes.builder(client, consumer, put_in_background=False, retry=AT_ONCE)
     return getattr(builder, "build_queue" if kind == "queue" else f"build_{kind}_queue")()
 
@@ -47,14 +47,14 @@ def opened(nodes: Nodes, client: Any, kind: str, consumer: RecordedCalls | None 
 @pytest.mark.parametrize(("kind", "more"), KINDS, ids=[kind for kind, _ in KINDS])
 def test_curator_takes_what_python_puts(nodes: Nodes, client: Any, java: JavaCurator, kind: str, more: Any) -> None:  # noqa: ANN401 - kazoo's
     """Curator's consumers get the messages in the order of its recipe, also those of one node."""
-    with nodes.opened(opened(nodes, client, kind)) as queue:
+    with nodes.opened(build_queue(nodes, client, kind)) as queue:
         for text, fields in zip(("m0", "ä", ""), more, strict=True):
             queue.put(text, *([fields] if fields != "" else []))
         java.open(kind, nodes.path, nodes.lock_path, consume=True)
-        assert [java.got() for _ in range(3)] == ["m0", "ä", ""]
+        assert [java.next_message() for _ in range(3)] == ["m0", "ä", ""]
         if kind == "queue":
             queue.put_multi(["x", "y"])
-            assert [java.got(), java.got()] == ["x", "y"]
+            assert [java.next_message(), java.next_message()] == ["x", "y"]
         until(lambda: not queue.message_count())
     java.call("close")
 
@@ -74,7 +74,7 @@ def test_python_takes_what_curator_puts(
         java.put(text, more=fields)
     if kind != "id":
         java.put("x", "", "y", more=more[-1])
-    with nodes.opened(opened(nodes, client, kind, heard)) as queue:
+    with nodes.opened(build_queue(nodes, client, kind, heard)) as queue:
         expected = ["m0", "ä", "last", *(["x", "", "y"] if kind != "id" else [])]
         assert heard.wait(len(expected)) == expected
         until(lambda: not queue.message_count())
@@ -96,8 +96,8 @@ def test_locks_hold_across_languages(nodes: Nodes, client: Any, java: JavaCurato
     """A message in hand on one side is locked for the other, which takes the rest; each is handled once."""
     java.open("queue", nodes.path, nodes.lock_path, consume=True)
     java.put("hold")
-    assert java.got() == "hold"
-    with nodes.opened(opened(nodes, client, "queue", heard)) as queue:
+    assert java.next_message() == "hold"
+    with nodes.opened(build_queue(nodes, client, "queue", heard)) as queue:
         java.put("m1")
         assert heard.wait(1) == ["m1"]
         heard.released.clear()
@@ -106,7 +106,7 @@ def test_locks_hold_across_languages(nodes: Nodes, client: Any, java: JavaCurato
         java.call("go")
         until(lambda: client.get_children(nodes.path) == ["queue-0000000002"])
         java.put("m3")
-        assert java.got() == "m3"
+        assert java.next_message() == "m3"
         assert heard == ["m1", "m2"]
         heard.released.set()
         until(lambda: not queue.message_count())
@@ -121,18 +121,18 @@ def test_a_failed_message_of_one_side_is_handled_by_the_other(
 ) -> None:
     """A failed message of either side is taken by the other."""
     heard.fails = lambda item: ValueError("no") if item == "m0" else None
-    with nodes.opened(opened(nodes, client, "queue", heard)) as queue:
+    with nodes.opened(build_queue(nodes, client, "queue", heard)) as queue:
         queue.put("m0")
         heard.wait(2)
         java.open("queue", nodes.path, nodes.lock_path, consume=True)
-        assert java.got() == "m0"
+        assert java.next_message() == "m0"
         until(lambda: not queue.message_count())
     java.call("close")
     java.open("queue", nodes.path, nodes.lock_path, consume=True)
     java.put("fail")
-    assert java.got() == "fail"
+    assert java.next_message() == "fail"
     other = RecordedCalls()
-    with nodes.opened(opened(nodes, client, "queue", other)) as queue:
+    with nodes.opened(build_queue(nodes, client, "queue", other)) as queue:
         assert other.wait(1) == ["fail"]
         until(lambda: not queue.message_count())
     java.call("close")
@@ -141,7 +141,7 @@ def test_a_failed_message_of_one_side_is_handled_by_the_other(
 def test_ids_are_removed_by_either_side(nodes: Nodes, client: Any, java: JavaCurator) -> None:  # noqa: ANN401 - kazoo's
     """A message put with an id on one side is removed by it on the other."""
     java.open("id", nodes.path, nodes.lock_path)
-    with nodes.opened(opened(nodes, client, "id")) as queue:
+    with nodes.opened(build_queue(nodes, client, "id")) as queue:
         queue.put("m0", "a")
         assert java.call("remove", "a") == "1"
         java.put("m1", more="b/c")

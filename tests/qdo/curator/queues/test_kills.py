@@ -91,7 +91,7 @@ def test_python_takes_what_a_killed_curator_had(nodes: Nodes, command: list[str]
     java = JavaCurator(command, nodes.hosts, SHORT)
     try:
         java.open("queue", nodes.path, nodes.lock_path, consume=True)
-        assert java.got() == "hold"
+        assert java.next_message() == "hold"
         with nodes.opened(nodes.builder(nodes.client(), heard).build_queue()) as queue:
             put(nodes, "m1")
             assert heard.wait(1) == ["m1"]
@@ -112,11 +112,11 @@ def test_curator_takes_what_a_killed_python_had(nodes: Nodes, command: list[str]
         until(lambda: program.lines == ["begun m0"])
         java.open("queue", nodes.path, nodes.lock_path, consume=True)
         put(nodes, "m1")
-        assert java.got() == "m1"
+        assert java.next_message() == "m1"
         program.kill()
         until(lambda: not client.get_children(nodes.lock_path))
         put(nodes, "m2")
-        assert sorted([java.got(), java.got()]) == ["m0", "m2"]
+        assert sorted([java.next_message(), java.next_message()]) == ["m0", "m2"]
     finally:
         program.kill()
         java.close()

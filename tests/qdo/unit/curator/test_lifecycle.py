@@ -83,6 +83,6 @@ def test_a_queue_that_does_not_run_says_why(state: State) -> None:
     """The error names the queue and the next step; started and suspended queues may be used."""
     if state in REASONS:
         with pytest.raises(QueueStopped, match=r"queue /q .*(start|another)"):
-            lifecycle_in(state).require()
+            lifecycle_in(state).require_usable()
     else:
-        lifecycle_in(state).require()
+        lifecycle_in(state).require_usable()

@@ -47,7 +47,7 @@ class MemberSetup(SimulatedGroup):
         self.catalogue.queues = {QUEUE: count}
         member.recheck()
 
-    async def rest(self, member: GroupMember) -> None:
+    async def wait_until_at_rest(self, member: GroupMember) -> None:
         async with asyncio.timeout(PATIENCE):
             while not await self._is_at_rest(member):  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0)
@@ -79,5 +79,5 @@ async def group(setup: MemberSetup) -> GroupMember:
     group = setup.make()
     await group.start()
     await until(lambda: setup.owner.have == PARTITIONS)
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     return group

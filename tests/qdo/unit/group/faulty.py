@@ -168,5 +168,5 @@ class SimulatedGroup:
         target = await self.target()
         return target == plan_assignment(await self.members(), queues, target, 0.0, 0.0).target
 
-    async def called(self, name: str, times: int = 1) -> None:
+    async def wait_for_calls(self, name: str, times: int = 1) -> None:
         await until(lambda: self.coordinator.calls.count(name) >= times)

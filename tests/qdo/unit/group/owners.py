@@ -44,7 +44,7 @@ class Catalogue:
     """A catalogue whose queues a test sets.
 
     Attributes:
-        own: The member's own subscription.
+        own_subscription: The member's own subscription.
         queues: The existing queues, with their numbers of partitions.
         sight: The queues that the member may see.
         away: The service cannot be reached.
@@ -54,7 +54,7 @@ class Catalogue:
     """
 
     def __init__(self, own: Subscription, queues: Mapping[Queue, int]) -> None:
-        self.own = own
+        self.own_subscription = own
         self.queues = queues
         self.away = False
         self.sight = Visibility(("*",))
@@ -72,7 +72,7 @@ class Catalogue:
     def follow(self, leader: Visibility | None, _held: AbstractSet[Queue]) -> None:
         self.wanted, self.leader = (), leader
 
-    def warn(self, unseen: AbstractSet[Queue]) -> None:
+    def warn_of_unseen_queues(self, unseen: AbstractSet[Queue]) -> None:
         self.unseen = unseen
 
 

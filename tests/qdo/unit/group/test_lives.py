@@ -16,11 +16,11 @@ async def live(group: GroupMember, setup: MemberSetup) -> None:
     await group.start()
     await commit(group, setup, FIRST)
     await setup.join(OTHER_MEMBER)
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     setup.see(group, 6)
     await commit(group, setup, LATER)
     await setup.leave("b")
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     setup.owner.on_revoke = lambda partitions: group.table.record(dict.fromkeys(partitions, LATER))
     await group.stop()
 
@@ -28,7 +28,7 @@ async def live(group: GroupMember, setup: MemberSetup) -> None:
 async def commit(group: GroupMember, setup: MemberSetup, identifier: str) -> None:
     """Commits everything held until it is recorded, as a worker does that is lost and comes back."""
     while True:
-        await setup.rest(group)
+        await setup.wait_until_at_rest(group)
         held = set(group.table.held)
         try:
             if not await group.table.record(dict.fromkeys(held, identifier)):

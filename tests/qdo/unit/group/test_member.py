@@ -32,7 +32,7 @@ async def test_nothing_is_shared_out_before_it_is_known_which_queues_there_are(s
     assert "set_target" not in setup.coordinator.calls
     setup.catalogue.away = False
     group.recheck()
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     assert len(setup.owner.have) == 2
 
 
@@ -44,7 +44,7 @@ async def test_a_partition_that_is_taken_away_while_it_is_taken_is_given_back(se
     claiming = setup.coordinator.held_up["claim"] = asyncio.Event()
     group = setup.make()
     await group.start()
-    await setup.called("claim")
+    await setup.wait_for_calls("claim")
     version = (await other.target()).version
     assert await other.set_target(TargetAssignment(dict.fromkeys(PARTITIONS - {ONE}, "b") | {ONE: "a"}), version)
     await pause()
@@ -67,7 +67,7 @@ async def test_a_partition_is_revoked_after_its_owner_was_told_that_it_has_it(se
     await pause()
     assert setup.owner.times("revoke") == []
     setup.owner.assigning.set()
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     assert len(setup.owner.times("revoke")) == 2
 
 
@@ -75,11 +75,11 @@ async def test_assignments_that_vanish_are_written_again(setup: MemberSetup) -> 
     """When someone removes the assignment nodes, the leader notices and writes them again, and the group goes on."""
     group = setup.make()
     await group.start()
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     session: Any = group._group_session._session  # type: ignore[union-attr]
     await session.link.apply([(Delete(session._paths.assignment("a")),)])
     await until(lambda: len(setup.owner.times("revoke")) == 4)
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
 
 
 async def test_a_share_that_fits_into_no_node_changes_nothing(
@@ -88,14 +88,14 @@ async def test_a_share_that_fits_into_no_node_changes_nothing(
     """If a share does not fit into a node, the leader logs it and stays; nothing moves until it fits."""
     group = setup.make(recheck=0.01)
     await group.start()
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     with replace_in(stored_assignments, NODE_LIMIT, 10):
         await setup.join(OTHER_MEMBER)
         await until(lambda: "bytes, but a node holds at most 10" in caplog.text)
         assert group.state == "active"
         assert setup.owner.have == PARTITIONS
     await until(lambda: len(setup.owner.times("revoke")) == 2)
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
 
 
 # Without the service.
@@ -106,17 +106,17 @@ async def test_an_earlier_life_is_waited_for(setup: MemberSetup) -> None:
     await setup.join(Member("a", WANTS))
     group = setup.make()
     starting = asyncio.create_task(group.start())
-    await setup.called("join", 3)
+    await setup.wait_for_calls("join", 3)
     await setup.leave("a")
     await starting
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     setup.coordinator.held_up["join"] = asyncio.Event()
     await setup.expire()
     await setup.join(Member("a", WANTS))
     setup.coordinator.held_up.pop("join").set()
-    await setup.called("join", setup.coordinator.calls.count("join") + 3)
+    await setup.wait_for_calls("join", setup.coordinator.calls.count("join") + 3)
     await setup.leave("a")
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
 
 
 async def test_a_static_member_puts_its_earlier_life_out_once(setup: MemberSetup) -> None:
@@ -125,14 +125,14 @@ async def test_a_static_member_puts_its_earlier_life_out_once(setup: MemberSetup
     group = setup.make(static=True)
     await group.start()
     assert setup.coordinator.calls.count("join") == 1
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     coordinator = setup.service.coordinator()
     await coordinator.open()
     other = await coordinator.join(Member("a", WANTS), lambda _: None, replace=True)
-    await setup.called("join", 4)
+    await setup.wait_for_calls("join", 4)
     assert other.state == "connected"
     await other.leave()
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     await coordinator.close()
 
 
@@ -154,10 +154,10 @@ async def test_everything_is_given_up_to_a_newer_program(setup: MemberSetup, cap
     """A member that cannot read a newer program's data stays, and goes on when it can."""
     group = setup.make(recheck=0.01)
     await group.start()
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     setup.coordinator.faults["assignment"] = "incompatible"
     await until(lambda: len(setup.owner.times("revoke")) == 4)
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     assert setup.owner.times("lost") == []
     assert CoordinationIncompatible.__name__ in caplog.text
 
@@ -168,9 +168,9 @@ async def test_what_is_not_allowed_is_told(setup: MemberSetup, call: str) -> Non
     setup.coordinator.faults[call] = "forbidden"
     group = setup.make()
     await group.start()
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     await setup.join(OTHER_MEMBER)
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     assert len(setup.owner.refusals) == 1
 
 
@@ -194,7 +194,7 @@ async def test_stopping_during_the_start(setup: MemberSetup, call: str, ends: st
     setup.coordinator.held_up[call] = asyncio.Event()
     group = setup.make()
     starting = asyncio.create_task(group.start())
-    await setup.called(call)
+    await setup.wait_for_calls(call)
     stopping = asyncio.create_task(group.stop()) if ends == "stop" else None
     if stopping is None:
         starting.cancel()
@@ -212,7 +212,7 @@ async def test_stopping_takes_no_longer_than_allowed(setup: MemberSetup) -> None
     """An owner that never gives up loses its partitions, and the member leaves in time."""
     group = setup.make(revoke_timeout=0.01, patience=0.01)
     await group.start()
-    await setup.rest(group)
+    await setup.wait_until_at_rest(group)
     setup.owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
     setup.coordinator.held_up["release"] = asyncio.Event()
     await group.stop()

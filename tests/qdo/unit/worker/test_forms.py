@@ -20,7 +20,7 @@ from qdo.worker.runs import Delivery, MessageRun
 from qdo.worker.worker import _make_executor
 from queuey.client import InvalidArgument as InvalidHandle
 from queuey.client import Message
-from queuey.client.claims.handlers import NothingRan, is_async, make_async_handler, make_sync_handler
+from queuey.client.claims.handlers import NothingRan, is_coroutine_handler, make_async_handler, make_sync_handler
 from tests.qdo.unit.samples import ONE, message
 
 TIMEOUT = 60.0
@@ -276,13 +276,13 @@ async def test_what_nothing_ran_of_fails_without_a_worker(form: str, kind: str) 
     with pytest.raises(NothingRan, match="task one"):
         await handler.run_async(call)
     handle = FORMS[form](UNRUN_RESULTS[kind])
-    if is_async(handle):
+    if is_coroutine_handler(handle):
         with pytest.raises(InvalidHandle, match="AsyncClient"):
             make_sync_handler(handle)
     else:
         with pytest.raises(NothingRan, match="handle"):
             make_sync_handler(handle)(call)
-    if is_async(handle) or kind in {"generator", "async generator"}:
+    if is_coroutine_handler(handle) or kind in {"generator", "async generator"}:
         with pytest.raises(NothingRan, match="handle"):
             await make_async_handler(handle)(call)
 

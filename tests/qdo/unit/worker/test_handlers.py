@@ -14,7 +14,7 @@ from qdo.worker import handlers
 from qdo.worker.handlers import Hooks, Middleware, load_context, load_handler
 from qdo.worker.runs import Delivery
 from queuey.client import Message
-from queuey.client.claims.handlers import is_async
+from queuey.client.claims.handlers import is_coroutine_handler
 from tests.qdo.unit.worker.dead_letter_samples import FIRST, message
 
 
@@ -77,11 +77,11 @@ def test_a_name_leads_to_the_handler() -> None:
     assert load_handler(f"{__name__}:handle") is handle
     assert load_handler(f"{__name__}:Service.inner") is Service.inner
     assert load_handler(f"{__name__}:service") is service
-    assert not is_async(handle)
-    assert is_async(handle_async)
-    assert is_async(service)
-    assert is_async(functools.partial(handle_async))
-    assert not is_async(functools.partial(handle))
+    assert not is_coroutine_handler(handle)
+    assert is_coroutine_handler(handle_async)
+    assert is_coroutine_handler(service)
+    assert is_coroutine_handler(functools.partial(handle_async))
+    assert not is_coroutine_handler(functools.partial(handle))
 
 
 @pytest.mark.parametrize(

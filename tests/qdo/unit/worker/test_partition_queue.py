@@ -242,7 +242,7 @@ def test_the_end_is_what_lies_before_the_first_unfinished_one(order: list[int]) 
     prefix.add(str(number) for number in range(len(order)))
     done: set[int] = set()
     for number in order:
-        prefix.done(str(number))
+        prefix.mark_done(str(number))
         done.add(number)
         first = next((each for each in range(len(order)) if each not in done), len(order))
         assert prefix.end == (str(first - 1) if first else None)
@@ -257,7 +257,7 @@ def test_gaps_are_what_keeps_finished_messages_from_being_recorded(states: list[
     prefix.add(str(at) for at in range(len(states)))
     for at, state in enumerate(states):
         if state == "done":
-            prefix.done(str(at))
+            prefix.mark_done(str(at))
     held = {str(at) for at, state in enumerate(states) if state == "held"}
     until = states.index("held") if held else len(states)
     last = max((at for at in range(until) if states[at] == "done"), default=0)

@@ -13,16 +13,16 @@ def test_a_run_takes_about_as_long_as_it_should(each: float, most: int) -> None:
     """A run takes as many messages as fit into its time, at least one and at most the limit."""
     batch_size = BatchSize(0.5, most)
     for _ in range(500):
-        batch_size.record_run(batch_size.messages, batch_size.messages * each)
-    assert 1 <= batch_size.messages <= most
-    assert batch_size.messages == 1 or batch_size.messages * each <= 0.5 * 1.01
-    assert batch_size.messages == most or (batch_size.messages + 1) * each >= 0.5 * 0.99
+        batch_size.record_run(batch_size.max_messages, batch_size.max_messages * each)
+    assert 1 <= batch_size.max_messages <= most
+    assert batch_size.max_messages == 1 or batch_size.max_messages * each <= 0.5 * 1.01
+    assert batch_size.max_messages == most or (batch_size.max_messages + 1) * each >= 0.5 * 0.99
 
 
 def test_it_begins_with_few() -> None:
     """A run begins with few messages, because a slow handler must not get a thousand."""
-    assert BatchSize(0.5, 1000).messages == 16
-    assert BatchSize(0.5, 3).messages == 3
+    assert BatchSize(0.5, 1000).max_messages == 16
+    assert BatchSize(0.5, 3).max_messages == 3
 
 
 def test_it_turns_with_the_handler() -> None:
@@ -30,12 +30,12 @@ def test_it_turns_with_the_handler() -> None:
     batch_size = BatchSize(0.5, 1000)
     for _ in range(10):
         batch_size.record_run(1000, 0.01)
-    assert batch_size.messages == 1000
+    assert batch_size.max_messages == 1000
     for _ in range(10):
         batch_size.record_run(1, 1.0)
-    assert batch_size.messages <= 2
+    assert batch_size.max_messages <= 2
     batch_size.record_run(0, 0.0)
-    assert batch_size.messages <= 2
+    assert batch_size.max_messages <= 2
     for _ in range(1000):
-        batch_size.record_run(batch_size.messages, 0.00001)
-    assert batch_size.messages == 1000
+        batch_size.record_run(batch_size.max_messages, 0.00001)
+    assert batch_size.max_messages == 1000

@@ -90,7 +90,7 @@ def drawn(chance: random.Random, kinds: set[str], count: int, partitions: int) -
     return outgoing
 
 
-def ends(kind: str, mode: str) -> bool:
+def ends_worker(kind: str, mode: str) -> bool:
     if mode == "tasks":
         return kind in ENDING
     return kind in ({"kill"} if mode == "processes" else ENDING - {"task"})
@@ -119,7 +119,7 @@ class Play:
         outgoing = drawn(chance, kinds, count, partitions)
         await self._workers.system.client.send_many(queue.name, outgoing)
         bodies = {str(each.body): str(each.body).partition(":")[0] for each in outgoing}
-        ending = sum(ends(kind, self._mode) for kind in bodies.values())
+        ending = sum(ends_worker(kind, self._mode) for kind in bodies.values())
         held = sum(kind in {"hang", "swallow", "block"} for kind in bodies.values())
         handler = "handle_async" if self._mode == "tasks" else "handle"
         by = ["--by", "header:key"] if chance.random() < 0.5 else []

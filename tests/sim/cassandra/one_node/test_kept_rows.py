@@ -88,7 +88,7 @@ def test_rows_below_the_low_watermark_are_found(cluster: InProcessCluster, store
         assert bodies_in_partition(store, queue) == []
         assert cluster.leap(LOW_WATERMARK_EVERY)
     [lookup] = store._driver.calls.run(
-        store._parts.bucket_index.read_lookups([(queue.qid, 1, 0)], consistency="ONE", low_watermarks=True)
+        store._parts.bucket_index.read_lookups([(queue.qid, 1, 0)], consistency="ONE", trust_low_watermarks=True)
     )
     assert lookup.low_watermark is not None
     assert lookup.low_watermark > last

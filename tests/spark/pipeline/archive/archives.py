@@ -53,7 +53,9 @@ def message(number: int, seconds: float, low: int, partitions: int) -> Message:
 
 
 def options(kept: Kept, to: Path, **more: Any) -> ArchiveOptions:  # noqa: ANN401 - fields of the options
-    return msgspec.structs.replace(ArchiveOptions(store=kept.named, selection=Pattern(".*"), to=str(to)), **more)
+    return msgspec.structs.replace(
+        ArchiveOptions(store=kept.store_options, selection=Pattern(".*"), to=str(to)), **more
+    )
 
 
 def archived(row: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a row of Spark's
@@ -81,4 +83,4 @@ def delete_all(kept: Kept, queue: Queue, share: int = 1) -> None:
 
 
 def checked(spark: Any, kept: Kept, to: Path, **more: Any) -> CheckReport:  # noqa: ANN401 - of the options
-    return check(spark, CheckOptions(store=kept.named, selection=Pattern(".*"), archive=str(to), **more), quiet)
+    return check(spark, CheckOptions(store=kept.store_options, selection=Pattern(".*"), archive=str(to), **more), quiet)

@@ -61,7 +61,7 @@ def test_files(spark: SparkSession, tmp_path: Path) -> None:
     files.write("c/d e/f", "more")
     assert files.list_tree("c") == {"d e/f": 4}
     assert (files.find_length("c/d e/f"), files.find_length("c/g"), files.list_tree("g")) == (4, None, {})
-    with replace(HadoopFiles.renames, lambda self: False):
+    with replace(HadoopFiles.has_atomic_rename, lambda self: False):
         files.write("a/b", "as in an object store")
     assert files.read("a/b") == "as in an object store"
     with pytest.raises(FilesUnavailable, match="a/b/_e"):
@@ -78,7 +78,7 @@ def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> 
     to = tmp_path / "archive"
     archive(spark, options(embedded, to), quiet)
     existing = directory.open_existing(spark, str(to))
-    [name] = existing.list_queues()
+    [name] = existing.list_queue_names()
     keys = {(name, bucket) for bucket in existing.list_bucket_names(name)}
     expected = existing.read_manifests(keys)
     existing = ArchiveDirectory(spark, existing.files, existing.about, few=1)
@@ -100,7 +100,9 @@ def test_files_that_a_listing_lacks(spark: SparkSession, embedded: Kept, tmp_pat
         found = tree(self, path)
         return dict(list(found.items())[2 * (late[0] >= 0) :])
 
-    frame = spark.read.format("queuey").options(**find_buckets.make_option_texts(embedded.named), includeHeaders="true")
+    frame = spark.read.format("queuey").options(
+        **find_buckets.make_option_texts(embedded.store_options), includeHeaders="true"
+    )
     messages = frame.option("subscribe", "orders").load()
     named = messages.withColumn("bucket", stream_parts.bucket_name(messages["timestamp"], 3600))
     count = storage.write_messages(named, files, "x")
@@ -115,21 +117,23 @@ def test_files_that_a_listing_lacks(spark: SparkSession, embedded: Kept, tmp_pat
 def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
     """A micro-batch that is repeated with fewer messages, because some have expired, keeps those stored before."""
     queue = past(embedded, "orders", 10, hours=1)
-    frame = spark.read.format("queuey").options(**find_buckets.make_option_texts(embedded.named), includeHeaders="true")
+    frame = spark.read.format("queuey").options(
+        **find_buckets.make_option_texts(embedded.store_options), includeHeaders="true"
+    )
     messages = frame.option("subscribe", "orders").load()
     files = HadoopFiles(spark, str(tmp_path / "archive"))
     StreamParts(files).write(messages, "query", 3, 3600)
     with replace(HadoopFiles.list, lambda self, path: []):
         parts = StreamParts(files)
-    assert not parts.keys
+    assert not parts.incomplete_keys
     parts.write(messages.limit(1), "query", 4, 3600)
     StreamParts(files).write(messages.limit(1), "query", 3, 3600)
     for same in (parts, StreamParts(files)):
-        assert len(same.keys) == 1
-        assert same.read(spark, same.keys).count() == len(embedded.all(queue))
+        assert len(same.incomplete_keys) == 1
+        assert same.read(spark, same.incomplete_keys).count() == len(embedded.all(queue))
     parts.remove_complete("query", 5)
-    assert StreamParts(files).keys == parts.keys
-    parts.mark_complete([*parts.keys])
+    assert StreamParts(files).incomplete_keys == parts.incomplete_keys
+    parts.mark_complete([*parts.incomplete_keys])
     parts.remove_complete("query", 4)
     assert [name for name in files.list_tree("_incoming/query") if name.endswith(".json")] == ["4.json"]
     parts.remove_complete("query", 5)

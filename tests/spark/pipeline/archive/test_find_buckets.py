@@ -26,7 +26,8 @@ from tests.spark.pipeline.archive.archives import HOUR, last_hour, message, past
 def partitions_found(kept: Kept, queue: Queue) -> set[int]:
     packed = msgspec.msgpack.encode([Search(queue.name, queue.qid, HOUR)])
     return {
-        msgspec.msgpack.decode(unit, type=WorkUnit).partition for unit in find_buckets._find_in_task(kept.named, packed)
+        msgspec.msgpack.decode(unit, type=WorkUnit).partition
+        for unit in find_buckets._find_in_task(kept.store_options, packed)
     }
 
 

@@ -22,7 +22,7 @@ ID = "0764d916e4da11f1ace76f55453ea5fb"
 SUMMARY = Summary(
     count=2,
     bytes=20,
-    hash=MessageSetHash.combined(-1, -2),
+    hash=MessageSetHash.from_xor_and_sum(-1, -2),
     partitions={1: PartitionEnds(1, ID, ID), 3: PartitionEnds(1, ID, ID)},
     expires=("2026-11-21T16:00:46.724917Z", "2026-11-22T16:00:46.724917Z"),
 )
@@ -66,13 +66,13 @@ def test_names_in_places(name: str) -> None:
     path = manifest.manifest_path(name, "20261120T140000Z", "r1")
     assert path.count("/") == 2
     assert unquote(path.split("/")[1].removeprefix("queue=")) == name
-    assert manifest.parse_bucket(f"{manifest.bucket_path(name, 'x')}/part.parquet") == (name, "x")
+    assert manifest.parse_data_path(f"{manifest.bucket_path(name, 'x')}/part.parquet") == (name, "x")
 
 
 def test_what_is_a_manifest() -> None:
     """A file's name gives its bucket and run; temporary and foreign files are ignored."""
     name = manifest.manifest_path("a", "20261120T140000Z", "r1").rpartition("/")[2]
-    assert manifest.parse_version(name) == ("20261120T140000Z", "r1")
+    assert manifest.parse_manifest_name(name) == ("20261120T140000Z", "r1")
     for name in (
         "_20261120T140000Z.r1.json.new",
         "_20261120T140000Z.json",
@@ -81,7 +81,7 @@ def test_what_is_a_manifest() -> None:
         "notes.txt",
         "x",
     ):
-        assert manifest.parse_version(name) is None
+        assert manifest.parse_manifest_name(name) is None
 
 
 def test_identity() -> None:
@@ -89,7 +89,9 @@ def test_identity() -> None:
     again = msgspec.structs.replace(
         ONE, archived="later", files=(), source=msgspec.structs.replace(ONE.source, qid="9")
     )
-    other = msgspec.structs.replace(ONE, summary=msgspec.structs.replace(SUMMARY, hash=MessageSetHash.combined(1, 2)))
+    other = msgspec.structs.replace(
+        ONE, summary=msgspec.structs.replace(SUMMARY, hash=MessageSetHash.from_xor_and_sum(1, 2))
+    )
     assert manifest.digest_manifests([ONE]) == manifest.digest_manifests([again])
     assert len({manifest.digest_manifests(some) for some in ([ONE], [other], [ONE, other], [])}) == 4
     assert manifest.digest_manifests([ONE, other]) == manifest.digest_manifests([other, ONE])

@@ -28,7 +28,9 @@ def test_replay(folder: Path, spark: SparkSession, embedded: Kept, tmp_path: Pat
     """A replay of a release's archive gives the messages that the release archived."""
     with tarfile.open(folder / "archive.tar.gz") as packed:
         packed.extractall(tmp_path, filter="data")
-    options = ReplayOptions(store=embedded.named, archive=str(tmp_path / "archive"), selection=Subscribe(("plain",)))
+    options = ReplayOptions(
+        store=embedded.store_options, archive=str(tmp_path / "archive"), selection=Subscribe(("plain",))
+    )
     replay.replay(spark, options, quiet)
     replayed = {
         (one.partition, *one.position): recording.plain(one.body)

@@ -51,7 +51,7 @@ def replay(spark: SparkSession, embedded: Kept, to: Path) -> Replay:
     """Replays the archive to its store, of the queue ``orders`` unless chosen otherwise."""
 
     def run(**more: Any) -> ReplayReport:  # noqa: ANN401 - fields of the options
-        chosen = ReplayOptions(store=embedded.named, archive=str(to), selection=Subscribe(("orders",)))
+        chosen = ReplayOptions(store=embedded.store_options, archive=str(to), selection=Subscribe(("orders",)))
         return job.replay(spark, msgspec.structs.replace(chosen, **more), quiet)
 
     return run

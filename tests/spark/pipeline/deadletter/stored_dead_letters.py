@@ -46,7 +46,7 @@ def bury(store: Store, dead: Queue, name: str, causes: list[Cause], *, json: boo
     return dead_letters
 
 
-def everything(store: Store, queue: Queue) -> list[Message]:
+def read_all(store: Store, queue: Queue) -> list[Message]:
     queue = bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True))
     return [
         message

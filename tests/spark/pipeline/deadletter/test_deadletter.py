@@ -14,7 +14,7 @@ from queuey.pipeline.deadletter.redrive import RedriveOrder
 from queuey.storage import bridge
 from tests.backends import APP
 from tests.spark.kept import Kept, quiet
-from tests.spark.pipeline.deadletter.stored_dead_letters import bury, everything, grave
+from tests.spark.pipeline.deadletter.stored_dead_letters import bury, grave, read_all
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,9 @@ def test_classes(spark: SparkSession, embedded: Kept) -> None:
     wild = [Cause(attempts=1, error="E", text=word, at=1_795_000_000.0) for word in ("one", "two", "three", "one")]
     bury(embedded.store, dead.dead, "orders", [*causes, *wild])
     selection = DeadLetterFilter(queues=("orders",))
-    groups = deadletter_job.classify_dead_letters(spark, embedded.named, selection, samples=2, max_classes=2, say=quiet)
+    groups = deadletter_job.classify_dead_letters(
+        spark, embedded.store_options, selection, samples=2, max_classes=2, say=quiet
+    )
     assert [(first.error, first.text, first.count) for first in groups.classes] == [
         ("acme.Late", "order <n> is late", 4),
         ("E", "one", 2),
@@ -40,13 +42,13 @@ def test_classes(spark: SparkSession, embedded: Kept) -> None:
     first = groups.classes[0]
     assert (groups.dead_letters, first.attempts, first.last - first.first) == (8, 4, 8.0)
     assert [sample.text for sample in first.samples] == ["order 3 is late", "order 1 is late"]
-    none = deadletter_job.classify_dead_letters(spark, embedded.named, selection, samples=0, say=quiet)
+    none = deadletter_job.classify_dead_letters(spark, embedded.store_options, selection, samples=0, say=quiet)
     assert [first.samples for first in none.classes] == [()] * 4
 
 
 def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:
     """Tasks find the letters of all matching queues, group them as one does, and send back the selected ones."""
-    store, options = embedded.store, embedded.named
+    store, options = embedded.store, embedded.store_options
     graves = [grave(store, name) for name in ("crash-1", "crash-2", "other")]
     for queue_pair in graves:
         bury(store, queue_pair.dead, queue_pair.queue.name, [late(number) for number in range(1, 4)])
@@ -70,7 +72,7 @@ def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:
         order = RedriveOrder(run="again", wanted=late_ones, dry_run=dry_run)
         outcome = deadletter_job.redrive(spark, options, order, quiet)
         assert outcome.sent == {"crash-1": 3, "crash-2": 3}
-        assert [len(everything(store, queue_pair.dead)) for queue_pair in graves] == [expected_left, expected_left, 4]
+        assert [len(read_all(store, queue_pair.dead)) for queue_pair in graves] == [expected_left, expected_left, 4]
 
 
 @pytest.mark.parametrize("wanted", [{"queues": ("orders",)}, {"patterns": ("order?",)}])
@@ -81,7 +83,7 @@ def test_where_the_queue_says(spark: SparkSession, embedded: Kept, wanted: dict[
     bridge.run(store.catalogue.update_queue(dead.queue, QueueSpec(dead_letter=graveyard.name)))
     for lies_in, name in ((dead.dead, "orders"), (graveyard, "orders"), (graveyard, "others")):
         bury(store, lies_in, name, [late(1)])
-    listed = deadletter_job.list_dead_letters(spark, embedded.named, DeadLetterFilter(**wanted), quiet)
+    listed = deadletter_job.list_dead_letters(spark, embedded.store_options, DeadLetterFilter(**wanted), quiet)
     assert [(one.lies_in, one.queue) for one in listed] == [("graveyard", "orders"), ("orders.dead", "orders")]
 
 
@@ -89,4 +91,4 @@ def test_a_queue_of_letters_that_is_not_there(spark: SparkSession, embedded: Kep
     """If the named queue of dead letters does not exist, the job fails instead of finding nothing."""
     selection = DeadLetterFilter(queues=("orders",), dead_queue="crypt")
     with pytest.raises(QueueNotFound):
-        deadletter_job.classify_dead_letters(spark, embedded.named, selection, say=quiet)
+        deadletter_job.classify_dead_letters(spark, embedded.store_options, selection, say=quiet)

@@ -51,7 +51,7 @@ def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:
     """Tasks measure ranges of queues, and the results are merged."""
     filled(embedded)
     said: list[str] = []
-    report = stats_job.run(spark, StatsOptions(store=embedded.named, top=2, size=2), said.append)
+    report = stats_job.run(spark, StatsOptions(store=embedded.store_options, top=2, size=2), said.append)
     check(report.tally)
     assert {name: (one.minute, one.hour, one.more) for name, one in report.recent.items()} == {
         "deep": (60, 60, False),
@@ -63,7 +63,9 @@ def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:
 def test_measures_can_be_queried(spark: SparkSession, embedded: Kept) -> None:
     """The DataFrame has a row for each partition with messages of any kind."""
     filled(embedded)
-    stats_job.frame(spark, StatsOptions(store=embedded.named, selection=Pattern("[du].*"))).createOrReplaceTempView("m")
+    stats_job.frame(
+        spark, StatsOptions(store=embedded.store_options, selection=Pattern("[du].*"))
+    ).createOrReplaceTempView("m")
     rows = spark.sql(
         "SELECT queue, count(*) AS parts, sum(messages) AS messages, sum(bytes) AS bytes, bool_and(exact) AS exact, "
         "bool_and(oldest <= newest AND oldest > now() - INTERVAL 10 MINUTES) AS timely FROM m GROUP BY queue ORDER BY 1"
@@ -86,13 +88,13 @@ def behind(kept: Kept) -> list[str]:
 def test_lag_of_groups(spark: SparkSession, embedded: Kept) -> None:
     """Each group has a row per partition; its forecast loss is what TTL takes in the given time."""
     stored = behind(embedded)
-    report = lag.run(spark, LagOptions(store=embedded.named, within=2000))
+    report = lag.run(spark, LagOptions(store=embedded.store_options, within=2000))
     assert (report.partitions, report.behind, report.messages, report.lost) == (2, 1, 20, 20)
     [row] = report.rows
     assert (row.queue, row.partition, row.group, row.offset, row.messages) == ("deep", 1, "g", stored[29], 20)
     assert row.forecast.first is not None
     assert 900 < row.forecast.first <= 1000
-    soon = lag.run(spark, LagOptions(store=embedded.named, selection=Subscribe(("deep", "other")), within=60))
+    soon = lag.run(spark, LagOptions(store=embedded.store_options, selection=Subscribe(("deep", "other")), within=60))
     assert (soon.messages, soon.lost, soon.first) == (20, 0, None)
 
 
@@ -111,7 +113,7 @@ def test_two_observations_show_who_keeps_up(spark: SparkSession, embedded: Kept)
         waited.append(seconds)
         until(lambda: ids.now_ticks() > new.ticks + TICKS_PER_SECOND)
 
-    report = lag.run(spark, LagOptions(store=embedded.named, within=3000, sample=5), wait=wait)
+    report = lag.run(spark, LagOptions(store=embedded.store_options, within=3000, sample=5), wait=wait)
     assert waited == [5]
     rows = {row.group: row for row in report.rows}
     assert {group: row.messages for group, row in rows.items()} == {"idle": 51, "g": 1}
@@ -145,7 +147,7 @@ def test_offsets_of_a_file_stand_for_a_group(embedded: Kept) -> None:
     """A group that the store does not know takes its offsets from a file; deleted queues are left out."""
     stored = behind(embedded)
     offsets = {"deep": {1: embedded.all(embedded.queue("deep"))[9].position}, "gone": {1: (0, 0)}}
-    options = LagOptions(store=embedded.named, offsets=offsets, groups=("workers",))
+    options = LagOptions(store=embedded.store_options, offsets=offsets, groups=("workers",))
     rows = [
         msgspec.msgpack.decode(one, type=lag.GroupObservation)
         for payload in lag._make_payloads(options)
@@ -157,7 +159,7 @@ def test_offsets_of_a_file_stand_for_a_group(embedded: Kept) -> None:
     ]
     assert ids.to_hex(rows[0].position) == stored[9]
     with pytest.raises(OptionError, match="do not change"):
-        LagOptions(store=embedded.named, offsets=offsets, sample=1)
+        LagOptions(store=embedded.store_options, offsets=offsets, sample=1)
 
 
 def test_the_report_is_a_document(embedded: Kept) -> None:
@@ -176,7 +178,7 @@ def test_the_report_is_a_document(embedded: Kept) -> None:
         )
         for number, first in enumerate([None, 5.0, 2.0, None])
     ]
-    report = lag.make_report(rows, LagOptions(store=embedded.named, top=3), 7.0)
+    report = lag.make_report(rows, LagOptions(store=embedded.store_options, top=3), 7.0)
     assert [row.queue for row in report.rows] == ["q2", "q1", "q3"]
     assert (report.partitions, report.behind, report.messages, report.first, report.lost) == (4, 3, 6, 2.0, 2)
     assert json.loads(msgspec.json.encode(report))["rows"][0]["forecast"] == {"first": 2.0, "lost": 1}

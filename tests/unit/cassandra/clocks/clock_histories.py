@@ -17,7 +17,7 @@ from functools import partial
 
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.clock_check import ClockCheck, Interval, measured
+from queuey.storage.cassandra.clocks.clock_check import ClockCheck, Interval, measure_difference
 
 S = 1.0
 MAX_HONEST_ERROR = 0.001
@@ -205,15 +205,15 @@ class World:
 
     @property
     def ahead(self) -> float:
-        return self.of(self.clock.now())
+        return self.seconds_ahead(self.clock.now())
 
-    def of(self, ticks: int) -> float:
+    def seconds_ahead(self, ticks: int) -> float:
         return (ticks - EPOCH_TICKS) / TICKS_PER_SECOND - START - self.now
 
     def at(self, time: float, do: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._order), do))
 
-    def here(self, time: float, do: Callable[[], None]) -> None:
+    def call_when_awake(self, time: float, do: Callable[[], None]) -> None:
         """Calls something on the machine, once it is not suspended."""
         for standstill in self.history.standstills:
             if standstill.at <= time < standstill.at + standstill.by:
@@ -237,16 +237,18 @@ class World:
         rng = self._rng
         if rng.random() < weather.lost:
             return
-        sent = self.clock.since_boot()
+        sent = self.clock.raw_boottime_ns()
         arrives = self.now + QUICK / 2 + rng.choice((1.0, rng.random())) * weather.there[number]
         back = QUICK / 2 + rng.choice((1.0, rng.random())) * weather.back[number]
 
         def read() -> None:
             theirs = math.floor(self.node(number) * 1000) * 1_000_000
-            self.here(self.now + back, lambda: done(measured(sent, self.clock.since_boot(), theirs)))
+            self.call_when_awake(
+                self.now + back, lambda: done(measure_difference(sent, self.clock.raw_boottime_ns(), theirs))
+            )
 
         # A node on the same machine answers when that resumes.
-        (self.here if number == self.history.shared else self.at)(arrives, read)
+        (self.call_when_awake if number == self.history.shared else self.at)(arrives, read)
 
     def ask_all_nodes(self, then: Callable[[], None] = lambda: None) -> None:
         """Asks all nodes, after the round that is in flight, and applies the answers.
@@ -276,14 +278,14 @@ class World:
             if len(answers) == node_count:
                 end()
             elif 2 * len(answers) > node_count:
-                self.here(self.now + REST, end)
+                self.call_when_awake(self.now + REST, end)
 
         for number in range(node_count):
             self.ask(number, partial(done, number))
-        self.here(self.now + TIMEOUT, end)
+        self.call_when_awake(self.now + TIMEOUT, end)
 
     def rounds(self) -> None:
-        self.ask_all_nodes(lambda: self.here(self.now + ROUND_EVERY, self.rounds))
+        self.ask_all_nodes(lambda: self.call_when_awake(self.now + ROUND_EVERY, self.rounds))
 
     # Uses of the clock
 
@@ -291,13 +293,13 @@ class World:
         if not self.check.sound():
             return
         ticks, minted = self.clock.both()
-        self.here(self.now + takes, lambda: self.end_write(ticks, minted))
+        self.call_when_awake(self.now + takes, lambda: self.end_write(ticks, minted))
 
     def end_write(self, ticks: int, minted: float) -> None:
         """Ends a write: a light check, or else later rounds, and the state of the clock decide on acknowledgement."""
         arrived = self.clock.boottime()
         # A reader passes the id, at the earliest, W and U after the time that the writer's clock shows now.
-        late = -self.of(ticks) - (arrived - minted) - S / 2
+        late = -self.seconds_ahead(ticks) - (arrived - minted) - S / 2
 
         def tell(*, good: bool) -> None:
             if good and self.check.sound() and minted > self.check.wrong_until:
@@ -350,7 +352,7 @@ class World:
                     another()
 
             self.ask(int(node.removeprefix("node ")), done)
-            self.here(self.now + PATIENCE, silent)
+            self.call_when_awake(self.now + PATIENCE, silent)
 
         for _ in range(left):
             another()
@@ -362,15 +364,15 @@ class World:
             self.outcome.early.append(self.ahead - S / 2)
         else:
             self.outcome.stopped += 1
-        self.here(self.now + 0.1, self.choose_horizon)
+        self.call_when_awake(self.now + 0.1, self.choose_horizon)
 
 
 def play(history: History) -> Outcome:
     world = World(history)
-    world.here(0.0, world.rounds)
-    world.here(0.05, world.choose_horizon)
+    world.call_when_awake(0.0, world.rounds)
+    world.call_when_awake(0.05, world.choose_horizon)
     for write in history.writes:
-        world.here(write.at, partial(world.write, write.by))
+        world.call_when_awake(write.at, partial(world.write, write.by))
     world.run()
     return world.outcome
 

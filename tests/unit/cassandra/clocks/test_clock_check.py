@@ -38,7 +38,7 @@ class Cluster:
     def reading(self, ahead: float = 0.0, error: float = QUICK) -> Interval:
         machine = self.machine
         middle = round((machine.error - ahead) * 1e9) - machine.clock.offset
-        return Interval(middle - round(error * 1e9), middle + round(error * 1e9), machine.clock.since_boot())
+        return Interval(middle - round(error * 1e9), middle + round(error * 1e9), machine.clock.raw_boottime_ns())
 
     def set_clock(self, ahead: float) -> None:
         """Sets how far the wall clock is ahead, and lets the store's clock accept it unchecked."""
@@ -83,7 +83,7 @@ def test_the_first_check(
     cluster.nodes = nodes
     assert cluster.check(errors) == bool(sound)
     assert cluster.skew.refusing == (sound is False)
-    found = cluster.skew.complaint()
+    found = cluster.skew.problem()
     assert (found is None) == (complaint is None)
     assert (complaint or "") in (found or "")
 
@@ -144,10 +144,10 @@ def test_a_wrong_wall_clock_does_no_harm_to_a_running_process(cluster: Cluster) 
         cluster.machine.advance(1.0)
         assert cluster.check()
         assert cluster.machine.error == pytest.approx(0.0, abs=1e-6)
-    assert "wall clock" in (cluster.skew.complaint() or "")
+    assert "wall clock" in (cluster.skew.problem() or "")
     cluster.machine.ahead = 0.0
     assert cluster.check()
-    assert cluster.skew.complaint() is None
+    assert cluster.skew.problem() is None
 
 
 def test_a_wall_clock_that_jumps_during_a_check_is_judged_as_it_is(cluster: Cluster) -> None:

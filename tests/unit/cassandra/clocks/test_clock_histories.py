@@ -102,8 +102,8 @@ REAL_NOTE, REAL_SOUND = ClockCheck._apply_round, ClockCheck.sound
 
 MUTATIONS: dict[str, tuple[int, Callable[[], AbstractContextManager[None]]]] = {
     "a round alone shows that we were not behind": (365, partial(replace, ClockCheck._behind, by_what_is_known)),
-    "the longest standstill since": (365, partial(replace, Interval.standstill_since, no_standstill)),
-    "its length": (450, partial(replace, Interval.standstill_since, from_the_low_end)),
+    "the longest standstill since": (365, partial(replace, Interval.max_pause_since, no_standstill)),
+    "its length": (450, partial(replace, Interval.max_pause_since, from_the_low_end)),
     "a check after the write": (9, partial(replace, ClockCheck.sound, any_round)),
     "half of the nodes": (37, partial(replace, ClockCheck._apply_round, by_few)),
     "two witnesses": (37, partial(replace_in, clock_check, WITNESSES, 1)),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.clocks.clock_check import DRIFT, RESOLUTION, Interval, measured, median_of
+from queuey.storage.cassandra.clocks.clock_check import DRIFT, RESOLUTION, Interval, measure_difference, median_of
 
 MILLISECOND = 1_000_000
 SECOND = 1000 * MILLISECOND
@@ -61,7 +61,7 @@ class Clocks:
         self.advance(exchange.there, exchange.drift)
         theirs = self.now - self.difference - exchange.early
         self.advance(exchange.back, exchange.drift)
-        return measured(sent, self.now, theirs)
+        return measure_difference(sent, self.now, theirs)
 
     def holds(self, known: Interval) -> bool:
         low, high, _ = known.at_time(self.now)
@@ -120,7 +120,7 @@ def test_no_standstill_is_longer_than_an_answer_says(
         stood += standstill
         answer = clocks.ask(exchange)
         if interval is not None:
-            assert stood <= answer.standstill_since(interval)
+            assert stood <= answer.max_pause_since(interval)
         if number <= first:
             interval, stood = (
                 answer if interval is None or not interval.meets(answer) else interval.intersect(answer),

@@ -251,7 +251,7 @@ async def test_a_driver_that_connects_anew(adopted: Adopted) -> None:
         replace_in(connection_module, new_cluster, lambda *_: cluster),
         replace_in(connection_module, addresses_of, lambda *_: frozenset()),
     ):
-        driver._start = lambda _: session  # type: ignore[method-assign,assignment]
+        driver._connect = lambda _: session  # type: ignore[method-assign,assignment]
         await asyncio.to_thread(driver._open)
     await until_async(lambda: not any(wire.is_open for wire in former))
     await until_async(lambda: adopted.scene.client.is_usable)

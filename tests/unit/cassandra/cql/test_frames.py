@@ -27,7 +27,7 @@ def test_an_append_to_a_log(snapshot: int | None) -> None:
     batch = requests.bind_request(request, prepare)
     statements = {prepare(one).query_id: one for one, _ in [(statement, values), *further]}
     found = [
-        frames.parse_sent(protocol.BATCH, protocol.conditional_batch(batch)).request(statements),
+        frames.parse_sent(protocol.BATCH, protocol.encode_conditional_batch(batch)).request(statements),
         frames.bound_request(batch, statements),
     ]
     assert [_comparable(one) for one in found] == [_comparable(request)] * 2
@@ -52,7 +52,7 @@ def test_a_read() -> None:
     """The values of a read arrive as the caller has encoded them."""
     values = b"".join(protocol._value(part) for part in (b"\0" * 8, None, b"text"))
     prepared = prepare(READ)
-    body = protocol.execute(prepared.query_id, RANGED, values, 4)
+    body = protocol.encode_execute(prepared.query_id, RANGED, values, 4)
     request = frames.parse_sent(protocol.EXECUTE, body).request({prepared.query_id: READ})
     assert isinstance(request, Encoded)
     assert (request.statement, request.rows, request.consistency) == (READ, [values], "QUORUM")

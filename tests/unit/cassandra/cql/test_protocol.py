@@ -103,14 +103,14 @@ def test_a_conditional_batch_is_what_the_driver_would_send() -> None:
     expected = io.BytesIO()
     BatchMessage(BatchType.UNLOGGED, request._statements_and_parameters, *levels).send_body(expected, 4)
     request.consistency_level, request.serial_consistency_level = levels
-    assert protocol.conditional_batch(request) == expected.getvalue()
+    assert protocol.encode_conditional_batch(request) == expected.getvalue()
 
 
 def test_a_frequent_statement() -> None:
     """A frequent statement has the values that the driver has bound, and its rows are those of the driver."""
     bound = frames.prepared_statement(FIRST, "keyspace").bind((7, 1))
     bound.consistency_level = ConsistencyLevel.QUORUM
-    sent = protocol.encoded(Request(FIRST, (7, 1), timeout=2.0), bound)
+    sent = protocol.encode_bound(Request(FIRST, (7, 1), timeout=2.0), bound)
     assert protocol.values_of(sent.rows[0]) == [struct.pack(">q", 7), struct.pack(">i", 1)]
     assert (sent.routing_key, sent.timeout) == (bound.routing_key, 2.0)
     rows = [(None, 1, 99, 2), (None, 2, 98, None)]

@@ -54,7 +54,7 @@ class Record:
         lookup = self.index.read_lookups(
             [(KEY[0], part, at)],
             consistency="QUORUM",
-            low_watermarks=low_watermarks,
+            trust_low_watermarks=low_watermarks,
             descending=descending,
             kept=kept,
         )

@@ -46,4 +46,4 @@ def test_what_lies_between_two_looks_is_estimated() -> None:
     narrow = [*map(Partition().source, NARROW)]
     up = Extent(narrow[:20], FIRST, (narrow[20].time_bucket.start, LOW_MIN), complete=False)
     down = Extent(narrow[-20:], (narrow[-20].time_bucket.start, LOW_MIN), counting.END, complete=False)
-    assert counting._between(40 * 300, up, down) == pytest.approx(160 * 300, rel=0.05)
+    assert counting._estimate_between(40 * 300, up, down) == pytest.approx(160 * 300, rel=0.05)

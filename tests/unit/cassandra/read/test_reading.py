@@ -59,13 +59,13 @@ def reader_of(wanted: Slice, extent: Extent, longest: int = LONGEST) -> Rounds:
     return reading.read_rounds(wanted, extent, NOW, first=first, most=most)
 
 
-def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], longest: int = LONGEST) -> Page:
-    """Reads a page; ``looks`` are the ends of the known buckets of the partition."""
+def read_page(partition: Partition, wanted: Slice, bucket_ends: Sequence[Position], longest: int = LONGEST) -> Page:
+    """Reads a page; ``bucket_ends`` are the ends of the known buckets of the partition."""
     lower, upper = wanted.lower, wanted.upper
     if wanted.descending:
-        lower = max([lower, *(at for at in looks if at < upper)])
+        lower = max([lower, *(at for at in bucket_ends if at < upper)])
     else:
-        upper = min([upper, *(at for at in looks if at > lower)])
+        upper = min([upper, *(at for at in bucket_ends if at > lower)])
     sources = [
         partition.source(time_bucket) for time_bucket in partition.time_buckets if (time_bucket.start, LOW_MIN) < upper
     ]
@@ -87,12 +87,14 @@ def check_page(page: Page, wanted: Slice) -> None:
         assert all(message.position < page.next for message in page.messages)
 
 
-def read_all(partition: Partition, wanted: Slice, looks: Sequence[Position], longest: int = LONGEST) -> list[Message]:
+def read_all(
+    partition: Partition, wanted: Slice, bucket_ends: Sequence[Position], longest: int = LONGEST
+) -> list[Message]:
     messages: list[Message] = []
     lower, upper = wanted.lower, wanted.upper
     while lower < upper:
         part = Slice(1, lower, upper, limit=wanted.limit, max_bytes=wanted.max_bytes, descending=wanted.descending)
-        page = read_page(partition, part, looks, longest)
+        page = read_page(partition, part, bucket_ends, longest)
         check_page(page, part)
         messages += page.messages
         if not page.more or page.next is None:

@@ -34,7 +34,7 @@ class Opened:
 
     def __init__(self, calm: FaultlessDriver, ahead: float = 0.0) -> None:
         self.calm = calm
-        clock = Clock(calm.clock().since_boot, wall=lambda: round((calm.world.now + calm.ahead + ahead) * 1e9))
+        clock = Clock(calm.clock().raw_boottime_ns, wall=lambda: round((calm.world.now + calm.ahead + ahead) * 1e9))
         options = CassandraOptions(heartbeat=1e9)
         self.store = CassandraStore("cassandra://a/b", options, clock, driver=lambda *_, **__: calm)
         calm.run_to_end(self.store._watch.require())

@@ -272,7 +272,9 @@ def settle_name(scene: Scene) -> Callable[[], Any]:
 
 def set_times(scene: Scene) -> Callable[[], Any]:
     store = scene.store
-    return lambda: f"written {stored_timing._swap(store._driver, store._options, make_settled(SOON, 'ours'), None)}"
+    return lambda: (
+        f"written {stored_timing._compare_and_swap(store._driver, store._options, make_settled(SOON, 'ours'), None)}"
+    )
 
 
 def lock(scene: Scene) -> migrations._Lock:

@@ -37,7 +37,7 @@ def test_places_do_not_get_too_full(count: int, seconds: float, size: int, level
     """Messages go to narrow buckets if wide ones would get too many rows or bytes at their density."""
     step = round(seconds * ids.TICKS_PER_SECOND / max(1, count - 1))
     messages = [Message(NOW + number * step, 0, 1, NOW, bytes(size)) for number in range(count)]
-    assert bulk_load._width_for(columns_of(messages)) == level
+    assert bulk_load._choose_width_class(columns_of(messages)) == level
 
 
 @pytest.mark.parametrize(("size", "most"), [(1_000, 8), (200_000, 8), (300_000, 4), (900_000, 1), (4_000_000, 1)])

@@ -25,10 +25,10 @@ def test_lanes_with_something_in_them_are_kept(steps: list[tuple[bool, int]]) ->
     buffers, busy = PartitionBuffers(most=3), set()
     for taken, partition in steps:
         if taken:
-            buffers.take(7, partition)
+            buffers.acquire(7, partition)
             busy.add(partition)
         elif partition in busy:
-            buffers.leave(buffers[7, partition])
+            buffers.release(buffers[7, partition])
             busy.remove(partition)
             assert len(buffers) <= max(3, len(busy))
         assert {(7, partition) for partition in busy} <= buffers.keys()

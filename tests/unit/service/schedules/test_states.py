@@ -14,7 +14,7 @@ from queuey.messages import Meta
 from queuey.service.due_work import order_of_steps
 from queuey.service.messages import Draft
 from queuey.service.schedules import states
-from queuey.service.schedules.states import MAX_CAUGHT_UP, MAX_LATE, Missed, Outcome, Plan, Schedule, Ticks
+from queuey.service.schedules.states import MAX_CAUGHT_UP, MAX_LATE, Missed, Outcome, Plan, Schedule, TickChoice
 from queuey.service.schedules.timetables import Timetable, iterate_instants
 from tests.replacing import replace_in
 
@@ -155,7 +155,7 @@ def test_next_instants_are_remembered() -> None:
         plan = replace(rare[0].plan, timetable=Timetable("7 4 1 1 *"))
         changed = states.reschedule(replace(rare[0], plan=plan), BEGIN)
         assert states.list_next_fire_times(changed, 5) == list(islice(iterate_instants(plan.timetable, BEGIN), 5))
-        later = states.pass_instant(rare[1], Ticks(first[1][0], first[1][1]))
+        later = states.pass_instant(rare[1], TickChoice(first[1][0], first[1][1]))
         assert states.list_next_fire_times(later, 4) == first[1][1:]
     assert states._instants_from.cache_info().maxsize == states.MAX_REMEMBERED
 

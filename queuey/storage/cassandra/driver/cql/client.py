@@ -66,6 +66,7 @@ class Node:
         self._drop(ConnectionException("the connection was closed"))
 
     async def _stay_connected(self) -> None:
+        """Reconnects after a pause, for ever. Ends only when cancelled."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -102,6 +103,7 @@ class Node:
         return connection
 
     async def _until_broken(self, connection: Connection) -> None:
+        """Returns once the connection has ended; raises TimeoutError if a heartbeat is not answered."""
         while not connection.ended.done():
             await asyncio.wait([connection.ended], timeout=HEARTBEAT)
             if not connection.ended.done() and self._client.clock() - connection.received_at >= HEARTBEAT:
@@ -109,6 +111,7 @@ class Node:
                     await connection.ask(OptionsMessage())
 
     def _drop(self, error: Exception) -> None:
+        """Marks the node as broken, and fails all requests of its connection with ``error``."""
         self.is_broken = True
         connection, self.connection = self.connection, None
         self._client.update_usable()
@@ -128,6 +131,7 @@ class _Attempt:
         self._forgotten: tuple[bytes, ...] = ()
 
     def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
+        """Passes the answer on, unless the node has forgotten the statement and can prepare it again."""
         request = self._request
         request.answered_at = self._connection.received_at
         if not isinstance(answer, PreparedQueryNotFound) or not self._prepare(answer.info):
@@ -143,6 +147,7 @@ class _Attempt:
         return True
 
     def _repeat(self, query_id: bytes, prepared: asyncio.Future[Any]) -> None:
+        """If the statement is not prepared or the send is refused, the driver sends the request."""
         request = self._request
         is_prepared = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
         if request.is_answered:
@@ -282,6 +287,7 @@ class CqlClient:
             self._timer.cancel()
 
     def _send_to_next(self, request: FastRequest) -> bool:
+        """Returns False if none of its nodes accepts it."""
         for node in request.nodes:
             connection = node.connection
             attempt = _Attempt(self, request, connection)

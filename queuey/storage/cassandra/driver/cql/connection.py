@@ -95,6 +95,7 @@ class Connection(asyncio.Protocol):
         return future
 
     def prepare(self, query_id: bytes, cql: str) -> asyncio.Future[Any]:
+        """Prepares a forgotten statement, only once for all requests that need it."""
         future = self._preparing.get(query_id)
         if future is None:
             future = self._preparing[query_id] = self.ask(messages.PrepareMessage(cql))
@@ -165,6 +166,7 @@ class Connection(asyncio.Protocol):
             self.fail(error)
 
     def _deliver_answer(self, stream: int, flags: int, opcode: int, body: bytes) -> None:
+        """Gives an answer to its request; an unreadable one fails that request only. Raises BrokenFrame without one."""
         waiting = self._waiting.pop(stream, None)
         if waiting is None:
             raise BrokenFrame(f"an answer is for stream {stream}, which has no request")

@@ -52,7 +52,7 @@ def header(opcode: int, body: bytes, stream: int) -> bytes:
     return _HEADER.pack(PROTOCOL, 0, stream, opcode, len(body))
 
 
-def execute(query_id: bytes, count: int, values: bytes, consistency: int) -> bytes:
+def encode_execute(query_id: bytes, count: int, values: bytes, consistency: int) -> bytes:
     """Returns the body of an EXECUTE. Its answer is one page without a description of its columns."""
     return b"".join(
         (
@@ -66,12 +66,12 @@ def execute(query_id: bytes, count: int, values: bytes, consistency: int) -> byt
     )
 
 
-def batch(query_id: bytes, count: int, rows: Sequence[bytes], consistency: int) -> bytes:
+def encode_batch(query_id: bytes, count: int, rows: Sequence[bytes], consistency: int) -> bytes:
     prefix = _prepared + _short(len(query_id)) + query_id + _short(count)
     return b"".join((_unlogged, _short(len(rows)), prefix, prefix.join(rows), _short(consistency), _no_flags))
 
 
-def conditional_batch(request: BatchStatement) -> bytes:
+def encode_conditional_batch(request: BatchStatement) -> bytes:
     statements = request._statements_and_parameters  # noqa: SLF001 - the driver has no name for it
     parts = [_unlogged, _short(len(statements))]
     for _, query_id, values in statements:
@@ -80,7 +80,7 @@ def conditional_batch(request: BatchStatement) -> bytes:
     return b"".join([*parts, *levels])
 
 
-def encoded(request: Request, bound: BoundStatement) -> Encoded:
+def encode_bound(request: Request, bound: BoundStatement) -> Encoded:
     decode = partial(_decode_rows, bound.prepared_statement.result_metadata) if request.statement.reads else None
     values = b"".join(map(_value, bound.values))
     fields = request.statement, len(bound.values), [values], bound.routing_key, request.consistency

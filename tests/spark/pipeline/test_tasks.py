@@ -1,0 +1,16 @@
+"""Work that Spark's workers look up by its name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from queuey.pipeline.tasks import KINDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_work_exists(kind: str) -> None:
+    """Only a worker imports the function, so a wrong name would show there alone."""
+    module, _, name = KINDS[kind].partition(":")
+    assert callable(getattr(import_module(module), name))
