@@ -88,7 +88,7 @@ class OrderedQueue:
     @property
     def is_full(self) -> bool:
         """Whether adding more messages now would only use memory."""
-        return self.has_waiting
+        return self._next_index < len(self._messages)
 
     def add(self, messages: Sequence[Message]) -> None:
         self._messages = [*self._messages[self._next_index :], *messages] if self.has_waiting else messages

@@ -90,9 +90,9 @@ def test_a_run_is_written_once_however_often(where: str, spark: SparkSession, re
     kept.queue("orders", partitions=4)
     frame = numbers(spark, ROWS, 2)
     write(frame, kept, run="first")
-    assert write_reports.read_run_counts(kept.store, APP, "first") == WriteCounts(rows=ROWS, written=ROWS)
+    assert write_reports.report(kept.store, APP, "first") == WriteCounts(rows=ROWS, written=ROWS)
     write(frame, kept, run="first")
-    assert write_reports.read_run_counts(kept.store, APP, "first") == WriteCounts(rows=ROWS, skipped=ROWS)
+    assert write_reports.report(kept.store, APP, "first") == WriteCounts(rows=ROWS, skipped=ROWS)
     exact(bodies(kept), ROWS)
     write(numbers(spark, 10, 1), kept)
     write(numbers(spark, 10, 1), kept)
@@ -123,7 +123,7 @@ def test_a_million_numbered_rows_are_in_order(tasks: int, spark: SparkSession, c
     queue = clustered.queue("orders", partitions=8)
     frame = spark.range(0, count, 1, tasks).selectExpr("CAST(id AS string) AS value", "id AS sequence")
     write(frame, clustered, run="first", lead="100")
-    counts = write_reports.read_run_counts(clustered.store, APP, "first")
+    counts = write_reports.report(clustered.store, APP, "first")
     assert counts is not None
     # Two tasks that share a piece may write some of its rows a second time, at the same ids.
     assert (counts.rows, counts.moved, counts.kept, counts.expired) == (count, 0, 0, 0)

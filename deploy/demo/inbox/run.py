@@ -109,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/notify":
             self.app.notify(notification["user"], notification["text"])
         else:
-            self.app.kill()
+            self.app.restart_service()
         self._answer(b"{}")
 
     def _answer(self, body: bytes, kind: str = "application/json") -> None:

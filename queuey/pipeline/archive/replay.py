@@ -279,7 +279,7 @@ class ReplayRun:
         if self._options.rate:
             options["rate"] = str(self._options.rate)
         writer.options(**options).save()
-        counts_of_run = write_reports.read_run_counts(self._store, self._owner, run.hexdigest())
+        counts_of_run = write_reports.report(self._store, self._owner, run.hexdigest())
         written, moved = (counts_of_run.written, counts_of_run.moved) if counts_of_run is not None else (0, 0)
         return self.make_report(counts, created, expired=expired, written=written, moved=moved)
 

@@ -31,7 +31,7 @@ def record_run(ledger: Ledger, application: str, run: str, counts: WriteCounts) 
         pass
 
 
-def read_run_counts(store: Store, application: str, run: str) -> WriteCounts | None:
+def report(store: Store, application: str, run: str) -> WriteCounts | None:
     raw = bridge.run(store.ledger.entry(_ledger_name("run", application, run), 0))
     return None if raw is None else msgspec.msgpack.decode(raw, type=WriteCounts)
 

@@ -69,7 +69,7 @@ class Cluster:
     def check(self, printed: str, run: str) -> None:
         seen = json.loads(printed.splitlines()[-1])
         assert seen == {"read": self.sent, "followed": self.sent}
-        assert write_reports.read_run_counts(self.kept.store, APP, run) is not None
+        assert write_reports.report(self.kept.store, APP, run) is not None
 
 
 def run(command: list[str], home: Path, environ: Mapping[str, str]) -> str:

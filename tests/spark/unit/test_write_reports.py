@@ -54,7 +54,7 @@ def test_an_entry_that_expires_meanwhile() -> None:
         RateLimit(ledger, "turns", 10, sleep=lambda _: None).reserve_time(1)
     ledger.forgets = False
     store = cast("Store", SimpleNamespace(ledger=ledger))
-    assert write_reports.read_run_counts(store, "acme", "run") == TWO
+    assert write_reports.report(store, "acme", "run") == TWO
     counts = write_reports.stream_report(store, "acme", "query")
     assert counts is not None
     assert (counts.batch, counts.last, counts.total) == (2, ONE, ONE)

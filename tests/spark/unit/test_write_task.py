@@ -86,9 +86,9 @@ def test_a_finished_run_stays_finished(setup: WriteSetup) -> None:
             task.shared_name("report"), 0, msgspec.msgpack.encode(WriteCounts(rows=8)), expected=None
         )
     )
-    assert write_reports.read_run_counts(setup.store, APP, "june") == WriteCounts(rows=8)
+    assert write_reports.report(setup.store, APP, "june") == WriteCounts(rows=8)
     write_reports.record_run(setup.store.ledger, APP, "june", WriteCounts(rows=8, skipped=8))
-    assert write_reports.read_run_counts(setup.store, APP, "june") == WriteCounts(rows=8, skipped=8)
+    assert write_reports.report(setup.store, APP, "june") == WriteCounts(rows=8, skipped=8)
 
 
 def test_a_task_makes_the_queue_that_is_to_be_created(setup: WriteSetup) -> None:
