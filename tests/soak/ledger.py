@@ -22,6 +22,7 @@ class _Account:
         self.due: dict[int, float] = {}
         self.early = set[int]()
         self.seen = 0
+        self.ids: dict[int, set[str]] = {}
 
 
 class Ledger:
@@ -31,10 +32,20 @@ class Ledger:
         once: Consumers that see each message exactly once.
         often: Consumers that may see a message again.
         clock: Seconds.
+        may_move: A repeated post moves a message to a new id if a service was killed after its write and before its
+            confirmation, as on Cassandra. A consumer that was quicker sees it under both ids.
     """
 
-    def __init__(self, once: Iterable[str], often: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        once: Iterable[str],
+        often: Iterable[str],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        may_move: bool = False,
+    ) -> None:
         self._once = frozenset(once)
+        self._may_move = may_move
         self._accounts = {name: _Account() for name in (*self._once, *often)}
         self._clock = clock
         self._unknown = set[int]()
@@ -53,6 +64,18 @@ class Ledger:
     def record_unknown(self, numbers: Iterable[int]) -> None:
         with self._lock:
             self._unknown |= set(numbers)
+
+    def record_shown(self, name: str, messages: Iterable[tuple[int, str]]) -> None:
+        """Records messages as :meth:`record_received`, but, if messages may move, none again under a new id."""
+        numbers = []
+        with self._lock:
+            ids = self._accounts[name].ids
+            for number, identifier in messages:
+                known = ids.setdefault(number, set())
+                if not (self._may_move and known and identifier not in known):
+                    numbers.append(number)
+                known.add(identifier)
+        self.record_received(name, numbers)
 
     def record_received(self, name: str, numbers: Iterable[int]) -> None:
         """Records messages that a consumer received. Those not due count as early: not acknowledged, or seen before."""

@@ -40,7 +40,7 @@ class Traffic:
 
     def __init__(self, store: str, urls: Sequence[str], records: Sequence[Path], seed: int) -> None:
         self.store = store
-        self.ledger = Ledger((READER, POLLER), (CLAIMERS, WORKERS))
+        self.ledger = Ledger((READER, POLLER), (CLAIMERS, WORKERS), may_move=store == "cassandra")
         self.failures: list[str] = []
         self._urls = urls
         self._records = dict.fromkeys(records, 0)
@@ -108,14 +108,14 @@ class Traffic:
         cursor = EARLIEST
         while not self._ended.is_set():
             page = client.read(QUEUE, since=cursor, limit=500)
-            self.ledger.record_received(READER, (number_of(message.body) for message in page.messages))
+            self.ledger.record_shown(READER, ((number_of(message.body), message.id) for message in page.messages))
             cursor = page.cursor
             if not page.more:
                 self._ended.wait(0.5)
 
     def _poll(self, client: Client, _: int) -> None:
         for page in client.tail_pages(QUEUE, since=EARLIEST, wait=2):
-            self.ledger.record_received(POLLER, (number_of(message.body) for message in page.messages))
+            self.ledger.record_shown(POLLER, ((number_of(message.body), message.id) for message in page.messages))
             if self._ended.is_set():
                 return
 

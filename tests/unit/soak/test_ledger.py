@@ -44,6 +44,21 @@ def test_what_must_not_be_shown_is_told(ledger: Ledger, shown: list[int]) -> Non
     assert ledger.violations() == [f"reader saw 1 messages twice or unacknowledged: {shown[-1]}"]
 
 
+@pytest.mark.parametrize(
+    ("may_move", "ids", "is_wrong"),
+    [(True, "ab", False), (True, "aa", True), (True, "aba", True), (False, "ab", True)],
+)
+def test_a_message_may_be_shown_under_a_new_id_where_it_may_move(*, may_move: bool, ids: str, is_wrong: bool) -> None:
+    """On Cassandra a repeated post may move a message; under one id it is still shown only once."""
+    ledger = Ledger(["reader"], [], may_move=may_move)
+    ledger.acknowledge([1])
+    for identifier in ids:
+        ledger.record_shown("reader", [(1, identifier)])
+    assert bool(ledger.violations()) == is_wrong
+    ledger.record_shown("reader", [(2, "c"), (2, "d")])
+    assert "reader saw" in str(ledger.violations())  # It was not acknowledged.
+
+
 def test_a_message_of_unknown_outcome_may_be_shown_or_not(ledger: Ledger) -> None:
     """A message whose writer got no answer may be shown or not."""
     ledger.record_unknown([1, 2])
