@@ -56,7 +56,7 @@ class Supervised:
     async def stop(self) -> int:
         """Ends the worker as a supervisor does, and returns its code; a worker that is dying just then is restarted."""
         told: set[str] = set()
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + 2 * PATIENCE_SECONDS  # Lives of workers one after another, each with its session.
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.log
             for pid in self.said("started")[-1:]:
@@ -128,7 +128,7 @@ class Play:
             [f"{handlers.__name__}:{handler}", "--queue", queue.name, *MODES[self._mode], *by, *options],
         )
         letters: set[str] = set()
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + 2 * PATIENCE_SECONDS  # Lives of workers one after another, each with its session.
         while not bodies.keys() <= {*supervised.said("done"), *letters}:
             assert time.monotonic() < deadline, (bodies, letters, supervised.log)
             assert supervised.process.poll() is None, (bodies, supervised.said("ended"), letters, supervised.log)
