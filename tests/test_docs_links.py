@@ -256,7 +256,7 @@ def test_blocks(page: str) -> None:
 def compile_as_typed(program: str) -> None:
     """Compiles a program as the interactive interpreter does, statement by statement; raises SyntaxError.
 
-    A last statement that is not complete is no error.
+    An incomplete statement at the end is allowed.
     """
     statement: list[str] = []
     for line in program.splitlines():

@@ -569,7 +569,7 @@ class AsyncConsumer:
         return row if row is not None and row.begun else None
 
     def _require_row(self, partition: Partition) -> OwnedPartition:
-        """Returns a partition's row, also while it is being released; raises NotOwner if there is no row."""
+        """Returns a partition's row, also while it is being released; raises NotOwner without one."""
         row = self._row(partition)
         if row is None:
             raise NotOwner(f"{partition} is not owned by this member", frozenset([partition]))

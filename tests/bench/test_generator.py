@@ -16,6 +16,7 @@ from botocore.credentials import Credentials
 from bench.load import signing
 from bench.load.generator import BadAnswer, Generator
 from bench.load.signing import AccessKey, Signer
+from tests.waiting import join
 
 KEY: AccessKey = {"id": "QKAAAABBBBCCCCDDDDEE", "secret": "not a secret"}
 
@@ -64,6 +65,6 @@ def test_a_connection_that_ends_within_an_answer_is_an_error(sent: str) -> None:
         )
         with pytest.raises(BadAnswer, match="connection closed"):
             generator.run()
-        server.join(60)
+        join(server)
     for connection in generator.connections.values():
         connection.sock.close()

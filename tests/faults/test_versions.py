@@ -71,7 +71,7 @@ def test_claims(
 def start(tmp_path: Path, three_proxied_nodes: MakeStore, proxied_keyspace: str, release: Program) -> Iterator[Start]:
     """Returns a function that starts services with an account, alternately of the release and of this version.
 
-    Meanwhile one node after another is paused.
+    The nodes are paused in turn during the test.
     """
     from queuey.storage import cassandra  # noqa: PLC0415 - most tests here do not need the driver
 

@@ -23,6 +23,7 @@ class _Account:
         self.early = set[int]()
         self.seen = 0
         self.ids: dict[int, set[str]] = {}
+        self.moved = 0
 
 
 class Ledger:
@@ -69,10 +70,12 @@ class Ledger:
         """Records messages as :meth:`record_received`, but, if messages may move, none again under a new id."""
         numbers = []
         with self._lock:
-            ids = self._accounts[name].ids
+            account = self._accounts[name]
             for number, identifier in messages:
-                known = ids.setdefault(number, set())
-                if not (self._may_move and known and identifier not in known):
+                known = account.ids.setdefault(number, set())
+                if self._may_move and known and identifier not in known:
+                    account.moved += 1
+                else:
                     numbers.append(number)
                 known.add(identifier)
         self.record_received(name, numbers)
@@ -96,6 +99,10 @@ class Ledger:
 
     def seen(self) -> dict[str, int]:
         return {name: account.seen for name, account in self._accounts.items()}
+
+    def moved(self) -> dict[str, int]:
+        """Returns how many messages each consumer saw again under a new id."""
+        return {name: account.moved for name, account in self._accounts.items()}
 
     def violations(self) -> list[str]:
         problems = []

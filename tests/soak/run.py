@@ -150,8 +150,13 @@ class Run:
             "acknowledged": {traffic.store: traffic.ledger.acknowledged for traffic in self._landscape.traffic},
             "faults": dict(sorted(self._faults.counts.items())),
             "consumers": {
-                name: {"seen": seen, "longest lag, seconds": round(self._longest[name].seconds, 1)}
+                name: {
+                    "seen": seen,
+                    "moved": moved[consumer],
+                    "longest lag, seconds": round(self._longest[name].seconds, 1),
+                }
                 for traffic in self._landscape.traffic
+                for moved in [traffic.ledger.moved()]
                 for consumer, seen in traffic.ledger.seen().items()
                 for name in [f"{traffic.store}, {consumer}"]
             },

@@ -181,13 +181,17 @@ def test_given_up(store: Store, since: str) -> None:
         await asyncio.gather(claim, return_exceptions=True)
         return await left
 
+    delivered: list[ClaimDelivery] = []
+
+    def is_delivered() -> bool:
+        delivered[:] = blocking(service.claims).claim(access, limit=1, ttl=1000)
+        return bool(delivered)
+
     for turns in range(50):
         append_bodies(store, queue, str(turns))
         if not service.claims.core.run(leave(turns)):
             break
-        delivered: list[ClaimDelivery] = []
-        while not delivered:  # The test's timeout bounds it.
-            delivered = blocking(service.claims).claim(access, limit=1, ttl=1000)
+        until(is_delivered)
         assert texts(delivered) == [str(turns)]
         blocking(service.claims).acknowledge(access, [delivered[0].receipt])
     assert turns

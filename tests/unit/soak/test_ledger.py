@@ -55,6 +55,7 @@ def test_a_message_may_be_shown_under_a_new_id_where_it_may_move(*, may_move: bo
     for identifier in ids:
         ledger.record_shown("reader", [(1, identifier)])
     assert bool(ledger.violations()) == is_wrong
+    assert ledger.moved() == {"reader": int(may_move and "b" in ids)}
     ledger.record_shown("reader", [(2, "c"), (2, "d")])
     assert "reader saw" in str(ledger.violations())  # It was not acknowledged.
 
