@@ -14,19 +14,19 @@ _SOCKET = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 _NUMBERS = itertools.count(1)
 
 
-def counted(port: int, total: int) -> None:
+def count_run(port: int, total: int) -> None:
     """Counts its runs in this worker; the first run and run number ``total`` report the time at which they began."""
     number = next(_NUMBERS)
     if number in {1, total}:
         send_number(port, time.monotonic())
 
 
-def timed(port: int, sent: float) -> None:
+def report_delay(port: int, sent: float) -> None:
     """Reports the seconds since it was sent. The monotonic clock is shared by all processes of a machine."""
     send_number(port, time.monotonic() - sent)
 
 
-TASKS: Mapping[str, Callable[..., None]] = {"counted": counted, "timed": timed}
+TASKS: Mapping[str, Callable[..., None]] = {"counted": count_run, "timed": report_delay}
 
 
 def send_number(port: int, value: float) -> None:

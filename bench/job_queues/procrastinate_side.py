@@ -19,11 +19,11 @@ PENDING = "SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doi
 
 
 async def counted(port: int, total: int) -> None:
-    probe.counted(port, total)
+    probe.count_run(port, total)
 
 
 async def timed(port: int, sent: float) -> None:
-    probe.timed(port, sent)
+    probe.report_delay(port, sent)
 
 
 FUNCTIONS = {"counted": counted, "timed": timed}

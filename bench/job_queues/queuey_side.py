@@ -14,12 +14,12 @@ for name, function in probe.TASKS.items():
 
 @async_jobs.task
 async def counted(port: int, total: int) -> None:
-    probe.counted(port, total)
+    probe.count_run(port, total)
 
 
 @async_jobs.task
 async def timed(port: int, sent: float) -> None:
-    probe.timed(port, sent)
+    probe.report_delay(port, sent)
 
 
 class Queuey:

@@ -75,9 +75,9 @@ class Consumer:
             patterns=patterns,
             member=member,
             settings=settings,
-            on_assign=_threaded(on_assign),
-            on_revoke=_threaded(on_revoke),
-            on_lost=_threaded(on_lost),
+            on_assign=_run_in_thread(on_assign),
+            on_revoke=_run_in_thread(on_revoke),
+            on_lost=_run_in_thread(on_lost),
         )
         self.settings = self._inner.settings
         self.member = self._inner.member
@@ -270,7 +270,7 @@ class Consumer:
             raise InvalidArgument("the consumer belongs to the parent process: create another one after a fork")
 
 
-def _threaded(callback: PlainCallback | None) -> Callable[[frozenset[Partition]], Awaitable[None]] | None:
+def _run_in_thread(callback: PlainCallback | None) -> Callable[[frozenset[Partition]], Awaitable[None]] | None:
     """Returns an async callback that runs a plain one in its own thread and waits for it, even if cancelled."""
     if callback is None:
         return None

@@ -23,7 +23,7 @@ from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
 from qdo.consumer.rebalance.session_events import SessionOptions
 from qdo.coordination import AnyCoordinator, Coordinator, ServiceCoordinator
-from qdo.coordination.opening import coordinator_of
+from qdo.coordination.opening import make_coordinator
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import warn_of_other_stores
 from qdo.partitions import Partition, Queue, Subscription, subscribe
@@ -106,7 +106,7 @@ class AsyncConsumer:
         on_lost: Callback | None = None,
     ) -> None:
         self.settings = settings or ConsumerSettings()
-        coordinator = coordinator_of(client, coordinator, group, self.settings.revoke_timeout, self.settings.grace)
+        coordinator = make_coordinator(client, coordinator, group, self.settings.revoke_timeout, self.settings.grace)
         if coordinator is None and (self.settings.mirror or self.settings.commit_every is not None):
             raise InvalidArgument("mirror and commit_every need a group: give the consumer group=")
         wants = subscribe(queues, patterns, application=client.application)
@@ -459,12 +459,12 @@ class AsyncConsumer:
     @property
     def paused(self) -> frozenset[Partition]:
         """The paused partitions. A partition that is released and comes back is no longer paused."""
-        return frozenset(row.partition for row in self._owned() if row.paused)
+        return frozenset(row.partition for row in self._find_owned() if row.paused)
 
     @property
     def assignment(self) -> frozenset[Partition]:
         """The partitions that this member owns, without those that are being revoked."""
-        return frozenset(row.partition for row in self._owned())
+        return frozenset(row.partition for row in self._find_owned())
 
     def position(self, partition: Partition) -> str | None:
         """Returns the id of the last returned message, or the id after which reading begins; None means the beginning.
@@ -492,7 +492,7 @@ class AsyncConsumer:
         """
         queues: dict[str, dict[int, str | None]] = {}
         without_group = self._coordinator is None
-        owned = {row.partition: row.position if without_group else row.recorded for row in self._owned()}
+        owned = {row.partition: row.position if without_group else row.recorded for row in self._find_owned()}
         for partition, committed in owned.items():
             queues.setdefault(partition.queue.name, {})[partition.number] = committed
         lags = {name: await self.client.lag(name, cursors) for name, cursors in queues.items()}
@@ -505,7 +505,7 @@ class AsyncConsumer:
 
     @property
     def _stopped(self) -> bool:
-        return self._reader.stopped or not self._group.table.connected
+        return self._reader.is_stopped or not self._group.table.connected
 
     async def _hand_out(self, taken: list[BufferedSlice]) -> list[Batch]:
         """Returns the taken messages as batches, after the loop has sent the next requests.
@@ -561,7 +561,7 @@ class AsyncConsumer:
     def _rows(self) -> list[OwnedPartition]:
         return [row for row in self._group.table.held.values() if row.begun]
 
-    def _owned(self) -> list[OwnedPartition]:
+    def _find_owned(self) -> list[OwnedPartition]:
         return [row for row in self._rows() if not row.closed]
 
     def _row(self, partition: Partition) -> OwnedPartition | None:

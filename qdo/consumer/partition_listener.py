@@ -149,7 +149,7 @@ class PartitionReader(PartitionListener):
         changed: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        self.stopped = False
+        self.is_stopped = False
         self._buffer = buffer
         self._fetcher = fetcher
         self._listeners = list(listeners)
@@ -200,12 +200,12 @@ class PartitionReader(PartitionListener):
         self._failed(error)
 
     def suspended(self) -> None:
-        self.stopped = True
+        self.is_stopped = True
         for listener in self._listeners:
             listener.suspended()
 
     def resumed(self) -> None:
-        self.stopped = False
+        self.is_stopped = False
         self._changed()
         for listener in self._listeners:
             listener.resumed()

@@ -69,7 +69,7 @@ def open_coordinator(
     return Coordinator(group, connect, access.session_timeout, access.chroot)
 
 
-def coordinator_of(
+def make_coordinator(
     client: AsyncClient,
     coordinator: AnyCoordinator | LocalCoordination | None,
     group: str | None,

@@ -204,12 +204,12 @@ class Codec(Generic[Value]):
             if head == self._packed:
                 return self._decode(zlib.decompress(text))
         except (zlib.error, msgspec.MsgspecError) as error:
-            raise self._damaged(data) from error
+            raise self._make_error(data) from error
         if head.startswith(MARK) and head[: len(self._form)] > self._form:
             raise CoordinationIncompatible(f"a newer program than this one wrote the {self._what}: {head!r}")
-        raise self._damaged(data)
+        raise self._make_error(data)
 
-    def _damaged(self, data: bytes) -> CoordinationIncompatible:
+    def _make_error(self, data: bytes) -> CoordinationIncompatible:
         return CoordinationIncompatible(f"the stored {self._what} cannot be read: {data[:60]!r}")
 
 

@@ -52,7 +52,7 @@ class Exchange:
     def sent(self, data: bytes | bytearray, instant: float) -> None:
         self._unanswered.extend(instant for _ in self._requests.feed(data))
 
-    def received(self, data: bytes) -> float | None:
+    def record_received(self, data: bytes) -> float | None:
         """Returns when the latest request answered by the data was sent, or None if the data completes no answer."""
         answered = None
         for _, number, timeout in self._answers.feed(data):
@@ -241,7 +241,7 @@ class Relay:
 
     def _record_answer(self, data: bytes) -> bool:
         """Records when the server was last heard; returns False if that was after the session timeout."""
-        answered = self._exchange.received(data)
+        answered = self._exchange.record_received(data)
         if answered is None or not self._exchange.timeout:
             return True  # a timeout of 0 means that the session has ended: the program reads that and closes
         self._timeout, before = self._exchange.timeout, self._vitals.last_heard or answered

@@ -38,15 +38,7 @@ from qdo.worker.failure import (
     TaskRetry,
 )
 from qdo.worker.rights import PAUSES, until_answered
-from qdo.worker.runs import (
-    BatchSize,
-    Delivery,
-    MessageRun,
-    age_of,
-    find_run_result,
-    make_overdue_failure,
-    stop_overdue,
-)
+from qdo.worker.runs import BatchSize, Delivery, MessageRun, find_run_result, make_overdue_failure, stop_overdue
 from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, end_if_refused
 from queuey.client import AsyncClient, AsyncJob, ClientError, InvalidRequest, QueueNotFound
 from queuey.client.calls.claim_calls import Claim, name_this_process
@@ -407,7 +399,7 @@ class ClaimSource:
     def _check_runs(self, now: float) -> None:
         ages = [0.0]
         for run, jobs in list(self._running.items()):
-            age = age_of(run, self._place(jobs[0]).partition, now, self._handling.call_of)
+            age = run.measure_age(self._place(jobs[0]).partition, now, self._handling.call_of)
             ages.append(age)
             handled = run.handled
             self._acknowledge_handled(run, jobs, self._finished.get(run, 0), handled)

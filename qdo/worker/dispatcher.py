@@ -31,7 +31,7 @@ from qdo.worker.failure import (
 )
 from qdo.worker.partition_work import FailedMessage, KeyedQueue, OrderedQueue, PartitionWork
 from qdo.worker.rights import require_rights
-from qdo.worker.runs import BatchSize, Delivery, MessageRun, age_of, find_run_result, make_overdue_failure, stop_overdue
+from qdo.worker.runs import BatchSize, Delivery, MessageRun, find_run_result, make_overdue_failure, stop_overdue
 from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, end_if_refused
 from queuey.client import ClientError, Message
 
@@ -275,7 +275,7 @@ class Dispatcher(PartitionListener):
         """
         now = asyncio.get_running_loop().time()
         runs = self._runs
-        ages = [age_of(run, work.partition, now, self._handling.call_of) for work, run in runs]
+        ages = [run.measure_age(work.partition, now, self._handling.call_of) for work, run in runs]
         self._metrics.oldest = max(ages, default=0.0)
         for (work, run), age in zip(runs, ages, strict=True):
             if age >= self._settings.stalled_after and not run.leaked and run.handled < len(run.messages):

@@ -13,6 +13,13 @@ from qdo.worker.failure import CallOf, Failure, RunResult
 from queuey.client import InvalidArgument, Message
 from queuey.client.calls.job_calls import JobResult, encode_result
 
+logger = logging.getLogger("qdo.worker")
+
+_FIRST_WARNING_SECONDS = 60.0
+"""Seconds without progress after which a run is first logged; then at each doubling."""
+_STOPPING_SECONDS = 5.0
+"""Timeout for a cancelled handler to end, in seconds."""
+
 
 class _Place(NamedTuple):
     partition: Partition
@@ -121,6 +128,20 @@ class MessageRun:
         self.keeps_results = False
         self.results: dict[int, JobResult] = {}
 
+    def measure_age(self, partition: Partition, now: float, call_of: CallOf) -> float:
+        """Returns the seconds since a run made progress, as far as checks have seen it. Logs a long one."""
+        if self.handled != self.seen or not self.begun:
+            self.seen, self.since, self.last_logged_age = self.handled, now, 0.0
+        age = now - self.since
+        if age >= max(_FIRST_WARNING_SECONDS, 2 * self.last_logged_age) and self.seen < len(self.messages):
+            self.last_logged_age = age
+            message = self.messages[self.seen]
+            fields = {"queue": partition.queue.name, "partition": partition.number, "message_id": message.id}
+            text = "a handler has been running with %smessage %s of %s for %.0f s"
+            call = call_of(message)
+            logger.warning(text, "" if call is None else f"{call}, ", message.id, partition, age, extra=fields)
+        return age
+
     def set_result(self, result: object) -> None:
         """Keeps the result of the present message. Only logs a result that is not JSON, because the work is done."""
         message = self.messages[self.handled]
@@ -226,29 +247,6 @@ class BatchSize:
         else:
             weight = min(1.0, max(_WEIGHT * seconds / self._seconds, 0.02))
             self._mean += weight * (mean - self._mean)
-
-
-logger = logging.getLogger("qdo.worker")
-
-_STOPPING_SECONDS = 5.0
-"""Timeout for a cancelled handler to end, in seconds."""
-_LONG = 60.0
-"""Min seconds that a message has been handled when this is first logged."""
-
-
-def age_of(run: MessageRun, partition: Partition, now: float, call_of: CallOf) -> float:
-    """Returns the seconds since a run made progress, as far as checks have seen it. Logs a long one."""
-    if run.handled != run.seen or not run.begun:
-        run.seen, run.since, run.last_logged_age = run.handled, now, 0.0
-    age = now - run.since
-    if age >= max(_LONG, 2 * run.last_logged_age) and run.seen < len(run.messages):
-        run.last_logged_age = age
-        message = run.messages[run.seen]
-        fields = {"queue": partition.queue.name, "partition": partition.number, "message_id": message.id}
-        text = "a handler has been running with %smessage %s of %s for %.0f s"
-        call = call_of(message)
-        logger.warning(text, "" if call is None else f"{call}, ", message.id, partition, age, extra=fields)
-    return age
 
 
 def make_overdue_failure(seconds: float) -> Failure:

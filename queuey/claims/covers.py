@@ -46,13 +46,13 @@ def digest_of(body: str | bytes, meta: Meta | None) -> bytes:
     return blake2b(data, digest_size=16, person=b"json" if is_json else b"").digest()
 
 
-def partition_of(digest: bytes, partitions: int) -> int:
+def choose_partition(digest: bytes, partitions: int) -> int:
     return int.from_bytes(digest[:8], "big") % partitions + 1
 
 
 def choose_target_partition(message: Message | NewMessage, partition: int, target: Queue) -> int:
     if target.kind == "dedup":
-        return partition_of(digest_of(message.body, message.meta), target.partitions)
+        return choose_partition(digest_of(message.body, message.meta), target.partitions)
     if target.keeps_keys and message.meta is not None and message.meta.key is not None:
         return by_key(message.meta.key, target.partitions)
     return (partition - 1) % target.partitions + 1

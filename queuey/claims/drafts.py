@@ -55,7 +55,7 @@ class EntryDraft:
         self._key_of = by_key if waiting is None else key_of
         """None in queues that do not keep keys."""
         self.now = now
-        self.expired = timing.expired(now)
+        self.expired = timing.expiry_limit(now)
         self._changed: set[Position] = set()
         """Messages for which the entry may begin or end a claim, not counting deliveries."""
         self._places = None

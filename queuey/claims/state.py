@@ -70,13 +70,13 @@ class ClaimTiming:
         margin = self._margin
         return margin() if callable(margin) else margin
 
-    def expired(self, now: int) -> int:
+    def expiry_limit(self, now: int) -> int:
         """Returns the expiry (milliseconds since 1970) below which claims are over for other processes at ``now``."""
         return now - round(self.margin * 1000)
 
     def seconds_left(self, expires: float, now: int) -> float:
         """Returns the seconds until a claim is over for all processes, at least 0."""
-        return max(0.0, (expires - self.expired(now) + 1) / 1000)
+        return max(0.0, (expires - self.expiry_limit(now) + 1) / 1000)
 
     def seconds_to_answer(self, ttl: float) -> float:
         """Returns for how many seconds after its decision a claim may be sent: ``ttl`` less S, at least ``ttl / 2``."""

@@ -37,12 +37,12 @@ class ConsoleRoom(Room, frozen=True, kw_only=True):
         ),
     ] = "auto"
 
-    def mistakes(self, alone: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def find_problems(self, alone: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
         if self.console == "on" and alone is not None:
             text = f"Setting console needs the service's own API, but {alone} replaces it."
             yield text, ("console", alone.partition(".")[0])
 
-    def resolved(self, settings: Settings, address: str, *, terminal: bool) -> ConsoleRoom:
+    def resolve(self, settings: Settings, address: str, *, terminal: bool) -> ConsoleRoom:
         is_local = settings.host in LINK_HOSTS and is_loopback(address)
         if self.console == "auto" and settings.alone is None and is_local and terminal:
             return LocalConsoleRoom()

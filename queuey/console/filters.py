@@ -165,7 +165,7 @@ class Sorting(NamedTuple):
         return self.address(head.key, not self.down if head.key == self.key else head.kind == "number")
 
 
-def labelled(rows: str, columns: Iterable[str | tuple[str, ...]]) -> str:
+def label_cells(rows: str, columns: Iterable[str | tuple[str, ...]]) -> str:
     """Adds the text of its head to each cell of rows, as narrow windows show rows as cards.
 
     A cell without attributes gets the head's class, too. A cell whose head has no text stays as it is.

@@ -25,7 +25,7 @@ from queuey.console.filters import (
     coloured_json,
     compact,
     heads,
-    labelled,
+    label_cells,
     moment,
     moment_absolute,
     size,
@@ -215,7 +215,7 @@ def _environment() -> Environment:
         "thousands": "{:,}".format,
         "compact": compact,
         "coloured_json": coloured_json,
-        "labelled": labelled,
+        "labelled": label_cells,
     }
     environment.filters.update(filters)
     environment.globals.update(link=link, file=file_address, heads=heads, spark_paths=spark_paths)

@@ -36,8 +36,8 @@ class FacadesRoom(Room, frozen=True, kw_only=True):
     def longest_body(self, otherwise: int) -> int:
         return self.facades.longest_body(otherwise)
 
-    def mistakes(self, alone: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
-        for mistake in self.facades.mistakes():
+    def find_problems(self, alone: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
+        for mistake in self.facades.find_problems():
             yield f"Setting facades has {mistake}.", ("facades",)
 
     def prepare(self, settings: Settings, applications: Applications) -> None:

@@ -18,7 +18,7 @@ KINDS: dict[str, type[Facade]] = {"emodb": EmodbFacade, "mq": MqFacade, "rqms": 
 """Facades that need no further library."""
 
 
-def kind_of(name: str) -> type[Facade]:
+def load_kind(name: str) -> type[Facade]:
     """Returns the class of a facade.
 
     Raises:
@@ -50,7 +50,7 @@ def facades(settings: Facades, secret: bytes = b"") -> Include:
         app.authenticate.add(setup.callers)
         app.authenticate.add(setup.signed)
         for name, prefix in settings.prefixes().items():
-            facade = kind_of(name)(setup, prefix)
+            facade = load_kind(name)(setup, prefix)
             facade.include(config)
             app.facades.append(facade)
 

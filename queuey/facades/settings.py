@@ -131,7 +131,7 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
         """
         return max(otherwise, MAX_FACADE_BODY) if not self.prefixes().keys().isdisjoint(PREFIXED_FACADES) else otherwise
 
-    def mistakes(self) -> Iterator[str]:
+    def find_problems(self) -> Iterator[str]:
         for name, pattern, like in (
             ("zookeeper", _SERVERS, "such as zk1:2181,zk2:2181/emodb"),
             ("cluster", _CLUSTER, "without white space or /"),

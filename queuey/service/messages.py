@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 import msgspec
 
 from queuey import ids
-from queuey.claims.covers import digest_of, partition_of
+from queuey.claims.covers import choose_partition, digest_of
 from queuey.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
 from queuey.ids import Position
 from queuey.messages import (
@@ -233,7 +233,7 @@ class MessageUseCases:
             await asyncio.sleep(seconds)
         # Hashed before the service chooses partitions: a repeated post may get another one.
         content = hash_content(drafts) if isinstance(key, str) else b""
-        items = self._addressed(queue, drafts)
+        items = self._address_drafts(queue, drafts)
         if isinstance(key, str) and items:
             key = PostKey(key, content, self._remembered_seconds(items))
         rely = self._ensure_expiry if queue.on_expiry == "dead-letter" else None
@@ -244,7 +244,7 @@ class MessageUseCases:
         except WriteUndone:
             if not self._may_repeat(queue, items, began):
                 raise
-            items = self._addressed(queue, drafts)
+            items = self._address_drafts(queue, drafts)
             if rely is not None:
                 await rely(queue, items)
             result = await self._append(queue, items, after, key)
@@ -379,9 +379,9 @@ class MessageUseCases:
 
     def check(self, queue: Queue, draft: Draft) -> None:
         """Raises ``InvalidRequest`` if :meth:`post` would refuse a message."""
-        self._addressed(queue, [draft])
+        self._address_drafts(queue, [draft])
 
-    def _addressed(self, queue: Queue, drafts: Sequence[AnyDraft]) -> Sequence[NewMessage]:
+    def _address_drafts(self, queue: Queue, drafts: Sequence[AnyDraft]) -> Sequence[NewMessage]:
         """Returns drafts as messages with a partition and a TTL.
 
         A message without a TTL of its own is kept when it expires if the queue makes dead letters of expired messages.
@@ -426,7 +426,7 @@ def _partition_by_body(queue: Queue, draft: AnyDraft) -> int:
     for field, value in (("partition", draft.partition), ("message_key", draft.key)):
         if value is not None:
             raise InvalidRequest({field: f"{DEDUP_TEXT} Leave it out."})
-    return partition_of(digest_of(draft.body, draft.meta), queue.partitions)
+    return choose_partition(digest_of(draft.body, draft.meta), queue.partitions)
 
 
 def _route_by_key(queue: Queue, draft: AnyDraft) -> tuple[int, Meta]:

@@ -136,7 +136,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     def is_limited(self) -> bool:
         return any(rates.application or rates.user for rates in (self, *map(self.of, self.applications)))
 
-    def mistakes(self) -> Iterator[str]:
+    def find_problems(self) -> Iterator[str]:
         """Yields rates between 0 and :data:`MIN_RATE`, and bursts without a rate, each as the end of a sentence."""
         for where, rates in (("", self), *((f"applications.{name}.", self.of(name)) for name in self.applications)):
             for kind, rate, burst in (
@@ -170,7 +170,7 @@ class PublishedMetrics(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
 
-    def mistakes(self) -> Iterator[str]:
+    def find_problems(self) -> Iterator[str]:
         for name, texts in (("backlog", self.backlog), ("lag", self.lag)):
             for (application, pattern), text in zip(patterns_of(texts), texts.split(), strict=True):
                 if not application or not pattern or "*" in application:

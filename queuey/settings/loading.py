@@ -11,7 +11,7 @@ import msgspec
 from queuey.errors import SettingsError
 from queuey.extras import DISTRIBUTION
 from queuey.settings.definitions import GROUPS, SQLITE, Settings, is_of_cassandra
-from queuey.settings.rooms import OWN_ROOMS, installed
+from queuey.settings.rooms import OWN_ROOMS, find_installed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, masked_text, option_of, table, variable_of
 from queuey.settings.users import DEV_ISSUER, Users, is_loopback, read_users
@@ -75,7 +75,8 @@ def load(
         _check_known(variable, variables, "in the environment")
     sources = {name: sources.get(name, DEFAULT_SOURCE) for name in lines}
     rooms = tuple(
-        room(**{name: values.pop(name) for name in room.__struct_fields__ if name in values}) for room in installed()
+        room(**{name: values.pop(name) for name in room.__struct_fields__ if name in values})
+        for room in find_installed()
     )
     settings = Settings(**values, rooms=rooms)
     check(settings, sources)
@@ -156,10 +157,10 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
         present = "tls_cert" if settings.tls_key is None else "tls_key"
         refuse(f"Setting {present} needs {missing}.", present)
     for name, fields in (("rates", settings.rates), ("metrics", settings.metrics)):
-        for mistake in fields.mistakes():
+        for mistake in fields.find_problems():
             refuse(f"Setting {name} has {mistake}.", name)
     for room in settings.rooms:
-        for mistake, names in room.mistakes(settings.alone):
+        for mistake, names in room.find_problems(settings.alone):
             refuse(mistake, *names)
     trusted = {issuer.issuer for issuers in settings.users.values() for issuer in issuers}
     if DEV_ISSUER in trusted and not is_loopback(settings.host):

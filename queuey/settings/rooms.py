@@ -53,7 +53,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the max bytes of a body that the service must accept; without this room it is ``otherwise``."""
         return otherwise
 
-    def mistakes(self, alone: str | None) -> Iterable[tuple[str, tuple[str, ...]]]:
+    def find_problems(self, alone: str | None) -> Iterable[tuple[str, tuple[str, ...]]]:
         """Yields conflicts between valid values, each with the names of the settings.
 
         Args:
@@ -91,7 +91,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         """
         return ()
 
-    def resolved(self, settings: Settings, address: str, *, terminal: bool) -> Room:
+    def resolve(self, settings: Settings, address: str, *, terminal: bool) -> Room:
         """Returns the room as this start serves it, depending on address and terminal.
 
         Args:
@@ -139,7 +139,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def installed() -> tuple[type[Room], ...]:
+def find_installed() -> tuple[type[Room], ...]:
     """Returns the rooms of the installed distributions, sorted by the names of their entry points.
 
     Raises:

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from queuey.errors import SettingsError
 from queuey.settings.definitions import GROUPS, Settings
-from queuey.settings.rooms import installed
+from queuey.settings.rooms import find_installed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users, as_json
 from queuey.terminal.setting_values import type_text, without_none
@@ -82,7 +82,7 @@ def table() -> tuple[Setting, ...]:
     """
     lines = {line.name: line for line in _make_lines(Settings, "")}
     groups = {group: [lines[name] for name in names] for group, names in GROUPS.items()}
-    for room in installed():
+    for room in find_installed():
         groups.setdefault(room.group, []).extend(_make_lines(room, ""))
     names = Counter(line.name for members in groups.values() for line in members)
     name, count = names.most_common(1)[0]

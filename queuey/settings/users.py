@@ -178,7 +178,7 @@ def _resolve_paths(issuer: UserIssuer, base: Path | None) -> UserIssuer:
 
 def _check_application(issuers: tuple[UserIssuer, ...]) -> None:
     for issuer in issuers:
-        if (fault := next(_find_faults(issuer), None)) is not None:
+        if (fault := next(_find_problems(issuer), None)) is not None:
             raise ValueError(fault)
     for first, second in combinations(issuers, 2):
         if (first.scheme, first.issuer) == (second.scheme, second.issuer):
@@ -190,23 +190,23 @@ def _check_application(issuers: tuple[UserIssuer, ...]) -> None:
             )
 
 
-def _find_faults(issuer: UserIssuer) -> Iterator[str]:
+def _find_problems(issuer: UserIssuer) -> Iterator[str]:
     if not issuer.audiences:
         yield "audience is empty"
     if "://" in issuer.keys and not is_safe_url(issuer.keys):
         yield f"keys is {issuer.keys!r}: expected https://host/path, http:// only on this machine, or a file"
-    yield from _find_faults_of_rights(issuer)
+    yield from _find_problems_of_rights(issuer)
     if issuer.scheme == "BrowserID":
-        yield from _find_faults_of_browserid(issuer)
+        yield from _find_problems_of_browserid(issuer)
     elif issuer.domains:
         yield "domains is for scheme BrowserID only"
     if issuer.client is not None:
-        yield from _find_faults_of_login(issuer, issuer.client)
+        yield from _find_problems_of_login(issuer, issuer.client)
     elif issuer.secret is not None or issuer.scope != "openid":
         yield "secret and scope are for logins to the console: give client as well"
 
 
-def _find_faults_of_rights(issuer: UserIssuer) -> Iterator[str]:
+def _find_problems_of_rights(issuer: UserIssuer) -> Iterator[str]:
     for pattern, verbs in issuer.queues.items():
         try:
             check_pattern(pattern)
@@ -220,7 +220,7 @@ def _find_faults_of_rights(issuer: UserIssuer) -> Iterator[str]:
             yield f"roles: {role!r} has no verb: give some of {', '.join(typing.get_args(RoleVerb))}"
 
 
-def _find_faults_of_browserid(issuer: UserIssuer) -> Iterator[str]:
+def _find_problems_of_browserid(issuer: UserIssuer) -> Iterator[str]:
     if issuer.user != "sub":
         yield "user is for scheme Bearer only: an assertion has one mail address"
     if issuer.roles or issuer.client is not None:
@@ -233,7 +233,7 @@ def _find_faults_of_browserid(issuer: UserIssuer) -> Iterator[str]:
             yield f"audience {audience!r} is not an origin such as https://queuey.example.org"
 
 
-def _find_faults_of_login(issuer: UserIssuer, client: str) -> Iterator[str]:
+def _find_problems_of_login(issuer: UserIssuer, client: str) -> Iterator[str]:
     if client not in issuer.audiences:
         yield f"client is {client!r}, which is not in audience: add it, as tokens of a login are for the client"
     if not is_safe_url(issuer.issuer) or "?" in issuer.issuer:

@@ -44,7 +44,7 @@ def position(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - t
 
 
 def instant(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
-    return _option(about, names, instant_of, others)
+    return _option(about, names, parse_instant, others)
 
 
 def due(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
@@ -86,7 +86,7 @@ def position_of(text: str) -> str:
         raise typer.BadParameter(str(error)) from error
 
 
-def instant_of(text: str, now: float | None = None) -> float:
+def parse_instant(text: str, now: float | None = None) -> float:
     """Returns an instant in seconds since 1970, exact to the microsecond.
 
     Args:
@@ -109,7 +109,7 @@ def due_at(text: str) -> float:
         typer.BadParameter: The text is not an instant, is in the past, or is further ahead than the max delay.
     """
     now = time.time()
-    due_time = instant_of(text, now)
+    due_time = parse_instant(text, now)
     if due_time <= now - 1:
         ago = f"{text!r} was {time_parsing.format_duration(now - due_time)} ago"
         raise typer.BadParameter(f"{ago} ({time_parsing.format_instant(due_time)}). Give a later time")

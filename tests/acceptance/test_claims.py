@@ -54,7 +54,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     return Site(tmp_path, url)
 
 
-def emptied(jobs: JobQueue) -> list[str]:
+def claim_all_bodies(jobs: JobQueue) -> list[str]:
     bodies: list[str] = []
     while claimed := jobs.receive(100, ttl=600):
         bodies += [each.message.body for each in claimed]
@@ -74,7 +74,7 @@ def test_claims_survive_a_kill_of_every_process(site: Site) -> None:
         served.kill()
     with site.service() as (served, client):
         jobs = client.job_queue("jobs")
-        claimed_later = emptied(jobs)
+        claimed_later = claim_all_bodies(jobs)
         mine = {each.message.body for each in (*done, *held)}
         assert sorted(claimed_later, key=int) == [f"{n}" for n in range(10) if f"{n}" not in mine]
         assert given_back[0].message.body in claimed_later

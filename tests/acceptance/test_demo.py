@@ -49,7 +49,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def varied(change: str) -> tuple[str, str]:
+def make_run_args(change: str) -> tuple[str, str]:
     return "-c", f"import sys, parts, run\n{change}\nsys.exit(run.main())"
 
 
@@ -93,7 +93,7 @@ def accounts_for_the_parts(out: str) -> None:
 )
 def test_demo_fails_aloud(tmp_path: Path, change: str, words: str) -> None:
     """When a message is lost it ends with another code than 0, says what is lost, and still cleans up."""
-    with demo(tmp_path, *varied(change)) as process:
+    with demo(tmp_path, *make_run_args(change)) as process:
         out, err = process.communicate(timeout=500)
     assert process.returncode == 1, out
     assert words in err

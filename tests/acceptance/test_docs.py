@@ -60,7 +60,7 @@ def test_tutorial_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     page = "docs/users.md"
     settings, *_ = (block for block in blocks(page) if block.language == "toml")
     issuer = Issuer()
-    with serving(issuer.published()) as keys:
+    with serving(issuer.make_key_set()) as keys:
         text = settings.text.replace("https://accounts.example.org/keys", keys.url)
         assert keys.url in text
         settings._replace(text=text).save(tmp_path)

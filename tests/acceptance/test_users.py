@@ -39,7 +39,7 @@ def slow() -> Iterator[KeyServer]:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer, slow: KeyServer) -> Iterator[Served]:
     """A service whose application has users of two issuers."""
-    with serving(issuer.published()) as keys:
+    with serving(issuer.make_key_set()) as keys:
         usual = {"audience": AUDIENCE, "queues": {PATTERN: ["read", "delete"]}}
         users = [usual | {"issuer": issuer.name, "keys": keys.url}, usual | {"issuer": HANGING, "keys": slow.url}]
         options = ["--users", json.dumps({"queuey": users}), "--log-level", "debug"]

@@ -26,7 +26,7 @@ def ear() -> Iterator[Receiver]:
 def test_a_job_tells_how_long_ago_it_was_sent(ear: Receiver) -> None:
     """Its seconds are those since the sender's clock was read."""
     sent = time.monotonic() - 5
-    probe.timed(ear.port, sent)
+    probe.report_delay(ear.port, sent)
     assert 5 <= ear.receive(5) <= time.monotonic() - sent
 
 
@@ -34,7 +34,7 @@ def test_the_first_and_the_last_job_tell(ear: Receiver, monkeypatch: pytest.Monk
     """Those between only count."""
     monkeypatch.setattr(probe, "_NUMBERS", iter(range(1, 6)))
     for _ in range(5):
-        probe.counted(ear.port, 5)
+        probe.count_run(ear.port, 5)
     first, last = ear.receive(5), ear.receive(5)
     assert first <= last
     with pytest.raises(TimeoutError):

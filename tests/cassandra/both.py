@@ -215,17 +215,17 @@ class Values:
 def encode_request(statement: Statement, rows: Sequence[Sequence[Any]]) -> Encoded:
     """Returns an encoded request. The answer to a read is one item: its bytes after the kind and the flags."""
     kinds = [kind for _, kind in command(statement.cql).markers]
-    packed = [b"".join(map(_sized, kinds, row)) for row in rows]
+    packed = [b"".join(map(_encode_sized, kinds, row)) for row in rows]
     decode = (lambda body: [body[8:]]) if statement.reads else None
     return Encoded(statement, len(kinds), packed, b"\0", "QUORUM", decode)
 
 
-def _sized(kind: str, value: Any) -> bytes:  # noqa: ANN401 - of any type
+def _encode_sized(kind: str, value: Any) -> bytes:  # noqa: ANN401 - of any type
     """Encodes a value with its length before it: -1 for None, -2 for UNSET."""
     if value is None or value is UNSET:
         return struct.pack(">i", -1 if value is None else -2)
     if kind.startswith("list "):
-        items = [_sized(kind.removeprefix("list "), one) for one in value]
+        items = [_encode_sized(kind.removeprefix("list "), one) for one in value]
         data = struct.pack(">i", len(items)) + b"".join(items)
     else:
         data = CQL_TYPES[kind].serialize(value, 4)

@@ -160,7 +160,7 @@ class Reader:
         self.seen += positions
         return positions
 
-    def missed(self, attempts: Sequence[Attempt]) -> list[str]:
+    def find_missed(self, attempts: Sequence[Attempt]) -> list[str]:
         """Returns acknowledged messages that were passed without being shown (G1)."""
         seen = set(self.seen)
         return [

@@ -58,7 +58,7 @@ class Table:
         return client
 
     def run(self, text: str) -> None:
-        self.driver.run(Statement.unprepared(text), timeout=60.0)
+        self.driver.run(Statement.make_unprepared(text), timeout=60.0)
 
     def make(self) -> None:
         keyspace = self.driver.target.keyspace

@@ -84,7 +84,7 @@ def test_lag_shows_what_goes_first(run: Run, job: Job, tmp_path: Path) -> None:
     assert run("pipeline", "stats", "--lag", "--json").json["rows"][0]["forecast"]["lost"] == 12
 
 
-def audited(total: Account, samples: tuple[AuditSample, ...] = ()) -> Audit:
+def make_audit(total: Account, samples: tuple[AuditSample, ...] = ()) -> Audit:
     return Audit(
         sound=total.sound,
         total=total,
@@ -102,9 +102,9 @@ def audited(total: Account, samples: tuple[AuditSample, ...] = ()) -> Audit:
 
 def test_an_audit_ends_by_what_it_found(run: Run, job: Job) -> None:
     """All is well: 0. Something missing, duplicated or different: 1, after the whole report, as text and as JSON."""
-    well = audited(Account(accepted=1707, present=1707, late=3, groups={"g": Passed(1700, 7, 0)}))
+    well = make_audit(Account(accepted=1707, present=1707, late=3, groups={"g": Passed(1700, 7, 0)}))
     sample = AuditSample(kind="missing", queue="q", partition=1, id="0f", at=1e9, sha256="ab")
-    wrong = audited(Account(accepted=9, present=6, missing=2, expired=1, copies=1), (sample,))
+    wrong = make_audit(Account(accepted=9, present=6, missing=2, expired=1, copies=1), (sample,))
     arguments = job(audit_job.run, well, wrong)
     ended = run("pipeline", "audit", "r", "--group", "g", "--as", "q=p", "--late", "9s", "--equal-bodies")
     assert (ended.code, ended.text.splitlines()[-1]) == (0, "1,707 of 1,707 messages are present: all is well.")

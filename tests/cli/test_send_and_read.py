@@ -19,7 +19,7 @@ from tests.servers.processes import ending
 from tests.servers.served import Served, environment
 
 
-def feed(path: Path, count: int) -> Path:
+def write_feed(path: Path, count: int) -> Path:
     path.write_text("".join(json.dumps({"n": n, "net": f"n{n % 3}"}) + "\n" for n in range(count)))
     return path
 
@@ -47,7 +47,7 @@ def test_standard_input_is_one_message(run: Run, client: Client, queue: str, bod
 
 def test_feed_from_a_file(run: Run, client: Client, queue: str, tmp_path: Path) -> None:
     """Every line of a file becomes a JSON message, in order."""
-    ended = run("send", queue, "--from", str(feed(tmp_path / "f", 2500)), "--partition", "1", "--json")
+    ended = run("send", queue, "--from", str(write_feed(tmp_path / "f", 2500)), "--partition", "1", "--json")
     assert ended.code == 0
     assert (ended.json["sent"], ended.json["queues"]) == (2500, {queue: 2500})
     assert [body["n"] for body in bodies(client, queue)] == list(range(2500))  # type: ignore[index]
@@ -57,7 +57,7 @@ def test_receipts_of_what_was_sent(run: Run, client: Client, queue: str, tmp_pat
     """Every message stored has its line in the file named, from one command after another."""
     receipts = str(tmp_path / "receipts.jsonl")
     assert run("send", queue, "a", "b", "--receipts", receipts).code == 0
-    assert run("send", queue, "--from", str(feed(tmp_path / "f", 1100)), "--receipts", receipts).code == 0
+    assert run("send", queue, "--from", str(write_feed(tmp_path / "f", 1100)), "--receipts", receipts).code == 0
     lines = [json.loads(line) for line in Path(receipts).read_text().splitlines()]
     stored = {(message.partition, message.id) for message in client.read_all(queue, limit=1000)}
     assert {(line["partition"], line["id"]) for line in lines} == stored
@@ -66,7 +66,7 @@ def test_receipts_of_what_was_sent(run: Run, client: Client, queue: str, tmp_pat
 
 def test_feed_from_a_pipe_by_field(run: Run, client: Client, queue: str, tmp_path: Path) -> None:
     """Fields pick the queue and the partition; missing queues are made where asked for."""
-    lines = feed(tmp_path / "f", 90).read_bytes()
+    lines = write_feed(tmp_path / "f", 90).read_bytes()
     options = ["--from", "-", "--queue-field", "net", "--key-field", "n", "--create", "--partitions", "4"]
     ended = run("send", f"{queue[:20]}-{{}}", *options, stdin=lines)
     assert (ended.code, "90 messages" in ended.text) == (0, True)

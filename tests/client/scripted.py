@@ -91,7 +91,7 @@ def settlement(*superseded: int) -> httpx2.Response:
     return httpx2.Response(409, json=body)
 
 
-def refused(request: httpx2.Request) -> httpx2.Response:
+def refuse_connection(request: httpx2.Request) -> httpx2.Response:
     raise httpx2.ConnectError("Connection refused", request=request)
 
 

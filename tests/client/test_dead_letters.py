@@ -28,12 +28,12 @@ async def owner(connect: Connect) -> AsyncClient:
     return connect()
 
 
-async def stored(client: AsyncClient, queue: str) -> list[Message]:
+async def read_stored(client: AsyncClient, queue: str) -> list[Message]:
     return [message async for message in client.read_all(queue, partitions="*", delay=False)]
 
 
 async def bodies(client: AsyncClient, queue: str) -> list[str]:
-    return sorted(str(message.body) for message in await stored(client, queue))
+    return sorted(str(message.body) for message in await read_stored(client, queue))
 
 
 async def test_nothing_is_overwritten(owner: AsyncClient) -> None:
@@ -62,7 +62,7 @@ async def test_the_right_to_send_is_enough(connect: Connect, owner: AsyncClient,
     await owner.create_queue(target)
     worker = connect("read,claim,send", f"orders,{target}")
     await owner.send("orders", "job", partition=2)
-    (job,) = await stored(worker, "orders")
+    (job,) = await read_stored(worker, "orders")
     for _ in range(2):
         await bury(worker, "orders", job, CAUSE, dead_queue=dead_queue)
     assert await bodies(owner, target) == ["job"]
@@ -89,12 +89,12 @@ async def test_a_small_queue_of_dead_letters_takes_all(connect: Connect, owner: 
     await owner.create_queue("orders.dead")
     worker = connect(verbs, "orders,orders.dead")
     await owner.send("orders", "job", partition=3)
-    (job,) = await stored(worker, "orders")
+    (job,) = await read_stored(worker, "orders")
     for _ in range(2):
         assert await bury(worker, "orders", job, CAUSE) == "orders.dead"
     assert await bodies(owner, "orders.dead") == ["job"]
     assert await redrive(owner, DeadLetterFilter(queues=("orders",))) == Redriven({"orders": 1})
-    assert {message.partition for message in await stored(owner, "orders")} == {3}
+    assert {message.partition for message in await read_stored(owner, "orders")} == {3}
 
 
 @pytest.mark.parametrize("dead_queue", [None, "payroll", "invented"])
@@ -108,7 +108,7 @@ async def test_no_right_no_letter(connect: Connect, owner: AsyncClient, dead_que
     with pytest.raises(NotAllowed):
         await bury(worker, "orders", job, CAUSE, dead_queue=dead_queue)
     assert [queue.name async for queue in owner.queues()] == before
-    assert await stored(owner, "payroll") == []
+    assert await read_stored(owner, "payroll") == []
 
 
 async def test_a_forged_letter_goes_nowhere(connect: Connect, owner: AsyncClient) -> None:
@@ -123,12 +123,12 @@ async def test_a_forged_letter_goes_nowhere(connect: Connect, owner: AsyncClient
         done = await redrive(owner, everything, dry_run=dry_run)
         reason = "dead letters of payroll do not go to orders-a.dead: check them, then name --dead-queue"
         assert (done.sent, done.left) == ({}, {reason: 1})
-    (letter,) = await stored(owner, "orders-a.dead")
+    (letter,) = await read_stored(owner, "orders-a.dead")
     assert [(one.partition, one.id) for one in done.samples] == [(letter.partition, letter.id)]
     # Nor does it where another queue keeps its dead letters by option.
     await owner.update_queue("orders-b", dead_letter="orders-a.dead")
     assert (await redrive(owner, everything)).sent == {}
-    assert await stored(owner, "payroll") == []
+    assert await read_stored(owner, "payroll") == []
     named = DeadLetterFilter(queues=("payroll",), dead_queue="orders-a.dead")
     assert await redrive(owner, named) == Redriven({"payroll": 1})
     assert await bodies(owner, "payroll") == ["forged"]

@@ -21,12 +21,12 @@ from queuey.client import (
     ServiceUnavailable,
 )
 from tests.client.conftest import Connect
-from tests.client.scripted import Script, busy, claims, message_id, ok, page, refused
+from tests.client.scripted import Script, busy, claims, message_id, ok, page, refuse_connection
 
 HORIZON = message_id(99)
 
 
-def asked(script: Script) -> list[dict[str, str]]:
+def list_params(script: Script) -> list[dict[str, str]]:
     return [dict(request.url.params) for request in script.requests]
 
 
@@ -34,7 +34,7 @@ def test_a_plain_read_asks_for_all_partitions(connect: Connect) -> None:
     """Without options everything is the server's default, but for all partitions."""
     script = Script(page(1, 2))
     read = connect(script).read("q")
-    assert asked(script) == [{"partitions": "*"}]
+    assert list_params(script) == [{"partitions": "*"}]
     assert [message.body for message in read.messages] == ["m1", "m2"]
     assert read.next == {1: message_id(3)}
     assert (read.cursor, read.horizon, read.more, read.cursor_safe) == (f"1:{message_id(3)}", HORIZON, False, True)
@@ -72,7 +72,7 @@ def test_positions_may_be_given_in_many_forms(connect: Connect, point: Any, text
     """Ids, instants, messages and cursors all become the API's form, exactly."""
     script = Script(page())
     connect(script).read("q", since=point, after=point, before=point, until=point)
-    assert asked(script) == [{"partitions": "*", "since": text, "after": text, "before": text, "until": text}]
+    assert list_params(script) == [{"partitions": "*", "since": text, "after": text, "before": text, "until": text}]
 
 
 @pytest.mark.parametrize("point", [True, datetime(2026, 1, 1), datetime(1969, 1, 1, tzinfo=UTC), object(), {0: "x"}])  # noqa: DTZ001
@@ -98,7 +98,7 @@ def test_all_options_reach_the_server(connect: Connect) -> None:
     script = Script(page(cursor_safe=False))
     read = connect(script).read("q", partitions=[1, 3], limit=5, order="descending", delay=False, merge=True, wait=2.5)
     expected = {"partitions": "1,3", "limit": "5", "order": "descending", "delay": "0", "merge": "true", "wait": "2.5"}
-    assert asked(script) == [expected]
+    assert list_params(script) == [expected]
     assert not read.cursor_safe
 
 
@@ -107,9 +107,9 @@ def test_reading_all_follows_the_cursor(connect: Connect) -> None:
     script = Script(page(1, 2, more=True), page(3, more=True), page(4))
     bodies = [message.body for message in connect(script).read_all("q", limit=2, until=50)]
     assert bodies == ["m1", "m2", "m3", "m4"]
-    since = [params.get("since") for params in asked(script)]
+    since = [params.get("since") for params in list_params(script)]
     assert since == [None, f"1:{message_id(3)}", f"1:{message_id(4)}"]
-    assert all(params["until"] == "50" for params in asked(script))
+    assert all(params["until"] == "50" for params in list_params(script))
 
 
 def test_reading_all_ends_when_every_partition_is_through(connect: Connect) -> None:
@@ -121,16 +121,16 @@ def test_reading_all_ends_when_every_partition_is_through(connect: Connect) -> N
 
 def test_tail_goes_on_through_outages(connect: Connect) -> None:
     """A server that goes down and comes back costs pauses, but no message and no error."""
-    script = Script(page(1), refused, refused, busy(), refused, page(2))
+    script = Script(page(1), refuse_connection, refuse_connection, busy(), refuse_connection, page(2))
     bodies = [m.body for m in itertools.islice(connect(script, retry=RetryPolicy(rounds=1)).tail("q", since=0), 2)]
     assert bodies == ["m1", "m2"]
-    assert {params["since"] for params in asked(script)[1:]} == {f"1:{message_id(2)}"}
+    assert {params["since"] for params in list_params(script)[1:]} == {f"1:{message_id(2)}"}
     assert script.slept == [0.2, 0.4, 0.8, 1.6]
 
 
 def test_patience_ends_a_tail(connect: Connect) -> None:
     """The error is raised after ``patience`` seconds of uninterrupted failure; a success restarts the count."""
-    script = Script(page(1), refused, page(2), refused)
+    script = Script(page(1), refuse_connection, page(2), refuse_connection)
     following = connect(script, retry=RetryPolicy(rounds=1, base=4, cap=4)).tail("q", since=0, patience=10)
     with pytest.raises(ConnectionFailed):
         list(following)
@@ -184,7 +184,7 @@ def test_following_early(connect: Connect) -> None:
     pages = connect(script).tail_pages("q", since=message_id(1), early=True)
     polled = [[(each.body, each.early) for each in found.messages] for found in itertools.islice(pages, 3)]
     assert polled == [[("m4", True), ("m6", True)], [("m3", False), ("m7", True)], []]
-    assert [one["early"] for one in asked(script)] == ["true", f"1:{message_id(6)}", f"1:{message_id(7)}"]
+    assert [one["early"] for one in list_params(script)] == ["true", f"1:{message_id(6)}", f"1:{message_id(7)}"]
     pages.close()
 
 
@@ -192,7 +192,7 @@ def test_following_early_from_now_on(connect: Connect) -> None:
     """The read that finds the horizon is an ordinary one, newest first."""
     script = Script(page(1), page(2))
     next(connect(script).tail("q", early=True))
-    assert [one.get("early") for one in asked(script)] == [None, "true"]
+    assert [one.get("early") for one in list_params(script)] == [None, "true"]
 
 
 def test_several_queues_are_read_in_one_call(connect: Connect) -> None:
@@ -309,7 +309,7 @@ def test_expected_offsets_are_told_from_none(connect: Connect) -> None:
 def test_tail_tells_of_failures(connect: Connect) -> None:
     """A follower of a queue can be notified of the first failure in a row, and of their end."""
     notices: list[object] = []
-    script = Script(page(1), refused, page(2), page(3))
+    script = Script(page(1), refuse_connection, page(2), page(3))
     messages = connect(script, retry=RetryPolicy(rounds=1)).tail("q", since=0, notice=notices.append)
     assert [next(messages).body for _ in range(3)] == ["m1", "m2", "m3"]
     assert [type(one).__name__ for one in notices] == ["ConnectionFailed", "NoneType"]

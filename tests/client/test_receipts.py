@@ -34,7 +34,18 @@ from queuey.client.receipts import Journal, SentMessage
 from queuey.web.parts import App
 from tests.client.conftest import Connect
 from tests.client.live import LOCAL, LOCAL_KEY, Bridge
-from tests.client.scripted import ONE, BlockingClient, Script, broken, busy, message_id, ok, receipts, refused, silent
+from tests.client.scripted import (
+    ONE,
+    BlockingClient,
+    Script,
+    broken,
+    busy,
+    message_id,
+    ok,
+    receipts,
+    refuse_connection,
+    silent,
+)
 from tests.in_process import InProcess
 from tests.servers.processes import ending
 
@@ -96,7 +107,7 @@ def test_every_way_of_sending_leaves_a_line(recording: Any, path: Path) -> None:
 @pytest.mark.parametrize(
     ("reply", "known"),
     [
-        (refused, True),
+        (refuse_connection, True),
         (broken, False),
         (silent, False),
         (busy(outcome="none"), True),
@@ -155,7 +166,7 @@ def test_a_batch_has_a_line_for_each_message_in_doubt(connect: Connect, path: Pa
 
 def test_a_put_that_failed_may_have_been_carried_out(connect: Connect, path: Path) -> None:
     """A put is sent again after any failure, so that its last one, harmless as it is, does not clear the first."""
-    client = connect(Script(broken, refused), ONE, RetryPolicy(rounds=2), path)
+    client = connect(Script(broken, refuse_connection), ONE, RetryPolicy(rounds=2), path)
     with pytest.raises(TransportError):
         client.put("q", [message_id(1), (3, message_id(2))], "x")
     receipts = [(line["partition"], line["id"], line["outcome"], line["put"]) for line in lines(path)]

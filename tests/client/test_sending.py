@@ -119,7 +119,7 @@ def test_an_unknown_option_is_a_type_error(connect: Connect) -> None:
         client.create_queue("q", partition=5)
 
 
-def answered(script: Script) -> httpx2.Response:
+def answer_batch(script: Script) -> httpx2.Response:
     """Answers a batch with ids that continue where the last batch ended."""
     posted = [len(json.loads(request.content)["messages"]) for request in script.requests]
     return receipts(posted[-1], first=sum(posted[:-1]) + 1)
@@ -127,7 +127,7 @@ def answered(script: Script) -> httpx2.Response:
 
 def test_many_messages_become_full_batches_in_order(connect: Connect) -> None:
     """A thousand messages at most go out at once; each batch comes after the one before; receipts keep the order."""
-    script = Script(lambda _: answered(script))
+    script = Script(lambda _: answer_batch(script))
     stored = connect(script).send_many("q", (str(n) for n in range(2500)), after=message_id(9))
     assert [len(script.sent(n)["messages"]) for n in range(3)] == [1000, 1000, 500]
     sent = [item["body"] for n in range(3) for item in script.sent(n)["messages"]]
@@ -138,7 +138,7 @@ def test_many_messages_become_full_batches_in_order(connect: Connect) -> None:
 
 def test_delayed_messages_do_not_hold_back_the_next_batch(connect: Connect) -> None:
     """The next batch comes after the last message that is not delayed, as ids of delayed ones lie ahead of now."""
-    script = Script(lambda _: answered(script))
+    script = Script(lambda _: answer_batch(script))
     messages = [Outgoing("a"), Outgoing("b", delay=60), Outgoing("c", delay=60), Outgoing("d")]
     list(connect(script).send_iter("q", messages, batch=2))
     assert script.requests[1].headers["x-after"] == message_id(1)
@@ -146,7 +146,7 @@ def test_delayed_messages_do_not_hold_back_the_next_batch(connect: Connect) -> N
 
 def test_an_endless_feed_is_sent_one_batch_at_a_time(connect: Connect) -> None:
     """Only one batch is taken from the source ahead of what was stored, so memory stays bounded."""
-    script = Script(lambda _: answered(script))
+    script = Script(lambda _: answer_batch(script))
     taken = itertools.count()
     sizes: list[int] = []
 
@@ -166,7 +166,7 @@ def test_an_endless_feed_is_sent_one_batch_at_a_time(connect: Connect) -> None:
 
 def test_a_failed_batch_tells_what_was_stored_before(connect: Connect) -> None:
     """The error of a later batch carries the receipts of the earlier ones."""
-    script = Script(lambda _: answered(script), broken)
+    script = Script(lambda _: answer_batch(script), broken)
     with pytest.raises(ConnectionLost) as caught:
         connect(script).send_many("q", ["x"] * 1001)
     assert [receipt.id for receipt in caught.value.receipts] == [message_id(n) for n in range(1, 1001)]

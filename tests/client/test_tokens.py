@@ -27,19 +27,21 @@ from tests.client.scripted import ONE, Script, async_client, ok, page, receipts,
 SECRET = "tok3n-that-must-never-show"
 
 
-def unauthorized(*_: object) -> httpx2.Response:
+def reply_unauthorized(*_: object) -> httpx2.Response:
     return httpx2.Response(401, json={"status": "error", "error_msg": {"InvalidApplicationKey": "no"}})
 
 
 def only(*accepted: str) -> Callable[[httpx2.Request], httpx2.Response]:
     def answer(request: httpx2.Request) -> httpx2.Response:
         token = request.headers["authorization"].removeprefix("Bearer ")
-        return (receipts() if request.method == "POST" else ok(queues=[])) if token in accepted else unauthorized()
+        return (
+            (receipts() if request.method == "POST" else ok(queues=[])) if token in accepted else reply_unauthorized()
+        )
 
     return answer
 
 
-def numbered() -> Callable[[], str]:
+def make_token_source() -> Callable[[], str]:
     numbers = iter(range(1, 1000))
     return lambda: f"token-{next(numbers)}"
 
@@ -62,20 +64,20 @@ def test_a_token_goes_in_place_of_a_key(connect: Connect, options: dict[str, Any
 def test_a_refused_token_is_asked_for_again_once(connect: Connect) -> None:
     """A 401 leads to one more token and one more attempt, also for a write; then it is the caller's."""
     script = Script(only("token-2"))
-    client = connect(script, token=numbered())
+    client = connect(script, token=make_token_source())
     client.send("orders", "body")
     assert sent(script) == ["Bearer token-1", "Bearer token-2"]
     client.send("orders", "body")
     assert sent(script)[2:] == ["Bearer token-2"]
-    script = Script(unauthorized)
+    script = Script(reply_unauthorized)
     with pytest.raises(NotAuthenticated):
-        connect(script, token=numbered()).queue_page()
+        connect(script, token=make_token_source()).queue_page()
     assert len(script.requests) == 2
 
 
 def test_a_source_that_gives_the_same_token_again_is_not_tried_again(connect: Connect) -> None:
     """What was refused a moment ago would be refused again."""
-    script = Script(unauthorized)
+    script = Script(reply_unauthorized)
     for token in (lambda: SECRET, SECRET):
         with pytest.raises(NotAuthenticated):
             connect(script, token=token).queue_page()
@@ -115,7 +117,9 @@ def test_threads_that_need_a_token_share_one_answer() -> None:
         return f"token-{len(requests_made)}"
 
     accepted = {"token-1"}
-    script = Script(lambda request: page() if request.headers["authorization"][7:] in accepted else unauthorized())
+    script = Script(
+        lambda request: page() if request.headers["authorization"][7:] in accepted else reply_unauthorized()
+    )
 
     def call(client: Client) -> str:
         together.wait(60)
@@ -249,7 +253,7 @@ def test_what_a_source_does_wrong_is_named_and_nothing_of_it_is_shown(connect: C
 def test_a_token_is_in_no_log_and_no_repr(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     """Neither a client's repr nor its logs contain the token."""
     caplog.set_level(logging.DEBUG)
-    client = connect(Script(unauthorized), token=lambda: SECRET)
+    client = connect(Script(reply_unauthorized), token=lambda: SECRET)
     with pytest.raises(NotAuthenticated) as caught:
         client.queue_page()
     assert SECRET not in f"{client!r}{caught.value!r}{Token(SECRET)!r}{caplog.text}"

@@ -35,7 +35,7 @@ class Spans(HTMLParser):
         self.text += data
 
 
-def rendered(source: str, **values: object) -> str:
+def render_source(source: str, **values: object) -> str:
     return pages._environment().from_string(source).render(values)
 
 
@@ -62,15 +62,15 @@ def test_relative_times(distance: float, text: str) -> None:
 
 def test_a_moment_has_the_absolute_time() -> None:
     """The pointer and machines get the time itself; what no calendar has is a number."""
-    html = rendered("{{ at | moment }}", at=time.time() - 600)
+    html = render_source("{{ at | moment }}", at=time.time() - 600)
     assert re.fullmatch(
         r'<time datetime="\d{4}-\d\d-\d\dT[\d:]{8}Z" title="\d{4}-\d\d-\d\d [\d:]{8} UTC">10 min ago</time>', html
     )
     assert (
-        rendered("{{ 0 | moment }} {{ none | moment }} {{ 1e18 | moment }}")
+        render_source("{{ 0 | moment }} {{ none | moment }} {{ 1e18 | moment }}")
         == "never never 1000000000000000000 s since 1970"
     )
-    assert rendered("{{ 1.5 | moment_absolute }}") == "1970-01-01 00:00:01 UTC"
+    assert render_source("{{ 1.5 | moment_absolute }}") == "1970-01-01 00:00:01 UTC"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_moment_has_the_absolute_time() -> None:
 )
 def test_compact_numbers(number: int, text: str) -> None:
     """A large number has few digits, and all of them under the pointer."""
-    html = rendered("{{ number | compact }}", number=number)
+    html = render_source("{{ number | compact }}", number=number)
     assert re.sub(r"<[^>]*>", "", html) == text
     assert (f'title="{number:,}"' in html) is (text != f"{number:,}")
 
@@ -107,7 +107,7 @@ def test_colours_change_no_text(value: object) -> None:
     text = json.dumps(value, ensure_ascii=False, indent=2)
     for shown in (text, text[: len(text) // 2], f"{text[:-1]}\\"):
         spans = Spans()
-        spans.feed(rendered("{{ text | coloured_json }}", text=shown))
+        spans.feed(render_source("{{ text | coloured_json }}", text=shown))
         spans.close()
         assert spans.text == shown.replace("\r\n", "\n").replace("\r", "\n") or spans.text == shown
 
@@ -129,7 +129,7 @@ def test_hostile_texts_are_escaped(text: str) -> None:
         "{{ next_page(text, text, text) }}"
     )
     sorting = filters.Sorting(text, down=True, address=lambda key, _down: key)
-    html = rendered(source, text=text, sorting=sorting)
+    html = render_source(source, text=text, sorting=sorting)
     assert text not in html
     assert not re.search(r"<(script|img)\b|<svg (?!class)", html)
 
@@ -163,13 +163,13 @@ def test_small_charts() -> None:
             assert max(numbers[::2]) == filters.SPARK_WIDTH
             assert all(0 <= number <= filters.SPARK_HEIGHT for number in numbers[1::2])
     assert filters.spark_paths([1, None, 2])[1] == filters.spark_paths([1, 1, 2])[1]
-    assert 'role="img" aria-label="Jobs a second"' in rendered("{{ spark([1, 2], 'Jobs a second') }}")
+    assert 'role="img" aria-label="Jobs a second"' in render_source("{{ spark([1, 2], 'Jobs a second') }}")
 
 
 def test_cells_have_the_words_of_their_heads() -> None:
     """Each row begins with the first head; cells of numbers get their class unless they have one; others get none."""
     rows = '<tr class="x"><td>1</td><td>2</td><td class="preview">3</td><td></td><td>more</td></tr><tr><td>4</td></tr>'
-    assert filters.labelled(rows, ["A", ("B", "number"), "C<", ""]) == (
+    assert filters.label_cells(rows, ["A", ("B", "number"), "C<", ""]) == (
         '<tr class="x"><td data-label="A">1</td><td data-label="B" class="number">2</td>'
         '<td data-label="C&lt;" class="preview">3</td><td></td><td>more</td></tr><tr><td data-label="A">4</td></tr>'
     )
@@ -183,7 +183,7 @@ def test_heads_that_sort() -> None:
     def address(key: str, down: bool) -> str:  # noqa: FBT001 - as Sorting has it
         return pages.link("a", "shop", sort=key, down="on" if down else "")
 
-    html = rendered(source, heads=heads, sorting=filters.Sorting("waiting", down=True, address=address))
+    html = render_source(source, heads=heads, sorting=filters.Sorting("waiting", down=True, address=address))
     sorted_heads = re.findall(r'<th scope="col"([^>]*)>(?:<a href="([^"]*)">)?(\w+)', html)
     assert [(rest.strip(), unescape(link).partition("?")[2], text) for rest, link, text in sorted_heads] == [
         ("", "", "Kind"),
@@ -192,4 +192,4 @@ def test_heads_that_sort() -> None:
         ('class="number"', "sort=dead&down=on", "Dead"),
     ]
     assert 'class="stack"' in html
-    assert "<a" not in rendered(source, heads=heads, sorting=None)
+    assert "<a" not in render_source(source, heads=heads, sorting=None)

@@ -153,7 +153,7 @@ class Reader:
         self.seen.shown.add(place)
 
 
-def missed(acknowledged: Iterable[Place], seen: ReaderResult) -> list[Place]:
+def find_missed(acknowledged: Iterable[Place], seen: ReaderResult) -> list[Place]:
     """Returns acknowledged messages below a reader's cursor that the reader was not shown."""
     return sorted(place for place in set(acknowledged) - seen.shown if place[1] < seen.cursors[place[0]])
 
@@ -240,7 +240,7 @@ def check_between_threads(store: Store, other: Store, kinds: Sequence[Callable[.
     acknowledged = [place for writer in writers for place in writer.acknowledged]
     assert len(acknowledged) >= len(kinds) * messages
     for reader in readers:
-        assert missed(acknowledged, reader.seen) == []
+        assert find_missed(acknowledged, reader.seen) == []
         assert reader.seen.repeated == []
 
 
@@ -254,7 +254,7 @@ def check_between_processes(
     assert len(acknowledged) >= 3 * 2 * messages
     for result in results:
         for reader in result.readers:
-            assert missed(acknowledged, reader) == []
+            assert find_missed(acknowledged, reader) == []
             assert reader.repeated == []
 
 

@@ -30,7 +30,7 @@ def fresh_key(*, content: bytes = b"content", seconds: int = 3600) -> PostKey:
     return PostKey(f"key-{next(_keys)}", content, seconds)
 
 
-def posted(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult:
+def post_once(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult:
     return bridge.run(store.keyed_posts.append_once(queue, [new_message(body) for body in bodies or ("x",)], key))
 
 
@@ -40,7 +40,7 @@ def post_patiently(store: Store, queue: Queue, key: PostKey, *bodies: str) -> Po
 
     def settled() -> bool:
         try:
-            results.append(posted(store, queue, key, *bodies))
+            results.append(post_once(store, queue, key, *bodies))
         except KeyInUse as error:
             return error.retry_after <= 0
         return True
@@ -52,11 +52,11 @@ def post_patiently(store: Store, queue: Queue, key: PostKey, *bodies: str) -> Po
 def test_repeated(store: Store, other: Store) -> None:
     """A post that is repeated by any process returns the stored messages, is marked as repeated, and stores nothing."""
     queue, key = make_queue(store), fresh_key()
-    first = posted(store, queue, key, "a", "b")
+    first = post_once(store, queue, key, "a", "b")
     assert not first.replayed
     assert [partition for partition, _ in first.locations] == [1, 1]
     for handle in (store, other, store):
-        assert posted(handle, queue, key, "a", "b") == PostResult(first.locations, replayed=True)
+        assert post_once(handle, queue, key, "a", "b") == PostResult(first.locations, replayed=True)
     assert [(message.partition, message.position) for message in messages_in_partition(other, queue)] == first.locations
     assert bodies_in_partition(other, queue) == ["a", "b"]
 
@@ -99,7 +99,7 @@ def test_keys_do_not_mix(store: Store) -> None:
     for queue in queues:
         append_bodies(store, queue, "no key")
         for key in keys:
-            assert not posted(store, queue, key, key.text).replayed
+            assert not post_once(store, queue, key, key.text).replayed
         assert bodies_in_partition(store, queue) == ["no key", *(key.text for key in keys)]
 
 
@@ -108,40 +108,40 @@ def test_any_key(store: Store) -> None:
     queue = make_queue(store)
     for text in ("~", "aB", "Ab", "a:b/c?d=e", '"quoted"', " ", "  ", "A" * MAX_KEY_LENGTH):
         key = PostKey(text, b"content", 60)
-        assert not posted(store, queue, key).replayed
-        assert posted(store, queue, key).replayed
+        assert not post_once(store, queue, key).replayed
+        assert post_once(store, queue, key).replayed
 
 
 def test_another_post(store: Store, other: Store) -> None:
     """A different content under a used key is refused everywhere, stores nothing, and does not change the key."""
     queue, key = make_queue(store), fresh_key()
-    first = posted(store, queue, key, "a")
+    first = post_once(store, queue, key, "a")
     for handle in (store, other):
         with pytest.raises(KeyReused):
-            posted(handle, queue, PostKey(key.text, b"another", 3600), "b")
-    assert posted(other, queue, key, "a").locations == first.locations
+            post_once(handle, queue, PostKey(key.text, b"another", 3600), "b")
+    assert post_once(other, queue, key, "a").locations == first.locations
     assert bodies_in_partition(store, queue) == ["a"]
 
 
 def test_after_the_message_is_gone(store: Store) -> None:
     """A repeated post has its first answer also after the message was deleted."""
     queue, key = make_queue(store), fresh_key()
-    first = posted(store, queue, key)
+    first = post_once(store, queue, key)
     bridge.run(store.messages.delete(queue, first.locations))
-    assert posted(store, queue, key) == PostResult(first.locations, replayed=True)
+    assert post_once(store, queue, key) == PostResult(first.locations, replayed=True)
     assert messages_in_partition(store, queue) == []
 
 
 def test_purged_and_deleted(store: Store) -> None:
     """A purge and a delete forget the keys of the queue's messages."""
     queue, key = make_queue(store), fresh_key()
-    posted(store, queue, key, "a")
+    post_once(store, queue, key, "a")
     purged = bridge.run(store.catalogue.purge_queue(queue))
-    assert not posted(store, purged, key, "b").replayed
+    assert not post_once(store, purged, key, "b").replayed
     assert bodies_in_partition(store, purged) == ["b"]
     bridge.run(store.catalogue.delete_queue(purged))
     again = make_queue(store, queue.name)
-    assert not posted(store, again, key, "c").replayed
+    assert not post_once(store, again, key, "c").replayed
     assert bodies_in_partition(store, again) == ["c"]
 
 
@@ -149,7 +149,7 @@ def test_purged_and_deleted(store: Store) -> None:
 def test_outdated_queues(store: Store, other: Store, change: str) -> None:
     """A post with an outdated queue row is refused."""
     queue, key = make_queue(store), fresh_key()
-    posted(store, queue, key)
+    post_once(store, queue, key)
     changes: dict[str, Callable[[], object]] = {
         "purge": lambda: bridge.run(other.catalogue.purge_queue(queue)),
         "delete": lambda: bridge.run(other.catalogue.delete_queue(queue)),
@@ -158,9 +158,11 @@ def test_outdated_queues(store: Store, other: Store, change: str) -> None:
     changes[change]()
     for post_key in (key, fresh_key()):
         with pytest.raises(QueueChanged):
-            posted(store, queue, post_key)
+            post_once(store, queue, post_key)
     if change == "update":
-        assert posted(store, bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True)), key).replayed
+        assert post_once(
+            store, bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True)), key
+        ).replayed
 
 
 def test_forgotten_in_time(store: Store) -> None:
@@ -173,11 +175,11 @@ def test_forgotten_in_time(store: Store) -> None:
 
 def check_that_a_key_is_forgotten(store: Store, key: PostKey) -> None:
     queue = make_queue(store)
-    first = posted(store, queue, key)
+    first = post_once(store, queue, key)
     results: list[PostResult] = []
 
     def forgotten() -> bool:
-        results.append(posted(store, queue, key))
+        results.append(post_once(store, queue, key))
         return not results[-1].replayed
 
     assert eventually(forgotten, 60)
@@ -196,7 +198,7 @@ def test_bad_input(store: Store) -> None:
     with pytest.raises(InvalidRequest):
         bridge.run(store.keyed_posts.append_once(queue, [new_message("a")], key, after=((1 << 60) - 1, 0)))
     assert messages_in_partition(store, queue) == []
-    assert not posted(store, queue, key).replayed
+    assert not post_once(store, queue, key).replayed
 
 
 def test_above_an_id(store: Store, other: Store) -> None:
@@ -269,4 +271,4 @@ def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
     join(closer)
     assert sorted(map(str, bodies_in_partition(store, queue))) == sorted(key.text for key in keys)
     with pytest.raises(StoreClosed):
-        posted(closing, queue, fresh_key())
+        post_once(closing, queue, fresh_key())

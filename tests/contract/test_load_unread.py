@@ -27,7 +27,7 @@ SECOND = ids.TICKS_PER_SECOND
 LOW = 12345
 
 
-def planned(first: int, count: int, *, partition: int = 1, step: int = 1) -> list[Message]:
+def make_upcoming(first: int, count: int, *, partition: int = 1, step: int = 1) -> list[Message]:
     return [
         Message(first + n * step, LOW, partition, first + 3600 * SECOND, f"{partition}-{n}", Meta("a/b"))
         for n in range(count)
@@ -38,7 +38,7 @@ def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
     """A message loaded ahead appears when its id comes due, like a delayed one, for every reader."""
     queue = make_queue(store, partitions=2)
     due = bridge.run(store.ledger.now()) + 30 * SECOND
-    messages = planned(due, 20) + planned(due, 5, partition=2)
+    messages = make_upcoming(due, 20) + make_upcoming(due, 5, partition=2)
     assert bridge.run(store.bulk.load_unread(queue, messages)) == 25
     for handle in (store, other):
         assert messages_in_partition(handle, queue) == []
@@ -54,7 +54,7 @@ def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
 def test_due_one_after_another(store: Store, other: Store, clock: Clock) -> None:
     """A reader that follows by cursor gets each message once when it is due, without further writes."""
     queue = make_queue(store)
-    messages = planned(bridge.run(store.ledger.now()) + 10 * SECOND, 6, step=SECOND)
+    messages = make_upcoming(bridge.run(store.ledger.now()) + 10 * SECOND, 6, step=SECOND)
     bridge.run(store.bulk.load_unread(queue, messages))
     part, seen = Slice(1), []
     for number in range(20):
@@ -69,7 +69,7 @@ def test_due_one_after_another(store: Store, other: Store, clock: Clock) -> None
 def test_loading_again(store: Store, other: Store, clock: Clock) -> None:
     """A load that is repeated in time leaves each message there once."""
     queue = make_queue(store)
-    messages = planned(bridge.run(store.ledger.now()) + 60 * SECOND, 30)
+    messages = make_upcoming(bridge.run(store.ledger.now()) + 60 * SECOND, 30)
     bridge.run(store.bulk.load_unread(queue, messages))
     assert bridge.run(other.bulk.load_unread(queue, messages[10:20])) == 10
     assert bridge.run(store.bulk.load_unread(queue, messages)) == 30
@@ -82,7 +82,7 @@ def test_order_of_the_call_does_not_matter(store: Store, clock: Clock) -> None:
     """Messages may be given in any order of ids and partitions."""
     queue = make_queue(store, partitions=3)
     first = bridge.run(store.ledger.now()) + 60 * SECOND
-    messages = [message for partition in (2, 3, 1) for message in planned(first, 9, partition=partition)]
+    messages = [message for partition in (2, 3, 1) for message in make_upcoming(first, 9, partition=partition)]
     bridge.run(store.bulk.load_unread(queue, messages[::-2] + messages[-2::-2]))
     clock.advance(61)
     for partition in (1, 2, 3):
@@ -94,7 +94,7 @@ def test_what_readers_may_have_passed(store: Store, back: int) -> None:
     """Ids in the past are refused, and nothing is written."""
     queue = make_queue(store)
     append_bodies(store, queue, "x")
-    messages = planned(bridge.run(store.ledger.now()) - back * SECOND, 3)
+    messages = make_upcoming(bridge.run(store.ledger.now()) - back * SECOND, 3)
     with pytest.raises(TooLate) as caught:
         bridge.run(store.bulk.load_unread(queue, messages))
     assert caught.value.written is False
@@ -105,11 +105,11 @@ def test_one_id_too_low(store: Store) -> None:
     """One id that may have been passed makes the whole call fail."""
     queue = make_queue(store, partitions=2)
     append_bodies(store, queue, "x")
-    ahead = planned(bridge.run(store.ledger.now()) + 60 * SECOND, 10)
+    ahead = make_upcoming(bridge.run(store.ledger.now()) + 60 * SECOND, 10)
     with pytest.raises(TooLate):
         bridge.run(
             store.bulk.load_unread(
-                queue, [*ahead, *planned(bridge.run(store.ledger.now()) - 60 * SECOND, 1, partition=2)]
+                queue, [*ahead, *make_upcoming(bridge.run(store.ledger.now()) - 60 * SECOND, 1, partition=2)]
             )
         )
     assert bridge.run(store.messages.fetch(queue, [(1, message.position) for message in ahead])) == []
@@ -118,7 +118,7 @@ def test_one_id_too_low(store: Store) -> None:
 def test_once_it_is_due(store: Store, other: Store, clock: Clock) -> None:
     """A retry that comes after readers have passed is refused and leaves the written messages as they are."""
     queue = make_queue(store)
-    messages = planned(bridge.run(store.ledger.now()) + 30 * SECOND, 4)
+    messages = make_upcoming(bridge.run(store.ledger.now()) + 30 * SECOND, 4)
     bridge.run(store.bulk.load_unread(queue, messages[:2]))
     clock.advance(60)
     assert messages_in_partition(other, queue) == messages[:2]
@@ -134,9 +134,9 @@ def test_the_exact_border(store: Store, other: Store, clock: Clock) -> None:
     append_bodies(other, queue, "x")
     page = read_one(other, queue, whole_partition())
     with pytest.raises(TooLate):
-        bridge.run(store.bulk.load_unread(queue, planned(page.horizon - 1, 2)))
+        bridge.run(store.bulk.load_unread(queue, make_upcoming(page.horizon - 1, 2)))
     assert page.next is not None
-    messages = planned(page.horizon, 2)
+    messages = make_upcoming(page.horizon, 2)
     bridge.run(store.bulk.load_unread(queue, messages))
     clock.advance(1)
     assert read_one(other, queue, structs.replace(whole_partition(), lower=page.next)).messages == messages
@@ -152,10 +152,10 @@ def test_a_reader_that_moved_the_clock_on(store: Store, other: Store, clock: Clo
     clock.advance(6)
     assert bodies_in_partition(other, queue) == ["x", "late"]
     with pytest.raises(TooLate):
-        bridge.run(store.bulk.load_unread(queue, planned(first, 1)))
+        bridge.run(store.bulk.load_unread(queue, make_upcoming(first, 1)))
     with pytest.raises(TooLate):
-        bridge.run(store.bulk.load_unread(queue, planned(clock.ticks, 1)))
-    assert bridge.run(store.bulk.load_unread(queue, planned(clock.ticks + 1, 1))) == 1
+        bridge.run(store.bulk.load_unread(queue, make_upcoming(clock.ticks, 1)))
+    assert bridge.run(store.bulk.load_unread(queue, make_upcoming(clock.ticks + 1, 1))) == 1
 
 
 @pytest.mark.needs("exact_horizon")
@@ -165,8 +165,8 @@ def test_a_clock_that_steps_back(store: Store, other: Store, clock: Clock) -> No
     append_bodies(store, queue, "x")
     clock.advance(-60)
     with pytest.raises(TooLate):
-        bridge.run(other.bulk.load_unread(queue, planned(clock.ticks + 30 * SECOND, 1)))
-    assert bridge.run(other.bulk.load_unread(queue, planned(bridge.run(store.ledger.now()) + 1, 1))) == 1
+        bridge.run(other.bulk.load_unread(queue, make_upcoming(clock.ticks + 30 * SECOND, 1)))
+    assert bridge.run(other.bulk.load_unread(queue, make_upcoming(bridge.run(store.ledger.now()) + 1, 1))) == 1
 
 
 @pytest.mark.needs("exact_horizon")
@@ -177,7 +177,7 @@ def test_ids_of_a_quiet_time(store: Store, other: Store, clock: Clock) -> None:
     page = read_one(other, queue, whole_partition())
     assert page.next is not None
     clock.advance(60)
-    messages = planned(clock.ticks - 30 * SECOND, 5)
+    messages = make_upcoming(clock.ticks - 30 * SECOND, 5)
     assert bridge.run(store.bulk.load_unread(queue, messages)) == 5
     assert read_one(other, queue, structs.replace(whole_partition(), lower=page.next)).messages == messages
 
@@ -187,7 +187,7 @@ def test_new_messages_spare_what_was_loaded(store: Store, other: Store, clock: C
     queue = make_queue(store)
     minted = append_bodies(store, queue, "x")[0]
     first = bridge.run(store.ledger.now()) + 20 * SECOND
-    messages = [structs.replace(message, low=minted[1]) for message in planned(first, 300)]
+    messages = [structs.replace(message, low=minted[1]) for message in make_upcoming(first, 300)]
     bridge.run(store.bulk.load_unread(queue, messages))
     clock.advance(20)
     places = [place for _ in range(20) for one in (store, other) for place in append_bodies(one, queue, "a", "b", "c")]
@@ -200,7 +200,7 @@ def test_as_alive_as_it_says(store: Store, clock: Clock) -> None:
     """Messages end at their own end, and ended ones are left out and not counted."""
     queue = make_queue(store)
     first = bridge.run(store.ledger.now()) + 10 * SECOND
-    messages = planned(first, 6)
+    messages = make_upcoming(first, 6)
     messages[:2] = [
         structs.replace(message, expires=bridge.run(store.ledger.now()) - SECOND) for message in messages[:2]
     ]
@@ -234,11 +234,11 @@ def test_nothing_to_load(store: Store) -> None:
 def test_refused(store: Store) -> None:
     """A load into a missing partition, or with an outdated row, is refused, and nothing is written."""
     queue = make_queue(store)
-    ahead = planned(bridge.run(store.ledger.now()) + 60 * SECOND, 3)
+    ahead = make_upcoming(bridge.run(store.ledger.now()) + 60 * SECOND, 3)
     with pytest.raises(InvalidRequest):
         bridge.run(
             store.bulk.load_unread(
-                queue, [*ahead, *planned(bridge.run(store.ledger.now()) + 60 * SECOND, 1, partition=2)]
+                queue, [*ahead, *make_upcoming(bridge.run(store.ledger.now()) + 60 * SECOND, 1, partition=2)]
             )
         )
     assert bridge.run(store.messages.fetch(queue, [(1, message.position) for message in ahead])) == []

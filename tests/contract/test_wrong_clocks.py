@@ -71,7 +71,7 @@ def test_claims(open_with_clock: Open, jump: float, kind: str) -> None:
     # On Cassandra the ids of a process stay above those that it has made.
     later = open_with_clock(clock)
     service, access = enter(later, queue)
-    waits = expected(later.name, jump)
+    waits = predict_delivered(later.name, jump)
     bridge.run(later.messages.append(queue, [new_message("new", ttl=5 * 86_400)]))
     waited, delivered = 0.0, set[str | bytes]()
     while not delivered >= waits:
@@ -88,13 +88,13 @@ def test_claims(open_with_clock: Open, jump: float, kind: str) -> None:
         assert claim(service, access) == ["purged"]
 
 
-def expected(store: str, jump: float) -> set[str]:
+def predict_delivered(store: str, jump: float) -> set[str]:
     """Returns which messages are delivered: one from long ago has expired."""
     lost = {"lost"} if jump >= -5 * DAY else set()
     return lost if store != "sqlite" and jump > 0 else lost | {"new"}
 
 
-def warned(store: Store) -> str:
+def read_warning(store: Store) -> str:
     return clock_warning(bridge.run(store.ledger.ids_ahead())) or ""
 
 
@@ -105,16 +105,16 @@ def test_it_is_said(open_with_clock: Open, behind: float) -> None:
     store = open_with_clock(clock)
     queue = make_queue(store)
     append_bodies(store, queue, "a")
-    assert warned(store) == ""
+    assert read_warning(store) == ""
     clock.advance(-behind)
     assert bridge.run(store.ledger.ids_ahead()) == pytest.approx(behind)
-    assert (warned(store) == "") == (behind < 60)
+    assert (read_warning(store) == "") == (behind < 60)
     service, access = enter(store, queue)
     if store.name == "sqlite":
         [place] = append_bodies(store, queue, "b")
         reasons = service.explaining.explain(access, place, 1).reasons
-        assert any(reason.text == warned(store) for reason in reasons) == (behind > 60)
-    assert (warned(store) in service.explaining.explain_queue(access).sentences) == (behind > 60)
+        assert any(reason.text == read_warning(store) for reason in reasons) == (behind > 60)
+    assert (read_warning(store) in service.explaining.explain_queue(access).sentences) == (behind > 60)
     clock.advance(behind + 1)
     assert bridge.run(store.ledger.ids_ahead()) == 0
     assert ids.ticks_to_seconds(append_bodies(store, queue, "c")[0][0]) == pytest.approx(

@@ -39,7 +39,7 @@ def final(stages: list[Stage]) -> Stage:
     return stages[-1]
 
 
-def copied(stage: Stage) -> set[str]:
+def find_copied(stage: Stage) -> set[str]:
     return {source for one in stage.all("COPY") if "from" not in one.options for source in one.words[:-1]}
 
 
@@ -55,7 +55,7 @@ def test_what_is_built_with_stays_behind(stages: list[Stage]) -> None:
     """The image takes only the installed environment from the stage that has the sources and the installer's cache."""
     build, final = stages
     assert build.name == "build"
-    assert copied(final) == set()
+    assert find_copied(final) == set()
     assert [(one.options["from"], one.words) for one in final.all("COPY")] == [
         ("build", ["/opt/queuey", "/opt/queuey"])
     ]
@@ -79,7 +79,7 @@ def test_python_is_one_that_is_tested() -> None:
 
 def test_context_has_what_is_copied_and_no_more(stages: list[Stage]) -> None:
     """The ignore file lets in exactly what the build copies, and all of it exists."""
-    expected = copied(stages[0])
+    expected = find_copied(stages[0])
     assert set(let_in()) == expected
     assert {name for name in expected if not (ROOT / name).exists()} == set()
 
@@ -166,7 +166,7 @@ def test_steps(stages: list[Stage], tmp_path: Path) -> None:
     source, target, home = tmp_path / "src", tmp_path / "queuey", tmp_path / "home"
     source.mkdir()
     home.mkdir()
-    for name in copied(build):
+    for name in find_copied(build):
         if (ROOT / name).is_dir():
             ignored = shutil.ignore_patterns("__pycache__", "*.py[cod]")
             shutil.copytree(ROOT / name, source / name, ignore=ignored)

@@ -33,18 +33,18 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def loaded(installed: Path, name: str) -> Loaded:
+def load_sample(installed: Path, name: str) -> Loaded:
     return settings.load({}, {}, config=installed / name)
 
 
 def options(installed: Path, name: str) -> CassandraOptions:
-    return opening.cassandra_options(loaded(installed, name).settings)
+    return opening.cassandra_options(load_sample(installed, name).settings)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_accepted(installed: Path, name: str) -> None:
     """Everything that a start checks before it connects is in order."""
-    opening.check_store_settings(loaded(installed, name))
+    opening.check_store_settings(load_sample(installed, name))
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -62,7 +62,7 @@ def test_missing_password_is_named(installed: Path, name: str) -> None:
     """Without the password's file the sample refuses to start, and says which file is missing."""
     (installed / "cassandra.password").unlink()
     with pytest.raises(SettingsError, match=r"cassandra\.password"):
-        opening.check_store_settings(loaded(installed, name))
+        opening.check_store_settings(load_sample(installed, name))
 
 
 @pytest.mark.parametrize(("name", "copies"), [(ONE, {"dc1": 3}), (SEVERAL, {"paris": 3, "rome": 3, "oslo": 3})])

@@ -69,5 +69,5 @@ def texts(*folders: str, suffix: str = "") -> Iterator[tuple[str, str]]:
             yield name, path.read_text("utf-8", "replace")
 
 
-def printed() -> list[InstallLine]:
+def find_install_lines() -> list[InstallLine]:
     return [line for name, text in texts("docs", "deploy") for line in lines_in(text, name)]

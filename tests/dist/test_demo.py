@@ -15,7 +15,7 @@ from tests.dist.building import Built
 from tests.servers.served import environment
 
 
-def needed(name: str) -> set[str]:
+def find_requirements(name: str) -> set[str]:
     names, new = set(), [name]
     while new:
         names.add(package := new.pop())
@@ -31,7 +31,7 @@ def test_the_demo_of_an_installed_wheel(built: Built, tmp_path: Path) -> None:
     place.mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
     (packages,) = home.glob("lib/*/site-packages")
-    for name in needed(DISTRIBUTION) - {DISTRIBUTION}:
+    for name in find_requirements(DISTRIBUTION) - {DISTRIBUTION}:
         for file in distribution(name).files or []:
             top = packages / file.parts[0]
             if file.parts[0] not in {"..", "__pycache__"} and not top.exists():

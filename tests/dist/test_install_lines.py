@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 from queuey.extras import DISTRIBUTION
 from tests.dist.building import ROOT, extras
-from tests.dist.install_lines import InstallLine, lines_in, printed, texts
+from tests.dist.install_lines import InstallLine, lines_in, find_install_lines, texts
 
 CHECKOUT_OR_WHEEL = re.compile(
     r"(?:\.|(?:dist/|\./)queuey_store-\*\.whl|\$\(echo (?:dist/|\./)queuey_store-\*\.whl\))(?:\[(?P<extras>[\w,-]+)\])?"
@@ -39,7 +39,7 @@ def installable(word: str) -> bool:
 
 def test_pages_and_samples() -> None:
     """Whatever a page or a sample installs is a checkout, a wheel that was built, or a package that is pinned."""
-    lines = printed()
+    lines = find_install_lines()
     assert {"README.md", "docs/install.md", "deploy/docker/Dockerfile"} <= {line.place.split(":")[0] for line in lines}
     assert [(line.place, wrong(line)) for line in lines if wrong(line)] == []
 

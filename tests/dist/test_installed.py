@@ -14,7 +14,7 @@ import pytest
 import queuey
 from tests.dist.building import Built, extras
 from tests.dist.environments import CONSTRAINTS, Environment
-from tests.dist.install_lines import InstallLine, printed
+from tests.dist.install_lines import InstallLine, find_install_lines
 from tests.servers.served import Served
 
 pytestmark = pytest.mark.slow
@@ -86,7 +86,7 @@ def test_message(extra: str, plain: Environment, tmp_path: Path) -> None:
 
 def test_printed_lines(plain: Environment, checkout: Path) -> None:
     """Every command of a page or a sample installs what it says, in a checkout with a wheel."""
-    commands = dict.fromkeys(map(InstallLine.command, printed()))
+    commands = dict.fromkeys(map(InstallLine.command, find_install_lines()))
     assert commands
     for command in commands:
         plain.shell(command, checkout, PIP_CONSTRAINT=CONSTRAINTS)

@@ -56,10 +56,10 @@ class PostedRun:
             self._store.settled()
             threading.Event().wait(calm_seconds)
 
-    def _posted(self) -> History:
+    def _read_posts(self) -> History:
         return History(self._records.all())
 
     def _result(self, history: object, rules: Rules, counts: Mapping[str, int]) -> Result:
         counts = {**counts, **self._processes.request_counts}
-        faults, output = self._posted().faults, self._processes.output[-6000:]
+        faults, output = self._read_posts().faults, self._processes.output[-6000:]
         return Result(check(history, rules), counts, count_checked(counts, rules), faults, output, history)

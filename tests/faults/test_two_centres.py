@@ -230,4 +230,4 @@ def test_a_data_centre_is_added(centre_stores: CentreStores, centres: Centres) -
 def replicate(driver: Driver, copies: str) -> None:
     replication = f"{{'class': 'NetworkTopologyStrategy', {copies}}}"
     change = f"ALTER KEYSPACE {driver.target.keyspace} WITH replication = {replication}"
-    driver.run(Statement.unprepared(change), timeout=PATIENCE)
+    driver.run(Statement.make_unprepared(change), timeout=PATIENCE)

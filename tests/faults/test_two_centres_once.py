@@ -33,10 +33,10 @@ KEYS = 24
 def stores(centres_keyspace: str, centres: Centres) -> Iterator[list[CassandraStore]]:
     """A store in each data centre."""
     with stores_on(centres_keyspace) as centre_stores:
-        yield opened(centre_stores)
+        yield open_stores(centre_stores)
 
 
-def opened(centre_stores: CentreStores) -> list[CassandraStore]:
+def open_stores(centre_stores: CentreStores) -> list[CassandraStore]:
     return [centre_stores.open(CassandraStore, name) for name in NAMES]
 
 

@@ -35,11 +35,11 @@ def _serve(server: socket.socket) -> None:
 
 def _send_back(client: socket.socket) -> None:
     with client:
-        while data := _received(client):
+        while data := _receive(client):
             client.sendall(data)
 
 
-def _received(client: socket.socket) -> bytes:
+def _receive(client: socket.socket) -> bytes:
     try:
         return client.recv(1 << 16)
     except OSError:

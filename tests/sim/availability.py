@@ -192,7 +192,7 @@ class Stored:
         return [
             f"entry {one.number} gives {position} of partition {partition} before {earlier}"
             for partition, log in self.entries.items()
-            for at, one, state in _applied(log)
+            for at, one, state in _replay_log(log)
             for _, positions in decode_entry(one.body).claims
             for position in positions
             for earlier in self._earlier(partition, position, at)
@@ -204,7 +204,7 @@ class Stored:
         return [one for one, of in self.keys.items() if of == key and one < position and readable[one][1] > instant]
 
 
-def _applied(log: list[tuple[float, LogEntry]]) -> Iterator[tuple[float, LogEntry, State]]:
+def _replay_log(log: list[tuple[float, LogEntry]]) -> Iterator[tuple[float, LogEntry, State]]:
     """Yields each entry of a log with the time from which every reader saw it, and the state after it.
 
     The state is one object, which changes.

@@ -313,7 +313,7 @@ def _ask(world: World, step: Ask, mutation: Mutation | None) -> tuple[World, Mov
     order = MoveOrder(move=MOVE, below=_LATER, exact=True, moved=step.moved, last=step.last, stop=stop, give_back=give)
     with _LOOP.running():
         request = MoveRequest(_QUEUES[world.kind], order)
-    expired = ClaimTiming().expired(_NOW)
+    expired = ClaimTiming().expiry_limit(_NOW)
     calls = partial(_fetch, world), partial(_read, world), partial(_sift, world)
     with suppress(StopIteration):
         request.gather(state, Sources(1, expired, *calls, lambda messages, _ended: messages)).send(None)

@@ -23,11 +23,11 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, Message, Named, NewMessage, Queue
 from queuey.service.names import Changed, Name
-from queuey.storage.cassandra.store.names import named_of, row_of
+from queuey.storage.cassandra.store.names import named_of, require_row
 from queuey.storage.cassandra.write import names
 from queuey.storage.cassandra.write.names import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import IdRun, MadeIds, PostedIds
-from tests.sim.post_keys import ASKING, Look, MakeIds, Remove, Swap, TimeLeft, Write, asked
+from tests.sim.post_keys import ASKING, Look, MakeIds, Remove, Swap, TimeLeft, Write, ask_for
 
 Kind = Literal["PUT", "POST", "DELETE", "look", "read"]
 Mutation = Literal[
@@ -170,11 +170,11 @@ def _complaints(world: World) -> Iterator[str]:
     ]
     for number, id_ in given:
         [settled] = EntryDraft(state, 0, ClaimTiming()).acknowledge([ClaimReceipt(1, *_position(id_), number)])
-        if id_ != current and settled.status is not ReceiptStatus.SUPERSEDED and id_ in _replaced(world):
+        if id_ != current and settled.status is not ReceiptStatus.SUPERSEDED and id_ in _find_replaced(world):
             yield f"who has {id_} is told {settled.status} at acknowledging it, and {current} is there"
 
 
-def _replaced(world: World) -> frozenset[int]:
+def _find_replaced(world: World) -> frozenset[int]:
     """Returns the values that were confirmed and replaced. A caller who held one must be told."""
     return world.confirmed & world.removed
 
@@ -286,26 +286,26 @@ class SimulatedName(Name):
     async def write(self, item: NewMessage | None, content: bytes, seen: Named | None) -> Named:
         if item is None:
             assert seen is not None
-            return named_of(Found(await names.clear(ASKING, "n", row_of(seen), self._new_version)))
-        row = None if seen is None else row_of(seen)
+            return named_of(Found(await names.clear(ASKING, "n", require_row(seen), self._new_version)))
+        row = None if seen is None else require_row(seen)
         return named_of(Found(await names.write(ASKING, "n", row, content, 0, self._new_version)))
 
     async def settle(self, seen: Named) -> None:
         with suppress(StoreUnavailable):
-            await names.forget_replaced(ASKING, row_of(seen), self._new_version)
+            await names.forget_replaced(ASKING, require_row(seen), self._new_version)
 
     async def is_used(self, location: Location) -> bool:
-        used: bool = await asked(Is(location))
+        used: bool = await ask_for(Is(location))
         return used
 
     async def delete(self, location: Location) -> None:
-        await asked(Delete(location))
+        await ask_for(Delete(location))
 
     async def supersede(self, location: Location) -> None:
-        await asked(Supersede(location))
+        await ask_for(Supersede(location))
 
     async def pause(self, number: int) -> None:
-        await asked(Pause())
+        await ask_for(Pause())
 
 
 ITEM = NewMessage("x", 1, 60)
@@ -335,7 +335,7 @@ async def _look(name: SimulatedName) -> Changed:
 
 
 async def _read(new_version: Any) -> Shown:  # noqa: ANN401
-    scanned: Scanned = await asked(Scan())
+    scanned: Scanned = await ask_for(Scan())
     if not scanned.asks:
         return Shown(scanned.there, scanned)
     row, marked = scanned.row, {(1, _position(id_)) for id_ in scanned.there}

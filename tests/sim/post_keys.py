@@ -68,7 +68,7 @@ Step = Look | MakeIds | Swap | Write | Remove | TimeLeft
 
 
 @coroutine
-def asked(step: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401 - a step, and its answer
+def ask_for(step: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401 - a step, and its answer
     return (yield step)
 
 
@@ -76,24 +76,24 @@ class Asking:
     """Steps that the simulated world carries out."""
 
     async def read(self) -> Any:  # noqa: ANN401 - a row
-        return await asked(Look())
+        return await ask_for(Look())
 
     async def make_ids(self) -> MadeIds:
-        made: MadeIds = await asked(MakeIds())
+        made: MadeIds = await ask_for(MakeIds())
         return made
 
     async def swap(self, seen: KeyRow | None, row: KeyRow, *, final: bool = True) -> Any:  # noqa: ANN401 - a row
-        return await asked(Swap(seen, row, final))
+        return await ask_for(Swap(seen, row, final))
 
     async def write(self, made: MadeIds) -> None:
-        await asked(Write(made))
+        await ask_for(Write(made))
 
     async def remove(self, ids: PostedIds, *, unseen: bool) -> Outcome:
-        outcome: Outcome = await asked(Remove(ids, unseen))
+        outcome: Outcome = await ask_for(Remove(ids, unseen))
         return outcome
 
     async def time_left(self, ids: PostedIds) -> float:
-        left: float = await asked(TimeLeft(ids))
+        left: float = await ask_for(TimeLeft(ids))
         return left
 
 
@@ -204,10 +204,10 @@ def _futures(world: World, mutation: Mutation) -> Iterator[World]:
     for process in world.processes:
         if process.end is None:
             if world.crashes:
-                yield _ended(world, process, "crashed")._replace(crashes=world.crashes - 1)
+                yield _end_process(world, process, "crashed")._replace(crashes=world.crashes - 1)
             step = process.step
             for after, answer in _taken_out(world, process, step, mutation) or _answers(world, process, step):
-                yield _settled(after, process._replace(answers=(*process.answers, answer)), step)
+                yield _advance(after, process._replace(answers=(*process.answers, answer)), step)
     last = len(world.processes) * 10 if len(world.processes) > world.posts else MAX_ID
     for number, one in world.ids:
         if one.where == "removed":
@@ -239,21 +239,21 @@ def _is_failure(answer: object) -> bool:
     return isinstance(answer, Failed)
 
 
-def _settled(world: World, process: Process, step: Step) -> World:
+def _advance(world: World, process: Process, step: Step) -> World:
     try:
         return world.with_process(process._replace(step=_next_step(process)))
     except StopIteration as ended:
         ids = tuple(position[0] for _, position in ended.value.locations)
-        return _ended(world, process, Posted(ids, ended.value.replayed))
+        return _end_process(world, process, Posted(ids, ended.value.replayed))
     except StoreUnavailable as error:
         if error.outcome == "none" and isinstance(step, Remove):
             world = world.with_id(step.ids.made, hidden=True)
-        return _ended(world, process, f"unavailable: {error.outcome}")
+        return _end_process(world, process, f"unavailable: {error.outcome}")
     except QueueyError as error:
-        return _ended(world, process, error.code)
+        return _end_process(world, process, error.code)
 
 
-def _ended(world: World, process: Process, end: object) -> World:
+def _end_process(world: World, process: Process, end: object) -> World:
     """Returns the world with an ended process. Its answers are dropped: they can have no effect any more."""
     return world.with_process(Process(process.number, end=end))
 

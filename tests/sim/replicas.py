@@ -243,7 +243,7 @@ class Replicas:
         ]
 
 
-def awaited(model: object) -> Store:
+def make_async_store(model: object) -> Store:
     """Returns a store whose contracts are the methods of a model.
 
     A model method ``begin_append`` takes a callback. A coroutine goes on if its caller leaves. Other methods block:
@@ -300,7 +300,7 @@ class ModelStore:
 
     @property
     def store(self) -> Store:
-        return awaited(self)
+        return make_async_store(self)
 
     def adopt(self, _loop: object) -> None:
         """Does nothing: the model calls back from any thread."""

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from queuey.claims.acts import JobStanding, cancel, hasten
-from queuey.claims.covers import digest_of, partition_of
+from queuey.claims.covers import choose_partition, digest_of
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
@@ -441,7 +441,7 @@ class Storm:
         world.run(self.history.calm)
         self.faults = self.replicas.faults = Faults(slow=self.faults.slow)
         world.run(self.history.calm + CALM)
-        while self._unfinished() and world.now < self.history.calm + LONGEST_CALM:
+        while self._is_unfinished() and world.now < self.history.calm + LONGEST_CALM:
             world.run(world.now + 5.0)
         for (_, partition), log in self.replicas.logs.items():
             self.history.stored.entries[partition] = log.history
@@ -500,7 +500,7 @@ class Storm:
 
         Poll(web, done, limit=3, ttl=10 * LONGEST_CALM, wait=0, queue=self.queue).attempt()
 
-    def _unfinished(self) -> bool:
+    def _is_unfinished(self) -> bool:
         """Returns whether a rule about the end of a history is still violated, after it has recorded what is stored."""
         self.history.letters, self.history.letter_places = dict(self.replicas.letters), self.replicas.letter_places
         if self.queue.on_ack == "delete":
@@ -539,7 +539,7 @@ class Storm:
                 self.replicas.write(process, partition, "x", partial(posted, stored.keys, key), delay, Meta(key=key))
             else:
                 body = self.world.rng.choice("abcd")
-                partition = partition_of(digest_of(body, None), self.queue.partitions)
+                partition = choose_partition(digest_of(body, None), self.queue.partitions)
                 position = self.replicas.write(process, partition, body, done, delay)
                 self.history.bodies[position] = (
                     body,

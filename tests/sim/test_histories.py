@@ -149,7 +149,7 @@ def collecting_often() -> Iterator[None]:
 class NoMargin(ClaimTiming):
     """Claims end by their writer's clock for all processes."""
 
-    def expired(self, now: int) -> int:
+    def expiry_limit(self, now: int) -> int:
         return now
 
 

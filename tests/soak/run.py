@@ -51,7 +51,7 @@ class Run:
         self._faults.start()
         self._watch_until(seconds)
         self._faults.end()
-        self._seconds = self._elapsed()
+        self._seconds = self._measure_elapsed()
         for traffic in self._landscape.traffic:
             traffic.end_writers()
         self._drain()
@@ -63,7 +63,7 @@ class Run:
 
     def _watch_until(self, seconds: float) -> None:
         pause, shown = max(SAMPLE_SECONDS, seconds / SAMPLES), 0.0
-        while (passed := self._elapsed()) < seconds and not self._stop.wait(min(pause, seconds - passed)):
+        while (passed := self._measure_elapsed()) < seconds and not self._stop.wait(min(pause, seconds - passed)):
             self._take_sample(passed)
             if passed >= shown + STATUS_SECONDS:
                 shown += STATUS_SECONDS
@@ -98,16 +98,16 @@ class Run:
 
     def _drain(self) -> None:
         """Waits until nothing remains, or no progress was made for a while. What then remains is a problem."""
-        began = progress = self._elapsed()
+        began = progress = self._measure_elapsed()
         least = float("inf")
-        while self._elapsed() < progress + DRAIN_SECONDS:  # bounded: by progress
+        while self._measure_elapsed() < progress + DRAIN_SECONDS:  # bounded: by progress
             remaining = sum(self._count_remaining().values())
             if not remaining:
                 break
             if remaining < least:
-                least, progress = remaining, self._elapsed()
+                least, progress = remaining, self._measure_elapsed()
             time.sleep(0.2)
-        self._drained_after = self._elapsed() - began
+        self._drained_after = self._measure_elapsed() - began
         self._problems |= {
             f"{name}: {count:,} messages were left": None for name, count in self._count_remaining().items()
         }
@@ -120,7 +120,7 @@ class Run:
                 remaining |= {f"{traffic.store}, {name}": count for name, count in traffic.count_remaining().items()}
         return {name: count for name, count in remaining.items() if count}
 
-    def _elapsed(self) -> float:
+    def _measure_elapsed(self) -> float:
         return time.monotonic() - self._began
 
     def trends(self) -> dict[str, Trend]:

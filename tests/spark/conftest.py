@@ -124,12 +124,12 @@ def embedded(tmp_path: Path) -> Iterator[Kept]:
 def clustered(contract_keyspace: str) -> Iterator[Kept]:
     """A Cassandra store with one application; reads stay behind the clock by 1.9 s."""
     from tests.servers import keyspaces  # noqa: PLC0415 - needs the driver
-    from tests.spark.kept import opened  # noqa: PLC0415 - needs the driver
+    from tests.spark.kept import open_patiently  # noqa: PLC0415 - needs the driver
 
     keyspaces.empty(contract_keyspace)
     have_short_delays(contract_keyspace)
     options = {"store": contract_keyspace, **DELAYS}
-    with contextlib.closing(opened(options)) as store:
+    with contextlib.closing(open_patiently(options)) as store:
         bridge.run(store.applications.create_application(APP))
         yield Kept(store, options)
         close_all()

@@ -82,7 +82,7 @@ class Kept:
         ]
 
 
-def opened(options: Mapping[str, str]) -> Store:
+def open_patiently(options: Mapping[str, str]) -> Store:
     from queuey import settings  # noqa: PLC0415 - loaded on use
     from queuey.storage import opening  # noqa: PLC0415 - loaded on use
 

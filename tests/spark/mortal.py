@@ -57,7 +57,7 @@ class Deaths(msgspec.Struct, frozen=True):
             os.kill(find_jvm_pid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def happened(self) -> list[str]:
+    def list_deaths(self) -> list[str]:
         return sorted(path.name for path in self.directory.iterdir())
 
 
@@ -101,7 +101,7 @@ def run_mortal_task(
     context = TaskContext.get()
     assert context is not None
     batch, task = context.getLocalProperty(spark_writer.BATCH) or "", context.partitionId()
-    store: Any = open_stores.opened(options.store)
+    store: Any = open_stores.open_once(options.store)
     load, enter = store.bulk.load_unread, store.ledger.enter
     seen = {"load": -1}
 

@@ -27,7 +27,7 @@ def seen(row: Row) -> tuple[object, ...]:
     return row.queue, row.partition, row.id, bytes(row.value), row.valueType, row.contentType, headers, row.position
 
 
-def expected(queue: str, message: Message) -> tuple[object, ...]:
+def make_expected_row(queue: str, message: Message) -> tuple[object, ...]:
     meta, text = message.meta, isinstance(message.body, str)
     body = message.body.encode() if isinstance(message.body, str) else message.body
     kind = "json" if meta is not None and meta.json else "text" if text else "bytes"
@@ -50,7 +50,7 @@ def test_every_message_is_a_row(where: str, spark: SparkSession, request: pytest
     stored = [("orders", one) for one in kept.fill(orders, 400)] + [("events", one) for one in kept.fill(events, 50)]
     kept.fill(kept.queue("other"), 5)
     frame = reading(spark, kept, subscribe="orders, events", includeHeaders="true")
-    assert sorted(map(seen, frame.collect())) == sorted(expected(queue, message) for queue, message in stored)
+    assert sorted(map(seen, frame.collect())) == sorted(make_expected_row(queue, message) for queue, message in stored)
     assert microseconds(spark, frame) == {
         one.id: ((one.ticks - ids.EPOCH_TICKS) // 10, (one.expires - ids.EPOCH_TICKS) // 10) for _, one in stored
     }

@@ -59,13 +59,13 @@ def done(
     """A program that has read a queue from Cassandra with executors in JVMs of their own."""
     from tests.backends import APP  # noqa: PLC0415 - needs the driver
     from tests.servers import keyspaces  # noqa: PLC0415 - needs the driver
-    from tests.spark.kept import opened  # noqa: PLC0415 - needs the driver
+    from tests.spark.kept import open_patiently  # noqa: PLC0415 - needs the driver
 
     directory = tmp_path_factory.mktemp("cluster")
     keyspaces.empty(contract_keyspace)
     have_short_delays(contract_keyspace)
     options = {"store": contract_keyspace, **DELAYS}
-    store = opened(options)
+    store = open_patiently(options)
     try:
         bridge.run(store.applications.create_application(APP))
         kept = Kept(store, options)

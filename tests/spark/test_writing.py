@@ -111,7 +111,7 @@ def test_tasks_that_are_killed_once_each_leave_every_row_once(
     spark.dataSource.register(make_mortal_source("mortal", deaths))
     count = 5 * 12_000
     write(numbers(spark, count, 5), kept, "mortal", run="first")
-    assert len(deaths.happened()) == 5
+    assert len(deaths.list_deaths()) == 5
     exact(bodies(kept), count)
 
 
@@ -158,7 +158,7 @@ def test_a_stream_whose_tasks_are_killed_writes_every_row_once(
         assert query.awaitTermination(90)
     finally:
         query.stop()
-    assert [name.split("-")[0] for name in deaths.happened()] == ["0", "1", "2"]
+    assert [name.split("-")[0] for name in deaths.list_deaths()] == ["0", "1", "2"]
     exact(bodies(embedded), 6000)
 
 

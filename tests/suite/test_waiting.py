@@ -26,7 +26,7 @@ BOUNDED = "# bounded: "
 """A comment at a wait that is limited by something else, which it names."""
 
 
-def unlimited(source: str) -> Iterator[tuple[int, str]]:
+def find_unlimited(source: str) -> Iterator[tuple[int, str]]:
     """Yields the line of each wait without a limit, and a description; lines with :data:`BOUNDED` are exempt.
 
     Two forms are found: a call without arguments of a method in :data:`BLOCKING`, unless it makes a coroutine; and a
@@ -56,8 +56,8 @@ def _waits(call: ast.Call, ancestors: Sequence[ast.AST]) -> bool:
 
 
 def _polls(loop: ast.While, ancestors: Sequence[ast.AST]) -> bool:
-    limited = any(isinstance(each, ast.AsyncWith) and _called(*each.items) & LIMITS for each in ancestors)
-    return "sleep" in _called(loop) and not _called(loop) & CLOCKS and not limited
+    limited = any(isinstance(each, ast.AsyncWith) and _find_called(*each.items) & LIMITS for each in ancestors)
+    return "sleep" in _find_called(loop) and not _find_called(loop) & CLOCKS and not limited
 
 
 def _walk(node: ast.AST, ancestors: tuple[ast.AST, ...] = ()) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
@@ -72,7 +72,7 @@ def _function(ancestors: Sequence[ast.AST]) -> ast.AST | None:
     return functions[-1] if functions else None
 
 
-def _called(*nodes: ast.AST) -> set[str]:
+def _find_called(*nodes: ast.AST) -> set[str]:
     return {_name(each.func) for node in nodes for each in ast.walk(node) if isinstance(each, ast.Call)}
 
 
@@ -105,7 +105,7 @@ def _name(function: ast.expr) -> str:
 )
 def test_a_wait_without_a_limit_is_found(source: str, found: list[int]) -> None:
     """Each form is found in its line; a wait with a limit is not."""
-    assert [line for line, _ in unlimited(source)] == found
+    assert [line for line, _ in find_unlimited(source)] == found
 
 
 def test_no_test_waits_without_a_limit() -> None:
@@ -114,7 +114,7 @@ def test_no_test_waits_without_a_limit() -> None:
         f"{path.relative_to(ROOT)}:{line}: {words}"
         for path in SOURCES
         if path != Path(__file__)
-        for line, words in unlimited(path.read_text())
+        for line, words in find_unlimited(path.read_text())
     ]
     assert not waits, "Pass a timeout, or use until() of tests/waiting.py:\n" + "\n".join(waits)
 

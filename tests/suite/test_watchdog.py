@@ -63,7 +63,7 @@ def suite(directory: Path, text: str, *options: str) -> Iterator[subprocess.Pope
             run.kill()
 
 
-def ended(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """Returns whether a process is gone, or a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -110,7 +110,7 @@ def test_what_a_run_started_ends_with_it(tmp_path: Path, kill: bool, processes: 
             out = run.communicate(timeout=RUN_SECONDS)[0]
             assert run.returncode == 0, out
             assert "The run left a process behind" in out
-        until(lambda: ended(int(pid.read_text())), RUN_SECONDS)
+        until(lambda: has_ended(int(pid.read_text())), RUN_SECONDS)
 
 
 def test_what_python_starts_for_itself_is_not_left_behind(tmp_path: Path) -> None:

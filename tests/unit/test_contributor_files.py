@@ -24,7 +24,7 @@ if (ROOT / "PKG-INFO").exists():
     pytest.skip("a source distribution has no files of code hosts", allow_module_level=True)
 
 
-def loaded(path: Path) -> Any:  # noqa: ANN401 - a document of YAML
+def load_yaml(path: Path) -> Any:  # noqa: ANN401 - a document of YAML
     return yaml.safe_load(path.read_text())
 
 
@@ -53,7 +53,7 @@ def test_workflow() -> None:
 
 def test_hooks() -> None:
     """Each hook runs a tool of the environment and an existing script, without downloads."""
-    repositories = loaded(ROOT / ".pre-commit-config.yaml")["repos"]
+    repositories = load_yaml(ROOT / ".pre-commit-config.yaml")["repos"]
     assert [repository["repo"] for repository in repositories] == ["local"]
     hooks = repositories[0]["hooks"]
     assert [hook["id"] for hook in hooks if hook["language"] != "system" or not calls_what_exists(hook["entry"])] == []
@@ -65,7 +65,7 @@ def test_hooks() -> None:
 @pytest.mark.parametrize("path", FORMS, ids=[path.stem for path in FORMS])
 def test_issue_forms(path: Path) -> None:
     """A form has a name, a description, and elements that the code host can show, each with its own id."""
-    form = loaded(path)
+    form = load_yaml(path)
     assert form["name"]
     assert form["description"]
     body = form["body"]
@@ -77,7 +77,7 @@ def test_issue_forms(path: Path) -> None:
 def test_forms_are_there() -> None:
     """There is a form for bugs and one for features, and every issue needs a form."""
     assert [path.stem for path in FORMS] == ["bug", "feature"]
-    assert loaded(GITHUB / "ISSUE_TEMPLATE" / "config.yml") == {"blank_issues_enabled": False}
+    assert load_yaml(GITHUB / "ISSUE_TEMPLATE" / "config.yml") == {"blank_issues_enabled": False}
 
 
 def test_checklist() -> None:

@@ -16,14 +16,14 @@ from queuey.extras import DISTRIBUTION, install_command
 PIP = [sys.executable, "-m", "pip", "install"]
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, lines: Sequence[str] | None) -> None:
+def set_requirements(monkeypatch: pytest.MonkeyPatch, lines: Sequence[str] | None) -> None:
     """Sets the packages that the distribution requires; None: it is not installed."""
     monkeypatch.setattr(importlib.metadata, "requires", {DISTRIBUTION: lines}.__getitem__)
 
 
 def test_packages_of_one_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command names the packages of the extra, with their versions, and no other extra's."""
-    installed(
+    set_requirements(
         monkeypatch,
         [
             "anyio<5,>=4.12",
@@ -42,7 +42,7 @@ def test_packages_of_one_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("lines", [None, [], ["anyio<5,>=4.12"]])
 def test_an_older_installation(lines: list[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the installed version does not know the extra, the command names the running checkout."""
-    installed(monkeypatch, lines)
+    set_requirements(monkeypatch, lines)
     checkout = Path(queuey.__file__).parents[1]
     assert shlex.split(install_command("spark")) == [*PIP, f"{checkout}[spark]"]
 

@@ -12,7 +12,7 @@ from queuey.service.ranges import Mark, Range, make_slices, parse_bound, parse_m
 from tests.strategies import positions
 
 
-def asked(wanted: Range, *partitions: int) -> list[Slice]:
+def slice_range(wanted: Range, *partitions: int) -> list[Slice]:
     return make_slices(wanted, partitions, limit=10, max_bytes=100)
 
 
@@ -77,7 +77,7 @@ def test_slices_hold_what_the_bounds_allow(
 ) -> None:
     """A position is in the slice exactly if every given bound allows it."""
     requested = Range(since=since, after=after, before=before, until=until, descending=descending)
-    [piece] = asked(requested, 1)
+    [piece] = slice_range(requested, 1)
     allowed = FIRST <= at < LAST
     if since is not None:
         allowed = allowed and (at < since.end if descending else at >= since.start)
@@ -93,6 +93,6 @@ def test_slices_hold_what_the_bounds_allow(
 def test_what_a_cursor_does_not_name() -> None:
     """A partition missing in the cursor is read from its beginning if ascending, and is exhausted if descending."""
     cursor = {2: parse_mark("5")}
-    assert [piece.partition for piece in asked(Range(since=cursor), 1, 2)] == [1, 2]
-    assert asked(Range(since=cursor), 1, 2)[0].lower == FIRST
-    assert [piece.partition for piece in asked(Range(since=cursor, descending=True), 1, 2)] == [2]
+    assert [piece.partition for piece in slice_range(Range(since=cursor), 1, 2)] == [1, 2]
+    assert slice_range(Range(since=cursor), 1, 2)[0].lower == FIRST
+    assert [piece.partition for piece in slice_range(Range(since=cursor, descending=True), 1, 2)] == [2]

@@ -67,7 +67,7 @@ def test_keys_spread_evenly(count: int) -> None:
     assert evenly(Counter(by_key(f"user-{n}", count) for n in range(200 * count)), count)
 
 
-def seeded(seed: int) -> Core:
+def make_seeded_core(seed: int) -> Core:
     core = Core()
     core.chance = random.Random(seed)
     return core
@@ -76,7 +76,7 @@ def seeded(seed: int) -> Core:
 @given(COUNTS, st.integers())
 def test_sticky_choice_is_in_range(count: int, seed: int) -> None:
     """A choice is one of the queue's partitions, also when the count changes while it is held."""
-    choice = StickyChoice(seeded(seed), hold=60.0)
+    choice = StickyChoice(make_seeded_core(seed), hold=60.0)
     assert 1 <= choice.choose(count) <= count
     assert 1 <= choice.choose(max(count // 2, 1)) <= max(count // 2, 1)
     assert 1 <= choice.choose(count * 2) <= count * 2
@@ -84,20 +84,20 @@ def test_sticky_choice_is_in_range(count: int, seed: int) -> None:
 
 def test_sticky_choice_is_held() -> None:
     """While a choice is held, every caller gets the same partition."""
-    choice = StickyChoice(seeded(1), hold=3600.0)
+    choice = StickyChoice(make_seeded_core(1), hold=3600.0)
     assert len({choice.choose(200) for _ in range(100)}) == 1
 
 
 @pytest.mark.parametrize("count", [2, 5, 200])
 def test_sticky_choice_is_uniform_over_holds(count: int) -> None:
     """Over many holds every partition is chosen equally often."""
-    choice = StickyChoice(seeded(4), hold=0.0)
+    choice = StickyChoice(make_seeded_core(4), hold=0.0)
     assert evenly(Counter(choice.choose(count) for _ in range(200 * count)), count)
 
 
 def test_only_partition() -> None:
     """A queue of one partition always uses that."""
-    choice = StickyChoice(seeded(1), hold=0.0)
+    choice = StickyChoice(make_seeded_core(1), hold=0.0)
     assert {choice.choose(1) for _ in range(50)} == {1}
 
 

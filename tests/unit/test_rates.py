@@ -31,7 +31,7 @@ class Clock:
         return self.now
 
 
-def passed(limits: RateLimits, caller: Caller, count: int) -> int:
+def count_passed(limits: RateLimits, caller: Caller, count: int) -> int:
     return sum(limits.count(caller, "shop")[1] is None for _ in range(count))
 
 
@@ -68,28 +68,28 @@ def test_a_bucket_is_full_after_a_pause_and_never_more_than_full() -> None:
     """A pause saves up a burst and no more."""
     clock = Clock()
     limits = RateLimits(Rates(application=2, application_burst=5), clock=clock)
-    assert passed(limits, SHOP, 9) == 5
+    assert count_passed(limits, SHOP, 9) == 5
     clock.now += 1
-    assert passed(limits, SHOP, 9) == 2
+    assert count_passed(limits, SHOP, 9) == 2
     clock.now += 1000
-    assert passed(limits, SHOP, 9) == 5
+    assert count_passed(limits, SHOP, 9) == 5
 
 
 def test_each_application_and_each_user_has_a_bucket() -> None:
     """Requests of one caller do not count for others; those of users count for their application as well."""
     limits = RateLimits(Rates(application=5, user=2), clock=Clock())
-    assert passed(limits, ANN, 9) == 2
-    assert passed(limits, BOB, 9) == 2
-    assert passed(limits, SHOP, 9) == 1
-    assert passed(limits, NEWS, 9) == 5
-    assert passed(limits, BOB, 9) == 0
+    assert count_passed(limits, ANN, 9) == 2
+    assert count_passed(limits, BOB, 9) == 2
+    assert count_passed(limits, SHOP, 9) == 1
+    assert count_passed(limits, NEWS, 9) == 5
+    assert count_passed(limits, BOB, 9) == 0
 
 
 def test_who_is_over_the_own_limit_takes_nothing_from_the_application() -> None:
     """A user's refused requests do not use up tokens of the application."""
     limits = RateLimits(Rates(application=10, user=2), clock=Clock())
-    assert passed(limits, ANN, 1000) == 2
-    assert passed(limits, SHOP, 99) == 8
+    assert count_passed(limits, ANN, 1000) == 2
+    assert count_passed(limits, SHOP, 99) == 8
 
 
 def test_headers_say_what_is_left_and_a_refusal_when_to_come_again() -> None:

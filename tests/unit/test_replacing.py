@@ -47,7 +47,7 @@ def function() -> str:
 
 
 @cache
-def wrapped() -> str:
+def cached_function() -> str:
     return "before"
 
 
@@ -55,7 +55,7 @@ other_name = function
 
 PARTS: dict[str, tuple[object, Callable[[], str], Callable[..., str]]] = {
     "function": (function, lambda: function(), lambda: "after"),  # noqa: PLW0108 - looks it up when it is called
-    "wrapped function": (wrapped, lambda: wrapped(), lambda: "after"),  # noqa: PLW0108
+    "wrapped function": (cached_function, lambda: cached_function(), lambda: "after"),  # noqa: PLW0108
     "method": (Thing.method, lambda: Thing().method(), lambda _: "after"),
     "inherited method": (Heir.method, lambda: Heir().method(), lambda _: "after"),
     "method of an inner class": (Thing.Inner.method, lambda: Thing.Inner().method(), lambda _: "after"),

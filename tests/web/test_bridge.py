@@ -60,10 +60,10 @@ def include(config: Any) -> None:  # noqa: ANN401
     config.add_route("pieces", "/pieces")
     config.add_view(lambda _: Response(app_iter=Pieces()), route_name="pieces")
     config.add_route("refused", "/refused/{how}")
-    config.add_view(refused, route_name="refused")
+    config.add_view(refuse, route_name="refused")
 
 
-def refused(request: Any) -> Response:  # noqa: ANN401
+def refuse(request: Any) -> Response:  # noqa: ANN401
     raise TooManyRequests("Later.") if request.matchdict["how"] == "busy" else ZeroDivisionError("a secret")
 
 

@@ -70,7 +70,7 @@ def test_heartbeat_of_a_sick_store(anonymous: Caller, between: InterposedStore) 
     assert reply.text == "StoreFull: The disk is full."
 
 
-def asked(views: OpsViews, times: int = 1, threads: list[int] | None = None) -> list[int]:
+def ask_heartbeat(views: OpsViews, times: int = 1, threads: list[int] | None = None) -> list[int]:
     """Requests the heartbeat; returns the statuses, and records where a thread was needed."""
 
     async def in_pool(work: Callable[[], Any]) -> Any:  # noqa: ANN401 - as it returns
@@ -117,18 +117,18 @@ def test_a_heartbeat_needs_a_thread_once_a_second() -> None:
     service: Any = SimpleNamespace(store=store, metrics=Metrics(), workers=Workers())
     views = OpsViews(service, lambda: now[0])
     threads: list[int] = []
-    assert asked(views, 50, threads) == [200] * 50
+    assert ask_heartbeat(views, 50, threads) == [200] * 50
     assert len(threads) == 1
     now[0] += HEARTBEAT_INTERVAL
 
     async def fail() -> None:
-        meanwhile.extend(asked(views, 1, threads))
+        meanwhile.extend(ask_heartbeat(views, 1, threads))
         raise StoreFull("The disk is full.")
 
     meanwhile: list[int] = []
     store.ping = fail  # type: ignore[method-assign]
-    assert asked(views, 1, threads) == [503]
-    assert (meanwhile, asked(views, 1, threads), len(threads)) == ([200], [503], 2)
+    assert ask_heartbeat(views, 1, threads) == [503]
+    assert (meanwhile, ask_heartbeat(views, 1, threads), len(threads)) == ([200], [503], 2)
 
 
 @pytest.mark.parametrize("path", ["/__heartbeat__", "/__lbheartbeat__", "/__version__"])

@@ -124,7 +124,7 @@ class GroupSession:
     async def run(self) -> bool:
         """Runs until the session is lost or has to be left; returns whether it is lost."""
         checking = asyncio.create_task(self._recheck_on_change())
-        checking.add_done_callback(self._events.ended)
+        checking.add_done_callback(self._events.end_if_failed)
         try:
             await self._events.over.wait()
         finally:
@@ -263,7 +263,7 @@ class GroupSession:
             return
         self._claim_again = False
         self._claiming = asyncio.create_task(self._claim_now(partitions))
-        self._claiming.add_done_callback(self._events.ended)
+        self._claiming.add_done_callback(self._events.end_if_failed)
 
     async def _claim_now(self, partitions: frozenset[Partition]) -> None:
         """Claims once. An error causes a pause and another check of the group, which repeats the claim."""

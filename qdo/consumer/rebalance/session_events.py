@@ -98,7 +98,7 @@ class SessionEvents:
         if await wait_for_event(self.lost, seconds):
             raise SessionLost("the session has ended")
 
-    def ended(self, task: asyncio.Task[None]) -> None:
+    def end_if_failed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.end_after_failure(error)
 

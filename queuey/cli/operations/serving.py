@@ -121,7 +121,7 @@ def _serve(settings: Settings) -> int:
         raise Failed(text + (hint if error.errno == EADDRINUSE else ""), BAD_ADDRESS) from error
     address = address_of(listeners[0])
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    rooms = tuple(room.resolved(settings, address[0], terminal=terminal) for room in settings.rooms)
+    rooms = tuple(room.resolve(settings, address[0], terminal=terminal) for room in settings.rooms)
     settings = msgspec.structs.replace(settings, rooms=rooms)
     url = server.url_of(settings, address[1])
     if opening.is_cassandra(settings):

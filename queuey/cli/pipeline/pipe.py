@@ -68,7 +68,7 @@ def pipe(
         target=to,
         sql=None if sql is None else _read_sql(sql),
         checkpoint=_absolute_directory(checkpoint or ""),
-        start=start if start in {"earliest", "latest"} else times.instant_of(start),
+        start=start if start in {"earliest", "latest"} else times.parse_instant(start),
         watermark=None if watermark is None else f"{watermark} seconds",
         mode="update" if update else "append",
         **fields,

@@ -67,7 +67,7 @@ class AsyncJobResults:
             info = await self.show(queue, receipt)
             if info.status in UNFINISHED:
                 raise ResultTimeout(f"job {location} has not ended")
-            return job_calls.result_of(info)
+            return job_calls.read_result(info)
         async with self._change:
             waiting = self._queues.setdefault(queue, _JobWaiters())
             waiting.add(location)
@@ -76,7 +76,7 @@ class AsyncJobResults:
                 async with self._change:
                     while True:
                         if location in waiting.ended:
-                            return job_calls.result_of(waiting.ended[location])
+                            return job_calls.read_result(waiting.ended[location])
                         if (remaining := end - clock()) <= 0:
                             raise ResultTimeout(f"job {location} has not ended in {timeout} s")
                         if waiting.reserve_poll(location):

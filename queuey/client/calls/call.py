@@ -122,7 +122,7 @@ class Timeouts(msgspec.Struct, frozen=True):
 # -- answers
 
 
-def decoder_of(shape: type[T]) -> msgspec.json.Decoder[T]:
+def find_decoder(shape: type[T]) -> msgspec.json.Decoder[T]:
     """Returns the decoder of a type. Makes it under a lock: msgspec crashes if two threads first use a type at once."""
     with _decoders_are_made:
         if shape not in _decoders:
@@ -133,7 +133,7 @@ def decoder_of(shape: type[T]) -> msgspec.json.Decoder[T]:
 
 def decode(answer: HttpAnswer, shape: type[T]) -> T:
     try:
-        return decoder_of(shape).decode(answer.content)
+        return find_decoder(shape).decode(answer.content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidAnswer(f"the answer is not from Queuey: {error}. Check the service's address.") from error
 
@@ -176,7 +176,7 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
     """
     wait = read_retry_after(answer)
     try:
-        body = decoder_of(_ErrorBody).decode(answer.content)
+        body = find_decoder(_ErrorBody).decode(answer.content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _error_from_text(answer, wait)
     fields = _field_texts(body.errors) or _field_texts(body.error_msg)

@@ -104,7 +104,7 @@ def mark_without_result(info: JobInfo, age: float) -> JobInfo:
     return replace(info, result=None, kept=UNSET) if is_open and keeps else info
 
 
-def result_of(info: JobInfo) -> Any:  # noqa: ANN401 - any JSON value
+def read_result(info: JobInfo) -> Any:  # noqa: ANN401 - any JSON value
     """Returns the result of a job that has ended.
 
     Raises:

@@ -18,8 +18,8 @@ from queuey.client.calls.call import (
     Point,
     Seconds,
     check_string,
-    decoder_of,
     encode,
+    find_decoder,
     ignore_answer,
     number_text,
     partitions_text,
@@ -247,6 +247,6 @@ def _decode_text(value: bytes) -> str:
 
 def _decode_event(data: bytes, shape: Any) -> Any:  # noqa: ANN401 - of that shape
     try:
-        return decoder_of(shape).decode(data)
+        return find_decoder(shape).decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidAnswer(f"the stream has an event that cannot be read: {error}") from error

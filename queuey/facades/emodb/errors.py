@@ -13,14 +13,14 @@ from queuey.web.responses import JSON, Header, Response, encode, json_response
 TEXT: Header = ("Content-Type", "text/plain")
 
 
-def _named(exception: str) -> Header:
+def _make_header(exception: str) -> Header:
     return ("X-BV-Exception", exception)
 
 
-ILLEGAL_ARGUMENT = _named("java.lang.IllegalArgumentException")
-UNAUTHORIZED = _named("com.bazaarvoice.emodb.common.api.UnauthorizedException")
-UNKNOWN_MOVE = _named("com.bazaarvoice.emodb.queue.api.UnknownMoveException")
-UNAVAILABLE = _named("com.bazaarvoice.emodb.common.api.ServiceUnavailableException")
+ILLEGAL_ARGUMENT = _make_header("java.lang.IllegalArgumentException")
+UNAUTHORIZED = _make_header("com.bazaarvoice.emodb.common.api.UnauthorizedException")
+UNKNOWN_MOVE = _make_header("com.bazaarvoice.emodb.queue.api.UnknownMoveException")
+UNAVAILABLE = _make_header("com.bazaarvoice.emodb.common.api.ServiceUnavailableException")
 
 
 class BadArgument(errors.QueueyError):

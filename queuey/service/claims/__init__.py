@@ -523,7 +523,7 @@ class ClaimUseCases(JobActs):
         self.check(queue, numbers)
 
         def query(state: State) -> T:
-            return look(state, self._timing.expired(self._store.claim_logs.claim_now()))
+            return look(state, self._timing.expiry_limit(self._store.claim_logs.claim_now()))
 
         return await self._ask(queue, {number: StateQuery(queue, query) for number in numbers})
 

@@ -74,7 +74,7 @@ class Duplicates:
         """
         until = 0 if horizon == ids.FIRST else horizon[0]
         if self._store.ids_follow_clocks:
-            until = max(until, self._timing.expired(now) * TICKS_PER_MILLISECOND + ids.EPOCH_TICKS)
+            until = max(until, self._timing.expiry_limit(now) * TICKS_PER_MILLISECOND + ids.EPOCH_TICKS)
         return CoverDraft(state.covers, copies, min(until, below[0]))
 
     async def write(self, state: State) -> None:
@@ -163,7 +163,7 @@ class Finder:
         if self.duplicates is not None:
             await self.duplicates.write(state)
         now = self._store.claim_logs.claim_now()
-        expired = self._timing.expired(now)
+        expired = self._timing.expiry_limit(now)
         limits = [request.poll.limit for request in polls]
         max_messages, max_per_key = min(MAX_ENTRY_IDS, sum(limits)), max(limits)
         max_bytes = min(self._limits.page_bytes, sum([request.poll.max_bytes for request in polls]))
@@ -221,7 +221,7 @@ class Finder:
             self._begin(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
-        expired = self._timing.expired(self._store.claim_logs.claim_now())
+        expired = self._timing.expiry_limit(self._store.claim_logs.claim_now())
         live = self.scanner.split_live
         await request.gather(state, Sources(self._partition, expired, self.fetch, self.read, self.scanner.split, live))
         self.scanner.horizon = max(self.scanner.horizon, request.horizon)

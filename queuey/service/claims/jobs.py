@@ -200,7 +200,7 @@ class JobStatuses:
         return JobAnswer(infos, any(info.status not in UNFINISHED for info in infos))
 
     async def find_views(self, queue: Queue, places: Iterable[Location]) -> dict[Location, LogView]:
-        expired = self._timing.expired(self._store.claim_logs.claim_now())
+        expired = self._timing.expiry_limit(self._store.claim_logs.claim_now())
         positions = _by_partition(places)
         queries = {number: StateQuery(queue, partial(_find_views, positions[number], expired)) for number in positions}
         answers = await self._ask(queue, queries)

@@ -293,7 +293,7 @@ class PartitionLog:
             return False
         if any(not state.is_known(message.position) for message in candidates.scan.fresh):
             return True
-        expired = self._timing.expired(self._store.claim_logs.claim_now())
+        expired = self._timing.expiry_limit(self._store.claim_logs.claim_now())
         return any(state.has_ended(message.position, expired) for message in candidates.again)
 
     def _decide(

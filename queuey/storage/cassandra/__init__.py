@@ -201,7 +201,7 @@ class CassandraStore(Store):
 
     async def reap(self) -> int:
         """Removes data of purged and deleted queues that is old enough; returns of how many."""
-        return await self._driver.calls.awaited(self._garbage_collector.run(), long=True)
+        return await self._driver.calls.run_async(self._garbage_collector.run(), long=True)
 
     async def acknowledgement(self) -> Acknowledgement:
         now = self._clock.boottime()

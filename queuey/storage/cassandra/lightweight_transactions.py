@@ -36,7 +36,7 @@ from queuey.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.storage.calls import Done
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request, Statement
 from queuey.storage.cassandra.driver.requests import Call
-from queuey.storage.cassandra.driver.store_loop import called
+from queuey.storage.cassandra.driver.store_loop import wait_for_callback
 from queuey.storage.cassandra.options import CassandraOptions
 
 Change = Callable[[], Awaitable[Request]]
@@ -176,7 +176,7 @@ class LightweightTransactions:
         waiting.append(turn)
         try:
             while waiting[0] is not turn:
-                await called(partial(self._await_wake_up, turn))
+                await wait_for_callback(partial(self._await_wake_up, turn))
                 self._check_waiting_time(waiting[0])
         except BaseException:
             self.leave(key, turn)

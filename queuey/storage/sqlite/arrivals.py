@@ -62,7 +62,7 @@ class CommittedArrivals:
 
         The first call starts the thread that polls.
         """
-        self._db.on_commit = self._committed  # Set by the first watch, so that commits cost nothing before.
+        self._db.on_commit = self._announce_commit  # Set by the first watch, so that commits cost nothing before.
         delay, start = _delay_ticks(queue), self._db.clock() - _LOOKBACK_TICKS
         delays = {delay, 0} if early else {delay if delayed else 0}
         stop = self.watches.add(*(Watch(queue, partition, wake, start - ticks, prompt=not ticks) for ticks in delays))
@@ -96,7 +96,7 @@ class CommittedArrivals:
 
     def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         self.watches.share, self.watches.wanted = stored, wanted
-        self._db.on_commit = self._committed
+        self._db.on_commit = self._announce_commit
 
     def hear(self, moment: int, partitions: Iterable[int]) -> bool:
         """Wakes watches; ``moment`` is the last id of the other process (ticks).
@@ -106,7 +106,7 @@ class CommittedArrivals:
         self._wake_partitions(partitions, moment)
         return bool(self.watches)
 
-    def _committed(self, transaction: Transaction) -> None:
+    def _announce_commit(self, transaction: Transaction) -> None:
         """Wakes this process's watches after a commit, and tells other processes of it.
 
         Called in the writer's thread.

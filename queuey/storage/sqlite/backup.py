@@ -181,7 +181,7 @@ def examine(path: Path, tell: ReportProgress, *, name: Path | None = None) -> Co
             # Lets Python handle Ctrl-C while SQLite works.
             connection.set_progress_handler(lambda: False, _STEPS)
             schema.require_format(connection, name)
-            if complaints := schema.complaints(connection):
+            if complaints := schema.find_problems(connection):
                 text = f"{name} is damaged: {len(complaints)} defects, the first: {complaints[0]}. Use another backup."
                 raise StoreIncompatible(text)
             return _count_contents(connection, path)

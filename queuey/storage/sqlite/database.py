@@ -130,7 +130,9 @@ class Database:
         """Set each time the writer has written another ``MIN_CHECKPOINT_BYTES``."""
         self._announced = 0
         self.readers = Readers(self.path, options, deadline)
-        self.writer = SqliteWriter(self.path, options, deadline, ids.random_low(), self.verify_place, self._committed)
+        self.writer = SqliteWriter(
+            self.path, options, deadline, ids.random_low(), self.verify_place, self._handle_commit
+        )
 
     def append(self, work: Append) -> Coroutine[Any, Any, Any]:
         begin = partial(self.writer.begin_append, work, items_of.check_items(work.queue, work.items))
@@ -232,7 +234,7 @@ class Database:
             return None
         return status.st_dev, status.st_ino
 
-    def _committed(self, transaction: Transaction) -> None:
+    def _handle_commit(self, transaction: Transaction) -> None:
         """Updates the counters after a commit and wakes the sweep if the log has grown enough.
 
         Then calls ``on_commit``.

@@ -288,13 +288,13 @@ def check(path: Path) -> list[str]:
     """
     connection = connect(path, SqliteOptions())
     try:
-        return complaints(connection)
+        return find_problems(connection)
     except DatabaseError as error:
         raise translate(error) from error
     finally:
         connection.close()
 
 
-def complaints(connection: Connection) -> list[str]:
+def find_problems(connection: Connection) -> list[str]:
     rows = connection.execute("PRAGMA integrity_check").fetchall()
     return [str(row[0]) for row in rows if row[0] != "ok"]

@@ -17,7 +17,7 @@ SYNCED = Acknowledgement("fsync", "on a disk")
 EARLY = Acknowledgement("memory", "in the memory of two nodes")
 
 
-def noted(host: str = "127.0.0.1", promise: Acknowledgement | None = SYNCED, **fields: Any) -> str:  # noqa: ANN401
+def collect_notes(host: str = "127.0.0.1", promise: Acknowledgement | None = SYNCED, **fields: Any) -> str:  # noqa: ANN401
     settings = Settings(host=host, rooms=(FacadesRoom(facades=Facades(app="shop", **fields)),))
     return "\n".join(add_room_notes(settings, Start("facts", ("first",), promise)).notes)
 
@@ -27,11 +27,11 @@ def noted(host: str = "127.0.0.1", promise: Acknowledgement | None = SYNCED, **f
 )
 def test_hosts_that_others_reach(host: str, warned: bool) -> None:  # noqa: FBT001 - a column of the table
     """Facades that ask for no key are warned of by name if other machines can reach them."""
-    notes = noted(host, mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"))
+    notes = collect_notes(host, mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"))
     assert (f"reaches {host} can use the facade mq and rqms: no key" in notes) == warned
     assert notes.startswith("first\nThe facade mq serves queues of shop at /mq.")
-    assert ("can use the facade rqms" in noted(host, only="rqms")) == warned
-    assert "no key" not in noted(host, emodb=EmodbFacade(beside=True))
+    assert ("can use the facade rqms" in collect_notes(host, only="rqms")) == warned
+    assert "no key" not in collect_notes(host, emodb=EmodbFacade(beside=True))
 
 
 @pytest.mark.parametrize(("promise", "reason"), [(EARLY, "in the memory of two nodes"), (None, "cannot be reached")])
@@ -41,10 +41,10 @@ def test_stores_that_answer_early(promise: Acknowledgement | None, reason: str) 
     Cassandra answers so unless its nodes are told otherwise. The other protocols promise nothing.
     """
     with pytest.raises(Failed) as refused:
-        noted(promise=promise, mq=MqFacade(prefix="/mq"))
+        collect_notes(promise=promise, mq=MqFacade(prefix="/mq"))
     assert refused.value.exit_code == BAD_STORE
     assert reason in str(refused.value)
     assert "unsynced = true under [facades.mq]" in str(refused.value)
-    assert reason in noted(promise=promise, mq=MqFacade(prefix="/mq", unsynced=True))
-    assert reason not in noted(promise=promise, only="rqms")
-    assert reason not in noted(mq=MqFacade(prefix="/mq"))
+    assert reason in collect_notes(promise=promise, mq=MqFacade(prefix="/mq", unsynced=True))
+    assert reason not in collect_notes(promise=promise, only="rqms")
+    assert reason not in collect_notes(mq=MqFacade(prefix="/mq"))

@@ -136,7 +136,7 @@ SPOILS: dict[str, Spoil] = {
 }
 
 
-def spoiled(served: InProcess, spoil: Spoil) -> type[BaseHTTPRequestHandler]:
+def make_handler(served: InProcess, spoil: Spoil) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -172,7 +172,7 @@ def test_defects_are_noticed(tmp_path: Path, spoil: str) -> None:
     bridge.run(store.applications.create_application("queuey"))
     bridge.run(store.applications.add_key("queuey", digest_of("k")))
     application = InProcess(make_app(store))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), spoiled(application, SPOILS[spoil]))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), make_handler(application, SPOILS[spoil]))
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     target = Target(f"http://127.0.0.1:{server.server_port}", "queuey", "k")

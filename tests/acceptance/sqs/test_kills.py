@@ -74,7 +74,7 @@ class Clients:
             arguments = {"QueueUrl": self._url, "MessageBody": body}
             if self._fifo:
                 arguments |= {"MessageGroupId": str(group), "MessageDeduplicationId": body}
-            while (answer := self._tried(client.send_message, **arguments)) is None:
+            while (answer := self._try_call(client.send_message, **arguments)) is None:
                 assert time.monotonic() < self._end
             with self._lock:
                 self.sent[body].add(answer["MessageId"])
@@ -86,21 +86,21 @@ class Clients:
             assert time.monotonic() < self._end
             began = time.monotonic()
             arguments = {"QueueUrl": self._url, "MaxNumberOfMessages": 3, "WaitTimeSeconds": 1, "VisibilityTimeout": 3}
-            answer = self._tried(client.receive_message, **arguments) or {}
+            answer = self._try_call(client.receive_message, **arguments) or {}
             call = object()
             messages = answer.get("Messages", [])
             with self._lock:
                 self.deliveries += [Delivery(began, call, one["MessageId"], one["Body"]) for one in messages]
             for one in messages:
                 arguments = {"QueueUrl": self._url, "ReceiptHandle": one["ReceiptHandle"]}
-                if self._tried(client.delete_message, **arguments) is None:
+                if self._try_call(client.delete_message, **arguments) is None:
                     with self._lock:
                         self.doubted.add(one["MessageId"])
                     break
                 with self._lock:
                     self.deleted.setdefault(one["MessageId"], time.monotonic())
 
-    def _tried(self, call: Callable[..., Any], **given: object) -> dict[str, Any] | None:
+    def _try_call(self, call: Callable[..., Any], **given: object) -> dict[str, Any] | None:
         """Returns the answer to a call, or None if it failed and its outcome is unknown."""
         try:
             answer: dict[str, Any] = call(**given)

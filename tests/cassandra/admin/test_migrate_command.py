@@ -41,7 +41,7 @@ def target(cassandra: Cassandra) -> Iterator[DataCentreTarget]:
     yield new_target
     driver = Driver(new_target, CassandraOptions(), keyspace=False)
     assert driver.ready(60)
-    driver.run(Statement.unprepared(f"DROP KEYSPACE IF EXISTS {new_target.keyspace}"), timeout=60.0)
+    driver.run(Statement.make_unprepared(f"DROP KEYSPACE IF EXISTS {new_target.keyspace}"), timeout=60.0)
     driver.close()
 
 

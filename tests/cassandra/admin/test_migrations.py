@@ -90,7 +90,7 @@ def target(cassandra: Cassandra) -> Iterator[DataCentreTarget]:
     yield new_target
     driver = Driver(new_target, OPTIONS, keyspace=False)
     assert driver.ready(60)
-    driver.run(Statement.unprepared(f"DROP KEYSPACE IF EXISTS {new_target.keyspace}"), timeout=60.0)
+    driver.run(Statement.make_unprepared(f"DROP KEYSPACE IF EXISTS {new_target.keyspace}"), timeout=60.0)
     driver.close()
 
 
@@ -183,14 +183,16 @@ def test_goes_on_after_a_crash(target: DataCentreTarget, driver: Driver) -> None
     with pytest.raises(StoreUnavailable):
         migrate(target, OPTIONS, replication="1", running=replace(running, driver=wire.driver))
     assert tables(driver) == {"migrations", "a"}
-    [[remaining_ttl]] = driver.run(Statement.unprepared(f"SELECT TTL(lock) FROM {table} WHERE singleton = 0 LIMIT 1"))
+    [[remaining_ttl]] = driver.run(
+        Statement.make_unprepared(f"SELECT TTL(lock) FROM {table} WHERE singleton = 0 LIMIT 1")
+    )
     assert 0 < remaining_ttl <= 600
     told: list[str] = []
 
     def tell(line: str) -> None:
         told.append(line)
         if line.startswith("waiting for "):  # The lock expires here at once.
-            driver.run(Statement.unprepared(f"UPDATE {table} SET lock = null WHERE singleton = 0 IF EXISTS"))
+            driver.run(Statement.make_unprepared(f"UPDATE {table} SET lock = null WHERE singleton = 0 IF EXISTS"))
 
     assert names(migrate(target, OPTIONS, tell=tell, running=running).migrations) == names([SECOND, THIRD])
     assert [line.startswith("waiting for ") for line in told] == [True, False, False, False]
@@ -218,7 +220,7 @@ def test_who_lost_the_lock_stops(target: DataCentreTarget, driver: Driver) -> No
     assert keyed.ready(60)
     take = Statement("UPDATE migrations SET lock = 'another' WHERE singleton = 0 IF EXISTS", idempotent=False)
     keyed.run(Statement("DELETE FROM migrations WHERE singleton = 0 AND number = 1 IF EXISTS", idempotent=False))
-    keyed.run(Statement.unprepared(f"DROP TABLE {target.keyspace}.heartbeats"), timeout=60.0)
+    keyed.run(Statement.make_unprepared(f"DROP TABLE {target.keyspace}.heartbeats"), timeout=60.0)
     slow = Wire()
     slow.after_answer(makes_table("a"), lambda: keyed.run(take))
     with pytest.raises(StoreUnavailable, match="another"):

@@ -116,13 +116,13 @@ def test_two_changes_at_once(driver: Driver, url: str) -> None:
         stored_timing.change(driver, OPTIONS, PATIENT, silent, lambda _: None)
 
     with pytest.raises(StoreUnavailable, match="another command"):
-        stored_timing.change(driver, OPTIONS, replaced(SOON, 0.1), silent, other)
+        stored_timing.change(driver, OPTIONS, replace_difference(SOON, 0.1), silent, other)
     assert stored_timing.read_standing(driver, OPTIONS).stored.kept == PATIENT
     with pytest.raises(SettingsError, match="shorter"):
-        stored_timing.change(driver, OPTIONS, replaced(SOON, 0.5), silent, other)
+        stored_timing.change(driver, OPTIONS, replace_difference(SOON, 0.5), silent, other)
 
 
-def replaced(timing: Timing, difference: float) -> Timing:
+def replace_difference(timing: Timing, difference: float) -> Timing:
     return Timing(difference, timing.row_age, timing.levels)
 
 

@@ -70,7 +70,7 @@ def slow_read(scene: Scene) -> list[str]:
     gate.open()
     thread.join(WAIT_TIMEOUT)
     reader.read_more()
-    return reader.missed([attempt])
+    return reader.find_missed([attempt])
 
 
 def longer_lived(scene: Scene) -> list[str]:
@@ -84,7 +84,7 @@ def longer_lived(scene: Scene) -> list[str]:
     scene.world.advance(100)
     reader = Reader(stale, queue)
     reader.read_more()
-    return reader.missed([attempt])
+    return reader.find_missed([attempt])
 
 
 def place_seen_late(scene: Scene) -> list[str]:
@@ -102,7 +102,7 @@ def place_seen_late(scene: Scene) -> list[str]:
     assert end_of(attempt) == "acknowledged"
     scene.world.advance(D - 0.78 * S + 0.01)
     reader.read_more()
-    return reader.missed([attempt])
+    return reader.find_missed([attempt])
 
 
 def stopped_before_minting(scene: Scene) -> list[str]:
@@ -124,7 +124,7 @@ def stopped_before_minting(scene: Scene) -> list[str]:
     scene.world.advance(D + S)
     reader = Reader(other, purged[0])
     reader.read_more()
-    return reader.missed([attempt])
+    return reader.find_missed([attempt])
 
 
 def purged_while_stopped(scene: Scene) -> list[str]:

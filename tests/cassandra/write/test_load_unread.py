@@ -28,7 +28,7 @@ SPARE = D - S - W
 """Seconds after an id's time until which a load may begin."""
 
 
-def planned(process: Process, ahead: float, count: int = 5) -> list[Message]:
+def make_upcoming(process: Process, ahead: float, count: int = 5) -> list[Message]:
     first = bridge.run(process.store.ledger.now()) + round(ahead * SECOND)
     return [Message(first + n, 77, 1, first + TTL * SECOND, f"{n}") for n in range(count)]
 
@@ -68,7 +68,7 @@ def hold_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading, queue)
-    messages = planned(writing, 0.5)
+    messages = make_upcoming(writing, 0.5)
     gate = writing.wire.hold(requests)
     loading = begin_load(writing, queue, messages)
     gate.wait_until_reached()
@@ -84,7 +84,7 @@ def stopped_before_its_undo(scene: Scene) -> list[str]:
     """Stops a process that is about to send; another deletes its late ids. Returns the messages that come back."""
     writing, other = scene.start(), scene.start()
     queue = scene.queue(writing)
-    messages = planned(writing, 0.5)
+    messages = make_upcoming(writing, 0.5)
     places: list[tuple[int, Position]] = [(1, message.position) for message in messages]
     send = Loader.send
 
@@ -108,7 +108,7 @@ def machine_stopped(scene: Scene) -> list[str]:
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading, queue)
-    messages = planned(writing, 0.5)
+    messages = make_upcoming(writing, 0.5)
     gate = writing.wire.hold(INSERTS)
     loading = begin_load(writing, queue, messages)
     gate.wait_until_reached()

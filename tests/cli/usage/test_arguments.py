@@ -13,7 +13,7 @@ import pytest
 
 from queuey.cli import COMMANDS, load, main
 from queuey.client._sync.sender import Sender
-from tests.client.http.test_arguments import ID, MARKERS, MOVE, read_request, replaced
+from tests.client.http.test_arguments import ID, MARKERS, MOVE, read_request, replace_marker
 from tests.client.scripted import Script
 from tests.commands import make_runner
 from tests.replacing import replace
@@ -84,6 +84,6 @@ def test_every_argument(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = {marker: actual for marker in MARKERS if (actual := sent(marker)) and marker in repr(actual)}
     for text in TEXTS if name.rpartition(" ")[2].startswith("--") else PARTS_OF_PATHS:
         actual = sent(text)
-        expected = [replaced(each, marker, text) for marker, each in usual.items()]
+        expected = [replace_marker(each, marker, text) for marker, each in usual.items()]
         from_the_beginning = (name, text) == ("queue list --start", "")
         assert actual is None or actual in expected or not usual or from_the_beginning, ascii((text, actual, expected))

@@ -27,7 +27,7 @@ from tests.client.scripted import Script, async_client, broken, busy, claims, se
 Connect = Callable[..., Any]
 
 
-def asked(script: Script) -> list[str]:
+def describe_requests(script: Script) -> list[str]:
     """Returns the requests in short, in order: ``claims 1``, ``ack r1 r2``, ``claims 1 r2``, which acknowledges r2."""
     requests = []
     for request in script.requests:
@@ -53,9 +53,9 @@ def test_a_job_is_acknowledged_when_the_next_is_asked_for(connect: Connect) -> N
     """Each job is acknowledged by the next claim, in one request; an idle loop ends when nothing is there."""
     script = Script(claims(1), claims(2), claims())
     jobs = connect(script).job_queue("mail").claim(idle=0)
-    handled = [(job.body, job.deliveries, job.receipt, job.lost, asked(script)[-1]) for job in jobs]
+    handled = [(job.body, job.deliveries, job.receipt, job.lost, describe_requests(script)[-1]) for job in jobs]
     assert handled == [("m1", 1, "r1", False, "claims 1"), ("m2", 1, "r2", False, "claims 1 r1")]
-    assert asked(script) == ["claims 1", "claims 1 r1", "claims 1 r2"]
+    assert describe_requests(script) == ["claims 1", "claims 1 r1", "claims 1 r2"]
     assert dict(script.requests[0].url.params) == {
         "limit": "1",
         "ttl": "30",
@@ -70,7 +70,7 @@ def test_jobs_of_one_claim_are_acknowledged_together(connect: Connect) -> None:
     script = Script(claims(1, 2, 3, 4), settlement(), claims())
     for job in connect(script).job_queue("mail").claim(limit=4, ttl=60, idle=0):
         script.now += 0.2 if job.body in {"m2", "m4"} else 0.0
-    assert asked(script) == ["claims 4", "ack r1 r2", "claims 4 r3 r4"]
+    assert describe_requests(script) == ["claims 4", "ack r1 r2", "claims 4 r3 r4"]
 
 
 def test_it_waits_for_jobs(connect: Connect) -> None:
@@ -105,7 +105,7 @@ def test_a_loop_that_is_left_gives_its_jobs_back(connect: Connect, how: str) -> 
     else:
         with pytest.raises(ValueError, match="m2"):
             leave()
-    assert asked(script) == ["claims 3", "ack r1", "release r2", "release r3"]
+    assert describe_requests(script) == ["claims 3", "ack r1", "release r2", "release r3"]
     assert script.sent(2) == {"receipts": ["r2"], "delay": 1}
     assert "delay" not in script.sent(3)
 
@@ -116,7 +116,7 @@ def test_a_job_that_ends_its_loop_waits_longer_each_time(connect: Connect, deliv
     script = Script(claims(1, deliveries=deliveries), settlement())
     for _ in connect(script).job_queue("mail").claim():
         break
-    assert asked(script) == ["claims 1", "release r1"]
+    assert describe_requests(script) == ["claims 1", "release r1"]
     assert script.sent() == {"receipts": ["r1"], "delay": delay}
 
 
@@ -130,7 +130,7 @@ def test_an_error_gives_jobs_back_without_closing(connect: Connect) -> None:
 
     with pytest.raises(ValueError, match="m1"):
         work()
-    assert asked(script) == ["claims 1", "release r1"]
+    assert describe_requests(script) == ["claims 1", "release r1"]
 
 
 def test_a_job_may_be_decided_on_by_hand(connect: Connect) -> None:
@@ -143,7 +143,7 @@ def test_a_job_may_be_decided_on_by_hand(connect: Connect) -> None:
             job.release()
         else:
             job.release(delay=600)
-    assert asked(script) == ["claims 3", "ack r1", "release r2", "release r3", "claims 3"]
+    assert describe_requests(script) == ["claims 3", "ack r1", "release r2", "release r3", "claims 3"]
     assert "delay" not in script.sent(2)
     assert script.sent(3)["delay"] == 600
 
@@ -154,7 +154,7 @@ def test_a_release_that_failed_is_no_acknowledgement(connect: Connect) -> None:
     for job in connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail").claim(idle=0):
         with pytest.raises(ConnectionLost):
             job.release(delay=10)
-    assert asked(script) == ["claims 1", "release r1", "claims 1"]
+    assert describe_requests(script) == ["claims 1", "release r1", "claims 1"]
 
 
 def test_an_acknowledgement_that_failed_is_tried_again(connect: Connect) -> None:
@@ -165,7 +165,7 @@ def test_an_acknowledgement_that_failed_is_tried_again(connect: Connect) -> None
             job.ack()
         if job.body == "m2":
             break
-    assert asked(script) == ["claims 1", "ack r1", "claims 1 r1", "ack r2", "ack r2"]
+    assert describe_requests(script) == ["claims 1", "ack r1", "claims 1 r1", "ack r2", "ack r2"]
 
 
 def test_a_release_that_is_refused_changes_nothing(connect: Connect) -> None:
@@ -178,7 +178,7 @@ def test_a_release_that_is_refused_changes_nothing(connect: Connect) -> None:
 
     with pytest.raises(InvalidRequest):
         work()
-    assert asked(script) == ["claims 1", "release r1", "release r1"]
+    assert describe_requests(script) == ["claims 1", "release r1", "release r1"]
 
 
 def test_a_loop_that_is_left_before_its_client() -> None:
@@ -195,7 +195,7 @@ def test_a_loop_that_is_left_before_its_client() -> None:
 
     script = Script(claims(1, 2, 3), settlement())
     asyncio.run(work())
-    requests = asked(script)
+    requests = describe_requests(script)
     assert (requests[:2], sorted(requests[2:])) == (["claims 3", "ack r1"], ["release r2", "release r3"])
     delays = {receipts_in(request)[0]: json.loads(request.content).get("delay") for request in script.requests[2:]}
     assert delays == {"r2": 1, "r3": None}
@@ -212,7 +212,7 @@ def test_a_lost_job_does_not_end_the_loop(connect: Connect) -> None:
                 job.ack()
             assert [(each.receipt, each.status) for each in lost.value.refused] == [("r2", "superseded")]
     assert [job.lost for job in jobs] == [True, True]
-    assert asked(script) == ["claims 1", "claims 1 r1", "ack r2", "claims 1"]
+    assert describe_requests(script) == ["claims 1", "claims 1 r1", "ack r2", "claims 1"]
 
 
 def test_it_puts_up_with_failures(connect: Connect) -> None:
@@ -221,7 +221,7 @@ def test_it_puts_up_with_failures(connect: Connect) -> None:
     notices: list[object] = []
     queue = connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail")
     assert [job.body for job in queue.claim(idle=0, notice=notices.append)] == ["m1"]
-    assert asked(script) == ["claims 1"] * 3 + ["claims 1 r1"] * 3
+    assert describe_requests(script) == ["claims 1"] * 3 + ["claims 1 r1"] * 3
     assert [type(notice) for notice in notices] == [ConnectionLost, type(None)] * 2
 
 
@@ -241,7 +241,7 @@ def test_a_purge_does_not_end_the_loop(connect: Connect, fields: str) -> None:
     script = Script(claims(1, 2), bad(*fields.split()), claims(3), claims())
     jobs = list(connect(script).job_queue("mail").claim(limit=2, idle=0))
     expected = " r2" if fields == "acknowledge.0" else ""
-    assert asked(script) == ["claims 2", "claims 2 r1 r2", f"claims 2{expected}", "claims 2 r3"]
+    assert describe_requests(script) == ["claims 2", "claims 2 r1 r2", f"claims 2{expected}", "claims 2 r3"]
     assert [job.lost for job in jobs] == [True, not expected, False]
     assert script.slept == []
 
@@ -251,7 +251,7 @@ def test_a_purge_does_not_end_an_acknowledgement(connect: Connect) -> None:
     script = Script(claims(1, 2, 3), bad("receipts.0"), settlement(), claims())
     for job in connect(script).job_queue("mail").claim(limit=3, idle=0):
         script.now += 0.2 if job.body == "m2" else 0.0
-    assert asked(script) == ["claims 3", "ack r1 r2", "ack r2", "claims 3 r3"]
+    assert describe_requests(script) == ["claims 3", "ack r1 r2", "ack r2", "claims 3 r3"]
 
 
 @pytest.mark.parametrize("fields", ["acknowledge.0 limit", "limit", "acknowledge.7", ""])
@@ -260,7 +260,7 @@ def test_a_bad_claim_ends_the_loop(connect: Connect, fields: str) -> None:
     script = Script(claims(1), bad(*fields.split()), settlement())
     with pytest.raises(InvalidRequest):
         list(connect(script).job_queue("mail").claim(idle=0))
-    assert asked(script) == ["claims 1", "claims 1 r1", "ack r1"]
+    assert describe_requests(script) == ["claims 1", "claims 1 r1", "ack r1"]
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "_q", None, [], ["a", ""], ["a", "a"], list("abcdefghijk")])
@@ -288,7 +288,7 @@ def test_batches(connect: Connect) -> None:
     assert [refused.receipt for refused in queue.ack(claimed)] == ["r2"]
     assert queue.renew("r1", 60) == []
     assert queue.release(["r1", claimed[2]], delay=5) == []
-    assert asked(script)[1:] == ["ack r1 r2 r3", "renew r1", "release r1 r3"]
+    assert describe_requests(script)[1:] == ["ack r1 r2 r3", "renew r1", "release r1 r3"]
     assert script.sent()["delay"] == 5
 
 
@@ -302,7 +302,7 @@ def test_a_claim_may_acknowledge(connect: Connect) -> None:
     assert [(refused.receipt, refused.status) for refused in second.refused] == [("r2", "superseded")]
     third = queue.receive(1, acknowledge=[f"r{n}" for n in range(2500)])
     assert [refused.receipt for refused in third.refused] == ["r5", "r1700"]
-    assert asked(script)[:2] == ["claims 10", "claims 1 r1 r2"]
+    assert describe_requests(script)[:2] == ["claims 10", "claims 1 r1 r2"]
     assert [len(receipts_in(request)) for request in script.requests] == [0, 2, 1000, 500, 1000]
     assert script.requests[1].headers["content-type"] == "application/json"
     with pytest.raises(InvalidArgument):
@@ -334,7 +334,7 @@ def test_a_finished_job_does_not_wait_for_a_long_one(connect: Connect) -> None:
     for job in connect(script, scripted_time=False).job_queue("mail").claim(limit=2, ttl=3600, idle=0):
         time.sleep(0.02)  # The thread or task now sleeps for half an hour.
         assert job.body == "m1" or acknowledged.wait(60)
-    first, acknowledgement, last = asked(script)
+    first, acknowledgement, last = describe_requests(script)
     assert (first, acknowledgement) == ("claims 2", "ack r1")
     # It names r1 again if it is sent before the answer to the acknowledgement is read.
     assert last in {"claims 2 r2", "claims 2 r1 r2"}

@@ -10,7 +10,7 @@ import pytest
 
 from queuey.client import RetryPolicy
 from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
-from tests.client.claims.test_claims import asked
+from tests.client.claims.test_claims import describe_requests
 from tests.client.scripted import Script, broken, claims, settlement
 from tests.replacing import replace
 
@@ -52,7 +52,7 @@ def test_what_a_program_that_saw_its_job_lost_does(
         assert job.lost
         does(job)
         assert job.lost
-    assert asked(script) == ["claims 1", *expected, "claims 1"]
+    assert describe_requests(script) == ["claims 1", *expected, "claims 1"]
     assert script.sent(1).get("delay") == (9 if "delay" in repr(does) else None)
 
 
@@ -62,7 +62,7 @@ def test_a_job_that_nobody_asked_about_is_acknowledged(connect: Connect) -> None
     for job in connect(script).job_queue("mail").claim(idle=0):
         script.now += 31
         assert job.deliveries == 1
-    assert asked(script) == ["claims 1", "claims 1 r1"]
+    assert describe_requests(script) == ["claims 1", "claims 1 r1"]
     assert not job.lost
 
 
@@ -76,7 +76,7 @@ def test_the_release_of_a_lost_job_may_fail(connect: Connect, reply: Any) -> Non
         script.now += 31 if job.body == "m1" else 0
         assert job.lost == (job.body == "m1")
     assert handled == ["m1", "m2"]
-    assert asked(script) == ["claims 1", "release r1", "claims 1", "claims 1 r2"]
+    assert describe_requests(script) == ["claims 1", "release r1", "claims 1", "claims 1 r2"]
 
 
 def test_jobs_that_expired_while_they_waited_are_not_begun(connect: Connect) -> None:
@@ -91,8 +91,8 @@ def test_jobs_that_expired_while_they_waited_are_not_begun(connect: Connect) -> 
         if len(handled) == 2:
             script.now += 11
     assert handled == [("m1", False), ("m2", False), ("m3", False)]
-    assert asked(script)[:2] == ["claims 4", "ack r1"]
-    assert asked(script)[2:] == ["ack r2", "release r3 r4", "claims 4", "claims 4 r3"]
+    assert describe_requests(script)[:2] == ["claims 4", "ack r1"]
+    assert describe_requests(script)[2:] == ["ack r2", "release r3 r4", "claims 4", "claims 4 r3"]
 
 
 def test_an_answer_that_came_too_late_begins_no_job(connect: Connect) -> None:
@@ -105,4 +105,4 @@ def test_an_answer_that_came_too_late_begins_no_job(connect: Connect) -> None:
 
     script = Script(late, settlement(), claims(1), claims())
     assert [job.body for job in connect(script).job_queue("mail").claim(idle=60)] == ["m1"]
-    assert asked(script)[:3] == ["claims 1", "release r1", "claims 1"]
+    assert describe_requests(script)[:3] == ["claims 1", "release r1", "claims 1"]

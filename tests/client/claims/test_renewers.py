@@ -138,7 +138,7 @@ def until(check: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-async def awaited(check: Callable[[], bool]) -> None:
+async def wait_until(check: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_TIMEOUT):
         while not check():  # noqa: ASYNC110 - of what is awaited, some is set by plain code
             await asyncio.sleep(0.005)
@@ -173,7 +173,7 @@ class SlowRenewals(Script):
         return self._answer(request)
 
     async def _renew_in_task(self, request: httpx2.Request) -> httpx2.Response:
-        await awaited(lambda: bool(self.arrives()))
+        await wait_until(lambda: bool(self.arrives()))
         self._renewed = True
         return self._answer(request)
 
@@ -216,7 +216,7 @@ def test_an_async_client_that_closes_waits_for_what_is_released_again() -> None:
         async with async_client(script) as client:
             async for job in client.job_queue("mail").claim(ttl=4000):
                 assert not job.lost
-                await awaited(lambda: script.renews)
+                await wait_until(lambda: script.renews)
                 break
         assert job.lost
 
@@ -257,11 +257,11 @@ def test_a_claim_that_is_due_sooner_breaks_off_no_renewal() -> None:
     async def work() -> None:
         renewer = AsyncClaimRenewer(run, lambda: 100.0)
         renewer.keep([renewer.claims.add("p", "r1", 40, 80)])
-        await awaited(lambda: bool(sent))
+        await wait_until(lambda: bool(sent))
         renewer.keep([renewer.claims.add("q", "r1", 40, 70)])
         await asyncio.sleep(0)
         answered.set()
-        await awaited(lambda: renewer.claims.seconds_until_due() == 20)
+        await wait_until(lambda: renewer.claims.seconds_until_due() == 20)
         await renewer.close()
 
     asyncio.run(work())

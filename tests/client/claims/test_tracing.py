@@ -30,7 +30,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
     disable_tracing()
 
 
-def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+def find_spans(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
     return [span for span in spans.get_finished_spans() if span.name.startswith(name)]
 
 
@@ -49,26 +49,26 @@ def test_a_handler_belongs_to_the_trace_of_its_message(queuey: Queuey, queue: st
         contexts.append(job.message)
 
     queuey.job_queue(queue).run(handle, idle=0)
-    sent = {span.context.span_id: span for span in named(spans, "send")}
+    sent = {span.context.span_id: span for span in find_spans(spans, "send")}
     assert [told(span, "messaging.batch.message_count") for span in sent.values()] == [1, 2]
-    handled = named(spans, "process")
+    handled = find_spans(spans, "process")
     assert len(handled) == 3
     assert all(span.parent is not None and span.parent.span_id in sent for span in handled)
     assert {span.context.trace_id for span in handled} == {span.context.trace_id for span in sent.values()}
     assert {told(span, "messaging.destination.name") for span in handled} == {queue}
     assert sorted(message.headers.get("shop", "") for message in contexts) == ["", "berlin", "rome"]
-    assert named(spans, "receive")
+    assert find_spans(spans, "receive")
     queuey.job_queue(queue).ack([])
     queuey.send(queue, "more")
     queuey.job_queue(queue).ack(queuey.job_queue(queue).receive(1))
-    assert named(spans, "settle")
+    assert find_spans(spans, "settle")
 
 
 def test_errors_end_spans(queuey: Queuey, spans: InMemorySpanExporter) -> None:
     """A call that fails is a span with an error."""
     with pytest.raises(ClientError):
         queuey.send("nowhere-at-all", "x")
-    [span] = named(spans, "send")
+    [span] = find_spans(spans, "send")
     assert span.status.status_code is StatusCode.ERROR
 
 

@@ -188,11 +188,11 @@ def _sent(call: Callable[[Any, Any], Any], text: Any, colour: str) -> dict[str, 
     return read_request(script.requests[0])
 
 
-def replaced(value: Any, marker: str, text: str) -> Any:  # noqa: ANN401 - JSON
+def replace_marker(value: Any, marker: str, text: str) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, dict):
-        return {replaced(name, marker, text): replaced(each, marker, text) for name, each in value.items()}
+        return {replace_marker(name, marker, text): replace_marker(each, marker, text) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(replaced(each, marker, text) for each in value)
+        return type(value)(replace_marker(each, marker, text) for each in value)
     return value.replace(marker, text) if isinstance(value, str) else value
 
 
@@ -214,7 +214,7 @@ def _faults(name: str, call: Callable[[Any, Any], Any], colour: str) -> Iterator
             shown = argument, repr(text)[1:-1] or "''", *(repr(part) for part in text.split(":"))
             if not any(part in str(actual) for part in shown):
                 yield ascii((text, actual))
-        elif text and actual != (expected := replaced(usual, marker, text)):
+        elif text and actual != (expected := replace_marker(usual, marker, text)):
             yield ascii((text, actual, expected))
 
 

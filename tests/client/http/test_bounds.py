@@ -137,7 +137,7 @@ class Stream(httpx2.SyncByteStream, httpx2.AsyncByteStream):
             yield part
 
 
-def encoded(data: bytes, encoding: str = "gzip") -> Callable[[httpx2.Request], httpx2.Response]:
+def make_encoded_reply(data: bytes, encoding: str = "gzip") -> Callable[[httpx2.Request], httpx2.Response]:
     return lambda request: httpx2.Response(200, headers={"content-encoding": encoding}, stream=Stream(iter([data])))
 
 
@@ -154,9 +154,9 @@ def test_size_of_an_answer(connect: Connect) -> None:
 def test_size_of_a_decoded_answer(connect: Connect, encoding: str, encode: Callable[[bytes], bytes]) -> None:
     """An answer is decoded, and no further than it may be large."""
     fine = page(1).content
-    assert connect(Script(encoded(encode(fine), encoding))).read("q").messages[0].body == "m1"
+    assert connect(Script(make_encoded_reply(encode(fine), encoding))).read("q").messages[0].body == "m1"
     with pytest.raises(InvalidAnswer, match="larger than"):
-        connect(Script(encoded(encode(b" " * 10_000_000), encoding)), max_answer=100_000).read("q")
+        connect(Script(make_encoded_reply(encode(b" " * 10_000_000), encoding)), max_answer=100_000).read("q")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_size_of_a_decoded_answer(connect: Connect, encoding: str, encode: Calla
 def test_answer_of_a_broken_encoding(connect: Connect, data: bytes, encoding: str) -> None:
     """What cannot be decoded is an error that names the server."""
     with pytest.raises(InvalidAnswer, match=r"^http://one\.example:5000: the answer's encoding") as caught:
-        connect(Script(encoded(data, encoding))).read("q")
+        connect(Script(make_encoded_reply(data, encoding))).read("q")
     assert caught.value.server == "http://one.example:5000"
 
 

@@ -36,7 +36,7 @@ from tests.client.scripted import (
     ok,
     page,
     receipts,
-    refused,
+    refuse_connection,
     too_many,
 )
 from tests.client.scripted import silent as no_answer
@@ -49,7 +49,7 @@ def no_connection_in_time(request: httpx2.Request) -> httpx2.Response:
     raise httpx2.ConnectTimeout("timed out", request=request)
 
 
-@pytest.mark.parametrize("failure", [refused, broken, no_answer, busy(), busy(outcome="unknown")])
+@pytest.mark.parametrize("failure", [refuse_connection, broken, no_answer, busy(), busy(outcome="unknown")])
 @pytest.mark.parametrize(
     ("answer", "method", "args"),
     [
@@ -87,7 +87,16 @@ UNSAFE = [
 
 @pytest.mark.parametrize(
     "failure",
-    [refused, broken, no_answer, busy(), busy(outcome="unknown"), httpx2.Response(502), too_many(1), in_use(1)],
+    [
+        refuse_connection,
+        broken,
+        no_answer,
+        busy(),
+        busy(outcome="unknown"),
+        httpx2.Response(502),
+        too_many(1),
+        in_use(1),
+    ],
     ids=["refused", "broken", "silent", "503", "503 unknown", "502", "429", "in use"],
 )
 @pytest.mark.parametrize(("method", "args"), SENDS, ids=[name for name, _ in SENDS])
@@ -136,7 +145,7 @@ def test_a_key_that_is_none(connect: Connect, key: Any) -> None:  # noqa: ANN401
     assert script.requests == []
 
 
-@pytest.mark.parametrize("last", [refused, busy(outcome="none"), httpx2.Response(403, text="403 Forbidden")])
+@pytest.mark.parametrize("last", [refuse_connection, busy(outcome="none"), httpx2.Response(403, text="403 Forbidden")])
 def test_a_send_in_doubt_stays_in_doubt(connect: Connect, last: Reply) -> None:
     """If an earlier attempt may have stored the message, the error of the last one says that the outcome is unknown."""
     with pytest.raises(queuey_client.ClientError) as caught:
@@ -189,7 +198,7 @@ def test_what_may_have_been_done_is_not_done_again(
 @pytest.mark.parametrize(
     "failure",
     [
-        refused,
+        refuse_connection,
         no_connection_in_time,
         busy(outcome="none"),
         busy(outcome="none", outcomes=["none", "none"]),
@@ -214,7 +223,7 @@ def test_a_server_error_is_not_repeated(connect: Connect) -> None:
 
 def test_pauses_grow_and_end(connect: Connect) -> None:
     """Pauses double up to the cap, and after the last attempt the error is raised."""
-    script = Script(refused)
+    script = Script(refuse_connection)
     with pytest.raises(ConnectionFailed) as caught:
         connect(script, retry=RetryPolicy(rounds=6, base=1, cap=5)).read("q")
     assert script.slept == [1, 2, 4, 5, 5]
@@ -276,7 +285,7 @@ def test_the_deadline_bounds_the_wait_for_an_answer(connect: Connect) -> None:
     assert script.requests[0].extensions["timeout"]["connect"] == 5
 
 
-@pytest.mark.parametrize("failure", [refused, broken, no_answer, no_connection_in_time])
+@pytest.mark.parametrize("failure", [refuse_connection, broken, no_answer, no_connection_in_time])
 def test_another_server_is_asked_at_once(connect: Connect, failure: Reply) -> None:
     """A read goes to the next server without a pause when one does not answer."""
     script = Script(failure, page(1))
@@ -287,7 +296,7 @@ def test_another_server_is_asked_at_once(connect: Connect, failure: Reply) -> No
 
 def test_all_servers_are_tried_before_the_first_pause(connect: Connect) -> None:
     """With every server down each is asked once, then pauses begin."""
-    script = Script(refused)
+    script = Script(refuse_connection)
     urls = [f"http://{name}.example" for name in ("a", "b", "c")]
     with pytest.raises(ConnectionFailed):
         connect(script, urls, retry=RetryPolicy(rounds=2)).read("q")

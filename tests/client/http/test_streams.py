@@ -21,7 +21,7 @@ from queuey.client import (
 from queuey.client.calls import live_reads
 from queuey.client.calls.live_reads import EarlyMessages
 from tests.client.conftest import Connect
-from tests.client.scripted import Script, busy, message_id, refused
+from tests.client.scripted import Script, busy, message_id, refuse_connection
 from tests.replacing import replace_in
 
 
@@ -46,7 +46,9 @@ def bodies(found: Any, count: int) -> list[Any]:  # noqa: ANN401 - an iterator o
 def test_a_stream_goes_on_from_what_was_taken(connect: Connect) -> None:
     """After an end, an outage, a piece of an event: each request names the last event that was taken."""
     half = event(3)[:20]
-    script = Script(stream(event(1), b":\n\n", event(2), half), refused, busy(), stream(event(3)), stream(event(4)))
+    script = Script(
+        stream(event(1), b":\n\n", event(2), half), refuse_connection, busy(), stream(event(3)), stream(event(4))
+    )
     following = connect(script, retry=RetryPolicy(rounds=1)).stream(["q", "r"], since=7, limit=5, partitions=1)
     assert bodies(following, 4) == ["m1", "m2", "m3", "m4"]
     assert [request.headers.get("last-event-id") for request in script.requests] == [None, "c2", "c2", "c2", "c3"]

@@ -24,7 +24,7 @@ def page(chromium: Browser, served: Served) -> Iterator[Page]:
         assert watched.troubles == []
 
 
-def opened(page: Page, operation: str) -> Locator:
+def open_operation(page: Page, operation: str) -> Locator:
     section = page.locator(f"#{operation}")
     page.evaluate("name => { location.hash = name }", operation)
     section.get_by_text("Try it").click()
@@ -36,12 +36,12 @@ def test_a_post_and_a_get(page: Page, client: Client, served: Served) -> None:
     """The examples are sent as they stand, with the key, and answers are shown; the queue's name is kept."""
     client.create_queue("tried")
     page.get_by_label("Key", exact=True).fill(str(served.profile.key))
-    post = opened(page, "postMessages")
+    post = open_operation(page, "postMessages")
     post.get_by_label("queue").fill("tried")
     post.get_by_role("button", name="Send").click()
     expect(post.get_by_role("status")).to_have_text("201 Created")
     assert [message.body for message in client.read_all("tried", since=0)] == ["two pears", {"apples": 3}, "four plums"]
-    get = opened(page, "readMessages")
+    get = open_operation(page, "readMessages")
     expect(get.get_by_label("queue")).to_have_value("tried")
     get.get_by_label("limit").fill("2")
     get.get_by_role("button", name="Send").click()
@@ -70,7 +70,7 @@ def test_a_stream_is_shown_until_it_is_stopped(page: Page, client: Client, serve
     """Messages are shown as they arrive; Stop ends the request and leads back to Send."""
     client.create_queue("streamed")
     page.get_by_label("Key", exact=True).fill(str(served.profile.key))
-    section = opened(page, "followQueues")
+    section = open_operation(page, "followQueues")
     section.get_by_label("queues").fill("streamed")
     section.get_by_role("button", name="Send").click()
     answer = section.get_by_role("region", name="Answer")
@@ -84,7 +84,7 @@ def test_a_stream_is_shown_until_it_is_stopped(page: Page, client: Client, serve
 
 def test_values_stay_in_their_place(page: Page, served: Served) -> None:
     """A name does not lead to another path, and large numbers of an answer are shown as they were sent."""
-    section = opened(page, "describeQueue")
+    section = open_operation(page, "describeQueue")
     section.get_by_label("queue").fill("..")
     section.get_by_role("button", name="Send").click()
     expect(section.get_by_role("status")).to_contain_text("no name is empty, '.' or '..'")
@@ -100,7 +100,7 @@ def test_the_key_stays_in_its_field(page: Page, served: Served) -> None:
     """The key is in no address, cookie or storage, and cleared when the page is reloaded or left."""
     key = str(served.profile.key)
     page.get_by_label("Key", exact=True).fill(key)
-    section = opened(page, "describeCaller")
+    section = open_operation(page, "describeCaller")
     section.get_by_role("button", name="Send").click()
     expect(section.get_by_role("status")).to_have_text("200 OK")
     kept = page.evaluate(
@@ -123,7 +123,7 @@ def test_requests_carry_no_session(chromium: Browser, served: Served, url: str) 
         page = context.new_page()
         Watched(page, url).log_in(str(served.profile.key))
         page.goto(f"http://127.0.0.1:{served.port}/docs")
-        section = opened(page, "describeCaller")
+        section = open_operation(page, "describeCaller")
         with page.expect_request("**/_me") as sent:
             section.get_by_role("button", name="Send").click()
         assert "cookie" not in sent.value.all_headers()
@@ -132,7 +132,7 @@ def test_requests_carry_no_session(chromium: Browser, served: Served, url: str) 
 def test_everybody_can_use_the_forms(page: Page, axe: str) -> None:
     """The page fits into 375 pixels, and axe-core finds nothing in it at AA, in light and in dark."""
     page.set_viewport_size({"width": 375, "height": 700})
-    section = opened(page, "postMessages")
+    section = open_operation(page, "postMessages")
     section.get_by_label("queue").fill("nowhere")
     section.get_by_role("button", name="Send").click()
     expect(section.get_by_role("status")).to_have_text("404 Not Found")

@@ -43,7 +43,7 @@ def chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
-def stamped(path: Path) -> str:
+def read_stamp(path: Path) -> str:
     match = re.search(rb"tEXt" + WORD + rb"\0([0-9a-f]{64})", path.read_bytes())
     return match[1].decode() if match else "none"
 
@@ -135,7 +135,7 @@ def check(watched: Watched, name: str) -> None:
     if TAKE_SCREENSHOTS:
         path = Path(TAKE_SCREENSHOTS) / name
         take(watched.page, path, digest)
-    assert stamped(path) == digest, f"{name} is out of date, see above how to take it anew"
+    assert read_stamp(path) == digest, f"{name} is out of date, see above how to take it anew"
 
 
 def test_dead_letters(shown: Watched) -> None:

@@ -69,10 +69,10 @@ def users(trusted: UserIssuer) -> Users:
 def app(store: Store, users: Users) -> App:
     bridge.run(store.applications.create_application("queuey"))
     bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
-    return assembled(store, users)
+    return assemble_app(store, users)
 
 
-def assembled(store: Store, users: Users, environ: dict[str, str] | None = None) -> App:
+def assemble_app(store: Store, users: Users, environ: dict[str, str] | None = None) -> App:
     readers, providers = patient_providers(users, environ or {})
     include = make_console(examine, users=users, providers=providers)
     return make_app(store, readers=readers, private=users.keys(), includes=[include])
@@ -202,9 +202,9 @@ def test_a_session_has_the_rights_of_the_settings_in_force(
     browser.app.service.queues.create("queuey", "orders", QueueSpec())
     provider.claims = {"groups": "watchers"}
     assert log_in(browser, provider).status == 303
-    browser.app = assembled(store, users)
+    browser.app = assemble_app(store, users)
     assert browser.get("/console/a/queuey/orders").status == 200
-    browser.app = assembled(store, {"queuey": (msgspec.structs.replace(trusted, roles={}),)})
+    browser.app = assemble_app(store, {"queuey": (msgspec.structs.replace(trusted, roles={}),)})
     assert browser.get("/console/a/queuey/orders").status == 403
     assert browser.get("/console/health").status == 200
     kept = dict(browser.cookies)
@@ -214,7 +214,7 @@ def test_a_session_has_the_rights_of_the_settings_in_force(
         {"queuey": (msgspec.structs.replace(trusted, client=None),)},
         {"queuey": (msgspec.structs.replace(trusted, issuer="https://accounts.example.org"),)},
     ):
-        browser.cookies, browser.app = dict(kept), assembled(store, other)
+        browser.cookies, browser.app = dict(kept), assemble_app(store, other)
         assert browser.get("/console/health").status == 303
 
 
@@ -236,10 +236,10 @@ def test_a_client_with_a_secret(store: Store, tmp_path: Path) -> None:
             issuer = UserIssuer(
                 issuer=provider.root, audience=client, keys=provider.url, client=client, secret=place, scope="openid x"
             )
-            browser = Browser(assembled(store, {"queuey": (issuer,)}, environ))
+            browser = Browser(assemble_app(store, {"queuey": (issuer,)}, environ))
             assert dict(parse_qsl(urlsplit(begin(browser, provider)).query))["scope"] == "openid x"
             assert log_in(browser, provider).status == 303
-        wrong = Browser(assembled(store, {"queuey": (issuer,)}, {"CLIENT_SECRET": "wrong"}))
+        wrong = Browser(assemble_app(store, {"queuey": (issuer,)}, {"CLIENT_SECRET": "wrong"}))
         reply = log_in(wrong, provider)
         assert (reply.status, "invalid_client" in reply.text) == (403, True)
 
@@ -296,7 +296,7 @@ def test_a_token_of_another_issuer(store: Store, users: Users, provider: OpenIdP
     """A token that another issuer has made, which is trusted as well, begins no session."""
     with providing() as other:
         second = msgspec.structs.replace(users["queuey"][0], issuer=other.root, keys=other.url, queues={})
-        browser = Browser(assembled(store, {"queuey": (users["queuey"][0], second)}))
+        browser = Browser(assemble_app(store, {"queuey": (users["queuey"][0], second)}))
         provider.issuer = other.issuer
         reply = log_in(browser, provider)
         assert (reply.status, "another issuer" in reply.text) == (403, True)
@@ -307,7 +307,7 @@ def test_a_user_of_several_applications(store: Store, trusted: UserIssuer, provi
     """One login is for all applications that name the client, also for a user whom only principals may know."""
     bare = msgspec.structs.replace(trusted, queues={}, roles={})
     reader = msgspec.structs.replace(bare, client=None)
-    browser = Browser(assembled(store, {"queuey": (trusted,), "blog": (bare,), "shop": (reader,)}))
+    browser = Browser(assemble_app(store, {"queuey": (trusted,), "blog": (bare,), "shop": (reader,)}))
     assert log_in(browser, provider).status == 303
     listed = re.findall(r'href="/console/a/([^"]*)"', browser.get("/console").text)
     assert listed == ["blog", "queuey"]
@@ -315,7 +315,7 @@ def test_a_user_of_several_applications(store: Store, trusted: UserIssuer, provi
 
 def test_a_token_with_the_key_of_another(browser: Browser, provider: OpenIdProvider) -> None:
     """A token signed by another party begins no session."""
-    published = provider.issuer.published()
+    published = provider.issuer.make_key_set()
     provider.troubled, provider.content = "/keys", published
     provider.issuer.keys["first"] = ("ES256", new_key("ES256"))
     reply = log_in(browser, provider)
@@ -353,7 +353,7 @@ def test_a_provider_that_names_itself_always_does(store: Store, app: App, users:
     with providing() as provider:
         provider.discovery["authorization_response_iss_parameter_supported"] = True
         issuer = msgspec.structs.replace(users["queuey"][0], issuer=provider.root, keys=provider.url)
-        browser = Browser(assembled(store, {"queuey": (issuer,)}))
+        browser = Browser(assemble_app(store, {"queuey": (issuer,)}))
         reply = log_in(browser, provider)
         assert (reply.status, "another provider" in reply.text) == (403, True)
         provider.answer_fields = {"iss": provider.root}
@@ -393,7 +393,7 @@ def test_an_answer_of_one_provider_counts_for_no_other(store: Store, users: User
     """Each provider has its own redirect URL, where a state of another one is invalid."""
     with providing() as other:
         second = msgspec.structs.replace(users["queuey"][0], issuer=other.root, keys=other.url, queues={})
-        browser = Browser(assembled(store, {"queuey": (users["queuey"][0], second)}))
+        browser = Browser(assemble_app(store, {"queuey": (users["queuey"][0], second)}))
         answer = visit(begin(browser, provider))
         moved = answer.replace(issuer_tag(provider.root), issuer_tag(other.root))
         reply = come_back(browser, moved)
@@ -533,7 +533,7 @@ def test_a_provider_is_asked_by_all_together(
     """However many users come, a provider gets a limited number of codes at once; keys still log in."""
     most = 8
     with replace_in(login, EXCHANGES, Rate(5, most)):
-        browser.app = assembled(store, users)
+        browser.app = assemble_app(store, users)
     stop_clock(browser.app)
     for number in range(most):
         provider.user = f"user {number}"

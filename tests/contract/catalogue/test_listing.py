@@ -35,7 +35,7 @@ NAMES = [
 ]
 
 
-def listed(store: Store, size: int, start: str = "") -> list[Queue]:
+def list_by_pages(store: Store, size: int, start: str = "") -> list[Queue]:
     queues: list[Queue] = []
     while True:
         page = bridge.run(store.catalogue.list_queues(APP, start=start, limit=size + 1))
@@ -63,7 +63,7 @@ def test_pages_make_the_whole(store: Store, other: Store, many: dict[str, Queue]
     assert sorted(order) == sorted(many)
     for size in range(1, len(NAMES) + 2):
         for handle in (store, other):
-            assert [queue.name for queue in listed(handle, size)] == order
+            assert [queue.name for queue in list_by_pages(handle, size)] == order
 
 
 @pytest.mark.needs("sorted_listing")

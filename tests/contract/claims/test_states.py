@@ -23,7 +23,7 @@ def shown(service: Service, access: QueueAccess) -> list[bytes | None]:
     return [None if one.state is None else bytes(one.state) for one in found]
 
 
-def explained(service: Service, access: QueueAccess, place: Position) -> list[str]:
+def find_state_reasons(service: Service, access: QueueAccess, place: Position) -> list[str]:
     reasons = service.explaining.explain(access, place, 1).reasons
     return [reason.text.partition(": ")[2] for reason in reasons if reason.code == "state"]
 
@@ -43,13 +43,13 @@ def test_all_processes_see_the_last_state(store: Store, other: Store) -> None:
     assert shown(peer, peer_access) == [b'{"done":1}', None]
     assert put(peer, peer_access, a.receipt, b'{"done":2}') is ReceiptStatus.DONE
     assert shown(service, access) == [b'{"done":2}', None]
-    assert explained(service, access, first) == ['{"done":2}']
+    assert find_state_reasons(service, access, first) == ['{"done":2}']
     assert [each.state for each in service.claims.list_jobs(access, 9)] == [UNSET, UNSET]
     blocking(service.claims).acknowledge(access, [a.receipt, b.receipt])
     assert shown(peer, peer_access) == []
-    assert explained(peer, peer_access, first) == []
+    assert find_state_reasons(peer, peer_access, first) == []
     assert put(peer, peer_access, a.receipt, b"3") is ReceiptStatus.FINAL
-    assert explained(peer, peer_access, first) == []
+    assert find_state_reasons(peer, peer_access, first) == []
 
 
 def test_who_has_lost_the_message_is_refused(store: Store, other: Store, clock: Clock) -> None:
@@ -78,10 +78,10 @@ def test_a_failed_attempt_keeps_its_state(store: Store) -> None:
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
     put(service, access, claimed.receipt, b'"half"')
     blocking(service.claims).release(access, [claimed.receipt], 0.0, ReleaseReason("ValueError"))
-    assert explained(service, access, place) == ['"half"']
+    assert find_state_reasons(service, access, place) == ['"half"']
     blocking(service.claims).claim(access, limit=1, ttl=60)
     assert shown(service, access) == [None]
-    assert explained(service, access, place) == ['"half"']
+    assert find_state_reasons(service, access, place) == ['"half"']
 
 
 def test_a_state_is_no_entry_of_the_log(store: Store) -> None:

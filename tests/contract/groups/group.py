@@ -85,7 +85,7 @@ class Member(ABC):
         """Leaves; with ``returns`` as an instance that will come back."""
 
     @abstractmethod
-    def impersonated(self) -> Member:
+    def impersonate(self) -> Member:
         """Returns a member that knows all that this one knows, and has another credential."""
 
     def epochs(self, places: Collection[Place]) -> dict[Place, int]:

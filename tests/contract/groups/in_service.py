@@ -195,7 +195,7 @@ class ServiceMember(Member):
         who = self._group.name, self._id, self._group.credential(self._key)
         self._group.ask(lambda service: service.groups.leave(self._group.application, *who, returns=returns))
 
-    def impersonated(self) -> ServiceMember:
+    def impersonate(self) -> ServiceMember:
         other = ServiceMember(self._group, self._id, self.number, "another key")
         other.owned = dict(self.owned)
         return other

@@ -389,7 +389,7 @@ def test_another_credential(group: Group, make: Make) -> None:
     [place] = places_of(queue, 1)
     member = group.join(queue)
     group.settle([place], member)
-    other = member.impersonated()
+    other = member.impersonate()
     with pytest.raises(MemberGone):
         other.send_heartbeat()
     with pytest.raises(MemberGone):

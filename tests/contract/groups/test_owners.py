@@ -24,7 +24,7 @@ A, B, C = ((ids.EPOCH_TICKS + n, -n) for n in range(3))
 EPOCH = 1_796_000_000_123
 
 
-def owned(store: Store, queue: Queue) -> dict[int, OwnedOffset]:
+def read_owned(store: Store, queue: Queue) -> dict[int, OwnedOffset]:
     """Returns the rows of the group, with notes, without the times of offsets."""
     rows = bridge.run(store.offsets.owned_offsets(queue, GROUP, range(1, 257))).rows
     return {n: replace(row, updated=0.0) for n, row in rows.items()}
@@ -72,7 +72,7 @@ def test_who_owns_commits(store: Store, other: Store) -> None:
     with pytest.raises(NotOwner):
         bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(2, C)], commit=MemberCommit(1, {}, {})))
     assert places(store, queue) == {1: B, 2: B}
-    assert owned(store, queue)[2].note is None
+    assert read_owned(store, queue)[2].note is None
 
 
 def test_a_member_that_has_it_again_commits_what_it_read_since(store: Store) -> None:
@@ -112,11 +112,11 @@ def test_notes(store: Store, other: Store) -> None:
     commit(other, queue, {1: A, 2: A}, notes={2: b"still"})
     rows = bridge.run(other.offsets.owned_offsets(queue, GROUP, {2})).rows
     assert [(row.position, row.note) for row in rows.values()] == [(A, None), (A, b"still")]
-    assert owned(store, queue)[1].note == b"one"
+    assert read_owned(store, queue)[1].note == b"one"
     hand_over(store, queue, {1: 2}, EPOCH + 1, "lost")
-    assert owned(store, queue)[1] == OwnedOffset(1, A, 0.0, 2, EPOCH + 1, "lost", b"one")
+    assert read_owned(store, queue)[1] == OwnedOffset(1, A, 0.0, 2, EPOCH + 1, "lost", b"one")
     commit(store, queue, {1: NONE}, member=2, epoch=EPOCH + 1, notes={1: None})
-    assert owned(store, queue)[1].note is None
+    assert read_owned(store, queue)[1].note is None
     with pytest.raises(InvalidRequest):
         commit(store, queue, {2: B}, notes={2: b"x" * (MAX_NOTE + 1)})
     commit(store, queue, {2: B}, notes={2: b"x" * MAX_NOTE})
@@ -141,11 +141,11 @@ def test_rows_that_changed_are_not_handed_over(store: Store, other: Store) -> No
         version = bridge.run(store.offsets.owned_offsets(queue, GROUP)).version
         change()
         assert not bridge.run(store.offsets.hand_over(queue, GROUP, version, owner))
-    assert owned(store, queue) == {}
+    assert read_owned(store, queue) == {}
     assert bridge.run(
         store.offsets.hand_over(queue, GROUP, bridge.run(other.offsets.owned_offsets(queue, GROUP)).version, owner)
     )
-    assert owned(store, queue) == {1: OwnedOffset(1, None, 0.0, 2, EPOCH + 9, "lost")}
+    assert read_owned(store, queue) == {1: OwnedOffset(1, None, 0.0, 2, EPOCH + 9, "lost")}
 
 
 def test_without_an_offset(store: Store) -> None:
@@ -160,7 +160,7 @@ def test_without_an_offset(store: Store) -> None:
         store.offsets.delete_group(queue, GROUP, disown=bridge.run(store.offsets.owned_offsets(queue, GROUP)).version)
     )
     assert bridge.run(store.offsets.groups(queue)) == []
-    assert owned(store, queue) == {}
+    assert read_owned(store, queue) == {}
     with pytest.raises(GroupNotFound):
         bridge.run(store.offsets.group_offsets(queue, GROUP))
 
@@ -180,7 +180,7 @@ def test_plain_commits_take_the_owners(store: Store, other: Store) -> None:
     with pytest.raises(PartitionsOwned) as refused:
         bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(1, A)], disown=before))
     bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(1, A)], disown=refused.value.version))
-    assert owned(store, queue) == {
+    assert read_owned(store, queue) == {
         1: OwnedOffset(1, A, 0.0, 0, EPOCH, "lost", b"note"),
         2: OwnedOffset(2, None, 0.0, 0, EPOCH, "given back"),
     }

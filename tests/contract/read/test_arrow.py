@@ -31,12 +31,12 @@ METAS = (None, Meta(), Meta("text/plain"), Meta(json=True), Meta("a/b", (("x", "
 BODIES = ("a", "ü\0€", b"\xff\0", "x" * 3000, b"y" * 70_000, b"valid UTF-8")
 
 
-def stored(count: int, *, body: str | bytes = "x", step: int = HOUR // 10) -> list[Message]:
+def make_past_messages(count: int, *, body: str | bytes = "x", step: int = HOUR // 10) -> list[Message]:
     now = ids.now_ticks()
     return [Message(now - (count - n) * step, n, 1, now + 24 * HOUR, body, Meta()) for n in range(count)]
 
 
-def unpacked(batches: list[pa.RecordBatch], partition: int = 1) -> list[Message]:
+def unpack_batches(batches: list[pa.RecordBatch], partition: int = 1) -> list[Message]:
     messages = []
     for batch in batches:
         for row in batch.to_pylist():
@@ -46,7 +46,7 @@ def unpacked(batches: list[pa.RecordBatch], partition: int = 1) -> list[Message]
     return messages
 
 
-def scanned(store: Store, queue: Queue, part: Slice) -> list[Message]:
+def scan_part(store: Store, queue: Queue, part: Slice) -> list[Message]:
     messages = [message for some in bridge.iterate(store.bulk.scan(queue, part)) for message in some]
     return [structs.replace(message, meta=message.meta or Meta()) for message in messages]
 
@@ -57,8 +57,8 @@ def test_bodies_and_metadata(store: Store) -> None:
     bridge.run(store.messages.append(queue, [new_message(body, meta=meta) for body in BODIES for meta in METAS]))
     batches = list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition())))
     assert {batch.schema for batch in batches} == {columns.SCHEMA}
-    assert len(unpacked(batches)) == len(BODIES) * len(METAS)
-    assert unpacked(batches) == scanned(store, queue, whole_partition())
+    assert len(unpack_batches(batches)) == len(BODIES) * len(METAS)
+    assert unpack_batches(batches) == scan_part(store, queue, whole_partition())
 
 
 @settings(max_examples=25)
@@ -77,14 +77,14 @@ def test_any_messages(
     part = Slice(1, limit=limit, max_bytes=size)
     batches = list(bridge.iterate(store.bulk.scan_arrow(queue, part)))
     assert all(0 < len(batch) <= limit for batch in batches)
-    assert unpacked(batches) == scanned(store, queue, whole_partition())
+    assert unpack_batches(batches) == scan_part(store, queue, whole_partition())
 
 
 @pytest.mark.parametrize("bodies", [True, False])
 def test_batches_are_bounded(store: Store, *, bodies: bool) -> None:
     """A batch has at most the slice's limit of rows and about its bytes, and is never empty."""
     queue = make_queue(store)
-    bridge.run(store.bulk.load(queue, stored(400, body="x" * 1000)))
+    bridge.run(store.bulk.load(queue, make_past_messages(400, body="x" * 1000)))
     batches = list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=30), bodies=bodies)))
     assert all(0 < len(batch) <= 30 for batch in batches)
     assert sum(len(batch) for batch in batches) == 400
@@ -97,7 +97,7 @@ def test_batches_are_bounded(store: Store, *, bodies: bool) -> None:
 def test_without_bodies(store: Store) -> None:
     """Without bodies the positions and ends are the same, and the columns of bodies are missing."""
     queue = make_queue(store)
-    bridge.run(store.bulk.load(queue, stored(50, body=b"x" * 5000)))
+    bridge.run(store.bulk.load(queue, make_past_messages(50, body=b"x" * 5000)))
     batches = list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=20), bodies=False)))
     assert {batch.schema for batch in batches} == {columns.PLACES}
     rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
@@ -108,7 +108,7 @@ def test_without_bodies(store: Store) -> None:
 def test_bounds(store: Store, *, bodies: bool) -> None:
     """The lower bound is inclusive and the upper one exclusive, also between ids of one tick."""
     queue = make_queue(store)
-    messages = stored(40, step=HOUR // 10)
+    messages = make_past_messages(40, step=HOUR // 10)
     messages += [structs.replace(messages[20], low=low) for low in range(100, 110)]
     bridge.run(store.bulk.load(queue, messages))
     messages = messages_in_partition(store, queue)
@@ -138,17 +138,19 @@ def test_only_what_is_due_and_alive(store: Store, clock: Clock) -> None:
     )
     clock.advance(1)
     assert [
-        message.body for message in unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))))
+        message.body
+        for message in unpack_batches(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))))
     ] == [
         "short",
         "long",
     ]
     clock.advance(9)
     batches = list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition())))
-    assert [message.body for message in unpacked(batches)] == ["long"]
+    assert [message.body for message in unpack_batches(batches)] == ["long"]
     clock.advance(60)
     assert [
-        message.body for message in unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))))
+        message.body
+        for message in unpack_batches(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))))
     ] == [
         "long",
         "late",
@@ -163,7 +165,8 @@ def test_read_delay(store: Store, clock: Clock) -> None:
     append_bodies(store, queue, "b")
     clock.advance(6)
     assert [
-        message.body for message in unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))))
+        message.body
+        for message in unpack_batches(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))))
     ] == ["a"]
 
 
@@ -173,8 +176,8 @@ def test_partitions_are_apart(store: Store) -> None:
     for number in (1, 2, 3):
         append_bodies(store, queue, *[f"{number}-{n}" for n in range(5)], partition=number)
     for number in (1, 2, 3):
-        messages = unpacked(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition(number)))), number)
-        assert messages == scanned(store, queue, whole_partition(number))
+        messages = unpack_batches(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition(number)))), number)
+        assert messages == scan_part(store, queue, whole_partition(number))
         assert [message.body for message in messages] == [f"{number}-{n}" for n in range(5)]
 
 
@@ -182,7 +185,7 @@ def test_partitions_are_apart(store: Store) -> None:
 def test_a_queue_that_goes_away(store: Store, change: Callable[..., Any]) -> None:
     """A scan fails if its queue is purged or deleted meanwhile, because its columns are incomplete."""
     queue = make_queue(store)
-    bridge.run(store.bulk.load(queue, stored(300)))
+    bridge.run(store.bulk.load(queue, make_past_messages(300)))
     batches = bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=10)))
     next(batches)
     bridge.run(method_of(store, change)(queue))
@@ -193,6 +196,6 @@ def test_a_queue_that_goes_away(store: Store, change: Callable[..., Any]) -> Non
 def test_many_rows(store: Store) -> None:
     """Thousands of rows of one moment are read completely and in order."""
     queue = make_queue(store)
-    bridge.run(store.bulk.load(queue, stored(6000, step=1000)))
+    bridge.run(store.bulk.load(queue, make_past_messages(6000, step=1000)))
     table = pa.Table.from_batches(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=2500))))
     assert table.column("low").to_pylist() == list(range(6000))

@@ -40,7 +40,7 @@ def slices(
     return divide(partitions, lower, min(upper, (horizon, ids.LOW_MIN)), pieces=pieces)
 
 
-def scanned(store: Store, queue: Queue, parts: list[Slice]) -> list[Message]:
+def scan_parts(store: Store, queue: Queue, parts: list[Slice]) -> list[Message]:
     return [message for part in parts for some in bridge.iterate(store.bulk.scan(queue, part)) for message in some]
 
 
@@ -50,7 +50,7 @@ def test_slices_cover_everything_once(store: Store, pieces: int) -> None:
     queue = make_queue(store, partitions=3)
     messages = old_messages(60) + old_messages(25, partition=3, step=HOUR // 3600)
     assert bridge.run(store.bulk.load(queue, messages)) == 85
-    assert scanned(store, queue, slices(store, queue, pieces=pieces)) == messages
+    assert scan_parts(store, queue, slices(store, queue, pieces=pieces)) == messages
 
 
 def test_slices_end_at_the_horizon(store: Store) -> None:
@@ -62,7 +62,7 @@ def test_slices_end_at_the_horizon(store: Store) -> None:
     assert horizon > positions[-1][0]
     parts = divide(partitions, ids.FIRST, (horizon, ids.LOW_MIN), pieces=1)
     assert all(part.upper <= (horizon, ids.LOW_MIN) for part in parts)
-    assert bodies(scanned(store, queue, parts)) == ["a", "b"]
+    assert bodies(scan_parts(store, queue, parts)) == ["a", "b"]
 
 
 def test_slices_keep_to_their_bounds(store: Store) -> None:
@@ -71,7 +71,7 @@ def test_slices_keep_to_their_bounds(store: Store) -> None:
     messages = old_messages(20)
     bridge.run(store.bulk.load(queue, messages))
     parts = slices(store, queue, messages[5].position, messages[9].position, pieces=3)
-    assert scanned(store, queue, parts) == messages[5:9]
+    assert scan_parts(store, queue, parts) == messages[5:9]
 
 
 def test_nothing_to_divide(store: Store) -> None:
@@ -135,7 +135,7 @@ def test_many_messages_of_a_moment(store: Store) -> None:
     queue = make_queue(store)
     messages = old_messages(6000, step=1000)
     assert bridge.run(store.bulk.load(queue, iter(messages))) == 6000
-    assert scanned(store, queue, slices(store, queue, pieces=3)) == messages
+    assert scan_parts(store, queue, slices(store, queue, pieces=3)) == messages
 
 
 def test_refused_loads(store: Store) -> None:

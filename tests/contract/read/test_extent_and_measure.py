@@ -30,7 +30,7 @@ def fill(store: Store, queue: Queue, count: int, *, partition: int = 1, body: st
     return messages
 
 
-def measured(store: Store, queue: Queue) -> list[Measure]:
+def measure_queue(store: Store, queue: Queue) -> list[Measure]:
     (measure,) = bridge.iterate(store.bulk.measure([queue]))
     return measure
 
@@ -145,7 +145,7 @@ class TestMeasure:
         third = fill(store, queue, 5, partition=3, body="ü€")
         third += fill(store, queue, 0)
         append_bodies(store, queue, b"\0" * 70_000, partition=4)
-        measure = measured(store, queue)
+        measure = measure_queue(store, queue)
         assert [(one.partition, one.count, one.exact) for one in measure] == [(1, 20, True), (3, 5, True), (4, 1, True)]
         assert [one.size for one in measure] == [200, 25, 70_000]
         assert [(one.oldest, one.newest) for one in measure[:2]] == [
@@ -157,7 +157,7 @@ class TestMeasure:
         queue = make_queue(store)
         [message] = fill(store, queue, 1)
         bridge.run(store.bulk.load(queue, [structs.replace(message, low=low) for low in (-5, 9, 3, -7, 4)]))
-        [measure] = measured(store, queue)
+        [measure] = measure_queue(store, queue)
         assert (measure.count, measure.oldest[1], measure.newest[1]) == (6, -7, 9)
 
     def test_many_queues(self, store: Store) -> None:
@@ -194,10 +194,10 @@ class TestMeasure:
         bridge.run(store.messages.append(queue, [new_message("short", ttl=5)] * 3 + [new_message("long")]))
         (late,) = bridge.run(store.messages.append(queue, [new_message("late", delay=60.0)]))
         clock.advance(10)
-        [measure] = measured(store, queue)
+        [measure] = measure_queue(store, queue)
         assert (measure.count, measure.size, measure.newest) == (2, 8, late)
         clock.advance(5000)
-        assert measured(store, queue) == []
+        assert measure_queue(store, queue) == []
 
     def test_the_same_as_a_scan(self, store: Store) -> None:
         """A large partition measures the sum of a scan."""
@@ -208,7 +208,7 @@ class TestMeasure:
                 queue, [Message(now - 1000 * n - 1, n, 1, now + 24 * HOUR, b"x" * (1 + n % 100)) for n in range(12_000)]
             )
         )
-        [measure] = measured(store, queue)
+        [measure] = measure_queue(store, queue)
         assert measure.count == pytest.approx(12_000, rel=0 if measure.exact else 0.3)
         assert measure.size == pytest.approx(120 * 5050, rel=0 if measure.exact else 0.3)
         messages = messages_in_partition(store, queue)

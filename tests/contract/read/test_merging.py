@@ -63,7 +63,7 @@ def read(store: Store, queue: Queue, **wanted: object) -> Reading:
     return service.reader.read(service.enter(queue, lambda _: None), reach)
 
 
-def merged(queue: Queue, store: Store, *, descending: bool) -> list[Message]:
+def read_and_sort(queue: Queue, store: Store, *, descending: bool) -> list[Message]:
     pages = bridge.run(
         store.messages.read(
             queue, [Slice(n, limit=10_000, max_bytes=1 << 30, delayed=False) for n in range(1, queue.partitions + 1)]
@@ -86,7 +86,7 @@ def test_a_merged_page_reads_what_a_plain_one_reads(
     """A merged page reads at most half as many bytes more than a plain one, for any partitions and body lengths."""
     bodies = ["x" * length] * min(2000, 3 * (1 << 20) // length)
     plain, queue = fill(store, 1, bodies, name="plain"), fill(store, partitions, bodies)
-    expected = merged(queue, store, descending=descending)
+    expected = read_and_sort(queue, store, descending=descending)
     counted = [Counted(store), Counted(store)]
     before = read(counted[0].store, plain, descending=descending)
     page = read(counted[1].store, queue, descending=descending)
@@ -118,7 +118,7 @@ def test_pages_of_any_lengths_follow_each_other(store: Store, partitions: int, d
         cursor = {number: mark_of(at) for number, at in page.next.items() if at is not None}
         if not page.more:
             break
-    assert messages == merged(queue, store, descending=descending)
+    assert messages == read_and_sort(queue, store, descending=descending)
 
 
 @pytest.mark.parametrize("partitions", PARTITIONS)
@@ -142,7 +142,7 @@ def test_a_merged_page_is_held_within_its_bytes(store: Store, partitions: int) -
 def test_a_message_that_goes_meanwhile_ends_nothing(store: Store) -> None:
     """A message deleted between the read of ids and that of bodies is left out, and the page goes on."""
     queue = fill(store, 30, ["x" * 7_500] * 60)
-    expected = merged(queue, store, descending=False)
+    expected = read_and_sort(queue, store, descending=False)
     gone = expected[3]
     between = Counted(store)
     first: list[bool] = []
@@ -163,7 +163,7 @@ def test_a_message_that_a_second_replica_does_not_have_yet_is_not_passed(store: 
     """At the level weak a missing body ends the page before it, and the cursor does not pass it."""
     queue = make_queue(store, partitions=30, consistency="weak")
     bridge.run(store.messages.append(queue, [new_message("x", partition=1 + number % 30) for number in range(60)]))
-    expected = merged(queue, store, descending=False)
+    expected = read_and_sort(queue, store, descending=False)
     behind = Counted(store)
 
     def stale(queue: Queue, parts: Sequence[Slice]) -> list[Page]:

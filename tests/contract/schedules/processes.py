@@ -123,5 +123,5 @@ def seconds(clock: Clock) -> float:
     return ids.ticks_to_seconds(clock.ticks)
 
 
-def paused(given: Plan) -> Plan:
+def pause_plan(given: Plan) -> Plan:
     return replace(given, paused=True)

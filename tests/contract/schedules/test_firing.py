@@ -17,7 +17,7 @@ from queuey.service.schedules.states import Missed
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.contract.samples import append_bodies, at_once, make_queue
-from tests.contract.schedules.processes import Killed, Process, bodies, paused, plan, seconds
+from tests.contract.schedules.processes import Killed, Process, bodies, pause_plan, plan, seconds
 from tests.replacing import replace_in
 
 S = 1.0
@@ -196,7 +196,7 @@ class TestMissed:
         first = begin(process, missed="catch_up")
         queue = bridge.run(store.catalogue.queue(APP, "q"))
         current_plan = process.report("s").plan
-        assert process.put("s", paused(current_plan)).next == []
+        assert process.put("s", pause_plan(current_plan)).next == []
         process.clock.advance(20 + 600)
         process.settle("s")
         assert process.put("s", current_plan).next[0] == first + 660
@@ -359,7 +359,7 @@ class TestChanging:
             assert (report.last.state, report.next[0]) == ("published", first)
             assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": number}
             process.clock.advance(0.1)
-        process.put("s", paused(process.report("s").plan))
+        process.put("s", pause_plan(process.report("s").plan))
         assert core.run(process.schedules.fire(APP, "s", bool)).next == []
         assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": 3}
 
@@ -387,7 +387,7 @@ class TestChanging:
             process.put("s3", current_plan)
             with pytest.raises(TooManySchedules):
                 process.put("s4", current_plan)
-            process.put("s3", paused(current_plan))
+            process.put("s3", pause_plan(current_plan))
 
     def test_listed(self, process: Process) -> None:
         """Schedules are listed by name, page by page."""
@@ -406,7 +406,7 @@ DAY = 86_400
 AHEAD = pytest.mark.parametrize("ahead", [2 * 3600, 5 * DAY, 400 * DAY], ids=["hours", "days", "years"])
 
 
-def published(*processes: Process) -> int:
+def count_published(*processes: Process) -> int:
     """Counts published ticks; messages far ahead of the clock cannot be read on Cassandra."""
     return sum(each.firing.counts["published"] for each in processes)
 
@@ -422,13 +422,13 @@ class TestClockThatWasAhead:
         process.clock.advance(ahead + 20)
         process.settle("s")
         process.clock.advance(-ahead)
-        before = published(process)
+        before = count_published(process)
         process.settle("s")
         assert process.report("s").next[0] == first + 60
         for count in (1, 2, 3):
             process.clock.advance(60)
             process.settle("s")
-            assert published(process) == before + count
+            assert count_published(process) == before + count
             assert process.report("s").next[0] == first + 60 * (count + 1)
 
     @AHEAD
@@ -440,7 +440,7 @@ class TestClockThatWasAhead:
         process.settle("s")
         process.clock.advance(20)
         process.settle("s")
-        assert published(process) == 1
+        assert count_published(process) == 1
         assert process.report("s").next[0] == first + 60
 
     @AHEAD
@@ -465,10 +465,10 @@ class TestClockThatWasAhead:
         later = Process(other, process.clock)
         later.settle("s")
         assert later.report("s").firing is None
-        before = published(later)
+        before = count_published(later)
         process.clock.advance(60)
         later.settle("s")
-        assert published(later) == before + 1
+        assert count_published(later) == before + 1
         assert later.report("s").next[0] == first + 120
 
     @AHEAD

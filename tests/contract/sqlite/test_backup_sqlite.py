@@ -370,7 +370,7 @@ else:
 """
 
 
-def killed(*arguments: str) -> None:
+def run_until_killed(*arguments: str) -> None:
     """Runs a command that kills itself at a stage."""
     command = [sys.executable, "-c", KILLED, *arguments]
     ended = subprocess.run(command, stdout=subprocess.DEVNULL, check=False, timeout=300)
@@ -385,10 +385,10 @@ def test_killed_in_the_middle(data: Path, tmp_path: Path) -> None:
     with closing(open_store(data, options=OPTIONS)) as store:
         post(store, bridge.run(store.catalogue.queue(APP, "q")), *["x"] * MANY)
     before = target.read_bytes()
-    killed("back up", "copying", str(data), str(target))
-    killed("back up", "checking", str(data), str(target))
+    run_until_killed("back up", "copying", str(data), str(target))
+    run_until_killed("back up", "checking", str(data), str(target))
     assert target.read_bytes() == before
-    killed("restore", "checking", str(target), str(data))
+    run_until_killed("restore", "checking", str(target), str(data))
     assert len(bodies(data)) == MANY + 3
     assert len(left_behind(tmp_path)) == len(left_behind(data)) == 1
     assert backup.back_up(data, target, OPTIONS, tell, replace=True).messages == MANY + 3

@@ -49,7 +49,7 @@ class Opened:
         assert isinstance(count, int)
         return count
 
-    def measured(self, at_once: int) -> list[list[Measure]]:
+    def measure_in_parts(self, at_once: int) -> list[list[Measure]]:
         return list(bulk.measure(self.store._db, [self.queue], messages=at_once))
 
 
@@ -81,7 +81,7 @@ class TestMeasure:
         """The parts of a partition add up to its size, whatever their size, beside small partitions."""
         first = fill(opened, 100)
         third = fill(opened, 3, partition=3)
-        [measure] = opened.measured(at_once)
+        [measure] = opened.measure_in_parts(at_once)
         assert [(one.partition, one.count, one.size, one.exact) for one in measure] == [
             (1, 100, 550, True),
             (3, 3, 6, True),
@@ -100,7 +100,7 @@ class TestMeasure:
             return joined(one, other)
 
         with replace(joined, purging):
-            assert opened.measured(10) == [[]]
+            assert opened.measure_in_parts(10) == [[]]
 
     def test_expired_and_not_swept(self, opened: Opened) -> None:
         """An expired message is not counted, wherever it lies."""
@@ -112,7 +112,7 @@ class TestMeasure:
         )
         opened.clock.advance(10)
         for at_once in (1000, 10):
-            [[measure]] = opened.measured(at_once)
+            [[measure]] = opened.measure_in_parts(at_once)
             assert (measure.count, measure.size) == (30, 30)
 
 

@@ -49,7 +49,7 @@ def test_garbage_in_the_file(sound: Path, tmp_path: Path, seed: int) -> None:
         return
     try:
         for call in CALLS:
-            for row in listed(store):
+            for row in list_known_queues(store):
                 try:
                     CALLS[call](store, row)
                 except QueueyError:
@@ -58,7 +58,7 @@ def test_garbage_in_the_file(sound: Path, tmp_path: Path, seed: int) -> None:
         store.close()
 
 
-def listed(store: Store) -> list[Queue]:
+def list_known_queues(store: Store) -> list[Queue]:
     """Returns a queue that is known to have existed, and up to three that can still be listed."""
     expected = Queue(application=APP, name="orders", uid=1, qid=1, partitions=2, read_delay=0.0, version=1)
     try:

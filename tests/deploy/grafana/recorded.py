@@ -28,7 +28,7 @@ STATUSES = (200, 201, 409, 429, 500, 503)
 Series = list[dict[str, str]]
 
 
-def _served(metrics: Metrics, statistics: dict[str, float], number: int) -> Snapshot:
+def _count_and_snapshot(metrics: Metrics, statistics: dict[str, float], number: int) -> Snapshot:
     """Counts more requests, and returns a snapshot of the process with counters that have grown."""
     for route in ("v1.queue", "v1.read", "ops.metrics"):
         for status in STATUSES:
@@ -43,7 +43,9 @@ def _service_scrapes(store: Store, workers: tuple[str, ...]) -> list[bytes]:
     statistics = Service(store).statistics()
     processes = {name: Metrics() for name in workers}
     return [
-        make_exposition({name: _served(metrics, statistics, number) for name, metrics in processes.items()}, BACKLOGS)
+        make_exposition(
+            {name: _count_and_snapshot(metrics, statistics, number) for name, metrics in processes.items()}, BACKLOGS
+        )
         for number in range(SCRAPES)
     ]
 

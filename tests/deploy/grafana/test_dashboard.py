@@ -65,7 +65,7 @@ def samples(series: recorded.Series) -> list[Sample]:
     ]
 
 
-def substituted(text: str) -> str:
+def substitute_variables(text: str) -> str:
     """Returns a query with Grafana's variables replaced; fails if one is left."""
     for name, value in VARIABLES.items():
         text = text.replace(name, value)
@@ -78,11 +78,15 @@ def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def queries(dashboard: dict[str, Any]) -> list[Query]:
-    asked = [Query(panel["title"], substituted(one["expr"])) for panel in panels(dashboard) for one in panel["targets"]]
+    asked = [
+        Query(panel["title"], substitute_variables(one["expr"]))
+        for panel in panels(dashboard)
+        for one in panel["targets"]
+    ]
     for one in dashboard["templating"]["list"]:
         if one["type"] == "query":
             (selector,) = re.fullmatch(r"label_values\((.+), \w+\)", one["query"]["query"]).groups()  # type: ignore[union-attr]
-            asked.append(Query("$" + one["name"], substituted(selector)))
+            asked.append(Query("$" + one["name"], substitute_variables(selector)))
     return asked
 
 

@@ -44,7 +44,7 @@ class Sqs:
         self.key = key
         self.prefix = prefix
 
-    def signed(
+    def sign_request(
         self,
         body: bytes,
         headers: Mapping[str, str],
@@ -65,7 +65,7 @@ class Sqs:
 
     def ask(self, action: str, **given: object) -> Reply:
         headers = {"x-amz-target": f"AmazonSQS.{action}", "content-type": "application/x-amz-json-1.0"}
-        return self.send(self.signed(json.dumps(given).encode(), headers))
+        return self.send(self.sign_request(json.dumps(given).encode(), headers))
 
     def __call__(self, action: str, **given: object) -> dict[str, Any]:
         reply = self.ask(action, **given)
@@ -92,7 +92,7 @@ class Sqs:
     def form(self, action: str, path: str = "/", **fields: object) -> Reply:
         """Sends an action in the Query protocol; ``Attribute.1.Name`` and the like go into a dictionary."""
         body = urlencode({"Action": action, "Version": "2012-11-05", **fields}).encode()
-        return self.send(self.signed(body, {"content-type": "application/x-www-form-urlencoded"}, path))
+        return self.send(self.sign_request(body, {"content-type": "application/x-www-form-urlencoded"}, path))
 
     def link(self, action: str, path: str = "/", seconds: int = 60, **fields: object) -> AWSRequest:
         query = urlencode({"Action": action, **fields})
@@ -100,7 +100,7 @@ class Sqs:
         def auth(*known: Any) -> SigV4QueryAuth:  # noqa: ANN401 - as SigV4Auth has them
             return SigV4QueryAuth(*known, expires=seconds)
 
-        return self.signed(b"", {}, f"{path}?{query}", method="GET", auth=auth)
+        return self.sign_request(b"", {}, f"{path}?{query}", method="GET", auth=auth)
 
 
 def xml_of(reply: Reply) -> ET.Element:

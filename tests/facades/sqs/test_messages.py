@@ -142,7 +142,7 @@ def test_trace_of_a_request(sqs: Sqs, url: str) -> None:
     entries = [{"Id": "a", "MessageBody": "a"}, {"Id": "b", "MessageBody": "b", "MessageSystemAttributes": own}]
     for action, arguments in (("SendMessage", {"MessageBody": "c"}), ("SendMessageBatch", {"Entries": entries})):
         headers = {"x-amz-target": f"AmazonSQS.{action}", "content-type": "application/x-amz-json-1.0"}
-        request = sqs.signed(json.dumps({"QueueUrl": url, **arguments}).encode(), headers)
+        request = sqs.sign_request(json.dumps({"QueueUrl": url, **arguments}).encode(), headers)
         request.headers["X-Amzn-Trace-Id"] = "Root=1"
         assert "MD5OfMessageSystemAttributes" not in json.loads(sqs.send(request).body)
     got = receive(sqs, url, MaxNumberOfMessages=10, AttributeNames=["AWSTraceHeader"])
@@ -186,7 +186,7 @@ def test_bad_trace_headers(sqs: Sqs, url: str, trace: dict[str, Any]) -> None:
     arguments = {"QueueUrl": url, "MessageBody": "a", "MessageSystemAttributes": trace}
     assert sqs.fails("SendMessage", **arguments) == "InvalidParameterValue"
     headers = {"x-amz-target": "AmazonSQS.SendMessage", "content-type": "application/x-amz-json-1.0"}
-    request = sqs.signed(json.dumps({"QueueUrl": url, "MessageBody": "b"}).encode(), headers)
+    request = sqs.sign_request(json.dumps({"QueueUrl": url, "MessageBody": "b"}).encode(), headers)
     request.headers["X-Amzn-Trace-Id"] = "x" * 1025
     assert sqs.send(request).status == 200
     [message] = receive(sqs, url, AttributeNames=["AWSTraceHeader"])

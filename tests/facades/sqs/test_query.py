@@ -142,7 +142,7 @@ def test_errors(sqs: Sqs, first: str) -> None:
 )
 def test_what_is_no_request(sqs: Sqs, first: str, body: bytes) -> None:
     """What cannot be read is refused, and stores nothing."""
-    reply = sqs.send(sqs.signed(body, {"content-type": "application/x-www-form-urlencoded"}, FIRST))
+    reply = sqs.send(sqs.sign_request(body, {"content-type": "application/x-www-form-urlencoded"}, FIRST))
     assert reply.status == 400, reply.text
     assert xml_of(reply).findtext("Error/Message")
     assert "Messages" not in sqs("ReceiveMessage", QueueUrl=first)
@@ -151,9 +151,9 @@ def test_what_is_no_request(sqs: Sqs, first: str, body: bytes) -> None:
 def test_what_is_no_json(sqs: Sqs) -> None:
     """The same of AWS JSON."""
     for body in (b"{", b"[]", b"\xff", b'"a"', b"[" * 100_000):
-        reply = sqs.send(sqs.signed(body, {"x-amz-target": "AmazonSQS.ListQueues"}))
+        reply = sqs.send(sqs.sign_request(body, {"x-amz-target": "AmazonSQS.ListQueues"}))
         assert (reply.status, reply.headers["x-amzn-query-error"]) == (400, "SerializationException;Sender")
-    reply = sqs.send(sqs.signed(b"{}", {"x-amz-target": "DynamoDB.ListTables"}))
+    reply = sqs.send(sqs.sign_request(b"{}", {"x-amz-target": "DynamoDB.ListTables"}))
     assert (reply.status, reply.headers["x-amzn-query-error"]) == (400, "InvalidAction;Sender")
 
 

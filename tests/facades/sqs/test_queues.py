@@ -41,7 +41,7 @@ def redrive(name: str, count: object = 2) -> str:
 def test_urls_behind_a_proxy(sqs: Sqs, told: str, scheme: str) -> None:
     """The URL of a queue is that of the proxy where TLS ends: the SDK for JavaScript sends its requests there."""
     sqs.create("jobs")
-    request = sqs.signed(b'{"QueueName":"jobs"}', {"x-amz-target": "AmazonSQS.GetQueueUrl"})
+    request = sqs.sign_request(b'{"QueueName":"jobs"}', {"x-amz-target": "AmazonSQS.GetQueueUrl"})
     request.headers["X-Forwarded-Proto"] = told
     assert json.loads(sqs.send(request).body) == {"QueueUrl": f"{scheme}://{HOST}/000000000000/jobs"}
 

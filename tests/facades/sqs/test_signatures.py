@@ -37,7 +37,7 @@ def name_of(reply: Reply) -> str:
 
 
 def listing(sqs: Sqs) -> AWSRequest:
-    return sqs.signed(b"{}", TARGET)
+    return sqs.sign_request(b"{}", TARGET)
 
 
 def test_signed(sqs: Sqs) -> None:
@@ -56,7 +56,7 @@ def test_headers_that_botocore_does_not_sign(sqs: Sqs) -> None:
             headers["user-agent"] = request.headers["user-agent"]
             return headers
 
-    request = sqs.signed(b"{}", {**TARGET, "user-agent": "aws-sdk-java/1.12"}, auth=OfAnotherSdk)
+    request = sqs.sign_request(b"{}", {**TARGET, "user-agent": "aws-sdk-java/1.12"}, auth=OfAnotherSdk)
     assert "user-agent" in request.headers["Authorization"]
     assert sqs.send(request).status == 200
     request.headers.replace_header("user-agent", "another")
@@ -122,7 +122,7 @@ def test_altered(sqs: Sqs, alter: Any) -> None:  # noqa: ANN401 - one of the fun
 @pytest.mark.parametrize("query", ["#&QueueNamePrefix=a", "#", "\t", "&", "a=1"])
 def test_what_is_added_to_a_query(sqs: Sqs, query: str) -> None:
     """A signature covers the query as received, including what other URL parsers would drop."""
-    request = sqs.signed(b"Action=ListQueues", {"content-type": "application/x-www-form-urlencoded"})
+    request = sqs.sign_request(b"Action=ListQueues", {"content-type": "application/x-www-form-urlencoded"})
     headers = {name: str(value) for name, value in request.headers.items()}
     assert sqs.caller.send("POST", "/", request.body, headers).status == 200
     assert name_of(sqs.caller.send("POST", "/", request.body, headers, query)) == "SignatureDoesNotMatch"
@@ -146,7 +146,7 @@ def test_another_moment(sqs: Sqs) -> None:
 def test_a_signed_hash_of_another_body(sqs: Sqs) -> None:
     """A header with the hash of the body, as some clients send it, does not replace the body."""
     for digest in ("0" * 64, "UNSIGNED-PAYLOAD"):
-        request = sqs.signed(b"{}", {**TARGET, "x-amz-content-sha256": digest})
+        request = sqs.sign_request(b"{}", {**TARGET, "x-amz-content-sha256": digest})
         assert name_of(sqs.send(request)) == "SignatureDoesNotMatch"
 
 
@@ -155,7 +155,7 @@ def test_what_a_signature_has_to_cover(sqs: Sqs) -> None:
     request = listing(sqs)
     request.headers["x-amz-more"] = "1"
     assert name_of(sqs.send(request)) == "IncompleteSignature"
-    request = sqs.signed(b"Action=ListQueues", {"content-type": "application/x-www-form-urlencoded"})
+    request = sqs.sign_request(b"Action=ListQueues", {"content-type": "application/x-www-form-urlencoded"})
     request.headers["x-amz-target"] = "AmazonSQS.PurgeQueue"
     assert sqs.send(request).status == 403
     request = listing(sqs)

@@ -67,7 +67,7 @@ class ClaimRun(PostedRun):
                 self._calm.set()
                 self._drain(claimers)
             forwarded = sum(int(read_metric(web, "queuey_claims_forwarded_total")) for web in webs)
-        posts = self._posted()
+        posts = self._read_posts()
         self._history.acknowledged.update(ids.parse_position(place.id) for place in posts.acknowledged)
         return self._result(self._history, CLAIMS, count_claims(self._history, posts) | {"forwarded": forwarded})
 

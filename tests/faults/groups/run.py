@@ -124,7 +124,7 @@ class GroupRun(PostedRun):
         line.close()
 
     def _judge(self, settled: float) -> Result:
-        posts = self._posted()
+        posts = self._read_posts()
         acknowledged: dict[Place, set[Position]] = defaultdict(set)
         for place in posts.acknowledged:
             acknowledged[place.queue, place.partition].add(ids.parse_position(place.id))

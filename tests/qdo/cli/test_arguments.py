@@ -23,7 +23,7 @@ from qdo.curator import place
 from qdo.errors import CoordinationRefused
 from qdo.worker.worker import Worker
 from queuey.client._async.sender import AsyncSender
-from tests.client.http.test_arguments import ID, read_request, replaced
+from tests.client.http.test_arguments import ID, read_request, replace_marker
 from tests.commands import Run, make_runner
 from tests.replacing import replace, replace_in
 
@@ -203,7 +203,7 @@ def _faults(name: str, reached: list[Any], run: Run) -> Iterator[str]:
     for text in TEXTS:
         reached.clear()
         ended = run(*_command_line(path, command, tried, form.format(text)))
-        wanted = replaced(usual, MARKER, text)
+        wanted = replace_marker(usual, MARKER, text)
         has_syntax = tried.name in {"coordination", "pattern"} and (text in {"", "."} or not SYNTAX.isdisjoint(text))
         if "Traceback" in ended.err:
             yield ascii((text, ended.err))

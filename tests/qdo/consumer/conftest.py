@@ -73,9 +73,9 @@ class System:
 
     async def queue(self, partitions: int = 1, **fields: Any) -> Queue:  # noqa: ANN401 - of a queue
         created = await self.client.create_queue(partitions=partitions, **fields)
-        return self.named(created.name)
+        return self.refer_to(created.name)
 
-    def named(self, name: str) -> Queue:
+    def refer_to(self, name: str) -> Queue:
         return Queue(self.store, self.client.application, name)
 
     async def send(self, queue: Queue, count: int, partition: int = 1, first: int = 1) -> list[str]:

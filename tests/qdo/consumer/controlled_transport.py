@@ -96,7 +96,7 @@ class ControlledTransport(httpx2.AsyncBaseTransport):
                 await self._news.wait()
 
 
-def refused(method: str, status: int = 503) -> Answer:
+def refuse_method(method: str, status: int = 503) -> Answer:
     def answer(request: httpx2.Request) -> httpx2.Response | None:
         if request.method != method:
             return None

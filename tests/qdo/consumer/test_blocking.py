@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.blocking import Consumer, _threaded
+from qdo.consumer.blocking import Consumer, _run_in_thread
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import InvalidArgument, NotOwner
 from qdo.partitions import Partition
@@ -241,7 +241,7 @@ def test_a_poll_that_goes_on_after_its_interruption_takes_nothing_away(make: Mak
 async def test_the_thread_of_a_callback_that_is_cancelled_is_waited_for() -> None:
     """The thread of a cancelled callback is waited for: it cannot be stopped, and the next must not run beside it."""
     go = threading.Event()
-    callback = _threaded(lambda _: assert_true(go.wait(PATIENCE)))
+    callback = _run_in_thread(lambda _: assert_true(go.wait(PATIENCE)))
     assert callback is not None
     call = asyncio.ensure_future(callback(frozenset()))
     await asyncio.sleep(0)

@@ -21,7 +21,7 @@ async def create_queues(system: System, *names: str, partitions: int = 1) -> lis
     prefix = uuid.uuid4().hex[:8]
     for name in names:
         await system.client.create_queue(prefix + name, partitions=partitions)
-    return [system.named(prefix), *(system.named(prefix + name) for name in names)]
+    return [system.refer_to(prefix), *(system.refer_to(prefix + name) for name in names)]
 
 
 async def test_a_listing_is_gone_through_page_by_page(system: System) -> None:
@@ -81,7 +81,7 @@ async def test_whoever_may_read_but_not_list_names_his_queues(system: System) ->
     public = await system.queue(partitions=2, type="public")
     stranger = system.connect(key="")
     await system.send(public, 2)
-    absent = system.named(public.name + "x")
+    absent = system.refer_to(public.name + "x")
     consumer = await system.consumer(public, absent, client=stranger)
     assert body_numbers(await collect(consumer, 2)) == [1, 2]
     assert consumer.assignment == {Partition(public, 1), Partition(public, 2)}

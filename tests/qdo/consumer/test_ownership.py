@@ -55,7 +55,7 @@ class ListenerSetup:
         )
         self.rows: dict[Partition, OwnedPartition] = {}
 
-    async def assigned(self, *partitions: Partition) -> None:
+    async def assign(self, *partitions: Partition) -> None:
         """Assigns partitions whose message 1 was committed."""
         new = {one: OwnedPartition(one, OwnedOffset(one, CommittedOffset(message_id(1)), 1)) for one in partitions}
         self.rows |= new
@@ -91,7 +91,7 @@ def setup(system: System) -> ListenerSetup:
 async def test_a_loss_stops_the_partition_at_once(setup: ListenerSetup) -> None:
     """A loss stops reading at once and for good, even while on_assign is still running."""
     hold = setup.holds["assign"] = asyncio.Event()
-    assigning = asyncio.create_task(setup.assigned(ONE))
+    assigning = asyncio.create_task(setup.assign(ONE))
     await asyncio.sleep(0)
     row = setup.stop(ONE, "lost")
     hold.set()
@@ -103,9 +103,9 @@ async def test_a_loss_stops_the_partition_at_once(setup: ListenerSetup) -> None:
 
 async def test_a_partition_that_comes_back_is_another_one(setup: ListenerSetup) -> None:
     """A partition that comes back is a new ownership; late events of the old one do not stop it."""
-    await setup.assigned(ONE)
+    await setup.assign(ONE)
     old = setup.stop(ONE, "releasing")
-    await setup.assigned(ONE)
+    await setup.assign(ONE)
     await setup.owner.lost([old])
     setup.owner.stop([old])
     row = setup.rows[ONE]
@@ -116,7 +116,7 @@ async def test_a_partition_that_comes_back_is_another_one(setup: ListenerSetup) 
 
 async def test_what_is_stopped_is_not_read_on(setup: ListenerSetup, system: System) -> None:
     """A read that only a stopped partition needed is broken off."""
-    await setup.assigned(ONE)
+    await setup.assign(ONE)
     await system.transport.until(lambda: system.transport.held == 1)
     setup.stop(ONE, "revoking")
     await asyncio.gather(*setup.fetcher._tasks, return_exceptions=True)
@@ -126,11 +126,11 @@ async def test_what_is_stopped_is_not_read_on(setup: ListenerSetup, system: Syst
 async def test_a_former_ownership_is_over_before_the_next_begins(setup: ListenerSetup) -> None:
     """If a loss was not reported in time, on_lost runs before the next assignment; later events do nothing."""
     hold = setup.holds["revoke"] = asyncio.Event()
-    await setup.assigned(ONE)
+    await setup.assign(ONE)
     old = setup.stop(ONE, "revoking")
     revoking = asyncio.create_task(setup.owner.revoke(old))
     await asyncio.sleep(0)
-    await setup.assigned(ONE)
+    await setup.assign(ONE)
     hold.set()
     await revoking
     await setup.owner.lost([old])
@@ -150,7 +150,7 @@ async def test_a_callback_that_is_cancelled_from_inside_is_logged(
         raise asyncio.CancelledError
 
     hold.wait = cancelled  # type: ignore[assignment]
-    await setup.assigned(ONE)
+    await setup.assign(ONE)
     assert setup.rows[ONE].may_be_read
     assert "failed for 1 partitions" in caplog.text
     await setup.fetcher.close()

@@ -202,7 +202,7 @@ async def test_whoever_is_suspended_hands_nothing_out(system: System) -> None:
     with pytest.raises(CoordinationLost):
         await consumer.commit()
     group.table._options = options
-    await until(lambda: consumer._reader.stopped)
+    await until(lambda: consumer._reader.is_stopped)
     assert await consumer.poll(timeout=0) == []
     waiting = asyncio.create_task(consumer.poll(3, timeout=None))
     await system.service.heal()

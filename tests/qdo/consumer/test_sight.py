@@ -76,7 +76,7 @@ class GroupWithKeys:
         return secret
 
     async def queues(self, *names: str, partitions: int = 2) -> list[Queue]:
-        queues_made = [self.system.named(f"{self._prefix}-{name}") for name in names]
+        queues_made = [self.system.refer_to(f"{self._prefix}-{name}") for name in names]
         for queue in queues_made:
             await self.system.client.create_queue(queue.name, partitions=partitions)
         return queues_made

@@ -124,7 +124,7 @@ def unfenced() -> contextlib.AbstractContextManager[None]:
     return replace(Session.commit, commit_unfenced)
 
 
-def zookeeper(request: pytest.FixtureRequest) -> Service:
+def make_zookeeper(request: pytest.FixtureRequest) -> Service:
     """Returns a service in a chroot of its own on the shared server."""
     from tests.qdo.contract.zookeeper import ZooKeeperService  # noqa: PLC0415 - needs the driver
 
@@ -132,7 +132,7 @@ def zookeeper(request: pytest.FixtureRequest) -> Service:
     return ZooKeeperService(server.connect_string)
 
 
-def borrowed(request: pytest.FixtureRequest) -> Service:
+def make_borrowed(request: pytest.FixtureRequest) -> Service:
     """Returns a service on the shared server whose links use the sessions of a program's own clients."""
     from tests.qdo.contract.zookeeper import LendingService  # noqa: PLC0415 - needs the driver
 
@@ -140,13 +140,13 @@ def borrowed(request: pytest.FixtureRequest) -> Service:
     return LendingService(server.connect_string)
 
 
-def simulated(_: pytest.FixtureRequest) -> Service:
+def make_simulated(_: pytest.FixtureRequest) -> Service:
     from tests.qdo.contract.simulated import SimulatedService  # noqa: PLC0415 - it needs this module
 
     return SimulatedService()
 
 
-BACKENDS = {"simulated": simulated, "zookeeper": zookeeper}
+BACKENDS = {"simulated": make_simulated, "zookeeper": make_zookeeper}
 once = pytest.mark.parametrize("backend", ["simulated"], indirect=True)
 """For tests of group state alone, which is the same on every tree that passes ``test_tree.py``: one tree is enough."""
 from_outside = pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from qdo.coordination.tree import (
     SetData,
 )
 from qdo.errors import SessionLost
-from tests.qdo.contract.backends import BACKENDS, RESPONSIVE_SESSION_SECONDS, borrowed
+from tests.qdo.contract.backends import BACKENDS, RESPONSIVE_SESSION_SECONDS, make_borrowed
 from tests.qdo.contract.events import PATIENCE
 
 
@@ -56,7 +56,7 @@ class Tree:
 async def tree(request: pytest.FixtureRequest) -> AsyncIterator[Tree]:
     """Each tree in turn, with an empty node."""
     async with contextlib.AsyncExitStack() as opened:
-        service = {**BACKENDS, "borrowed": borrowed}[request.param](request)
+        service = {**BACKENDS, "borrowed": make_borrowed}[request.param](request)
         opened.push_async_callback(service.close)
         fresh_tree = Tree(f"{service.root}/t", lambda: service.link(session_timeout=RESPONSIVE_SESSION_SECONDS), opened)
         await make_nodes(await fresh_tree.open(), [fresh_tree.top])
@@ -85,7 +85,7 @@ class Watched:
         return sorted(paths)
 
 
-def refused(why: RejectionReason, at: int = 0) -> Outcome:
+def make_rejection(why: RejectionReason, at: int = 0) -> Outcome:
     return Rejection(why, at)
 
 
@@ -126,15 +126,15 @@ async def test_what_nodes_are_not_is_refused(tree: Tree) -> None:
             (Check(path), Check(path, 0), Check(absent)),
         ]
     ) == [
-        refused(reason.NODE_EXISTS),
-        refused(reason.NO_NODE),
-        refused(reason.NO_NODE),
-        refused(reason.BAD_VERSION),
-        refused(reason.NO_NODE),
-        refused(reason.NOT_EMPTY),
-        refused(reason.NO_NODE),
-        refused(reason.BAD_VERSION),
-        refused(reason.NO_NODE, 2),
+        make_rejection(reason.NODE_EXISTS),
+        make_rejection(reason.NO_NODE),
+        make_rejection(reason.NO_NODE),
+        make_rejection(reason.BAD_VERSION),
+        make_rejection(reason.NO_NODE),
+        make_rejection(reason.NOT_EMPTY),
+        make_rejection(reason.NO_NODE),
+        make_rejection(reason.BAD_VERSION),
+        make_rejection(reason.NO_NODE, 2),
     ]
 
 
@@ -148,7 +148,7 @@ async def test_a_change_is_made_whole_or_not_at_all(tree: Tree) -> None:
             (SetData(path, b"3", 0),),
         ]
     )
-    assert (first, second, third) == (Applied((0, 0, 0)), refused(RejectionReason.NODE_EXISTS, 3), Applied((1,)))
+    assert (first, second, third) == (Applied((0, 0, 0)), make_rejection(RejectionReason.NODE_EXISTS, 3), Applied((1,)))
     (node, absent) = await link.read([path, tree / "b"])
     assert node is not None
     assert (node.data, absent) == (b"3", None)
@@ -163,7 +163,7 @@ async def test_changes_that_do_not_depend_on_each_other_are_made_each_for_itself
     assert made == [Applied((0, 0))] * 20
     await link.apply([(SetData(places[3], b"3", 0),), (Delete(f"{places[7]}/in"),)])
     versioned = await link.apply_each((Check(f"{each}/in"), SetData(each, b"x", 0)) for each in places)
-    refusals = {3: refused(RejectionReason.BAD_VERSION, 1), 7: refused(RejectionReason.NO_NODE)}
+    refusals = {3: make_rejection(RejectionReason.BAD_VERSION, 1), 7: make_rejection(RejectionReason.NO_NODE)}
     assert versioned == [refusals.get(number, Applied((0, 1))) for number in range(20)]
     mixed = await link.apply_each(
         [
@@ -176,9 +176,9 @@ async def test_changes_that_do_not_depend_on_each_other_are_made_each_for_itself
     )
     assert mixed == [
         Applied((2, 0)),
-        refused(RejectionReason.BAD_VERSION),
+        make_rejection(RejectionReason.BAD_VERSION),
         Applied((2, 0)),
-        refused(RejectionReason.NODE_EXISTS),
+        make_rejection(RejectionReason.NODE_EXISTS),
         Applied((0,)),
     ]
     stored = [(node and node.data, node and node.version) for node in await link.read([*places[:4], places[7]])]

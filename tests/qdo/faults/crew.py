@@ -61,7 +61,7 @@ class Process:
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         stat = Path(f"/proc/{self._process.pid}/stat")
         return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "T"
 

@@ -55,7 +55,7 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Reco
     for stay in (stay for stay in staying if stay.worker != LEAVER):
         assert stay.end > leave.end, f"{stay.place} was interrupted"
         during = [each.at for each in stay.handled if leave.start <= each.at <= leave.end]
-        assert len(during) > 1 or not _waited(result.history, stay, leave.end), (
+        assert len(during) > 1 or not _had_unhandled(result.history, stay, leave.end), (
             f"{stay.place} stood still while another worker left"
         )
         pauses.append(longest(during))
@@ -98,7 +98,7 @@ def _present(history: History, at: float) -> list[Stay]:
     return [stay for stays in history.stays.values() for stay in stays if stay.start <= at < stay.end]
 
 
-def _waited(history: History, stay: Stay, instant: float) -> bool:
+def _had_unhandled(history: History, stay: Stay, instant: float) -> bool:
     """Returns whether messages from the beginning were still unhandled at an instant.
 
     If the machine paused between the posts and the leave, all may be handled by then.

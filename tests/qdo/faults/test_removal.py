@@ -30,7 +30,7 @@ def test_a_worker_is_stopped_at_a_commit(tmp_path: Path, service: Service, fence
     with run.running() as (crew, queues):
         run.load(queues, 100)
         crew.start("w1")
-        assert run.until(crew["w1"].stopped)
+        assert run.until(crew["w1"].is_stopped)
         crew.start("w2")
         run.settle(queues)
         crew["w1"].resume()

@@ -39,7 +39,7 @@ class PendingRequest:
     def drop(self) -> None:
         self._answered.set_exception(httpx2.ReadError("the answer is lost"))
 
-    async def answered(self) -> httpx2.Response:
+    async def await_answer(self) -> httpx2.Response:
         return await self._answered
 
 
@@ -82,7 +82,7 @@ class ScriptedService(httpx2.AsyncBaseTransport):
             return response(*self.joined)
         pending = PendingRequest(request, body)
         await self._asked[request.method].put(pending)
-        return await pending.answered()
+        return await pending.await_answer()
 
     async def _next(self, method: str) -> PendingRequest:
         async with asyncio.timeout(PATIENCE):

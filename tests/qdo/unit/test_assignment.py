@@ -44,7 +44,7 @@ def unevenness(members: Members, owners: Owners) -> int:
     return sum(load**2 for load in loads(members, owners).values())
 
 
-def moved(members: Members, before: Owners, owners: Owners) -> int:
+def count_moved(members: Members, before: Owners, owners: Owners) -> int:
     """Returns how many partitions changed hands although their owner might have kept them."""
     return sum(
         owners.get(partition, owner) != owner
@@ -123,7 +123,7 @@ def test_equal_subscriptions_are_shared_evenly_with_the_fewest_moves(case: Case)
     # Everybody keeps up to the floor, and as many as there are larger shares keep one more.
     can_stay = sum(min(count, lowest_commit) for count in had.values())
     can_stay += min(larger, sum(count > lowest_commit for count in had.values()))
-    assert moved(members, before, owners) == had.total() - can_stay
+    assert count_moved(members, before, owners) == had.total() - can_stay
 
 
 @given(different)
@@ -142,8 +142,8 @@ def test_no_other_assignment_is_as_even_and_moves_less(case: Case) -> None:
     existing = partitions(members)
     fit = [[member for member, seen in members.items() if partition.queue in seen] for partition in existing]
     every = (dict(zip(existing, chosen, strict=True)) for chosen in itertools.product(*fit))
-    best = min((unevenness(members, other), moved(members, before, other)) for other in every)
-    assert (unevenness(members, owners), moved(members, before, owners)) == best
+    best = min((unevenness(members, other), count_moved(members, before, other)) for other in every)
+    assert (unevenness(members, owners), count_moved(members, before, owners)) == best
 
 
 @given(different, st.randoms(use_true_random=False))

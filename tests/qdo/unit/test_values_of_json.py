@@ -113,7 +113,7 @@ def alike(sent: Any, found: Any) -> bool:  # noqa: ANN401 - any values
     return type(sent) is type(found) and bool(sent == found)
 
 
-def arrived(call: TaskCall, jobs: Jobs) -> Any:  # noqa: ANN401 - any value
+def read_argument(call: TaskCall, jobs: Jobs) -> Any:  # noqa: ANN401 - any value
     invocation = msgspec.json.decode(call.body, type=Invocation)
     return jobs._tasks[invocation.task].bound(invocation).arguments["value"]
 
@@ -133,7 +133,7 @@ def test_of_tasks_without_types(value: Any) -> None:  # noqa: ANN401 - any value
     """An argument of a parameter without a type arrives as it was sent, or is refused."""
     jobs, call = task_with(Any)
     with suppress(InvalidArgument):
-        assert alike(value, arrived(call(value), jobs))
+        assert alike(value, read_argument(call(value), jobs))
 
 
 @pytest.mark.parametrize("kind", RICH)
@@ -148,7 +148,7 @@ def test_of_tasks_with_types(kind: str, data: st.DataObject) -> None:
     except InvalidArgument:
         assert kind in {"complex", "record", "float", "keys", "decimal"}
         return
-    received = arrived(sent, jobs)
+    received = read_argument(sent, jobs)
     assert alike(value, received) or (kind == "float" and received == value)
 
 
@@ -168,7 +168,7 @@ def test_of_tasks_with_types(kind: str, data: st.DataObject) -> None:
 def test_plain_values_for_types(kind: Any, value: Any, found: Any) -> None:  # noqa: ANN401 - any
     """A plain JSON value arrives as the parameter's type converts it."""
     jobs, call = task_with(kind)
-    assert arrived(call(value), jobs) == found
+    assert read_argument(call(value), jobs) == found
 
 
 @pytest.mark.parametrize("value", [math.nan, [math.inf], {1: 2}, {"a": b"x"}, {3}, Color.RED, Decimal("1.0")], ids=repr)

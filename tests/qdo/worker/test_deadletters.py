@@ -18,12 +18,12 @@ from queuey.client import (
 )
 from queuey.client.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
 from tests.qdo.consumer.conftest import System
-from tests.qdo.consumer.controlled_transport import refused
+from tests.qdo.consumer.controlled_transport import refuse_method
 
 CAUSE = Cause(attempts=3, error="acme.errors.Late", text="too late", at=1_795_145_194.25)
 
 
-async def stored(system: System, queue: Queue, *messages: Outgoing | str) -> list[Message]:
+async def send_and_get(system: System, queue: Queue, *messages: Outgoing | str) -> list[Message]:
     receipts = await system.client.send_many(queue.name, messages)
     return await system.client.get(queue.name, receipts)
 
@@ -61,7 +61,7 @@ WHOLE = {
 async def test_a_message_comes_back_as_it_was(system: System, name: str) -> None:
     """A message keeps body, type and headers as a dead letter and after it is sent back."""
     queue = await system.queue(partitions=2)
-    (sent,) = await stored(system, queue, WHOLE[name])
+    (sent,) = await send_and_get(system, queue, WHOLE[name])
     await bury(system, queue, sent)
     (lying,) = (await system.client.read(f"{queue.name}.dead")).messages
     assert lying.body == sent.body
@@ -84,7 +84,7 @@ async def test_a_json_value_is_kept_as_it_was_written(system: System) -> None:
     """A JSON body keeps its exact text, though readers see only its value; if the text is gone, the value is kept."""
     queue = await system.queue()
     text = b'{"price": 1.50, "price2": 1e2}'
-    sent, gone = await stored(system, queue, Outgoing(json=msgspec.Raw(text)), Outgoing(json=[1, {"a": "b"}]))
+    sent, gone = await send_and_get(system, queue, Outgoing(json=msgspec.Raw(text)), Outgoing(json=[1, {"a": "b"}]))
     await system.client.delete(queue.name, gone)
     await bury(system, queue, sent, gone)
     first, second = await letters(system, queue)
@@ -99,7 +99,7 @@ async def test_a_json_value_is_kept_as_it_was_written(system: System) -> None:
 async def test_headers_give_way_when_there_is_no_room(system: System) -> None:
     """A message whose headers fill the service's limit becomes a dead letter that names the missing headers."""
     queue = await system.queue()
-    (sent,) = await stored(system, queue, Outgoing("x", headers={"h": "x" * 8190}))
+    (sent,) = await send_and_get(system, queue, Outgoing("x", headers={"h": "x" * 8190}))
     await bury(system, queue, sent)
     (dead_letter,) = await letters(system, queue)
     assert (dead_letter.headers, dead_letter.lost, dead_letter.body) == ({}, 1, "x")
@@ -108,12 +108,12 @@ async def test_headers_give_way_when_there_is_no_room(system: System) -> None:
 async def test_the_queue_is_made_like_the_one_it_is_for(system: System) -> None:
     """The queue of dead letters has the partitions and consistency of its queue, and grows with it."""
     queue = await system.queue(partitions=2, consistency="weak")
-    (message,) = await stored(system, queue, Outgoing("x", partition=2))
+    (message,) = await send_and_get(system, queue, Outgoing("x", partition=2))
     await bury(system, queue, message)
     info = await system.client.info(f"{queue.name}.dead")
     assert (info.partitions, info.consistency) == (2, "weak")
     await system.client.update_queue(queue.name, partitions=5)
-    (two,) = await stored(system, queue, Outgoing("y", partition=4))
+    (two,) = await send_and_get(system, queue, Outgoing("y", partition=4))
     await bury(system, queue, two)
     assert (await system.client.info(f"{queue.name}.dead")).partitions == 5
     assert [dead_letter.partition for dead_letter in await letters(system, queue)] == [2, 4]
@@ -122,7 +122,7 @@ async def test_the_queue_is_made_like_the_one_it_is_for(system: System) -> None:
 async def test_a_queue_that_is_gone_leaves_its_dead_letters(system: System) -> None:
     """Messages in hand when their queue is deleted become dead letters that cannot be sent back, with the reason."""
     queue = await system.queue(partitions=3)
-    (message,) = await stored(system, queue, Outgoing("x", partition=3))
+    (message,) = await send_and_get(system, queue, Outgoing("x", partition=3))
     await system.client.delete_queue(queue.name)
     await bury(system, queue, message)
     redriven = await deadletters.redrive(system.client, of(queue))
@@ -146,7 +146,7 @@ async def test_they_live_as_long_as_is_said(system: System) -> None:
 async def test_many_are_sent_back_in_order(system: System) -> None:
     """Dead letters of more than one page or call are sent back in their original order."""
     queue = await system.queue()
-    sent = await stored(system, queue, *map(str, range(250)))
+    sent = await send_and_get(system, queue, *map(str, range(250)))
     await bury(system, queue, *sent)
     await system.client.purge_queue(queue.name)
     assert await deadletters.redrive(system.client, of(queue), ttl=60) == Redriven({queue.name: 250})
@@ -157,14 +157,14 @@ async def test_many_are_sent_back_in_order(system: System) -> None:
 async def test_what_was_not_sent_stays(system: System) -> None:
     """If sending or removing fails the letters stay; sending them again may repeat one but loses none."""
     queue = await system.queue()
-    await bury(system, queue, *await stored(system, queue, "1", "2"))
+    await bury(system, queue, *await send_and_get(system, queue, "1", "2"))
     client = system.connect()
-    system.transport.answer = refused("POST")
+    system.transport.answer = refuse_method("POST")
     with pytest.raises(ServiceUnavailable) as failed:
         await deadletters.redrive(client, of(queue))
     assert "at least 0 dead letters" in "".join(failed.value.__notes__)
     assert len(await letters(system, queue)) == 2
-    system.transport.answer = refused("DELETE")
+    system.transport.answer = refuse_method("DELETE")
     with pytest.raises(ServiceUnavailable):
         await deadletters.redrive(client, of(queue))
     assert len(await letters(system, queue)) == 2
@@ -182,7 +182,7 @@ async def test_what_was_not_sent_stays(system: System) -> None:
 async def test_what_the_service_will_never_take_is_an_error(system: System) -> None:
     """A refusal that is not about headers is raised at once, without attempts without headers."""
     queue = await system.queue()
-    (message,) = await stored(system, queue, "x")
+    (message,) = await send_and_get(system, queue, "x")
     client = system.connect()
 
     def too_large(request: httpx2.Request) -> httpx2.Response | None:

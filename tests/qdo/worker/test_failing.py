@@ -16,7 +16,7 @@ from qdo.worker.runs import Delivery
 from qdo.worker.worker import Worker
 from queuey.client import Message, QueueNotFound
 from queuey.client.deadletters import DeadLetter, DeadLetterFilter, dead_letters
-from tests.qdo.consumer.controlled_transport import refused
+from tests.qdo.consumer.controlled_transport import refuse_method
 from tests.qdo.worker.conftest import Workers, partition_of, quick, until
 
 
@@ -121,9 +121,11 @@ async def test_a_dead_letter_is_stored_before_the_offset_moves(workers: Workers,
         return None
 
     def forbidden(request: httpx2.Request) -> httpx2.Response | None:
-        return refused("PUT", 403)(request) or (refused("POST", 403)(request) if ".dead" in str(request.url) else None)
+        return refuse_method("PUT", 403)(request) or (
+            refuse_method("POST", 403)(request) if ".dead" in str(request.url) else None
+        )
 
-    workers.system.transport.answer = {"503": refused("PUT"), "connection": lost, "forbidden": forbidden}[broken]
+    workers.system.transport.answer = {"503": refuse_method("PUT"), "connection": lost, "forbidden": forbidden}[broken]
     worker = await workers.make(FailsOnBodies(workers, "1:1"), queue)
     task = workers.start(worker)
     await until(lambda: workers.system.transport.methods.count("PUT") >= 2)
@@ -141,7 +143,7 @@ async def test_a_worker_can_stop_while_a_dead_letter_cannot_be_stored(workers: W
     """A stop does not wait for a service that is away; the message is not marked, so the next worker tries it again."""
     queue = await workers.system.queue()
     await workers.system.send(queue, 1)
-    workers.system.transport.answer = refused("PUT")
+    workers.system.transport.answer = refuse_method("PUT")
     worker = await workers.make(FailsOnBodies(workers, "1:1"), queue)
     task = workers.start(worker)
     await until(lambda: "PUT" in workers.system.transport.methods)
@@ -171,7 +173,7 @@ async def test_dead_letters_do_not_die_again(workers: Workers) -> None:
     queue = await workers.system.queue()
     await workers.system.send(queue, 1)
     await workers.serve_until(await workers.make(FailsOnBodies(workers, "1:1"), queue, settings=quick()), 3)
-    dead = workers.system.named(f"{queue.name}.dead")
+    dead = workers.system.refer_to(f"{queue.name}.dead")
     await workers.serve_until(await workers.make(FailsOnBodies(workers, "1:1"), dead, group="second"), 6)
     assert len(await letters(workers, queue)) == 1
     with pytest.raises(QueueNotFound):

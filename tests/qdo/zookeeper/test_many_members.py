@@ -33,7 +33,7 @@ class JoinedMember:
         )
 
 
-def shared(members: list[JoinedMember]) -> bool:
+def is_shared_evenly(members: list[JoinedMember]) -> bool:
     sizes = [len(member.group.table.held) for member in members]
     return sum(sizes) == PARTITIONS and max(sizes) - min(sizes) <= 1
 
@@ -62,7 +62,7 @@ async def test_forty_members_that_join_read_by_their_number(service: ZooKeeperSe
                 member = JoinedMember(coordinator, f"m{99 - number}")
                 members.append(member)
                 await member.group.start()
-                await until_async(partial(shared, members))
+                await until_async(partial(is_shared_evenly, members))
         cost[count] = asked
         for member in members:
             await member.group.stop()

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from queuey import ids
 from queuey.storage.cassandra.driver import UNSET, Encoded, Rows
-from tests.sim.cassandra.values import SIZE, compared, decode, encode
+from tests.sim.cassandra.values import SIZE, decode, encode, encode_to_compare
 
 SCHEMA = Path(__file__).parents[3] / "cql"
 NEVER = -math.inf
@@ -60,7 +60,7 @@ class Table(NamedTuple):
         return tuple(map(self.order_of, self.clustering, key))
 
     def order_of(self, column: str, value: Any) -> Any:  # noqa: ANN401 - of any type
-        return -value if column in self.descending else _ordered(value)
+        return -value if column in self.descending else _make_sortable(value)
 
 
 def _tables() -> dict[str, Table]:
@@ -121,7 +121,11 @@ class Cell(NamedTuple):
         """Returns the rank among equal timestamps: deletes first, then expiring cells, then the rest."""
         if self.value is None:
             return 2, 0.0, b""
-        return (0, 0.0, compared(self.value)) if self.expires == math.inf else (1, self.expires, compared(self.value))
+        return (
+            (0, 0.0, encode_to_compare(self.value))
+            if self.expires == math.inf
+            else (1, self.expires, encode_to_compare(self.value))
+        )
 
 
 @dataclass
@@ -287,13 +291,13 @@ def _compare(stored: Any, sign: str, value: Any) -> bool:  # noqa: ANN401 - of a
         return stored in value
     if sign == "=" or stored is None or value is None:
         return bool(stored == value)
-    return bool(_SIGNS[sign](_ordered(stored), _ordered(value)))
+    return bool(_SIGNS[sign](_make_sortable(stored), _make_sortable(value)))
 
 
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
-def _ordered(value: Any) -> Any:  # noqa: ANN401 - of any type
+def _make_sortable(value: Any) -> Any:  # noqa: ANN401 - of any type
     return _position(value.int) if isinstance(value, UUID) else value
 
 
@@ -515,14 +519,14 @@ class Command:
 
     def rows(self, values: Sequence[Any], partitions: Mapping[Place, Partition], now: float) -> Rows:
         limit = None if self.limit is None else self.limit(values)
-        selected = self._selected(values, partitions, now)
+        selected = self._select_rows(values, partitions, now)
         if self.columns == ["count(id)"]:
             return [(sum(1 for _ in selected),)]
         if ID_AS_BLOB not in self.columns:
             return [tuple(map(row.get, self.columns)) for row in islice(selected, limit)]
         return [tuple(_column(row, name) for name in self.columns) for row in islice(selected, limit)]
 
-    def _selected(
+    def _select_rows(
         self, values: Sequence[Any], partitions: Mapping[Place, Partition], now: float
     ) -> Iterator[Mapping[str, Any]]:
         """Yields selected rows with static columns. A partition with only static columns counts as one row."""

@@ -129,11 +129,11 @@ class SimulatedCalls(Calls):
             if inspect.getcoroutinestate(running._work) == inspect.CORO_CREATED:
                 running._work.close()
 
-    async def ended(
+    async def wait_for_end(
         self, begin: Start, late: str | None = None, *, long: bool = False, raise_given_up: bool = False
     ) -> Any:  # noqa: ANN401 - as begun
         if not may_block():
-            return await super().ended(begin, late, long=long, raise_given_up=raise_given_up)
+            return await super().wait_for_end(begin, late, long=long, raise_given_up=raise_given_up)
         with self.deadline.running(Call() if long else None):
             return present_thread().await_result(begin, self.deadline.time_left(), late)
 

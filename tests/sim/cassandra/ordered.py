@@ -20,7 +20,7 @@ KEYS = {by_key(key, PARTITIONS): key for key in "abcdefgh"}
 class OrderedStorm(PostStorm):
     kind = "ordered"
 
-    def _addressed(self, draft: Draft) -> Draft:
+    def _address_draft(self, draft: Draft) -> Draft:
         return changed(draft, partition=None, key=KEYS[draft.partition or 0])
 
     def _maybe_post_after(self, last: Position) -> None:

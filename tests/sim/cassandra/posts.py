@@ -240,11 +240,11 @@ class PostStorm(MessageStorm):
             if not key:
                 self._maybe_post_after(max(position for _, position in result.locations))
 
-        give_up = begin(site.core, site.post(sent, [self._addressed(draft) for draft in drafts]), done)
+        give_up = begin(site.core, site.post(sent, [self._address_draft(draft) for draft in drafts]), done)
         if self.world.rng.random() < 0.1:
             site.process.soon(self.world.random_time(0.3 * self.pace.scale), give_up)
 
-    def _addressed(self, draft: Draft) -> Draft:
+    def _address_draft(self, draft: Draft) -> Draft:
         """Returns the draft as it is posted. Subclasses may change it."""
         return draft
 

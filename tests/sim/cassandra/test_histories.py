@@ -167,7 +167,7 @@ def test_histories_are_what_they_should_be(storms: list[MessageStorm]) -> None:
 
 
 def in_time(writer: MessageWriter, in_flight: InFlightBatch, *arrived: Any) -> None:  # noqa: ANN401
-    in_flight.minted = writer._clock.boottime()
+    in_flight.id_boottime = writer._clock.boottime()
     REAL_ARRIVED(writer, in_flight, *arrived)
 
 
@@ -234,7 +234,7 @@ def vouching_across_jumps() -> Iterator[None]:
         yield
 
 
-REAL_ARRIVED = MessageWriter._arrived
+REAL_ARRIVED = MessageWriter._on_answer
 REAL_UNDO = Undo.__init__
 REAL_CACHED = BucketIndex.find_cached
 REAL_NOTE = ClockCheck._apply_round
@@ -258,7 +258,7 @@ class Mutation:
 
 
 MUTATIONS = {
-    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time), first=4, storm=StallingStorm),
+    "W": Mutation(("G1",), partial(replace, MessageWriter._on_answer, in_time), first=4, storm=StallingStorm),
     "the undo write": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing), first=9),
     "the time of the undo write": Mutation(
         ("none",), partial(replace, Undo.__init__, undone_in_time), first=3, storm=StallingStorm

@@ -185,7 +185,7 @@ def delay_without_undo_time() -> Iterator[None]:
 
 
 def in_time(writer: MessageWriter, in_flight: InFlightBatch, *judged: Any) -> None:  # noqa: ANN401
-    in_flight.minted = writer._clock.boottime()
+    in_flight.id_boottime = writer._clock.boottime()
     REAL_ARRIVED(writer, in_flight, *judged)
 
 
@@ -193,7 +193,7 @@ def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
     undo_write.finish("none")
 
 
-def cancelled(operation: AppendOperation) -> Outcome:
+def cancel_as_unsent(operation: AppendOperation) -> Outcome:
     """Drops a sent request together with its waiter, and treats it as not sent."""
     operation.done, operation.withdrawn = ignore_result, True
     operation.written.clear()
@@ -278,7 +278,7 @@ def sent_again() -> Iterator[None]:
             REAL_JUDGE(writer, in_flight, error)
             return
         resends[in_flight] += 1
-        in_flight.minted = writer._clock.boottime()
+        in_flight.id_boottime = writer._clock.boottime()
         writer._send(in_flight, in_flight.operations[0].level)
 
     with replace(MessageWriter._judge, judge):
@@ -308,7 +308,7 @@ def written_again() -> Iterator[None]:
         yield
 
 
-REAL_ARRIVED = MessageWriter._arrived
+REAL_ARRIVED = MessageWriter._on_answer
 REAL_JUDGE = MessageWriter._judge
 REAL_UNDO = UndoWriter.undo
 REAL_DELAYS = SliceReader._delays
@@ -337,11 +337,11 @@ SHOWN = ("none", "attempt")
 """Rules that an undone message which was shown breaks."""
 
 MUTATIONS = {
-    "W": Mutation(("G1",), partial(replace, MessageWriter._arrived, in_time)),
+    "W": Mutation(("G1",), partial(replace, MessageWriter._on_answer, in_time)),
     "D without U": Mutation(SHOWN, delay_without_undo_time, first=2),
     "the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, undoing_nothing)),
     "what was sent ends by its own rules": Mutation(
-        SHOWN, partial(replace, AppendOperation.withdraw, cancelled), first=1
+        SHOWN, partial(replace, AppendOperation.withdraw, cancel_as_unsent), first=1
     ),
     "the time of the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, always_in_time)),
     "repeating after unknown": Mutation(("attempt",), partial(replace, MessageUseCases._append, also_in_doubt)),

@@ -53,7 +53,7 @@ def encode(kind: str, value: Any) -> bytes | None:  # noqa: ANN401 - of any type
     return value.bytes if isinstance(value, UUID) else str(value).encode()
 
 
-def compared(value: Any) -> bytes:  # noqa: ANN401 - of any type
+def encode_to_compare(value: Any) -> bytes:  # noqa: ANN401 - of any type
     """Returns the bytes by which Cassandra compares values with equal timestamps. They are compared as unsigned."""
     if isinstance(value, float):
         return struct.pack(">d", value)

@@ -409,12 +409,12 @@ class Request:
             other.process.soon(rng.random() * 12, partial(self._repeat, other))
 
     def _arrive(self) -> None:
-        self._leave = self._begin(self._web, self._answered)
+        self._leave = self._begin(self._web, self._take_answer)
 
     def _repeat(self, web: Web) -> None:
         self._begin(web, lambda _value, _error: None)
 
-    def _answered(self, value: object, error: Exception | None) -> None:
+    def _take_answer(self, value: object, error: Exception | None) -> None:
         member = self._member
         if not member.is_lost():
             member.soon(member.delay(), partial(self._end, value, error), self._life)

@@ -17,7 +17,7 @@ from queuey.messages import Lag, Offset, OffsetChange, Queue
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.offset_changes import check_changes, decide, find_disowned, recorded_offsets
-from tests.sim.replicas import awaited
+from tests.sim.replicas import make_async_store
 from tests.sim.service_groups.processes import Machine
 from tests.sim.service_groups.stored import APPLICATION, Contents, OffsetsChange, Proposal, Register, Rows, Stored
 
@@ -51,7 +51,7 @@ class GroupStore:
 
     @property
     def store(self) -> Store:
-        return awaited(self)
+        return make_async_store(self)
 
     def adopt(self, _loop: object) -> None:
         pass

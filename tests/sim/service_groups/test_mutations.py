@@ -204,7 +204,7 @@ async def seen_somewhere(one: GroupStore, application: str, name: str, member: i
     return seen
 
 
-async def unchecked(_one: GroupStore, _sample: ClockSample) -> None:
+async def skip_check(_one: GroupStore, _sample: ClockSample) -> None:
     """Answers without a check of the clock."""
 
 
@@ -353,7 +353,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "seen at a quorum": Mutation(
         lambda: replace(GroupStore.renew_session, seen_somewhere), ("O1",), kind=Lagging, first=26
     ),
-    "clock check": Mutation(lambda: replace(GroupStore.confirm_clock, unchecked), ("O1",), kind=Standing, first=10),
+    "clock check": Mutation(lambda: replace(GroupStore.confirm_clock, skip_check), ("O1",), kind=Standing, first=10),
     "clock before sessions": Mutation(
         lambda: replace(GroupStore.group_sessions, sessions_before_the_clock), ("O1",), kind=Hesitant, first=2
     ),

@@ -137,9 +137,9 @@ class HeartbeatPoll(Waiter):
             begin(web.core, call, lambda _value, _error: self._answer_once(None, NotAllowed("the key was revoked")))
             return
         call = web.groups.heartbeat(APPLICATION, GROUP, self._member, present, self._beat, self, last=last)
-        begin(web.core, call, self._tried)
+        begin(web.core, call, self._end_attempt)
 
-    def _tried(self, answer: object, error: Exception | None) -> None:
+    def _end_attempt(self, answer: object, error: Exception | None) -> None:
         self._attempting = False
         if answer is not None or error is not None:
             self._answer_once(answer, error)

@@ -58,11 +58,11 @@ def told(tmp_path: Path) -> ReceiptFile:
     return ReceiptFile(tmp_path / "receipts.jsonl")
 
 
-def posted(kept: Kept, queue: Queue, *bodies: str) -> list[Message]:
+def post_messages(kept: Kept, queue: Queue, *bodies: str) -> list[Message]:
     return kept.post(queue, [NewMessage(body, n % queue.partitions + 1, TTL) for n, body in enumerate(bodies)])
 
 
-def audited(spark: SparkSession, kept: Kept, told: ReceiptFile, **options: Any) -> Audit:  # noqa: ANN401 - of the options
+def run_audit(spark: SparkSession, kept: Kept, told: ReceiptFile, **options: Any) -> Audit:  # noqa: ANN401 - of the options
     return audit_job.run(spark, AuditOptions(receipts=(str(told.path),), store=kept.store_options, **options))
 
 
@@ -76,11 +76,11 @@ def kinds(found: Audit) -> dict[str, set[str]]:
 def test_all_is_well(spark: SparkSession, embedded: Kept, told: ReceiptFile) -> None:
     """Accepted messages are stored once and unchanged, in every partition, and groups stand where they reported."""
     queue = embedded.queue(partitions=2)
-    messages = posted(embedded, queue, *(f"body {n}" for n in range(40)))
+    messages = post_messages(embedded, queue, *(f"body {n}" for n in range(40)))
     told.of("orders", *messages)
     bridge.run(embedded.store.offsets.set_offsets(queue, "g", [OffsetChange(1, messages[10].position)]))
     offsets = {"h": {"orders": {2: messages[39].position}}}
-    report = audited(spark, embedded, told, groups=("g",), offsets=offsets)
+    report = run_audit(spark, embedded, told, groups=("g",), offsets=offsets)
     assert report.sound
     groups = {"g": Passed(6, 34, 0), "h": Passed(20, 20, 0)}
     assert report.total == Account(accepted=40, present=40, groups=groups)
@@ -91,7 +91,7 @@ def test_all_is_well(spark: SparkSession, embedded: Kept, told: ReceiptFile) -> 
 def test_whatever_is_wrong_is_found(spark: SparkSession, embedded: Kept, told: ReceiptFile) -> None:
     """Lost, altered, duplicate, late, expired and delayed messages are each counted as what they are, and named."""
     queue = embedded.queue(partitions=2)
-    fine, lost, altered, doubled, late, *others = posted(
+    fine, lost, altered, doubled, late, *others = post_messages(
         embedded, queue, "a", "b", "c", "d", "e", "d", "u", "u", "v", "s"
     )
     copy, answer, surplus, put, _stray = others
@@ -113,7 +113,7 @@ def test_whatever_is_wrong_is_found(spark: SparkSession, embedded: Kept, told: R
     with told.path.open("a") as file:
         file.write('{"torn\n\n{"queue":"orders","sha256":"00","size":1,"at":1.0}\n')
         file.write(json.dumps({"queue": "orders", "app": "x", "partition": 1, "id": fine.id} | body(b"")) + "\n")
-    report = audited(spark, embedded, told)
+    report = run_audit(spark, embedded, told)
     assert not report.sound
     assert report.total == Account(
         accepted=7, present=4, missing=1, expired=1, ahead=1, copies=2, differs=1, late=1, maybe=1, found=1
@@ -127,7 +127,7 @@ def test_whatever_is_wrong_is_found(spark: SparkSession, embedded: Kept, told: R
         "late": {late.id},
     }
     assert report.total.copies == 2
-    allowed = audited(spark, embedded, told, copies=False)
+    allowed = run_audit(spark, embedded, told, copies=False)
     assert allowed.total.copies == 0
 
 
@@ -141,7 +141,7 @@ def test_late_is_what_readers_may_have_passed(spark: SparkSession, embedded: Kep
     )  # in the past: readers of this queue stay a minute behind
     told.of("orders", early, delay=30.0)
     told.of("orders", late, delay=90.0)
-    assert [audited(spark, embedded, told, late=late).total.late for late in (None, 20.0)] == [1, 2]
+    assert [run_audit(spark, embedded, told, late=late).total.late for late in (None, 20.0)] == [1, 2]
 
 
 def body(content: bytes) -> dict[str, object]:
@@ -153,18 +153,18 @@ def test_queues_that_are_gone_and_queues_of_another_name(
 ) -> None:
     """Messages of a deleted queue are missing; those of a replayed queue are looked up in the other one."""
     queue = embedded.queue("first")
-    messages = posted(embedded, queue, "a", "b", "c")
+    messages = post_messages(embedded, queue, "a", "b", "c")
     told.of("first", *messages)
     told.of("gone", *messages[:1])
     second = embedded.queue("second")
     bridge.run(embedded.store.bulk.load(second, messages[:2]))
-    report = audited(spark, embedded, told, names={"first": "second"}, samples=1)
+    report = run_audit(spark, embedded, told, names={"first": "second"}, samples=1)
     assert report.partitions == {
         "gone": {1: Account(accepted=1, missing=1)},
         "second": {1: Account(accepted=3, present=2, missing=1)},
     }
     assert len(report.samples) == 1
-    assert audited(spark, embedded, told, queues=("first",)).sound
+    assert run_audit(spark, embedded, told, queues=("first",)).sound
 
 
 def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: ReceiptFile, tmp_path: Path) -> None:
@@ -173,17 +173,17 @@ def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: 
     earlier, *messages = sorted(embedded.all(queue), key=lambda one: one.position)
     archive_job.archive(spark, archives.options(embedded, tmp_path / "archive"), print)
     told.of("orders", *messages)
-    told.of("orders", *posted(embedded, queue, "new"))
+    told.of("orders", *post_messages(embedded, queue, "new"))
     bridge.run(
         embedded.store.messages.delete(queue, [(one.partition, one.position) for one in [earlier, *messages[:20]]])
     )
     where = {"archive": str(tmp_path / "archive")}
-    both = audited(spark, embedded, told, **where)
+    both = run_audit(spark, embedded, told, **where)
     assert both.total == Account(accepted=60, present=60, archived=59)
     assert (both.sound, both.strays) == (True, 0)
-    alone = audited(spark, embedded, told, only_archive=True, **where)
+    alone = run_audit(spark, embedded, told, only_archive=True, **where)
     assert alone.total == Account(accepted=60, present=59, archived=59, ahead=1)
-    assert audited(spark, embedded, told).total.missing == 20
+    assert run_audit(spark, embedded, told).total.missing == 20
 
 
 def test_what_an_archive_has_lost_is_missing(
@@ -199,9 +199,9 @@ def test_what_an_archive_has_lost_is_missing(
     told.of("orders", *(one for one in embedded.all(queue) if one.ticks < end), ttl=1700)
     bridge.run(embedded.store.messages.delete(queue, [(one.partition, one.position) for one in embedded.all(queue)]))
     where = {"archive": str(to), "margin": 0.0}
-    assert audited(spark, embedded, told, **where).sound
+    assert run_audit(spark, embedded, told, **where).sound
     shutil.rmtree(min((to / "messages").glob("run=*/queue=orders/bucket=*"), key=lambda place: place.name))
-    report = audited(spark, embedded, told, **where)
+    report = run_audit(spark, embedded, told, **where)
     # One every six minutes; those of the first 1900 seconds had expired when the hour was over.
     assert (report.total.missing, report.total.expired) == (4, 6)
 
@@ -209,18 +209,18 @@ def test_what_an_archive_has_lost_is_missing(
 def test_no_receipts_are_no_success_by_chance(spark: SparkSession, embedded: Kept, told: ReceiptFile) -> None:
     """Missing files are an error, and contradictory options are one before anything begins."""
     with pytest.raises(OptionError, match="no receipts"):
-        audited(spark, embedded, told)
+        run_audit(spark, embedded, told)
     told.path.write_text("")
     with pytest.raises(OptionError, match="no receipts of this application in these files"):
-        audited(spark, embedded, told)
-    told.of("orders", *posted(embedded, embedded.queue(), "a"))
+        run_audit(spark, embedded, told)
+    told.of("orders", *post_messages(embedded, embedded.queue(), "a"))
     with pytest.raises(OptionError, match="no receipts of queue 'order'"):
-        audited(spark, embedded, told, queues=("order",))
+        run_audit(spark, embedded, told, queues=("order",))
     hidden = ReceiptFile(told.path.with_name("_receipts.jsonl"))
     hidden.path.write_text(told.path.read_text())
     for pattern in (hidden.path.name, "*.jsonl"):
         with pytest.raises(OptionError, match="ignores files with such names"):
-            audited(spark, embedded, ReceiptFile(told.path.with_name(pattern)))
+            run_audit(spark, embedded, ReceiptFile(told.path.with_name(pattern)))
     for wrong in ({"only_archive": True}, {"late": 0.0}, {"archive": "x", "only_archive": True, "groups": ("g",)}):
         with pytest.raises(OptionError):
             AuditOptions(receipts=("x",), store=embedded.store_options, **wrong)

@@ -17,7 +17,7 @@ from tests.spark.kept import Kept
 NAMES = st.sets(st.text("ab0é\U0001f600~", min_size=1, max_size=6), max_size=40)
 
 
-def walked(kept: Kept, parts: list[name_ranges.NameRange]) -> list[str]:
+def list_names(kept: Kept, parts: list[name_ranges.NameRange]) -> list[str]:
     return [
         queue.name
         for part in parts
@@ -36,18 +36,18 @@ def test_every_queue_is_in_one_range(embedded: Kept, names: set[str], later: set
     for name in names:
         embedded.queue(name)
     parts = name_ranges.divide_names(embedded.store_options, None, size, page=3)
-    assert walked(embedded, parts) == sorted(names)
+    assert list_names(embedded, parts) == sorted(names)
     assert len(parts) <= 1 + len(names) // min(size, 3)
     for name in later:
         embedded.queue(name)
-    assert walked(embedded, parts) == sorted(names | later)
+    assert list_names(embedded, parts) == sorted(names | later)
 
 
 def test_a_pattern_takes_whole_names(embedded: Kept) -> None:
     """A pattern selects in every range, and must match the whole name."""
     for name in ("logs", "logs-1", "logs-2", "xlogs-1"):
         embedded.queue(name)
-    assert walked(embedded, name_ranges.divide_names(embedded.store_options, Pattern("logs-."), 1)) == [
+    assert list_names(embedded, name_ranges.divide_names(embedded.store_options, Pattern("logs-."), 1)) == [
         "logs-1",
         "logs-2",
     ]
@@ -59,7 +59,7 @@ def test_queues_by_name(embedded: Kept) -> None:
         embedded.queue(name)
     chosen = Subscribe(("c", "a"))
     name_ranges.check(embedded.store_options, chosen)
-    assert sorted(walked(embedded, name_ranges.divide_names(embedded.store_options, chosen))) == ["a", "c"]
+    assert sorted(list_names(embedded, name_ranges.divide_names(embedded.store_options, chosen))) == ["a", "c"]
     with pytest.raises(QueueNotFound):
         name_ranges.check(embedded.store_options, Subscribe(("a", "absent")))
     with pytest.raises(OptionError, match="regular expression"):

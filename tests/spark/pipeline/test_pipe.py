@@ -28,7 +28,7 @@ from tests.backends import APP
 from tests.in_process import InProcess
 from tests.pages import ROOT, runnable_blocks
 from tests.spark.kept import TTL, Kept, quiet
-from tests.spark.pipeline.deadletter.stored_dead_letters import arrived
+from tests.spark.pipeline.deadletter.stored_dead_letters import settle_and_read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,11 +70,11 @@ def test_messages_travel_whole_and_once(spark: SparkSession, embedded: Kept, tmp
     def told(messages: list[Message]) -> list[tuple[Any, ...]]:
         return [(one.partition, one.body, one.meta, one.expires // 10) for one in messages]
 
-    assert told(arrived(embedded, copies)) == told(sorted(sent, key=lambda one: (one.partition, one.position)))
+    assert told(settle_and_read(embedded, copies)) == told(sorted(sent, key=lambda one: (one.partition, one.position)))
     more = embedded.fill(queue, 10)
     again = job.run(spark, pipe, quiet, Event())
     assert (again.query, again.messages) == (done.query, 10)
-    assert bodies(arrived(embedded, copies)) == bodies(sent + more)
+    assert bodies(settle_and_read(embedded, copies)) == bodies(sent + more)
 
 
 def test_the_pages_first_pipe_moves_json(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_the_pages_first_pipe_moves_json(spark: SparkSession, embedded: Kept, tm
         client.send_many("orders", [Outgoing(json=[2], partition=2), Outgoing(b"\xff", partition=2)])
     embedded.settle(queue)
     job.run(spark, plan(embedded, tmp_path, sql=sql), quiet, Event())
-    assert bodies(arrived(embedded, embedded.queue("copies"))) == Counter({(1, '{"n":1}'): 1, (2, "[2]"): 1})
+    assert bodies(settle_and_read(embedded, embedded.queue("copies"))) == Counter({(1, '{"n":1}'): 1, (2, "[2]"): 1})
 
 
 def test_groups_are_written_once_however_they_are_ordered(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_groups_are_written_once_however_they_are_ordered(spark: SparkSession, e
     )
     pipe = plan(embedded, tmp_path, sql=grouped, mode="update", watermark="600.0 seconds")
     assert job.run(spark, pipe, quiet, Event()).rows == 3
-    copies = arrived(embedded, embedded.queue("copies"))
+    copies = settle_and_read(embedded, embedded.queue("copies"))
     counted = sorted(str(one.body) for one in copies)
     assert counted == [f'{{"kind":"k{number}","messages":10}}' for number in range(3)]
     # As after a crash between the write and the note that the micro-batch is done.
@@ -115,7 +115,7 @@ def test_groups_are_written_once_however_they_are_ordered(spark: SparkSession, e
     for name in (tmp_path / "checkpoint" / "commits").glob(".*.crc"):
         name.unlink()
     job.run(spark, pipe, quiet, Event())
-    assert [one.id for one in arrived(embedded, embedded.queue("copies"))] == [one.id for one in copies]
+    assert [one.id for one in settle_and_read(embedded, embedded.queue("copies"))] == [one.id for one in copies]
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_a_function_and_its_errors(spark: SparkSession, embedded: Kept, tmp_path
     sent = post(embedded, queue, 6)
     job.run(spark, plan(embedded, tmp_path, function="users_own:louder"), quiet, Event())
     expected = [str(one.body).upper() for one in sent if one.partition == 1]
-    assert [one.body for one in arrived(embedded, embedded.queue("copies"))] == expected
+    assert [one.body for one in settle_and_read(embedded, embedded.queue("copies"))] == expected
     with pytest.raises(Exception, match=r".") as failed:
         job.run(spark, plan(embedded, tmp_path / "other", function="users_own:fail"), quiet, Event())
     failure = explain(failed.value)
@@ -189,7 +189,7 @@ def test_it_stops_after_the_micro_batch_under_way(spark: SparkSession, embedded:
     assert len(said) > 1
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("stream")]
     job.run(spark, msgspec.structs.replace(pipe, once=True), quiet, Event())
-    assert bodies(arrived(embedded, copies)) == bodies(sent)
+    assert bodies(settle_and_read(embedded, copies)) == bodies(sent)
 
 
 def test_what_would_be_written(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:

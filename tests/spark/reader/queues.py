@@ -34,5 +34,5 @@ def values(rows: list[Row] | None) -> list[str]:
     return [row["value"].decode() for row in rows]
 
 
-def numbered(count: int, first: int = 0) -> list[str]:
+def make_texts(count: int, first: int = 0) -> list[str]:
     return [f"m{number}" for number in range(first, first + count)]

@@ -16,7 +16,7 @@ from queuey.storage import Bulk, Store, bridge
 from tests.backends import Clock
 from tests.replacing import replace
 from tests.spark.reader.micro_batches import Query
-from tests.spark.reader.queues import Options, create, numbered, send, values
+from tests.spark.reader.queues import Options, create, make_texts, send, values
 
 
 def test_a_start_that_has_expired_is_an_error(store: Store, clock: Clock, options: Options) -> None:
@@ -108,7 +108,7 @@ def test_a_queue_deleted_between_plan_and_task(store: Store, options: Options, *
 def test_a_scan_goes_on_over_changes_of_the_queue(store: Store, options: Options) -> None:
     """If a queue gets another partition while a task reads it, no row is lost or repeated."""
     queue = create(store)
-    send(store, "a", numbered(30))
+    send(store, "a", make_texts(30))
     query = Query(options(), rows=10)
     assert query.begin()
     [task] = query.tasks()
@@ -116,13 +116,13 @@ def test_a_scan_goes_on_over_changes_of_the_queue(store: Store, options: Options
     rows = next(batches).to_pylist()
     bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=2)))
     rows += [row for batch in batches for row in batch.to_pylist()]
-    assert values(rows) == numbered(30)
+    assert values(rows) == make_texts(30)
 
 
 def test_progress_is_recorded_for_the_group(store: Store, options: Options) -> None:
     """The group's offsets show the progress of all batches before the present one."""
     queue = create(store, partitions=2)
-    send(store, "a", numbered(10))
+    send(store, "a", make_texts(10))
     query = Query(options(group="spark", maxOffsetsPerTrigger="4"))
     lags: list[int] = []
     while query.batch() is not None:
@@ -140,7 +140,7 @@ def test_progress_is_recorded_for_the_group(store: Store, options: Options) -> N
 def test_progress_never_goes_backwards(store: Store, options: Options) -> None:
     """A stream that starts over, or is behind another one, does not move recorded offsets back."""
     queue = create(store)
-    send(store, "a", numbered(10))
+    send(store, "a", make_texts(10))
     last = next(bridge.iterate(store.bulk.scan(queue, Slice(1))))[-1].position
     bridge.run(store.offsets.set_offsets(queue, "spark", [OffsetChange(1, last)]))
     Query(options(group="spark", maxOffsetsPerTrigger="2")).rest(ReadMaxRows(2))

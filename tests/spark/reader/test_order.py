@@ -19,7 +19,7 @@ from queuey.spark.source import stream_offsets
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT, CassandraLocation, Clock, SqliteLocation, StoreLocation
 from tests.spark.reader.micro_batches import Query, Row, opened
-from tests.spark.reader.queues import DAY, Options, create, numbered, send, values
+from tests.spark.reader.queues import DAY, Options, create, make_texts, send, values
 
 
 @pytest.mark.parametrize("location", ["sqlite", "cassandra"], indirect=True)
@@ -103,7 +103,7 @@ def test_a_read_delay_is_kept(store: Store, clock: Clock, options: Options) -> N
 def test_the_newest_offset_is_reported(store: Store, options: Options) -> None:
     """The newest possible end of a batch is known only after it was planned."""
     create(store, partitions=2)
-    send(store, "a", numbered(9))
+    send(store, "a", make_texts(9))
     query = Query(options())
     assert query.reader.reportLatestOffset() is None
     query.batch(ReadMaxRows(2))

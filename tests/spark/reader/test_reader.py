@@ -16,7 +16,7 @@ from queuey.storage import Bulk, Store, bridge
 from tests.backends import Clock
 from tests.replacing import replace
 from tests.spark.reader.micro_batches import ALL, Query
-from tests.spark.reader.queues import DAY, Options, create, numbered, send, values
+from tests.spark.reader.queues import DAY, Options, create, make_texts, send, values
 
 
 def test_a_stream_gives_what_was_there_and_what_comes(store: Store, options: Options) -> None:
@@ -141,10 +141,10 @@ def test_a_batch_that_is_run_again_has_the_same_tasks_and_rows(store: Store, opt
     """A repeated batch has the same tasks and rows, though messages, partitions and queues were added."""
     queue = create(store, "log-1", partitions=2)
     for number in (1, 2):
-        send(store, "log-1", numbered(20, number * 100), number)
+        send(store, "log-1", make_texts(20, number * 100), number)
     query = Query(options(subscribePattern="log-.", minPartitions="7"))
     query.rest(ReadMaxRows(10))
-    send(store, "log-1", numbered(20))
+    send(store, "log-1", make_texts(20))
     assert query.begin()
     tasks = [task.value for task in query.tasks()]
     assert len(tasks) >= 7
@@ -165,9 +165,9 @@ def test_a_limit_is_kept_and_shared_equally(store: Store, options: Options) -> N
     """Each batch has the max number of messages, shared equally whatever the backlogs, and all come, in order."""
     create(store, "log-1", partitions=2)
     create(store, "log-2")
-    send(store, "log-1", numbered(500), 1)
-    send(store, "log-1", numbered(10, 1000), 2)
-    send(store, "log-2", numbered(500, 2000))
+    send(store, "log-1", make_texts(500), 1)
+    send(store, "log-1", make_texts(10, 1000), 2)
+    send(store, "log-2", make_texts(500, 2000))
     query = Query(options(subscribePattern="log-.", maxOffsetsPerTrigger="30"))
     first = query.batch() or []
     assert Counter((row["queue"], row["partition"]) for row in first) == {
@@ -180,7 +180,7 @@ def test_a_limit_is_kept_and_shared_equally(store: Store, options: Options) -> N
         batches.append(more)
     assert {len(batch) for batch in batches[:-1]} == {30}
     rows = [row for batch in batches for row in batch]
-    for name, number, texts in (("log-1", 1, numbered(500)), ("log-2", 1, numbered(500, 2000))):
+    for name, number, texts in (("log-1", 1, make_texts(500)), ("log-2", 1, make_texts(500, 2000))):
         assert values([row for row in rows if (row["queue"], row["partition"]) == (name, number)]) == texts
     assert len(rows) == 1010
 
@@ -188,7 +188,7 @@ def test_a_limit_is_kept_and_shared_equally(store: Store, options: Options) -> N
 def test_a_trigger_that_wants_all_gets_all(store: Store, options: Options) -> None:
     """The limit is the default of triggers without one; ReadAllAvailable overrides it."""
     create(store)
-    send(store, "a", numbered(50))
+    send(store, "a", make_texts(50))
     query = Query(options(maxOffsetsPerTrigger="5"))
     assert query.reader.getDefaultReadLimit() == ReadMaxRows(5)
     assert len(query.batch(ALL) or []) == 50
@@ -198,7 +198,7 @@ def test_a_trigger_that_wants_all_gets_all(store: Store, options: Options) -> No
 def test_available_now_ends_where_it_began(store: Store, options: Options) -> None:
     """Messages, partitions and queues added after the start of an available-now run are left to the next one."""
     queue = create(store, "log-1", partitions=2)
-    send(store, "log-1", numbered(25))
+    send(store, "log-1", make_texts(25))
     query = Query(options(subscribePattern="log-.", maxOffsetsPerTrigger="10"), available_now=True)
     assert len(query.batch() or []) == 10
     send(store, "log-1", ["late"])
@@ -207,7 +207,7 @@ def test_available_now_ends_where_it_began(store: Store, options: Options) -> No
     send(store, "log-1", ["late"], 3)
     create(store, "log-2")
     send(store, "log-2", ["late"])
-    assert values(query.rest()) == numbered(15, 10)
+    assert values(query.rest()) == make_texts(15, 10)
     query.start(available_now=True)
     assert values(query.rest()) == ["late"] * 4
     query.start(available_now=True)

@@ -43,7 +43,7 @@ def batch(number: int, *, lag: Any = None, query: int = 1, name: str | None = "c
     return SimpleNamespace(progress=progress)
 
 
-def ended(query: int = 1) -> Any:  # noqa: ANN401 - an event of Spark
+def make_end_event(query: int = 1) -> Any:  # noqa: ANN401 - an event of Spark
     return SimpleNamespace(id=UUID(int=query))
 
 
@@ -104,8 +104,8 @@ def test_metrics_of_queries_that_ended_are_forgotten_in_time() -> None:
     listener.onQueryProgress(batch(0, query=1, name="lasting"))
     for query in range(2, MAX_ENDED + 4):
         listener.onQueryProgress(batch(0, query=query, name=None))
-        listener.onQueryTerminated(ended(query))
-        listener.onQueryTerminated(ended(query))
+        listener.onQueryTerminated(make_end_event(query))
+        listener.onQueryTerminated(make_end_event(query))
     [rows] = [one for one in registry.collect() if one.name == "queuey_stream_read_rows"]
     named = {sample.labels["query"] for sample in rows.samples if sample.name.endswith("_total")}
     assert named == {"lasting", *(str(UUID(int=query)) for query in range(4, MAX_ENDED + 4))}

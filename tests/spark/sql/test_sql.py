@@ -52,7 +52,7 @@ def written(kept: Kept, name: str = "copies") -> list[str]:
     return sorted(str(one.body) for one in kept.all(queue))
 
 
-def refused(spark: SparkSession, statement: str) -> str:
+def explain_failure(spark: SparkSession, statement: str) -> str:
     with pytest.raises(PySparkException) as failed:
         spark.sql(statement).collect()
     failure = failures.explain(failed.value)
@@ -89,7 +89,7 @@ def test_a_table_is_written_to(spark: SparkSession, embedded: Kept) -> None:
     assert written(embedded) == ["a", "b", "c0", "c1"]
     places = {str(one.body): one.partition for one in embedded.all(queue)}
     assert (places["a"], places["b"]) == (3, 1)
-    assert "can only be appended to" in refused(spark, "INSERT OVERWRITE copies (value) VALUES ('d')")
+    assert "can only be appended to" in explain_failure(spark, "INSERT OVERWRITE copies (value) VALUES ('d')")
     assert written(embedded) == ["a", "b", "c0", "c1"]
 
 

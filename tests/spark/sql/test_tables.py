@@ -20,7 +20,7 @@ def of_table(**options: str) -> dict[str, str]:
     return OF_SPARK | options | {f"option.{name}": text for name, text in options.items()}
 
 
-def created(**options: str) -> StructType:
+def read_schema(**options: str) -> StructType:
     declared = tables.find_table_options(of_table(**options))
     assert declared is not None
     return StructType.fromJson(tables.table_schema(declared).jsonValue())
@@ -36,7 +36,7 @@ def test_properties_of_spark_are_no_options() -> None:
 def test_a_table_reads_what_its_options_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table's schema brings its options to each read, with paths as they were at its creation."""
     monkeypatch.chdir(tmp_path)
-    schema = created(subscribe="orders", data="here", cassandra_password="file:secret")
+    schema = read_schema(subscribe="orders", data="here", cassandra_password="file:secret")
     assert tables.merge_table_options(schema, tables.READ, {"minPartitions": "3"}) == {
         "subscribe": "orders",
         "data": str(tmp_path / "here"),
@@ -48,17 +48,17 @@ def test_a_table_reads_what_its_options_say(tmp_path: Path, monkeypatch: pytest.
 
 def test_queues_of_ones_own_replace_all_options_of_a_table() -> None:
     """A read with its own queues takes nothing from the schema, which may be anyone's."""
-    schema = created(subscribe="orders", data="/somewhere", startingTimestamp="5")
+    schema = read_schema(subscribe="orders", data="/somewhere", startingTimestamp="5")
     assert tables.merge_table_options(schema, tables.READ, {"assign": '{"a":[1]}'}) == {"assign": '{"a":[1]}'}
-    schema = created(queue="orders", data="/somewhere")
+    schema = read_schema(queue="orders", data="/somewhere")
     assert tables.merge_table_options(schema, tables.WRITE, {"topic": "other"}) == {"topic": "other"}
 
 
 def test_columns_of_a_table_say_what_they_are() -> None:
     """Every column has a comment, headers are optional, and a table to write to has the columns of a write."""
-    assert all(field.metadata["comment"] for field in created(subscribe="a", includeHeaders="true"))
-    assert "headers" not in created(subscribe="a").names
-    schema = created(queue="a")
+    assert all(field.metadata["comment"] for field in read_schema(subscribe="a", includeHeaders="true"))
+    assert "headers" not in read_schema(subscribe="a").names
+    schema = read_schema(queue="a")
     assert all(field.metadata["comment"] for field in schema)
     assert read_layout(schema, queue="a").columns == tuple(schema.names)
 

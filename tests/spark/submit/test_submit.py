@@ -22,7 +22,7 @@ from tests.backends import APP
 from tests.servers import keyspaces
 from tests.spark import clusters
 from tests.spark.conftest import DELAYS, INTERPRETED, have_short_delays
-from tests.spark.kept import Kept, opened
+from tests.spark.kept import Kept, open_patiently
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +114,10 @@ def cluster(contract_keyspace: str, home: Path, tmp_path_factory: pytest.TempPat
     credentials = {"cassandra_user": "ann", "cassandra_password": f"file:{directory / 'password'}"}
     environ = clusters.environment(directory, PYSPARK_PYTHON="./environment/bin/python")
     environ.pop("PYTHONPATH", None)
-    with contextlib.closing(opened(options)) as store, clusters.standalone(directory, environ, workers=2) as master:
+    with (
+        contextlib.closing(open_patiently(options)) as store,
+        clusters.standalone(directory, environ, workers=2) as master,
+    ):
         bridge.run(store.applications.create_application(APP))
         kept = Kept(store, options)
         kept.queue("copies", partitions=2)

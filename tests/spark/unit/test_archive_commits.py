@@ -73,16 +73,16 @@ class ObjectStore:
 
     def delete(self, path: str) -> None:
         self._count()
-        for name in [path, *(f"{path}/{name}" for name in self._listed(path))]:
+        for name in [path, *(f"{path}/{name}" for name in self._list_names(path))]:
             self.texts.pop(name, None)
 
     def list_tree(self, path: str) -> dict[str, int]:
         self._count()
-        return {name: len(self.texts[f"{path}/{name}"]) for name in self._listed(path)}
+        return {name: len(self.texts[f"{path}/{name}"]) for name in self._list_names(path)}
 
     def list(self, path: str) -> list[DirectoryEntry]:
         self._count()
-        names = {(name.partition("/")[0], "/" in name) for name in self._listed(path)}
+        names = {(name.partition("/")[0], "/" in name) for name in self._list_names(path)}
         return sorted(DirectoryEntry(name, directory, 0) for name, directory in names)
 
     def settle(self) -> None:
@@ -97,7 +97,7 @@ class ObjectStore:
         self.before = lambda number: None
         return self._requests
 
-    def _listed(self, path: str) -> Collection[str]:
+    def _list_names(self, path: str) -> Collection[str]:
         names = sorted(self.texts.keys() - self._unlisted)
         return [name.removeprefix(f"{path}/") for name in names if name.startswith(f"{path}/")]
 
@@ -109,12 +109,12 @@ class ObjectStore:
         self._requests, self.before = number, before
 
 
-def opened(store: ObjectStore) -> ArchiveDirectory:
+def open_archive(store: ObjectStore) -> ArchiveDirectory:
     return ArchiveDirectory(cast("SparkSession", None), cast("HadoopFiles", store), ABOUT, few=1000)
 
 
 def run(store: ObjectStore, name: str, messages: Content, now: float = 0.0) -> None:
-    archive = opened(store)
+    archive = open_archive(store)
     archive.begin_run(name, now)
     older = archive.find_present_versions(messages, [])
     manifests = []
@@ -122,12 +122,12 @@ def run(store: ObjectStore, name: str, messages: Content, now: float = 0.0) -> N
         sealed_before = older.get(key)
         held = ids.union(*(store.texts[path].split() for path in sealed_before.paths)) if sealed_before else ids
         store.write(f"{manifest.messages_path(*key, name)}/part.parquet", text := " ".join(sorted(held)))
-        manifests.append(sealed(key, name, len(text), len(held), sealed_before.runs if sealed_before else ()))
+        manifests.append(make_manifest(key, name, len(text), len(held), sealed_before.runs if sealed_before else ()))
     archive.write_manifests(manifests)
     archive.commit_run(name, manifests)
 
 
-def sealed(key: Key, name: str, size: int, count: int, replaces: tuple[str, ...] = (), **more: Any) -> Manifest:  # noqa: ANN401 - any fields
+def make_manifest(key: Key, name: str, size: int, count: int, replaces: tuple[str, ...] = (), **more: Any) -> Manifest:  # noqa: ANN401 - any fields
     return Manifest(
         run=name,
         replaces=replaces,
@@ -145,7 +145,7 @@ def sealed(key: Key, name: str, size: int, count: int, replaces: tuple[str, ...]
 
 
 def seen(store: ObjectStore) -> Content:
-    archive = opened(store)
+    archive = open_archive(store)
     keys = [(queue, bucket) for queue in archive.list_queue_names() for bucket in archive.list_bucket_names(queue)]
     return {
         one.key: {text for path in one.data_paths for text in store.texts[path].split()}
@@ -165,7 +165,7 @@ def holds(found: Content, wanted: Content) -> bool:
     return all(ids <= found.get(key, set()) for key, ids in wanted.items())
 
 
-def killed(store: ObjectStore, work: Callable[[], object], number: int) -> bool:
+def kill_at(store: ObjectStore, work: Callable[[], object], number: int) -> bool:
     """Kills work at one of its requests; returns whether it made that many."""
 
     def kill(now: int) -> None:
@@ -187,7 +187,7 @@ def test_a_run_killed_at_every_step(*, late: bool) -> None:
         store = ObjectStore()
         run(store, "r0", before)
         store.late = late
-        more = killed(store, partial(run, store, "r1", in_each_bucket("b", "c"), 1.0), number)
+        more = kill_at(store, partial(run, store, "r1", in_each_bucket("b", "c"), 1.0), number)
         committed = "runs/r1.json" in store.texts
         assert seen(store) == (in_each_bucket("a", "b", "c") if committed else before), number
         run(store, "r2", in_each_bucket("d"), 2.0)
@@ -212,7 +212,7 @@ def test_a_killed_clearing(*, late: bool) -> None:
         for count, name in enumerate(("r0", "r1", "r2")):
             run(store, name, in_each_bucket(name), float(count))
         store.late = late
-        more = killed(store, partial(run, store, "r3", {KEYS[0]: {"r3"}}, KEEP_UNREFERENCED + 5.0), number)
+        more = kill_at(store, partial(run, store, "r3", {KEYS[0]: {"r3"}}, KEEP_UNREFERENCED + 5.0), number)
         assert holds(seen(store), in_each_bucket("r0", "r1", "r2")), number
         store.settle()
         run(store, "r4", in_each_bucket("r4"), 2 * KEEP_UNREFERENCED + 10.0)
@@ -234,7 +234,7 @@ def test_runs_that_overlap_at_every_step() -> None:
         if more:
             done = both(done, in_each_bucket("c"))
         damaged: list[str] = []
-        manifests = opened(store).read_manifests(KEYS, damaged)
+        manifests = open_archive(store).read_manifests(KEYS, damaged)
         assert all("overlapped; archive it with --again" in text for text in damaged), damaged
         assert len(manifests) + len(damaged) == len(KEYS), number
         forks += len(damaged)
@@ -256,7 +256,7 @@ def test_readers_during_a_run() -> None:
     """At every step of a run readers find either all old buckets or all new ones; old files stay for a day."""
     store = ObjectStore()
     run(store, "r0", in_each_bucket("a"))
-    archive = opened(store)
+    archive = open_archive(store)
     old = archive.read_manifests(KEYS)
 
     def look(number: int) -> None:
@@ -287,10 +287,10 @@ def test_what_is_damaged() -> None:
     store.texts[second] = store.texts[third]
     for key in KEYS[:2]:
         with pytest.raises(ArchiveDamaged, match=r"20261120T1[45]0000Z\.r0\.json"):
-            opened(store).read_manifests([key])
+            open_archive(store).read_manifests([key])
     del store.texts[lost := f"{manifest.messages_path(*KEYS[2], 'r0')}/part.parquet"]
     damaged: list[str] = []
-    older = opened(store).find_present_versions(KEYS, damaged)
+    older = open_archive(store).find_present_versions(KEYS, damaged)
     assert damaged == [f"store://archive/{lost} is missing"]
     assert [len(older[key].paths) for key in KEYS] == [1, 1, 0]
     run(store, "r1", in_each_bucket("c"), 1.0)

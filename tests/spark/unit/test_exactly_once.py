@@ -59,7 +59,7 @@ class TaskSetup:
         bridge.run(self.store.messages.append(other, [NewMessage("tick", 1, 60)]))
         self.reader.read()
 
-    def stored(self) -> list[str]:
+    def read_stored(self) -> list[str]:
         """Moves the clock by an hour, and returns the texts of all messages of the queue."""
         slices = [Slice(partition, limit=10_000) for partition in (1, 2)]
         self.later(3600.0)
@@ -91,7 +91,7 @@ def run(attempt: Reserver, chunks: Sequence[Texts] = CHUNKS) -> WriteCounts:
 
 def exact(setup: TaskSetup, expected: Iterable[str] = EVERYTHING) -> None:
     expected = sorted(expected)
-    assert sorted(setup.stored()) == expected
+    assert sorted(setup.read_stored()) == expected
     assert sorted(setup.reader.seen) == expected
 
 
@@ -372,7 +372,7 @@ def test_messages_without_a_future_are_counted(setup: TaskSetup) -> None:
             return columns_of([msgspec.structs.replace(first, expires=1), *others])
 
     assert setup.attempt().write(0, Ended(["a", "b"], [0, 1], 2)) == WriteCounts(2, 1, expired=1)
-    assert sorted(setup.stored()) == ["b"]
+    assert sorted(setup.read_stored()) == ["b"]
 
 
 @given(st.sets(st.integers(0, 3000)), st.sets(st.integers(0, 3000)), st.integers(1, 3))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage import bridge
 from queuey.storage.calls import Call, Deadline, Done
-from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, called, side_by_side
+from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, side_by_side, wait_for_callback
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.waiting import PATIENCE_SECONDS, join, until
@@ -66,7 +66,7 @@ def test_each_answer_is_taken_once(calls: Calls, answer: Callable[[object, Done]
     async def adding() -> int:
         total = 0
         for number in range(count):
-            total += await called(partial(answer, number))
+            total += await wait_for_callback(partial(answer, number))
             threads.add(threading.get_ident())
         return total
 
@@ -77,7 +77,7 @@ def test_each_answer_is_taken_once(calls: Calls, answer: Callable[[object, Done]
     assert len(threads - {threading.get_ident()}) == len(threads) == 1
 
 
-def raised(done: Done) -> None:
+def raise_away(done: Done) -> None:
     raise StoreUnavailable("away")
 
 
@@ -85,35 +85,35 @@ def told(done: Done) -> None:
     done(None, StoreUnavailable("away"))
 
 
-@pytest.mark.parametrize("fail", [raised, told])
+@pytest.mark.parametrize("fail", [raise_away, told])
 def test_errors_are_raised_where_it_waits(calls: Calls, fail: Callable[[Done], None]) -> None:
     """An error is raised by the await, whether the request was begun or not; an uncaught one ends the call."""
 
     async def trying() -> str:
         with pytest.raises(StoreUnavailable):
-            await called(fail)
-        await called(fail)
+            await wait_for_callback(fail)
+        await wait_for_callback(fail)
         return "never"
 
     with pytest.raises(StoreUnavailable, match="away"):
         calls.run(trying())
 
 
-async def asked(answer: Callable[[Done], object]) -> Any:  # noqa: ANN401 - as answered
-    return await called(answer)
+async def await_answer(answer: Callable[[Done], object]) -> Any:  # noqa: ANN401 - as answered
+    return await wait_for_callback(answer)
 
 
-def ignored(done: Done) -> None:
+def never_answer(done: Done) -> None:
     """Never answers."""
 
 
 @pytest.mark.parametrize(("late", "text"), [("late", "late"), (None, "deadline of 0.05 s")])
 def test_whoever_waits_has_a_deadline(calls: Calls, late: str | None, text: str) -> None:
     """A caller that blocks gets the result, or an error when its time is over."""
-    assert bridge.run(calls.awaited(asked(partial(answer_from_thread, 7)), late)) == 7
+    assert bridge.run(calls.run_async(await_answer(partial(answer_from_thread, 7)), late)) == 7
     calls.deadline = Deadline(0.05)
     with calls.deadline.running(), pytest.raises(StoreUnavailable, match=text) as caught:
-        bridge.run(calls.awaited(asked(ignored), late))
+        bridge.run(calls.run_async(await_answer(never_answer), late))
     assert caught.value.outcome == "none"
 
 
@@ -141,7 +141,7 @@ def test_a_call_that_is_given_up(calls: Calls, *, notices: bool) -> None:
         else:
             with deadline.without_marking_sent():
                 deadline.mark_sent()
-        await called(waiting.append)
+        await wait_for_callback(waiting.append)
         deadline.mark_sent()
         sent.append("a change")
 
@@ -159,7 +159,7 @@ def test_calls_know_their_own_time(calls: Calls) -> None:
     ends, waiting, remaining = CallResults(), list[Done](), list[float]()
 
     async def waits() -> None:
-        await called(waiting.append)
+        await wait_for_callback(waiting.append)
         remaining.append(calls.deadline.time_left())
 
     for seconds in (PATIENCE_SECONDS, 5.0):
@@ -179,7 +179,7 @@ def test_closing(calls: Calls) -> None:
     async def changing(*, sends: bool) -> str:
         if sends:
             calls.deadline.mark_sent()
-        await called(waiting.append)
+        await wait_for_callback(waiting.append)
         return "late"
 
     for sends in (False, True):
@@ -191,16 +191,16 @@ def test_closing(calls: Calls) -> None:
     for done in waiting:
         done(None, None)
     with pytest.raises(StoreClosed):
-        calls.begin(asked(ignored), ends)
+        calls.begin(await_answer(never_answer), ends)
     with pytest.raises(StoreClosed):
-        calls.run(asked(ignored))
+        calls.run(await_answer(never_answer))
     assert len(ends.told) == 2
 
 
 def test_closing_waits(calls: Calls) -> None:
     """A call that ends before the timeout of the close ends normally."""
     ends, waiting = CallResults(), list[Done]()
-    calls.begin(asked(waiting.append), ends)
+    calls.begin(await_answer(waiting.append), ends)
     until(lambda: waiting)
     threading.Timer(0.05, waiting[0], (7, None)).start()
     calls.close(PATIENCE_SECONDS)
@@ -210,20 +210,20 @@ def test_closing_waits(calls: Calls) -> None:
 def test_answers_after_the_loop_has_ended(calls: Calls) -> None:
     """After the loop has ended, a call continues in the thread of its answers, so that it can end."""
     ends, waiting = CallResults(), list[Done]()
-    calls.begin(asked(waiting.append), ends)
+    calls.begin(await_answer(waiting.append), ends)
     until(lambda: waiting)
     calls.loop.close()
     waiting[0](7, None)
     assert ends.told == [(7, None)]
     with pytest.raises(StoreClosed):
-        calls.begin(asked(ignored), ends)
+        calls.begin(await_answer(never_answer), ends)
 
 
 async def test_the_loops_thread_does_not_wait_for_itself(calls: Calls) -> None:
     """A blocking call in the loop's own thread is refused."""
     calls.loop.adopt(asyncio.get_running_loop())
     with pytest.raises(RuntimeError, match="wait for itself"):
-        calls.run(asked(ignored))
+        calls.run(await_answer(never_answer))
 
 
 async def asking(number: int, counts: Sequence[int], waiting: list[Callable[[], object]]) -> list[int]:
@@ -232,7 +232,7 @@ async def asking(number: int, counts: Sequence[int], waiting: list[Callable[[], 
     def ask(value: int, done: Done) -> None:
         waiting.append(partial(done, value, None))
 
-    return [await called(partial(ask, number * 100 + at)) for at in range(sum(counts))]
+    return [await wait_for_callback(partial(ask, number * 100 + at)) for at in range(sum(counts))]
 
 
 @given(st.lists(st.lists(st.integers(1, 4), max_size=4), max_size=30), st.integers(1, 9))
@@ -255,7 +255,7 @@ def test_one_that_fails_beside_others() -> None:
     def works() -> Iterator[Any]:
         for number in range(9):
             begun.append(number)
-            yield asked(waiting.append)
+            yield await_answer(waiting.append)
 
     calls.begin(side_by_side(calls, works(), most=2), ends)
     waiting[0](None, StoreUnavailable("away"))
@@ -282,7 +282,7 @@ def test_hundreds_that_wait_for_one_turn_all_get_it(calls: Calls) -> None:
 
     async def change(answer: Callable[[Done], object]) -> None:
         async with turns.turn("q"):
-            await called(answer)
+            await wait_for_callback(answer)
 
     async def nothing_to_do() -> None:
         async with turns.turn("q"):
@@ -304,7 +304,7 @@ def test_parts_of_a_call_that_was_given_up_end_and_are_told(calls: Calls) -> Non
     gates, ended, ends = list[Done](), list[object](), CallResults()
 
     async def part() -> None:
-        await called(gates.append)
+        await wait_for_callback(gates.append)
 
     async def whole() -> None:
         try:
@@ -327,7 +327,7 @@ def test_a_call_that_was_given_up_sends_no_change_at_all(calls: Calls) -> None:
     gates, sent, refused = list[Done](), list[int](), list[int]()
 
     async def changes() -> None:
-        await called(gates.append)
+        await wait_for_callback(gates.append)
         for number in range(3):
             try:
                 calls.deadline.mark_sent()
@@ -348,7 +348,7 @@ def test_closing_tells_each_call_and_what_it_tells_stays_true(calls: Calls, capl
     gates, sent, ends = list[Done](), list[bool](), CallResults()
 
     async def change() -> None:
-        await called(gates.append)
+        await wait_for_callback(gates.append)
         calls.deadline.mark_sent()
         sent.append(True)
 
@@ -372,13 +372,13 @@ def test_what_an_end_begins_is_no_part_of_another_call(calls: Calls) -> None:
     gates, ends = list[Done](), CallResults()
 
     async def waiting(answer: Callable[[Done], object]) -> str:
-        await called(answer)
+        await wait_for_callback(answer)
         return "later"
 
     async def ends_another() -> None:
-        await called(gates.append)
+        await wait_for_callback(gates.append)
         gates[0](None, None)  # The inner call ends within this one.
-        await called(ignored)
+        await wait_for_callback(never_answer)
 
     calls.begin(waiting(gates.append), lambda *_: calls.begin(waiting(partial(answer_from_thread, None)), ends))
     until(lambda: len(gates) == 1)

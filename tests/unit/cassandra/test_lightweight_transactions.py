@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from queuey.errors import StoreBusy, StoreClosed, StoreUnavailable
 from queuey.storage.calls import Deadline, Done
 from queuey.storage.cassandra.driver import InDoubt, Request, Statement
-from queuey.storage.cassandra.driver.store_loop import StoreLoop, called
+from queuey.storage.cassandra.driver.store_loop import StoreLoop, wait_for_callback
 from queuey.storage.cassandra.lightweight_transactions import (
     FIRST_MAX_PAUSE,
     MAX_PAUSE,
@@ -259,11 +259,11 @@ def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
     deadline = driver.calls.deadline = Deadline(0.05)
     cas = LightweightTransactions(driver, CassandraOptions(), time.monotonic)
     with deadline.running(), pytest.raises(StoreUnavailable) as raised:
-        driver.calls.run(marked(deadline, cas.run(CHANGE, (OURS, "a", "q", OLD), OURS)))
+        driver.calls.run(mark_and_await(deadline, cas.run(CHANGE, (OURS, "a", "q", OLD), OURS)))
     assert (raised.value.outcome, len(driver.sent)) == ("unknown", 1)
 
 
-async def marked(deadline: Deadline, change: Coroutine[Any, Any, ChangeResult]) -> ChangeResult:
+async def mark_and_await(deadline: Deadline, change: Coroutine[Any, Any, ChangeResult]) -> ChangeResult:
     deadline.mark_sent()
     return await change
 
@@ -343,7 +343,7 @@ class Inside:
     async def change(self, name: str) -> None:
         async with self._cas.turn("key"):
             self.names.append(name)
-            await called(self._waiting.append)
+            await wait_for_callback(self._waiting.append)
             self.names.append(name)
 
     def go_on(self) -> None:

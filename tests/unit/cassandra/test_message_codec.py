@@ -98,7 +98,7 @@ longs = st.integers(0, (1 << 62) - 1)
 keys = st.tuples(longs, st.integers(1, 10_000), longs)
 
 
-def serialized(*values: int | bytes) -> list[bytes]:
+def serialize(*values: int | bytes) -> list[bytes]:
     """Returns values as the driver serializes them: bigints, but for the second, which is an int."""
     return [value if isinstance(value, bytes) else value.to_bytes(8, "big", signed=True) for value in values]
 
@@ -130,7 +130,7 @@ def test_an_encoded_insert_holds_the_columns(
     assert values[:3] == protocol.values_of(encoded)
     assert values[3:5] == [message_codec.id_bytes(*position), data]
     assert values[6] is UNSET if column is UNSET else values[6] == column
-    assert [values[5], *values[7:]] == [*serialized(expires, stamp), ttl.to_bytes(4, "big")]
+    assert [values[5], *values[7:]] == [*serialize(expires, stamp), ttl.to_bytes(4, "big")]
 
 
 @given(keys, strategies.positions(), longs)
@@ -139,7 +139,7 @@ def test_an_encoded_delete_holds_stamp_and_id(key: tuple[int, int, int], positio
     encoded = message_codec.key_of(*key)
     values = protocol.values_of(message_codec.encoded_delete(encoded, position, stamp))
     assert len(values) == message_codec.DELETED == message_codec.DELETE[0].cql.count("?")
-    assert values == [*serialized(stamp), *protocol.values_of(encoded), message_codec.id_bytes(*position)]
+    assert values == [*serialize(stamp), *protocol.values_of(encoded), message_codec.id_bytes(*position)]
 
 
 @given(keys, strategies.positions(), strategies.positions(), st.integers(1, 1 << 20))
@@ -170,7 +170,7 @@ def test_an_answer_gives_its_rows(found: list[tuple[Position, str | bytes, Meta 
     for position, body, meta, expires in found:
         data, column = message_codec.encode(body, meta)
         expected.append((message_codec.id_bytes(*position), data, expires, None if column is UNSET else column))
-    answer = answer_of([(key, data, *serialized(expires), meta) for key, data, expires, meta in expected])
+    answer = answer_of([(key, data, *serialize(expires), meta) for key, data, expires, meta in expected])
     assert message_codec.decode(answer) == expected
 
 
@@ -178,7 +178,7 @@ def test_an_answer_gives_its_rows(found: list[tuple[Position, str | bytes, Meta 
 @pytest.mark.parametrize("followed", [False, True])
 def test_half_a_row_is_not_taken_for_a_whole_one(missing: int, *, followed: bool) -> None:
     """A row without a body or an end is rejected wherever it is, so that the driver decodes the answer."""
-    whole: list[bytes | None] = [message_codec.id_bytes(1, 2), b"body", *serialized(5), None]
+    whole: list[bytes | None] = [message_codec.id_bytes(1, 2), b"body", *serialize(5), None]
     half = [None if at == missing else cell for at, cell in enumerate(whole)]
     with pytest.raises((ValueError, struct.error)):
         message_codec.decode(answer_of([tuple(half), *([tuple(whole)] * followed)]))
@@ -194,7 +194,7 @@ def test_an_answer_with_other_columns_is_refused() -> None:
 def test_an_answer_with_ids_only_gives_its_rows(found: list[tuple[Position, int | None]]) -> None:
     """Rows of ids and ends are decoded; a partly overwritten one has no end."""
     rows = [(message_codec.id_bytes(*position), expires) for position, expires in found]
-    cells = [(key, *([None] if expires is None else serialized(expires))) for key, expires in rows]
+    cells = [(key, *([None] if expires is None else serialize(expires))) for key, expires in rows]
     assert message_codec.decode_ids(answer_of(cells, columns=2)) == rows
     with pytest.raises(ValueError, match="columns"):
         message_codec.decode_ids(answer_of([], columns=4))

@@ -203,7 +203,7 @@ async def test_a_former_loop_that_is_busy_for_long(entered: Entered, caplog: pyt
 
 async def test_an_own_loop_that_is_replaced_before_it_runs(entered: Entered) -> None:
     """An own loop that is replaced before it runs is never entered."""
-    started, here = store_loop._started, threading.get_ident()
+    started, here = store_loop._start_loop, threading.get_ident()
     goes_on = threading.Event()
 
     def start_slowly() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:

@@ -26,7 +26,7 @@ TOGETHER = 200
 BOUND = 1 << 20
 
 
-def allocated() -> int:
+def measure_allocated() -> int:
     gc.collect()
     snapshot = tracemalloc.take_snapshot().filter_traces([OURS])
     return sum(statistic.size for statistic in snapshot.statistics("filename"))
@@ -59,13 +59,13 @@ def test_many_queues_with_claims(count: int) -> None:
     claim(1, TOGETHER)
     tracemalloc.start()
     try:
-        before = allocated()
+        before = measure_allocated()
         highest = 0
         for first in range(TOGETHER, count, TOGETHER):
             claim(first, first + TOGETHER)
             replicas.logs = {key: log for key, log in replicas.logs.items() if key[0] < TOGETHER}
             if first % (count // 10) < TOGETHER:
-                highest = max(highest, allocated() - before)
+                highest = max(highest, measure_allocated() - before)
     finally:
         tracemalloc.stop()
     assert given == count - 1

@@ -70,7 +70,7 @@ class Partition:
         return [settlement.status for settlement in settled]
 
     def live(self) -> list[int]:
-        expired = TIMING.expired(self.now)
+        expired = TIMING.expiry_limit(self.now)
         return [message.ticks for message in self.messages if self.state.is_live(message.position, expired)]
 
 
@@ -125,6 +125,6 @@ def test_a_claim_that_is_over_by_another_clock(limits: dict[str, int]) -> None:
     log.messages = log.messages[1:]
     assert log.claim() == [2]
     log.now -= 1_000
-    assert log.state.is_live(at(1), TIMING.expired(log.now))
+    assert log.state.is_live(at(1), TIMING.expiry_limit(log.now))
     assert log.settle("renew", 1, ttl=30.0) == [ReceiptStatus.SUPERSEDED]
     assert log.settle("renew", 2, ttl=30.0) == [ReceiptStatus.DONE]

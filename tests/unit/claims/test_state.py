@@ -108,7 +108,7 @@ class Run:
         model = self.model
         new = [n for n in numbers if not model.is_done(n) and n not in model.claims and n > model.cursor]
         old = [n for n, one in model.claims.items() if one[2] + 1000 < self.now]
-        assert {place[0] for place in self.state.find_ended(TIMING.expired(self.now), 100)} == set(old)
+        assert {place[0] for place in self.state.find_ended(TIMING.expiry_limit(self.now), 100)} == set(old)
         poll = Poll(1000, 2.0, 1 << 20)
         draft.deliver([poll], [message(n) for n in sorted(numbers)], [message(n) for n in numbers])
         delivered = [n for n in sorted(numbers) if n in old] + new
@@ -316,9 +316,9 @@ def test_a_clock_that_goes_back() -> None:
     """A claim that has ended by one clock has not ended by a slower one, and is found again later."""
     state = State()
     claim(state, 1, ttl=5)
-    assert state.find_ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
-    assert state.find_ended(TIMING.expired(NOW + 5000), 10) == []
-    assert state.find_ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
+    assert state.find_ended(TIMING.expiry_limit(NOW + 7000), 10) == [at(1)]
+    assert state.find_ended(TIMING.expiry_limit(NOW + 5000), 10) == []
+    assert state.find_ended(TIMING.expiry_limit(NOW + 7000), 10) == [at(1)]
 
 
 HOUR = 3_600_000
@@ -334,13 +334,13 @@ def test_a_claim_from_the_future_is_over(ahead: int, *, read_again: bool) -> Non
     claim(state, 3)
     if read_again:
         state = State.decode(state.encode())
-    expired = TIMING.expired(NOW)
+    expired = TIMING.expiry_limit(NOW)
     assert sorted(state.find_ended(expired, 10)) == [at(1), at(2)]
     assert [state.is_live(at(n), expired) for n in (1, 2, 3)] == [False, False, True]
     assert state.count_live(expired) == 1
     claim(state, 1)
     assert state.find_ended(expired, 10) == [at(2)]
-    assert sorted(state.find_ended(TIMING.expired(NOW + 40_000), 10)) == [at(1), at(2), at(3)]
+    assert sorted(state.find_ended(TIMING.expiry_limit(NOW + 40_000), 10)) == [at(1), at(2), at(3)]
 
 
 def test_a_claim_from_the_future_is_renewed_by_the_clock_of_now() -> None:
@@ -349,9 +349,9 @@ def test_a_claim_from_the_future_is_renewed_by_the_clock_of_now() -> None:
     number = claim(state, 1, now=NOW + YEAR)
     assert settle(state, "renew", receipt(1, number)) == [ReceiptStatus.DONE]
     assert state.outstanding[at(1)].expires == NOW + 30_000
-    assert state.is_live(at(1), TIMING.expired(NOW))
-    assert state.find_ended(TIMING.expired(NOW), 10) == []
-    assert state.find_ended(TIMING.expired(NOW + 32_000), 10) == [at(1)]
+    assert state.is_live(at(1), TIMING.expiry_limit(NOW))
+    assert state.find_ended(TIMING.expiry_limit(NOW), 10) == []
+    assert state.find_ended(TIMING.expiry_limit(NOW + 32_000), 10) == [at(1)]
 
 
 def test_a_delay_from_the_future_is_over() -> None:
@@ -361,19 +361,19 @@ def test_a_delay_from_the_future_is_over() -> None:
     draft = EntryDraft(state, NOW + YEAR, TIMING)
     draft.release([receipt(1, number)], delay=60)
     apply(state, draft)
-    assert state.find_ended(TIMING.expired(NOW), 10) == [at(1)]
-    assert state.count_retrying(TIMING.expired(NOW)) == 0
+    assert state.find_ended(TIMING.expiry_limit(NOW), 10) == [at(1)]
+    assert state.count_retrying(TIMING.expiry_limit(NOW)) == 0
 
 
 def test_a_clock_that_goes_back_and_forth() -> None:
     """A claim that was over because it ended too late is valid again when the clock says so, and then ends in time."""
     state = State()
     claim(state, 1, now=NOW + YEAR)
-    assert state.find_ended(TIMING.expired(NOW), 10) == [at(1)]
-    assert state.find_ended(TIMING.expired(NOW + YEAR), 10) == []
-    assert state.is_live(at(1), TIMING.expired(NOW + YEAR))
-    assert state.find_ended(TIMING.expired(NOW), 10) == [at(1)]
-    assert state.find_ended(TIMING.expired(NOW + YEAR + 32_000), 10) == [at(1)]
+    assert state.find_ended(TIMING.expiry_limit(NOW), 10) == [at(1)]
+    assert state.find_ended(TIMING.expiry_limit(NOW + YEAR), 10) == []
+    assert state.is_live(at(1), TIMING.expiry_limit(NOW + YEAR))
+    assert state.find_ended(TIMING.expiry_limit(NOW), 10) == [at(1)]
+    assert state.find_ended(TIMING.expiry_limit(NOW + YEAR + 32_000), 10) == [at(1)]
 
 
 def test_only_cancelled_messages_change_the_form() -> None:

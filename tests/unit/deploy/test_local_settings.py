@@ -23,7 +23,7 @@ NODE = cassandra.Place(
 )
 
 
-def rendered(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever the options are
+def render_settings(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever the options are
     settings: dict[str, Any] = json.loads(cassandra.render(NODE, CassandraOptions(**options)))
     return settings
 
@@ -31,14 +31,14 @@ def rendered(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever the o
 def test_transactions_are_those_of_production() -> None:
     """By default a test cluster has the Paxos variant that is advised for production."""
     sample = Path(__file__).parents[3] / "deploy" / "cassandra" / "queuey.yaml"
-    assert rendered()["paxos_variant"] == yaml.safe_load(sample.read_text())["paxos_variant"]
-    assert rendered(settings={"paxos_variant": "v1"})["paxos_variant"] == "v1"
+    assert render_settings()["paxos_variant"] == yaml.safe_load(sample.read_text())["paxos_variant"]
+    assert render_settings(settings={"paxos_variant": "v1"})["paxos_variant"] == "v1"
 
 
 def test_a_node_of_several_data_centres() -> None:
     """Nodes of other data centres use a node's broadcast address; those of its own use its listen address."""
-    assert rendered()["endpoint_snitch"] == "SimpleSnitch"
-    assert "broadcast_address" not in rendered()
+    assert render_settings()["endpoint_snitch"] == "SimpleSnitch"
+    assert "broadcast_address" not in render_settings()
     sites = (Site("east", "127.9.9.4"), Site("west", "127.9.9.5"), Site("west", "127.9.9.6"))
     place = replace(NODE, sites=sites)
     settings = json.loads(cassandra.render(place, CassandraOptions()))
@@ -58,20 +58,20 @@ def test_a_node_of_several_data_centres() -> None:
 )
 def test_commitlog_sync(sync: str, lines: dict[str, str]) -> None:
     """Each way to sync has exactly the lines that Cassandra allows with it."""
-    settings = rendered(commitlog_sync=sync)
+    settings = render_settings(commitlog_sync=sync)
     assert {name: value for name, value in settings.items() if name.startswith("commitlog_sync")} == lines
 
 
 def test_open_unless_asked_otherwise() -> None:
     """Passwords and encryption are off by default."""
-    assert rendered().keys().isdisjoint({"authenticator", "client_encryption_options"})
-    assert rendered(authentication=True)["authenticator"] == "PasswordAuthenticator"
+    assert render_settings().keys().isdisjoint({"authenticator", "client_encryption_options"})
+    assert render_settings(authentication=True)["authenticator"] == "PasswordAuthenticator"
 
 
 @pytest.mark.parametrize("authority", [None, Path("/ca.pem")])
 def test_encryption(authority: Path | None) -> None:
     """Clients must encrypt, and present a certificate exactly if a CA is given."""
-    lines = rendered(tls=Tls(Path("/key.pem"), authority))["client_encryption_options"]
+    lines = render_settings(tls=Tls(Path("/key.pem"), authority))["client_encryption_options"]
     assert (lines["enabled"], lines["optional"], lines["keystore"]) == (True, False, "/key.pem")
     assert lines["require_client_auth"] == (authority is not None)
     assert lines.get("truststore") == (str(authority) if authority else None)

@@ -23,7 +23,7 @@ def queue(name: str, partitions: int = 4, uid: int = 0) -> Queue:
     return Queue(application="shop", name=name, uid=uid, qid=uid, partitions=partitions)
 
 
-def limited(*patterns: str, allow: tuple[Verb, ...] = ("read", "claim")) -> Credential:
+def make_credential(*patterns: str, allow: tuple[Verb, ...] = ("read", "claim")) -> Credential:
     grant = Grant("shop", frozenset(allow), patterns)
     return Credential(sha256("".join(patterns).encode()).digest(), Caller(grants=(grant,)))
 

@@ -11,7 +11,7 @@ from queuey.errors import InstanceTaken, InvalidRequest, TooManyMembers
 from queuey.groups import state as bounds
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.state import JoinRequest, MemberState
-from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, limited, queue
+from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, queue
 
 
 def states(group: LivingGroup) -> dict[int, MemberState]:
@@ -148,7 +148,7 @@ def test_an_instance_with_other_wishes_or_rights() -> None:
     group.change(lambda draft: draft.make_present(two))
     assert set(group.targets()) == {("orders", number) for number in range(1, 5)}
     assert group.state.head.due is not None
-    narrowed = OWNER.__class__(OWNER.id, limited("reports").caller)
+    narrowed = OWNER.__class__(OWNER.id, make_credential("reports").caller)
     three = group.add(credential=narrowed, instance="a")
     group.change(lambda draft: draft.make_present(three))
     assert three not in group.targets().values()
@@ -161,13 +161,13 @@ def test_an_instance_belongs_to_its_credential() -> None:
     group = LivingGroup(queue("orders"))
     member = group.enter(instance="a", grace=5_000)
     with pytest.raises(InstanceTaken, match="'a'"):
-        group.add(credential=limited("*"), instance="a")
+        group.add(credential=make_credential("*"), instance="a")
     group.change(lambda draft: draft.leave(member, returns=True))
     group.now += 5_000 + SLACK
     with pytest.raises(InstanceTaken):
-        group.add(credential=limited("*"), instance="a")
+        group.add(credential=make_credential("*"), instance="a")
     group.now += 1
-    assert group.add(credential=limited("*"), instance="a") == member + 1
+    assert group.add(credential=make_credential("*"), instance="a") == member + 1
     assert group.state.head.due is not None
 
 

@@ -21,7 +21,7 @@ def group(targets: dict[int, int], *, epoch: int = 20, born: int = 10, **members
     return GroupState(Head(epoch=epoch, born=born), made, {}, plan)
 
 
-def owned(owner: int, epoch: int, came: str = "new") -> dict[int, OwnedOffset]:
+def make_owned(owner: int, epoch: int, came: str = "new") -> dict[int, OwnedOffset]:
     return {1: OwnedOffset(1, (5, 5), 1.0, owner, epoch, came)}  # type: ignore[arg-type]
 
 
@@ -44,48 +44,48 @@ def test_only_present_members_take() -> None:
     for state in states:
         assert hand_over(group({1: 3}, m3=state), UID, {}, {}) == HandOver((), needs_plan=False)
     assert hand_over(group({1: 3}), UID, {}, {}).owners == ()
-    assert hand_over(GroupState(), UID, owned(0, 5), {}).owners == ()
+    assert hand_over(GroupState(), UID, make_owned(0, 5), {}).owners == ()
 
 
 def test_the_living_keep_what_they_have() -> None:
     """A living member keeps its partitions until it gives them back, under the epoch of its ownership."""
     state = group({1: 3}, m2="present", m3="present")
-    assert changes(hand_over(state, UID, owned(2, 15), {})) == []
-    assert changes(hand_over(state, UID, owned(2, 15), {1: (2, 14)})) == []
-    assert changes(hand_over(state, UID, owned(2, 15), {1: (3, 15)})) == []
-    assert changes(hand_over(state, UID, owned(2, 15), {1: (2, 15)})) == [(3, 20, "given back")]
+    assert changes(hand_over(state, UID, make_owned(2, 15), {})) == []
+    assert changes(hand_over(state, UID, make_owned(2, 15), {1: (2, 14)})) == []
+    assert changes(hand_over(state, UID, make_owned(2, 15), {1: (3, 15)})) == []
+    assert changes(hand_over(state, UID, make_owned(2, 15), {1: (2, 15)})) == [(3, 20, "given back")]
     leaving = group({1: 3}, m2="leaving", m3="present")
-    assert changes(hand_over(leaving, UID, owned(2, 15), {})) == []
+    assert changes(hand_over(leaving, UID, make_owned(2, 15), {})) == []
 
 
 def test_what_the_lost_had_is_told_lost() -> None:
     """Partitions of members that are gone, absent, or of a removed group of the same name become lost."""
     for others in ({}, {"m2": "absent"}, {"m2": "new"}):
         state = group({1: 3}, m3="present", **others)  # type: ignore[arg-type]
-        assert changes(hand_over(state, UID, owned(2, 15, "given back"), {})) == [(3, 20, "lost")]
+        assert changes(hand_over(state, UID, make_owned(2, 15, "given back"), {})) == [(3, 20, "lost")]
     state = group({1: 3}, m2="present", m3="present")
-    assert changes(hand_over(state, UID, owned(2, 9), {})) == [(3, 20, "lost")]
-    assert changes(hand_over(group({}, epoch=0, m2="present"), UID, owned(2, 9), {})) == [(0, 9, "lost")]
+    assert changes(hand_over(state, UID, make_owned(2, 9), {})) == [(3, 20, "lost")]
+    assert changes(hand_over(group({}, epoch=0, m2="present"), UID, make_owned(2, 9), {})) == [(0, 9, "lost")]
 
 
 def test_it_waits_for_its_next_owner_as_it_was_left() -> None:
     """Without a target a partition has no owner, and the next one is told how it came."""
     nobody = group({}, m2="present", m3="present")
-    (row,) = hand_over(nobody, UID, owned(2, 15), {1: (2, 15)}).owners
+    (row,) = hand_over(nobody, UID, make_owned(2, 15), {1: (2, 15)}).owners
     assert (row.owner, row.epoch, row.came) == (0, 15, "given back")
     later = group({1: 3}, epoch=21, m3="present")
     assert changes(hand_over(later, UID, {1: row}, {})) == [(3, 21, "given back")]
-    assert changes(hand_over(group({}), UID, owned(2, 15), {})) == [(0, 15, "lost")]
+    assert changes(hand_over(group({}), UID, make_owned(2, 15), {})) == [(0, 15, "lost")]
 
 
 def test_a_partition_moves_once_in_an_epoch() -> None:
     """A partition moves once per epoch, since two ownerships of one epoch look the same; instead a new plan is due."""
     state = group({1: 3}, m2="present", m3="present")
-    made = hand_over(state, UID, owned(2, 20), {1: (2, 20)})
+    made = hand_over(state, UID, make_owned(2, 20), {1: (2, 20)})
     assert made.needs_plan
     assert changes(made) == [(0, 20, "given back")]
 
 
 def test_an_owner_of_a_later_plan_is_none_that_is_gone() -> None:
     """If the state is older than the row, its owner may have joined since, and does not count as gone."""
-    assert hand_over(group({1: 3}, m3="present"), UID, owned(9, 21), {}) == HandOver((), needs_plan=False)
+    assert hand_over(group({1: 3}, m3="present"), UID, make_owned(9, 21), {}) == HandOver((), needs_plan=False)

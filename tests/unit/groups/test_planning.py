@@ -16,7 +16,7 @@ from queuey.groups.planning import make_plan
 from queuey.groups.rows import chunk_of, find_changed_rows, read_state
 from queuey.groups.state import CHUNK, MAX_PARTITIONS, MAX_PLAN, Credential, GroupState, JoinRequest, StoredGroup
 from queuey.messages import Principal, Queue
-from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, limited, queue
+from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, queue
 
 QUEUES = tuple(queue(name, partitions) for name, partitions in (("a", 5), ("ab", 3), ("b", 1), ("c.dead", 2)))
 wishes = st.sampled_from((("*",), ("a*",), ("b",), ("*.dead", "a")))
@@ -85,24 +85,24 @@ def test_rights_decide() -> None:
     """A member needs rights to read and to claim a queue; one that no member may read has no targets and is counted."""
     closed = replace(queue("orders-x", 3), principals=(Principal("app:other", read=True, delete=True),))
     group = LivingGroup(queue("orders", 2), closed, queue("reports", 2))
-    member = group.enter(credential=limited("orders*"))
+    member = group.enter(credential=make_credential("orders*"))
     assert group.targets() == {("orders", 1): member, ("orders", 2): member}
     draft = group.draft()
     draft.plan(group.queues, group.rights)
     assert draft.unassigned == 5
     rights: tuple[Verb, ...] = ("read", "claim")
     for allow in rights:
-        group.enter(credential=limited("reports", allow=(allow,)))
-    two = group.enter(credential=limited("reports"))
+        group.enter(credential=make_credential("reports", allow=(allow,)))
+    two = group.enter(credential=make_credential("reports"))
     assert Counter(group.targets().values()) == {member: 2, two: 2}
 
 
 def test_a_member_whose_rights_have_changed_is_removed() -> None:
     """A member with narrowed or revoked rights is removed by the next plan; the others keep their targets."""
     group = LivingGroup(queue("orders", 2), queue("reports", 2))
-    both = limited("orders", "reports")
+    both = make_credential("orders", "reports")
     member, two = group.enter(credential=both), group.enter()
-    for now in (Credential(both.id, limited("orders").caller), None):
+    for now in (Credential(both.id, make_credential("orders").caller), None):
         group.rights = lambda credential, now=now: now if credential == both else credential  # type: ignore[misc]
         group.change(lambda draft: draft.request_plan())
         group.rest()
@@ -129,7 +129,7 @@ def test_queues_that_come_go_and_grow() -> None:
 def test_targets_of_the_absent_stay_while_it_may_read_them() -> None:
     """The targets of an absent member stay, unless its key or the queue's principals no longer let it read them."""
     group = LivingGroup(queue("orders", 2), queue("reports", 2))
-    key = limited("orders")
+    key = make_credential("orders")
     member = group.enter(credential=key, instance="a", grace=60_000)
     two = group.enter(("reports",))
     group.change(lambda draft: draft.leave(member, returns=True))

@@ -147,7 +147,7 @@ def test_plain_drafts_are_stored_as_they_are() -> None:
     assert list(map(id, items)) == list(map(id, drafts))
     assert sorted({item.partition for item in items}) == [1, 2, 3, 4]
     kept = msgspec.structs.replace(QUEUE, on_expiry="dead-letter")
-    [message] = posting.use_cases._addressed(kept, [PlainDraft("a")])
+    [message] = posting.use_cases._address_drafts(kept, [PlainDraft("a")])
     assert (message.kept, message.ttl) == (True, 60)
 
 

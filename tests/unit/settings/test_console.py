@@ -61,7 +61,7 @@ def test_other_values_of_the_console(tmp_path: Path, text: str) -> None:
 def test_where_auto_serves_the_console(options: dict[str, str], address: str, terminal: bool, served: bool) -> None:  # noqa: FBT001
     """With ``auto`` the console is served on loopback alone, at a terminal, and if no facade has all paths."""
     loaded = settings.load(options, {}).settings
-    room = loaded.of(ConsoleRoom).resolved(loaded, address, terminal=terminal)
+    room = loaded.of(ConsoleRoom).resolve(loaded, address, terminal=terminal)
     assert isinstance(room, LocalConsoleRoom) is served
 
 

@@ -33,7 +33,7 @@ class Gallery(Room, frozen=True, kw_only=True):
 
 
 def forget() -> None:
-    rooms.installed.cache_clear()
+    rooms.find_installed.cache_clear()
     settings.table.cache_clear()
 
 

@@ -76,7 +76,7 @@ class Thing(msgspec.Struct):
     count: int = 0
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, as_json: bool) -> tuple[str, str]:
+def capture_output(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, as_json: bool) -> tuple[str, str]:
     out, err = io.BytesIO(), io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8", write_through=True))
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(err, "utf-8", write_through=True))
@@ -100,16 +100,16 @@ def test_a_result_is_shown_for_people_or_for_programs(monkeypatch: pytest.Monkey
     def act() -> None:
         output.show(Thing("a", 3), text())
 
-    assert printed(monkeypatch, act, as_json=True) == ('{"name":"a","count":3}\n', "")
+    assert capture_output(monkeypatch, act, as_json=True) == ('{"name":"a","count":3}\n', "")
     assert made == []
     lines = "It is there.\nname   a\ncount  3\nnumber  name\n     1  c\n     2  b\n"
-    assert printed(monkeypatch, act, as_json=False) == (lines, "Look twice.\n")
+    assert capture_output(monkeypatch, act, as_json=False) == (lines, "Look twice.\n")
 
 
 def test_a_result_without_a_text_is_shown_by_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     """A result without a text shows all its fields, or the one given sentence."""
-    assert printed(monkeypatch, lambda: output.show(Thing("a")), as_json=False)[0] == "name   a\ncount  0\n"
-    assert printed(monkeypatch, lambda: output.show(Thing("a"), "Done."), as_json=False)[0] == "Done.\n"
+    assert capture_output(monkeypatch, lambda: output.show(Thing("a")), as_json=False)[0] == "name   a\ncount  0\n"
+    assert capture_output(monkeypatch, lambda: output.show(Thing("a"), "Done."), as_json=False)[0] == "Done.\n"
 
 
 def test_things_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +121,9 @@ def test_things_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     def act() -> None:
         output.show_each(Thing, things())
 
-    assert printed(monkeypatch, act, as_json=False)[0] == "name  count\na         0\nb         0\n"
-    assert printed(monkeypatch, act, as_json=True)[0] == '{"name":"a","count":0}\n{"name":"b","count":0}\n'
-    assert printed(monkeypatch, lambda: output.show_each(Thing, [], "count"), as_json=False)[0] == "count\n"
+    assert capture_output(monkeypatch, act, as_json=False)[0] == "name  count\na         0\nb         0\n"
+    assert capture_output(monkeypatch, act, as_json=True)[0] == '{"name":"a","count":0}\n{"name":"b","count":0}\n'
+    assert capture_output(monkeypatch, lambda: output.show_each(Thing, [], "count"), as_json=False)[0] == "count\n"
 
     async def later() -> AsyncIterator[Thing]:
         for thing in things():
@@ -133,7 +133,9 @@ def test_things_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.run(output.show_each_async(Thing, later()))
 
     for as_json in (True, False):
-        assert printed(monkeypatch, act_later, as_json=as_json) == printed(monkeypatch, act, as_json=as_json)
+        assert capture_output(monkeypatch, act_later, as_json=as_json) == capture_output(
+            monkeypatch, act, as_json=as_json
+        )
 
 
 def test_plural() -> None:

@@ -81,7 +81,7 @@ def use(source: Source, line: int, text: str) -> Use:
     return Use(str(source.path.relative_to(ROOT)), line, text)
 
 
-def listed(problem: str, uses: Sequence[Use]) -> str:
+def format_uses(problem: str, uses: Sequence[Use]) -> str:
     return "\n".join([f"{len(uses)} {problem}", *map(str, uses)])
 
 
@@ -90,8 +90,8 @@ def listed(problem: str, uses: Sequence[Use]) -> str:
 
 def test_roles_name_what_exists() -> None:
     """A role such as ``:class:`` names something that can be found from where it stands."""
-    wrong = [found for source in sources() for found in unresolved(source, ROLE)]
-    assert not wrong, listed(
+    wrong = [found for source in sources() for found in find_unresolved(source, ROLE)]
+    assert not wrong, format_uses(
         "roles name nothing. Write the present name, with its package if it is not imported:", wrong
     )
 
@@ -102,10 +102,12 @@ def test_capitals_name_what_exists() -> None:
     wrong = [
         found
         for source in sources()
-        for found in unresolved(source, CAPITALS)
+        for found in find_unresolved(source, CAPITALS)
         if found.text not in TERMS | variables and not any(f'"{found.text}"' in other.text for other in sources())
     ]
-    assert not wrong, listed("names in capitals are gone. Write the present name; TERMS has terms of the field:", wrong)
+    assert not wrong, format_uses(
+        "names in capitals are gone. Write the present name; TERMS has terms of the field:", wrong
+    )
 
 
 def test_described_arguments_exist() -> None:
@@ -115,12 +117,12 @@ def test_described_arguments_exist() -> None:
         for source in sources()
         for node in ast.walk(source.tree)
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        for name in described(node) - arguments(node)
+        for name in read_described(node) - arguments(node)
     ]
-    assert not gone, listed("docstrings describe arguments that are gone. Write the present name:", gone)
+    assert not gone, format_uses("docstrings describe arguments that are gone. Write the present name:", gone)
 
 
-def described(node: Function | ast.ClassDef) -> set[str]:
+def read_described(node: Function | ast.ClassDef) -> set[str]:
     section = re.search(r"(?m)^Args:\n((?:    .*\n?|\n)+)", ast.get_docstring(node) or "")
     entries = re.findall(r"(?m)^    ([\w*]+(?:, [\w*]+)*):", section[1]) if section else []
     return {name.strip("* ") for entry in entries for name in entry.split(",")}
@@ -130,13 +132,13 @@ def arguments(node: Function | ast.ClassDef) -> set[str]:
     """Returns the names of a function's arguments; all described ones of a class without a constructor."""
     if isinstance(node, ast.ClassDef):
         constructor = functions(node).get("__init__")
-        return described(node) if constructor is None else arguments(constructor)
+        return read_described(node) if constructor is None else arguments(constructor)
     spec = node.args
     every = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
     return {argument.arg for argument in every if argument is not None}
 
 
-def unresolved(source: Source, pattern: re.Pattern[str]) -> Iterator[Use]:
+def find_unresolved(source: Source, pattern: re.Pattern[str]) -> Iterator[Use]:
     for line, text in enumerate(source.text.splitlines(), 1):
         for match in pattern.finditer(text) if "`" in text else ():
             if source.target(match["name"], line) is None:

@@ -24,7 +24,7 @@ NAMES = ["".join(letters) for length in (1, 2, 3) for letters in itertools.produ
 NUMBERS = itertools.count()
 
 
-def limited(app: App, store: Store, *patterns: str) -> Caller:
+def make_limited_caller(app: App, store: Store, *patterns: str) -> Caller:
     secret = f"limited{next(NUMBERS)}"
     bridge.run(store.applications.add_key("queuey", digest_of(secret), scope=Scope(("measure",), patterns)))
     return Caller(app, f"Application {secret}")
@@ -44,7 +44,7 @@ def many(app: App, store: Store) -> App:
 )
 def test_pages_have_what_matches(many: Any, store: Store, patterns: list[str], start: str, limit: int) -> None:  # noqa: ANN401
     """Page after page shows each queue that matches once, by name, and names no other, also not as the next."""
-    caller = limited(many, store, *patterns)
+    caller = make_limited_caller(many, store, *patterns)
     listed: list[str] = []
     following: str | None = start
     while following is not None:

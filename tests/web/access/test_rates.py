@@ -29,7 +29,7 @@ from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
 ALPHA = Caller(frozenset({"alpha eve"}), (Grant("alpha", frozenset({"read"}), "inbox-eve"),), "users of alpha")
 
 
-def limited(app: App, **rates: Any) -> Run:  # noqa: ANN401 - fields
+def make_limited_runner(app: App, **rates: Any) -> Run:  # noqa: ANN401 - fields
     """Returns a runner of coroutines with a gateway that has these limits and a clock that stands still."""
     return make_runner(app, rates=RateLimits(Rates(**rates), clock=lambda: 1000.0))
 
@@ -52,7 +52,7 @@ def test_one_too_many_is_refused_before_its_body_is_read(app: App, owner: Client
         assert reply.headers["RateLimit"] == '"application";r=0;t=4'
         assert reply.json["error_msg"]["TooManyRequests"].startswith("Too many requests of this application: it may ")
 
-    limited(app, application=0.5, application_burst=2)(work)
+    make_limited_runner(app, application=0.5, application_burst=2)(work)
     assert [message["body"] for message in owner.get("q").messages] == ["hello", "hello"]
 
 
@@ -73,13 +73,13 @@ def test_others_and_monitors_are_not_disturbed(app: App, owner: Client) -> None:
         assert [await ask("/__heartbeat__", mine) for _ in range(3)] == [200] * 3
         assert [await ask("/v1/queuey/q", ("authorization", "Application unknown")) for _ in range(3)] == [401] * 3
 
-    limited(app, application=1)(work)
+    make_limited_runner(app, application=1)(work)
 
 
 def test_a_user_over_the_limit_disturbs_no_other_user(store: Store) -> None:
     """Each user of an application has a limit of their own, also with a new token each time; the owner has none."""
     issuer = Issuer()
-    with serving(issuer.published()) as keys:
+    with serving(issuer.make_key_set()) as keys:
         own = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys.url, queues={"inbox-{user}": ("read",)})
         bridge.run(store.applications.create_application("queuey"))
         bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
@@ -101,7 +101,7 @@ def test_a_user_over_the_limit_disturbs_no_other_user(store: Store) -> None:
             assert [await read("bob") for _ in range(3)] == [200, 200, 429]
             assert [(await Request(path=f"/v1/queuey/{inboxes['ann']}", body=b"x").to(gateway)).status] == [201]
 
-        limited(app, user=2)(work)
+        make_limited_runner(app, user=2)(work)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_refused_request_needs_no_thread(app: App, owner: Client) -> None:
         release.set()
         await asyncio.gather(*held)
 
-    limited(app, application=1)(work)
+    make_limited_runner(app, application=1)(work)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_facades(store: Store, path: str, first: int, retry_after: str) -> None:
         headers = [("x-bv-api-key", "key")]
         return [await Request("GET", path, headers=headers).to(gateway) for _ in range(2)]
 
-    allowed, refused = limited(facade_app(store, served), application=0.5, application_burst=1)(work)
+    allowed, refused = make_limited_runner(facade_app(store, served), application=0.5, application_burst=1)(work)
     assert allowed.status == first
     assert (refused.status, refused.headers["Retry-After"]) == (503, retry_after)
     assert (refused.headers.get("X-BV-Exception", "").endswith("ServiceUnavailableException")) == ("queue" in path)

@@ -71,14 +71,14 @@ class Scene:
     def owner(self) -> RequestFrom:
         return RequestFrom("GET", "/v1/queuey", headers=[("authorization", f"Application {KEY}")])
 
-    def signed(self, by: Sqs, body: bytes = b"{}") -> RequestFrom:
-        return _make_request(by.signed(body, LISTING))
+    def sign_request(self, by: Sqs, body: bytes = b"{}") -> RequestFrom:
+        return _make_request(by.sign_request(body, LISTING))
 
     def link(self, by: Sqs, seconds: int = 60) -> RequestFrom:
         def auth(*known: Any) -> SigV4QueryAuth:  # noqa: ANN401 - as SigV4Auth has them
             return SigV4QueryAuth(*known, expires=seconds)
 
-        return _make_request(by.signed(b"", {}, "/?Action=ListQueues", method="GET", auth=auth))
+        return _make_request(by.sign_request(b"", {}, "/?Action=ListQueues", method="GET", auth=auth))
 
     def revoke(self) -> RequestFrom:
         """Revokes the key if it is valid, and advances the clock by a minute; returns a request with the key."""
@@ -110,7 +110,7 @@ def _make_request(request: AWSRequest) -> RequestFrom:
 @pytest.fixture
 def scene(store: Store) -> Iterator[Scene]:
     issuer = Issuer()
-    with serving(issuer.published()) as keys:
+    with serving(issuer.make_key_set()) as keys:
         yield Scene(store, issuer, keys.url)
 
 
@@ -120,10 +120,10 @@ CLAIMS: dict[str, Callable[[Scene], RequestFrom]] = {
         "GET", "/v1/queuey", headers=[("authorization", f"Application {KEY}; Application unknown")]
     ),
     "revoked key": Scene.revoke,
-    "forged signature": lambda scene: scene.signed(scene.forger),
+    "forged signature": lambda scene: scene.sign_request(scene.forger),
     "forged address": lambda scene: scene.link(scene.forger),
     "expired address": lambda scene: scene.link(scene.sqs, seconds=-5),
-    "altered body": lambda scene: _altered(scene.signed(scene.sqs)),
+    "altered body": lambda scene: _alter_body(scene.sign_request(scene.sqs)),
     "forged token": lambda scene: scene.token(_forged_token(scene.issuer)),
     "expired token": lambda scene: scene.token(scene.issuer.token("ann", exp=1)),
     "invented session": Scene.session,
@@ -136,7 +136,7 @@ def _forged_token(issuer: Issuer) -> str:
     return forger.token("ann")
 
 
-def _altered(request: RequestFrom) -> RequestFrom:
+def _alter_body(request: RequestFrom) -> RequestFrom:
     request.pieces = [b"[]"]
     return request
 
@@ -148,7 +148,7 @@ def test_who_is_not_verified_uses_up_nothing(scene: Scene, claim: str) -> None:
     limits = RateLimits(Rates(application=100, application_burst=100, user=100, user_burst=100), clock=lambda: 1000.0)
 
     async def work(gateway: Gateway) -> None:
-        verified = [scene.owner(), scene.signed(scene.sqs), scene.token(scene.issuer.token("ann")), scene.lost()]
+        verified = [scene.owner(), scene.sign_request(scene.sqs), scene.token(scene.issuer.token("ann")), scene.lost()]
         assert [(await request.to(gateway)).status for request in verified] == [200, 200, 404, 404]
         before = _buckets(limits)
         replies = [await CLAIMS[claim](scene).to(gateway) for _ in range(FORGED)]
@@ -172,7 +172,7 @@ def test_a_body_counts_for_its_address_until_its_signature_is_right(scene: Scene
 
     async def work(gateway: Gateway) -> Reply:
         await scene.owner().to(gateway)
-        request = scene.signed(scene.forger, body)
+        request = scene.sign_request(scene.forger, body)
         request.hold = asyncio.Event()
         request.pieces = [body[:1000], body[1000:]]
         task = asyncio.create_task(request.to(gateway))
@@ -180,7 +180,7 @@ def test_a_body_counts_for_its_address_until_its_signature_is_right(scene: Scene
         assert gateway._memory.held("app:queuey") == 0
         request.hold.set()
         reply = await task
-        assert (await scene.signed(scene.sqs, body).to(gateway)).status == 200
+        assert (await scene.sign_request(scene.sqs, body).to(gateway)).status == 200
         assert gateway._memory.free == gateway._memory.total
         return reply
 
@@ -226,7 +226,7 @@ def test_forged_requests_take_turns(scene: Scene) -> None:
 
     async def work(gateway: Gateway) -> None:
         await scene.owner().to(gateway)
-        await scene.signed(scene.forger).to(gateway)
+        await scene.sign_request(scene.forger).to(gateway)
         assert gateway._contention.has_several
         entered: list[str] = []
         enter = gateway._scheduler.wait_for_turn
@@ -236,8 +236,8 @@ def test_forged_requests_take_turns(scene: Scene) -> None:
             return await enter(tenant, size)
 
         gateway._scheduler.wait_for_turn = note  # type: ignore[method-assign]
-        await scene.signed(scene.forger).to(gateway)
-        await scene.signed(scene.sqs).to(gateway)
+        await scene.sign_request(scene.forger).to(gateway)
+        await scene.sign_request(scene.sqs).to(gateway)
         assert entered == [stranger_tenant(ADDRESS), stranger_tenant(ADDRESS), "app:queuey"]
 
     make_runner(scene.app)(work)

@@ -73,7 +73,7 @@ def receipt(owner: Caller, partition: int = 1) -> str:
     return claimed_receipt
 
 
-def claimed(owner: Caller) -> int:
+def count_claimed(owner: Caller) -> int:
     count: int = owner.get("q/claims").json["claimed"]
     return count
 
@@ -85,7 +85,7 @@ def test_both_in_one_request(owner: Caller, q: str, ask: Ask) -> None:
         reply = ask(written([other, first]))
         assert (reply.status, bodies(reply.messages)) == (200, expected)
         assert reply.json["acknowledged"] == [{"receipt": each, "status": status} for each in (other, first)]
-    assert claimed(owner) == 2
+    assert count_claimed(owner) == 2
     assert owner.get("q/size").json["size"] == 2
 
 
@@ -112,7 +112,7 @@ def test_bad_receipts(owner: Caller, q: str, ask: Ask, body: dict[str, Any], fie
         receipts, field = [receipt(owner), *receipts], "receipts.1"
     reply = ask(written(receipts))
     assert (reply.status, list(reply.errors)) == (400, [field.replace("receipts", "acknowledge")]), reply
-    assert claimed(owner) == (1 if field == "receipts.1" else 0)
+    assert count_claimed(owner) == (1 if field == "receipts.1" else 0)
 
 
 @pytest.mark.parametrize("partition", [1, 2])
@@ -121,7 +121,7 @@ def test_a_receipt_of_no_entry(owner: Caller, q: str, ask: Ask, partition: int) 
     place, number, secret, mark = receipt(owner).rsplit("-", 3)
     reply = ask(written([f"{place}-{int(number) + 50}-{secret}-{mark}"]), partition)
     assert (reply.status, list(reply.errors)) == (400, ["acknowledge"])
-    assert claimed(owner) == 1
+    assert count_claimed(owner) == 1
 
 
 def test_too_long(owner: Caller, q: str, ask: Ask) -> None:
@@ -136,7 +136,7 @@ def test_without_the_right(owner: Caller, guest: Caller, anonymous: Caller, q: s
     """A caller that may not claim may not acknowledge by a claim."""
     body = written([receipt(owner)])
     assert [caller("POST", f"{caller.base}/q/claims", body).status for caller in (guest, anonymous)] == [403, 401]
-    assert claimed(owner) == 1
+    assert count_claimed(owner) == 1
 
 
 # Failures
@@ -161,7 +161,7 @@ def test_the_acknowledgement_fails(owner: Caller, between: InterposedStore, q: s
         reply = ask(body, partition)
         assert (reply.status, reply.json["outcome"]) == (503, "none")
     between.restore(ClaimLogs.append_entry)
-    assert claimed(owner) == 1
+    assert count_claimed(owner) == 1
     assert bodies(ask(body).messages) == ["b"]
 
 
@@ -171,7 +171,7 @@ def test_the_claim_fails(owner: Caller, between: InterposedStore, q: str, ask: A
     between.instead(Messages.read, failing(lambda: StoreUnavailable("away")))
     reply = ask(body, partition=2)
     assert (reply.status, reply.json["outcome"]) == (503, "unknown")
-    assert claimed(owner) == 0
+    assert count_claimed(owner) == 0
     between.restore(Messages.read)
     reply = ask(body, partition=2)
     assert (bodies(reply.messages), reply.json["acknowledged"][0]["status"]) == (["d"], "ok")
@@ -198,7 +198,7 @@ def test_the_row_changes(
 # Waiting
 
 
-def drained(owner: Caller) -> str:
+def ack_all_but_last(owner: Caller) -> str:
     *finished, last = [receipt(owner), receipt(owner), receipt(owner), receipt(owner, 2)]
     assert settle(owner, "ack", *finished).status == 200
     return last
@@ -207,7 +207,7 @@ def drained(owner: Caller) -> str:
 @pytest.mark.parametrize("ends", ["message", "time", "leaves"])
 def test_a_long_poll(app: App, owner: Caller, q: str, settling: list[int], ends: str) -> None:
     """The same without a thread, whatever ends the wait."""
-    body = written([drained(owner)])
+    body = written([ack_all_but_last(owner)])
     settling.clear()
 
     async def work(gateway: Gateway) -> Reply:
@@ -216,7 +216,7 @@ def test_a_long_poll(app: App, owner: Caller, q: str, settling: list[int], ends:
         task = asyncio.create_task(request.to(gateway))
         await until(lambda: gateway._polls.places.total != gateway._polls.places.free)
         if ends != "time":
-            assert await asyncio.to_thread(claimed, owner) == 0
+            assert await asyncio.to_thread(count_claimed, owner) == 0
             assert not task.done()
         if ends == "message":
             await Request(body=b"next").to(gateway)
@@ -232,7 +232,7 @@ def test_a_long_poll(app: App, owner: Caller, q: str, settling: list[int], ends:
 
 def test_no_place_to_wait(app: App, owner: Caller, q: str) -> None:
     """A claim that is refused its wait has still acknowledged, so the error leaves that open."""
-    body = written([drained(owner)])
+    body = written([ack_all_but_last(owner)])
 
     async def work(gateway: Gateway) -> Reply:
         gateway._polls.places = SharedQuota(0, alpha=2)
@@ -240,4 +240,4 @@ def test_no_place_to_wait(app: App, owner: Caller, q: str) -> None:
 
     reply = make_runner(app)(work)
     assert (reply.status, list(reply.errors), reply.json["outcome"]) == (503, ["TooManyWaiters"], "unknown")
-    assert claimed(owner) == 0
+    assert count_claimed(owner) == 0

@@ -12,7 +12,7 @@ from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 
 
-def ended(caller: Caller, move: str) -> dict[str, Any]:
+def wait_for_end(caller: Caller, move: str) -> dict[str, Any]:
     moves: list[dict[str, Any]] = []
 
     def over() -> bool:
@@ -28,7 +28,7 @@ def test_ended_while_it_is_looked_for(owner: Caller, store: Store, between: Inte
     for name in ("from", "to"):
         owner.create(name)
     move = owner.send_json("POST", "_moves", {"from": "from", "to": "to"}).json["move"]
-    ended(owner, move)
+    wait_for_end(owner, move)
     assert eventually(lambda: not bridge.run(store.records.records(KIND, "queuey")), 60)
     for path in (f"_moves/{move}", "_moves"):
         early: list[list[Record]] = [[]]

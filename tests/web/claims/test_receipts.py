@@ -19,7 +19,7 @@ def mine(owner: Caller) -> dict[str, Any]:
     return owner.claim(limit=1, ttl=100)[0]
 
 
-def altered(receipt: str, **fields: str) -> str:
+def alter_receipt(receipt: str, **fields: str) -> str:
     parts = dict(zip(("partition", "id", "number", "secret", "mark"), receipt.split("-"), strict=True))
     return "-".join(part for part in (parts | fields).values() if part)
 
@@ -31,7 +31,7 @@ def test_receipts_that_are_made_up(owner: Caller, mine: dict[str, Any], what: st
     (other,) = owner.claim(limit=1, ttl=100)
     if secret == "mine":
         secret = mine["receipt"].split("-")[3]
-    made_up = altered(other["receipt"], secret=secret)
+    made_up = alter_receipt(other["receipt"], secret=secret)
     reply = settle(owner, what, made_up)
     assert (reply.status, list(reply.errors)) == (409, ["ClaimLost"])
     assert owner.get("q/claims").json["claimed"] == 2
@@ -44,8 +44,8 @@ def test_receipts_that_name_no_delivery(owner: Caller, mine: dict[str, Any], wha
     (shown,) = owner.claim(limit=1, ttl=0)
     for receipt in (
         shown["receipt"],
-        altered(mine["receipt"], number="0"),
-        altered(mine["receipt"], number="0", secret=""),
+        alter_receipt(mine["receipt"], number="0"),
+        alter_receipt(mine["receipt"], number="0", secret=""),
     ):
         reply = settle(owner, what, receipt)
         assert (reply.status, list(reply.errors)) == (400, ["receipts.0"]), receipt

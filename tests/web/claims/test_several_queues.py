@@ -107,7 +107,7 @@ def test_partitions_are_of_one_queue(owner: Caller) -> None:
     assert list(ask(owner, query="partitions=1").errors) == ["partitions"]
 
 
-def refused(reply: Reply) -> dict[str, list[str]]:
+def read_refused(reply: Reply) -> dict[str, list[str]]:
     return {each["queue_name"]: list(each["error_msg"]) for each in reply.json.get("refused", [])}
 
 
@@ -118,10 +118,10 @@ def test_each_queue_has_its_own_error(owner: Caller, store: Store) -> None:
         owner("POST", "hi", body.encode(), headers={"X-Partition": "1"})
     first = ask(limited, names=["none", "lo", "hi"], query="ttl=60&limit=1")
     assert found(first) == ("hi", ["one"])
-    assert refused(first) == {"none": ["InvalidQueueName"], "lo": ["Forbidden"]}
+    assert read_refused(first) == {"none": ["InvalidQueueName"], "lo": ["Forbidden"]}
     receipt = first.messages[0]["receipt"]
     second = ask(owner, {"hi": [receipt], "none": ["x"]}, names=["none", "hi"])
-    assert (found(second), refused(second)) == (("hi", ["two"]), {"none": ["InvalidQueueName"]})
+    assert (found(second), read_refused(second)) == (("hi", ["two"]), {"none": ["InvalidQueueName"]})
     assert second.json["acknowledged"] == [{"receipt": receipt, "status": "ok"}]
     assert owner.get("hi/size").json["size"] == 1
 

@@ -38,7 +38,7 @@ class AnsweredValues:
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
-    def translated(self, text: str) -> str:
+    def translate(self, text: str) -> str:
         if not self._known:
             return text
         return re.sub("|".join(map(re.escape, self._known)), lambda found: self._known[found[0]], text)

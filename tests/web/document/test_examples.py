@@ -36,7 +36,7 @@ class Player:
 
     def play(self, example: Example) -> Reply:
         operation = OPERATIONS_BY_ID[example.operation]
-        example_request = json.loads(self._known.translated(json.dumps(msgspec.to_builtins(example))))
+        example_request = json.loads(self._known.translate(json.dumps(msgspec.to_builtins(example))))
         path = operation.path.format_map({k: quote(v, safe=":@") for k, v in example_request.get("path", {}).items()})
         body = example_request.get("body", "")
         headers = dict(example_request.get("headers", {}))
@@ -66,7 +66,7 @@ def replies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Reply]]:
 
 
 @cache
-def published() -> dict[str, Any]:
+def load_document() -> dict[str, Any]:
     return document()
 
 
@@ -92,7 +92,7 @@ def test_examples(replies: list[Reply], number: int) -> None:
     assert (reply.status, reply.text if reply.status != example.status else "") == (example.status, "")
     if reply.is_json and example.answer is not None:
         assert is_like(reply.json, example.answer), reply.text
-    whole, operation = published(), OPERATIONS_BY_ID[example.operation]
+    whole, operation = load_document(), OPERATIONS_BY_ID[example.operation]
     entry = whole["paths"][operation.path][operation.method.lower()]
     contents = [entry.get("requestBody", {}), entry["responses"][str(example.status)]]
     for value, content in zip((example.body, example.answer), contents, strict=True):

@@ -45,7 +45,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield served
 
 
-def unused(app: App, served: Served) -> set[str]:
+def find_unused(app: App, served: Served) -> set[str]:
     """Returns the routes of the API without a successful answer so far; the counts may be a second old."""
     with urlopen(f"{served.profile.url}/metrics") as answer:
         text = answer.read().decode()
@@ -103,7 +103,7 @@ def test_curl(served: Served, tmp_path: Path) -> None:
             assert is_like(values_in(output)[-1], shown), f"{page}:{block.line} {output}"
             answers.learn(shown, values_in(output)[-1])
             continue
-        text = answers.translated(first.text + block.text).replace(URL, served.profile.url)
+        text = answers.translate(first.text + block.text).replace(URL, served.profile.url)
         text = re.sub(r"^(curl -N .*)$", rf"timeout {SECONDS} \1 || test $? -eq 124", text, flags=re.MULTILINE)
         output = reader.run(page, Block("sh", text, block.line))
         ran.append(block)
@@ -117,7 +117,7 @@ def test_python(app: App, served: Served, monkeypatch: pytest.MonkeyPatch) -> No
     for page, block in every("python"):
         exec(compile("\n" * (block.line - 1) + block.text, page, "exec"), names)
     names["client"].close()
-    assert eventually(lambda: unused(app, served) == FOR_OTHER_CLIENTS, 10), unused(app, served)
+    assert eventually(lambda: find_unused(app, served) == FOR_OTHER_CLIENTS, 10), find_unused(app, served)
 
 
 @needs_node
@@ -142,4 +142,4 @@ def test_javascript(app: App, served: Served, tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    assert eventually(lambda: unused(app, served) == set(), 10), unused(app, served)
+    assert eventually(lambda: find_unused(app, served) == set(), 10), find_unused(app, served)

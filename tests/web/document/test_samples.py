@@ -101,7 +101,7 @@ def test_curl(served: Served, tmp_path: Path) -> None:
     for example in EXAMPLES:
         key = keys.get(example.operation, str(served.profile.key))
         reader = Reader(served, tmp_path, CURL_HOME=str(tmp_path), KEY=key)
-        source = START["curl"].replace(ADDRESS, served.profile.url) + answers.translated(source_of(example, "curl"))
+        source = START["curl"].replace(ADDRESS, served.profile.url) + answers.translate(source_of(example, "curl"))
         if isinstance(example.answer, str) and "curl -N" in source:
             source = source.replace("curl -N", "timeout 1 curl -N") + " || test $? -eq 124"
         output = reader.run("/docs", Block("sh", source, 1))
@@ -141,7 +141,7 @@ def test_python(tmp_path: Path) -> None:
         raise Stopped
 
     for example in EXAMPLES:
-        source = answers.translated(source_of(example, "Python"))
+        source = answers.translate(source_of(example, "Python"))
         if not source:
             missing.add(example.operation)
             continue
@@ -204,7 +204,7 @@ def test_javascript(served: Served, run_module: Callable[..., list[Exchange]]) -
     keys = {"listApplications": operator_key(served)}
     answers, claimed = AnsweredValues(), "[]"
     for example in EXAMPLES:
-        source = answers.translated(source_of(example, "JavaScript"))
+        source = answers.translate(source_of(example, "JavaScript"))
         if "claimed[" in source:
             source = f"const claimed = {claimed};\n{source}"
         if example.operation in FOLLOW_OPERATIONS:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 MAX_JOBS = 15
 
 
-def named(number: int) -> str:
+def make_name_path(number: int) -> str:
     return f"/v1/queuey/q{number}/named/n"
 
 
@@ -29,21 +29,22 @@ def schedule(number: int) -> str:
 
 
 async def prepare(gateway: Gateway, number: int) -> None:
-    assert (await Request("PUT", named(number), b"old").to(gateway)).status == 200
+    assert (await Request("PUT", make_name_path(number), b"old").to(gateway)).status == 200
     plan = {"queue": f"q{number}", "every": 86400, "message": {"body": "new"}}
     made = Request("PUT", schedule(number), json.dumps(plan).encode(), headers=[("content-type", "application/json")])
     assert (await made.to(gateway)).status == 201
 
 
 async def done(gateway: Gateway, number: int) -> tuple[bytes, int, object]:
-    value = (await Request("GET", named(number), query="raw=1").to(gateway)).body
+    value = (await Request("GET", make_name_path(number), query="raw=1").to(gateway)).body
     messages = json.loads((await Request("GET", f"/v1/queuey/q{number}").to(gateway)).body)["messages"]
     return value, len(messages), json.loads((await Request("GET", schedule(number)).to(gateway)).body)["firing"]
 
 
 @pytest.mark.parametrize("error", [TooManyRequests, StoreUnavailable])
 @pytest.mark.parametrize(
-    ("method", "path"), [("PUT", named), ("DELETE", named), ("POST", lambda number: f"{schedule(number)}/run")]
+    ("method", "path"),
+    [("PUT", make_name_path), ("DELETE", make_name_path), ("POST", lambda number: f"{schedule(number)}/run")],
 )
 def test_failed_halfway(
     app: App,

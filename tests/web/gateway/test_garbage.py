@@ -75,23 +75,23 @@ async def wait_for_one(gateway: Gateway) -> None:
     await send_successfully(gateway, "POST", f"{CLAIMS}/ack", {"receipts": await claims})
 
 
-async def refused(gateway: Gateway, status: int, *asked: Any, **options: Any) -> None:  # noqa: ANN401 - of a request
+async def expect_refusal(gateway: Gateway, status: int, *asked: Any, **options: Any) -> None:  # noqa: ANN401 - of a request
     reply = await Request(*asked, **options).to(gateway)
     assert reply.status == status, reply.text
 
 
 async def miss_a_queue(gateway: Gateway) -> None:
-    await refused(gateway, 404, "GET", "/v1/queuey/none")
+    await expect_refusal(gateway, 404, "GET", "/v1/queuey/none")
 
 
 async def claim_nowhere(gateway: Gateway) -> None:
     """Claims from a partition that even a fresh queue row does not have."""
-    await refused(gateway, 400, "POST", CLAIMS, query="partitions=9")
+    await expect_refusal(gateway, 400, "POST", CLAIMS, query="partitions=9")
 
 
 async def post_nowhere(gateway: Gateway) -> None:
     """Posts a long message to a partition that does not exist, which a thread refuses."""
-    await refused(gateway, 400, body=b"x" * 2 * SHORT_BODY, headers=[("x-partition", "9")])
+    await expect_refusal(gateway, 400, body=b"x" * 2 * SHORT_BODY, headers=[("x-partition", "9")])
 
 
 async def lose_a_claim(gateway: Gateway) -> None:
@@ -100,18 +100,18 @@ async def lose_a_claim(gateway: Gateway) -> None:
     await send_successfully(gateway, "POST", f"{CLAIMS}/release", {"receipts": [receipt]})
     await claim(gateway)
     text = json.dumps({"receipts": [receipt]}).encode()
-    await refused(gateway, 409, "POST", f"{CLAIMS}/ack", text, headers=[("content-type", "application/json")])
+    await expect_refusal(gateway, 409, "POST", f"{CLAIMS}/ack", text, headers=[("content-type", "application/json")])
 
 
 async def reuse_a_key(gateway: Gateway) -> None:
     key = [("idempotency-key", "k")]
     await Request(body=b"first", headers=key).to(gateway)
-    await refused(gateway, 422, body=b"second", headers=key)
+    await expect_refusal(gateway, 422, body=b"second", headers=key)
 
 
 async def create_again(gateway: Gateway) -> None:
     body = json.dumps({"queue_name": "q", "ttl": 50}).encode()
-    await refused(gateway, 409, "POST", "/v1/queuey", body, headers=[("content-type", "application/json")])
+    await expect_refusal(gateway, 409, "POST", "/v1/queuey", body, headers=[("content-type", "application/json")])
 
 
 WORKS = [post, read, claim_and_settle, acknowledge_and_claim, wait_for_none, wait_for_one]

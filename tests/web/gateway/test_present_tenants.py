@@ -27,7 +27,7 @@ MISSING = "/v1/queuey/q/" + "0" * 12 + "10008" + "0" * 15
 """Id of a message that does not exist."""
 
 
-def asked(key: str | None, method: str = "GET", path: str = INFO, body: bytes = b"", query: str = "") -> Request:
+def make_request(key: str | None, method: str = "GET", path: str = INFO, body: bytes = b"", query: str = "") -> Request:
     request = Request(method, path, body, query=query)
     request.headers[0] = ("authorization", f"Application {key}") if key else ("accept", "*/*")
     return request
@@ -81,9 +81,9 @@ def queue(owner: Caller) -> None:
     owner.create("q", type="public")
 
 
-async def answered(gateway: Gateway, count: int, limit: int = 1) -> None:
+async def read_successfully(gateway: Gateway, count: int, limit: int = 1) -> None:
     for _ in range(count):
-        reply = await asked(GUEST_KEY, path="/v1/queuey/q", query=f"limit={limit}").to(gateway)
+        reply = await make_request(GUEST_KEY, path="/v1/queuey/q", query=f"limit={limit}").to(gateway)
         assert reply.status == 200
 
 
@@ -93,10 +93,10 @@ def test_a_reading_connection_is_left_for_the_next_tenant(app: App, store: Store
     held = Held(between, Messages.inspect)
 
     async def work(gateway: Gateway) -> None:
-        greedy = [asyncio.create_task(asked(KEY).to(gateway)) for _ in range(20)]
+        greedy = [asyncio.create_task(make_request(KEY).to(gateway)) for _ in range(20)]
         await until(lambda: held.begun == store.readers - 1)
-        await answered(gateway, 5)
-        await answered(gateway, 5, limit=1000)
+        await read_successfully(gateway, 5)
+        await read_successfully(gateway, 5, limit=1000)
         assert held.begun == store.readers - 1
         held.let(20)
         assert {reply.status for reply in await asyncio.gather(*greedy)} == {200}
@@ -116,15 +116,15 @@ def test_long_reads_of_one_run_one_by_one_while_another_waits(
     slow = Held(between, Messages.fetch)
 
     async def work(gateway: Gateway) -> None:
-        greedy = [asyncio.create_task(asked(key).to(gateway)) for _ in range(20)]
+        greedy = [asyncio.create_task(make_request(key).to(gateway)) for _ in range(20)]
         await until(lambda: held.begun == 3)
-        mine = asyncio.create_task(asked(GUEST_KEY, path=MISSING).to(gateway))
+        mine = asyncio.create_task(make_request(GUEST_KEY, path=MISSING).to(gateway))
         await until(lambda: slow.begun == 1)
         await asyncio.sleep(0.05)
         held.let(3)
         await until(lambda: sum(task.done() for task in greedy) == 3)
         await until(lambda: held.begun == 4)
-        await answered(gateway, 5)
+        await read_successfully(gateway, 5)
         assert held.begun == 4
         held.let(17)
         slow.let(1)
@@ -145,16 +145,16 @@ def test_long_batches_of_one_are_stored_one_by_one_while_another_waits(
     held = HeldPosts(store, between)
 
     async def work(gateway: Gateway) -> None:
-        mine = asyncio.create_task(asked(GUEST_KEY, path=MISSING).to(gateway))
+        mine = asyncio.create_task(make_request(GUEST_KEY, path=MISSING).to(gateway))
         await until(lambda: slow.begun == 1)
         batch = json.dumps({"messages": [{"body": "x" * 200_000}] * 4}).encode()
-        greedy = [asked(KEY, "POST", "/v1/queuey/q", batch) for _ in range(5)]
+        greedy = [make_request(KEY, "POST", "/v1/queuey/q", batch) for _ in range(5)]
         for request in greedy:
             request.headers.append(("content-type", "application/json"))
         tasks = [asyncio.create_task(request.to(gateway)) for request in greedy]
         for number in range(1, 6):
             await until(lambda number=number: held.begun == number)  # type: ignore[misc]
-            await answered(gateway, 3)
+            await read_successfully(gateway, 3)
             assert held.begun == number
             held.let(1)
         assert {reply.status for reply in await asyncio.gather(*tasks)} == {201}
@@ -172,19 +172,19 @@ def test_requests_that_use_nothing_do_not_count(app: App, between: InterposedSto
 
     async def work(gateway: Gateway) -> None:
         if waits == "for messages":
-            idle = asked(GUEST_KEY, path="/v1/queuey/q", query="wait=20")
+            idle = make_request(GUEST_KEY, path="/v1/queuey/q", query="wait=20")
         else:
-            idle = asked(GUEST_KEY, "POST", "/v1/queuey/_read", b'{"queues": [{"queue_name": "q"}]}')
+            idle = make_request(GUEST_KEY, "POST", "/v1/queuey/_read", b'{"queues": [{"queue_name": "q"}]}')
             idle.hold = asyncio.Event()
         task = asyncio.create_task(idle.to(gateway))
         await until(lambda: bool(gateway._polls.places.held("app:guest") or gateway._bodies._arriving))
-        greedy = [asyncio.create_task(asked(KEY).to(gateway)) for _ in range(20)]
+        greedy = [asyncio.create_task(make_request(KEY).to(gateway)) for _ in range(20)]
         await until(lambda: held.begun == 3)
         held.let(20)
         await asyncio.gather(*greedy)
         if idle.hold is not None:
             idle.hold.set()
-        assert (await asked(KEY, "POST", "/v1/queuey/q", b"news").to(gateway)).status == 201
+        assert (await make_request(KEY, "POST", "/v1/queuey/q", b"news").to(gateway)).status == 201
         assert (await task).status == 200
 
     make_runner(app, threads=8, patience=0.001)(work)

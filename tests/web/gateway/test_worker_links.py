@@ -31,7 +31,7 @@ Answers = SimpleQueue[bytes | None]
 CLAIM, SETTLE = Topic(17, bytes, bytes), Topic(18, bytes, bytes)
 
 
-def joined(stack: ExitStack, identity: WorkerIdentity, handler: Handler[bytes, bytes]) -> Workers:
+def join_workers(stack: ExitStack, identity: WorkerIdentity, handler: Handler[bytes, bytes]) -> Workers:
     workers = Workers()
     workers.handle(CLAIM, handler)
     workers.join(identity)
@@ -39,7 +39,7 @@ def joined(stack: ExitStack, identity: WorkerIdentity, handler: Handler[bytes, b
     return workers
 
 
-def doubled(question: bytes, answer: Answer[bytes]) -> GiveUp:
+def double(question: bytes, answer: Answer[bytes]) -> GiveUp:
     answer(question * 2)
     return lambda: None
 
@@ -57,12 +57,12 @@ def _service() -> WorkerIdentity:
 
 @pytest.fixture(name="asking")
 def _asking(stack: ExitStack, service: WorkerIdentity) -> Workers:
-    return joined(stack, service._replace(number=1), doubled)
+    return join_workers(stack, service._replace(number=1), double)
 
 
 def test_questions_and_answers(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> None:
     """Each question gets its own answer, in both directions, from any thread, however long it is."""
-    other = joined(stack, service._replace(number=2), doubled)
+    other = join_workers(stack, service._replace(number=2), double)
     assert eventually(lambda: asking.is_up(2) and other.is_up(1), 60)
     answers: dict[bytes, bytes | None] = {}
 
@@ -92,7 +92,7 @@ def test_there_is_no_answer(stack: ExitStack, service: WorkerIdentity, asking: W
     def fail(_question: bytes, _answer: Answer[bytes]) -> GiveUp:
         raise ValueError
 
-    joined(stack, service._replace(number=2), fail)
+    join_workers(stack, service._replace(number=2), fail)
     assert eventually(lambda: asking.is_up(2), 60)
     for topic in (CLAIM, SETTLE):
         asking.ask(2, topic, b"", answers.put)
@@ -111,7 +111,7 @@ def test_who_is_slow_and_who_is_stopped(stack: ExitStack, service: WorkerIdentit
 
     stack.enter_context(replace_in(workers_module, QUIET_SECONDS, 0.1))
     stack.enter_context(replace_in(workers_module, LOST_SECONDS, 1.0))
-    slow = joined(stack, service._replace(number=2), keep)
+    slow = join_workers(stack, service._replace(number=2), keep)
     assert eventually(lambda: asking.is_up(2), 60)
     asking.ask(2, CLAIM, b"", answers.put)
     time.sleep(2.5)
@@ -152,8 +152,8 @@ def test_the_end_of_who_asked(stack: ExitStack, service: WorkerIdentity) -> None
         reached.set()
         return gave_up.set
 
-    joined(stack, service._replace(number=2), keep)
-    asking = joined(stack, service._replace(number=1), doubled)
+    join_workers(stack, service._replace(number=2), keep)
+    asking = join_workers(stack, service._replace(number=1), double)
     answers: Answers = SimpleQueue()
     assert eventually(lambda: asking.is_up(2), 60)
     asking.ask(2, CLAIM, b"", answers.put)
@@ -184,7 +184,7 @@ def test_leaving(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> 
         reached.set()
         return timer.cancel
 
-    leaving = joined(stack, service._replace(number=2), soon)
+    leaving = join_workers(stack, service._replace(number=2), soon)
     assert eventually(lambda: asking.is_up(2), 60)
     asking.ask(2, CLAIM, b"before", answers.put)
     assert reached.wait(60)
@@ -192,7 +192,7 @@ def test_leaving(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> 
     leaving.leave(60)
     assert answers.get(timeout=60) == b"before"
     assert not asking.is_up(2)
-    joined(stack, service._replace(number=2), doubled)
+    join_workers(stack, service._replace(number=2), double)
     assert eventually(lambda: asking.is_up(2), 60)
     asking.ask(2, CLAIM, b"x", answers.put)
     assert answers.get(timeout=60) == b"xx"

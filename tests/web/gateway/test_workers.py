@@ -20,7 +20,7 @@ def _leaving() -> Iterator[ExitStack]:
         yield stack
 
 
-def joined(identity: WorkerIdentity, leaving: ExitStack, own: Callable[[], Snapshot]) -> WorkerCounts:
+def join_worker(identity: WorkerIdentity, leaving: ExitStack, own: Callable[[], Snapshot]) -> WorkerCounts:
     workers = Workers()
     counts = WorkerCounts(own, workers)
     workers.join(identity)
@@ -32,38 +32,38 @@ def counting(received: int) -> Callable[[], Snapshot]:
     return lambda: Snapshot([("r", 200, [1.0] * 17)], received, 0, {})
 
 
-def received(counts: WorkerCounts) -> dict[str, int | None]:
+def count_received(counts: WorkerCounts) -> dict[str, int | None]:
     return {name: None if found is None else found.received for name, found in counts.collect_all().items()}
 
 
 def test_one_alone(leaving: ExitStack) -> None:
     """A worker without others speaks for itself, without a name."""
-    assert received(WorkerCounts(counting(5), Workers())) == {"": 5}
-    assert received(joined(WorkerIdentity("alone", 1, 1), leaving, counting(5))) == {"": 5}
+    assert count_received(WorkerCounts(counting(5), Workers())) == {"": 5}
+    assert count_received(join_worker(WorkerIdentity("alone", 1, 1), leaving, counting(5))) == {"": 5}
 
 
 def test_any_of_several_knows_all(leaving: ExitStack) -> None:
     """Whichever worker is asked, the answer has all of them, and says which one is missing."""
     service = WorkerIdentity.of_service(3)
-    workers = [joined(service._replace(number=number), leaving, counting(number)) for number in (1, 2)]
+    workers = [join_worker(service._replace(number=number), leaving, counting(number)) for number in (1, 2)]
     expected = {"1": 1, "2": 2, "3": None}
-    assert eventually(lambda: [received(one) for one in workers] == [expected] * 2, 60)
-    workers.append(joined(service._replace(number=3), leaving, counting(3)))
-    assert eventually(lambda: [received(one) for one in workers] == [expected | {"3": 3}] * 3, 60)
-    other = joined(WorkerIdentity.of_service(2)._replace(number=1), leaving, counting(9))
-    assert received(other) == {"1": 9, "2": None}
+    assert eventually(lambda: [count_received(one) for one in workers] == [expected] * 2, 60)
+    workers.append(join_worker(service._replace(number=3), leaving, counting(3)))
+    assert eventually(lambda: [count_received(one) for one in workers] == [expected | {"3": 3}] * 3, 60)
+    other = join_worker(WorkerIdentity.of_service(2)._replace(number=1), leaving, counting(9))
+    assert count_received(other) == {"1": 9, "2": None}
 
 
 def test_a_worker_that_says_nothing(leaving: ExitStack) -> None:
     """A worker that does not answer in time is missing."""
     service = WorkerIdentity.of_service(2)
-    worker = joined(service._replace(number=1), leaving, counting(1))
+    worker = join_worker(service._replace(number=1), leaving, counting(1))
     silent = Workers()
     kept: list[Answer[Snapshot]] = []
     silent.handle(COUNTS, lambda _question, answer: kept.append(answer))
     silent.join(service._replace(number=2))
     leaving.callback(silent.leave, 0)
-    assert received(worker) == {"1": 1, "2": None}
+    assert count_received(worker) == {"1": 1, "2": None}
 
 
 def test_questions_at_the_same_moment_are_answered_by_one_thread(leaving: ExitStack) -> None:
@@ -76,7 +76,7 @@ def test_questions_at_the_same_moment_are_answered_by_one_thread(leaving: ExitSt
         assert stuck.wait(300)
         return counting(1)()
 
-    worker = joined(service._replace(number=1), leaving, own)
+    worker = join_worker(service._replace(number=1), leaving, own)
     begin, calls = worker._collection.begin_or_reuse, list[int]()
     worker._collection.begin_or_reuse = lambda: (calls.append(1), begin())[1]  # type: ignore[func-returns-value, method-assign]
     asking = Workers()

@@ -57,7 +57,7 @@ class Member:
         return (caller or self.caller).send_json("PUT", f"q/offsets/{self.group}", content)
 
 
-def limited(owner: Caller, store: Store, allow: str = "", queues: str = "") -> Caller:
+def make_limited_caller(owner: Caller, store: Store, allow: str = "", queues: str = "") -> Caller:
     secret = f"key{next(NUMBERS)}"
     bridge.run(
         store.applications.add_key("queuey", digest_of(secret), scope=parse_scope(allow.split(","), queues.split(",")))
@@ -103,7 +103,7 @@ def test_commits_of_a_member(owner: Caller, member: Member) -> None:
 
 def test_another_credential_is_nobody(owner: Caller, member: Member, store: Store, guest: Caller) -> None:
     """The id alone is worth nothing: heartbeat, commit and leave are 404, and the member stays."""
-    for other in (limited(owner, store), limited(owner, store, "read,claim", "q"), guest):
+    for other in (make_limited_caller(owner, store), make_limited_caller(owner, store, "read,claim", "q"), guest):
         replies = (member.send_heartbeat(other), other("DELETE", f"/v1/queuey/_groups/g/members/{member.id}"))
         assert [(each.status, *each.errors) for each in replies] == [(404, "MemberGone")] * 2
         assert member.commit(caller=other).status == (403 if other is guest else 404)
@@ -159,7 +159,7 @@ def test_instances_belong_to_a_key(owner: Caller, store: Store) -> None:
     owner.create("q")
     first = Member(owner, instance="w1")
     first.send_heartbeat(wait=1)
-    other = limited(owner, store)
+    other = make_limited_caller(owner, store)
     refused = other.send_json("POST", "_groups/g/members", {"queues": ["q"], "instance": "w1"})
     assert (refused.status, *refused.errors) == (409, "InstanceTaken")
     second = Member(owner, instance="w1")
@@ -179,9 +179,9 @@ def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, cap
     ]
     assert (shown["queues"]["q"]["1"]["owner"], shown["queues"]["q"]["1"]["lag"]) == (1, 0)
     assert owner.get("_groups").json["groups"] == ["g"]
-    partial = limited(owner, store, "measure", "q").get("_groups/g").json
+    partial = make_limited_caller(owner, store, "measure", "q").get("_groups/g").json
     assert (partial["queues"].keys(), partial["hidden_queues"], len(partial["members"])) == ({"q"}, 1, 2)
-    assert limited(owner, store, "admin", "q")("DELETE", "_groups/g").status == 403
+    assert make_limited_caller(owner, store, "admin", "q")("DELETE", "_groups/g").status == 403
 
     async def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
@@ -238,12 +238,12 @@ def test_rights_to_join(owner: Caller, store: Store, guest: Caller, anonymous: C
     owner.create("q")
     owner.create("shared", principals="app:guest=read")
     join = "/v1/queuey/_groups/g/members"
-    reader, claimer = limited(owner, store, "read", "q"), limited(owner, store, "claim", "q")
+    reader, claimer = make_limited_caller(owner, store, "read", "q"), make_limited_caller(owner, store, "claim", "q")
     for caller, needs in ((reader, "claim"), (claimer, "read")):
         reply = caller.send_json("POST", join, {"queues": ["q"]})
         assert (reply.status, f"needs {needs}" in reply.text) == (403, True), reply
         assert caller.send_json("POST", join, {"patterns": ["q*"]}).status == 403
-    worker = limited(owner, store, "read,claim", "q,jobs-*")
+    worker = make_limited_caller(owner, store, "read,claim", "q,jobs-*")
     attempts: list[tuple[Caller, dict[str, list[str]], int]] = [
         (worker, {"queues": ["q", "jobs-new"]}, 201),
         (worker, {"queues": ["q", "shared"]}, 403),
@@ -267,7 +267,7 @@ def test_a_heartbeat_tells_nothing_of_other_queues(owner: Caller, store: Store, 
     owner.create("payroll")
     other = Member(owner, queues=["payroll"])
     epoch = other.send_heartbeat(wait=3).json["take"]["payroll"]["1"]["epoch"]
-    thief = Member(limited(owner, store, "read,claim", "q"))
+    thief = Member(make_limited_caller(owner, store, "read,claim", "q"))
     named = {name: {"1": epoch, "7": 1} for name in ("payroll", "invented")}
     beats: list[dict[str, Any]] = [{"owned": named}, {"given_back": named}, {"owned": named, "given_back": named}]
     for fields in beats:

@@ -26,7 +26,7 @@ def post(lines: bytes, body: bytes = b"") -> bytes:
     return b"POST /p HTTP/1.1\r\n%b%b\r\n%b" % (HOST, lines, body)
 
 
-def chunked(body: bytes) -> bytes:
+def post_chunked(body: bytes) -> bytes:
     return post(b"Transfer-Encoding: chunked\r\n", body)
 
 
@@ -64,14 +64,14 @@ GOOD: dict[str, tuple[bytes, list[tuple[int, str]]]] = {
             OK,
         ],
     ),
-    "chunks": (chunked(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n") + GET, [(200, "POST /p abcde"), OK]),
-    "chunks of nothing": (chunked(b"0\r\n\r\n") + GET, [(200, "POST /p"), OK]),
-    "a size in hex": (chunked(b"A\r\n0123456789\r\n0\r\n\r\n") + GET, [(200, "POST /p 0123456789"), OK]),
-    "a size with zeros": (chunked(b"0003\r\nabc\r\n000\r\n\r\n") + GET, [(200, "POST /p abc"), OK]),
-    "an extension": (chunked(b"3;a=b\r\nabc\r\n0;c\r\n\r\n") + GET, [(200, "POST /p abc"), OK]),
-    "a quoted extension": (chunked(b'3; a="b c"\r\nabc\r\n0\r\n\r\n') + GET, [(200, "POST /p abc"), OK]),
+    "chunks": (post_chunked(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n") + GET, [(200, "POST /p abcde"), OK]),
+    "chunks of nothing": (post_chunked(b"0\r\n\r\n") + GET, [(200, "POST /p"), OK]),
+    "a size in hex": (post_chunked(b"A\r\n0123456789\r\n0\r\n\r\n") + GET, [(200, "POST /p 0123456789"), OK]),
+    "a size with zeros": (post_chunked(b"0003\r\nabc\r\n000\r\n\r\n") + GET, [(200, "POST /p abc"), OK]),
+    "an extension": (post_chunked(b"3;a=b\r\nabc\r\n0;c\r\n\r\n") + GET, [(200, "POST /p abc"), OK]),
+    "a quoted extension": (post_chunked(b'3; a="b c"\r\nabc\r\n0\r\n\r\n') + GET, [(200, "POST /p abc"), OK]),
     "chunks that are a request": (
-        chunked(b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)) + GET,
+        post_chunked(b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)) + GET,
         [
             (200, "POST /p " + SMUGGLED.decode().rstrip()),
             OK,
@@ -196,21 +196,21 @@ BAD: dict[str, bytes] = {
     "a coding that looks like chunked": post(b"Transfer-Encoding: xchunked\r\n", b"0\r\n\r\n"),
     "chunked with a byte above ASCII": post(b"Transfer-Encoding: chunked\xff\r\n", b"0\r\n\r\n" + SMUGGLED),
     "chunked behind a control": post(b"Transfer-Encoding: \x0bchunked\r\n", b"0\r\n\r\n" + SMUGGLED),
-    "a size that is none": chunked(b"x\r\na\r\n0\r\n\r\n"),
-    "a size in 0x": chunked(b"0x1\r\na\r\n0\r\n\r\n"),
-    "a negative size": chunked(b"-1\r\na\r\n0\r\n\r\n"),
-    "a size with a plus": chunked(b"+1\r\na\r\n0\r\n\r\n"),
-    "an empty size": chunked(b"\r\na\r\n0\r\n\r\n"),
-    "a space before a size": chunked(b" 1\r\na\r\n0\r\n\r\n"),
-    "a size beyond all numbers": chunked(b"f" * 20 + b"\r\na"),
-    "a chunk that is longer": chunked(b"1\r\nab\r\n0\r\n\r\n"),
-    "a chunk that is shorter": chunked(b"3\r\na\r\n0\r\n\r\n" + SMUGGLED),
-    "a size with a bare line feed": chunked(b"1\na\r\n0\r\n\r\n"),
-    "a chunk with a bare line feed": chunked(b"1\r\na\n0\r\n\r\n"),
-    "an end with a bare line feed": chunked(b"1\r\na\r\n0\r\n\n"),
-    "a line feed in an extension": chunked(b"1;a\nb\r\na\r\n0\r\n\r\n"),
-    "a long extension": chunked(b"1;" + b"x" * 300 + b"\r\na\r\n0\r\n\r\n"),
-    "trailers": chunked(b"1\r\na\r\n0\r\nX-A: b\r\n\r\n" + SMUGGLED),
+    "a size that is none": post_chunked(b"x\r\na\r\n0\r\n\r\n"),
+    "a size in 0x": post_chunked(b"0x1\r\na\r\n0\r\n\r\n"),
+    "a negative size": post_chunked(b"-1\r\na\r\n0\r\n\r\n"),
+    "a size with a plus": post_chunked(b"+1\r\na\r\n0\r\n\r\n"),
+    "an empty size": post_chunked(b"\r\na\r\n0\r\n\r\n"),
+    "a space before a size": post_chunked(b" 1\r\na\r\n0\r\n\r\n"),
+    "a size beyond all numbers": post_chunked(b"f" * 20 + b"\r\na"),
+    "a chunk that is longer": post_chunked(b"1\r\nab\r\n0\r\n\r\n"),
+    "a chunk that is shorter": post_chunked(b"3\r\na\r\n0\r\n\r\n" + SMUGGLED),
+    "a size with a bare line feed": post_chunked(b"1\na\r\n0\r\n\r\n"),
+    "a chunk with a bare line feed": post_chunked(b"1\r\na\n0\r\n\r\n"),
+    "an end with a bare line feed": post_chunked(b"1\r\na\r\n0\r\n\n"),
+    "a line feed in an extension": post_chunked(b"1;a\nb\r\na\r\n0\r\n\r\n"),
+    "a long extension": post_chunked(b"1;" + b"x" * 300 + b"\r\na\r\n0\r\n\r\n"),
+    "trailers": post_chunked(b"1\r\na\r\n0\r\nX-A: b\r\n\r\n" + SMUGGLED),
 }
 TOO_LONG: dict[str, tuple[bytes, int]] = {
     "a hundred and one fields": (get(b"".join(b"X-%d: 1\r\n" % n for n in range(100))), 431),

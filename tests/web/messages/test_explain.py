@@ -17,7 +17,7 @@ from tests.web.caller import Caller
 ROOT = Path(__file__).parents[3]
 
 
-def explained(caller: Caller, place: str) -> dict[str, Any]:
+def read_explanation(caller: Caller, place: str) -> dict[str, Any]:
     reply = caller.get(f"q/explain/{place}")
     assert reply.status == 200, reply
     explanation: dict[str, Any] = reply.json
@@ -25,10 +25,10 @@ def explained(caller: Caller, place: str) -> dict[str, Any]:
 
 
 def codes(caller: Caller, place: str) -> list[str]:
-    return [reason["code"] for reason in explained(caller, place)["reasons"]]
+    return [reason["code"] for reason in read_explanation(caller, place)["reasons"]]
 
 
-def posted(caller: Caller, body: str = "x", **headers: str) -> str:
+def post_message(caller: Caller, body: str = "x", **headers: str) -> str:
     return f"2:{caller.post('q', body, X_Partition='2', **headers)['key']}"
 
 
@@ -40,8 +40,8 @@ def q(owner: Caller) -> str:
 
 def test_a_queue(owner: Caller, q: str) -> None:
     """What readers see of each partition is said, with the counts of claims and the groups that fit into one answer."""
-    place = posted(owner)
-    posted(owner, X_Delay="600")
+    place = post_message(owner)
+    post_message(owner, X_Delay="600")
     for number in range(25):
         owner.send_json("PUT", f"q/offsets/g{number:02}", {"partitions": {"2": {"offset": place[2:]}}})
     answer = owner.get("q/explain").json
@@ -67,8 +67,8 @@ def test_the_page_has_every_code() -> None:
 
 def test_a_message_that_reads_show(owner: Caller, q: str) -> None:
     """It is readable, and expires when its TTL ends; an id alone is found in any partition."""
-    place = posted(owner, X_TTL="60")
-    explanation = explained(owner, place.partition(":")[2])
+    place = post_message(owner, X_TTL="60")
+    explanation = read_explanation(owner, place.partition(":")[2])
     assert (explanation["stored"], explanation["readable"], explanation["message_id"]) == (True, True, place[2:])
     readable, expires = explanation["reasons"]
     assert (readable["code"], readable["partition"]) == ("readable", 2)
@@ -78,8 +78,8 @@ def test_a_message_that_reads_show(owner: Caller, q: str) -> None:
 
 def test_a_delayed_message(owner: Caller, q: str, clock: Clock) -> None:
     """Until it is due the moment is named; then reads show it, as soon as they do."""
-    place = posted(owner, X_Delay="100")
-    explanation = explained(owner, place)
+    place = post_message(owner, X_Delay="100")
+    explanation = read_explanation(owner, place)
     assert (explanation["stored"], explanation["readable"]) == (True, False)
     assert explanation["reasons"][0]["code"] == "delayed"
     assert explanation["reasons"][0]["at"] == pytest.approx(float(explanation["timestamp"]))
@@ -89,26 +89,26 @@ def test_a_delayed_message(owner: Caller, q: str, clock: Clock) -> None:
 
 def test_from_claim_to_acknowledgement(owner: Caller, q: str, clock: Clock) -> None:
     """Not claimed, claimed until a moment, waiting after that, done when acknowledged; reads show it all along."""
-    place = posted(owner)
-    other = posted(owner)
+    place = post_message(owner)
+    other = post_message(owner)
     assert codes(owner, place) == ["readable", "expires"]
     [first] = owner.claim(limit=1, ttl=30)
-    reason = explained(owner, place)["reasons"][-1]
+    reason = read_explanation(owner, place)["reasons"][-1]
     assert (reason["code"], reason["at"]) == ("claimed", pytest.approx(first["expires"], abs=0.01))
     assert "delivered 1 time." in reason["text"]
     assert codes(owner, other)[-1] == "unclaimed"
     clock.advance(40)
     assert codes(owner, place)[-1] == "waiting"
     [again] = owner.claim(limit=1, ttl=30)
-    assert "delivered 2 times." in explained(owner, place)["reasons"][-1]["text"]
+    assert "delivered 2 times." in read_explanation(owner, place)["reasons"][-1]["text"]
     assert owner.send_json("POST", "q/claims/ack", {"receipts": [again["receipt"]]}).status == 200
-    explanation = explained(owner, place)
+    explanation = read_explanation(owner, place)
     assert (explanation["reasons"][-1]["code"], explanation["readable"]) == ("done", True)
 
 
 def test_a_deleted_message_that_was_claimed(owner: Caller, q: str) -> None:
     """The claim log still knows of it."""
-    place = posted(owner)
+    place = post_message(owner)
     owner.claim(ttl=30)
     assert owner("DELETE", f"q/{place}").status == 200
     assert codes(owner, place) == ["absent", "claimed", "no_trace"]
@@ -123,11 +123,11 @@ def test_a_dedup_queue(owner: Caller) -> None:
 
 def test_expired_and_never_there(owner: Caller, q: str, clock: Clock) -> None:
     """A missing id is explained by its time: the queue's TTL, the queue's age, the future."""
-    place = posted(owner, X_TTL="10")
+    place = post_message(owner, X_TTL="10")
     clock.advance(20)
     assert codes(owner, place) == ["absent", "no_trace"]
     clock.advance(4 * 86_400)
-    explanation = explained(owner, place)
+    explanation = read_explanation(owner, place)
     assert [reason["code"] for reason in explanation["reasons"]] == ["absent", "expired", "no_trace"]
     assert explanation["reasons"][1]["at"] == pytest.approx(float(explanation["timestamp"]) + 259_200)
     low = place[-16:]

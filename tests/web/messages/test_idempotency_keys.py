@@ -19,7 +19,7 @@ from tests.web.gateway_calls import Request, make_runner
 MARK = "Idempotent-Replayed"
 
 
-def keyed(caller: Caller, queue: str, body: str = "x", key: str = "a", **headers: str) -> Reply:
+def post_keyed(caller: Caller, queue: str, body: str = "x", key: str = "a", **headers: str) -> Reply:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return caller("POST", queue, body, headers={"Idempotency-Key": key, **named})
 
@@ -27,11 +27,11 @@ def keyed(caller: Caller, queue: str, body: str = "x", key: str = "a", **headers
 def test_repeated(owner: Caller) -> None:
     """A repeated post has the status and body of the first, and a mark; the message is there once."""
     owner.create("q", partitions=50)
-    first = keyed(owner, "q", "hello")
+    first = post_keyed(owner, "q", "hello")
     assert first.status == 201
     assert MARK not in first.headers
     for _ in range(5):
-        again = keyed(owner, "q", "hello")
+        again = post_keyed(owner, "q", "hello")
         assert (again.status, again.json) == (201, first.json)
         assert again.headers[MARK] == "true"
     assert owner.get("q", partitions="*").bodies == ["hello"]
@@ -42,7 +42,7 @@ def test_empty_batch(owner: Caller) -> None:
     owner.create("q")
     for _ in range(2):
         assert owner.batch("q", Idempotency_Key="a").json == {"status": "ok", "messages": []}
-    assert MARK not in keyed(owner, "q").headers
+    assert MARK not in post_keyed(owner, "q").headers
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ def test_empty_batch(owner: Caller) -> None:
 def test_another_post(owner: Caller, other: dict[str, str]) -> None:
     """Another post under a key is 422 whatever it differs in, and stores nothing; the key stays with the first."""
     owner.create("q", partitions=2)
-    first = keyed(owner, "q")
-    refused = keyed(owner, "q", **({"body": "x"} | other))
+    first = post_keyed(owner, "q")
+    refused = post_keyed(owner, "q", **({"body": "x"} | other))
     if other.get("body") == '"x"':  # A JSON string is the same text.
         assert refused.headers[MARK] == "true"
         return
     assert refused.status == 422
     assert list(refused.errors) == ["idempotency_key"]
-    assert keyed(owner, "q").json == first.json
+    assert post_keyed(owner, "q").json == first.json
     assert owner.get("q", partitions="1,2").bodies == ["x"]
 
 
@@ -87,13 +87,13 @@ def test_the_same_post_written_differently(owner: Caller) -> None:
 def test_forms_of_a_key(owner: Caller) -> None:
     """A key may be bare or in quotation marks, and is the same then; case counts."""
     owner.create("q")
-    keyed(owner, "q", key="8e03978e-40d5-43dd-bc93-6894a57f9324")
-    assert MARK in keyed(owner, "q", key='"8e03978e-40d5-43dd-bc93-6894a57f9324"').headers
-    assert MARK not in keyed(owner, "q", key="8E03978E-40D5-43DD-BC93-6894A57F9324").headers
-    assert MARK not in keyed(owner, "q", key='"a \\"b\\" \\\\, c;"').headers
-    assert MARK in keyed(owner, "q", key=' "a \\"b\\" \\\\, c;" ').headers
-    assert MARK not in keyed(owner, "q", key="~" * 255).headers
-    assert MARK not in keyed(owner, "q", key=f'"{"~" * 254}{chr(92)}""').headers
+    post_keyed(owner, "q", key="8e03978e-40d5-43dd-bc93-6894a57f9324")
+    assert MARK in post_keyed(owner, "q", key='"8e03978e-40d5-43dd-bc93-6894a57f9324"').headers
+    assert MARK not in post_keyed(owner, "q", key="8E03978E-40D5-43DD-BC93-6894A57F9324").headers
+    assert MARK not in post_keyed(owner, "q", key='"a \\"b\\" \\\\, c;"').headers
+    assert MARK in post_keyed(owner, "q", key=' "a \\"b\\" \\\\, c;" ').headers
+    assert MARK not in post_keyed(owner, "q", key="~" * 255).headers
+    assert MARK not in post_keyed(owner, "q", key=f'"{"~" * 254}{chr(92)}""').headers
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_forms_of_a_key(owner: Caller) -> None:
 def test_what_is_no_key(owner: Caller, key: str) -> None:
     """An invalid key is refused by name, and nothing is stored."""
     owner.create("q")
-    refused = keyed(owner, "q", key=key)
+    refused = post_keyed(owner, "q", key=key)
     assert refused.status == 400
     assert list(refused.errors) == ["idempotency_key"]
     assert owner.get("q").bodies == []
@@ -112,9 +112,9 @@ def test_what_is_no_key(owner: Caller, key: str) -> None:
 def test_bad_requests_use_no_key(owner: Caller) -> None:
     """A request that is refused leaves its key free."""
     owner.create("q")
-    assert keyed(owner, "q", X_TTL="soon").status == 400
-    assert keyed(owner, "q", X_Partition="9").status == 400
-    assert MARK not in keyed(owner, "q").headers
+    assert post_keyed(owner, "q", X_TTL="soon").status == 400
+    assert post_keyed(owner, "q", X_Partition="9").status == 400
+    assert MARK not in post_keyed(owner, "q").headers
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,11 @@ def test_bad_requests_use_no_key(owner: Caller) -> None:
 def test_life_of_a_key(owner: Caller, clock: Clock, headers: dict[str, str], seconds: int) -> None:
     """A key is known as long as the message lives, at least a minute and at most what the setting says."""
     owner.create("q")
-    keyed(owner, "q", **headers)
+    post_keyed(owner, "q", **headers)
     clock.advance(seconds - 1)
-    assert MARK in keyed(owner, "q", **headers).headers
+    assert MARK in post_keyed(owner, "q", **headers).headers
     clock.advance(1)
-    assert MARK not in keyed(owner, "q", **headers).headers
+    assert MARK not in post_keyed(owner, "q", **headers).headers
 
 
 def test_in_use(owner: Caller, between: InterposedStore) -> None:
@@ -140,7 +140,7 @@ def test_in_use(owner: Caller, between: InterposedStore) -> None:
 
     between.instead(KeyedPosts.append_once, refuse)
     for accept in ("application/json", "application/problem+json"):
-        refused = keyed(owner, "q", Accept=accept)
+        refused = post_keyed(owner, "q", Accept=accept)
         assert (refused.status, refused.headers["Retry-After"]) == (409, "3")
         assert "3 s" in refused.text
 

@@ -30,7 +30,7 @@ NUMBERS = [b"1", b"-2.5e3", b"1e999", b"-1e309", b"1E+0400", b"1e-999", b"1" * 4
 STRINGS = [b"a", rb"\"", rb"\\", rb"\\\"[", b"[{", b"}]", b",", b"1e999", b"\\u00e9", "é".encode(), b"\xff", rb"\ud800"]
 
 
-def refused(raw: bytes) -> bool:
+def is_refused(raw: bytes) -> bool:
     """Returns whether decoding a value would fail, or the value is nested too deeply."""
     try:
         level = [decode_any(raw)]
@@ -45,7 +45,7 @@ def refused(raw: bytes) -> bool:
     return any(isinstance(one, list | dict) for one in level)
 
 
-def nested(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+def nest_values(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     lists = st.lists(inner, max_size=4).map(lambda some: b"[" + b", ".join(some) + b"]")
     objects = st.lists(inner, max_size=4).map(
         lambda some: b"{" + b",".join(b'"%d": %b' % (n, one) for n, one in enumerate(some)) + b"}"
@@ -58,14 +58,14 @@ def nested(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
 
 
 STRING = st.lists(st.sampled_from(STRINGS), max_size=4).map(lambda some: b'"' + b"".join(some) + b'"')
-VALUES = st.recursive(st.sampled_from([b"null", b"", b"01", *NUMBERS]) | STRING, nested, max_leaves=6)
+VALUES = st.recursive(st.sampled_from([b"null", b"", b"01", *NUMBERS]) | STRING, nest_values, max_leaves=6)
 
 
 @given(VALUES)
 @example(b"[" * MAX_DEPTH + b"1e999" + b"]" * MAX_DEPTH)
 def test_it_refuses_what_decoding_would_refuse(raw: bytes) -> None:
     """A value is refused exactly if decoding it fails, or it is nested too deeply."""
-    if refused(raw):
+    if is_refused(raw):
         with pytest.raises(BadField):
             check_value(raw, block=16)
     else:

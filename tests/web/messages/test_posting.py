@@ -21,7 +21,7 @@ from tests.web.gateway_calls import Request, make_runner
 FIRST_ID = "0" * 12 + "10008" + "0" * 15
 
 
-def decoded(message: dict[str, object]) -> bytes:
+def decode_body(message: dict[str, object]) -> bytes:
     body = message["body"]
     assert isinstance(body, str)
     return base64.b64decode(body) if message.get("encoding") == "base64" else body.encode()
@@ -49,8 +49,8 @@ def test_any_bytes_come_back(owner: Caller, body: bytes) -> None:
     owner("POST", "", "queue_name=q", headers={"Content-Type": "application/x-www-form-urlencoded"})
     posted = owner.post("q", body)
     name = f"q/{posted['partition']}:{posted['key']}"
-    assert decoded(owner.get("q", since=posted["key"], limit=1).messages[0]) == body
-    assert decoded(owner.get(name).messages[0]) == body
+    assert decode_body(owner.get("q", since=posted["key"], limit=1).messages[0]) == body
+    assert decode_body(owner.get(name).messages[0]) == body
     raw = owner.get(name, raw="true")
     assert raw.body == body
     text = "encoding" not in owner.get(name).messages[0]

@@ -45,7 +45,7 @@ class OriginalWorker:
             for number in range(1, q["partitions"] + 1)
         ]
 
-    def processed(self, partition: str) -> str | None:
+    def read_processed(self, partition: str) -> str | None:
         if partition not in self.status:
             return None
         place, name = self.status[partition]
@@ -57,7 +57,7 @@ class OriginalWorker:
 
     def step(self, partition: str) -> bool:
         queue, _, number = partition.partition("-")
-        messages = self.client.messages(queue, partition=int(number), since=self.processed(partition), limit=2)
+        messages = self.client.messages(queue, partition=int(number), since=self.read_processed(partition), limit=2)
         if not messages:
             return False
         message = messages[0]

@@ -44,7 +44,7 @@ def texts(query: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def filled(owner: Caller, content: set[tuple[int, int, int]]) -> str:
+def make_filled_queue(owner: Caller, content: set[tuple[int, int, int]]) -> str:
     queue = owner.create(f"q{next(names)}", partitions=3)
     ids = ",".join(f"{partition}:{id_at(second, number)}" for partition, second, number in content)
     if ids:
@@ -71,7 +71,7 @@ def test_pages_are_the_whole(
     owner: Caller, content: set[tuple[int, int, int]], query: dict[str, Any], limit: int
 ) -> None:
     """Following the cursor with any limit, order, partitions, bounds and merging loses and repeats nothing."""
-    queue = filled(owner, content)
+    queue = make_filled_queue(owner, content)
     parameters = texts(query)
     whole = owner.get(queue, **parameters, limit="1000").json
     assert whole["more"] is False

@@ -36,7 +36,7 @@ def put(caller: Caller, name: str = "s", **fields: object) -> dict[str, Any]:
     return schedule
 
 
-def refused(caller: Caller, name: str = "s", **fields: object) -> dict[str, str]:
+def read_put_errors(caller: Caller, name: str = "s", **fields: object) -> dict[str, str]:
     reply = caller.send_json("PUT", f"_schedules/{name}", fields)
     assert reply.status == 400, reply
     errors: dict[str, str] = reply.json["error_msg"]
@@ -123,24 +123,28 @@ def test_a_firing_without_threads(owner: Caller) -> None:
 
 def test_what_is_wrong(owner: Caller) -> None:
     """Each bad field is named; nothing is made."""
-    assert refused(owner).keys() == {"queue"}
-    assert refused(owner, queue="q").keys() == {"cron", "message"}
-    assert refused(owner, queue="q", every=60).keys() == {"message"}
-    assert refused(owner, **PLAN, every=60).keys() == {"cron", "every"}
-    assert refused(owner, **{**PLAN, "cron": "0 0 30 2 *"}).keys() == {"cron"}
-    assert refused(owner, **{**PLAN, "cron": "* * * *"}).keys() == {"cron"}
-    assert refused(owner, **PLAN, timezone="Nowhere", missed="x", corn=1).keys() == {"corn"}
-    assert refused(owner, **PLAN, timezone="Nowhere", missed="x").keys() == {"timezone", "missed"}
+    assert read_put_errors(owner).keys() == {"queue"}
+    assert read_put_errors(owner, queue="q").keys() == {"cron", "message"}
+    assert read_put_errors(owner, queue="q", every=60).keys() == {"message"}
+    assert read_put_errors(owner, **PLAN, every=60).keys() == {"cron", "every"}
+    assert read_put_errors(owner, **{**PLAN, "cron": "0 0 30 2 *"}).keys() == {"cron"}
+    assert read_put_errors(owner, **{**PLAN, "cron": "* * * *"}).keys() == {"cron"}
+    assert read_put_errors(owner, **PLAN, timezone="Nowhere", missed="x", corn=1).keys() == {"corn"}
+    assert read_put_errors(owner, **PLAN, timezone="Nowhere", missed="x").keys() == {"timezone", "missed"}
     plain: dict[str, Any] = {"queue": "q", "message": {"body": "x"}}
-    assert refused(owner, **plain, every=9).keys() == {"every"}
-    assert refused(owner, **plain, every=60, timezone="UTC").keys() == {"timezone"}
-    assert refused(owner, **{**PLAN, "message": "x"}).keys() == {"message"}
+    assert read_put_errors(owner, **plain, every=9).keys() == {"every"}
+    assert read_put_errors(owner, **plain, every=60, timezone="UTC").keys() == {"timezone"}
+    assert read_put_errors(owner, **{**PLAN, "message": "x"}).keys() == {"message"}
     message = {"body": "", "partition": 5, "ttl": 0, "delay": 3}
-    assert refused(owner, **{**PLAN, "message": message}).keys() == {"message.body", "message.partition", "message.ttl"}
-    assert refused(owner, **{**PLAN, "message": {"body": "x", "delay": 3}}).keys() == {"message.delay"}
-    assert refused(owner, "a b", **PLAN).keys() == {"schedule"}
-    assert refused(owner, "a" * 101, **PLAN).keys() == {"schedule"}
-    assert refused(owner, **{**PLAN, "message": {"body": "x" * 20_000}}).keys() == {"message.body"}
+    assert read_put_errors(owner, **{**PLAN, "message": message}).keys() == {
+        "message.body",
+        "message.partition",
+        "message.ttl",
+    }
+    assert read_put_errors(owner, **{**PLAN, "message": {"body": "x", "delay": 3}}).keys() == {"message.delay"}
+    assert read_put_errors(owner, "a b", **PLAN).keys() == {"schedule"}
+    assert read_put_errors(owner, "a" * 101, **PLAN).keys() == {"schedule"}
+    assert read_put_errors(owner, **{**PLAN, "message": {"body": "x" * 20_000}}).keys() == {"message.body"}
     assert owner.send_json("PUT", "_schedules/s", {**PLAN, "message": {"body": "x" * 500_000}}).status == 413
     assert owner.send_json("PUT", "_schedules/s", {**PLAN, "queue": "gone"}).status == 404
     assert owner.send_json("PUT", "_schedules/s", ["x"]).status == 400
@@ -157,7 +161,7 @@ def test_a_schedule_of_a_queue_that_is_gone(owner: Caller) -> None:
     assert owner("DELETE", "_schedules/s").status == 200
 
 
-def limited(app: App, store: Store, *allow: Verb, queues: str = "q") -> Caller:
+def make_limited_caller(app: App, store: Store, *allow: Verb, queues: str = "q") -> Caller:
     key = f"{'-'.join(allow)} {queues}"
     bridge.run(store.applications.add_key("queuey", digest_of(key), scope=Scope(allow, (queues,))))
     return Caller(app, f"Application {key}")
@@ -166,9 +170,9 @@ def limited(app: App, store: Store, *allow: Verb, queues: str = "q") -> Caller:
 def test_who_may(app: App, store: Store, owner: Caller) -> None:
     """To make and run a schedule takes admin and send for its queue; to see, pause and remove it, admin."""
     owner.create("other")
-    manager, admin = limited(app, store, "admin", "send"), limited(app, store, "admin")
-    sender = limited(app, store, "send")
-    stranger = limited(app, store, "admin", "send", queues="other")
+    manager, admin = make_limited_caller(app, store, "admin", "send"), make_limited_caller(app, store, "admin")
+    sender = make_limited_caller(app, store, "send")
+    stranger = make_limited_caller(app, store, "admin", "send", queues="other")
     for caller in (admin, sender, stranger):
         assert caller.send_json("PUT", "_schedules/s", PLAN).status == 403
     put(manager, **PLAN)
@@ -231,13 +235,13 @@ def test_messages_that_the_queue_does_not_take(owner: Caller) -> None:
     owner.create("dedup", partitions=2, kind="dedup")
     owner.create("limited", partitions=2, max_claimed_per_key=1)
     keyed, placed = ({"body": "a", "message_key": "k"}, {"body": "a", "partition": 3})
-    assert refused(owner, **{**PLAN, "queue": "ordered"}).keys() == {"message.message_key"}
-    assert refused(owner, **{**PLAN, "queue": "dedup", "message": keyed}).keys() == {"message.message_key"}
+    assert read_put_errors(owner, **{**PLAN, "queue": "ordered"}).keys() == {"message.message_key"}
+    assert read_put_errors(owner, **{**PLAN, "queue": "dedup", "message": keyed}).keys() == {"message.message_key"}
     put(owner, **PLAN)
-    assert refused(owner, queue="ordered").keys() == {"message.message_key"}
+    assert read_put_errors(owner, queue="ordered").keys() == {"message.message_key"}
     put(owner, queue="ordered", message=keyed)
     put(owner, queue="limited")
     put(owner, queue="dedup", message={"body": "a"})
     put(owner, queue="q", message=placed)
     for queue in ("ordered", "dedup", "limited"):
-        assert refused(owner, queue=queue).keys() <= {"message.partition", "message.message_key"}
+        assert read_put_errors(owner, queue=queue).keys() <= {"message.partition", "message.message_key"}

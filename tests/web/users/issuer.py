@@ -44,7 +44,7 @@ def known_key(kind: Kind, number: int = 0) -> Any:  # noqa: ANN401 - one of seve
     return new_key(kind)
 
 
-def encoded(content: object) -> str:
+def encode_part(content: object) -> str:
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
     return urlsafe_b64encode(raw).rstrip(b"=").decode()
 
@@ -67,7 +67,7 @@ class Issuer:
         """Signs with a new key from now on, and publishes only that one."""
         self.keys = {name: (kind, new_key(kind))}
 
-    def published(self) -> bytes:
+    def make_key_set(self) -> bytes:
         own = [self.jwk(name) for name in self.keys]
         return json.dumps({"keys": [*own, *self.further]}).encode()
 
@@ -93,20 +93,20 @@ class Issuer:
             headers: Headers besides ``alg`` and ``kid``, or replacing them.
             claims: Claims besides the usual ones, or replacing them.
         """
-        return self.signed(json.dumps(self.claims(user, **claims)).encode(), key=key, headers=headers)
+        return self.sign(json.dumps(self.claims(user, **claims)).encode(), key=key, headers=headers)
 
-    def signed(self, payload: bytes, *, key: str | None = None, headers: dict[str, Any] | None = None) -> str:
+    def sign(self, payload: bytes, *, key: str | None = None, headers: dict[str, Any] | None = None) -> str:
         """Returns signed headers and claims of any kind, with the newest key by default and without headers of None."""
         name = key or list(self.keys)[-1]
         kind, _ = self.keys[name]
         header = {"typ": "JWT", "alg": kind, "kid": name, **(headers or {})}
         header = {field: value for field, value in header.items() if value is not None}
-        return self.signed_text(f"{encoded(header)}.{encoded(payload)}", name)
+        return self.sign_text(f"{encode_part(header)}.{encode_part(payload)}", name)
 
-    def signed_text(self, text: str, name: str = "first") -> str:
+    def sign_text(self, text: str, name: str = "first") -> str:
         kind, private = self.keys[name]
         signature = get_default_algorithms()[kind].sign(text.encode(), private)
-        return f"{text}.{encoded(signature)}"
+        return f"{text}.{encode_part(signature)}"
 
 
 class KeyServer:
@@ -190,12 +190,12 @@ def patient_readers(users: Users) -> list[CredentialReader]:
     return readers
 
 
-def unsigned(token: str, header: dict[str, Any]) -> str:
-    return f"{encoded(header)}.{token.split('.')[1]}."
+def remove_signature(token: str, header: dict[str, Any]) -> str:
+    return f"{encode_part(header)}.{token.split('.')[1]}."
 
 
-def resigned(token: str, secret: bytes, algorithm: str = "HS256") -> str:
+def sign_with_secret(token: str, secret: bytes, algorithm: str = "HS256") -> str:
     claims = jwt.decode(token, options={"verify_signature": False})
-    text = f"{encoded({'typ': 'JWT', 'alg': algorithm, 'kid': 'first'})}.{encoded(claims)}"
+    text = f"{encode_part({'typ': 'JWT', 'alg': algorithm, 'kid': 'first'})}.{encode_part(claims)}"
     signature = get_default_algorithms()[algorithm].sign(text.encode(), secret)
-    return f"{text}.{encoded(signature)}"
+    return f"{text}.{encode_part(signature)}"

@@ -81,7 +81,7 @@ class OpenIdProvider(KeyServer):
         if path == DISCOVERY:
             return 200, {}, json.dumps(self.discovery).encode()
         if path == "/keys":
-            return 200, {}, self.issuer.published()
+            return 200, {}, self.issuer.make_key_set()
         if path == "/authorize":
             return self._authorize(query)
         if path == "/token" and handler.command == "POST":

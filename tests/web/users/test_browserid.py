@@ -28,7 +28,7 @@ from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.users.issuer import encoded
+from tests.web.users.issuer import encode_part
 
 ISSUER, MAIL, AUDIENCE = "login.example.org", "ann@example.org", "https://queuey.example.org"
 QUEUE = "inbox-bid.ann@example.org"
@@ -150,9 +150,12 @@ ATTACKS: Mapping[str, tuple[Callable[[], str], str]] = {
     "the older form": (lambda: str(make_assertion(MAIL, AUDIENCE, issuer=ISSUER, new_style=False)), FORM),
     "two certificates": (lambda: bundle(certificate(), certificate()), FORM),
     "no certificate": (lambda: "~" + bundle().split("~")[1], FORM),
-    "unsigned": (lambda: f"{certificate()}~{encoded({'alg': 'none'})}.{encoded({'exp': 1, 'aud': AUDIENCE})}.", FORM),
+    "unsigned": (
+        lambda: f"{certificate()}~{encode_part({'alg': 'none'})}.{encode_part({'exp': 1, 'aud': AUDIENCE})}.",
+        FORM,
+    ),
     "another class as the algorithm": (
-        lambda: bundle().replace(encoded({"alg": "DS128"}), encoded({"alg": "DS"})),
+        lambda: bundle().replace(encode_part({"alg": "DS128"}), encode_part({"alg": "DS"})),
         FORM,
     ),
     "signature of the assertion changed": (

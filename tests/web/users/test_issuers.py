@@ -44,7 +44,7 @@ def issuer() -> Issuer:
 
 @pytest.fixture
 def server(issuer: Issuer) -> Iterator[KeyServer]:
-    with serving(issuer.published()) as key_server:
+    with serving(issuer.make_key_set()) as key_server:
         yield key_server
 
 
@@ -85,7 +85,7 @@ def test_a_new_key_is_found_at_its_first_token(reader: Bearer, issuer: Issuer, s
     old = issuer.token("ann")
     assert read(reader, old) == "let in"
     issuer.rotate("second")
-    server.content = issuer.published()
+    server.content = issuer.make_key_set()
     clock.now += RETRY_INTERVAL
     assert read(reader, issuer.token("ann")) == "let in"
     assert read(reader, old) == "InvalidToken"
@@ -99,7 +99,7 @@ def test_a_key_that_was_taken_back_is_good_for_a_while(
     old = issuer.token("ann")
     assert read(reader, old) == "let in"
     issuer.rotate("second")
-    server.content = issuer.published()
+    server.content = issuer.make_key_set()
     clock.now += LOAD_INTERVAL + 1
     read(reader, old)
     settle(keys)
@@ -233,7 +233,7 @@ def test_one_issuer_is_no_trouble_for_users_of_another(issuer: Issuer, server: K
     """While one issuer hangs and a request waits for it, tokens of another are read."""
     server.behaviour = "hang"
     other = Issuer("https://login.example.com")
-    with serving(other.published()) as well, ThreadPoolExecutor(1) as pool:
+    with serving(other.make_key_set()) as well, ThreadPoolExecutor(1) as pool:
         trusted = [
             UserIssuer(issuer=each.name, audience=AUDIENCE, keys=at.url)
             for each, at in ((issuer, server), (other, well))
@@ -264,13 +264,13 @@ def test_the_first_request_finds_the_keys(
 def test_a_file_of_keys(tmp_path: Path, issuer: Issuer, clock: Clock) -> None:
     """A file is read at the start, and again when a token names a key that it did not have."""
     file = tmp_path / "keys.json"
-    file.write_bytes(issuer.published())
+    file.write_bytes(issuer.make_key_set())
     keys = IssuerDocument(issuer.name, str(file), KeySet, clock=clock)
     keys.start()
     reader = Bearer([("shop", UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=str(file)))], {issuer.name: keys})
     assert read(reader, issuer.token("ann")) == "let in"
     issuer.rotate("second")
-    file.write_bytes(issuer.published())
+    file.write_bytes(issuer.make_key_set())
     clock.now += RETRY_INTERVAL
     assert read(reader, issuer.token("ann")) == "let in"
 
@@ -317,6 +317,6 @@ def test_weak_keys_are_passed_over(issuer: Issuer) -> None:
         issuer.keys = {}
         issuer.further = [{"kty": "RSA", "kid": "a", "n": number(modulus), "e": number(exponent)}]
         with pytest.raises(ValueError, match="no key that can be used"):
-            KeySet(issuer.published())
+            KeySet(issuer.make_key_set())
     issuer.further = [{"kty": "RSA", "kid": "a", "n": number(2048), "e": "AQAB"}]
-    assert KeySet(issuer.published()).find("a", "RS256") is not None
+    assert KeySet(issuer.make_key_set()).find("a", "RS256") is not None

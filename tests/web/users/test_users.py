@@ -39,7 +39,7 @@ def issuer() -> Issuer:
 
 @pytest.fixture
 def keys(issuer: Issuer) -> Iterator[KeyServer]:
-    with serving(issuer.published()) as server:
+    with serving(issuer.make_key_set()) as server:
         yield server
 
 
@@ -284,7 +284,7 @@ def test_kinds_of_keys(store: Store, kind: Any) -> None:  # noqa: ANN401 - a lit
     """Tokens signed with each usual algorithm are read."""
     issuer = Issuer(kind=kind)
     bridge.run(store.applications.create_application("queuey"))
-    with serving(issuer.published()) as keys:
+    with serving(issuer.make_key_set()) as keys:
         trusted = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys.url)
         authorization: Authorization = make_app(store, readers=patient_readers({"queuey": (trusted,)})).authorization
         caller = authorization.authenticate(blank_request(authorization=f"Bearer {issuer.token('ann')}"))
@@ -324,7 +324,7 @@ def test_keys_that_are_for_something_else(owner: Caller, issuer: Issuer, keys: K
         *("text", 1, None, {}),
     ]
     issuer.further = odd
-    keys.content = issuer.published()
+    keys.content = issuer.make_key_set()
     for name in [each["kid"] for each in odd if isinstance(each, dict) and isinstance(each.get("kid"), str)]:
         reply = bearer(app, issuer.token(headers={"kid": name})).get(inbox(issuer))
         assert (name, reply.status) == (name, 401)
@@ -344,7 +344,7 @@ class TestSeveral:
     def users(self, trusted: UserIssuer, other: Issuer, keys: KeyServer) -> Iterator[dict[str, tuple[UserIssuer, ...]]]:
         """Users of applications: both trust one issuer, each for its own audience, and one trusts a second issuer."""
         guests = msgspec.structs.replace(trusted, audience="guests", user="nick", queues={PATTERN: ("read",)})
-        with serving(other.published()) as server:
+        with serving(other.make_key_set()) as server:
             second = msgspec.structs.replace(trusted, issuer=other.name, keys=server.url)
             yield {"queuey": (trusted, second), "guest": (guests,)}
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from tests.web.users.issuer import Issuer, encoded, known_key, resigned, unsigned
+from tests.web.users.issuer import Issuer, encode_part, known_key, remove_signature, sign_with_secret
 
 FORM, TYPE, ALGORITHM = "is not a signed JWT", "is of another type", "is not signed with an algorithm"
 HEADER, ISSUER, AUDIENCE = "a field that is not supported", "issuer is not trusted", "is for another audience"
@@ -23,7 +23,7 @@ STRANGER = "https://evil.example.org"
 
 def _public(form: PublicFormat, encoding: Encoding) -> Callable[[Issuer], str]:
     def make(issuer: Issuer) -> str:
-        return resigned(issuer.token(), issuer.keys["first"][1].public_key().public_bytes(encoding, form))
+        return sign_with_secret(issuer.token(), issuer.keys["first"][1].public_key().public_bytes(encoding, form))
 
     return make
 
@@ -34,19 +34,19 @@ def _by_somebody_else(issuer: Issuer) -> str:
     return other.token()
 
 
-def _changed(issuer: Issuer) -> str:
+def _change_user(issuer: Issuer) -> str:
     header, _, signature = issuer.token().split(".")
-    return f"{header}.{encoded(issuer.claims('bob'))}.{signature}"
+    return f"{header}.{encode_part(issuer.claims('bob'))}.{signature}"
 
 
 def _twice(issuer: Issuer) -> str:
     payload = json.dumps(issuer.claims("ann"))
-    return issuer.signed((payload[:-1] + ', "sub": "bob"}').encode())
+    return issuer.sign((payload[:-1] + ', "sub": "bob"}').encode())
 
 
 def _header_twice(issuer: Issuer) -> str:
     header = b'{"alg": "ES256", "alg": "ES256", "kid": "first"}'
-    return issuer.signed_text(f"{encoded(header)}.{encoded(issuer.claims('ann'))}")
+    return issuer.sign_text(f"{encode_part(header)}.{encode_part(issuer.claims('ann'))}")
 
 
 def _in(seconds: float) -> int:
@@ -56,7 +56,7 @@ def _in(seconds: float) -> int:
 def _deep(depth: int) -> Callable[[Issuer], str]:
     def make(issuer: Issuer) -> str:
         payload = json.dumps(issuer.claims("ann"))
-        return issuer.signed((payload[:-1] + ', "x": ' + "[" * depth + "]" * depth + "}").encode())
+        return issuer.sign((payload[:-1] + ', "x": ' + "[" * depth + "]" * depth + "}").encode())
 
     return make
 
@@ -66,7 +66,7 @@ def _raw(text: str) -> Callable[[Issuer], str]:
 
 
 def _payload(content: bytes) -> Callable[[Issuer], str]:
-    return lambda issuer: issuer.signed(content)
+    return lambda issuer: issuer.sign(content)
 
 
 ATTACKS: Mapping[str, tuple[Callable[[Issuer], str], str]] = {
@@ -87,26 +87,29 @@ ATTACKS: Mapping[str, tuple[Callable[[Issuer], str], str]] = {
     "a claim twice": (_twice, FORM),
     "a header field twice": (_header_twice, FORM),
     "no number": (_payload(b'{"exp": NaN}'), FORM),
-    "unsigned": (lambda issuer: unsigned(issuer.token(), {"alg": "none"}), ALGORITHM),
-    "unsigned, in other letters": (lambda issuer: unsigned(issuer.token(), {"alg": "nOnE", "kid": "first"}), ALGORITHM),
-    "no algorithm": (lambda issuer: unsigned(issuer.token(), {"kid": "first"}), ALGORITHM),
+    "unsigned": (lambda issuer: remove_signature(issuer.token(), {"alg": "none"}), ALGORITHM),
+    "unsigned, in other letters": (
+        lambda issuer: remove_signature(issuer.token(), {"alg": "nOnE", "kid": "first"}),
+        ALGORITHM,
+    ),
+    "no algorithm": (lambda issuer: remove_signature(issuer.token(), {"kid": "first"}), ALGORITHM),
     "algorithm that is no text": (lambda issuer: issuer.token(headers={"alg": ["ES256"]}), ALGORITHM),
     "signature taken away": (lambda issuer: issuer.token().rpartition(".")[0] + ".", SIGNATURE),
     "public key as a secret, PEM": (_public(PublicFormat.SubjectPublicKeyInfo, Encoding.PEM), ALGORITHM),
     "public key as a secret, DER": (_public(PublicFormat.SubjectPublicKeyInfo, Encoding.DER), ALGORITHM),
-    "key set as a secret": (lambda issuer: resigned(issuer.token(), issuer.published()), ALGORITHM),
-    "empty secret": (lambda issuer: resigned(issuer.token(), b""), ALGORITHM),
+    "key set as a secret": (lambda issuer: sign_with_secret(issuer.token(), issuer.make_key_set()), ALGORITHM),
+    "empty secret": (lambda issuer: sign_with_secret(issuer.token(), b""), ALGORITHM),
     "algorithm of another kind of key": (lambda issuer: issuer.token(headers={"alg": "RS256"}), KEY),
     "algorithm of another curve": (lambda issuer: issuer.token(headers={"alg": "ES384"}), KEY),
     "of another key": (_by_somebody_else, SIGNATURE),
-    "changed after it was signed": (_changed, SIGNATURE),
+    "changed after it was signed": (_change_user, SIGNATURE),
     "unknown key": (lambda issuer: issuer.token(headers={"kid": "other"}), KEY),
     "key that is no text": (lambda issuer: issuer.token(headers={"kid": 1}), HEADER),
     "key by path": (lambda issuer: issuer.token(headers={"kid": "../../../../dev/null"}), KEY),
     "key brought along": (
         lambda issuer: _by_somebody_else(issuer).replace(
-            encoded({"typ": "JWT", "alg": "ES256", "kid": "first"}),
-            encoded({"typ": "JWT", "alg": "ES256", "jwk": issuer.jwk("first"), "jku": "http://127.0.0.1:1/"}),
+            encode_part({"typ": "JWT", "alg": "ES256", "kid": "first"}),
+            encode_part({"typ": "JWT", "alg": "ES256", "jwk": issuer.jwk("first"), "jku": "http://127.0.0.1:1/"}),
         ),
         SIGNATURE,
     ),
@@ -133,11 +136,11 @@ ATTACKS: Mapping[str, tuple[Callable[[Issuer], str], str]] = {
     "end that is a list": (lambda issuer: issuer.token(exp=[_in(600)]), TIMES),
     "end without end": (lambda issuer: issuer.token(exp=10**400), TIMES),
     "end beyond numbers": (
-        lambda issuer: issuer.signed(json.dumps(issuer.claims("ann", exp="E")).replace('"E"', "1e999").encode()),
+        lambda issuer: issuer.sign(json.dumps(issuer.claims("ann", exp="E")).replace('"E"', "1e999").encode()),
         TIMES,
     ),
     "more digits than are read": (
-        lambda issuer: issuer.signed(json.dumps(issuer.claims("ann", exp="E")).replace('"E"', "9" * 4400).encode()),
+        lambda issuer: issuer.sign(json.dumps(issuer.claims("ann", exp="E")).replace('"E"', "9" * 4400).encode()),
         FORM,
     ),
     "end before 1970": (lambda issuer: issuer.token(exp=-1), TIMES),

@@ -191,7 +191,7 @@ class Wire:
         self._exchange.sent(data[:count], instant)
         return count
 
-    def greeted(self) -> bool:
+    def is_greeted(self) -> bool:
         return self._exchange.timeout is not None
 
     def pending(self) -> int:
@@ -232,8 +232,8 @@ class Wire:
         return data
 
     def _update_lease(self, data: bytes) -> None:
-        greeted = self.greeted()
-        sent = self._exchange.received(data)
+        greeted = self.is_greeted()
+        sent = self._exchange.record_received(data)
         if sent is None or not self._exchange.timeout:
             return
         if not greeted:
@@ -352,7 +352,7 @@ class Handler:
         wire = next((r for r in (*readers, *writers) if isinstance(r, Wire)), None)
         if wire is not None and wire in readers and wire.pending():
             return [wire], [], []
-        if wire is not None and not wire.greeted():
+        if wire is not None and not wire.is_greeted():
             timeout = self.patience if timeout is None else min(timeout, self.patience)
         until = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -370,7 +370,7 @@ class Handler:
         if self._closing is None and self._hangs():
             self.over = True
             raise TimeoutError("the event loop is blocked, so the session is abandoned")
-        if wire is not None and wire.greeted() and self._lease.broken:
+        if wire is not None and wire.is_greeted() and self._lease.broken:
             raise TimeoutError("the server has not answered for too long")
 
     def _poll(self, readers: list[Any], writers: list[Any], until: float | None) -> frozenset[int]:

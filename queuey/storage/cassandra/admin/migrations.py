@@ -303,7 +303,7 @@ def _change_schema(driver: Driver, options: CassandraOptions, statement: str) ->
     if not near:
         raise StoreUnavailable("no Cassandra node is up")
     driver.await_pools(STATEMENT_TIMEOUT)
-    driver.run(Statement.unprepared(statement), timeout=STATEMENT_TIMEOUT, host=near[0])
+    driver.run(Statement.make_unprepared(statement), timeout=STATEMENT_TIMEOUT, host=near[0])
     until = time.monotonic() + AGREEMENT_TIMEOUT
     while not driver.await_schema_agreement():
         if time.monotonic() > until:

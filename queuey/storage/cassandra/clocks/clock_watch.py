@@ -29,7 +29,7 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck, Interval, measure_difference
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Host, Request, Rows, Statement
-from queuey.storage.cassandra.driver.store_loop import called
+from queuey.storage.cassandra.driver.store_loop import wait_for_callback
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class ClockWatch:
         ``since``: a round that began at this boot time or later is enough; None asks for a new one.
         """
         if since is None or not self._clock_check.sound(since):
-            await called(lambda done: self._join_round(partial(done, None)))
+            await wait_for_callback(lambda done: self._join_round(partial(done, None)))
         return self._clock_check.sound(-math.inf if since is None else since)
 
     def sound(self, now: float | None = None) -> bool:
@@ -230,9 +230,9 @@ class ClockWatch:
         """Boot time up to which ids count as late, because a clock has jumped since."""
         return self._clock_check.wrong_until
 
-    def timed_correctly_since(self, minted: float) -> bool:
+    def timed_correctly_since(self, id_boottime: float) -> bool:
         """Returns whether the time since an id was made (boot time) is measured correctly, by the last check."""
-        return self._clock_check.sound() and minted > self._clock_check.wrong_until
+        return self._clock_check.sound() and id_boottime > self._clock_check.wrong_until
 
     async def require(self) -> None:
         """Makes sure that the clock is sound and the stored times are fresh: asks if necessary, and raises if not."""
@@ -246,7 +246,7 @@ class ClockWatch:
 
         Begins or joins a round if none that was good has begun since. Raises if the clock is wrong.
         """
-        await called(lambda done: self._confirm_since(arrived, ATTEMPTS, partial(done, None)))
+        await wait_for_callback(lambda done: self._confirm_since(arrived, ATTEMPTS, partial(done, None)))
 
     def confirm_soon(self, done: Told) -> None:
         """Checks the clock for an answer that has just arrived, without waiting; see :class:`LightChecks`."""

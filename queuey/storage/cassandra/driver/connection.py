@@ -34,15 +34,15 @@ from queuey.storage.cassandra.driver.cql import CqlClient, protocol
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, choose_worst, translate
 from queuey.storage.cassandra.driver.fast_request import FastRequest
 from queuey.storage.cassandra.driver.requests import Done, Encoded, Request, Rows, Statement
-from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, called
+from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, wait_for_callback
 from queuey.storage.cassandra.driver.topology import (
     CONNECT_TIMEOUT,
     RETRY_EVERY,
     Host,
     HostLogger,
-    addresses_of,
-    copies_of,
+    count_copies,
     new_cluster,
+    resolve_addresses,
 )
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 
@@ -167,7 +167,7 @@ class Driver:
         hosts = [] if cluster is None else cluster.metadata.all_hosts()
         if any(host.is_up for host in hosts) or any(host.up for host in self.hosts()):
             return False
-        return addresses_of(self.target) not in {self._addresses, frozenset()}
+        return resolve_addresses(self.target) not in {self._addresses, frozenset()}
 
     def _attempt(self, *, open_anew: bool) -> str | None:
         """Connects if ``open_anew``, then verifies the keyspace. Returns the problem; without one, allows requests."""
@@ -196,7 +196,7 @@ class Driver:
 
     def _open(self) -> None:
         """Connects to the cluster, and only then replaces the former connection. An error leaves that in place."""
-        addresses = addresses_of(self.target)
+        addresses = resolve_addresses(self.target)
         cluster = new_cluster(self.target, self._options)
         cluster.register_listener(HostLogger())
         try:
@@ -284,7 +284,7 @@ class Driver:
         known_strategy, copies = self._copies
         strategy = keyspace.replication_strategy
         if strategy is not known_strategy:  # A new object after each change; every read comes here.
-            copies = copies_of(strategy)
+            copies = count_copies(strategy)
             self._copies = strategy, copies
         return copies
 
@@ -339,7 +339,7 @@ class Driver:
     async def ask(self, request: Request | Encoded) -> Rows:
         """Sends a request, unless the call has ended; returns the rows of all pages."""
         self._deadline.time_left()
-        rows: Rows | None = await called(partial(self.send, request))
+        rows: Rows | None = await wait_for_callback(partial(self.send, request))
         return rows or []
 
     async def ask_all(self, requests: Sequence[Request | Encoded], *, most: int = MAX_IN_FLIGHT) -> list[Rows]:
@@ -355,7 +355,7 @@ class Driver:
         answers: list[Rows] = []
         for first in range(0, len(requests), most):
             self._deadline.time_left()
-            ends: list[Any] = await called(partial(self._send_all, requests[first : first + most]))
+            ends: list[Any] = await wait_for_callback(partial(self._send_all, requests[first : first + most]))
             if errors := [error for _, error in ends if error is not None]:
                 writes = not all(request.statement.reads for request in requests)
                 raise choose_worst(errors, some_made=writes and first + len(ends) > len(errors))

@@ -53,7 +53,7 @@ class Statement(NamedTuple):
     frequent: bool = False
 
     @classmethod
-    def unprepared(cls, cql: str) -> Statement:
+    def make_unprepared(cls, cql: str) -> Statement:
         return cls(cql, idempotent=False, prepared=False)
 
     def within(self, keyspace: str) -> str:

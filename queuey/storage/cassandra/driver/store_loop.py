@@ -122,10 +122,10 @@ class StoreLoop:
 
     async def next_turn(self) -> None:
         """Waits for the loop's next turn. Long work must do so now and then."""
-        await called(lambda done: self.soon(done, None, None))
+        await wait_for_callback(lambda done: self.soon(done, None, None))
 
     async def sleep(self, seconds: float) -> None:
-        await called(lambda done: self.later(seconds, partial(done, None, None)))
+        await wait_for_callback(lambda done: self.later(seconds, partial(done, None, None)))
 
     def later(self, seconds: float, call: Callable[[], object]) -> None:
         """Makes a call after a time, or when the store is closed. For the loop's thread.
@@ -203,7 +203,7 @@ class StoreLoop:
             _make_logged(call, *args)
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        self._loop, self._end_own = _started()
+        self._loop, self._end_own = _start_loop()
         self._loop.call_soon_threadsafe(self._begin, self._loop)
         return self._loop
 
@@ -260,7 +260,7 @@ def _make_logged(call: Callable[..., object], *args: object) -> None:
         log.exception("A call in the event loop of the store has failed.")
 
 
-def _started() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
+def _start_loop() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
     """Runs a loop in a new thread. Returns it, and a function that ends it after all calls made before."""
     loop = asyncio.new_event_loop()
     ended = loop.create_future()
@@ -274,7 +274,7 @@ def _started() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
 
 
 @coroutine
-def called(start: Start) -> Generator[Start, Any, Any]:
+def wait_for_callback(start: Start) -> Generator[Start, Any, Any]:
     """Awaits an operation that calls back; returns its result."""
     return (yield start)
 
@@ -322,7 +322,7 @@ class Calls:
                 raise
         return call.give_up
 
-    def ended(
+    def wait_for_end(
         self, begin: Start, late: str | None = None, *, long: bool = False, raise_given_up: bool = False
     ) -> Coroutine[Any, Any, Any]:
         """Returns an awaitable for a call's end. Raises RuntimeError where the loop would wait for itself."""
@@ -330,7 +330,7 @@ class Calls:
             raise RuntimeError("the loop's thread would wait for itself: await the call instead")
         return start_and_wait(begin, self.deadline, late, long=long, raise_given_up=raise_given_up)
 
-    async def awaited(
+    async def run_async(
         self,
         work: Coroutine[Start, Any, T],
         late: str | None = None,
@@ -347,15 +347,15 @@ class Calls:
             return self.begin(work, done, call)
 
         try:
-            result: T = await self.ended(begin, late, long=long, raise_given_up=raise_given_up)
+            result: T = await self.wait_for_end(begin, late, long=long, raise_given_up=raise_given_up)
         finally:
             if not has_begun:
                 work.close()
         return result
 
     def run(self, work: Coroutine[Start, Any, T], *, long: bool = False) -> T:
-        """Begins a coroutine like :meth:`awaited`, and blocks until its result. Not for the loop's thread."""
-        return bridge.run(self.awaited(work, long=long))
+        """Begins a coroutine like :meth:`run_async`, and blocks until its result. Not for the loop's thread."""
+        return bridge.run(self.run_async(work, long=long))
 
     def end(self, running: _Running, value: object, error: Any) -> None:  # noqa: ANN401 - an error
         """Ends a call once: passes its answer to ``done``, unless the caller gave it up and no other call waits."""
@@ -477,7 +477,7 @@ async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], 
         for _ in range(most):
             calls.begin(run_in_turn(), ended, call)
 
-    await called(start)
+    await wait_for_callback(start)
     return [results[index] for index in range(len(results))]
 
 
@@ -488,7 +488,7 @@ def store_call(
 ]:
     """Makes a contract's coroutine run as a call, in the loop's thread.
 
-    For the arguments see :meth:`Calls.awaited`.
+    For the arguments see :meth:`Calls.run_async`.
     """
 
     def decorate(
@@ -496,7 +496,7 @@ def store_call(
     ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
         def call(contract: Any, *arguments: P.args, **named: P.kwargs) -> Any:  # noqa: ANN401 - as the coroutine
             calls = contract._driver.calls  # noqa: SLF001 - of all contracts
-            return calls.awaited(method(contract, *arguments, **named), late, raise_given_up=raise_given_up)
+            return calls.run_async(method(contract, *arguments, **named), late, raise_given_up=raise_given_up)
 
         return cast("Callable[Concatenate[S, P], Coroutine[Any, Any, T]]", wraps(method)(call))
 

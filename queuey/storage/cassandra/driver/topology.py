@@ -149,7 +149,7 @@ class HostLogger(HostStateListener):  # type: ignore[misc] # the driver has no t
         self._nodes.pop(str(host.address), None)
 
 
-def addresses_of(target: DataCentreTarget) -> frozenset[str]:
+def resolve_addresses(target: DataCentreTarget) -> frozenset[str]:
     """Resolves the host names now; those that do not resolve are left out."""
     addresses: set[str] = set()
     for host in target.hosts:
@@ -158,7 +158,7 @@ def addresses_of(target: DataCentreTarget) -> frozenset[str]:
     return frozenset(addresses)
 
 
-def copies_of(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver's
+def count_copies(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver's
     """Returns the number of copies by data centre; with the key ``""`` if the strategy knows no data centres."""
     factors = getattr(strategy, "dc_replication_factors_info", None)
     if factors is None:

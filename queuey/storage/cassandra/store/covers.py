@@ -63,7 +63,9 @@ class CassandraCovers(Covers):
         writes = []
         for shard, chunk in _divide_by_shard(covers, lambda cover: cover[0]):
             key = _pack_key(8, queue.qid, 4, partition, 4, shard)
-            rows = [b"".join((key, _sized(digest), _pack_rest(8, until, 8, _stamp(until)))) for digest, until in chunk]
+            rows = [
+                b"".join((key, _prefix_size(digest), _pack_rest(8, until, 8, _stamp(until)))) for digest, until in chunk
+            ]
             key = _routing(queue, partition, shard)
             writes.append(Encoded(_WRITE, _WRITTEN, rows, key, level.writes))
         await self._driver.ask_all(writes)
@@ -74,8 +76,8 @@ class CassandraCovers(Covers):
         await self._rows.find_current(queue)
         reads, level = [], self._levels.of(queue).reads
         for shard, chunk in _divide_by_shard(digests, lambda digest: digest):
-            digest_list = struct.pack(">i", len(chunk)) + b"".join(map(_sized, chunk))
-            values = _pack_key(8, queue.qid, 4, partition, 4, shard) + _sized(digest_list)
+            digest_list = struct.pack(">i", len(chunk)) + b"".join(map(_prefix_size, chunk))
+            values = _pack_key(8, queue.qid, 4, partition, 4, shard) + _prefix_size(digest_list)
             reads.append(Encoded(_READ, _ASKED, [values], _routing(queue, partition, shard), level, _decode))
         return {digest: until for rows in await self._driver.ask_all(reads) for digest, until in rows}
 
@@ -105,7 +107,7 @@ def _routing(queue: Queue, partition: int, shard: int) -> bytes:
     return _pack_routing(8, queue.qid, 0, 4, partition, 0, 4, shard, 0)
 
 
-def _sized(value: bytes) -> bytes:
+def _prefix_size(value: bytes) -> bytes:
     return _pack_size(len(value)) + value
 
 

@@ -15,7 +15,7 @@ from queuey.groups.ownership import ClockSample, GroupSessions
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage.cassandra.clocks.clock import stamp_of, ticks
 from queuey.storage.cassandra.driver import Request, Rows, Statement
-from queuey.storage.cassandra.driver.store_loop import called, store_call
+from queuey.storage.cassandra.driver.store_loop import store_call, wait_for_callback
 from queuey.storage.cassandra.lightweight_transactions import make_unclear_error, new_number
 from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.contracts.claim_logs import ClaimLogs
@@ -149,7 +149,7 @@ class CassandraGroups(ConsumerGroups):
 
     @store_call()
     async def confirm_clock(self, sample: ClockSample) -> None:
-        await called(lambda done: self._watch.confirm_soon(partial(done, None)))
+        await wait_for_callback(lambda done: self._watch.confirm_soon(partial(done, None)))
         if not self._watch.timed_correctly_since(sample.since_boot):
             raise StoreUnavailable("the clock was wrong and has been corrected; try again")
 

@@ -374,7 +374,7 @@ class CassandraMessages(Messages):
             return self._writer.begin(queue, items, stored, after).withdraw
 
         items_of.check_items(queue, items)
-        positions: list[Position] = await self._driver.calls.ended(
+        positions: list[Position] = await self._driver.calls.wait_for_end(
             begin, "Cassandra did not finish the write in time", raise_given_up=True
         )
         return positions

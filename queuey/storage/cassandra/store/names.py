@@ -90,7 +90,7 @@ class CassandraNames(Names):
     async def write_named(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
-        row = None if seen is None else row_of(seen)
+        row = None if seen is None else require_row(seen)
         if item is None:
             await self._rows.find_current(queue)
             seen_row = row or NameRow("done", b"", names.NOTHING, 0)
@@ -109,13 +109,15 @@ class CassandraNames(Names):
     @store_call(_TIMEOUT_MESSAGE)
     async def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
         await self._rows.find_current(queue)
-        await self._new_change(queue, name).run(lambda steps: names.forget_replaced(steps, row_of(seen), new_number))
+        await self._new_change(queue, name).run(
+            lambda steps: names.forget_replaced(steps, require_row(seen), new_number)
+        )
 
     def _new_change(self, queue: Queue, name: str, items: Sequence[NewMessage] = ()) -> RowChange:
         return RowChange(self._parts, queue, (TABLE, name), items=items)
 
 
-def row_of(seen: Named) -> NameRow:
+def require_row(seen: Named) -> NameRow:
     assert isinstance(seen.state, NameRow)  # noqa: S101 - it was found here
     return seen.state
 

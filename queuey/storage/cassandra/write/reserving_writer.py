@@ -82,7 +82,7 @@ class ReservingWriter(MessageWriter):
         if not operation.begin():
             self._answer(operation, None, StoreClosed("the store is closed"))
             return
-        if self._clock.boottime() - operation.minted > level.deadline:
+        if self._clock.boottime() - operation.id_boottime > level.deadline:
             self._answer(operation, None, InDoubt("the store took too long before it could write"))
             return
         for in_flight in reservation.batches:
@@ -109,14 +109,14 @@ class ReservingWriter(MessageWriter):
         until: float,
         answer: Callable[[Outcome], object],
         *,
-        minted: float = math.inf,
+        id_boottime: float = math.inf,
     ) -> None:
         """Undoes messages that may be written. The outcome is ``none`` if they are undone by boot time ``until``.
 
-        ``minted``: boot time of the first id, if no reader may have seen the messages. The clock is checked then.
+        ``id_boottime``: boot time of the first id, if no reader may have seen the messages. The clock is checked then.
         """
-        if minted < math.inf:
-            answer = partial(self._confirm_outcome, minted, answer)
+        if id_boottime < math.inf:
+            answer = partial(self._confirm_outcome, id_boottime, answer)
         self.undo_writer.undo(Undo(written, level, until, answer))
 
     def _make_ids(self, reservation: Reservation) -> None:
@@ -146,19 +146,19 @@ class ReservingWriter(MessageWriter):
         row = self._fresh_row(operation.queue)
         if operation.queue.version != row.queue.version:
             raise QueueChanged(operation.queue.name)
-        now, minted = self._clock.both()
+        now, id_boottime = self._clock.both()
         runs, batches, counted = [], [], []
         for partition, part in reservation.parts.items():
             buffer = self._buffers.acquire(operation.queue.qid, partition)
             if not (buffer.parts or buffer.flying):
                 self._buffers.release(buffer)
             own, bucket_widths = self._make_runs(buffer, [part], row, now)
-            batches += divide_into_batches(buffer, own, now, minted)
+            batches += divide_into_batches(buffer, own, now, id_boottime)
             counted.append((bucket_widths, part))
             runs += [(partition, run) for run in own]
         self._check_age(row)
         operation.level = self._levels.of(row.queue)
-        operation.minted = minted
+        operation.id_boottime = id_boottime
         reservation.made_at, reservation.runs, reservation.batches = now, runs, batches
         for bucket_widths, part in counted:
             bucket_widths.add(len(part.items), part.size)

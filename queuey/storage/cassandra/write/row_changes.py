@@ -16,7 +16,7 @@ from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
-from queuey.storage.cassandra.driver.store_loop import called
+from queuey.storage.cassandra.driver.store_loop import wait_for_callback
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, make_unclear_error
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.write.post_keys import IdRun, KeyRow, MadeIds, PostedIds
@@ -150,7 +150,7 @@ class RowChange:
 
     async def make_ids(self) -> MadeIds:
         with self._deadline.without_marking_sent():
-            reservation: Reservation = await called(
+            reservation: Reservation = await wait_for_callback(
                 lambda done: self._parts.writer.reserve(self._queue, self._items, done, self._after)
             )
         self._drop_reservation()
@@ -180,18 +180,18 @@ class RowChange:
         assert isinstance(made, _Made)  # noqa: S101 - make_ids returned it
         self._deadline.mark_sent()
         self._made = None
-        await called(partial(self._parts.writer.write, made.reservation))
+        await wait_for_callback(partial(self._parts.writer.write, made.reservation))
 
     async def remove(self, ids: PostedIds, *, unseen: bool) -> Outcome:
         """Undoes messages. The outcome is ``none`` only in time; with ``unseen``, that is before readers pass them."""
         level, qid, (now, boot) = self._level, self._queue.qid, self._parts.clock.both()
         made = boot - max(0, now - ids.made) / TICKS_PER_SECOND
-        until, minted = (made + level.undone_within, made) if unseen else (boot + level.undone_within, math.inf)
+        until, id_boottime = (made + level.undone_within, made) if unseen else (boot + level.undone_within, math.inf)
         written = [
             Written(run.kind, qid, run.partition, run.bucket, run.ticks, run.low, run.number) for run in ids.runs
         ]
-        undo = partial(self._parts.writer.undo, written, level, until, minted=minted)
-        outcome: Outcome = await called(lambda done: undo(lambda outcome: done(outcome, None)))
+        undo = partial(self._parts.writer.undo, written, level, until, id_boottime=id_boottime)
+        outcome: Outcome = await wait_for_callback(lambda done: undo(lambda outcome: done(outcome, None)))
         return outcome
 
     async def time_left(self, ids: PostedIds) -> float:

@@ -168,7 +168,7 @@ class UndoWriter:
         self._drop_oldest()
         self._wake()
 
-    def _arrived(self, parts: Sequence[_Part], rows: Rows | None, error: StoreUnavailable | None) -> None:
+    def _on_answer(self, parts: Sequence[_Part], rows: Rows | None, error: StoreUnavailable | None) -> None:
         self._flying -= 1
         # All have the same time, so deletes that failed together are sent together again.
         now = rows[0][0] if rows else self._clock.boottime()
@@ -262,10 +262,10 @@ class UndoWriter:
                 undo_write.consistency,
                 timeout=undo_write.timeout,
             )
-            self._driver.send(request, partial(self._arrived, parts))
+            self._driver.send(request, partial(self._on_answer, parts))
         except Exception as error:
             log.exception("An undo write could not be sent.")
-            self._arrived(parts, None, InDoubt(f"an undo write could not be sent: {error}"))
+            self._on_answer(parts, None, InDoubt(f"an undo write could not be sent: {error}"))
 
     def _drop_oldest(self) -> None:
         """Gives up only those answered and not in flight, while too many messages are pending."""

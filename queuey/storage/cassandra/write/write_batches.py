@@ -79,7 +79,7 @@ class AppendOperation:
         positions: The ids in the call's order.
         remaining: Number of parts that are not sent yet, plus requests in flight.
         doubt: True if a message is stored or may be stored.
-        minted: Boot time of the earliest id.
+        id_boottime: Boot time of the earliest id.
         written: The messages that were given to the driver.
         reserved: True if the ids are made before the caller decides whether to write. The caller then undoes failures.
         sent: True if a request was sent or is about to be sent.
@@ -95,7 +95,7 @@ class AppendOperation:
     remaining: int = 0
     error: Exception | None = None
     doubt: bool = False
-    minted: float = math.inf
+    id_boottime: float = math.inf
     written: list[Written] = field(default_factory=list)
     sent: bool = False
     withdrawn: bool = False
@@ -233,7 +233,7 @@ class BatchRun(NamedTuple):
     ticks: int
     low: int
 
-    def encoded(self, key: bytes, now: int) -> list[bytes]:
+    def encode_rows(self, key: bytes, now: int) -> list[bytes]:
         first = self.items[0]
         lifetime = first.ttl * TICKS_PER_SECOND
         ttl = min(first.row_ttl + math.ceil(first.delay) + TTL_MARGIN, bucketing.longest_ttl(now))
@@ -249,12 +249,12 @@ class BatchRun(NamedTuple):
 class InFlightBatch:
     """A request in flight: rows of one Cassandra partition, and the operations that they belong to."""
 
-    __slots__ = ("_taken", "buffer", "minted", "operations", "rows", "size", "time_bucket")
+    __slots__ = ("_taken", "buffer", "id_boottime", "operations", "rows", "size", "time_bucket")
 
-    def __init__(self, buffer: PartitionBuffer, time_bucket: Bucket, minted: float) -> None:
+    def __init__(self, buffer: PartitionBuffer, time_bucket: Bucket, id_boottime: float) -> None:
         self.buffer = buffer
         self.time_bucket = time_bucket
-        self.minted = minted
+        self.id_boottime = id_boottime
         self.rows: list[bytes] = []
         self.size = 0
         self.operations: list[AppendOperation] = []
@@ -266,7 +266,7 @@ class InFlightBatch:
             operation.written.append(taken)
         for operation in self.operations:
             operation.remaining += 1
-            operation.minted = min(operation.minted, self.minted)
+            operation.id_boottime = min(operation.id_boottime, self.id_boottime)
 
     def add(self, run: BatchRun, encoded: Sequence[bytes], first: int) -> int:
         """Adds as many rows of a run as fit, from index ``first`` on. Returns their number."""
@@ -296,18 +296,18 @@ class InFlightBatch:
 
 
 def divide_into_batches(
-    buffer: PartitionBuffer, runs: Iterable[BatchRun], now: int, minted: float
+    buffer: PartitionBuffer, runs: Iterable[BatchRun], now: int, id_boottime: float
 ) -> list[InFlightBatch]:
     open_flights: dict[Bucket, InFlightBatch] = {}
     in_flights: list[InFlightBatch] = []
     for run in runs:
-        rows = run.encoded(message_codec.key_of(buffer.qid, buffer.partition, run.time_bucket.bucket), now)
+        rows = run.encode_rows(message_codec.key_of(buffer.qid, buffer.partition, run.time_bucket.bucket), now)
         first = 0
         while first < len(rows):
             in_flight = open_flights.get(run.time_bucket)
             taken = 0 if in_flight is None else in_flight.add(run, rows, first)
             if not taken:
-                in_flight = open_flights[run.time_bucket] = InFlightBatch(buffer, run.time_bucket, minted)
+                in_flight = open_flights[run.time_bucket] = InFlightBatch(buffer, run.time_bucket, id_boottime)
                 in_flights.append(in_flight)
                 taken = in_flight.add(run, rows, first)
             first += taken

@@ -258,7 +258,7 @@ class MessageWriter:
         ready = self._select_sendable(parts, row)
         if not ready:
             return
-        now, minted = self._clock.both()
+        now, id_boottime = self._clock.both()
         runs, bucket_widths = self._make_runs(buffer, ready, row, now)
         self._check_age(row)
         late = [part for part in ready if not part.operation.begin()]
@@ -270,7 +270,7 @@ class MessageWriter:
         for part in ready:
             part.operation.level = level
         set_positions(runs)
-        in_flights = divide_into_batches(buffer, runs, now, minted)
+        in_flights = divide_into_batches(buffer, runs, now, id_boottime)
         bucket_widths.add(sum(len(part.items) for part in ready), sum(part.size for part in ready))
         for in_flight in in_flights:
             in_flight.mark_sent()
@@ -351,19 +351,19 @@ class MessageWriter:
                 level.writes,
                 timeout=level.deadline,
             )
-            self._driver.send(request, partial(self._arrived, in_flight, level))
+            self._driver.send(request, partial(self._on_answer, in_flight, level))
         except Exception as error:
             log.exception("Messages could not be sent.")
-            self._arrived(in_flight, level, None, InDoubt(f"messages could not be sent: {error}"))
+            self._on_answer(in_flight, level, None, InDoubt(f"messages could not be sent: {error}"))
 
-    def _arrived(
+    def _on_answer(
         self, in_flight: InFlightBatch, level: InForce, rows: Rows | None, error: StoreUnavailable | None
     ) -> None:
         """Receives the answer of a request. A write acknowledged after its deadline counts as failed, in doubt."""
         # The answer may have arrived earlier in this turn of the loop; the check of the clock begins in the next one.
         arrived = rows[0][0] if rows else self._clock.boottime()
-        self._tails.write.record(arrived - in_flight.minted)
-        if error is None and arrived - in_flight.minted > level.deadline:
+        self._tails.write.record(arrived - in_flight.id_boottime)
+        if error is None and arrived - in_flight.id_boottime > level.deadline:
             self.late += 1
             error = InDoubt("Cassandra wrote the message too late; the write is undone")
         self._judge(in_flight, error)
@@ -400,7 +400,7 @@ class MessageWriter:
         """
         if refused is not None:
             self._fail_whole(operation, InDoubt(str(refused)))
-        elif not self._watch.timed_correctly_since(operation.minted):
+        elif not self._watch.timed_correctly_since(operation.id_boottime):
             self._fail_whole(operation, InDoubt("the clock was wrong during the write; the write is undone"))
         else:
             self.appended += len(operation.positions)
@@ -425,7 +425,7 @@ class MessageWriter:
         The error is WriteUndone if the write was in doubt and nothing of it remains.
         """
         level = operation.level
-        deadline = operation.minted + level.undone_within
+        deadline = operation.id_boottime + level.undone_within
 
         def settled(outcome: Outcome) -> None:
             if outcome == "none" and isinstance(error, QueueChanged):
@@ -437,14 +437,14 @@ class MessageWriter:
             failed.__cause__ = error
             self._answer(operation, None, failed)
 
-        answer = partial(self._confirm_outcome, operation.minted, settled)
+        answer = partial(self._confirm_outcome, operation.id_boottime, settled)
         self.undo_writer.undo(Undo(operation.written, level, deadline, answer))
 
-    def _confirm_outcome(self, minted: float, answer: Callable[[Outcome], object], outcome: Outcome) -> None:
+    def _confirm_outcome(self, id_boottime: float, answer: Callable[[Outcome], object], outcome: Outcome) -> None:
         """Answers ``none`` if a later check of the clock shows that the times were right, otherwise ``unknown``."""
 
         def checked(error: StoreUnavailable | None) -> None:
-            answer("none" if error is None and self._watch.timed_correctly_since(minted) else "unknown")
+            answer("none" if error is None and self._watch.timed_correctly_since(id_boottime) else "unknown")
 
         if outcome == "none":
             self._watch.confirm_soon(checked)

@@ -355,7 +355,7 @@ class TreeMember(Member, PartitionListener):
         await self._stop()
         await session.abandon()
 
-    def impersonated(self) -> Member:
+    def impersonate(self) -> Member:
         raise NotImplementedError("members in a tree have no credentials")
 
 

@@ -17,7 +17,7 @@ from qdo.coordination import Coordinator
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, from_outside
 from tests.qdo.contract.conftest import Hold, Join, Start
 from tests.qdo.contract.events import PATIENCE, eventually
-from tests.qdo.contract.ownership.test_fencing import recorded
+from tests.qdo.contract.ownership.test_fencing import read_recorded
 from tests.qdo.contract.processes import Process, Refused
 from tests.qdo.contract.samples import PARTITION
 
@@ -37,7 +37,7 @@ async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinat
     await process.ask("hold", BLOCKED_SESSIONS * RESPONSIVE_SESSION_SECONDS)
     assert set(await coordinator.members()) == {"held"}
     assert await process.ask("commit", {str(PARTITION): "1"}) == [str(PARTITION)]
-    assert await recorded(coordinator) == "1"
+    assert await read_recorded(coordinator) == "1"
 
 
 @on(argvalues=["zookeeper"])

@@ -17,7 +17,7 @@ from tests.qdo.contract.samples import PARTITION
 from tests.replacing import replace
 
 
-def named(parts: set[str]) -> str:
+def name_parts(parts: set[str]) -> str:
     return "+".join(sorted(parts)) or "nothing"
 
 
@@ -79,7 +79,7 @@ async def commit(session: Session, held: OwnedOffset, identifier: str) -> OwnedO
 
 
 @pytest.mark.parametrize(
-    "parts", [{"session"}, {"version"}, {"owner", "version"}, {"session", "owner", "version"}], ids=named
+    "parts", [{"session"}, {"version"}, {"owner", "version"}, {"session", "owner", "version"}], ids=name_parts
 )
 async def test_a_late_commit_changes_nothing_after_a_takeover(
     parts: set[str], join: Join, coordinator: Coordinator, service: Service
@@ -88,7 +88,7 @@ async def test_a_late_commit_changes_nothing_after_a_takeover(
     assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=True) == "5"
 
 
-@pytest.mark.parametrize("parts", [set[str](), {"owner"}], ids=named)
+@pytest.mark.parametrize("parts", [set[str](), {"owner"}], ids=name_parts)
 async def test_without_session_and_version_an_offset_moves_back(
     parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
@@ -96,7 +96,7 @@ async def test_without_session_and_version_an_offset_moves_back(
     assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=True) == "2"
 
 
-@pytest.mark.parametrize("parts", [{"session"}, {"owner"}, {"owner", "version"}], ids=named)
+@pytest.mark.parametrize("parts", [{"session"}, {"owner"}, {"owner", "version"}], ids=name_parts)
 async def test_a_late_commit_changes_nothing_although_nobody_took_over(
     parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
@@ -104,7 +104,7 @@ async def test_a_late_commit_changes_nothing_although_nobody_took_over(
     assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=False) == "1"
 
 
-@pytest.mark.parametrize("parts", [set[str](), {"version"}], ids=named)
+@pytest.mark.parametrize("parts", [set[str](), {"version"}], ids=name_parts)
 async def test_without_session_and_owner_a_member_records_what_it_does_not_own(
     parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:

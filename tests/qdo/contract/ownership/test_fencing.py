@@ -17,7 +17,7 @@ from tests.qdo.contract.processes import Refused
 from tests.qdo.contract.samples import PARTITION, first_partitions
 
 
-async def recorded(coordinator: Coordinator, partition: Partition = PARTITION) -> str | None:
+async def read_recorded(coordinator: Coordinator, partition: Partition = PARTITION) -> str | None:
     offset = (await coordinator.offsets([partition])).get(partition)
     return None if offset is None else offset.id
 
@@ -64,7 +64,7 @@ async def test_only_the_latest_version_commits(join: Join, coordinator: Coordina
     assert await session.commit([(first, "2")]) == {PARTITION: None}
     third = (await session.claim([PARTITION]))[PARTITION]
     assert await session.commit([(second, "3")]) == {PARTITION: None}
-    assert await recorded(coordinator) == "1"
+    assert await read_recorded(coordinator) == "1"
     await commit_and_check(session, third, "4")
 
 
@@ -81,7 +81,7 @@ async def test_each_partition_is_committed_for_itself(join: Join, coordinator: C
     assert {partition: each is not None for partition, each in answer.items()} == dict(
         zip(partitions, [False, False, False, True], strict=True)
     )
-    assert [await recorded(coordinator, partition) for partition in partitions] == ["1", None, None, "2"]
+    assert [await read_recorded(coordinator, partition) for partition in partitions] == ["1", None, None, "2"]
 
 
 async def test_nothing_is_committed_after_the_release(join: Join, coordinator: Coordinator) -> None:
@@ -97,7 +97,7 @@ async def test_nothing_is_committed_after_the_release(join: Join, coordinator: C
     await other.release([PARTITION])
     back = (await mine.claim([PARTITION]))[PARTITION]
     assert await mine.commit([(old, "4")]) == {PARTITION: None}
-    assert await recorded(coordinator) == "3"
+    assert await read_recorded(coordinator) == "3"
     await commit_and_check(mine, back, "5")
 
 
@@ -107,7 +107,7 @@ async def test_nobody_commits_with_what_another_holds(join: Join, coordinator: C
     other, _ = await join("b")
     held = (await mine.claim([PARTITION]))[PARTITION]
     assert await other.commit([(held, "1")]) == {PARTITION: None}
-    assert await recorded(coordinator) is None
+    assert await read_recorded(coordinator) is None
 
 
 async def test_no_version_comes_back(join: Join, coordinator: Coordinator) -> None:
@@ -135,7 +135,7 @@ async def test_an_ended_session_commits_nothing_although_nobody_took_over(
     await service.expire(session)
     with pytest.raises(SessionLost):
         await session.commit([(held, "2")])
-    assert await recorded(coordinator) == "1"
+    assert await read_recorded(coordinator) == "1"
 
 
 async def takeover(join: Join, service: Service) -> tuple[Session, OwnedOffset]:
@@ -155,7 +155,7 @@ async def test_an_ended_session_commits_nothing_after_a_takeover(
     old, held = await takeover(join, service)
     with pytest.raises(SessionLost):
         await old.commit([(held, "2")])
-    assert await recorded(coordinator) == "5"
+    assert await read_recorded(coordinator) == "5"
 
 
 async def test_without_fencing_an_offset_moves_back(join: Join, coordinator: Coordinator, service: Service) -> None:
@@ -163,7 +163,7 @@ async def test_without_fencing_an_offset_moves_back(join: Join, coordinator: Coo
     old, held = await takeover(join, service)
     with unfenced():
         await old.commit([(held, "2")])
-    assert await recorded(coordinator) == "2"
+    assert await read_recorded(coordinator) == "2"
 
 
 async def test_a_name_does_not_commit_for_its_earlier_life(
@@ -178,7 +178,7 @@ async def test_a_name_does_not_commit_for_its_earlier_life(
     assert await later.commit([(old, "1")]) == {PARTITION: None}
     with pytest.raises(SessionLost):
         await earlier.commit([(new, "2")])
-    assert await recorded(coordinator) is None
+    assert await read_recorded(coordinator) is None
 
 
 @from_outside
@@ -202,7 +202,7 @@ async def test_a_process_that_was_stopped_for_longer_commits_nothing(
         await process.answer()
     with pytest.raises(Refused, match="SessionLost"):
         await process.ask("claim", [str(PARTITION)])
-    assert await recorded(coordinator) == ("5" if claimed else None)
+    assert await read_recorded(coordinator) == ("5" if claimed else None)
 
 
 @from_outside
@@ -214,7 +214,7 @@ async def test_a_process_that_was_stopped_briefly_goes_on(start: Start, coordina
     process.send_request("commit", {str(PARTITION): "1"})
     process.signal(signal.SIGCONT)
     assert await process.answer() == [str(PARTITION)]
-    assert await recorded(coordinator) == "1"
+    assert await read_recorded(coordinator) == "1"
 
 
 @from_outside
@@ -243,4 +243,4 @@ async def test_members_of_one_process_are_fenced_from_each_other(open_one: Open,
     with pytest.raises(SessionLost):
         await first.commit([(held, "1")])
     await commit_and_check(two, others, "2")
-    assert await recorded(coordinator, mine) is None
+    assert await read_recorded(coordinator, mine) is None

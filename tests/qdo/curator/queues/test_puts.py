@@ -99,15 +99,15 @@ class UnansweredLink:
     async def fail(self, number: int) -> None:
         """Fails one request, counted from 0; returns once the failure was processed."""
         self._answers[number].set_result(None)
-        await settled()
+        await let_loop_run()
 
     async def end(self) -> None:
         for answer in self._answers:
             answer.cancel()
-        await settled()
+        await let_loop_run()
 
 
-async def settled() -> None:
+async def let_loop_run() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -120,7 +120,7 @@ def begun(silent: UnansweredLink, limit: int = NODE_LIMIT) -> tuple[Lifecycle, P
 
 def put(puts: Puts, data: bytes, *messages: Any) -> bool:  # noqa: ANN401 - any data
     stored = puts.put("queue-", messages, data, 0.0)
-    run(settled())
+    run(let_loop_run())
     return stored
 
 

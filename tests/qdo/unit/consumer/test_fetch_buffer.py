@@ -11,7 +11,7 @@ from qdo.partitions import Partition
 from tests.qdo.unit.samples import ONE, QUEUE, THREE, TWO, message, message_id, messages
 
 
-def opened(partition: Partition) -> OwnedPartition:
+def make_opened_row(partition: Partition) -> OwnedPartition:
     """Returns a partition that may be handed out."""
     row = OwnedPartition(partition, OwnedOffset(partition, CommittedOffset(), 1))
     row.set_position(None)
@@ -19,9 +19,9 @@ def opened(partition: Partition) -> OwnedPartition:
     return row
 
 
-def filled(*counts: int) -> tuple[FetchBuffer, list[OwnedPartition]]:
+def make_filled(*counts: int) -> tuple[FetchBuffer, list[OwnedPartition]]:
     buffer = FetchBuffer()
-    rows = [opened(Partition(QUEUE, number)) for number in range(1, len(counts) + 1)]
+    rows = [make_opened_row(Partition(QUEUE, number)) for number in range(1, len(counts) + 1)]
     for row, count in zip(rows, counts, strict=True):
         buffer.put(row, messages(1, count, row.partition.number))
     return buffer, rows
@@ -51,7 +51,7 @@ def test_shares_are_fair_and_leave_nothing(counts: list[int], more: int) -> None
 )
 def test_what_is_given_is_what_was_taken_in_order(chunks: list[int], steps: list[tuple[int, bool]]) -> None:
     """Messages handed out in portions of any size, and put back at any point, are not lost, doubled or reordered."""
-    buffer, row = FetchBuffer(), opened(ONE)
+    buffer, row = FetchBuffer(), make_opened_row(ONE)
     total = sum(chunks)
     end = 0
     for size in chunks:
@@ -78,21 +78,21 @@ def test_what_is_given_is_what_was_taken_in_order(chunks: list[int], steps: list
 def test_a_whole_chunk_is_given_as_it_is() -> None:
     """A page that is handed out whole is not copied."""
     buffer, page = FetchBuffer(), messages(1, 100)
-    buffer.put(opened(ONE), page)
+    buffer.put(make_opened_row(ONE), page)
     (taken,) = buffer.take(100)
     assert taken.messages is page
 
 
 def test_partitions_take_turns() -> None:
     """A partition that was handed out goes to the end of the line, so that each gets its turn."""
-    buffer, _ = filled(2, 2, 2)
+    buffer, _ = make_filled(2, 2, 2)
     assert [counts_handed_out(buffer, 1) for _ in range(6)] == [[(number, 1)] for number in (1, 2, 3, 1, 2, 3)]
     assert counts_handed_out(buffer, 1) == []
 
 
 def test_nothing_is_handed_out_of_what_moved_meanwhile() -> None:
     """Messages taken before a revocation or a seek are dropped, and the position stays."""
-    buffer, (first, second) = filled(5, 5)
+    buffer, (first, second) = make_filled(5, 5)
     taken = buffer.take(10)
     first.state = "revoking"
     buffer.clear(first)
@@ -103,7 +103,7 @@ def test_nothing_is_handed_out_of_what_moved_meanwhile() -> None:
 
 def test_what_cannot_be_handed_out_now_is_kept() -> None:
     """A pause, or a suspended session, drops nothing."""
-    buffer, (partition, _) = filled(5, 5)
+    buffer, (partition, _) = make_filled(5, 5)
     taken = buffer.take(10)
     partition.paused = True
     assert [batch.partition for batch in buffer.hand_out(taken)] == [TWO]
@@ -116,7 +116,7 @@ def test_what_cannot_be_handed_out_now_is_kept() -> None:
 
 def test_what_reached_nobody_is_handed_out_again() -> None:
     """A recall undoes the last hand-out only, and only for partitions that did not move since."""
-    buffer, (first, second) = filled(4, 4)
+    buffer, (first, second) = make_filled(4, 4)
     buffer.hand_out(buffer.take(2))
     buffer.hand_out(buffer.take(4))
     second.state = "revoking"
@@ -131,7 +131,7 @@ def test_what_reached_nobody_is_handed_out_again() -> None:
 
 def test_messages_count_as_processed_when_more_is_asked_for() -> None:
     """Messages count as processed at the next poll, except those of partitions that are still being worked on."""
-    buffer, (first, second) = filled(4, 4)
+    buffer, (first, second) = make_filled(4, 4)
     buffer.hand_out(buffer.take(4))
     assert (buffer.settle(skip=[ONE]), second.position) == ([second], message_id(2))
     assert (buffer.settle(), first.position) == ([first], message_id(2))
@@ -140,7 +140,7 @@ def test_messages_count_as_processed_when_more_is_asked_for() -> None:
 
 def test_the_sums_are_those_of_the_partitions() -> None:
     """The sums equal those of the partitions, whatever comes and goes, also by seeking and pausing."""
-    buffer, rows = filled(7, 8, 9)
+    buffer, rows = make_filled(7, 8, 9)
     buffer.hand_out(buffer.take(11))
     buffer.hand_out(buffer.take(5), stopped=True)
     rows[1].paused = True

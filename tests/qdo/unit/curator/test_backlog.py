@@ -15,7 +15,7 @@ def names(count: int, first: int = 0) -> list[str]:
     return [f"queue-{number:010d}" for number in range(first, first + count)]
 
 
-def listed(children: list[str], recipe: Names = QUEUE, refresh: int | None = None) -> Backlog:
+def make_backlog(children: list[str], recipe: Names = QUEUE, refresh: int | None = None) -> Backlog:
     backlog = Backlog(recipe, refresh)
     backlog.begin_listing()
     backlog.replace_list(children, 0.0, 0.0)
@@ -37,7 +37,7 @@ def take_all(backlog: Backlog) -> list[str]:
 
 def test_nodes_are_taken_in_order_and_once() -> None:
     """A node in hand is not taken again, even if a list still has it."""
-    backlog = listed(names(3)[::-1])
+    backlog = make_backlog(names(3)[::-1])
     first = take(backlog)
     backlog.replace_list(names(3), 0.0, 0.0)
     assert [first.name, *take_all(backlog)] == names(3)
@@ -47,7 +47,7 @@ def test_nodes_are_taken_in_order_and_once() -> None:
 
 def test_what_was_not_handled_is_taken_again() -> None:
     """A node that is put back is next in its order; one that was set aside is not taken while it exists."""
-    backlog = listed(names(3))
+    backlog = make_backlog(names(3))
     first, second = take(backlog), take(backlog)
     backlog.set_aside(second)
     backlog.put_back(first)
@@ -60,7 +60,7 @@ def test_what_was_not_handled_is_taken_again() -> None:
 
 def test_a_blocked_node_waits_for_its_lock() -> None:
     """A locked node is taken when its lock is gone, which may be reported twice; a removed node is forgotten."""
-    backlog = listed(names(3))
+    backlog = make_backlog(names(3))
     first, second = take(backlog), take(backlog)
     assert backlog.block(first, 0.0)
     assert backlog.block(second, 0.0)
@@ -73,7 +73,7 @@ def test_a_blocked_node_waits_for_its_lock() -> None:
 
 def test_a_blocked_node_may_be_in_hand_after_all() -> None:
     """A node is held by one thread only, even if its lock was reported gone meanwhile."""
-    backlog = listed(names(1))
+    backlog = make_backlog(names(1))
     first = take(backlog)
     assert backlog.block(first, 0.0)
     assert backlog.hold(first)
@@ -87,7 +87,7 @@ def test_a_blocked_node_may_be_in_hand_after_all() -> None:
 
 def test_locks_are_watched_up_to_a_bound() -> None:
     """Further nodes locked by others are read with a later list."""
-    backlog = listed(names(MAX_BLOCKED + 1))
+    backlog = make_backlog(names(MAX_BLOCKED + 1))
     assert all(backlog.block(take(backlog), 0.0) for _ in range(MAX_BLOCKED))
     assert not backlog.block(take(backlog), 5.0)
     assert backlog.listing_due(6.0, NOW) == 5.0 + RECHECK - 6.0
@@ -95,7 +95,7 @@ def test_locks_are_watched_up_to_a_bound() -> None:
 
 def test_what_was_not_watched_is_looked_at_again() -> None:
     """After a broken connection the queue is listed again, and locked nodes are tried again."""
-    backlog = listed(names(2))
+    backlog = make_backlog(names(2))
     first = take(backlog)
     assert backlog.block(first, 0.0)
     assert backlog.listing_due(0.0, NOW) is None
@@ -124,7 +124,7 @@ def test_a_queue_is_not_listed_while_there_is_something_to_take() -> None:
 def test_a_queue_of_priorities_is_listed_again_after_some_nodes(refresh: int, begun: int) -> None:
     """Changes are read after a number of nodes: the configured one, or a hundredth of the list."""
     made = [f"queue-100000005{number:010d}" for number in range(500)]
-    backlog = listed(made, PRIORITY, refresh)
+    backlog = make_backlog(made, PRIORITY, refresh)
     backlog.mark_stale()
     count = 0
     while backlog.listing_due(0.0, NOW) is None:
@@ -148,7 +148,7 @@ def test_lists_take_a_fifth_of_the_time() -> None:
 
 def test_what_is_not_due_is_waited_for() -> None:
     """Delayed nodes are not taken before their instant; meanwhile changes are read."""
-    backlog = listed([f"queue-|{NOW + 1500:08X}|0000000000", f"queue-|{NOW - 1:08X}|0000000001"], DELAY)
+    backlog = make_backlog([f"queue-|{NOW + 1500:08X}|0000000000", f"queue-|{NOW - 1:08X}|0000000001"], DELAY)
     assert take(backlog).epoch == NOW - 1
     assert backlog.take(NOW) is None
     assert backlog.due(NOW) == 1.5

@@ -19,7 +19,7 @@ WRONG: Any = 1.5
 priorities = some.integers(-(2**31), 2**31 - 1)
 
 
-def named(prefix: str, sequence: int) -> str:
+def make_node_name(prefix: str, sequence: int) -> str:
     """Returns the name that ZooKeeper creates: the number in ten characters or more, including the sign."""
     return f"{prefix}{sequence:010d}"
 
@@ -100,7 +100,7 @@ def test_every_name_is_read_as_it_was_made(sequence: int, priority: int, epoch: 
         (DELAY, DELAY.prefix(epoch), "epoch", epoch),
         (IDS, IDS.prefix(identifier), "id", IDS.replace_separators(identifier)),
     ):
-        child = recipe.parse(named(prefix, sequence))
+        child = recipe.parse(make_node_name(prefix, sequence))
         assert child is not None
         assert (child.prefix, child.sequence, getattr(child, field)) == (prefix, sequence, value)
 
@@ -108,7 +108,7 @@ def test_every_name_is_read_as_it_was_made(sequence: int, priority: int, epoch: 
 @given(some.lists(some.tuples(priorities, some.integers(0, 2**31 - 1)), unique_by=lambda pair: pair[1]))
 def test_priorities_are_in_the_order_of_curator(pairs: list[tuple[int, int]]) -> None:
     """Until ZooKeeper's counter overflows, names sort as text: by priority, then by age."""
-    made = [named(PRIORITY.prefix(priority), sequence) for priority, sequence in pairs]
+    made = [make_node_name(PRIORITY.prefix(priority), sequence) for priority, sequence in pairs]
     in_order = PRIORITY.in_order(made)
     assert [child.name for child in in_order] == sorted(made)
     assert [(child.priority, child.sequence) for child in in_order] == sorted(pairs)
@@ -123,21 +123,21 @@ def test_what_curator_put_back_without_priority_comes_first() -> None:
 
 def test_delays_are_in_the_order_of_their_epochs() -> None:
     """The earliest instant comes first, whatever its number of digits, and the oldest of one instant."""
-    late, early = named(DELAY.prefix(0x1A1F7056FD1), 1), named(DELAY.prefix(0x9), 2)
-    made = [late, named(DELAY.prefix(0x1A1F7056FD1), 0), early, "queue-0000000009"]
+    late, early = make_node_name(DELAY.prefix(0x1A1F7056FD1), 1), make_node_name(DELAY.prefix(0x9), 2)
+    made = [late, make_node_name(DELAY.prefix(0x1A1F7056FD1), 0), early, "queue-0000000009"]
     assert [child.sequence for child in DELAY.in_order(made)] == [9, 2, 0, 1]
 
 
 def test_ids_do_not_count_for_the_order() -> None:
     """Messages with ids keep the order in which they were put."""
-    made = [named(IDS.prefix(name), number) for number, name in enumerate("zebra")]
+    made = [make_node_name(IDS.prefix(name), number) for number, name in enumerate("zebra")]
     assert [child.id for child in IDS.in_order(reversed(made))] == list("zebra")
 
 
 def test_names_after_the_end_of_the_count_are_the_youngest() -> None:
     """The order continues when ZooKeeper's 32-bit counter becomes negative."""
     counted = [2**31 - 2, 2**31 - 1, -(2**31), -(2**31) + 1, -1]
-    made = [named(QUEUE.prefix(), number) for number in reversed(counted)]
+    made = [make_node_name(QUEUE.prefix(), number) for number in reversed(counted)]
     assert [child.sequence for child in QUEUE.in_order([*made, "foreign"])] == counted
 
 

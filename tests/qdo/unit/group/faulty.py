@@ -151,7 +151,7 @@ class SimulatedGroup:
     def is_free(self, *partitions: Partition) -> bool:
         return not any(self.owner_of(partition) for partition in partitions)
 
-    def recorded(self, partition: Partition) -> str | None:
+    def read_recorded(self, partition: Partition) -> str | None:
         node = self.service.tree.nodes[self._paths.offset(partition)]
         return decode_offset(node.data).id
 

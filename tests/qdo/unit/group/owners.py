@@ -96,7 +96,7 @@ class RecordingListener(PartitionListener):
     def __init__(self) -> None:
         self.have: set[Partition] = set()
         self.notified: list[tuple[str, frozenset[Partition]]] = []
-        self.stopped: set[OwnedPartition] = set()
+        self.is_stopped: set[OwnedPartition] = set()
         self.refusals: list[CoordinationRefused] = []
         self.slow: dict[Partition, asyncio.Event] = {}
         self.assigning: asyncio.Event | None = None
@@ -124,11 +124,11 @@ class RecordingListener(PartitionListener):
 
     def stop(self, rows: Collection[OwnedPartition]) -> None:
         self.wrong += [f"{row.partition} stopped while it is owned" for row in rows if row.state == "owned"]
-        self.stopped |= set(rows)
+        self.is_stopped |= set(rows)
 
     async def revoke(self, row: OwnedPartition) -> None:
         partitions = self._record_notification("revoke", [row])
-        if not partitions <= self.have or row not in self.stopped:
+        if not partitions <= self.have or row not in self.is_stopped:
             self.wrong.append(f"{partitions} revoked, but not had or not stopped")
         for partition in partitions & self.slow.keys():
             await self._wait("revoke", self.slow[partition])
@@ -140,7 +140,7 @@ class RecordingListener(PartitionListener):
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
         partitions = self._record_notification("lost", rows)
-        if not partitions <= self.have or not self.stopped.issuperset(rows):
+        if not partitions <= self.have or not self.is_stopped.issuperset(rows):
             self.wrong.append(f"{partitions} lost, but not had or not stopped")
         self.have -= partitions
 

@@ -35,10 +35,10 @@ async def commit(group: GroupMember, setup: MemberSetup, identifier: str) -> Non
                 break
         except (SessionLost, RuntimeError, CoordinationRefused):
             continue
-    assert all(setup.recorded(partition) == identifier for partition in held)
+    assert all(setup.read_recorded(partition) == identifier for partition in held)
 
 
-async def lived(fault: Fault | None = None, place: int = 0) -> MemberSetup:
+async def run_life(fault: Fault | None = None, place: int = 0) -> MemberSetup:
     setup = MemberSetup()
     group = setup.make(recheck=0.01 if fault in {"incompatible", "forbidden", "broken"} else 60.0)
     if fault is not None:
@@ -56,6 +56,6 @@ async def lived(fault: Fault | None = None, place: int = 0) -> MemberSetup:
 @pytest.mark.parametrize("fault", get_args(Fault))
 async def test_a_fault_at_any_call_is_lived_through(fault: Fault) -> None:
     """After a fault at any call the group becomes stable, the owner is called in order, and nothing is left."""
-    calls = len((await lived()).coordinator.calls)
-    lives = [await lived(fault, place) for place in range(1, calls)]
+    calls = len((await run_life()).coordinator.calls)
+    lives = [await run_life(fault, place) for place in range(1, calls)]
     assert sum(not setup.coordinator.faults for setup in lives) > calls / 2

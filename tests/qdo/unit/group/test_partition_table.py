@@ -144,7 +144,7 @@ async def test_owned_to_revoking_to_releasing_to_none(setup: TableSetup) -> None
     await setup.table.claim([ONE])
     setup.table.give_up([ONE])
     assert setup.state() == "revoking"
-    assert {row.partition for row in setup.owner.stopped} == {ONE}
+    assert {row.partition for row in setup.owner.is_stopped} == {ONE}
     assert await setup.table.record({ONE: FIRST}) == frozenset()
     setup.owner.hurry()
     await setup.until("releasing")
@@ -152,7 +152,7 @@ async def test_owned_to_revoking_to_releasing_to_none(setup: TableSetup) -> None
     release.set()
     await setup.until(None)
     assert setup.is_free(ONE)
-    assert setup.recorded(ONE) == FIRST
+    assert setup.read_recorded(ONE) == FIRST
     assert setup.notifications == ["assigned", "revoke"]
 
 
@@ -212,7 +212,7 @@ async def test_every_state_to_lost(setup: TableSetup, state: State) -> None:
     assert setup.table.held == {}
     assert setup.table.states == {}
     assert all(row.state == "lost" for row in rows)
-    assert setup.owner.stopped.issuperset(row for row in rows if row.notified)
+    assert setup.owner.is_stopped.issuperset(row for row in rows if row.notified)
     with pytest.raises(SessionLost):
         await setup.table.record({ONE: FIRST})
     await setup.table.abandon()
@@ -260,7 +260,7 @@ async def test_an_older_commit_is_not_repeated_after_a_newer_one(setup: TableSet
     await setup.wait_for_calls("commit")
     newer = asyncio.create_task(setup.table.record({ONE: FIRST}))
     assert await older == await newer == frozenset()
-    assert setup.recorded(ONE) == FIRST
+    assert setup.read_recorded(ONE) == FIRST
     assert setup.coordinator.calls.count("commit") == 2
 
 
@@ -275,7 +275,7 @@ async def test_a_commit_that_nobody_waits_for_any_more_is_replaced_as_well(setup
     newer = asyncio.create_task(setup.table.record({ONE: LATER}))
     setup.held_up.pop("claim").set()
     assert await newer == frozenset()
-    assert setup.recorded(ONE) == LATER
+    assert setup.read_recorded(ONE) == LATER
 
 
 async def test_a_commit_goes_before_the_release(setup: TableSetup) -> None:
@@ -289,7 +289,7 @@ async def test_a_commit_goes_before_the_release(setup: TableSetup) -> None:
     commit.set()
     assert await recording == frozenset()
     await setup.until(None)
-    assert setup.recorded(ONE) == FIRST
+    assert setup.read_recorded(ONE) == FIRST
     assert setup.coordinator.calls[-2:] == ["commit", "release"]
 
 
@@ -319,7 +319,7 @@ async def test_a_cancelled_commit_leaves_no_doubt(setup: TableSetup) -> None:
     later = asyncio.create_task(setup.table.record({ONE: LATER}))
     setup.held_up.pop("commit").set()
     assert await later == frozenset()
-    assert setup.recorded(ONE) == LATER
+    assert setup.read_recorded(ONE) == LATER
     assert setup.coordinator.calls[-2:] == ["commit", "commit"]
 
 
@@ -349,8 +349,8 @@ async def test_added_offsets_are_written_together(setup: TableSetup, threshold: 
         else:
             assert await setup.table.flush([first]) == frozenset()
         await until(lambda: bool(setup.owner.recorded_offsets))
-    assert setup.recorded(ONE) == LATER
-    assert setup.recorded(TWO) == (LATER if threshold == "messages" else FIRST)
+    assert setup.read_recorded(ONE) == LATER
+    assert setup.read_recorded(TWO) == (LATER if threshold == "messages" else FIRST)
     assert setup.coordinator.calls.count("commit") == 1
     assert [set(offsets) for offsets in setup.owner.recorded_offsets] == [{ONE, TWO}]
 
@@ -364,7 +364,7 @@ async def test_an_offset_that_cannot_be_committed_takes_no_other_with_it(setup: 
     setup.table.add(second, FIRST, 1)
     setup.table.add(first, FIRST, 1)
     assert await setup.table.flush([first, second]) == frozenset()
-    assert (setup.recorded(ONE), setup.recorded(TWO)) == (FIRST, FIRST)
+    assert (setup.read_recorded(ONE), setup.read_recorded(TWO)) == (FIRST, FIRST)
 
 
 async def test_an_added_offset_is_written_before_the_release(setup: TableSetup) -> None:
@@ -373,7 +373,7 @@ async def test_an_added_offset_is_written_before_the_release(setup: TableSetup) 
     (row,) = await begin(setup, ONE)
     setup.table.add(row, FIRST, 1)
     await setup.give_up()
-    assert setup.recorded(ONE) == FIRST
+    assert setup.read_recorded(ONE) == FIRST
 
 
 async def test_what_is_added_for_a_former_ownership_is_not_written(setup: TableSetup) -> None:
@@ -389,7 +389,7 @@ async def test_what_is_added_for_a_former_ownership_is_not_written(setup: TableS
     with pytest.raises(NotOwner):
         await setup.table.note(former, HandlingNote(LATER, 1))
     setup.table.add(present, FIRST, 1)
-    await until(lambda: setup.recorded(ONE) == FIRST)
+    await until(lambda: setup.read_recorded(ONE) == FIRST)
     assert (present.note, setup.table.held[ONE]) == (None, present)
 
 
@@ -399,5 +399,5 @@ async def test_an_added_offset_is_tried_until_the_service_answers(setup: TableSe
     (row,) = await begin(setup, ONE)
     setup.faults["commit"] = "refused"
     setup.table.add(row, FIRST, 1)
-    await until(lambda: setup.recorded(ONE) == FIRST)
+    await until(lambda: setup.read_recorded(ONE) == FIRST)
     assert [type(error) for error in setup.owner.commit_failures] == [CoordinationLost]

@@ -56,11 +56,11 @@ async def unheard() -> None:
     """Is never awaited."""
 
 
-def generated() -> Any:  # noqa: ANN401
+def generate() -> Any:  # noqa: ANN401
     yield
 
 
-async def generated_async() -> Any:  # noqa: ANN401
+async def generate_async() -> Any:  # noqa: ANN401
     yield
 
 
@@ -73,8 +73,8 @@ class NonCoroutineAwaitable:
 
 UNRUN_RESULTS: dict[str, End] = {
     "coroutine": unheard,
-    "generator": generated,
-    "async generator": generated_async,
+    "generator": generate,
+    "async generator": generate_async,
     "awaitable": NonCoroutineAwaitable,
 }
 
@@ -229,7 +229,7 @@ async def test_a_run_that_its_executor_cancels() -> None:
 BODY = {"task": "one", "args": [], "kwargs": {}}
 
 
-def mixed(end: End) -> Any:  # noqa: ANN401
+def make_mixed(end: End) -> Any:  # noqa: ANN401
     """Returns the handler of a program with a plain task, which ends this way, and an async one."""
     jobs = Jobs("q")
     jobs.task(name="plain")(end)
@@ -290,7 +290,7 @@ async def test_what_nothing_ran_of_fails_without_a_worker(form: str, kind: str) 
 async def test_plain_calls_beside_async_ones_have_threads_of_their_own() -> None:
     """Plain calls have threads of their own; while none is free no call begins, because any call may be plain."""
     gate = threading.Event()
-    executor: Any = executor_of(mixed(lambda: gate.wait(TIMEOUT)))
+    executor: Any = executor_of(make_mixed(lambda: gate.wait(TIMEOUT)))
     assert isinstance(executor, MixedExecutor)
     await executor.open()
     place = Delivery(ONE, 1)
@@ -310,7 +310,7 @@ async def test_plain_calls_beside_async_ones_have_threads_of_their_own() -> None
 
 async def test_a_run_has_calls_of_one_kind() -> None:
     """A run ends before the first call of the other kind; the source begins the rest anew."""
-    executor: Any = executor_of(mixed(lambda: None))
+    executor: Any = executor_of(make_mixed(lambda: None))
     await executor.open()
     for tasks, handled in ((("plain", "plain", "awaited"), 2), (("awaited", "plain"), 1), (("other", "plain"), 0)):
         ran = await asyncio.wait_for(executor.start(calls(*tasks), Delivery(ONE, 1)), TIMEOUT)
@@ -322,7 +322,7 @@ async def test_a_run_has_calls_of_one_kind() -> None:
 async def test_a_plain_call_that_hangs_beside_async_ones() -> None:
     """The message of a plain call that hangs fails; once as many hang as there are threads, no call begins."""
     gate = threading.Event()
-    executor: Any = executor_of(mixed(lambda: gate.wait(TIMEOUT)))
+    executor: Any = executor_of(make_mixed(lambda: gate.wait(TIMEOUT)))
     await executor.open()
     runs = [calls("plain"), calls("plain")]
     futures = [executor.start(run, Delivery(ONE, 1)) for run in runs]
@@ -338,7 +338,7 @@ async def test_a_plain_call_that_hangs_beside_async_ones() -> None:
 
 async def test_a_plain_call_may_have_a_loop_of_its_own() -> None:
     """A plain call does not run in the loop of the async ones, so it may run its own."""
-    executor: Any = executor_of(mixed(lambda: asyncio.run(unheard())))
+    executor: Any = executor_of(make_mixed(lambda: asyncio.run(unheard())))
     await executor.open()
     assert (await asyncio.wait_for(executor.start(calls("plain"), Delivery(ONE, 1)), TIMEOUT))[:2] == (1, None)
     await executor.close()
@@ -351,7 +351,7 @@ class Made:
         """Takes anything."""
 
 
-@pytest.mark.parametrize("function", [generated, generated_async, Made], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("function", [generate, generate_async, Made], ids=lambda function: function.__name__)
 def test_what_would_run_nothing_is_refused_when_it_is_declared(function: Any) -> None:  # noqa: ANN401
     """A generator or a class is refused as a task, a handler and a ``handle``."""
     with pytest.raises(InvalidArgument, match=r"generator|class"):

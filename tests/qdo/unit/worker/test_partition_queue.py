@@ -150,7 +150,7 @@ TestOrderedQueue = QueueModel.TestCase
 TestKeyedQueue = KeyedModel.TestCase
 
 
-def fed(partition_queue: PartitionQueue, keys: str) -> list[Message]:
+def feed_keys(partition_queue: PartitionQueue, keys: str) -> list[Message]:
     messages = [message(at, headers={"key": key}) for at, key in enumerate(keys)]
     partition_queue.add(messages)
     return messages
@@ -159,7 +159,7 @@ def fed(partition_queue: PartitionQueue, keys: str) -> list[Message]:
 def test_work_is_shared_out_evenly() -> None:
     """One run does not take everything while other slots are free."""
     partition_queue = KeyedQueue(key_by("header:key"), 4, 1000)
-    fed(partition_queue, "abcdefgh" * 2)
+    feed_keys(partition_queue, "abcdefgh" * 2)
     sizes = [len(run.messages) for run in iter(lambda: partition_queue.take(100), None)]
     assert sizes == [4, 4, 4, 4]
 
@@ -167,7 +167,7 @@ def test_work_is_shared_out_evenly() -> None:
 def test_no_more_is_wanted_than_the_window() -> None:
     """Behind an unfinished message the queue holds only a window of messages, even if they are done."""
     partition_queue = KeyedQueue(key_by("header:key"), 2, 10)
-    fed(partition_queue, "abbbbbbbbb")
+    feed_keys(partition_queue, "abbbbbbbbb")
     assert partition_queue.is_full
     run = partition_queue.take(1)
     other = partition_queue.take(100)
@@ -183,7 +183,7 @@ def test_no_more_is_wanted_than_the_window() -> None:
 def test_a_lane_that_closes_fills_its_gaps_and_begins_nothing_else(keys: list[str], choice: Random) -> None:
     """A queue that closes fills the gaps before finished messages, so that they are recorded, and begins no others."""
     partition_queue = KeyedQueue(key_by("header:key"), 3, 100)
-    messages = fed(partition_queue, "".join(keys))
+    messages = feed_keys(partition_queue, "".join(keys))
     order = {one.id: at for at, one in enumerate(messages)}
     done: set[int] = set()
     runs = []
@@ -215,7 +215,7 @@ def _settle(
 def test_a_failure_while_a_lane_closes_ends_what_cannot_be_recorded() -> None:
     """A failure while closing ends the messages behind it, because they will be handled again elsewhere."""
     partition_queue = KeyedQueue(key_by("header:key"), 1, 100)
-    messages = fed(partition_queue, "abcd")
+    messages = feed_keys(partition_queue, "abcd")
     for key in "abcd":
         run = partition_queue.take(1)
         assert run is not None

@@ -22,7 +22,7 @@ WANTS = Subscription(frozenset(), ("*",), "host", "app")
 ALL = frozenset(Partition(QUEUE, number) for number in range(1, 401))
 
 
-async def opened(service: SimulatedService) -> Coordinator:
+async def open_new(service: SimulatedService) -> Coordinator:
     coordinator = service.coordinator(session_timeout=600.0)
     await coordinator.open()
     return coordinator
@@ -38,7 +38,7 @@ def test_no_node_grows_with_the_group() -> None:
 
     async def largest(count: int) -> int:
         service = SimulatedService()
-        session = await (await opened(service)).join(Member(members[0], WANTS), lambda _: None)
+        session = await (await open_new(service)).join(Member(members[0], WANTS), lambda _: None)
         target = None
         for number in (1, count):
             owners = {partition: members[at % number] for at, partition in enumerate(partitions)}
@@ -86,7 +86,7 @@ async def test_a_leader_that_dies_leaves_nothing_half_done(transactions: int) ->
     """If a leader dies after any transaction, members have the old target or all of the new; the next one goes on."""
     service = SimulatedService()
     tree = service.tree = FatalTree()
-    coordinator = await opened(service)
+    coordinator = await open_new(service)
     leader = await coordinator.join(Member("leader"), lambda _: None)
     sessions = {f"m{n:03}": await coordinator.join(Member(f"m{n:03}"), lambda _: None) for n in range(150)}
     assert await leader.set_target(dealt(0), -1)
@@ -109,7 +109,7 @@ async def test_a_leader_that_dies_leaves_nothing_half_done(transactions: int) ->
 @pytest.mark.parametrize("transactions", range(3))
 async def test_two_leaders_do_not_mix_what_they_set(transactions: int) -> None:
     """If two leaders set a target at the same time at most one succeeds, and nothing of the other counts."""
-    coordinator = await opened(SimulatedService())
+    coordinator = await open_new(SimulatedService())
     old = await coordinator.join(Member("old"), lambda _: None)
     new = await coordinator.join(Member("new"), lambda _: None)
     sessions = {f"m{n:03}": await coordinator.join(Member(f"m{n:03}"), lambda _: None) for n in range(150)}

@@ -23,7 +23,7 @@ from qdo.worker.handlers import delivery
 from qdo.worker.worker import Worker
 from queuey.client import AsyncTiming, Message, QueueNotFound, disable_tracing, enable_tracing
 from queuey.client.deadletters import read_dead_letter
-from tests.qdo.consumer.controlled_transport import refused
+from tests.qdo.consumer.controlled_transport import refuse_method
 from tests.qdo.consumer.test_sight import GroupWithKeys, group
 from tests.qdo.worker import hands
 from tests.qdo.worker.conftest import Workers, until
@@ -319,7 +319,7 @@ async def test_a_service_that_is_away(
     task = workers.start(worker := make(workers, workers.note, queue, ttl=2))
     if method == "POST":
         await until(lambda: bool(worker._source._queues))  # type: ignore[attr-defined] # it is a claiming worker
-    workers.system.transport.answer = refused(method)
+    workers.system.transport.answer = refuse_method(method)
     await until(lambda: said in caplog.text)
     workers.system.transport.answer = None
     await workers.system.send(queue, 1)

@@ -26,7 +26,7 @@ def has_begun(worker: Worker) -> bool:
     return bool(source._queues) and not source._preparing
 
 
-async def started(workers: Workers, *programs: Jobs, client: AsyncClient | None = None) -> None:
+async def run_until_begun(workers: Workers, *programs: Jobs, client: AsyncClient | None = None) -> None:
     for program in programs:
         worker = worker_of(workers, program)
         if client is not None:
@@ -55,7 +55,7 @@ async def test_a_worker_puts_them(workers: Workers, jobs: Jobs) -> None:
     worker.stop()
     await running
     await schedules.pause(name)
-    await started(workers, jobs)
+    await run_until_begun(workers, jobs)
     schedule = await schedules.get(name)
     assert (schedule.created, schedule.paused) == (made.created, True)
     [put] = await jobs.aput_schedules()
@@ -79,7 +79,7 @@ async def test_the_code_decides(workers: Workers, jobs: Jobs, caplog: pytest.Log
     new.task(name="b")(print)
     new.task(name="c", every=60)(print)
     with caplog.at_level(logging.WARNING, "qdo.worker"):
-        await started(workers, new)
+        await run_until_begun(workers, new)
     changed = await schedules.get(f"{prefix}a")
     assert (changed.cron, changed.timezone, changed.every) == ("0 4 * * *", "UTC", None)
     assert (await schedules.get(f"{prefix}b")).every == 3600
@@ -102,13 +102,13 @@ async def test_a_worker_that_may_not(workers: Workers, jobs: Jobs, caplog: pytes
     plain.task(name="other")(print)
     jobs.task(name="tidy_up", every=60)(print)
     with caplog.at_level(logging.WARNING, "qdo.worker"):
-        await started(workers, jobs, client=client)
+        await run_until_begun(workers, jobs, client=client)
         assert [record.getMessage()[:65] for record in caplog.records] == [
             "the schedules of tasks (tidy_up) could not be put yet, retrying: ",
             "the credential may not change the schedules of tasks (tidy_up), s",
         ]
         caplog.clear()
-        await started(workers, plain, client=client)
+        await run_until_begun(workers, plain, client=client)
     assert (caplog.messages, answers) == ([], [])
 
 

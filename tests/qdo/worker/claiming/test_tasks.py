@@ -231,7 +231,7 @@ async def test_retries(workers: Workers, jobs: Jobs, kind: str) -> None:
     task = jobs.task(retries=2, backoff=Backoff(first=0.2, most=0.2, jitter=0))(work if kind == "plain" else awaited)
     await task.asend("egg")
     serving = workers.start(worker := worker_of(workers, jobs))
-    queue = workers.system.named(jobs.queues[0])
+    queue = workers.system.refer_to(jobs.queues[0])
     await until_done(workers, queue)
     worker.stop()
     assert await serving == ExitCode.ENDED
@@ -256,7 +256,7 @@ async def test_time_limits(workers: Workers, jobs: Jobs) -> None:
     await slow.asend()
     task = workers.start(worker := worker_of(workers, jobs))
     await asyncio.wait_for(ended.wait(), 20)
-    await until_done(workers, workers.system.named(jobs.queues[0]))
+    await until_done(workers, workers.system.refer_to(jobs.queues[0]))
     worker.stop()
     assert await task == ExitCode.ENDED
     alone = Jobs("q")
@@ -280,7 +280,7 @@ async def test_tasks_of_both_kinds_in_one_worker(workers: Workers, jobs: Jobs) -
 
     await jobs.asend_many([plain.call(), opens.call()])
     task = workers.start(worker := worker_of(workers, jobs))
-    await until_done(workers, workers.system.named(jobs.queues[0]))
+    await until_done(workers, workers.system.refer_to(jobs.queues[0]))
     worker.stop()
     assert await task == ExitCode.ENDED
     assert threads != ["MainThread"]

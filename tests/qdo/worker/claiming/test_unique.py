@@ -87,7 +87,7 @@ async def test_while_it_runs_and_is_tried_again(workers: Workers, jobs: Jobs) ->
     await begun.wait()
     assert await order.asend(1, "second") is None
     gate.set()
-    await until_done(workers, workers.system.named(jobs.queues[0]))
+    await until_done(workers, workers.system.refer_to(jobs.queues[0]))
     assert seen == [None, None]
     assert await order.asend(1, "third") is not None
     worker.stop()

@@ -107,7 +107,7 @@ class Wire(asyncio.Transport):
         self._is_open, self._is_aborted = True, False
         self._requests = bytearray()
         self._to_node = Direction(self._world, self._world.at, self._read)
-        self._to_client = Direction(self._world, loop.call_later, self._received)
+        self._to_client = Direction(self._world, loop.call_later, self._pass_on)
 
     # The client's side
 
@@ -127,7 +127,7 @@ class Wire(asyncio.Transport):
             self._is_open = False
             self._loop.call_soon(self._client.connection_lost, None)
 
-    def _received(self, data: bytes | None) -> None:
+    def _pass_on(self, data: bytes | None) -> None:
         """Passes bytes on to the client unless it has aborted, and always reports the end."""
         if data is None:
             self._client.connection_lost(ConnectionResetError("reset by the simulated node"))

@@ -58,17 +58,17 @@ def options(kept: Kept, to: Path, **more: Any) -> ArchiveOptions:  # noqa: ANN40
     )
 
 
-def archived(row: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a row of Spark's
+def read_content(row: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a row of Spark's
     headers = tuple((pair.key, bytes(pair.value).decode()) for pair in row.headers or ())
     meta = row.contentType, headers, row.valueType
     return row.partition, row.id, bytes(row.value), meta, round(row.expires.timestamp() * 1_000_000)
 
 
-def stored(messages: Iterable[Message]) -> list[tuple[Any, ...]]:
-    return sorted(map(_stored, messages))
+def list_contents(messages: Iterable[Message]) -> list[tuple[Any, ...]]:
+    return sorted(map(_make_content, messages))
 
 
-def _stored(message: Message) -> tuple[Any, ...]:
+def _make_content(message: Message) -> tuple[Any, ...]:
     meta = message.meta or Meta()
     kind = "json" if meta.json else "text" if isinstance(message.body, str) else "bytes"
     body = message.body.encode() if isinstance(message.body, str) else message.body
@@ -82,5 +82,5 @@ def delete_all(kept: Kept, queue: Queue, share: int = 1) -> None:
     bridge.run(kept.store.messages.delete(queue, [(one.partition, one.position) for one in deleted]))
 
 
-def checked(spark: Any, kept: Kept, to: Path, **more: Any) -> CheckReport:  # noqa: ANN401 - of the options
+def check_archive(spark: Any, kept: Kept, to: Path, **more: Any) -> CheckReport:  # noqa: ANN401 - of the options
     return check(spark, CheckOptions(store=kept.store_options, selection=Pattern(".*"), archive=str(to), **more), quiet)

@@ -25,14 +25,14 @@ from tests.replacing import replace
 from tests.spark.kept import Kept, quiet
 from tests.spark.pipeline.archive.archives import (
     HOUR,
-    archived,
-    checked,
+    check_archive,
     delete_all,
     last_hour,
+    list_contents,
     message,
     options,
     past,
-    stored,
+    read_content,
 )
 from tests.waiting import until
 
@@ -49,7 +49,7 @@ def to(tmp_path: Path) -> Path:
 
 
 def rows(spark: SparkSession, to: Path, queue: str) -> list[tuple[Any, ...]]:
-    return sorted(archived(row) for row in storage.archived(spark, str(to), queue).collect())
+    return sorted(read_content(row) for row in storage.archived(spark, str(to), queue).collect())
 
 
 def test_two_runs_at_once(spark: SparkSession, embedded: Kept, to: Path) -> None:
@@ -78,8 +78,8 @@ def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Pat
         (one.queue, one.bucket, one.count) for one in report.archived
     ]
     old = [one for one in embedded.all(first) if one.body != "now"]
-    assert rows(spark, to, "orders") == stored(old)
-    assert rows(spark, to, WEIRD) == stored(embedded.all(second))
+    assert rows(spark, to, "orders") == list_contents(old)
+    assert rows(spark, to, WEIRD) == list_contents(embedded.all(second))
     sealed = json.loads(min((to / "manifests/queue=orders").glob("*.json")).read_text())
     assert sealed["summary"]["count"] == 60
     assert sealed["verified"]
@@ -87,7 +87,7 @@ def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Pat
         sealed["summary"]["partitions"]["1"]["first"]
         == min((one for one in old if one.partition == 1), key=lambda one: one.position).id
     )
-    assert checked(spark, embedded, to).ok
+    assert check_archive(spark, embedded, to).ok
     # An hour may have ended meanwhile, that of the newest message.
     done = {(one.queue, one.bucket) for one in report.archived}
     assert not [one for one in archive(spark, options(embedded, to), quiet).archived if (one.queue, one.bucket) in done]
@@ -125,7 +125,7 @@ def test_damage_is_found(spark: SparkSession, embedded: Kept, to: Path) -> None:
     next((to / "manifests/queue=orders").glob(f"{names[2]}.*.json")).write_text("{}")
     low = ids.random_low()
     bridge.run(embedded.store.bulk.load(queue, [message(0, last_hour() - HOUR + 7, low, 2)]))
-    report = checked(spark, embedded, to)
+    report = check_archive(spark, embedded, to)
     damage = {name: [one.text for one in report.damaged if one.bucket == name] for name in names}
     assert any("missing" in text for text in damage[names[0]])
     assert any("have changed" in text for text in damage[names[1]])
@@ -136,7 +136,7 @@ def test_damage_is_found(spark: SparkSession, embedded: Kept, to: Path) -> None:
     # One bucket was lost, and one has the messages of another beside its own.
     assert sum(one.count for one in again.archived) >= 81
     assert any("is missing" in text for text in again.damaged)
-    assert {one.bucket for one in checked(spark, embedded, to).damaged} <= {names[1]}
+    assert {one.bucket for one in check_archive(spark, embedded, to).damaged} <= {names[1]}
 
 
 def test_messages_that_may_be_lost(spark: SparkSession, embedded: Kept, to: Path) -> None:
@@ -151,14 +151,14 @@ def test_messages_that_may_be_lost(spark: SparkSession, embedded: Kept, to: Path
 def test_another_life_of_a_queue(spark: SparkSession, embedded: Kept, to: Path) -> None:
     """A bucket of a purged queue is archived again, and keeps the messages of both archivings."""
     queue = past(embedded, "orders", 20, hours=1)
-    before = stored(embedded.all(queue))
+    before = list_contents(embedded.all(queue))
     archive(spark, options(embedded, to), quiet)
     queue = bridge.run(embedded.store.catalogue.purge_queue(queue))
     assert archive(spark, options(embedded, to), quiet).archived == ()
     bridge.run(embedded.store.bulk.load(queue, [message(5, last_hour() - 5, ids.random_low(), 2)]))
     report = archive(spark, options(embedded, to), quiet)
     assert [one.count for one in report.archived] == [21]
-    assert rows(spark, to, "orders") == sorted(before + stored(embedded.all(queue)))
+    assert rows(spark, to, "orders") == sorted(before + list_contents(embedded.all(queue)))
 
 
 def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_stream_keeps_what_does_not_live_that_long(spark: SparkSession, embedd
     items = [NewMessage(f"short {n}", n % 2 + 1, 600) for n in range(10)]
     short = embedded.post(queue, items)
     bucket = ArchiveBucket(int(ids.ticks_to_seconds(max(one.ticks for one in short))) // width * width, width)
-    everything = stored(embedded.all(queue))
+    everything = list_contents(embedded.all(queue))
 
     def stream() -> archive_stream.StreamReport:
         job = archive_stream.archive_stream
@@ -202,7 +202,7 @@ def test_a_stream_keeps_what_does_not_live_that_long(spark: SparkSession, embedd
     assert (first.failed, second.failed) == ((), ())
     assert first.closed + second.closed >= 20
     assert rows(spark, to, "orders") == everything
-    assert checked(spark, embedded, to).ok
+    assert check_archive(spark, embedded, to).ok
     assert archive(spark, options(embedded, to, seconds=width), quiet).ok
 
 

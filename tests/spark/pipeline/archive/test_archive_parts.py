@@ -23,7 +23,7 @@ from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign
 from tests.replacing import replace
 from tests.spark.kept import Kept, quiet
-from tests.spark.pipeline.archive.archives import options, past, stored
+from tests.spark.pipeline.archive.archives import list_contents, options, past
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -176,4 +176,4 @@ def test_a_stream_that_goes_on(spark: SparkSession, embedded: Kept, tmp_path: Pa
     [report] = ended
     assert (report.messages, report.failed, report.open) == (20, (), 0)
     found = storage.archived(spark, str(to))
-    assert sorted(row.id for row in found.collect()) == sorted(row[1] for row in stored(messages))
+    assert sorted(row.id for row in found.collect()) == sorted(row[1] for row in list_contents(messages))

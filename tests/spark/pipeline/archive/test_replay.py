@@ -24,7 +24,7 @@ from queuey.storage import bridge
 from tests.backends import APP
 from tests.replacing import replace
 from tests.spark.kept import Kept, quiet
-from tests.spark.pipeline.archive.archives import HOUR, last_hour, options, past, stored
+from tests.spark.pipeline.archive.archives import HOUR, last_hour, list_contents, options, past
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def replay(spark: SparkSession, embedded: Kept, to: Path) -> Replay:
 
 
 def content(messages: list[Message]) -> list[tuple[Any, ...]]:
-    return [row[:-1] for row in stored(messages)]
+    return [row[:-1] for row in list_contents(messages)]
 
 
 def messages_in(kept: Kept, name: str) -> list[Message]:
@@ -84,7 +84,7 @@ def test_into_a_new_queue(embedded: Kept, orders: Queue, replay: Replay) -> None
 def test_with_its_own_expiry(embedded: Kept, orders: Queue, replay: Replay) -> None:
     """Messages can keep their expiry."""
     replay(into="copy", keep_expiry=True)
-    assert stored(messages_in(embedded, "copy")) == stored(embedded.all(orders))
+    assert list_contents(messages_in(embedded, "copy")) == list_contents(embedded.all(orders))
 
 
 def test_fresh_ids_in_the_old_order(embedded: Kept, orders: Queue, replay: Replay) -> None:

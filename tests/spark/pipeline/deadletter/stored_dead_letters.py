@@ -56,7 +56,7 @@ def read_all(store: Store, queue: Queue) -> list[Message]:
     ]
 
 
-def arrived(kept: Kept, queue: Queue) -> list[Message]:
+def settle_and_read(kept: Kept, queue: Queue) -> list[Message]:
     _, infos = bridge.run(kept.store.messages.inspect(queue))
     newest = [info.newest for info in infos if info.newest is not None]
     if newest:

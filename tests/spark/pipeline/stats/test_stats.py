@@ -29,7 +29,7 @@ DEPTHS = {"deep": 60, "uneven": 41, "shallow": 3, "narrow": 20}
 BODY = "x" * 500
 
 
-def filled(kept: Kept) -> Kept:
+def fill_queues(kept: Kept) -> Kept:
     """Creates two queues of two partitions with messages, one of one partition, and one without messages."""
     for name, depth in DEPTHS.items():
         queue = kept.queue(name, partitions=1 if name == "narrow" else 2)
@@ -49,7 +49,7 @@ def check(found: Totals) -> None:
 
 def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:
     """Tasks measure ranges of queues, and the results are merged."""
-    filled(embedded)
+    fill_queues(embedded)
     said: list[str] = []
     report = stats_job.run(spark, StatsOptions(store=embedded.store_options, top=2, size=2), said.append)
     check(report.tally)
@@ -62,7 +62,7 @@ def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:
 
 def test_measures_can_be_queried(spark: SparkSession, embedded: Kept) -> None:
     """The DataFrame has a row for each partition with messages of any kind."""
-    filled(embedded)
+    fill_queues(embedded)
     stats_job.frame(
         spark, StatsOptions(store=embedded.store_options, selection=Pattern("[du].*"))
     ).createOrReplaceTempView("m")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queuey.pipeline.stats.ttl_forecast import Backlog, Forecast, forecast
 
 
-def simulated(backlog: Backlog, within: float) -> list[float]:
+def simulate_loss(backlog: Backlog, within: float) -> list[float]:
     """Returns when messages are lost; the reader takes the next message as its pace allows."""
     step = (backlog.oldest - backlog.newest) / max(1, backlog.count - 1)
     pause = step / (1 - backlog.growth) if backlog.growth < 1 else math.inf
@@ -44,7 +44,7 @@ def backlogs(draw: st.DrawFn) -> Backlog:
 @example(Backlog(count=200, oldest=20, newest=0, ttl=20, growth=0.01), 100)
 def test_as_many_are_lost_as_in_a_simulation(backlog: Backlog, within: float) -> None:
     """The forecast number of lost messages differs from the simulation by at most three at both ends."""
-    lost = simulated(backlog, within)
+    lost = simulate_loss(backlog, within)
     losses = forecast(backlog, within)
     assert abs(losses.lost - len(lost)) <= 3
     assert (losses.first is None) == (losses.lost == 0)
@@ -55,7 +55,7 @@ def test_as_many_are_lost_as_in_a_simulation(backlog: Backlog, within: float) ->
 def test_a_group_that_stands_still_loses_exactly_what_expires(backlog: Backlog, within: float) -> None:
     """Without reading the forecast is exact: the messages that reach the TTL, and the time of the first."""
     still = msgspec.structs.replace(backlog, growth=1.0)
-    lost = simulated(still, within)
+    lost = simulate_loss(still, within)
     losses = forecast(still, within)
     assert abs(losses.lost - len(lost)) <= 1
     if losses.lost and lost:

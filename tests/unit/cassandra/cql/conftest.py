@@ -18,6 +18,6 @@ def anyio_backend() -> str:
 async def scene() -> AsyncIterator[Scene]:
     """Two nodes, each with all rows, and a client that is connected to both."""
     scene = Scene()
-    await scene.connected()
+    await scene.await_connected()
     yield scene
     scene.client.close()

@@ -202,7 +202,7 @@ class Scene:
         self.cluster.metadata.token_map = _token_map(self.cluster.metadata.all_hosts)
         self.client.follow(self.cluster)
 
-    async def connected(self) -> None:
+    async def await_connected(self) -> None:
         await until_async(lambda: all(self.client.is_up(node.address) for node in self.nodes))
 
     def send(
@@ -248,7 +248,7 @@ class Scene:
         for _ in range(count):
             await asyncio.sleep(0)
 
-    async def arrived(self, count: int = 1) -> list[Wire]:
+    async def await_requests(self, count: int = 1) -> list[Wire]:
         await until_async(lambda: sum(node.waiting for node in self.nodes) == count, every=0)
         return [wire for node in self.nodes for wire in node.wires if wire.is_open and wire.unanswered_requests]
 

@@ -22,7 +22,7 @@ from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Stat
 from queuey.storage.cassandra.driver import connection as connection_module
 from queuey.storage.cassandra.driver.cql import CqlClient
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
-from queuey.storage.cassandra.driver.topology import addresses_of, new_cluster
+from queuey.storage.cassandra.driver.topology import new_cluster, resolve_addresses
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from tests.replacing import replace_in
 from tests.sim.cassandra.protocol.frames import ERROR, UNPREPARED, error, text
@@ -88,7 +88,7 @@ def adopted(scene: Scene) -> Adopted:
 async def test_requests_from_the_loops_thread(adopted: Adopted, request_: Request | Encoded) -> None:
     """Frequent requests and conditional batches from the loop's thread go over the client and end in that thread."""
     adopted.send(request_)
-    [wire] = await adopted.scene.arrived()
+    [wire] = await adopted.scene.await_requests()
     assert not adopted.ended
     wire.answer(ROW)
     [(rows, refused, thread)] = adopted.ended
@@ -98,7 +98,7 @@ async def test_requests_from_the_loops_thread(adopted: Adopted, request_: Reques
 async def test_requests_from_other_threads(adopted: Adopted) -> None:
     """Requests from other threads end in the loop, also those sent while the client is connected to no node."""
     await asyncio.to_thread(adopted.send, ENCODED)
-    [wire] = await adopted.scene.arrived()
+    [wire] = await adopted.scene.await_requests()
     wire.answer(ROW)
     for node in adopted.scene.nodes:
         node.is_reachable = False
@@ -114,7 +114,7 @@ async def test_the_timeout_is_that_of_the_call_at_the_time_of_sending(adopted: A
     """A request has the remaining time of its call when and where it is sent."""
     with adopted.deadline.running(call_until(adopted.deadline.clock() + 0.5)):
         adopted.send(ENCODED)
-    await adopted.scene.arrived()
+    await adopted.scene.await_requests()
     adopted.scene.now += 0.6
     await until_async(lambda: adopted.ended)
     [(_, refused, _)] = adopted.ended
@@ -125,7 +125,7 @@ async def test_the_timeout_is_that_of_the_call_at_the_time_of_sending(adopted: A
 async def test_what_the_driver_answers_instead(adopted: Adopted) -> None:
     """A request that the driver repeats is answered in the loop's thread."""
     adopted.send(ENCODED)
-    [wire] = await adopted.scene.arrived()
+    [wire] = await adopted.scene.await_requests()
     wire.abort()
     await until_async(lambda: adopted.ended)
     assert adopted.ended == [([("driver",)], None, threading.get_ident())]
@@ -141,7 +141,7 @@ LATE = Statement("SELECT b FROM t")
         (Request(STATEMENT, (b"a",)), ["execute"]),
         (ENCODED._replace(statement=LATE), ["prepare"]),
         (CONDITIONAL._replace(further=[(LATE, (b"a",))]), ["prepare"]),
-        (Request(Statement.unprepared("ALTER TABLE t")), ["execute"]),
+        (Request(Statement.make_unprepared("ALTER TABLE t")), ["execute"]),
     ],
 )
 async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | Encoded, asked: list[str]) -> None:
@@ -150,7 +150,7 @@ async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | 
     with adopted.deadline.running(call_until(adopted.deadline.clock() + 30.0)):
         adopted.send(request_)
     if asked[-1] == "prepare":
-        await adopted.scene.arrived()
+        await adopted.scene.await_requests()
         adopted.scene.now += 30.1
     await until_async(lambda: adopted.ended)
     assert [call for call, _ in adopted.asked_in] == asked
@@ -159,7 +159,7 @@ async def test_the_loop_waits_for_no_node(adopted: Adopted, request_: Request | 
     assert rows == [("driver",)] if asked[-1] == "execute" else refused is not None
 
 
-@pytest.mark.parametrize("request_", [Request(LATE, (b"a",)), Request(Statement.unprepared("ALTER TABLE t"))])
+@pytest.mark.parametrize("request_", [Request(LATE, (b"a",)), Request(Statement.make_unprepared("ALTER TABLE t"))])
 async def test_what_verifies_the_schema_is_sent_in_any_thread(adopted: Adopted, request_: Request) -> None:
     """A request of the call that verifies the schema is sent in any thread; others are refused meanwhile."""
     adopted.driver._usable, adopted.driver._verifying = False, Call()
@@ -174,7 +174,7 @@ async def test_what_verifies_the_schema_is_sent_in_any_thread(adopted: Adopted, 
 async def test_the_fallback_through_the_driver_is_sent_in_another_thread(adopted: Adopted) -> None:
     """A fallback through the driver is sent in another thread, because a session may wait for a stream."""
     adopted.send(ENCODED)
-    [wire] = await adopted.scene.arrived()
+    [wire] = await adopted.scene.await_requests()
     wire.abort()
     await until_async(lambda: adopted.ended)
     [(call, thread)] = adopted.asked_in
@@ -221,9 +221,9 @@ async def test_a_forgotten_statement_is_known_by_its_id(adopted: Adopted) -> Non
     assert client.text_of(QUERY_ID) == CQL
     assert client.text_of(b"other") is None
     adopted.send(ENCODED)
-    [wire] = await adopted.scene.arrived()
+    [wire] = await adopted.scene.await_requests()
     wire.answer(error(UNPREPARED, text("id")), ERROR)
-    [wire] = await adopted.scene.arrived()
+    [wire] = await adopted.scene.await_requests()
     assert wire.node.prepared == [CQL]
 
 
@@ -249,7 +249,7 @@ async def test_a_driver_that_connects_anew(adopted: Adopted) -> None:
     session = SimpleNamespace(use_client_timestamp=True)
     with (
         replace_in(connection_module, new_cluster, lambda *_: cluster),
-        replace_in(connection_module, addresses_of, lambda *_: frozenset()),
+        replace_in(connection_module, resolve_addresses, lambda *_: frozenset()),
     ):
         driver._connect = lambda _: session  # type: ignore[method-assign,assignment]
         await asyncio.to_thread(driver._open)
@@ -268,7 +268,7 @@ async def test_the_drivers_thread_computes_the_replicas(adopted: Adopted) -> Non
     scene.nodes = [*scene.nodes, third]
     scene.cluster.metadata.token_map.tokens_to_hosts_by_ks = {"k": object()}
     await asyncio.to_thread(adopted.driver._update_client)
-    await scene.connected()
+    await scene.await_connected()
     assert len(computed_in) == 1
     assert threading.get_ident() not in computed_in
 
@@ -277,7 +277,7 @@ async def test_close(adopted: Adopted) -> None:
     """Waiting requests end as closed or in doubt, in the loop's thread; the connections are closed."""
     adopted.send(ENCODED)
     adopted.send(CONDITIONAL)
-    wires = await adopted.scene.arrived(2)
+    wires = await adopted.scene.await_requests(2)
     adopted.driver._thread = threading.Thread(target=lambda: None)
     adopted.driver._thread.start()
     adopted.scene.cluster.shutdown = lambda: None
@@ -297,7 +297,7 @@ async def test_close_with_many_requests_under_way(adopted: Adopted) -> None:
     """All requests that could be sent again end at once, as closed."""
     for _ in range(50):
         adopted.send(ENCODED)
-    await adopted.scene.arrived(50)
+    await adopted.scene.await_requests(50)
     adopted.driver._thread = threading.Thread(target=lambda: None)
     adopted.driver._thread.start()
     adopted.scene.cluster.shutdown = lambda: None
@@ -309,7 +309,7 @@ async def test_a_loop_that_comes_later(adopted: Adopted) -> None:
     """Requests in flight on the former loop end once, by its rules; later requests go over the next loop."""
     adopted.send(ENCODED)
     adopted.send(CONDITIONAL)
-    await adopted.scene.arrived(2)
+    await adopted.scene.await_requests(2)
     former, driver = adopted.scene.client, adopted.driver
     driver._cluster = None
     other = Thread()

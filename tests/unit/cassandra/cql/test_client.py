@@ -44,7 +44,7 @@ async def test_requests_of_one_turn_are_one_write(scene: Scene) -> None:
     for _ in range(10):
         scene.send(only=node.address)
     assert not scene.ended
-    [wire] = await scene.arrived(10)
+    [wire] = await scene.await_requests(10)
     assert wire.writes == writes + 1
     for number in range(10):
         wire.answer(ROW[:-1] + b"%d" % number, at=-1)
@@ -55,7 +55,7 @@ async def test_nodes_are_asked_in_turn(scene: Scene) -> None:
     """Each of two nodes with a row gets half of the requests."""
     for _ in range(10):
         scene.send()
-    await scene.arrived(10)
+    await scene.await_requests(10)
     assert [node.waiting for node in scene.nodes] == [5, 5]
 
 
@@ -64,7 +64,7 @@ async def test_ten_thousand_in_flight(scene: Scene) -> None:
     for _ in range(2):
         for _ in range(10_000):
             scene.send()
-        wires = await scene.arrived(10_000)
+        wires = await scene.await_requests(10_000)
         for wire in wires:
             data = b"".join(frame(stream, protocol.RESULT, ROW) for stream, _, _ in wire.unanswered_requests)
             wire.unanswered_requests.clear()
@@ -79,7 +79,7 @@ async def test_an_answer_cut_at_every_byte(scene: Scene) -> None:
     node = scene.nodes[0]
     for cut in range(9 + len(ROW)):
         scene.send(only=node.address)
-        [wire] = await scene.arrived()
+        [wire] = await scene.await_requests()
         data = frame(wire.unanswered_requests.pop()[0], protocol.RESULT, ROW)
         wire.send(data[:cut])
         assert len(scene.ended) == cut
@@ -94,9 +94,9 @@ async def test_a_connection_that_breaks_within_an_answer(scene: Scene, *, idempo
     cuts = range(9 + len(ROW))
     with replace_in(client_module, client_module.FIRST_PAUSE, 0.0):
         for cut in cuts:
-            await scene.connected()
+            await scene.await_connected()
             scene.send(only=node.address, idempotent=idempotent)
-            [wire] = await scene.arrived()
+            [wire] = await scene.await_requests()
             wire.send(frame(wire.unanswered_requests[0][0], protocol.RESULT, ROW)[:cut])
             wire.abort()
             await scene.await_ended(cut + 1)
@@ -132,7 +132,7 @@ async def test_nonsense_ends_the_connection(scene: Scene, data: bytes) -> None:
     """After bytes that are not an answer, requests are in doubt, and the client connects again."""
     node = scene.nodes[0]
     scene.send(only=node.address, idempotent=False)
-    [wire] = await scene.arrived()
+    [wire] = await scene.await_requests()
     wire.send(data)
     assert scene.outcomes == ["unknown"]
     assert not wire.is_open
@@ -144,7 +144,7 @@ async def test_an_answer_that_cannot_be_decoded_is_one_requests(scene: Scene) ->
     node = scene.nodes[0]
     for _ in range(3):
         scene.send(only=node.address, idempotent=False)
-    [wire] = await scene.arrived(3)
+    [wire] = await scene.await_requests(3)
     wire.answer(b"\0\0")
     wire.answer(b"\0", ERROR)
     wire.answer()
@@ -167,7 +167,7 @@ async def test_errors_of_a_node(
 ) -> None:
     """For each error of a node the request falls back to the driver, or has a known outcome."""
     scene.send(idempotent=idempotent)
-    [wire] = await scene.arrived()
+    [wire] = await scene.await_requests()
     wire.answer(body, ERROR)
     await scene.await_ended()
     assert (scene.fallbacks, scene.outcomes) == (fallbacks, [outcome])
@@ -178,10 +178,10 @@ async def test_a_statement_that_a_node_has_forgotten(scene: Scene) -> None:
     node = scene.nodes[0]
     for _ in range(3):
         scene.send(only=node.address, idempotent=False)
-    [wire] = await scene.arrived(3)
+    [wire] = await scene.await_requests(3)
     for _ in range(3):
         wire.answer(FORGOTTEN, ERROR)
-    await scene.arrived(3)
+    await scene.await_requests(3)
     assert node.prepared == [CQL]
     for _ in range(3):
         wire.answer()
@@ -192,13 +192,13 @@ async def test_a_statement_that_a_node_has_forgotten(scene: Scene) -> None:
 async def test_a_statement_that_a_node_does_not_keep(scene: Scene) -> None:
     """If a statement is forgotten again at once, or its text is unknown, the driver is asked."""
     scene.send(idempotent=False)
-    [wire] = await scene.arrived()
+    [wire] = await scene.await_requests()
     wire.answer(FORGOTTEN, ERROR)
-    [wire] = await scene.arrived()
+    [wire] = await scene.await_requests()
     wire.answer(FORGOTTEN, ERROR)
     await scene.await_ended()
     scene.send(idempotent=False)
-    [wire] = await scene.arrived()
+    [wire] = await scene.await_requests()
     wire.answer(error(UNPREPARED, text("other")), ERROR)
     await scene.await_ended(2)
     assert (scene.fallbacks, scene.outcomes) == ([1, 1], [None, None])
@@ -207,7 +207,7 @@ async def test_a_statement_that_a_node_does_not_keep(scene: Scene) -> None:
 async def test_a_connection_that_breaks_while_it_prepares(scene: Scene) -> None:
     """If a connection breaks during a prepare, the driver is asked, because the node has not begun the request."""
     scene.send(idempotent=False)
-    [wire] = await scene.arrived()
+    [wire] = await scene.await_requests()
     wire.node.breaks_at = PREPARE
     wire.answer(FORGOTTEN, ERROR)
     await scene.await_ended()
@@ -220,12 +220,12 @@ async def test_timeouts_and_late_answers(scene: Scene) -> None:
     scene.send(only=node.address, timeout=1.0, idempotent=False)
     scene.send(only=node.address, timeout=1.0, reads=True)
     scene.send(only=node.address, timeout=5.0)
-    [wire] = await scene.arrived(3)
+    [wire] = await scene.await_requests(3)
     scene.now += 2.0
     await scene.await_ended(2)
     assert scene.outcomes == ["unknown", "none"]
     scene.send(only=node.address)
-    await scene.arrived(4)
+    await scene.await_requests(4)
     assert len({stream for stream, _, _ in wire.unanswered_requests}) == 4
     for letter in (b"1", b"2", b"3", b"4"):
         wire.answer(ROW[:-1] + letter)
@@ -238,7 +238,7 @@ async def test_the_timer_is_there_while_requests_are(scene: Scene) -> None:
     had_timer = scene.has_timer
     scene.send()
     assert (had_timer, scene.has_timer) == (False, True)
-    [wire] = await scene.arrived()
+    [wire] = await scene.await_requests()
     wire.answer()
     await until_async(lambda: not scene.has_timer)
 
@@ -246,7 +246,7 @@ async def test_the_timer_is_there_while_requests_are(scene: Scene) -> None:
 async def test_after_a_long_turn_of_the_loop_answers_are_read_first(scene: Scene) -> None:
     """Answers that arrived during a long turn of the loop are read before requests time out."""
     scene.send(timeout=1.0)
-    [wire] = await scene.arrived()
+    [wire] = await scene.await_requests()
     assert scene.client._timer is not None
     scene.client._timer.cancel()
     scene.now += 2.0
@@ -260,12 +260,12 @@ async def test_after_a_long_turn_of_the_loop_answers_are_read_first(scene: Scene
 async def test_a_second_node_after_a_silence() -> None:
     """A repeatable request is sent to a second node when the first is slow; the first answer counts."""
     scene = Scene(patience=0.1)
-    await scene.connected()
+    await scene.await_connected()
     scene.send()
     scene.send(idempotent=False)
-    await scene.arrived(2)
+    await scene.await_requests(2)
     scene.now += 0.2
-    await scene.arrived(3)
+    await scene.await_requests(3)
     for node in scene.nodes:
         for letter in (b"1", b"2")[: node.waiting]:
             node.wire.answer(ROW[:-1] + letter)
@@ -277,10 +277,10 @@ async def test_what_is_slow_everywhere_does_not_become_more() -> None:
     """While a node answers other requests, few waiting ones are sent to a second node."""
     with replace_in(fast_request, fast_request.MAX_RETRY_CREDIT, 2.0):
         scene = Scene(patience=0.1)
-    await scene.connected()
+    await scene.await_connected()
     for _ in range(12):
         scene.send()
-    wires = await scene.arrived(12)
+    wires = await scene.await_requests(12)
     scene.now += 0.05
     for wire in wires:
         wire.answer()
@@ -297,13 +297,13 @@ async def test_streams_are_exhausted(scene: Scene) -> None:
     with replace_in(connection_module, connection_module.MAX_STREAMS, 4):
         for _ in range(10):
             scene.send(idempotent=False)
-        wires = await scene.arrived(8)
+        wires = await scene.await_requests(8)
         assert [len(wire.unanswered_requests) for wire in wires] == [4, 4]
         await scene.await_ended(2)
         assert (scene.fallbacks, scene.outcomes) == ([0, 0], [None, None])
         wires[0].answer()
         scene.send(idempotent=False)
-        await scene.arrived(8)
+        await scene.await_requests(8)
         assert [len(wire.unanswered_requests) for wire in wires] == [4, 4]
 
 
@@ -320,7 +320,7 @@ async def test_a_connection_full_of_orphans_is_replaced(scene: Scene) -> None:
         before = len(node.wires)  # On a busy machine it is made several times.
         for _ in range(4):
             scene.send(only=node.address, timeout=1.0, idempotent=False)
-        await scene.arrived(4)
+        await scene.await_requests(4)
         scene.now += 2.0
         await until_async(lambda: len(node.wires) > before and scene.client.is_up(node.address))
     assert scene.outcomes == ["unknown"] * 4
@@ -377,7 +377,7 @@ async def test_a_connection_that_breaks_during_the_handshake(breaks_at: int) -> 
     assert (scene.fallbacks, scene.outcomes) == ([0], [None])
     was_usable = scene.client.is_usable
     node.breaks_at = None
-    await scene.connected()
+    await scene.await_connected()
     assert (was_usable, scene.client.is_usable) == (False, True)
     scene.client.close()
 
@@ -402,10 +402,10 @@ async def test_a_node_that_cannot_be_reached(scene: Scene) -> None:
     assert scene.client.is_usable
     for _ in range(4):
         scene.send()
-    await scene.arrived(4)
+    await scene.await_requests(4)
     assert second.waiting == 4
     first.is_reachable = True
-    await scene.connected()
+    await scene.await_connected()
 
 
 @pytest.mark.parametrize("is_up", [True, False])
@@ -421,7 +421,7 @@ async def test_the_log_of_a_node(scene: Scene, caplog: pytest.LogCaptureFixture,
         first.wire.abort()
         await until_async(lambda: len(first.wires) > 4)
         first.password = None
-        await scene.connected()
+        await scene.await_connected()
     assert [record.levelname for record in caplog.records] == (["ERROR", "WARNING"] if is_up else [])
 
 
@@ -429,7 +429,7 @@ async def test_the_driver_learns_of_other_nodes(scene: Scene) -> None:
     """Nodes come and go with the driver's metadata; nodes of other data centres are ignored."""
     first, second = scene.nodes
     scene.send(only=first.address, idempotent=False)
-    await scene.arrived()
+    await scene.await_requests()
     third, far = ScriptedNode("10.0.0.3"), ScriptedNode("10.0.0.4")
     scene.dcs[far.address] = "other"
     scene.change_nodes([second, third, far])
@@ -445,16 +445,16 @@ async def test_another_cluster(scene: Scene) -> None:
     """When the driver connects again, perhaps to other addresses, so does the client; waiting requests are in doubt."""
     scene.send(idempotent=False)
     scene.send()
-    await scene.arrived(2)
+    await scene.await_requests(2)
     former = scene.nodes
     scene.nodes = [ScriptedNode("10.0.0.3"), ScriptedNode("10.0.0.4")]
     scene.client.follow(scene.new_cluster(scene.nodes))
     await scene.await_ended(2)
     assert sorted(map(str, scene.outcomes)) == ["None", "unknown"]
     assert not any(wire.is_open for node in former for wire in node.wires)
-    await scene.connected()
+    await scene.await_connected()
     scene.send()
-    [wire] = await scene.arrived()
+    [wire] = await scene.await_requests()
     wire.answer()
     assert scene.outcomes[2:] == [None]
 
@@ -463,7 +463,7 @@ async def test_close(scene: Scene) -> None:
     """On close every request ends, connections and the timer are released, and nothing is sent any more."""
     scene.send(idempotent=False)
     scene.send()
-    wires = await scene.arrived(2)
+    wires = await scene.await_requests(2)
     scene.client.close()
     await scene.await_ended(2)
     assert sorted(map(str, scene.outcomes)) == ["None", "unknown"]
@@ -486,7 +486,7 @@ async def test_answers_are_stamped_when_they_are_received(scene: Scene) -> None:
 
     scene.send(only=node.address, done=take_long)
     scene.send(only=node.address, decodes=False)
-    [wire] = await scene.arrived(2)
+    [wire] = await scene.await_requests(2)
     data = b"".join(
         frame(stream, protocol.RESULT, body)
         for (stream, *_), body in zip(wire.unanswered_requests, (ROW, VOID), strict=True)
@@ -506,7 +506,7 @@ async def test_a_callback_that_fails_harms_no_other(scene: Scene, caplog: pytest
 
     scene.send(only=node.address, done=fail)
     scene.send(only=node.address)
-    [wire] = await scene.arrived(2)
+    [wire] = await scene.await_requests(2)
     wire.send(b"".join(frame(stream, protocol.RESULT, ROW) for stream, _, _ in wire.unanswered_requests))
     assert scene.outcomes == [None]
     assert "could not be delivered" in caplog.text
@@ -535,7 +535,7 @@ async def test_a_driver_that_does_not_answer_either(scene: Scene) -> None:
     """A request that was left to the driver still has its timeout."""
     request = scene.send(timeout=1.0)
     request.driver_fallback = lambda *_: None
-    [wire] = await scene.arrived()
+    [wire] = await scene.await_requests()
     wire.abort()
     await until_async(lambda: request.has_fallen_back)
     scene.now += 2.0
@@ -558,7 +558,7 @@ async def test_a_connection_that_has_failed_takes_nothing(scene: Scene) -> None:
 async def test_a_loop_that_ends(scene: Scene) -> None:
     """A loop that cancels its tasks at its end closes all connections, even if the client was not closed."""
     scene.send(idempotent=False)
-    wires = await scene.arrived()
+    wires = await scene.await_requests()
     for node in scene.nodes:
         scene.client._nodes[node.address]._task.cancel()
     await scene.await_ended()

@@ -44,7 +44,7 @@ def test_a_decision(rows: Rows) -> None:
     """The driver decodes the answer to such a batch, applied or not."""
     (statement, values), *further = claim_logs._batch((7, 1), LogEntry(4, b"entry"), None, None)
     request = Request(statement, values, "QUORUM", "SERIAL", further=further)
-    answer = protocol.answer_of(0, protocol.RESULT, frames.encode_decision(request, rows))
+    answer = protocol.decode_answer(0, protocol.RESULT, frames.encode_decision(request, rows))
     assert answer.parsed_rows == rows
 
 

@@ -13,7 +13,7 @@ from cassandra.query import BatchStatement, BatchType
 from queuey.storage.cassandra.bucket_index import FIRST
 from queuey.storage.cassandra.driver import UNSET, Request
 from queuey.storage.cassandra.driver.cql import protocol
-from queuey.storage.cassandra.driver.cql.protocol import BrokenFrame, FrameReader, answer_of
+from queuey.storage.cassandra.driver.cql.protocol import BrokenFrame, FrameReader, decode_answer
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.protocol import frames
 
@@ -83,13 +83,13 @@ def test_a_long_answer_is_put_together_once() -> None:
 def test_usual_results_stay_bytes_and_the_rest_is_the_drivers() -> None:
     """Rows without column descriptions and void results stay bytes for the caller; errors become the driver's."""
     rows = protocol.ROWS[0] + struct.pack(">ii", 1, 0)
-    assert answer_of(0, protocol.RESULT, rows) is rows
-    assert answer_of(0, protocol.RESULT, protocol.VOID) == protocol.VOID
-    assert isinstance(answer_of(0, READY, b""), ReadyMessage)
-    busy = answer_of(0, ERROR, struct.pack(">iH", 0x1001, 4) + b"busy")
+    assert decode_answer(0, protocol.RESULT, rows) is rows
+    assert decode_answer(0, protocol.RESULT, protocol.VOID) == protocol.VOID
+    assert isinstance(decode_answer(0, READY, b""), ReadyMessage)
+    busy = decode_answer(0, ERROR, struct.pack(">iH", 0x1001, 4) + b"busy")
     assert isinstance(busy, OverloadedErrorMessage)
     assert busy.message == "busy"
-    forgotten = answer_of(0, ERROR, struct.pack(">iHH", 0x2500, 0, 2) + b"id")
+    forgotten = decode_answer(0, ERROR, struct.pack(">iHH", 0x2500, 0, 2) + b"id")
     assert isinstance(forgotten, PreparedQueryNotFound)
     assert forgotten.info == b"id"
 

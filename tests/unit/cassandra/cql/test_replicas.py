@@ -14,7 +14,7 @@ async def test_all_nodes_are_replaced_while_nothing_is_asked(scene: Scene) -> No
     """If all nodes are replaced while no request runs, the client switches to the new ones."""
     scene.change_nodes([ScriptedNode("10.0.0.3")])
     assert not scene.client.is_usable
-    await scene.connected()
+    await scene.await_connected()
     assert scene.client.is_usable
 
 

@@ -26,7 +26,7 @@ class Asking:
 ASKING: Any = Asking()
 
 
-def answered(work: Coroutine[Any, Any, T], answer: Callable[[Any], Any]) -> T:
+def run_with_answers(work: Coroutine[Any, Any, T], answer: Callable[[Any], Any]) -> T:
     """Runs a coroutine to its end; a function answers each request, or raises its error."""
     requests = work.send(None)
     while True:

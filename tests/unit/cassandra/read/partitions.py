@@ -85,7 +85,7 @@ class Partition:
             self.rounds.append(probes)
             answers = None if any(map(self.refuses, probes)) else [self.answer(probe) for probe in probes]
 
-    def expected(self, lower: Position, upper: Position) -> list[tuple[Position, str]]:
+    def find_expected(self, lower: Position, upper: Position) -> list[tuple[Position, str]]:
         """Returns the live messages between two positions; of two with one id the one that was put.
 
         Ids below the low watermark of their bucket are left out.

@@ -127,8 +127,8 @@ def test_a_scan_gives_all_live_messages_in_order_once(
     bounds = min(one, other), max(one, other)
     driver = driver_holding(partition)
     driver.fail = refuse_large_request
-    expected = partition.expected(*bounds)
-    assert scanned(driver, partition, bounds, rows_of_page, bodies=bodies) == (
+    expected = partition.find_expected(*bounds)
+    assert run_scan(driver, partition, bounds, rows_of_page, bodies=bodies) == (
         expected if bodies else [(position, "") for position, _ in expected]
     )
 
@@ -139,10 +139,10 @@ def test_a_page_that_cannot_be_shortened_is_an_error() -> None:
     driver = driver_holding(partition)
     driver.fail = lambda _request: StoreUnavailable("away")
     with pytest.raises(StoreUnavailable, match="away"):
-        scanned(driver, partition, (FIRST, END), 500, bodies=True)
+        run_scan(driver, partition, (FIRST, END), 500, bodies=True)
 
 
-def scanned(
+def run_scan(
     driver: FaultlessDriver,
     partition: Partition,
     bounds: tuple[Position, Position],

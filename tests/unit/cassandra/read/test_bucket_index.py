@@ -61,7 +61,7 @@ class Record:
         lookups: list[BucketLookup] = self.driver.run_to_end(lookup)
         return lookups[0]
 
-    def cached(
+    def find_cached(
         self,
         low: int = START,
         high: int = START + 1,
@@ -150,20 +150,20 @@ def test_a_look_is_remembered_until_it_is_too_old() -> None:
     """A lookup is reused from its beginning, in its direction, until this process records a bucket."""
     record = Record([row_of(2, 0)], size=3)
     before = record.driver.clock().boottime()
-    assert record.cached() is None
+    assert record.find_cached() is None
     result = record.lookup()  # This takes a millisecond, in which others may record.
     assert result.began == before
-    assert record.cached(since=result.began) is result
-    assert record.cached(since=result.began + 0.0005) is None
-    assert record.cached(descending=True) is None
+    assert record.find_cached(since=result.began) is result
+    assert record.find_cached(since=result.began + 0.0005) is None
+    assert record.find_cached(descending=True) is None
     record.lookup(descending=True)
     record.record(row_of(3, 0))
-    assert (record.cached(), record.cached(descending=True)) == (None, None)
+    assert (record.find_cached(), record.find_cached(descending=True)) == (None, None)
     assert {*record.lookup().recorded.time_buckets} == {row_of(2, 0), row_of(3, 0)}
     for part in range(2, 10):
         record.record(row_of(3, 0), part=part)
         record.lookup(part=part)
-    assert [part for part in range(10) if record.cached(part=part)] == [7, 8, 9]
+    assert [part for part in range(10) if record.find_cached(part=part)] == [7, 8, 9]
 
 
 RUNS = {
@@ -190,7 +190,7 @@ def test_looks_lead_through_all_buckets(run: str, *, descending: bool) -> None:
     bound, looks = (END, 0) if descending else (0, 0)
     while bound > 0 if descending else bound < END:
         low, high = (0, bound) if descending else (bound, END)
-        result = record.cached(low, high, descending=descending) or record.lookup(bound, descending=descending)
+        result = record.find_cached(low, high, descending=descending) or record.lookup(bound, descending=descending)
         assert result.low < bound <= result.high if descending else result.low <= bound < result.high
         assert overlapping(time_buckets, result) <= {*result.recorded.time_buckets} <= {*time_buckets}
         seen.update(result.recorded.time_buckets)
@@ -211,10 +211,10 @@ def test_a_look_does_not_walk_over_what_lies_below_the_low_watermark() -> None:
     assert (result.high, result.low_watermark) == (END, (minted[-10].start, 0))
     assert {*minted[-10:], *given_ids} <= {*result.recorded.time_buckets}
     assert len(result.recorded.time_buckets) <= 11 + len(given_ids)
-    assert record.cached(minted[0].start, minted[0].end, kept=True) is None
+    assert record.find_cached(minted[0].start, minted[0].end, kept=True) is None
     of_kept = record.lookup(kept=True)
-    assert record.cached(minted[0].start, minted[0].end, kept=True) is of_kept
-    assert record.cached(minted[0].start, minted[0].end) is result
+    assert record.find_cached(minted[0].start, minted[0].end, kept=True) is of_kept
+    assert record.find_cached(minted[0].start, minted[0].end) is result
     for untrusting in (record.lookup(low_watermarks=False), of_kept):
         assert untrusting.low_watermark is None
         assert overlapping(minted, untrusting) <= {*untrusting.recorded.time_buckets}
@@ -232,7 +232,7 @@ def test_readers_at_the_tail_of_a_hot_partition_share_a_look(*, descending: bool
     for moved in (-50, 0, 50):
         tail = time + moved * TICKS_PER_SECOND
         low, high = (0, tail) if descending else (tail, END)
-        assert record.cached(low, high, since=result.began, descending=descending) is result
+        assert record.find_cached(low, high, since=result.began, descending=descending) is result
 
 
 # The low watermark

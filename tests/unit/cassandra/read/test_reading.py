@@ -109,7 +109,7 @@ def test_pages_give_all_live_messages_in_order_once(
 ) -> None:
     """Pages chained by their cursors give the live messages between the bounds, in order, each once."""
     messages = read_all(partition, wanted, looks, longest)
-    expected = partition.expected(wanted.lower, wanted.upper)
+    expected = partition.find_expected(wanted.lower, wanted.upper)
     if wanted.descending:
         expected.reverse()
     assert [(message.position, message.body) for message in messages] == expected

@@ -45,7 +45,7 @@ class Opened:
         coroutine: Coroutine[Any, Any, Any] = call.__wrapped__(contract, *arguments, **named)
         return coroutine
 
-    def ended(self, call: Any, *arguments: object, **named: object) -> Any:  # noqa: ANN401
+    def run_call(self, call: Any, *arguments: object, **named: object) -> Any:  # noqa: ANN401
         return self.calm.run_to_end(self.begin(call, *arguments, **named))
 
 
@@ -57,7 +57,7 @@ def opened() -> Opened:
 def test_a_machine_that_stood_still(opened: Opened) -> None:
     """A stamp is used only if the clock was right when it was made, even if a round has set it right since."""
     store, calm = opened.store, opened.calm
-    confirm = partial(opened.ended, CassandraGroups.confirm_clock)
+    confirm = partial(opened.run_call, CassandraGroups.confirm_clock)
     for _ in range(2):
         assert calm.run_to_end(store._watch.check())
     before = store.groups.sample_clock()
@@ -82,7 +82,7 @@ def test_a_machine_that_stood_still(opened: Opened) -> None:
 def test_a_state_is_of_one_transaction(opened: Opened) -> None:
     """A state that is changed while it is read is read again, until head and rows have one token."""
     real, changes = Driver.ask_all, 1
-    head = opened.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
+    head = opened.run_call(CassandraGroups.change_group, *GROUP, 0, CHANGE)
 
     async def meddled(driver: Driver, requests: Sequence[Request]) -> list[Rows]:
         nonlocal changes, head
@@ -96,45 +96,45 @@ def test_a_state_is_of_one_transaction(opened: Opened) -> None:
         return first + await real(driver, requests[1:])
 
     with replace(Driver.ask_all, meddled):
-        state = opened.ended(CassandraGroups.group_state, *GROUP)
+        state = opened.run_call(CassandraGroups.group_state, *GROUP)
         assert state == StoredGroup(head, (GroupRow(1, 0, b"changed"),))
         changes = 99
         with pytest.raises(StoreBusy):
-            opened.ended(CassandraGroups.group_state, *GROUP)
+            opened.run_call(CassandraGroups.group_state, *GROUP)
 
 
 def test_sessions_expire(opened: Opened) -> None:
     """Sessions, and the queues that members are asked about, expire without deletes."""
-    seen = opened.ended(CassandraGroups.renew_session, *GROUP, 1, 3000)
-    opened.ended(CassandraGroups.ask_member, *GROUP, 1, 7, 3000)
-    opened.ended(CassandraGroups.record_search, *GROUP, seen)
-    sessions = opened.ended(CassandraGroups.group_sessions, *GROUP)
+    seen = opened.run_call(CassandraGroups.renew_session, *GROUP, 1, 3000)
+    opened.run_call(CassandraGroups.ask_member, *GROUP, 1, 7, 3000)
+    opened.run_call(CassandraGroups.record_search, *GROUP, seen)
+    sessions = opened.run_call(CassandraGroups.group_sessions, *GROUP)
     assert (sessions.members[1].seen, sessions.members[1].asked, sessions.searched) == (seen, {7}, seen)
     opened.calm.advance(5)
-    assert opened.ended(CassandraGroups.group_sessions, *GROUP).members[1].asked == set()
+    assert opened.run_call(CassandraGroups.group_sessions, *GROUP).members[1].asked == set()
     opened.calm.world.now += 86_400
-    sessions = opened.ended(CassandraGroups.group_sessions, *GROUP)
+    sessions = opened.run_call(CassandraGroups.group_sessions, *GROUP)
     assert (sessions.members, sessions.searched) == ({}, 0)
 
 
 def test_made_again_by_a_clock_that_is_behind(opened: Opened) -> None:
     """A group that is made again stays listed, even if its name is recorded by a clock that is behind."""
     ahead, behind = (Opened(opened.calm, ahead=seconds) for seconds in (0.07, -0.07))
-    head = ahead.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
+    head = ahead.run_call(CassandraGroups.change_group, *GROUP, 0, CHANGE)
     opened.calm.advance(1)
-    assert ahead.ended(CassandraGroups.remove_group, *GROUP, head.version)
+    assert ahead.run_call(CassandraGroups.remove_group, *GROUP, head.version)
     names = Request(Statement("SELECT name FROM group_index WHERE application = ?"), ("acme",))
     assert opened.calm.run_to_end(opened.calm.ask(names)) == []
-    behind.ended(CassandraGroups.change_group, *GROUP, 0, CHANGE)
-    assert opened.ended(CassandraGroups.group_names, "acme") == ["group"]
+    behind.run_call(CassandraGroups.change_group, *GROUP, 0, CHANGE)
+    assert opened.run_call(CassandraGroups.group_names, "acme") == ["group"]
 
 
 def test_names_without_a_group(opened: Opened) -> None:
     """A page of names is full even if some names have no group any more."""
-    heads = [opened.ended(CassandraGroups.change_group, "acme", name, 0, CHANGE) for name in "abcd"]
-    assert opened.ended(CassandraGroups.remove_group, "acme", "b", heads[1].version)
+    heads = [opened.run_call(CassandraGroups.change_group, "acme", name, 0, CHANGE) for name in "abcd"]
+    assert opened.run_call(CassandraGroups.remove_group, "acme", "b", heads[1].version)
     for start, names in (("", ["a", "c"]), ("b", ["c", "d"]), ("d", ["d"])):
-        assert opened.ended(CassandraGroups.group_names, "acme", start=start, limit=2) == names
+        assert opened.run_call(CassandraGroups.group_names, "acme", start=start, limit=2) == names
 
 
 def test_centre(opened: Opened) -> None:
@@ -147,7 +147,7 @@ def test_centre(opened: Opened) -> None:
 @pytest.fixture
 def queue(opened: Opened) -> Queue:
     opened.calm.run_to_end(opened.store._parts.transactions.run(applications._CREATE, ("acme", 0.0, 1)))
-    made, _ = opened.ended(CassandraCatalogue.create_queue, "acme", "queue", QueueSpec(partitions=2))
+    made, _ = opened.run_call(CassandraCatalogue.create_queue, "acme", "queue", QueueSpec(partitions=2))
     assert isinstance(made, Queue)
     return made
 
@@ -156,7 +156,7 @@ def test_plain_commits_stay_what_they_were(opened: Opened, queue: Queue) -> None
     """Without members a commit sends the same as version 0.1.0: a read and a transaction."""
     for position in (A, B):
         opened.calm.sent.clear()
-        opened.ended(CassandraOffsets.set_offsets, queue, "group", [OffsetChange(1, position)])
+        opened.run_call(CassandraOffsets.set_offsets, queue, "group", [OffsetChange(1, position)])
     read, change = opened.calm.sent
     assert read.statement.reads
     assert isinstance(change, Request)
@@ -169,10 +169,10 @@ def test_plain_commits_stay_what_they_were(opened: Opened, queue: Queue) -> None
 
 def test_owned_rows_can_be_read_by_version_0_1_0(opened: Opened, queue: Queue) -> None:
     """Version 0.1.0 reads an id and a time of each row: without an offset the id is before all messages."""
-    opened.ended(CassandraOffsets.set_offsets, queue, "group", [OffsetChange(1, A)])
-    version = opened.ended(CassandraOffsets.owned_offsets, queue, "group").version
+    opened.run_call(CassandraOffsets.set_offsets, queue, "group", [OffsetChange(1, A)])
+    version = opened.run_call(CassandraOffsets.owned_offsets, queue, "group").version
     owners = [OwnedOffset(1, A, 0.0, 1, 1), OwnedOffset(2, None, 0.0, 1, 1)]
-    assert opened.ended(CassandraOffsets.hand_over, queue, "group", version, owners)
+    assert opened.run_call(CassandraOffsets.hand_over, queue, "group", version, owners)
     released = "SELECT version, partition, last_id, updated_at FROM offsets WHERE uid = ? AND consumer_group = ?"
     rows = opened.calm.run_to_end(opened.calm.ask(Request(Statement(released), (queue.uid, "group"))))
     assert [(part, ids.parse_position(at.hex), float(updated) > 0) for _, part, at, updated in rows] == [

@@ -106,7 +106,7 @@ def test_an_answer_counts_from_when_it_was_read(driver: FaultlessDriver, undo_wr
     [(parts, _)] = [(answer.args[1].args[0], answer) for answer in driver.waiting]  # type: ignore[attr-defined]
     read_at = undo_writer._clock.boottime() + 0.9
     driver.world.now += 1.2  # The timer has not fired yet.
-    undo_writer._arrived(parts, [(read_at,)], None)
+    undo_writer._on_answer(parts, [(read_at,)], None)
     assert told == ["none"]
 
 

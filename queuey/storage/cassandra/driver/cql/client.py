@@ -130,7 +130,7 @@ class _Attempt:
         self._connection = connection
         self._forgotten: tuple[bytes, ...] = ()
 
-    def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``answer_of``; or an exception
+    def receive(self, answer: Any) -> None:  # noqa: ANN401 - see ``decode_answer``; or an exception
         """Passes the answer on, unless the node has forgotten the statement and can prepare it again."""
         request = self._request
         request.answered_at = self._connection.received_at

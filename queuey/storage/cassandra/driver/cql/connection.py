@@ -20,7 +20,7 @@ from cassandra import AuthenticationFailed, ConsistencyLevel
 from cassandra import protocol as messages
 from cassandra.connection import ConnectionException
 
-from queuey.storage.cassandra.driver.cql.protocol import BrokenFrame, FrameReader, answer_of, body_of, header
+from queuey.storage.cassandra.driver.cql.protocol import BrokenFrame, FrameReader, body_of, decode_answer, header
 from queuey.storage.cassandra.driver.fast_request import MAX_WAITING_BYTES
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _CLIENT = {"DRIVER_NAME": "queuey"}
 
 
 Receive = Callable[[Any], None]
-"""Called once with the answer (see ``answer_of``), or with an exception. Never from within ``Connection.send``."""
+"""Called once with the answer (see ``decode_answer``), or with an exception. Never from within ``Connection.send``."""
 
 
 class Connection(asyncio.Protocol):
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
         receive, metadata = waiting
         self._free.append(stream)
         try:
-            answer = answer_of(flags, opcode, body, metadata)
+            answer = decode_answer(flags, opcode, body, metadata)
         except Exception as error:  # noqa: BLE001 - the request gets it
             answer = error
         _deliver(receive, answer)

@@ -115,7 +115,7 @@ def body_of(message: Any) -> bytes:  # noqa: ANN401 - of the driver
     return body.getvalue()
 
 
-def answer_of(flags: int, opcode: int, body: bytes, metadata: Any = None) -> Any:  # noqa: ANN401 - the driver's
+def decode_answer(flags: int, opcode: int, body: bytes, metadata: Any = None) -> Any:  # noqa: ANN401 - the driver's
     """Returns a usual result as it is, for the caller to decode, and any other answer as the driver's message.
 
     Args:
