@@ -32,8 +32,11 @@ ALLOWANCES: Allowances = {
     "handles": Allowance(0.25, 32),
     "threads": Allowance(0.25, 12),
 }
-JAVA_ALLOWANCES: Allowances = {"handles": Allowance(0.5, 200), "threads": Allowance(0.25, 60)}
-"""Without memory: a JVM always fills its heap. Handles are files of tables and connections."""
+JAVA_ALLOWANCES: Allowances = {"handles": Allowance(0.5, 200), "threads": Allowance(0.25, 128)}
+"""Without memory: a JVM always fills its heap. Handles are files of tables and connections.
+
+A node starts the threads of its pools under load, up to 128 for requests of clients.
+"""
 
 
 def process_tree(pid: int) -> list[int]:
