@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = [path for room in ("bench", "tests") for path in sorted((ROOT / room).rglob("*.py"))]
+SOURCES = [path for directory in ("bench", "tests") for path in sorted((ROOT / directory).rglob("*.py"))]
 PRODUCT = {"queuey", "qdo", "deploy"}
 ALLOWED = {"tests/replacing.py", "tests/unit/test_messages.py"}
 """The helper for replacements, and a test that fields cannot be set."""

@@ -115,7 +115,7 @@ def options() -> frozenset[str]:
 @cache
 def words() -> frozenset[str]:
     sources = (
-        *(path for room in ("queuey", "qdo", "bench", "deploy") for path in (ROOT / room).rglob("*.py")),
+        *(path for directory in ("queuey", "qdo", "bench", "deploy") for path in (ROOT / directory).rglob("*.py")),
         *(ROOT / "deploy").rglob("*.yaml"),
         *(ROOT / "cql").glob("*.cql"),
         ROOT / "pyproject.toml",

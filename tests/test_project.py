@@ -37,7 +37,7 @@ def pins() -> dict[str, Version]:
 
 def sources() -> list[Path]:
     return sorted(
-        path for room in ("queuey", "qdo", "bench", "tests", "deploy") for path in (ROOT / room).rglob("*.py")
+        path for directory in ("queuey", "qdo", "bench", "tests", "deploy") for path in (ROOT / directory).rglob("*.py")
     )
 
 

@@ -167,6 +167,7 @@ def start_bare_loops(bench: Bench, stack: contextlib.ExitStack) -> ContendersAnd
 
 
 def start_procrastinate(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVersions:
+    """Starts Postgres; applies no schema. The producer creates the tables."""
     python = other_python.find_interpreter()
     versions = other_python.read_versions(python, ["procrastinate", "psycopg"])
     server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
@@ -177,6 +178,7 @@ def start_procrastinate(bench: Bench, stack: contextlib.ExitStack) -> Contenders
 
 
 def start_pgqueuer(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVersions:
+    """Starts Postgres; applies no schema. The producer creates the tables."""
     python = other_python.find_interpreter()
     versions = other_python.read_versions(python, ["pgqueuer", "psycopg"])
     server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))

@@ -169,9 +169,10 @@ def launched(
     tree: Path = ROOT,
     scheme: Scheme = "http",
 ) -> Iterator[Process]:
-    """Runs a command during the block, in this checkout or another one.
+    """Runs a command during the block, in the checkout ``tree``, whose modules it imports.
 
-    The home and configuration directories are in ``directory``, so the command neither reads nor changes the user's.
+    The working directory is the checkout. The log and the home and configuration directories are in ``directory``, so
+    the command neither reads nor changes the user's.
     """
     log = directory / f"{name.replace('/', '-')}.log"
     directories = {"HOME": str(directory), "XDG_CONFIG_HOME": str(directory), "XDG_DATA_HOME": str(directory)}

@@ -78,6 +78,8 @@ def make_coordinator(
 ) -> AnyCoordinator | None:
     """Returns the given coordinator, or one for the service's group with the given name, or None if neither is given.
 
+    A deprecated ``local:`` coordinator becomes one for the service's group of its name.
+
     Raises:
         InvalidArgument: Both are given, or the group name is not valid.
     """

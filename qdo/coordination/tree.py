@@ -144,11 +144,11 @@ class Link(abc.ABC):
     """One session on a tree, for its whole life. Create and use it in one event loop.
 
     Args:
-        outlast: Seconds for which a helper process keeps the session alive while this program is blocked; 0 means no
-            helper process.
+        max_blocked_seconds: Seconds for which a helper process keeps the session alive while this program is blocked; 0
+            means no helper process.
 
     Attributes:
-        outlast: See above.
+        max_blocked_seconds: See above.
         session: The unique number of the session, as in :class:`NodeData` of the ephemeral nodes that it created.
         on_state: Called when the state changes, but not for ``lost`` after :meth:`close`.
         on_watch: Called with the paths of watched nodes that changed, before later requests are answered. A watch
@@ -157,8 +157,8 @@ class Link(abc.ABC):
 
     session: int = 0
 
-    def __init__(self, outlast: float) -> None:
-        self.outlast = outlast
+    def __init__(self, max_blocked_seconds: float) -> None:
+        self.max_blocked_seconds = max_blocked_seconds
         self.on_state: Callable[[State], None] = lambda _: None
         self.on_watch: Callable[[list[str]], None] = lambda _: None
         self._settled = asyncio.Event()
@@ -275,7 +275,7 @@ class Link(abc.ABC):
 
 
 Connect: TypeAlias = Callable[[float], Link]
-"""Makes a link, not yet open; the argument is ``outlast``."""
+"""Makes a link, not yet open; the argument is ``max_blocked_seconds``."""
 
 
 def parent(path: str) -> str:

@@ -20,8 +20,10 @@ MAX_KEY = 4096
 
 @with_json
 def profile(
-    url: Annotated[str | None, typer.Option(help="New address of the service, or several with commas.")] = None,
-    app: Annotated[str | None, typer.Option(help="New application.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="New address of the service, or several with commas; needs --key.")
+    ] = None,
+    app: Annotated[str | None, typer.Option(help="New application; needs --key.")] = None,
     key: Annotated[bool, typer.Option("--key", help="New key, from a prompt or standard input.")] = False,
     file: Annotated[
         Path | None, typer.Option("--profile", help="The file.", show_default="$QUEUEY_PROFILE or the user's")
@@ -30,7 +32,8 @@ def profile(
 ) -> None:
     """Show or write the profile: the service, application and key that other commands use.
 
-    Reads the key from a hidden prompt or from standard input, and never prints it.
+    A new address or application needs --key. Reads the key from a hidden prompt or from standard input, and never
+    prints it.
     """
     path = file or default_path()
     if (url or app) and not key:

@@ -191,10 +191,10 @@ async def _read_partitions_and_consistency(client: AsyncClient, queue: str) -> t
 # -- reading
 
 
-def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
+def read_dead_letter(message: Message, stored_in: str) -> DeadLetter | None:
     plain = isinstance(message.body, str | bytes)
     body = message.body if plain else json.dumps(message.body)
-    location = lies_in, message.partition, message.id
+    location = stored_in, message.partition, message.id
     kind = message.content_type
     return dead_letter_from(message.headers, body, lies=location, content_type=kind, json=not plain, key=message.key)
 
@@ -202,6 +202,7 @@ def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
 async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str]:
     """Returns the existing dead-letter queues that a filter selects, sorted.
 
+    If the filter names a ``dead_queue``, only that one counts.
     Patterns find only queues that the credential may list (:meth:`queuey.client.QueuePage.lists_all`).
 
     Raises:

@@ -14,17 +14,17 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from queuey.settings import Include, Room, Settings, is_loopback
+from queuey.settings import Include, ServiceExtension, Settings, is_loopback
 
 LINK_HOSTS = ("127.0.0.1", "::1", "localhost")
-"""Values of the setting ``host`` with which ``auto`` may serve :class:`LocalConsoleRoom`."""
+"""Values of the setting ``host`` with which ``auto`` may serve :class:`LocalConsoleExtension`."""
 
 
-class ConsoleRoom(Room, frozen=True, kw_only=True):
+class ConsoleExtension(ServiceExtension, frozen=True, kw_only=True):
     """The console, which is served if the setting ``console`` is ``on``, and needs the service's own API.
 
-    At a terminal, ``auto`` becomes :class:`LocalConsoleRoom` if the service has its own API and listens on loopback
-    alone. The check before the start makes the login providers of ``on`` without asking them.
+    At a terminal, ``auto`` becomes :class:`LocalConsoleExtension` if the service has its own API and listens on
+    loopback alone. The check before the start makes the login providers of ``on`` without asking them.
     """
 
     group = "Service"
@@ -37,15 +37,15 @@ class ConsoleRoom(Room, frozen=True, kw_only=True):
         ),
     ] = "auto"
 
-    def find_problems(self, alone: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
-        if self.console == "on" and alone is not None:
-            text = f"Setting console needs the service's own API, but {alone} replaces it."
-            yield text, ("console", alone.partition(".")[0])
+    def find_problems(self, sole_api_setting: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
+        if self.console == "on" and sole_api_setting is not None:
+            text = f"Setting console needs the service's own API, but {sole_api_setting} replaces it."
+            yield text, ("console", sole_api_setting.partition(".")[0])
 
-    def resolve(self, settings: Settings, address: str, *, terminal: bool) -> ConsoleRoom:
+    def resolve(self, settings: Settings, address: str, *, terminal: bool) -> ConsoleExtension:
         is_local = settings.host in LINK_HOSTS and is_loopback(address)
-        if self.console == "auto" and settings.alone is None and is_local and terminal:
-            return LocalConsoleRoom()
+        if self.console == "auto" and settings.sole_api_setting is None and is_local and terminal:
+            return LocalConsoleExtension()
         return self
 
     def check(self, settings: Settings, readers: Sequence[object]) -> None:
@@ -67,7 +67,7 @@ class ConsoleRoom(Room, frozen=True, kw_only=True):
         )
 
 
-class LocalConsoleRoom(ConsoleRoom, frozen=True, kw_only=True):
+class LocalConsoleExtension(ConsoleExtension, frozen=True, kw_only=True):
     """The console that ``auto`` serves: for browsers on this machine, with a link that logs in once.
 
     It has no logins by providers, because their redirect addresses are on other hosts. Without a

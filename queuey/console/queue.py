@@ -159,6 +159,7 @@ def _read_overview(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_options(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    """Returns options, partitions, explanation, sampled sizes and moves of a queue."""
     queue, about = access.queue, ask.service.queues.describe(access)
     sizes = ask.service.browsing.sample_sizes(access)
     return {
@@ -243,6 +244,7 @@ def _read_groups(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
 
 
 def _read_moves(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    """Returns the moves of a queue and the sources whose moves the caller may cancel, or why the moves are hidden."""
     values: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
     try:
         is_seen = ask.matching("measure")

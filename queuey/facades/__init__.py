@@ -15,11 +15,11 @@ from msgspec import Meta
 
 from queuey.facades.settings import Facades
 from queuey.messages import Acknowledgement
-from queuey.settings import Include, Room, Settings
-from queuey.settings.rooms import Applications
+from queuey.settings import Include, ServiceExtension, Settings
+from queuey.settings.extensions import Applications
 
 
-class FacadesRoom(Room, frozen=True, kw_only=True):
+class FacadesExtension(ServiceExtension, frozen=True, kw_only=True):
     """The facades of the setting ``facades``. With ``facades.only``, that facade replaces the service's own API."""
 
     group = "Clients of other systems"
@@ -30,13 +30,13 @@ class FacadesRoom(Room, frozen=True, kw_only=True):
     ] = Facades()
 
     @property
-    def alone(self) -> str | None:
+    def sole_api_setting(self) -> str | None:
         return None if self.facades.only is None else "facades.only"
 
     def longest_body(self, otherwise: int) -> int:
         return self.facades.longest_body(otherwise)
 
-    def find_problems(self, alone: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def find_problems(self, sole_api_setting: str | None) -> Iterator[tuple[str, tuple[str, ...]]]:
         for mistake in self.facades.find_problems():
             yield f"Setting facades has {mistake}.", ("facades",)
 

@@ -13,7 +13,7 @@ from queuey.extras import install_command
 from queuey.facades.settings import KEYLESS_FACADES, EmodbFacade, Facades, SqsFacade
 from queuey.messages import Acknowledgement
 from queuey.settings import Settings, is_loopback
-from queuey.settings.rooms import Applications
+from queuey.settings.extensions import Applications
 from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, WRONG_USAGE, Failed, reason_of
 
 if TYPE_CHECKING:

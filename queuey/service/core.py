@@ -137,7 +137,7 @@ class Core:
     requester: Requester | None = None
 
     def __init__(self) -> None:
-        self.chance: random.Random = random.SystemRandom()
+        self.rng: random.Random = random.SystemRandom()
         self._calls: LoopCalls | None = None
         self._home: Home | None = None
         self._longest_turns = [0.0, 0.0]

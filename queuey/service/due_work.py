@@ -213,7 +213,7 @@ class DueRunner:
         if self._next_search is None or boottime >= self._next_search:
             await self._plan_overdue(now)
             # Jitter keeps processes from searching at the same moment.
-            self._next_search = boottime + self._timing.search * (0.8 + 0.4 * self._core.chance.random())
+            self._next_search = boottime + self._timing.search * (0.8 + 0.4 * self._core.rng.random())
         due = order_of_steps(
             (step.due, name) for name, step in self._planned.items() if step.due <= now and step.retry <= boottime
         )[:MAX_IN_PASS]

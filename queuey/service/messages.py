@@ -131,7 +131,7 @@ class StickyChoice:
             return 1
         now = self._core.boottime()
         if now >= self._until:
-            self._draw = self._core.chance.random()
+            self._draw = self._core.rng.random()
             self._until = now + self._hold
         return int(self._draw * partitions) + 1
 

@@ -176,7 +176,7 @@ class Name:
 
     async def pause(self, attempt: int) -> None:
         with self._turns.wait_slot(self._queue.application, self._name):
-            await asyncio.sleep(RETRY_INTERVAL * (attempt + self._core.chance.random()))
+            await asyncio.sleep(RETRY_INTERVAL * (attempt + self._core.rng.random()))
 
 
 class NameUseCases:

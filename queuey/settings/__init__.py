@@ -15,8 +15,8 @@ from queuey.settings.definitions import (
     is_of_cassandra,
     select_settings,
 )
+from queuey.settings.extensions import Include, ServiceExtension
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
-from queuey.settings.rooms import Include, Room
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import (
     DEFAULT_SOURCE,
@@ -39,8 +39,8 @@ __all__ = [
     "Loaded",
     "OwnRates",
     "Rates",
-    "Room",
     "SecretName",
+    "ServiceExtension",
     "Setting",
     "Settings",
     "UserIssuer",

@@ -10,11 +10,11 @@ import msgspec
 from msgspec import Meta
 
 from queuey.messages import DEFAULT_TTL, MAX_TTL, MAX_WAIT
-from queuey.settings.rooms import Room
+from queuey.settings.extensions import ServiceExtension
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users
 
-R = TypeVar("R", bound=Room)
+R = TypeVar("R", bound=ServiceExtension)
 
 SECONDS = {"seconds": True}
 """Marks a setting that is a length of time, in seconds."""
@@ -117,7 +117,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = {}
 
-    def of(self, application: str) -> Rates:
+    def for_application(self, application: str) -> Rates:
         own = self.applications.get(application)
         if own is None:
             return self
@@ -125,7 +125,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
             self, **{name: value for name, value in msgspec.structs.asdict(own).items() if value is not None}
         )
 
-    def rate(self, kind: Literal["application", "user"]) -> tuple[float, int]:
+    def rate_and_burst(self, kind: Literal["application", "user"]) -> tuple[float, int]:
         """Returns rate and burst; a burst of 0 becomes the rate, at least 1. A rate of 0 means no limit."""
         rate, burst = (
             (self.application, self.application_burst) if kind == "application" else (self.user, self.user_burst)
@@ -134,11 +134,14 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_limited(self) -> bool:
-        return any(rates.application or rates.user for rates in (self, *map(self.of, self.applications)))
+        return any(rates.application or rates.user for rates in (self, *map(self.for_application, self.applications)))
 
     def find_problems(self) -> Iterator[str]:
         """Yields rates between 0 and :data:`MIN_RATE`, and bursts without a rate, each as the end of a sentence."""
-        for where, rates in (("", self), *((f"applications.{name}.", self.of(name)) for name in self.applications)):
+        for where, rates in (
+            ("", self),
+            *((f"applications.{name}.", self.for_application(name)) for name in self.applications),
+        ):
             for kind, rate, burst in (
                 ("application", rates.application, rates.application_burst),
                 ("user", rates.user, rates.user_burst),
@@ -186,10 +189,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Every setting of the service: name, type, help and default.
 
     Attributes:
-        rooms: The installed rooms, which have their settings as attributes of their own.
+        extensions: The installed extensions, which have their settings as attributes of their own.
     """
 
-    rooms: tuple[Room, ...] = ()
+    extensions: tuple[ServiceExtension, ...] = ()
 
     host: Annotated[str, Meta(description="Address to listen on.", min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(description="TCP port; 0: any free port.", ge=0, le=65535)] = 5000
@@ -422,17 +425,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Levels for changes and reads of queues, applications, keys and offsets."),
     ] = msgspec.field(name="consistency.catalogue", default=CatalogueConsistency())
 
-    def of(self, room: type[R]) -> R:
-        """Returns the settings of a room, or its defaults if it is not installed."""
-        return next((installed for installed in self.rooms if isinstance(installed, room)), None) or room()
+    def of(self, extension: type[R]) -> R:
+        """Returns the settings of an extension, or its defaults if it is not installed."""
+        return (
+            next((installed for installed in self.extensions if isinstance(installed, extension)), None) or extension()
+        )
 
     @property
-    def alone(self) -> str | None:
-        """The setting by which a room replaces the service's API on all paths; None if none does."""
-        return next((room.alone for room in self.rooms if room.alone is not None), None)
+    def sole_api_setting(self) -> str | None:
+        """The setting by which an extension replaces the service's API on all paths; None if none does."""
+        return next(
+            (extension.sole_api_setting for extension in self.extensions if extension.sole_api_setting is not None),
+            None,
+        )
 
     def longest_body(self, otherwise: int) -> int:
-        return max((room.longest_body(otherwise) for room in self.rooms), default=otherwise)
+        return max((extension.longest_body(otherwise) for extension in self.extensions), default=otherwise)
 
 
 SQLITE, CASSANDRA, CONSISTENCY = "SQLite store", "Cassandra store", "Consistency levels on Cassandra"
@@ -454,7 +462,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     CONSISTENCY: ("consistency.weak", "consistency.strong", "consistency.very_strong", "consistency.catalogue"),
 }
-"""The names of all settings by group, in the order shown. A room's settings come last in their group."""
+"""The names of all settings by group, in the order shown. An extension's settings come last in their group."""
 
 
 def is_of_cassandra(name: str) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from queuey.errors import SettingsError
 from queuey.extras import DISTRIBUTION
 from queuey.settings.definitions import GROUPS, SQLITE, Settings, is_of_cassandra
-from queuey.settings.rooms import OWN_ROOMS, find_installed
+from queuey.settings.extensions import OWN_EXTENSIONS, find_installed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, masked_text, option_of, table, variable_of
 from queuey.settings.users import DEV_ISSUER, Users, is_loopback, read_users
@@ -74,11 +74,11 @@ def load(
     for variable in sorted(ours.keys() - OTHER_VARIABLES - secrets):
         _check_known(variable, variables, "in the environment")
     sources = {name: sources.get(name, DEFAULT_SOURCE) for name in lines}
-    rooms = tuple(
-        room(**{name: values.pop(name) for name in room.__struct_fields__ if name in values})
-        for room in find_installed()
+    extensions = tuple(
+        extension(**{name: values.pop(name) for name in extension.__struct_fields__ if name in values})
+        for extension in find_installed()
     )
-    settings = Settings(**values, rooms=rooms)
+    settings = Settings(**values, extensions=extensions)
     check(settings, sources)
     return Loaded(settings, sources)
 
@@ -87,11 +87,11 @@ def _check_known(key: str, known: Collection[str], where: str) -> None:
     """Checks that a setting or variable is known.
 
     Raises:
-        SettingsError: It is unknown; the text suggests a similar name, or says which part of the service is missing.
+        SettingsError: It is unknown; the text suggests a similar name, or says which extension is missing.
     """
-    for room in OWN_ROOMS:
-        if key in {room, variable_of(room)} and key not in known:
-            owner = f"it belongs to the part {room!r} of the service, which is not installed"
+    for extension in OWN_EXTENSIONS:
+        if key in {extension, variable_of(extension)} and key not in known:
+            owner = f"it belongs to the extension {extension!r}, which is not installed"
             raise SettingsError(f"Unknown setting {key} {where}: {owner}. Install {DISTRIBUTION} again, or remove it.")
     check_known(key, known, where)
 
@@ -159,8 +159,8 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
     for name, fields in (("rates", settings.rates), ("metrics", settings.metrics)):
         for mistake in fields.find_problems():
             refuse(f"Setting {name} has {mistake}.", name)
-    for room in settings.rooms:
-        for mistake, names in room.find_problems(settings.alone):
+    for extension in settings.extensions:
+        for mistake, names in extension.find_problems(settings.sole_api_setting):
             refuse(mistake, *names)
     trusted = {issuer.issuer for issuers in settings.users.values() for issuer in issuers}
     if DEV_ISSUER in trusted and not is_loopback(settings.host):

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from queuey.errors import SettingsError
 from queuey.settings.definitions import GROUPS, Settings
-from queuey.settings.rooms import find_installed
+from queuey.settings.extensions import find_installed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users, as_json
 from queuey.terminal.setting_values import type_text, without_none
@@ -78,12 +78,12 @@ def table() -> tuple[Setting, ...]:
     """Returns all settings, group by group.
 
     Raises:
-        SettingsError: Rooms cannot be loaded, or two parts of the service have a setting of the same name.
+        SettingsError: Extensions cannot be loaded, or two parts of the service have a setting of the same name.
     """
     lines = {line.name: line for line in _make_lines(Settings, "")}
     groups = {group: [lines[name] for name in names] for group, names in GROUPS.items()}
-    for room in find_installed():
-        groups.setdefault(room.group, []).extend(_make_lines(room, ""))
+    for extension in find_installed():
+        groups.setdefault(extension.group, []).extend(_make_lines(extension, ""))
     names = Counter(line.name for members in groups.values() for line in members)
     name, count = names.most_common(1)[0]
     if count > 1:
@@ -92,8 +92,8 @@ def table() -> tuple[Setting, ...]:
 
 
 def value_of(settings: Settings, line: Setting) -> Any:  # noqa: ANN401 - of any type
-    rooms = (room for room in settings.rooms if line.attribute in room.__struct_fields__)
-    return getattr(next(rooms, settings), line.attribute)
+    extensions = (extension for extension in settings.extensions if line.attribute in extension.__struct_fields__)
+    return getattr(next(extensions, settings), line.attribute)
 
 
 def masked_text(name: str, value: object) -> str:
@@ -134,8 +134,8 @@ def _make_lines(struct: type[msgspec.Struct], prefix: str) -> list[Setting]:
     lines = []
     for field in msgspec.structs.fields(struct):
         hint, name = hints[field.name], prefix + field.encode_name
-        if name == "rooms":
-            continue  # table() adds the settings of rooms.
+        if name == "extensions":
+            continue  # table() adds the settings of extensions.
         meta: Meta = hint.__metadata__[0]
         kind = without_none(typing.get_args(hint)[0])
         default = (meta.extra or {}).get("default") or f"`{as_text(field.default)}`"

@@ -71,9 +71,9 @@ def test_wheel_has_the_commands(built: Built) -> None:
         "[queuey.embedded]",
         "open = queuey.embedded:open",
         "open_async = queuey.embedded:open_async",
-        "[queuey.rooms]",
-        "console = queuey.console:ConsoleRoom",
-        "facades = queuey.facades:FacadesRoom",
+        "[queuey.extensions]",
+        "console = queuey.console:ConsoleExtension",
+        "facades = queuey.facades:FacadesExtension",
     ]
 
 

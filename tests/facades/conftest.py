@@ -1,4 +1,4 @@
-"""The fixtures of the web room's tests: callers, a store, and the end of its servers."""
+"""The fixtures of the web tests: callers, a store, and the end of its servers."""
 
 from tests.web.conftest import anonymous, app, backend, between, ended, guest, limits, owner, prompt, stopping
 

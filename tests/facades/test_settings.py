@@ -8,19 +8,19 @@ import pytest
 
 from queuey import settings
 from queuey.errors import SettingsError
-from queuey.facades import FacadesRoom
+from queuey.facades import FacadesExtension
 from queuey.facades.settings import MAX_FACADE_BODY, Facades, MqFacade
 
 
 def load(tmp_path: Path, text: str, **options: str) -> Facades:
     path = tmp_path / "queuey.toml"
     path.write_text(text)
-    return settings.load(options, {}, config=path).settings.of(FacadesRoom).facades
+    return settings.load(options, {}, config=path).settings.of(FacadesExtension).facades
 
 
 def test_nothing_is_served_by_default() -> None:
     """Facades are off by default, and change no limit of other deployments."""
-    loaded = settings.load({}, {}).settings.of(FacadesRoom).facades
+    loaded = settings.load({}, {}).settings.of(FacadesExtension).facades
     assert (loaded, loaded.prefixes(), loaded.longest_body(7)) == (Facades(), {}, 7)
 
 

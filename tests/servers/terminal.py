@@ -45,7 +45,7 @@ class Terminal:
         os.close(slave)
 
     def wait_for_lines(self, count: int) -> list[str]:
-        """Waits until it has printed ``count`` more lines, and returns all that it has printed since the last call."""
+        """Waits until it has printed ``count`` more lines, without a timeout; returns all lines since the last call."""
         text = b""
         while text.count(b"\n") < count:
             text += os.read(self._master, 4096)

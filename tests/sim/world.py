@@ -311,7 +311,7 @@ class SimulatedCore(Core):
         self._told = LoopCalls(self._loop)
         self._home = Home(self._told, self.in_thread)
         self._home.register()
-        self.chance = process.world.rng
+        self.rng = process.world.rng
 
     @property
     def calls(self) -> LoopCalls:

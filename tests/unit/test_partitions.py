@@ -69,7 +69,7 @@ def test_keys_spread_evenly(count: int) -> None:
 
 def make_seeded_core(seed: int) -> Core:
     core = Core()
-    core.chance = random.Random(seed)
+    core.rng = random.Random(seed)
     return core
 
 

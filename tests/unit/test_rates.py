@@ -132,8 +132,11 @@ def test_the_setting_is_a_table_with_tables_for_applications(tmp_path: Path) -> 
     path.write_text("[rates]\napplication = 500\nuser = 5\n[rates.applications.shop]\nuser = 50\nuser_burst = 70\n")
     rates = settings.load({}, {}, config=path).settings.rates
     assert rates == Rates(application=500, user=5, applications={"shop": OwnRates(user=50, user_burst=70)})
-    assert (rates.of("shop").rate("application"), rates.of("shop").rate("user")) == ((500, 500), (50, 70))
-    assert rates.of("news").rate("user") == (5, 5)
+    assert (
+        rates.for_application("shop").rate_and_burst("application"),
+        rates.for_application("shop").rate_and_burst("user"),
+    ) == ((500, 500), (50, 70))
+    assert rates.for_application("news").rate_and_burst("user") == (5, 5)
     assert settings.as_text(rates) == (
         "application=500,application_burst=0,user=5,user_burst=0,applications=[shop=[user=50,user_burst=70]]"
     )

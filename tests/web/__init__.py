@@ -1,1 +1,1 @@
-"""The web room on a real store, called in process as a WSGI server would call it."""
+"""The web package on a real store, called in process as a WSGI server would call it."""

@@ -177,7 +177,7 @@ class CountedGroup:
         self.members[name] = member
         await member.start()
 
-    def _link(self, _outlast: float) -> CountedLink:
+    def _link(self, _max_blocked_seconds: float) -> CountedLink:
         return CountedLink(self._tree, self.counted, self._rng)
 
     async def leave(self, name: str) -> None:

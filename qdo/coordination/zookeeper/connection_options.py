@@ -120,7 +120,7 @@ class ConnectionOptions:
         return tuple(host.strip() for host in self.hosts.split(","))
 
     @property
-    def closed(self) -> bool:
+    def nodes_are_private(self) -> bool:
         return self.login is not None if self.private is None else self.private
 
 

@@ -279,12 +279,12 @@ def _add_access_key(
 ) -> None:
     """Creates and prints an access key of SQS. Its id is put before the note, so that the list of keys shows it."""
     try:
-        from queuey.facades import FacadesRoom
+        from queuey.facades import FacadesExtension
         from queuey.facades.sqs import access_keys
     except ImportError as error:
         raise output.Failed(f"access keys need the facade of SQS, which is not installed ({error})") from error
     settings = store_at.settings
-    deployment = access_keys.deployment_secret(settings.of(FacadesRoom).facades.sqs, settings, os.environ)
+    deployment = access_keys.deployment_secret(settings.of(FacadesExtension).facades.sqs, settings, os.environ)
     access_key = access_keys.new_access_key()
     secret = access_keys.secret_of(deployment, access_key)
     note = f"{access_key} {note}".strip()

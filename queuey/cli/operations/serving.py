@@ -121,8 +121,8 @@ def _serve(settings: Settings) -> int:
         raise Failed(text + (hint if error.errno == EADDRINUSE else ""), BAD_ADDRESS) from error
     address = address_of(listeners[0])
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    rooms = tuple(room.resolve(settings, address[0], terminal=terminal) for room in settings.rooms)
-    settings = msgspec.structs.replace(settings, rooms=rooms)
+    extensions = tuple(extension.resolve(settings, address[0], terminal=terminal) for extension in settings.extensions)
+    settings = msgspec.structs.replace(settings, extensions=extensions)
     url = server.url_of(settings, address[1])
     if opening.is_cassandra(settings):
         start = _check_cassandra(settings)._replace(welcome=_welcome_lines(settings, url, None))
@@ -130,7 +130,7 @@ def _serve(settings: Settings) -> int:
         start = _prepare_sqlite(settings, url)
     start = add_room_notes(settings, start)
     with ExitStack() as stack:
-        answering = [stack.enter_context(room.beside(settings, address)) for room in settings.rooms]
+        answering = [stack.enter_context(extension.beside(settings, address)) for extension in settings.extensions]
 
         def announce() -> None:
             _announce(url, start)
@@ -141,7 +141,7 @@ def _serve(settings: Settings) -> int:
 
 
 def _prepare_sqlite(settings: Settings, url: str) -> Start:
-    """Creates the store, and the profile unless a room replaces the API. Raises Failed if that cannot be done."""
+    """Creates the store, and the profile unless an extension replaces the API. Raises Failed if that cannot be done."""
     from queuey.cli.operations import first_start
     from queuey.errors import StoreIncompatible, StoreUnavailable
     from queuey.service.operating.credentials import Sessions
@@ -158,11 +158,11 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
         promise = bridge.run(store.acknowledgement())
         plan = (
             None
-            if settings.alone is not None
+            if settings.sole_api_setting is not None
             else first_start.prepare(store, settings, url, answers=_accepts_connections)
         )
-        for room in settings.rooms:
-            room.prepare(settings, store.applications)
+        for extension in settings.extensions:
+            extension.prepare(settings, store.applications)
         key = None if plan is None or plan.profile is None else first_start.hash_key(plan.profile.key)
         welcome = _welcome_lines(settings, url, None if key is None else partial(Sessions(store).make_link, key))
     except StoreUnavailable as error:
@@ -175,13 +175,13 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
 
 
 def _welcome_lines(settings: Settings, url: str, link: Callable[[], str] | None) -> tuple[str, ...]:
-    return tuple(line for room in settings.rooms for line in room.welcome(url, link))
+    return tuple(line for extension in settings.extensions for line in extension.welcome(url, link))
 
 
 def _check_cassandra(settings: Settings) -> Start:
     """Describes the store, or why it cannot be used yet. The service starts in either case.
 
-    Also lets rooms prepare what they need, which may raise Failed.
+    Also lets extensions prepare what they need, which may raise Failed.
     """
     from queuey.cli.operations.store_options import silence_logs
     from queuey.errors import StoreUnavailable
@@ -193,8 +193,8 @@ def _check_cassandra(settings: Settings) -> Start:
     try:
         applications = bridge.run(store.applications.application_names(limit=1))
         promise = bridge.run(store.acknowledgement())
-        for room in settings.rooms:
-            room.prepare(settings, store.applications)
+        for extension in settings.extensions:
+            extension.prepare(settings, store.applications)
     except StoreUnavailable as error:
         waiting = f"The store cannot be used yet; until then, requests get 503: {error}"
         return Start(place, (waiting,))
@@ -208,13 +208,16 @@ def _check_cassandra(settings: Settings) -> Start:
 
 
 def add_room_notes(settings: Settings, start: Start) -> Start:
-    """Adds the notes of the rooms.
+    """Adds the notes of the extensions.
 
     Raises:
-        Failed, SettingsError: A room cannot be served.
+        Failed, SettingsError: An extension cannot be served.
     """
     return start._replace(
-        notes=(*start.notes, *(n for room in settings.rooms for n in room.notes(settings, start.promise)))
+        notes=(
+            *start.notes,
+            *(n for extension in settings.extensions for n in extension.notes(settings, start.promise)),
+        )
     )
 
 

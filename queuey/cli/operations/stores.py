@@ -25,7 +25,7 @@ from queuey.terminal.texts import format_count
 
 if TYPE_CHECKING:
     from queuey.storage.cassandra.admin.migrations import Report
-    from queuey.storage.cassandra.admin.stored_timing import Standing
+    from queuey.storage.cassandra.admin.stored_timing import TimingStatus
     from queuey.storage.cassandra.driver import Driver
     from queuey.storage.cassandra.options import CassandraOptions
     from queuey.storage.cassandra.timing import Timing
@@ -163,14 +163,14 @@ def timing(
     }
     named = {name: value for name, value in options.items() if value is not None}
     with _connect(store_at.settings) as (driver, store_options):
-        standing = stored_timing.read_standing(driver, store_options)
+        status = stored_timing.read_timing_status(driver, store_options)
         if named or soon or patient:
-            timing = _choose_timing(standing, named, level, soon=soon, patient=patient)
+            timing = _choose_timing(status, named, level, soon=soon, patient=patient)
             stored_timing.change(driver, store_options, timing, output.print_note)
-            standing = stored_timing.read_standing(driver, store_options)
-    stored = standing.stored
-    about = {"settled": stored.settled, "kept": stored.kept, "assumed": stored.assumed, "measured": standing.measured}
-    output.show(about | {"data_centres": standing.centres}, _describe_timing(standing))
+            status = stored_timing.read_timing_status(driver, store_options)
+    stored = status.stored
+    about = {"settled": stored.settled, "kept": stored.kept, "assumed": stored.assumed, "measured": status.measured}
+    output.show(about | {"data_centres": status.centres}, _describe_timing(status))
 
 
 @contextmanager
@@ -189,12 +189,19 @@ def _connect(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
 
 
 def _choose_timing(
-    report: Standing, named: dict[str, float], level: str | None, *, soon: bool, patient: bool
+    status: TimingStatus, named: dict[str, float], level: str | None, *, soon: bool, patient: bool
 ) -> Timing:
+    """Returns the timing to set. An unfinished change needs all three times, or a preset.
+
+    The three are ``deadline``, ``undo`` and ``clock_difference``.
+
+    Raises:
+        SettingsError: The level is not known, a preset is combined with others, or a time is missing.
+    """
     from queuey.errors import SettingsError
     from queuey.storage.cassandra.timing import PATIENT, SOON, change_values
 
-    stored = report.stored
+    stored = status.stored
     if level is not None and level not in stored.kept.levels:
         raise SettingsError(f"--level {level} is not known: use one of {', '.join(stored.kept.levels)}.")
     if soon or patient:
@@ -210,17 +217,17 @@ def _choose_timing(
     return change_values(stored.kept, levels, named)
 
 
-def _describe_timing(report: Standing) -> Iterator[str]:
+def _describe_timing(status: TimingStatus) -> Iterator[str]:
     from queuey.storage.cassandra.admin import doctor_rules
     from queuey.storage.cassandra.admin.stored_timing import describe_timing
 
-    stored = report.stored
+    stored = status.stored
     if stored.settled:
         yield describe_timing(stored.kept)
     else:
         yield f"kept:    {describe_timing(stored.kept)}"
         yield f"assumed: {describe_timing(stored.assumed)}"
-    finding = doctor_rules.judge_timing(stored, report.measured)
+    finding = doctor_rules.judge_timing(stored, status.measured)
     yield finding.text
     if finding.advice:
         yield finding.advice

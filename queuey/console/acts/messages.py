@@ -93,7 +93,7 @@ def read_item(ask: PageRequest) -> dict[str, Any]:
     return item
 
 
-class OfMessage(Act):
+class MessageAct(Act):
     """An act on one message; ``about`` has placeholders for its id and partition."""
 
     fields: tuple[str, ...] = ("message",)
@@ -104,7 +104,7 @@ class OfMessage(Act):
         return self.about.format(id=ids.to_hex(position), partition=number)
 
 
-class DeleteMessage(OfMessage):
+class DeleteMessage(MessageAct):
     """Deletes a message; succeeds if it does not exist, and says so."""
 
     name, title, needs = "delete", "Delete a message", ("delete",)
@@ -122,7 +122,7 @@ class DeleteMessage(OfMessage):
         return ActResult(text="Deleted the message." if count else "There was no such message, so nothing was deleted.")
 
 
-class ReleaseJob(OfMessage):
+class ReleaseJob(MessageAct):
     """Ends the claim of a job: another worker gets it, or it becomes a dead letter. Without a claim nothing happens."""
 
     name, title, needs = "release", "Release a job", ("admin",)
@@ -148,7 +148,7 @@ class ReleaseJob(OfMessage):
         return ActResult(text="Released: another worker gets it." if retry else "Gave it up: it becomes a dead letter.")
 
 
-class CancelJob(OfMessage):
+class CancelJob(MessageAct):
     name, title, needs = "cancel-job", "Cancel a job", ("claim",)
     about = (
         "Message {id} of partition {partition} is not delivered again. A worker that has it is asked to stop when it "
@@ -167,7 +167,7 @@ class CancelJob(OfMessage):
         return ActResult(text=texts[_act_on_job(ask, ask.service.claims.cancel)])
 
 
-class RetryJob(OfMessage):
+class RetryJob(MessageAct):
     name, title, needs = "retry-job", "Retry a job now", ("claim",)
     about = (
         "If message {id} of partition {partition} is delayed, or waits for a retry after a failure or release, the "
@@ -227,7 +227,7 @@ class Redrive(Act):
                 "Each is stored at the end of its former partition, with a new id, and then removed here."
             ),
             head=("Queue", "Dead letters that came from there", "They"),
-            rows=[(name, count, _find_refusal(ask, name) or "go back") for name, count in sorted(counts.items())],
+            rows=[(name, count, _describe_outcome(ask, name)) for name, count in sorted(counts.items())],
             button="Send them back" if number or more else "",
         )
 
@@ -268,12 +268,17 @@ class Redrive(Act):
             self._turns.release()
 
 
+def _describe_outcome(ask: PageRequest, name: str) -> str:
+    refusal = _find_refusal(ask, name)
+    return f"stay: {refusal}" if refusal else "go back"
+
+
 def _find_refusal(ask: PageRequest, name: str) -> str:
-    """Returns ``stay:`` and why the caller may not send to a queue, or an empty text if it may."""
+    """Returns why the caller may not send to a queue, or an empty text if it may."""
     try:
         ask.enter("send", name)
     except (NotAllowed, NotFound) as refusal:
-        return f"stay: {refusal}"
+        return str(refusal)
     return ""
 
 

@@ -248,9 +248,10 @@ class QueueActions:
         return result if token is None else result | {"NextToken": _make_token(token)}
 
     def _find_sources(self, signed: SignedRequest, name: str, start: str, limit: int) -> tuple[list[str], str | None]:
-        """Returns a page of the source queues, and the name that the next page begins at, or None at the end.
+        """Returns a page of queues with this dead-letter queue and a maximum number of deliveries.
 
-        Searches at most :data:`MAX_SEARCHED` queues, so the page may be short.
+        Also returns the name that the next page begins at, or None at the end. Searches at most :data:`MAX_SEARCHED`
+        queues, so the page may be short.
         """
         patterns = self._authorization.patterns(signed.request, signed.application, "measure")
         names: list[str] = []

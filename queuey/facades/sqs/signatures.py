@@ -47,7 +47,7 @@ class Signature(NamedTuple):
         expires: Validity after ``date``, in seconds.
         headers: Names of the signed headers.
         value: Signature in hex.
-        query: Signed query.
+        query: Signed query, without the signature.
     """
 
     access_key: str

@@ -133,7 +133,7 @@ class ClaimUseCases(JobActs):
         self.jobs = JobStatuses(store, self.core, limits, self._timing, self._ask, self._watch)
         self._results = Results(store.ledger)
         self._trigger = WakeSource(self._wakeups.watch, for_all=False)
-        self._rotation = PartitionRotation(self.core.boottime, self.core.chance.random)
+        self._rotation = PartitionRotation(self.core.boottime, self.core.rng.random)
 
     def _make_log(self, key: Key, after: Callable[[PartitionLog], None]) -> PartitionLog:
         def notify_watchers(log: PartitionLog) -> None:

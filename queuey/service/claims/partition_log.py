@@ -342,7 +342,7 @@ class PartitionLog:
         snapshot = self._length.to_name if self._length.to_name > state.snapshot else 0
         delete = queue.on_ack == "delete"
         stored = None if duplicates is None else duplicates.find_written(state)
-        bits = self._core.chance.getrandbits
+        bits = self._core.rng.getrandbits
         secrets = list(map(bits, [SECRET_BITS] * len(draft.groups)))
         return draft.make_entry(
             bits(63), secrets=secrets, delete=delete, deleted=deleted, snapshot=snapshot, stored=stored
@@ -513,7 +513,7 @@ class PartitionLog:
                 self._give_up_late(requests)
                 if isinstance(error, StoreClosed):
                     raise StoreClosed(str(error), outcome="unknown") from error
-            await asyncio.sleep(pause * (0.5 + self._core.chance.random()))
+            await asyncio.sleep(pause * (0.5 + self._core.rng.random()))
             pause = min(2 * pause, MAX_PAUSE)
         if applied:
             self._append_seconds = self._core.boottime() - began
@@ -523,7 +523,7 @@ class PartitionLog:
             return True
         self.refused = self._core.boottime()
         self._totals.count_refusal()
-        await asyncio.sleep(min(MAX_BACK_OFF, self._append_seconds) * self._core.chance.random())
+        await asyncio.sleep(min(MAX_BACK_OFF, self._append_seconds) * self._core.rng.random())
         reading = self._read_from(queue, state)
         tokens = await (_await_in_doubt(reading) if is_in_doubt else reading)
         if log_entry.number not in tokens and is_in_doubt:

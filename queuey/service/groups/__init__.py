@@ -113,6 +113,9 @@ class GroupUseCases:
     async def join(self, application: str, group: str, request: JoinRequest) -> Joined:
         """Adds a member to a group, which is created if needed.
 
+        The returned ``member`` is its secret id. A change that is repeated because the first try was in doubt finds the
+        same member.
+
         Raises:
             InvalidRequest, TooManyGroups, TooManyMembers, InstanceTaken, GroupElsewhere, StoreUnavailable.
             Conflict: The store does not support groups as it is configured.
@@ -125,7 +128,7 @@ class GroupUseCases:
             names = await self._store.groups.group_names(application, limit=MAX_GROUPS)
             if len(names) >= MAX_GROUPS:
                 raise TooManyGroups(f"The application has {MAX_GROUPS} groups. Delete one: queuey group delete GROUP")
-        secret = f"{self._core.chance.getrandbits(128):032x}"
+        secret = f"{self._core.rng.getrandbits(128):032x}"
         digest = digest_of(secret)
 
         def join(draft: GroupDraft) -> Member:

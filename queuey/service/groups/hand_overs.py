@@ -143,7 +143,7 @@ class HandOvers:
                 rows = {**recorded.rows, **{row.partition: row for row in decided.owners}}
                 self._moved(name, rows, decided.owners)
                 return rows
-            await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
+            await asyncio.sleep(self._core.rng.random() * (self._core.boottime() - began))
         raise StoreBusy(f"The offsets of queue {name!r} are being changed by others. Try again.")
 
     async def _read(self, queue: Queue) -> tuple[OwnedOffsets, GroupState]:

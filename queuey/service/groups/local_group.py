@@ -252,7 +252,7 @@ class LocalGroup:
             missing = targets.find_missing(number, owned).keys() - named_queues
             for names in (named_queues, missing):  # Others are read in turns while it waits, or for its next heartbeat.
                 unread = sorted(name for name in names if self.owners.find_rows(name, since) is None)
-                batch = self._core.chance.sample(unread, min(MAX_AT_ARRIVAL, len(unread)))
+                batch = self._core.rng.sample(unread, min(MAX_AT_ARRIVAL, len(unread)))
                 await self.owners.settle_all(batch, since)
             if targets is self.cache.targets:
                 break

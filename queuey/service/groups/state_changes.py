@@ -128,7 +128,7 @@ class StateChanges:
                     self.unassigned = draft.unassigned
                 return results
             self._cache.invalidate()
-            await asyncio.sleep(self._core.chance.random() * (self._core.boottime() - began))
+            await asyncio.sleep(self._core.rng.random() * (self._core.boottime() - began))
         text = f"Group {self._key[1]!r} is being changed by others. Try again."
         raise StoreUnavailable(text, outcome="unknown") if is_in_doubt else StoreBusy(text)
 

@@ -174,7 +174,11 @@ class _Work(NamedTuple):
 
 
 class MoveCarrier(DueWork):
-    """Carries out the steps of moves, as a ``DueWork``: each step moves one chunk of one partition."""
+    """Carries out the steps of moves, as a ``DueWork``: each step moves one chunk of one partition.
+
+    A step takes over a move that no live process runs, and raises ``RecordChanged`` if another process runs it. A
+    process runs at most :data:`MAX_ACTIVE` moves and puts the others off.
+    """
 
     kind = KIND
 
@@ -213,8 +217,6 @@ class MoveCarrier(DueWork):
         self._work.pop(name, None)
 
     async def step(self, record: Record) -> NextStep | None:
-        # Moves one chunk of a move that this process runs or takes over, and puts off moves beyond MAX_ACTIVE. Returns
-        # None at the move's end. Raises RecordChanged if another process runs it.
         progress = decode(record.value).progress
         work = self._work.get(record.name)
         if work is None or progress.runner != self._token:

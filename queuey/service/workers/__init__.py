@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 REBIND_SECONDS = 0.1
 """Interval in seconds between attempts to bind an address that the previous worker has not released yet."""
 QUIET_SECONDS = 1.0
-"""Seconds of silence after which a worker that owes an answer gets a keep-alive question."""
+"""Max seconds of silence before a worker that owes an answer gets a keep-alive question; from half of them on."""
 LOST_SECONDS = 2.5
 """Seconds of silence after which a worker that owes an answer counts as gone."""
 RECONNECT_SECONDS = 1.0
@@ -40,7 +40,7 @@ MIN_DIRECT_BYTES = 4 << 10
 """Min bytes of a frame that is sent at once instead of joined with others, which would only copy it."""
 MAX_UNSENT_BYTES = 64 << 20
 """Max unsent bytes of a connection; with more, the connection is closed."""
-MOST_BYTES = 256 << 20
+MAX_FRAME_BYTES = 256 << 20
 """Max bytes of a question or answer; a longer frame closes the connection."""
 _FRAME = struct.Struct(">IBQ")
 _CREDENTIALS = struct.Struct("3i")
@@ -111,7 +111,7 @@ class Workers:
     def __init__(self) -> None:
         self.identity = WorkerIdentity("", 1)
         self._handlers: dict[int, Handler[bytes, bytes]] = {}
-        self._others: dict[int, _Other] = {}
+        self._peers: dict[int, _Peer] = {}
         self._askers: set[_Asker] = set()
         self._thread: threading.Thread | None = None
         self._has_left = False
@@ -129,40 +129,40 @@ class Workers:
         self._calls = LoopCalls(loop)
         self._leaving: asyncio.Future[float] = loop.create_future()
         numbers = (number for number in range(1, identity.total + 1) if number != identity.number)
-        self._others = {number: _Other(loop, identity.address(number)) for number in numbers}
+        self._peers = {number: _Peer(loop, identity.address(number)) for number in numbers}
         self._thread = threading.Thread(target=self._run, args=(runner,), name="queuey-workers", daemon=True)
         self._thread.start()
 
     def is_up(self, number: int) -> bool:
         """Returns whether another worker is connected and answers. If not, starts to connect to it."""
-        other = self._others.get(number)
-        if other is None or other.is_up:
-            return other is not None
-        self._calls(other.connect)
+        peer = self._peers.get(number)
+        if peer is None or peer.is_up:
+            return peer is not None
+        self._calls(peer.connect)
         return False
 
     def ask(self, number: int, topic: Topic[Q, A], question: Q, answer: Answer[A]) -> None:
         """Asks another worker. ``answer`` gets None if it is unreachable, fails to answer or goes away."""
-        other = self._others.get(number)
-        if other is None or self._has_left:
+        peer = self._peers.get(number)
+        if peer is None or self._has_left:
             answer(None)
         else:
             content = topic.write(question)
-            self._calls(other.ask, topic.number, content, lambda value: answer(topic.read(value)))
+            self._calls(peer.ask, topic.number, content, lambda value: answer(topic.read(value)))
 
     def ask_all(self, topic: Topic[Q, A], question: Q, seconds: float) -> dict[int, A | None]:
         """Asks all other workers and waits up to ``seconds``. Returns the answers by worker, None if it gave none."""
-        answers: dict[int, A | None] = dict.fromkeys(self._others)
+        answers: dict[int, A | None] = dict.fromkeys(self._peers)
         arrived = threading.Semaphore(0)
 
         def receive(number: int, answer: A | None) -> None:
             answers[number] = answer
             arrived.release()
 
-        for number in self._others:
+        for number in self._peers:
             self.ask(number, topic, question, partial(receive, number))
         until = time.monotonic() + seconds
-        for _ in self._others:
+        for _ in self._peers:
             arrived.acquire(timeout=max(0.0, until - time.monotonic()))
         return answers.copy()
 
@@ -186,19 +186,19 @@ class Workers:
             if server is None:
                 with contextlib.suppress(OSError):
                     server = await loop.create_unix_server(self._accept, address, backlog=self.identity.total + 8)
-            for other in self._others.values():
-                other.check()
+            for peer in self._peers.values():
+                peer.check()
             await asyncio.wait([self._leaving], timeout=REBIND_SECONDS if server is None else QUIET_SECONDS / 2)
         until = time.monotonic() + self._leaving.result()
         if server is not None:
             server.close()
-        for other in self._others.values():
-            other.close()
+        for peer in self._peers.values():
+            peer.close()
         for asking in self._askers:
             asking.send(_LEAVING, 0, b"")
         while time.monotonic() < until and any(asking.is_busy for asking in self._askers):  # noqa: ASYNC110 - threads answer
             await asyncio.sleep(0.005)
-        while self._askers or any(other.is_connected for other in self._others.values()):
+        while self._askers or any(peer.is_connected for peer in self._peers.values()):
             for asking in self._askers:
                 asking.abort()
             await asyncio.sleep(0)
@@ -209,7 +209,7 @@ class Workers:
         return asking
 
 
-class _End(asyncio.Protocol):
+class _FrameConnection(asyncio.Protocol):
     """One end of a connection that carries frames: a kind, a number and content. Used in one thread."""
 
     def __init__(self) -> None:
@@ -235,7 +235,7 @@ class _End(asyncio.Protocol):
         while len(self._unread) - end >= _FRAME.size:
             length, kind, number = _FRAME.unpack_from(self._unread, end)
             begin = end + _FRAME.size
-            if length > MOST_BYTES:
+            if length > MAX_FRAME_BYTES:
                 self.abort()
                 return
             if len(self._unread) - begin < length:
@@ -268,7 +268,7 @@ class _End(asyncio.Protocol):
             self._transport.abort()
 
 
-class _Asker(_End):
+class _Asker(_FrameConnection):
     """A connection on which another worker asks. When it is lost, the work on open questions is cancelled."""
 
     def __init__(
@@ -307,7 +307,7 @@ class _Asker(_End):
             give_up()
 
 
-class _Other(_End):
+class _Peer(_FrameConnection):
     """Another worker that this one asks, over one connection at a time.
 
     Attributes:

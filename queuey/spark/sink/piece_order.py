@@ -46,6 +46,12 @@ class PieceOrder(msgspec.Struct, frozen=True, array_like=True):
     before: tuple[int, ...] = ()
 
     def start_batch(self, batch: int, span: int) -> PieceOrder:
+        """Returns an empty order for the next micro-batch, above all ids reserved so far.
+
+        Args:
+            batch: The micro-batch; the caller checks that it is a later one.
+            span: Number of ticks for the ids of a piece.
+        """
         tops = (stretch.top + span for stretch in self.stretches)
         lasts = (stretch.last for stretch in self.stretches)
         return PieceOrder(batch, max((self.end, *tops)), (), tuple(sorted({*self.before, *lasts}))[-MAX_KEPT:])

@@ -42,29 +42,30 @@ class Bucket(NamedTuple):
 
     ttl_class: int
     """The class, 0 to 3."""
-    bucket: int
+    code: int
+    """Number and width index, packed; the value of the column ``bucket``."""
 
     @property
     def width_index(self) -> int:
-        return self.bucket & 7
+        return self.code & 7
 
     @property
     def new_ids_only(self) -> bool:
         """False if its rows were written under given ids (``put``, loads)."""
-        return self.bucket & 7 < PUT
+        return self.code & 7 < PUT
 
     @property
     def wide(self) -> bool:
-        return not _SECONDS[self.bucket & 7]
+        return not _SECONDS[self.code & 7]
 
     @property
     def start(self) -> int:
-        return (self.bucket >> 3) * width(self.ttl_class, self.bucket & 7)
+        return (self.code >> 3) * width(self.ttl_class, self.code & 7)
 
     @property
     def end(self) -> int:
         """The tick after its last id."""
-        return ((self.bucket >> 3) + 1) * width(self.ttl_class, self.bucket & 7)
+        return ((self.code >> 3) + 1) * width(self.ttl_class, self.code & 7)
 
 
 def class_of(seconds: float) -> int:
@@ -75,33 +76,33 @@ def class_of(seconds: float) -> int:
     return len(CLASSES) - 1
 
 
-def width(kind: int, width_index: int) -> int:
-    return (_SECONDS[width_index] or CLASSES[kind]) * TICKS_PER_SECOND
+def width(ttl_class: int, width_index: int) -> int:
+    return (_SECONDS[width_index] or CLASSES[ttl_class]) * TICKS_PER_SECOND
 
 
-def bucket_of(ticks: int, kind: int, width_index: int) -> Bucket:
-    return Bucket(kind, (ticks // width(kind, width_index)) << 3 | width_index)
+def bucket_of(ticks: int, ttl_class: int, width_index: int) -> Bucket:
+    return Bucket(ttl_class, (ticks // width(ttl_class, width_index)) << 3 | width_index)
 
 
-def narrower(kind: int, width_index: int) -> int:
+def narrower(ttl_class: int, width_index: int) -> int:
     """Returns the next width index whose buckets are really narrower; the narrowest stays."""
     if width_index >= NARROWEST:
         return width_index
     following = width_index + 1
-    return following if width(kind, following) < width(kind, width_index) else following + 1
+    return following if width(ttl_class, following) < width(ttl_class, width_index) else following + 1
 
 
-def wider(kind: int, width_index: int) -> int:
+def wider(ttl_class: int, width_index: int) -> int:
     """Returns the next width index whose buckets are wider. Index 1 is as wide as the class of 6 h, which skips it."""
     previous = max(HOME_WIDTH, width_index - 1)
-    return previous if width(kind, previous) < width(kind, HOME_WIDTH) else HOME_WIDTH
+    return previous if width(ttl_class, previous) < width(ttl_class, HOME_WIDTH) else HOME_WIDTH
 
 
-def own_buckets(kind: int, lower: int, upper: int) -> list[Bucket]:
+def home_buckets(ttl_class: int, lower: int, upper: int) -> list[Bucket]:
     """Returns the home buckets of a class that overlap ``[lower, upper)`` (ticks); at least one."""
-    size = width(kind, HOME_WIDTH)
+    size = width(ttl_class, HOME_WIDTH)
     return [
-        Bucket(kind, index << 3 | HOME_WIDTH)
+        Bucket(ttl_class, index << 3 | HOME_WIDTH)
         for index in range(max(0, lower) // size, (max(lower, upper - 1)) // size + 1)
     ]
 
@@ -133,13 +134,15 @@ class RecordedBuckets:
             (time_bucket for time_bucket in self.time_buckets if not time_bucket.wide),
             key=lambda time_bucket: (time_bucket.ttl_class, time_bucket.start),
         )
-        for kind, width_index in sorted({(time_bucket.ttl_class, time_bucket.width_index) for time_bucket in narrow}):
+        for ttl_class, width_index in sorted(
+            {(time_bucket.ttl_class, time_bucket.width_index) for time_bucket in narrow}
+        ):
             row = [
                 time_bucket
                 for time_bucket in narrow
-                if (time_bucket.ttl_class, time_bucket.width_index) == (kind, width_index)
+                if (time_bucket.ttl_class, time_bucket.width_index) == (ttl_class, width_index)
             ]
-            self._narrow.append((width(kind, width_index), [time_bucket.start for time_bucket in row], row))
+            self._narrow.append((width(ttl_class, width_index), [time_bucket.start for time_bucket in row], row))
 
     def overlapping(self, lower: int, upper: int) -> list[Bucket]:
         """Returns the buckets that may hold ids in ``[lower, upper)`` (ticks), by start, wide ones first."""
@@ -191,10 +194,10 @@ MIN_FILL = 0.25
 class BucketWidths:
     """Counts what was written to a partition's present bucket, and chooses the width of the next one."""
 
-    __slots__ = ("_began", "_end", "_fill", "_full_rows", "kind", "width_index")
+    __slots__ = ("_began", "_end", "_fill", "_full_rows", "ttl_class", "width_index")
 
-    def __init__(self, kind: int, *, full_rows: int = FULL_ROWS) -> None:
-        self.kind = kind
+    def __init__(self, ttl_class: int, *, full_rows: int = FULL_ROWS) -> None:
+        self.ttl_class = ttl_class
         self._full_rows = full_rows
         self.width_index = HOME_WIDTH
         self._fill = 0.0
@@ -218,22 +221,22 @@ class BucketWidths:
 
     def _begin_bucket(self, now: int) -> None:
         self._began = now
-        self._end = bucket_of(now, self.kind, self.width_index).end
+        self._end = bucket_of(now, self.ttl_class, self.width_index).end
         self._fill = 0.0
 
     def _begin_next(self, now: int) -> None:
         rate = self._fill / (now - self._began)
         while self.width_index != HOME_WIDTH:
-            next_width = wider(self.kind, self.width_index)
-            if rate * width(self.kind, next_width) >= MIN_FILL:
+            next_width = wider(self.ttl_class, self.width_index)
+            if rate * width(self.ttl_class, next_width) >= MIN_FILL:
                 break
             self.width_index = next_width
         self._begin_bucket(now)
 
     def _narrow(self, rate: float, now: int) -> None:
-        width_index = narrower(self.kind, self.width_index)
-        while rate * width(self.kind, width_index) > 1 and width_index != NARROWEST:
-            width_index = narrower(self.kind, width_index)
+        width_index = narrower(self.ttl_class, self.width_index)
+        while rate * width(self.ttl_class, width_index) > 1 and width_index != NARROWEST:
+            width_index = narrower(self.ttl_class, width_index)
         if width_index != self.width_index:
             self.width_index = width_index
             self._begin_bucket(now)

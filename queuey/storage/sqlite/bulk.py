@@ -97,7 +97,7 @@ class SqliteBulk(Bulk):
         return apply_read_delay(queue, safe, self._db.clock())
 
     def _iterate_batches(self, queue: Queue, requested: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
-        """Yields batches within the slice's limits, each from a new snapshot, until the slice has no more messages."""
+        """Yields the whole slice; ``limit`` and ``max_bytes`` bound each batch. Each has a new snapshot."""
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
         more = True

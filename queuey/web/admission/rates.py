@@ -124,13 +124,13 @@ class RateLimits:
         """
         now = self._clock()
         counted: list[_CountedRate] = []
-        for name, users in _find_counted(caller, application).items():
-            rates = self._rates.of(name)
+        for name, users in _users_by_counted_application(caller, application).items():
+            rates = self._rates.for_application(name)
             if rates.user:
                 for user in users:
-                    self._add_rate(counted, "user", user, Rate(*rates.rate("user")), now)
+                    self._add_rate(counted, "user", user, Rate(*rates.rate_and_burst("user")), now)
             if rates.application:
-                self._add_rate(counted, "application", name, Rate(*rates.rate("application")), now)
+                self._add_rate(counted, "application", name, Rate(*rates.rate_and_burst("application")), now)
         counted.sort(key=lambda c: (-c.bucket.seconds_to_token, c.bucket.tokens_left))
         least = {c.kind: c for c in reversed(counted)}
         headers = _make_headers([least[kind] for kind in ("user", "application") if kind in least])
@@ -144,7 +144,7 @@ class RateLimits:
         counted.append(_CountedRate(kind, name, rate, self._buckets[kind].peek(name, rate, now)))
 
 
-def _find_counted(caller: Caller, application: str) -> dict[str, list[str]]:
+def _users_by_counted_application(caller: Caller, application: str) -> dict[str, list[str]]:
     """Returns the applications that a request counts for, each with the caller's user names in it.
 
     Adding a credential to a request does not make it count for fewer. An application's own requests count for it

@@ -222,7 +222,10 @@ def _read_user(issuer: UserIssuer, claims: Mapping[str, Any]) -> str:
 
 
 def _read_roles(issuer: UserIssuer, claims: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the user's roles that the setting knows. The claim may be a list or a single role."""
+    """Returns the user's roles that the setting knows. The claim may be a list or a single role.
+
+    A missing or malformed claim gives no roles.
+    """
     claim = claims.get(issuer.roles_claim)
     roles = claim if isinstance(claim, list) else [claim]
     return tuple(role for role in issuer.roles if role in roles)

@@ -85,7 +85,9 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
     readers = make_readers(settings.users) if settings.users else []
     longest = settings.longest_body(settings.max_body)
     limits = Limits(**select_settings(settings, Limits.__struct_fields__), longest_body=longest)
-    own_includes = [include for room in settings.rooms if (include := room.include(settings, readers)) is not None]
+    own_includes = [
+        include for extension in settings.extensions if (include := extension.include(settings, readers)) is not None
+    ]
     return make_app(
         open_store(settings),
         limits=limits,
@@ -94,7 +96,7 @@ def open_service(settings: Settings, includes: Iterable[Include] = (), *, listen
         shown_lags=patterns_of(settings.metrics.lag),
         readers=readers,
         private=frozenset(settings.users),
-        own_api=settings.alone is None,
+        own_api=settings.sole_api_setting is None,
         on_loopback=listens and is_loopback(settings.host),
         includes=[*own_includes, *includes],
     )
@@ -119,14 +121,14 @@ def check_tls(settings: Settings) -> None:
 
 
 def check_users(settings: Settings) -> None:
-    """Makes the readers of users' credentials as the workers will, and has rooms check theirs; asks no issuer.
+    """Makes the readers of users' credentials as the workers will, and has extensions check theirs; asks no issuer.
 
     Raises:
         SettingsError: A library is not installed, or a key file or a secret cannot be used.
     """
     readers = make_readers(settings.users, prefetch=False) if settings.users else []
-    for room in settings.rooms:
-        room.check(settings, readers)
+    for extension in settings.extensions:
+        extension.check(settings, readers)
 
 
 def listen(settings: Settings) -> list[socket.socket]:

@@ -210,14 +210,15 @@ class MoveViews(Views):
     def begin(self, request: Request, match: Match) -> Response:
         """Starts a move, or returns the one that is running between the same queues.
 
-        Needs ``read`` and ``delete`` on the source, and ``send`` on the target.
+        Needs ``read`` and ``delete`` on the source, and ``send`` on the target; a missing queue takes precedence over a
+        missing right. Answers 202 with the move's address in ``Location`` in both cases.
         """
         self._authorization.require_credential(request, self._authorization.authenticate(request))
         errors = Errors()
         body = self.fields(NewMove).body(request, errors)
         errors.check()
         enter, ends = self._authorization.enter, [{**match, "queue": name} for name in (body.source, body.target)]
-        for end in ends:  # A missing queue takes precedence over a missing right.
+        for end in ends:
             self._authorization.find(request, end)
         source, target = ends
         enter(request, source, "read")

@@ -21,7 +21,7 @@ from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.bucketing import CLASSES, NAMES, bucket_of
 from queuey.storage.cassandra.catalogue import garbage_collection as grave_rows
 from queuey.storage.cassandra.catalogue import queue_index
-from queuey.storage.cassandra.catalogue.garbage_collection import GarbageCollector, PendingDelete, own_buckets
+from queuey.storage.cassandra.catalogue.garbage_collection import GarbageCollector, PendingDelete, unrecorded_buckets
 from queuey.storage.cassandra.driver import Statement
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import UNLIMITED, Wire
@@ -248,7 +248,7 @@ def test_places_that_may_hold_something(home_class: int, since: int, data: st.Da
         application="a",
         name="q",
     )
-    places = own_buckets(pending, now)
+    places = unrecorded_buckets(pending, now)
     at = data.draw(st.integers(buried - span, buried + span))
     if at + span > now:
         assert bucket_of(at, home_class, 0) in places

@@ -58,7 +58,7 @@ def silent(_line: str) -> None:
 
 def test_a_new_keyspace_has_the_times_of_one_data_centre_unless_settings_name_others(driver: Driver, url: str) -> None:
     """A migration writes timing if the keyspace has none, also after a migration that stopped before it did."""
-    assert stored_timing.read_standing(driver, OPTIONS).stored.kept == SOON
+    assert stored_timing.read_timing_status(driver, OPTIONS).stored.kept == SOON
     erase = Statement("UPDATE migrations SET timing = null WHERE singleton = 0 IF timing != null", idempotent=False)
     stated = {"consistency.strong.deadline": 2.0, "consistency.strong.delay": 6.0}
     for named, expected in (({}, SOON.levels["strong"].delay), (stated, 6.0)):
@@ -66,7 +66,7 @@ def test_a_new_keyspace_has_the_times_of_one_data_centre_unless_settings_name_ot
         report = migrate(parse_url(url), replace(OPTIONS, stated=named))
         assert report.timing is not None
         assert report.timing.levels["strong"].delay == expected
-        assert stored_timing.read_standing(driver, OPTIONS).stored.assumed == report.timing
+        assert stored_timing.read_timing_status(driver, OPTIONS).stored.assumed == report.timing
     assert migrate(parse_url(url), OPTIONS).timing is None
     [clocks] = [finding for finding in doctor.examine(parse_url(url), OPTIONS) if finding.check == "clocks"]
     assert f"the limit is {REFUSE * SOON.clock_difference:g} s" in clocks.text
@@ -101,12 +101,12 @@ def test_a_change_that_stopped_is_gone_on_with(driver: Driver, url: str) -> None
 
     with pytest.raises(KeyboardInterrupt):
         stored_timing.change(driver, OPTIONS, SOON, silent, killed)
-    stored = stored_timing.read_standing(driver, OPTIONS).stored
+    stored = stored_timing.read_timing_status(driver, OPTIONS).stored
     assert (stored.kept, stored.assumed) == (SOON, PATIENT)
     [finding] = [one for one in doctor.examine(parse_url(url), OPTIONS) if one.check == "timing"]
     assert finding.state == "warn"
     stored_timing.change(driver, OPTIONS, PATIENT, silent, lambda _: None)
-    assert stored_timing.read_standing(driver, OPTIONS).stored.assumed == PATIENT
+    assert stored_timing.read_timing_status(driver, OPTIONS).stored.assumed == PATIENT
 
 
 def test_two_changes_at_once(driver: Driver, url: str) -> None:
@@ -117,7 +117,7 @@ def test_two_changes_at_once(driver: Driver, url: str) -> None:
 
     with pytest.raises(StoreUnavailable, match="another command"):
         stored_timing.change(driver, OPTIONS, replace_difference(SOON, 0.1), silent, other)
-    assert stored_timing.read_standing(driver, OPTIONS).stored.kept == PATIENT
+    assert stored_timing.read_timing_status(driver, OPTIONS).stored.kept == PATIENT
     with pytest.raises(SettingsError, match="shorter"):
         stored_timing.change(driver, OPTIONS, replace_difference(SOON, 0.5), silent, other)
 
@@ -134,8 +134,8 @@ def test_what_processes_measure_is_told(driver: Driver, url: str) -> None:
         for _ in range(20):
             bridge.run(store.messages.append(queue, [NewMessage("x", 1, 3600)]))
         store._parts.tails._told_at = 0.0
-        assert eventually(lambda: bool(stored_timing.read_standing(driver, OPTIONS).measured))
-    [measured] = stored_timing.read_standing(driver, OPTIONS).measured.values()
+        assert eventually(lambda: bool(stored_timing.read_timing_status(driver, OPTIONS).measured))
+    [measured] = stored_timing.read_timing_status(driver, OPTIONS).measured.values()
     assert measured.write.count > 0
     assert 0 < measured.write.p99 <= measured.write.p999 <= measured.write.longest
     [finding] = [one for one in doctor.examine(parse_url(url), OPTIONS) if one.check == "timing"]

@@ -18,7 +18,7 @@ from queuey.service import Draft, Range, Service
 from queuey.service.reading import MAX_SHORT_BYTES, MAX_SHORT_MESSAGES
 from queuey.storage import bridge
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.bucketing import BucketWidths, class_of, own_buckets
+from queuey.storage.cassandra.bucketing import BucketWidths, class_of, home_buckets
 from queuey.storage.cassandra.store.names import _NAMES
 from tests.blocking import BlockingNames
 from tests.cassandra.begun import page_of
@@ -198,7 +198,7 @@ def test_info_and_names(scene: Scene) -> None:
     info, _ = sent_by(process, lambda: bridge.run(process.store.messages.inspect(queue)))
     assert info == Sent(reads=info.reads, rows=1000, others=2)
     now = scene.world() / 1e9
-    living = own_buckets(class_of(3 * DAY), ids.seconds_to_ticks(now - 3 * DAY), ids.seconds_to_ticks(now))
+    living = home_buckets(class_of(3 * DAY), ids.seconds_to_ticks(now - 3 * DAY), ids.seconds_to_ticks(now))
     # Each bucket in which messages may still live, and once more where the first answer was full.
     assert info.reads == len(living) + 1
     names.create(access, "first", Draft("a"))

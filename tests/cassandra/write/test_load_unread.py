@@ -64,7 +64,10 @@ def late_record(scene: Scene) -> list[str]:
 
 
 def hold_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
-    """Holds some of a load's requests until a reader has passed its ids. Returns what the reader misses."""
+    """Holds some of a load's requests until a reader has passed its ids.
+
+    Returns the missed messages of a load that succeeded.
+    """
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading, queue)
@@ -104,7 +107,10 @@ def stopped_before_its_undo(scene: Scene) -> list[str]:
 
 
 def machine_stopped(scene: Scene) -> list[str]:
-    """Suspends a machine during a load, so that it does not know when the answer arrives. Returns what readers miss."""
+    """Lets a machine's clock fall behind during a load, as after a suspension, so that the answer seems to be in time.
+
+    Returns the missed messages of a load that succeeded.
+    """
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading, queue)

@@ -111,8 +111,8 @@ def group(client: Client) -> Iterator[Group]:
     """A group on ZooKeeper servers in this process, which other processes cannot reach."""
     tree, host = make_loop_tree(), LoopHost()
 
-    def link(access: ConnectionOptions, _context: object, outlast: float) -> TreeLink:
-        return TreeLink(tree, host, access.session_timeout, outlast)
+    def link(access: ConnectionOptions, _context: object, max_blocked_seconds: float) -> TreeLink:
+        return TreeLink(tree, host, access.session_timeout, max_blocked_seconds)
 
     with replace_in(zookeeper, zookeeper.ZooKeeperLink, link):
         yield Group("zookeeper://simulated", client.hello().id)

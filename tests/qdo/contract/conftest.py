@@ -74,9 +74,13 @@ async def start(service: Service) -> AsyncIterator[Start]:
     async with contextlib.AsyncExitStack() as started:
 
         async def start(
-            name: str, group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS, outlast: float = 0.0
+            name: str,
+            group: str = "group",
+            *,
+            session_timeout: float = LONG_SESSION_SECONDS,
+            max_blocked_seconds: float = 0.0,
         ) -> Process:
-            process = await Process.start(service.url, group, name, session_timeout, outlast)
+            process = await Process.start(service.url, group, name, session_timeout, max_blocked_seconds)
             started.push_async_callback(process.end)
             return process
 

@@ -61,9 +61,9 @@ class CommandedMember:
         return done
 
 
-async def main(url: str, group: str, member: str, session_timeout: float, outlast: float) -> None:
+async def main(url: str, group: str, member: str, session_timeout: float, max_blocked_seconds: float) -> None:
     coordinator = open_coordinator(url, group, session_timeout=session_timeout)
-    coordinator.outlast = outlast
+    coordinator.max_blocked_seconds = max_blocked_seconds
     await coordinator.open()
     events: list[Event] = []
     await run_commands(await coordinator.join(Member(member), events.append))

@@ -26,9 +26,11 @@ class Process:
         self._process = process
 
     @classmethod
-    async def start(cls, url: str, group: str, member: str, session_timeout: float, outlast: float = 0.0) -> Process:
+    async def start(
+        cls, url: str, group: str, member: str, session_timeout: float, max_blocked_seconds: float = 0.0
+    ) -> Process:
         return await cls.start_program(
-            "tests.qdo.contract.member", url, group, member, str(session_timeout), str(outlast)
+            "tests.qdo.contract.member", url, group, member, str(session_timeout), str(max_blocked_seconds)
         )
 
     @classmethod

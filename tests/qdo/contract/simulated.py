@@ -21,7 +21,9 @@ class SimulatedService(Service):
 
     def coordinator(self, group: str = "group", *, session_timeout: float = LONG_SESSION_SECONDS) -> Coordinator:
         return Coordinator(
-            group, lambda outlast: TreeLink(self.tree, self.host, session_timeout, outlast), session_timeout
+            group,
+            lambda max_blocked_seconds: TreeLink(self.tree, self.host, session_timeout, max_blocked_seconds),
+            session_timeout,
         )
 
     def link(self, *, session_timeout: float = LONG_SESSION_SECONDS) -> TreeLink:

@@ -16,12 +16,12 @@ from queuey.client.credentials.profile import read_profile
 from tests.qdo.contract.member import run_commands
 
 
-async def main(profile: Path, group: str, queue: str, session_timeout: float, outlast: float) -> None:
+async def main(profile: Path, group: str, queue: str, session_timeout: float, max_blocked_seconds: float) -> None:
     where = read_profile(profile)
     events: list[Event] = []
     async with AsyncClient(where.url, key=where.key) as client:
         coordinator = ServiceCoordinator(client, group, session_timeout=session_timeout)
-        coordinator.outlast = outlast
+        coordinator.max_blocked_seconds = max_blocked_seconds
         wants = subscribe([queue], [], (await client.hello()).id, client.application)
         await run_commands(await coordinator.join(Member("member", wants), events.append))
         await coordinator.close()

@@ -44,9 +44,9 @@ async def start(system: System, running: Served, groups: ServiceGroups) -> Async
     """Starts a member that owns a partition, in a process of its own; kills it at the test's end."""
     async with AsyncExitStack() as started:
 
-        async def start(session_timeout: float, outlast: float) -> tuple[Process, Partition]:
+        async def start(session_timeout: float, max_blocked_seconds: float) -> tuple[Process, Partition]:
             queue = await system.queue()
-            words = str(running.profile_path), groups.group, queue.name, str(session_timeout), str(outlast)
+            words = str(running.profile_path), groups.group, queue.name, str(session_timeout), str(max_blocked_seconds)
             process = await Process.start_program("tests.qdo.service.member", *words)
             started.push_async_callback(process.end)
             partition = Partition(queue, 1)

@@ -210,18 +210,18 @@ async def test_tls_by_way_of_the_process_that_keeps_the_session(guarded: Guarded
     both = guarded.ca.with_name("server-both.pem")
     url = f"zookeeper://{guarded.secure}/{unique_name('qdo')}?ca={guarded.ca}&cert={both}"
     coordinator = open_coordinator(url, "group")
-    coordinator.outlast = 60.0
+    coordinator.max_blocked_seconds = 60.0
     await coordinator.open()
     await (await work(coordinator)).leave()
     await coordinator.close()
 
 
-@pytest.mark.parametrize("outlast", [0.0, 60.0])
-async def test_a_server_that_nobody_vouches_for_is_not_trusted(guarded: Guarded, outlast: float) -> None:
+@pytest.mark.parametrize("max_blocked_seconds", [0.0, 60.0])
+async def test_a_server_that_nobody_vouches_for_is_not_trusted(guarded: Guarded, max_blocked_seconds: float) -> None:
     """A server with an unknown authority is refused, and the error names the reason."""
     for ca in (f"ca={guarded.stranger}", "tls=yes"):
         coordinator = open_coordinator(f"zookeeper://{guarded.secure}?{ca}", "group", connect_timeout=2.0)
-        coordinator.outlast = outlast
+        coordinator.max_blocked_seconds = max_blocked_seconds
         with pytest.raises(CoordinationLost, match="certificate"):
             await coordinator.open()
         await coordinator.close()

@@ -51,7 +51,7 @@ def short_lease() -> Iterator[None]:
             replaced.enter_context(replace_in(module, timing.LEASE, LEASE))
         replaced.enter_context(replace_in(timing_in_force, timing_in_force.EVERY, EVERY))
         replaced.enter_context(replace_in(stored_timing, time, SimpleNamespace(time=_now)))
-        replaced.enter_context(replace(stored_timing.read_standing, standing))
+        replaced.enter_context(replace(stored_timing.read_timing_status, standing))
         yield
 
 
@@ -60,10 +60,10 @@ def _now() -> float:
     return Process.present.world.now
 
 
-def standing(driver: Driver, options: CassandraOptions) -> stored_timing.Standing:
+def standing(driver: Driver, options: CassandraOptions) -> stored_timing.TimingStatus:
     """Reads the timing alone: the simulated cluster cannot scan tables."""
     [(text,)] = driver.run(timing_in_force.READ, consistency=options.catalogue_read)
-    return stored_timing.Standing(timing.decode(text), {}, 1)
+    return stored_timing.TimingStatus(timing.decode(text), {}, 1)
 
 
 class FollowingSite(PostSite):

@@ -103,7 +103,7 @@ def test_histories_are_what_they_should_be(storms: list[ChangingStorm]) -> None:
 
 def at_once(site: PostSite, wanted: Timing) -> None:
     driver, options = site.store._driver, site.store._options
-    stored = stored_timing.read_standing(driver, options).stored
+    stored = stored_timing.read_timing_status(driver, options).stored
     if not stored_timing._compare_and_swap(driver, options, make_settled(wanted, "at once"), stored):
         raise StoreUnavailable("another command was faster")
 

@@ -168,7 +168,7 @@ class HesitantRecords(ExpiryRecords):
 
     async def ensure_expiry(self, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
         """Relies on messages as the base class does, sometimes after a long pause of the process."""
-        rng = self._core.chance
+        rng = self._core.rng
         if not is_stored:
             await super().ensure_expiry(queue, items)
         if rng.random() < 0.1:
@@ -178,9 +178,9 @@ class HesitantRecords(ExpiryRecords):
             await super().ensure_expiry(queue, items, is_stored=True)
 
     async def _remove(self, record: Record) -> None:
-        if self._core.chance.random() < 0.3:
+        if self._core.rng.random() < 0.3:
             self.post()
-            await asyncio.sleep(self._core.chance.random() * 0.3)
+            await asyncio.sleep(self._core.rng.random() * 0.3)
         await super()._remove(record)
 
 

@@ -78,7 +78,7 @@ class Member:
         await consumer.coordinator.close()
         await asyncio.sleep(self._world.random_time(0.5))
 
-    def _link(self, _outlast: float) -> TreeLink:
+    def _link(self, _max_blocked_seconds: float) -> TreeLink:
         link = TreeLink(self._storm.tree, self._machine)
         self.links.append(link)
         return link

@@ -282,11 +282,11 @@ class TreeLink(Link):
         tree: The servers.
         host: The machine of the member.
         timeout: Seconds without a sign of life after which the session ends.
-        outlast: See the contract. Unused: there are no other processes.
+        max_blocked_seconds: See the contract. Unused: there are no other processes.
     """
 
-    def __init__(self, tree: Tree, host: Host, timeout: float = TIMEOUT, outlast: float = 0.0) -> None:
-        super().__init__(outlast)
+    def __init__(self, tree: Tree, host: Host, timeout: float = TIMEOUT, max_blocked_seconds: float = 0.0) -> None:
+        super().__init__(max_blocked_seconds)
         self.tree = tree
         self.loop = host.loop
         self.name = host.name

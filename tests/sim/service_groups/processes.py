@@ -61,7 +61,7 @@ class GroupCore(SimulatedCore):
         self._told = LoopCalls(self._loop)
         self._home = Home(self._told, self.in_thread)
         self._home.register()
-        self.chance = process.world.rng
+        self.rng = process.world.rng
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Does the work in a later turn of the loop."""

@@ -51,7 +51,7 @@ def test_a_place_holds_the_ids_it_was_made_for(at: int, kind: int, width_index: 
         == time_bucket
     )
     assert bucketing.bucket_of(time_bucket.end, kind, width_index) != time_bucket
-    assert 0 <= time_bucket.bucket < 1 << 63
+    assert 0 <= time_bucket.code < 1 << 63
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,7 +73,7 @@ def test_widths_go_down_step_by_step_and_up_again(kind: int) -> None:
 def test_own_places_cover_a_range_without_gaps(lower: int, seconds: int, kind: int) -> None:
     """The level 0 buckets of a range touch each other, contain both its ends, and none is outside."""
     upper = lower + seconds * TICKS_PER_SECOND
-    buckets = bucketing.own_buckets(kind, lower, upper)
+    buckets = bucketing.home_buckets(kind, lower, upper)
     assert buckets[0].start <= lower < buckets[0].end
     assert buckets[-1].start < upper <= buckets[-1].end
     for bucket, following in pairwise(buckets):
@@ -85,7 +85,7 @@ def test_own_places_cover_a_range_without_gaps(lower: int, seconds: int, kind: i
 def test_what_can_be_alive_lies_in_two_own_places(now: int, kind: int) -> None:
     """Within the reach of a class there are at most two buckets of its level 0."""
     lower = max(0, now - bucketing.width(kind, HOME_WIDTH))
-    assert 1 <= len(bucketing.own_buckets(kind, lower, now + 1)) <= 2
+    assert 1 <= len(bucketing.home_buckets(kind, lower, now + 1)) <= 2
 
 
 @given(st.integers(ids.EPOCH_TICKS, ids.seconds_to_ticks(2_140_000_000.0)))

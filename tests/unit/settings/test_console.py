@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from queuey import settings
-from queuey.console import ConsoleRoom, LocalConsoleRoom
+from queuey.console import ConsoleExtension, LocalConsoleExtension
 from queuey.errors import SettingsError
 
 
@@ -19,9 +19,9 @@ from queuey.errors import SettingsError
 )
 def test_spellings_of_the_console(text: str | None, value: str) -> None:
     """The setting console has ``auto`` beside each spelling of a switch."""
-    assert settings.load({"console": text}, {}).settings.of(ConsoleRoom).console == value
+    assert settings.load({"console": text}, {}).settings.of(ConsoleExtension).console == value
     variables = {} if text is None else {"QUEUEY_CONSOLE": text}
-    assert settings.load({}, variables).settings.of(ConsoleRoom).console == value
+    assert settings.load({}, variables).settings.of(ConsoleExtension).console == value
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", "on"), ("false", "off"), ('"on"', "on"), ('"auto"', "auto")])
@@ -29,7 +29,7 @@ def test_the_console_in_a_file(tmp_path: Path, text: str, value: str) -> None:
     """A settings file may use booleans, as before."""
     path = tmp_path / "queuey.toml"
     path.write_text(f"console = {text}\n")
-    assert settings.load({}, {}, config=path).settings.of(ConsoleRoom).console == value
+    assert settings.load({}, {}, config=path).settings.of(ConsoleExtension).console == value
 
 
 @pytest.mark.parametrize("text", ["automatic", "", "2", "none"])
@@ -61,20 +61,20 @@ def test_other_values_of_the_console(tmp_path: Path, text: str) -> None:
 def test_where_auto_serves_the_console(options: dict[str, str], address: str, terminal: bool, served: bool) -> None:  # noqa: FBT001
     """With ``auto`` the console is served on loopback alone, at a terminal, and if no facade has all paths."""
     loaded = settings.load(options, {}).settings
-    room = loaded.of(ConsoleRoom).resolve(loaded, address, terminal=terminal)
-    assert isinstance(room, LocalConsoleRoom) is served
+    extension = loaded.of(ConsoleExtension).resolve(loaded, address, terminal=terminal)
+    assert isinstance(extension, LocalConsoleExtension) is served
 
 
 def test_auto_is_off_unless_a_start_has_decided() -> None:
     """Without a decision by a start, as in tests and other servers, there is no console by default."""
     loaded = settings.load({}, {}).settings
-    assert loaded.of(ConsoleRoom).include(loaded, []) is None
+    assert loaded.of(ConsoleExtension).include(loaded, []) is None
 
 
 def test_what_a_terminal_shows() -> None:
     """A terminal shows a link with a new token, or the address alone without a profile."""
-    room = LocalConsoleRoom()
-    first, _ = room.welcome("http://localhost:5", lambda: "token")
+    extension = LocalConsoleExtension()
+    first, _ = extension.welcome("http://localhost:5", lambda: "token")
     assert first == "Console: http://localhost:5/console/login/once/token"
-    assert room.welcome("http://localhost:5", None) == ("Console: http://localhost:5/console",)
-    assert ConsoleRoom(console="on").welcome("http://localhost:5", lambda: "token") == ()
+    assert extension.welcome("http://localhost:5", None) == ("Console: http://localhost:5/console",)
+    assert ConsoleExtension(console="on").welcome("http://localhost:5", lambda: "token") == ()

@@ -14,7 +14,7 @@ from queuey.errors import SettingsError
 from queuey.service.limits import Limits
 from queuey.settings import SecretName
 from queuey.settings.definitions import GROUPS, Consistency, patterns_of
-from queuey.settings.rooms import find_installed
+from queuey.settings.extensions import find_installed
 from queuey.storage import opening
 from queuey.storage.sqlite.connection import SqliteOptions
 
@@ -278,7 +278,7 @@ def test_every_setting_is_in_one_group() -> None:
     """Every setting is listed, once."""
     parts: list[type[msgspec.Struct]] = [settings.Settings, *find_installed()]
     fields = [field.encode_name for part in parts for field in msgspec.structs.fields(part)]
-    assert sorted([*(line.name for line in settings.table()), "rooms"]) == sorted(fields)
+    assert sorted([*(line.name for line in settings.table()), "extensions"]) == sorted(fields)
     assert list(dict.fromkeys(line.group for line in settings.table())) == list(GROUPS)
 
 

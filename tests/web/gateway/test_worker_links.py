@@ -15,7 +15,7 @@ import pytest
 from queuey.service import workers as workers_module
 from queuey.service.workers import (
     LOST_SECONDS,
-    MOST_BYTES,
+    MAX_FRAME_BYTES,
     QUIET_SECONDS,
     Answer,
     GiveUp,
@@ -139,7 +139,7 @@ def test_who_talks_nonsense(service: WorkerIdentity, asking: Workers) -> None:
         asking.ask(2, CLAIM, b"", answers.put)
         peer, _ = listener.accept()
         with peer:
-            peer.sendall(workers_module._FRAME.pack(MOST_BYTES + 1, 0, 1))
+            peer.sendall(workers_module._FRAME.pack(MAX_FRAME_BYTES + 1, 0, 1))
             assert answers.get(timeout=60) is None
 
 

@@ -45,18 +45,20 @@ class ZooKeeperLink(ClientLink):
     Args:
         access: How to connect.
         context: The TLS context, or None for connections without encryption.
-        outlast: See :class:`qdo.coordination.tree.Link`.
+        max_blocked_seconds: See :class:`qdo.coordination.tree.Link`.
     """
 
     ENDED = "the session has ended: other members may own its partitions now"
 
-    def __init__(self, access: ConnectionOptions, context: ssl.SSLContext | None = None, outlast: float = 0.0) -> None:
-        super().__init__(outlast)
+    def __init__(
+        self, access: ConnectionOptions, context: ssl.SSLContext | None = None, max_blocked_seconds: float = 0.0
+    ) -> None:
+        super().__init__(max_blocked_seconds)
         self._access = access
-        self._vitals = Vitals.create(outlast) if outlast else None
+        self._vitals = Vitals.create(max_blocked_seconds) if max_blocked_seconds else None
         self._lease = SessionLease(access.session_timeout, vitals=self._vitals)
         self._handler = Handler(
-            self._lease, context, keep=self._start_relay if outlast else None, hangs=self._is_loop_blocked
+            self._lease, context, keep=self._start_relay if max_blocked_seconds else None, hangs=self._is_loop_blocked
         )
         self._client = self._make_client()
         self._begun: asyncio.Future[None] = self._loop.create_future()
@@ -87,7 +89,7 @@ class ZooKeeperLink(ClientLink):
             ",".join(access.servers),
             timeout=access.session_timeout,
             handler=self._handler,
-            default_acl=CREATOR_ALL_ACL if access.closed else None,
+            default_acl=CREATOR_ALL_ACL if access.nodes_are_private else None,
             randomize_hosts=access.shuffle,
             connection_retry=KazooRetry(
                 max_tries=-1, delay=0.05, max_delay=min(MAX_CONNECT_PAUSE, access.session_timeout / 8)

@@ -92,8 +92,8 @@ class ClientLink(Link):
 
     _client: Any
 
-    def __init__(self, outlast: float) -> None:
-        super().__init__(outlast)
+    def __init__(self, max_blocked_seconds: float) -> None:
+        super().__init__(max_blocked_seconds)
         self._process = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._state: State = "new"

@@ -104,7 +104,7 @@ def _read_clock_difference(driver: Driver, target: DataCentreTarget, options: Ca
     if driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
         with suppress(SettingsError), connected(target, options, CONNECT_WITHIN) as inside:
             if migrations.schema_problem(inside) is None:
-                return stored_timing.read_standing(inside, options).stored.kept.clock_difference
+                return stored_timing.read_timing_status(inside, options).stored.kept.clock_difference
     return options.clock_difference
 
 
@@ -140,8 +140,8 @@ def _check_timing(target: DataCentreTarget, options: CassandraOptions) -> Findin
         if migrations.schema_problem(driver) is not None:
             return Finding("timing", "fail", "cannot be read until the schema is right", "See schema, above.")
         try:
-            standing = stored_timing.read_standing(driver, options)
-            check_stated(options.stated, standing.stored)
+            status = stored_timing.read_timing_status(driver, options)
+            check_stated(options.stated, status.stored)
         except SettingsError as error:
             return Finding("timing", "fail", str(error), "Remove the settings, or see `queuey timing`.")
-        return doctor_rules.judge_timing(standing.stored, standing.measured)
+        return doctor_rules.judge_timing(status.stored, status.measured)

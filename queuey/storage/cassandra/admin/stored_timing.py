@@ -34,7 +34,7 @@ _TAILS = Statement("SELECT process, tails FROM heartbeats")
 Tell = Callable[[str], None]
 
 
-class Standing(NamedTuple):
+class TimingStatus(NamedTuple):
     """The timing of a keyspace, and the measurements of its processes.
 
     Attributes:
@@ -63,14 +63,14 @@ def write_first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing
     return timing
 
 
-def read_standing(driver: Driver, options: CassandraOptions) -> Standing:
+def read_timing_status(driver: Driver, options: CassandraOptions) -> TimingStatus:
     """Reads the timing and the measurements. Raises SettingsError if the keyspace has no timing."""
     [(text,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
     if text is None:
         raise SettingsError("The keyspace has no timing; run `queuey migrate`.")
     rows = driver.run(_TAILS, consistency=options.catalogue_read)
     measured = {process: msgspec.json.decode(tails, type=Measured) for process, tails in rows if tails}
-    return Standing(decode(text), measured, _count_centres(driver))
+    return TimingStatus(decode(text), measured, _count_centres(driver))
 
 
 def change(
@@ -84,7 +84,7 @@ def change(
 
     Raises SettingsError if it breaks the guarantees, and StoreUnavailable if another command changes it meanwhile.
     """
-    stored = read_standing(driver, options).stored
+    stored = read_timing_status(driver, options).stored
     if stored.settled and stored.kept == wanted:
         tell("nothing to change")
         return

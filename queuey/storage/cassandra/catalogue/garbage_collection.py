@@ -200,7 +200,7 @@ class GarbageCollector:
         """Removes all buckets first, then their records."""
         write = self._options.catalogue_write
         recorded = await self._driver.ask(Request(_BUCKETS, (pending.qid, part), self._options.catalogue_read))
-        await self._remove_buckets(pending, part, own_buckets(pending, self._clock.now()))
+        await self._remove_buckets(pending, part, unrecorded_buckets(pending, self._clock.now()))
         for first in range(0, len(recorded), _PIECE):
             await self._driver.loop.next_turn()
             time_buckets = [
@@ -216,7 +216,7 @@ class GarbageCollector:
         removals = [
             Request(
                 _REMOVE[time_bucket.ttl_class],
-                (pending.qid, partition, time_bucket.bucket),
+                (pending.qid, partition, time_bucket.code),
                 self._options.catalogue_write,
             )
             for time_bucket in time_buckets
@@ -224,11 +224,11 @@ class GarbageCollector:
         await self._driver.ask_all(removals, most=_AT_ONCE)
 
 
-def own_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
+def unrecorded_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
     """Returns the unrecorded buckets of each partition that may hold messages alive at ``now`` (ticks).
 
     Messages of the home class were written before the pending delete was recorded, or a little later by processes with
     the old row. Their ids are no further in the past or future than the class lets messages live.
     """
     span = bucketing.CLASSES[pending.home_class] * TICKS_PER_SECOND
-    return bucketing.own_buckets(pending.home_class, now - span, max(pending.recorded_at[0] + span, now - span) + 1)
+    return bucketing.home_buckets(pending.home_class, now - span, max(pending.recorded_at[0] + span, now - span) + 1)

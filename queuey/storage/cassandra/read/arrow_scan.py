@@ -321,7 +321,7 @@ class Stream:
         def done(found: Rows | None, error: StoreUnavailable | None) -> None:
             self._answers.put((probe, error if error is not None else found or []))
 
-        bucket_key = *self._reading.key, self._place.bucket
+        bucket_key = *self._reading.key, self._place.code
         statements = message_codec.BULK_UP if self._reading.bodies else message_codec.BULK_IDS_UP
         values = message_codec.encoded_range(
             message_codec.key_of(*bucket_key), probe.lower, ids.preceding(probe.upper), probe.limit

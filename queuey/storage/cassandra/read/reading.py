@@ -499,7 +499,7 @@ async def _send_probes(
 
 def query(key: tuple[int, int], probe: Probe, consistency: str) -> Encoded:
     """The rows are id, body, expires and meta, or only id and expires."""
-    bucket_key = (*key, probe.time_bucket.bucket)
+    bucket_key = (*key, probe.time_bucket.code)
     values = message_codec.encoded_range(
         message_codec.key_of(*bucket_key), probe.lower, ids.preceding(probe.upper), probe.limit
     )

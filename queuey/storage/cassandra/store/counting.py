@@ -340,7 +340,7 @@ class Estimate:
         if part.time_bucket.new_ids_only and part.time_bucket.ttl_class in self._ended_below:
             lower = min(max(lower, self._ended_below[part.time_bucket.ttl_class]), upper)
         ends = message_codec.uuid_of(lower), message_codec.uuid_of(upper)
-        values = (*self._key, part.time_bucket.bucket, *ends)
+        values = (*self._key, part.time_bucket.code, *ends)
         return Request(message_codec.COUNT[part.time_bucket.ttl_class], values, self._consistency)
 
     def _query(self, part: BucketRange, limit: int, *, descending: bool = False) -> Encoded:

@@ -307,7 +307,7 @@ class SliceReader:
     def _find_home_buckets(self, row: Row, lower: int, upper: int, now: int) -> list[Bucket]:
         ahead = CLASSES[row.home_class] * TICKS_PER_SECOND
         low, high = max(lower, now - row.longest_ttl * TICKS_PER_SECOND), min(upper, now + ahead + 1)
-        return bucketing.own_buckets(row.home_class, low, high) if low < high else []
+        return bucketing.home_buckets(row.home_class, low, high) if low < high else []
 
     def _note_low_watermark(
         self, row: Row, lookup: BucketLookup, part: Slice, gathered: reading.Gathered, now: int
@@ -417,13 +417,13 @@ class CassandraMessages(Messages):
             stamp = self._stamps.above(position[0])
             lives = item.ttl + math.ceil(max(0, position[0] - now) / TICKS_PER_SECOND) + TTL_MARGIN
             expires = max(now, position[0]) + item.ttl * TICKS_PER_SECOND
-            key = (qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
+            key = (qid, partition, time_bucket.code, message_codec.uuid_of(position))
             column = meta if isinstance(meta, bytes) else None  # Metadata of an earlier message must not remain.
             values = (*key, body, expires, column, stamp, min(lives, longest))
             inserts.append(Request(message_codec.INSERT[time_bucket.ttl_class], values, level.writes))
             deletes += [
                 Request(
-                    message_codec.DELETE[other.ttl_class], (stamp, qid, partition, other.bucket, key[3]), level.writes
+                    message_codec.DELETE[other.ttl_class], (stamp, qid, partition, other.code, key[3]), level.writes
                 )
                 for other in other_buckets
                 if other != time_bucket
@@ -450,7 +450,7 @@ class CassandraMessages(Messages):
         for (partition, position), buckets in zip(valid_locations, candidates, strict=True):
             stamp = self._stamps.above(position[0])
             for time_bucket in buckets:
-                key = message_codec.key_of(row.queue.qid, partition, time_bucket.bucket)
+                key = message_codec.key_of(row.queue.qid, partition, time_bucket.code)
                 deletes = rows.setdefault((partition, time_bucket), [])
                 deletes.append(message_codec.encoded_delete(key, position, stamp))
         batches = [
@@ -458,7 +458,7 @@ class CassandraMessages(Messages):
                 message_codec.DELETE[time_bucket.ttl_class],
                 message_codec.DELETED,
                 encoded[first : first + MAX_ROWS_PER_DELETE],
-                message_codec.routing_of(row.queue.qid, partition, time_bucket.bucket),
+                message_codec.routing_of(row.queue.qid, partition, time_bucket.code),
                 level.writes,
             )
             for (partition, time_bucket), encoded in rows.items()
@@ -483,7 +483,7 @@ class CassandraMessages(Messages):
         owners: list[int] = []
         for number, (partition, position) in enumerate(valid_locations):
             for time_bucket in candidates[number]:
-                key = (row.queue.qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
+                key = (row.queue.qid, partition, time_bucket.code, message_codec.uuid_of(position))
                 fetches.append(Request(message_codec.FETCH[time_bucket.ttl_class], key, level.reads))
                 owners.append(number)
         messages: dict[int, Message] = {}

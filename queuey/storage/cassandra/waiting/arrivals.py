@@ -192,7 +192,7 @@ class PolledArrivals:
         now = max(due, self._clock.boottime())  # Timers may be early by the resolution of their clock.
         try:
             if self._record.due <= now:
-                self._record.write(ends=False)
+                self._record.write(ends_turn=False)
             if self._next_turn() <= now:
                 turn = self._poll_turn(now) if self._next_poll_at <= now + NEAR else self._read_early(now)
                 self._is_busy = True

@@ -90,22 +90,24 @@ class RecentWrites:
         """Boot time of the next write between two turns. Infinite if no keys wait."""
         return self._free if self._waiting_keys else math.inf
 
-    def write(self, *, ends: bool = True) -> None:
+    def write(self, *, ends_turn: bool = True) -> None:
         """Records the waiting keys, at most one row of them. Does not wait.
 
+        The keys are dropped while the copies are unknown; the polls of other processes find their messages.
+
         Args:
-            ends: This ends a turn, so a turn without writes is recorded as well.
+            ends_turn: This ends a turn, so a turn without writes is recorded as well.
         """
         keys = {self._waiting_keys.popleft() for _ in range(min(len(self._waiting_keys), MAX_ROW_KEYS))}
-        if not keys and (self._in_between or not ends):
-            self._in_between = self._in_between and not ends
+        if not keys and (self._in_between or not ends_turn):
+            self._in_between = self._in_between and not ends_turn
             return
         if keys or self.is_open:
             try:
                 self._add_row(b"".join([key.to_bytes(_KEY) for key in keys]))
             except StoreUnavailable:
-                return  # The polls of other processes will find these messages.
-        self.is_open, self._in_between = bool(keys), not ends
+                return
+        self.is_open, self._in_between = bool(keys), not ends_turn
         self._free = self._clock.boottime() + SPACING
 
     def close(self) -> None:

@@ -196,7 +196,7 @@ class Loader:
                     message_codec.INSERT[time_bucket.ttl_class],
                     message_codec.INSERTED,
                     encoded[first + start : first + stop],
-                    message_codec.routing_of(qid, partition, time_bucket.bucket),
+                    message_codec.routing_of(qid, partition, time_bucket.code),
                     self._level.writes,
                 )
                 self._driver.send(request, partial(done, weight))

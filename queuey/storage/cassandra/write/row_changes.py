@@ -206,7 +206,7 @@ class RowChange:
 def _make_posted_ids(reservation: Reservation) -> PostedIds:
     """Returns the reserved ids in the order of the items, consecutive ones joined."""
     by_index = {
-        item.index: IdRun(partition, run.time_bucket.ttl_class, run.time_bucket.bucket, run.ticks + number, run.low, 1)
+        item.index: IdRun(partition, run.time_bucket.ttl_class, run.time_bucket.code, run.ticks + number, run.low, 1)
         for partition, run in reservation.runs
         for number, item in enumerate(run.items)
     }

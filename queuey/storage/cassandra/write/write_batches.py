@@ -280,7 +280,7 @@ class InFlightBatch:
         self.rows += fitting
         self.size += size
         buffer, ticks = self.buffer, run.ticks + first
-        time_bucket = (self.time_bucket.ttl_class, buffer.qid, buffer.partition, self.time_bucket.bucket)
+        time_bucket = (self.time_bucket.ttl_class, buffer.qid, buffer.partition, self.time_bucket.code)
         self._taken.append((operation, Written(*time_bucket, ticks, run.low, len(fitting))))
         if not self.operations or self.operations[-1] is not operation:
             self.operations.append(operation)
@@ -301,7 +301,7 @@ def divide_into_batches(
     open_flights: dict[Bucket, InFlightBatch] = {}
     in_flights: list[InFlightBatch] = []
     for run in runs:
-        rows = run.encode_rows(message_codec.key_of(buffer.qid, buffer.partition, run.time_bucket.bucket), now)
+        rows = run.encode_rows(message_codec.key_of(buffer.qid, buffer.partition, run.time_bucket.code), now)
         first = 0
         while first < len(rows):
             in_flight = open_flights.get(run.time_bucket)

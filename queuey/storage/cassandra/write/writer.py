@@ -347,7 +347,7 @@ class MessageWriter:
                 message_codec.INSERT[time_bucket.ttl_class],
                 message_codec.INSERTED,
                 in_flight.rows,
-                message_codec.routing_of(buffer.qid, buffer.partition, time_bucket.bucket),
+                message_codec.routing_of(buffer.qid, buffer.partition, time_bucket.code),
                 level.writes,
                 timeout=level.deadline,
             )

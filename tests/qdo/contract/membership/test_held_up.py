@@ -33,7 +33,7 @@ on = partial(pytest.mark.parametrize, "backend", indirect=True)
 @from_outside
 async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinator) -> None:
     """A member that is blocked for longer than its session stays a member, and commits afterwards."""
-    process = await hold("held", session_timeout=RESPONSIVE_SESSION_SECONDS, outlast=600.0)
+    process = await hold("held", session_timeout=RESPONSIVE_SESSION_SECONDS, max_blocked_seconds=600.0)
     await process.ask("hold", BLOCKED_SESSIONS * RESPONSIVE_SESSION_SECONDS)
     assert set(await coordinator.members()) == {"held"}
     assert await process.ask("commit", {str(PARTITION): "1"}) == [str(PARTITION)]
@@ -45,7 +45,7 @@ async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinat
 async def test_a_member_that_hangs_is_not_kept_for_ever(hold: Hold, join: Join, service: Service, how: str) -> None:
     """Beyond the agreed time nobody sends heartbeats for a member, even if only its event loop hangs."""
     mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
-    process = await hold("held", session_timeout=service.short, outlast=service.short)
+    process = await hold("held", session_timeout=service.short, max_blocked_seconds=service.short)
     process.send_request(how, 600)
     await eventually(heard, mine.members, lambda members: "held" not in members)
     assert await mine.claim([PARTITION])
@@ -55,7 +55,7 @@ async def test_a_member_that_hangs_is_not_kept_for_ever(hold: Hold, join: Join, 
 async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, service: Service) -> None:
     """The process that sends heartbeats for a member ends with it, so its session ends in time."""
     mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
-    process = await start("killed", session_timeout=service.short, outlast=600.0)
+    process = await start("killed", session_timeout=service.short, max_blocked_seconds=600.0)
     speakers = list(speakers_of(process.id))
     assert speakers
     process.signal(signal.SIGKILL)
@@ -66,7 +66,7 @@ async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, se
 @on(argvalues=["zookeeper"])
 async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -> None:
     """If the helper process is killed it is replaced: the session lives on, and the member may be blocked again."""
-    process = await hold("held", session_timeout=RESPONSIVE_SESSION_SECONDS, outlast=600.0)
+    process = await hold("held", session_timeout=RESPONSIVE_SESSION_SECONDS, max_blocked_seconds=600.0)
     former = set(speakers_of(process.id))
     for speaker in former:
         os.kill(speaker, signal.SIGKILL)
@@ -81,7 +81,7 @@ async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -
 @on(argvalues=["zookeeper"])
 async def test_a_stopped_speaker_ends_no_session(hold: Hold) -> None:
     """With a stopped helper process no session ends: the member sends heartbeats itself, or starts another helper."""
-    process = await hold("a", session_timeout=RESPONSIVE_SESSION_SECONDS, outlast=600.0)
+    process = await hold("a", session_timeout=RESPONSIVE_SESSION_SECONDS, max_blocked_seconds=600.0)
     stopped = list(speakers_of(process.id))
     for speaker in stopped:
         os.kill(speaker, signal.SIGSTOP)
@@ -106,7 +106,7 @@ async def _claim_and_commit(process: Process, offset: str) -> None:
 @on(argvalues=["zookeeper"])
 async def test_whoever_speaks_for_a_member_ends_when_it_leaves(start: Start) -> None:
     """When a member leaves, nothing is left of its helper process."""
-    process = await start("leaving", outlast=600.0)
+    process = await start("leaving", max_blocked_seconds=600.0)
     speakers = list(speakers_of(process.id))
     assert speakers
     await process.end()

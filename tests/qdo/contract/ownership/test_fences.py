@@ -22,24 +22,24 @@ def name_parts(parts: set[str]) -> str:
 
 
 @contextlib.contextmanager
-def only(parts: frozenset[str], session: Session, fresh: Link) -> Iterator[None]:
+def only_checks(checks: frozenset[str], session: Session, fresh: Link) -> Iterator[None]:
     """Removes all but some checks of commits.
 
     Args:
-        parts: ``session``: commits go under the session that claimed the partition, or fail; ``owner``: there must
+        checks: ``session``: commits go under the session that claimed the partition, or fail; ``owner``: there must
             be an owner; ``version``: the offset must have the version of the claim.
         session: The session whose commits are fenced.
         fresh: The session that commits use without ``session``.
     """
 
     def recording(self: Session, held: OwnedOffset, offset: CommittedOffset) -> Change:
-        owner = (Check(self._paths.owner(held.partition)),) if "owner" in parts else ()
-        version = held.version if "version" in parts else ANY
+        owner = (Check(self._paths.owner(held.partition)),) if "owner" in checks else ()
+        version = held.version if "version" in checks else ANY
         return *owner, SetData(self._paths.offset(held.partition), encode_offset(offset), version)
 
     link = session.link
     with replace(Session._make_commit, recording):
-        if "session" not in parts:
+        if "session" not in checks:
             session.link = fresh
         try:
             yield
@@ -62,7 +62,7 @@ async def recorded_after(
         await commit(new, (await new.claim([PARTITION]))[PARTITION], "5")
     fresh = service.link()
     await fresh.open()
-    with only(parts, old, fresh):
+    with only_checks(parts, old, fresh):
         if "session" in parts:
             with pytest.raises(SessionLost):
                 await old.commit([(held, "2")])

@@ -182,15 +182,15 @@ async def test_a_name_does_not_commit_for_its_earlier_life(
 
 
 @from_outside
-@pytest.mark.parametrize(("claimed", "outlast"), [(False, 0.0), (True, 0.0), (True, 600.0)])
+@pytest.mark.parametrize(("claimed", "max_blocked_seconds"), [(False, 0.0), (True, 0.0), (True, 600.0)])
 async def test_a_process_that_was_stopped_for_longer_commits_nothing(
-    hold: Hold, join: Join, coordinator: Coordinator, service: Service, *, claimed: bool, outlast: float
+    hold: Hold, join: Join, coordinator: Coordinator, service: Service, *, claimed: bool, max_blocked_seconds: float
 ) -> None:
     """A process stopped for longer than its session learns so at its next commit, after a takeover or without one.
 
     The helper process keeps a session while the interpreter is blocked, but not while the process is stopped.
     """
-    process = await hold("stopped", session_timeout=service.short, outlast=outlast)
+    process = await hold("stopped", session_timeout=service.short, max_blocked_seconds=max_blocked_seconds)
     mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
     process.signal(signal.SIGSTOP)
     process.send_request("commit", {str(PARTITION): "2"})

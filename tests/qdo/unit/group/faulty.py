@@ -62,7 +62,7 @@ class FaultyCoordinator(Coordinator):
         self.faults: dict[int | str, Fault] = {}
         self.held_up: dict[str, asyncio.Event] = {}
 
-    def _link(self, _outlast: float) -> TreeLink:
+    def _link(self, _max_blocked_seconds: float) -> TreeLink:
         return self._service.link(session_timeout=self.session_timeout)
 
     async def open(self) -> None:

@@ -36,7 +36,9 @@ def test_logins(tmp_path: Path) -> None:
     file.write_text("me:from:file\n")
     assert parse(f"zookeeper://h?login_file={file}").login == DigestLogin("me", "from:file")
     assert parse("zookeeper://h").login is None
-    assert [parse(f"zookeeper://{rest}").closed for rest in ("h", "u:p@h", "h?private=yes", "u:p@h?private=no")] == [
+    assert [
+        parse(f"zookeeper://{rest}").nodes_are_private for rest in ("h", "u:p@h", "h?private=yes", "u:p@h?private=no")
+    ] == [
         False,
         True,
         True,

@@ -144,7 +144,7 @@ def driver_holding(partition: Partition) -> FaultlessDriver:
             columns = {"body": body, "expires": expires, "meta": meta}
             cells = {name: Cell(1, value) for name, value in columns.items() if value is not None}
             row = cql.Partition(rows={(message_codec.uuid_of(position),): cql.Row(marker=Cell(1, ""), cells=cells)})
-            place = f"messages_{bucketing.NAMES[time_bucket.ttl_class]}", (7, 1, time_bucket.bucket)
+            place = f"messages_{bucketing.NAMES[time_bucket.ttl_class]}", (7, 1, time_bucket.code)
             for node in driver.cluster.nodes:
                 node.data[place].absorb(row)
     return driver

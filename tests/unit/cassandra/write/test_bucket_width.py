@@ -35,7 +35,7 @@ class Written:
             self.now += max(1, round(seconds * TICKS_PER_SECOND))
             width_index = self.bucket_widths.width_at(self.now)
             self.bucket_widths.add(rows, rows * size)
-            self.rows[bucketing.bucket_of(self.now, self.bucket_widths.kind, width_index)] += rows
+            self.rows[bucketing.bucket_of(self.now, self.bucket_widths.ttl_class, width_index)] += rows
             self.width_indexes.append(width_index)
 
     @property

@@ -1,7 +1,8 @@
-"""Rooms: optional parts of the service, such as the console and the facades.
+"""Extensions: optional parts of the service, such as the console and the facades.
 
-A room is a subclass of :class:`Room` that a distribution registers as an entry point of the group ``queuey.rooms``. Its
-module is imported wherever settings are read, so it should import its views only when they are served.
+An extension is a subclass of :class:`ServiceExtension` that a distribution registers as an entry point of the group
+``queuey.extensions``. Its module is imported wherever settings are read, so it should import its views only when they
+are served.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from queuey.messages import Acknowledgement
 if TYPE_CHECKING:
     from queuey.settings.definitions import Settings
 
-ENTRY_POINTS = "queuey.rooms"
-OWN_ROOMS = ("console", "facades")
-"""The rooms of this distribution. Each has a setting of its name."""
+ENTRY_POINTS = "queuey.extensions"
+OWN_EXTENSIONS = ("console", "facades")
+"""The extensions of this distribution. Each has a setting of its name."""
 Include = Callable[[Any], None]
 """Adds views to a Pyramid configuration. See ``docs/extending.md``."""
 
 
 class Applications(Protocol):
-    """The operations of a store that a room may use before the service starts."""
+    """The operations of a store that an extension may use before the service starts."""
 
     async def has_application(self, name: str, /) -> bool: ...
 
     async def create_application(self, name: str, /) -> None: ...
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceExtension(msgspec.Struct, frozen=True, kw_only=True):
     """An optional part of the service. Its fields are settings of the service; the service calls its methods.
 
     Attributes:
@@ -45,19 +46,19 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     group: ClassVar[str]
 
     @property
-    def alone(self) -> str | None:
-        """The setting with which this room replaces the service's own API on all paths; None if it does not."""
+    def sole_api_setting(self) -> str | None:
+        """The setting with which this extension replaces the service's own API on all paths; None if it does not."""
         return None
 
     def longest_body(self, otherwise: int) -> int:
-        """Returns the max bytes of a body that the service must accept; without this room it is ``otherwise``."""
+        """Returns the max bytes of a body that the service must accept; without this extension it is ``otherwise``."""
         return otherwise
 
-    def find_problems(self, alone: str | None) -> Iterable[tuple[str, tuple[str, ...]]]:
+    def find_problems(self, sole_api_setting: str | None) -> Iterable[tuple[str, tuple[str, ...]]]:
         """Yields conflicts between valid values, each with the names of the settings.
 
         Args:
-            alone: The setting with which a room replaces the service's own API; None if no room does.
+            sole_api_setting: The setting with which an extension replaces the service's own API; None if none does.
         """
         return ()
 
@@ -73,26 +74,26 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         """
 
     def prepare(self, settings: Settings, applications: Applications) -> None:
-        """Creates what this room needs in the store, or checks that it exists.
+        """Creates what this extension needs in the store, or checks that it exists.
 
         Raises:
-            Failed: Something that the room needs does not exist.
+            Failed: Something that the extension needs does not exist.
         """
 
     def notes(self, settings: Settings, promise: Acknowledgement | None) -> Sequence[str]:
-        """Returns the lines that a start prints about this room.
+        """Returns the lines that a start prints about this extension.
 
         Args:
             settings: The settings of the service.
             promise: What an acknowledgement of the store means; None if the store cannot be reached.
 
         Raises:
-            Failed, SettingsError: The room cannot be served.
+            Failed, SettingsError: The extension cannot be served.
         """
         return ()
 
-    def resolve(self, settings: Settings, address: str, *, terminal: bool) -> Room:
-        """Returns the room as this start serves it, depending on address and terminal.
+    def resolve(self, settings: Settings, address: str, *, terminal: bool) -> ServiceExtension:
+        """Returns the extension as this start serves it, depending on address and terminal.
 
         Args:
             settings: The settings of the service.
@@ -111,7 +112,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         return ()
 
     def beside(self, settings: Settings, address: tuple[str, int]) -> AbstractContextManager[Callable[[], object]]:
-        """Runs this room's part of the parent process, beside the workers.
+        """Runs this extension's part of the parent process, beside the workers.
 
         Args:
             settings: The settings of the service.
@@ -126,7 +127,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         return nullcontext(lambda: None)
 
     def include(self, settings: Settings, readers: Sequence[object]) -> Include | None:
-        """Returns a function that adds this room to the application of a worker, or None if the room is not served.
+        """Returns a function that adds this extension to the application of a worker, or None if it is not served.
 
         Args:
             settings: The settings of the service.
@@ -139,25 +140,25 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def find_installed() -> tuple[type[Room], ...]:
-    """Returns the rooms of the installed distributions, sorted by the names of their entry points.
+def find_installed() -> tuple[type[ServiceExtension], ...]:
+    """Returns the extensions of the installed distributions, sorted by the names of their entry points.
 
     Raises:
-        SettingsError: A room cannot be imported, or is not a subclass of :class:`Room`.
+        SettingsError: An extension cannot be imported, or is not a subclass of :class:`ServiceExtension`.
     """
-    return tuple(_load_rooms())
+    return tuple(_load_extensions())
 
 
-def _load_rooms() -> Iterator[type[Room]]:
+def _load_extensions() -> Iterator[type[ServiceExtension]]:
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         owner = "a distribution" if entry.dist is None else entry.dist.name
         try:
-            room = entry.load()
+            extension = entry.load()
         except Exception as error:
-            text = f"The part {entry.name!r} of the service cannot be imported ({error}). Install {owner} again."
+            text = f"The extension {entry.name!r} cannot be imported ({error}). Install {owner} again."
             raise SettingsError(text) from error
-        if not (isinstance(room, type) and issubclass(room, Room)):
+        if not (isinstance(extension, type) and issubclass(extension, ServiceExtension)):
             raise SettingsError(
-                f"The part {entry.name!r} of {owner} is {entry.value}, which is not a subclass of Room."
+                f"The extension {entry.name!r} of {owner} is {entry.value}, not a subclass of ServiceExtension."
             )
-        yield room
+        yield extension

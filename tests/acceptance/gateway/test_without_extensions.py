@@ -1,4 +1,4 @@
-"""The service without its rooms: the console, the facades and BrowserID are removed, folder and entry point."""
+"""The service without its extensions: the console, the facades and BrowserID are removed, folder and entry point."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from queuey.storage import bridge, sqlite
 from tests.servers.served import Served, environment
 
 PACKAGE = Path(queuey.__file__).parent
-ROOMS = {"queuey.rooms": ("console", "facades"), "queuey.credentials": ("BrowserID",)}
+EXTENSIONS = {"queuey.extensions": ("console", "facades"), "queuey.credentials": ("BrowserID",)}
 
 
 @pytest.fixture(scope="module")
 def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Returns variables for a Python that imports a Queuey without rooms, and nothing from the current directory."""
+    """Returns variables for a Python that imports Queuey without extensions, and nothing from the current directory."""
     site = tmp_path_factory.mktemp("site")
     ignored = ignore_patterns("__pycache__", "browserid.py", "console", "facades")
     copytree(PACKAGE, site / "queuey", ignore=ignored)
     installed = distribution("queuey-store")
-    kept = [entry for entry in installed.entry_points if entry.name not in ROOMS.get(entry.group, ())]
+    kept = [entry for entry in installed.entry_points if entry.name not in EXTENSIONS.get(entry.group, ())]
     assert len(installed.entry_points) - len(kept) == 3
     metadata = site / f"queuey_store-{installed.version}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: queuey-store\nVersion: {installed.version}\n")
-    lines = [f"[{entry.group}]\n{entry.name} = {entry.value}\n" for entry in kept if entry.group in ROOMS]
+    lines = [f"[{entry.group}]\n{entry.name} = {entry.value}\n" for entry in kept if entry.group in EXTENSIONS]
     (metadata / "entry_points.txt").write_text("".join(lines))
     return {"PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
 
@@ -62,7 +62,7 @@ def test_it_serves(tmp_path: Path, variables: dict[str, str]) -> None:
     [
         (
             ("serve", "--facade", "mq"),
-            "it belongs to the part 'facades' of the service, which is not installed. Install queuey-store again",
+            "it belongs to the extension 'facades', which is not installed. Install queuey-store again",
         ),
         (("serve", "--console", "on"), "No such option: --console"),
         (("app", "key-add", "queuey", "--sqs"), "the facade of SQS, which is not installed"),
@@ -71,7 +71,7 @@ def test_it_serves(tmp_path: Path, variables: dict[str, str]) -> None:
 def test_it_says_what_is_missing(
     tmp_path: Path, variables: dict[str, str], arguments: tuple[str, ...], said: str
 ) -> None:
-    """Settings and options of rooms are not known, and access keys need the facade of SQS."""
+    """Settings and options of extensions are not known, and access keys need the facade of SQS."""
     with closing(sqlite.open_store(tmp_path)) as store:
         bridge.run(store.applications.create_application("queuey"))
     command = [sys.executable, "-m", "queuey", *arguments, "--data", str(tmp_path)]

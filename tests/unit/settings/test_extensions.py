@@ -1,4 +1,4 @@
-"""Rooms: parts of the service that are entry points with their own settings."""
+"""Extensions: parts of the service that are entry points with their own settings."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from msgspec import Meta
 
 from queuey import settings
 from queuey.errors import SettingsError
-from queuey.settings import Include, Room, Settings, rooms
+from queuey.settings import Include, ServiceExtension, Settings, extensions
 from queuey.web.gateway.serve import open_service
 from tests.replacing import replace_in
 
 Installing = Callable[..., AbstractContextManager[None]]
 
 
-class Gallery(Room, frozen=True, kw_only=True):
-    """A room of another package."""
+class Gallery(ServiceExtension, frozen=True, kw_only=True):
+    """An extension of another package."""
 
     group = "Service"
     pictures: Annotated[int, Meta(description="Number of pictures.", ge=0)] = 3
@@ -33,15 +33,15 @@ class Gallery(Room, frozen=True, kw_only=True):
 
 
 def forget() -> None:
-    rooms.find_installed.cache_clear()
+    extensions.find_installed.cache_clear()
     settings.table.cache_clear()
 
 
 @contextmanager
 def installing(**found: str) -> Iterator[None]:
-    """Replaces the installed rooms during the block; what is known of rooms is forgotten before and after."""
-    entries = [EntryPoint(name, place, rooms.ENTRY_POINTS) for name, place in found.items()]
-    with replace_in(rooms, entry_points, lambda group: entries):
+    """Replaces the installed extensions during the block; what is known of extensions is forgotten before and after."""
+    entries = [EntryPoint(name, place, extensions.ENTRY_POINTS) for name, place in found.items()]
+    with replace_in(extensions, entry_points, lambda group: entries):
         forget()
         try:
             yield
@@ -49,8 +49,8 @@ def installing(**found: str) -> Iterator[None]:
             forget()
 
 
-def test_a_room_has_settings() -> None:
-    """A room's settings are in the table and come from the usual sources; a part of the service finds them by type."""
+def test_an_extension_has_settings() -> None:
+    """An extension's settings are in the table and come from the usual sources; the service finds them by type."""
     with installing(gallery=f"{__name__}:Gallery"):
         lines = [line for line in settings.table() if line.name == "pictures"]
         assert [(line.group, line.option, line.default) for line in lines] == [("Service", "--pictures", "`3`")]
@@ -64,54 +64,54 @@ def test_a_room_has_settings() -> None:
 
 
 @pytest.mark.parametrize(("pictures", "served"), [(0, False), (3, True)])
-def test_a_room_is_served(tmp_path: Path, pictures: int, served: bool) -> None:  # noqa: FBT001 - a column of the table
-    """The application has the pages that its rooms add."""
-    app = open_service(Settings(data=tmp_path, rooms=(Gallery(pictures=pictures),)))
+def test_an_extension_is_served(tmp_path: Path, pictures: int, served: bool) -> None:  # noqa: FBT001 - a column of the table
+    """The application has the pages that its extensions add."""
+    app = open_service(Settings(data=tmp_path, extensions=(Gallery(pictures=pictures),)))
     app.service.store.close()
     assert ("gallery" in app.endpoints) == served
     assert len(app.endpoints) > 20
 
 
-class Harbour(Room, frozen=True, kw_only=True):
-    """A room with a setting whose name is taken."""
+class Harbour(ServiceExtension, frozen=True, kw_only=True):
+    """An extension with a setting whose name is taken."""
 
     group = "Service"
     port: Annotated[int, Meta(description="Number of ships.")] = 3
 
 
-NO_ROOM = 7
+NO_EXTENSION = 7
 
 
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("tests.unit.settings.raises:Room", "cannot be imported .*division by zero"),
-        (f"{__name__}:NO_ROOM", "is not a subclass of Room"),
+        ("tests.unit.settings.raises:Extension", "cannot be imported .*division by zero"),
+        (f"{__name__}:NO_EXTENSION", "not a subclass of ServiceExtension"),
         (f"{__name__}:Harbour", "2 parts of the service have a setting 'port'"),
     ],
 )
-def test_what_is_no_room_of_this_service(place: str, text: str) -> None:
-    """An invalid room is named, in one sentence."""
+def test_what_is_not_an_extension(place: str, text: str) -> None:
+    """An invalid extension is named, in one sentence."""
     with installing(strange=place), pytest.raises(SettingsError, match=text):
         settings.table()
 
 
-def test_a_service_without_rooms() -> None:
-    """Without its room a room's setting is unknown."""
+def test_a_service_without_extensions() -> None:
+    """Without its extension an extension's setting is unknown."""
     with installing():
         assert not {"console", "facades"} & {line.name for line in settings.table()}
-        assert settings.load({}, {}).settings.rooms == ()
-        missing = r"of the service, which is not installed\. Install queuey-store again, or remove it\."
+        assert settings.load({}, {}).settings.extensions == ()
+        missing = r"which is not installed\. Install queuey-store again, or remove it\."
         for name, value in (("console", "on"), ("facades", "only=mq")):
             for options, environ in (({name: value}, {}), ({}, {f"QUEUEY_{name.upper()}": value})):
-                message = rf"Unknown setting (QUEUEY_)?{name} in .*: it belongs to the part '{name}' {missing}"
+                message = rf"Unknown setting (QUEUEY_)?{name} in .*: it belongs to the extension '{name}', {missing}"
                 with pytest.raises(SettingsError, match=f"(?i){message}"):
                     settings.load(options, environ)
 
 
 @pytest.mark.parametrize("place", ["queuey.no_gallery:Gallery", f"{__name__}:NoGallery"])
-def test_a_room_that_cannot_be_imported(place: str) -> None:
+def test_an_extension_that_cannot_be_imported(place: str) -> None:
     """An entry point whose module or class is missing is named, with the package to install."""
     name = re.escape(place.partition(":")[0])
-    with installing(gallery=place), pytest.raises(SettingsError, match=rf"The part 'gallery' .*{name}.* Install"):
+    with installing(gallery=place), pytest.raises(SettingsError, match=rf"The extension 'gallery' .*{name}.* Install"):
         settings.table()
