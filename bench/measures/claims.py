@@ -82,6 +82,7 @@ def fill_and_run(store: Store, cycles: Callable[[], Sample], count: int, queue: 
 
 @measure("claim100", "Claims of 100 messages and their acknowledgement")
 def claim100(bench: Bench) -> Report:
+    """Measures Queuey alone: nothing is compared."""
     count, name = bench.count(40_000, 1_000), "queuey, limit 100, 4 clients"
     directory = bench.new_directory("queuey")
     with contextlib.closing(service.prepare(directory)) as store, service.serve(directory) as server:

@@ -141,15 +141,21 @@ def read_counts(running: Sequence[Process]) -> list[int]:
 
 
 def _read_count(worker: Process) -> int:
-    """Returns the handled messages from a worker's metrics; 0 before the first one. Raises Void without an answer."""
+    """Returns the handled messages from a worker's metrics; 0 before the first one.
+
+    Raises Void without an answer, or if the answer is an error.
+    """
     connection = http.client.HTTPConnection("127.0.0.1", worker.port, timeout=30)
     try:
         connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-    except OSError as error:
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    except (OSError, http.client.HTTPException) as error:
         raise Void(f"{worker.name} does not serve its metrics: {error}\n{worker.log_tail()}") from error
     finally:
         connection.close()
+    if answer.status != http.HTTPStatus.OK:
+        raise Void(f"{worker.name} does not serve its metrics: {answer.status} {text[:200]}\n{worker.log_tail()}")
     match = HANDLED.search(text)
     return int(float(match[1])) if match else 0
 

@@ -268,6 +268,13 @@ async def _update(client: AsyncClient, queue: JobQueue, differing: Mapping[str, 
 
 
 def _warn_of_difference(text: str, queue: JobQueue, differing: Mapping[str, Any]) -> None:
+    """Logs differing options: which ones can never be changed, and the command that changes the others.
+
+    Args:
+        text: Format of the message.
+        queue: The queue with its wanted options.
+        differing: The queue's present options.
+    """
     named = {name: queue.options[name] for name in differing}
     fixed = {name for name in named if name == "kind" or (name == "partitions" and named[name] < differing[name])}
     changing = {name: value for name, value in named.items() if name not in fixed}

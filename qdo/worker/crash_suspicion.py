@@ -55,7 +55,10 @@ class CrashSuspicion:
         return self._remaining <= 0
 
     def is_suspected(self, message: Message) -> bool:
-        """Returns whether a message may have been in flight when a session that recorded it was lost."""
+        """Returns whether a message may have been in flight when a session that recorded it was lost.
+
+        False if the messages were handed back.
+        """
         note = self._found
         return note is not None and note.lost > 0 and order_of(message.id) <= order_of(note.until)
 
@@ -64,7 +67,10 @@ class CrashSuspicion:
         return note.lost if note is not None and self._single and note.until == message.id else 0
 
     def attempt_number(self, message: Message) -> int:
-        """Returns the number of the next attempt, or of the last one if the message is given up."""
+        """Returns the number of the next attempt, or of the last one if the message is given up.
+
+        That is lost attempts + 1, or lost attempts if the last ran alone and the limit is reached.
+        """
         lost = self.count_lost_attempts(message)
         given_up = self._found is not None and self._found.last and 0 < self._attempts <= lost
         return lost if given_up else lost + 1

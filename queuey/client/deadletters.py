@@ -123,7 +123,11 @@ def headers_for(queue: str, message: Message, cause: Cause, way: Way = "as they 
 async def _read_body(
     client: AsyncClient, queue: str, location: MessageLocation, text: str | bytes, *, is_json: bool
 ) -> dict[str, Any]:
-    """Returns a message's body as a send option: the original JSON, or ``text`` if the message does not exist."""
+    """Returns a message's body as a send option.
+
+    With ``is_json`` reads the original JSON, and uses ``text`` as JSON if the message is gone. Otherwise returns
+    ``text`` without a request.
+    """
     if not is_json:
         return {"body": text}
     with suppress(MessageNotFound):

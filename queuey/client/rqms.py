@@ -178,7 +178,7 @@ class Queue:
         return item
 
     def _take_waiting(self) -> Item | None:
-        """Drops fetched tasks whose locks have ended. Does not fetch."""
+        """Returns the next fetched task whose lock still holds, or None. Drops the tasks before it."""
         with self._lock:
             while self._waiting:
                 item = self._waiting.popleft()

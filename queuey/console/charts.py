@@ -154,7 +154,7 @@ class ChartView:
     async def live(self, request: Request, match: Match) -> Response:
         """Streams the last hour, and with ``tiles`` the figures, at once and at each heartbeat.
 
-        Checks the rights each time; an error ends the stream. Once the caller is admitted, errors are texts, not pages.
+        Checks the rights each time; an error ends the stream. Once admitted, errors are sent as text, not as pages.
 
         Raises:
             NoCredential: The request has no session.

@@ -177,9 +177,10 @@ def _parse_request(form: Mapping[str, str], access: QueueAccess) -> ListRequest:
     """
     errors = Errors()
     queue = access.queue
-    partition = errors.parse_field("partition", validators.integer, form.get("partition"), 0, queue.partitions)
+    partition = errors.parse_field("partition", validators.parse_integer, form.get("partition"), 0, queue.partitions)
     counts = [
-        errors.parse_field(name, validators.integer, form.get(name), 0, 1 << 53) for name in ("scanned", "matched")
+        errors.parse_field(name, validators.parse_integer, form.get(name), 0, 1 << 53)
+        for name in ("scanned", "matched")
     ]
     texts = {name: form.get(name, "").strip() for name in ("text", "header", "value", "key")}
     errors.update({name: f"Longer than {MAX_TEXT} characters" for name, text in texts.items() if len(text) > MAX_TEXT})
@@ -209,7 +210,7 @@ def _parse_request(form: Mapping[str, str], access: QueueAccess) -> ListRequest:
 
 
 def _parse_cursor(value: object) -> str:
-    text = validators.text(value)
+    text = validators.parse_text(value)
     try:
         parse_bound(text)
     except ValueError as error:
@@ -219,7 +220,7 @@ def _parse_cursor(value: object) -> str:
 
 def _parse_point(value: object) -> str:
     try:
-        return parse_point(validators.text(value), time.time())
+        return parse_point(validators.parse_text(value), time.time())
     except ValueError as error:
         raise validators.BadField(str(error)) from None
 

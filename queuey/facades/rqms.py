@@ -92,7 +92,8 @@ class RqmsFacade(OpenFacade):
         ]
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        # Answers as the original does.
+        # As the original: 503 for overload, 500 for a defect, 400 for most other errors, all with a JSON body. One of
+        # too many waiting polls gets no items.
         if isinstance(error, TooManyWaiters):
             return json_response({"items": []})
         if status in {429, 500, 503}:

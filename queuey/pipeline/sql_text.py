@@ -43,7 +43,7 @@ def check_condition(text: str) -> None:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Returns words and names in order.
+    """Yields words, and quoted names without their quotes, in order and as written.
 
     Raises:
         OptionError: A quote, comment or parenthesis is not balanced, or a second statement follows.

@@ -136,6 +136,7 @@ def _find_extra_fields(error: Exception, request: Request) -> dict[str, Any]:
 
 
 def _make_headers(error: Exception, status: int) -> tuple[Header, ...]:
+    """Returns Retry-After for 429, 503 and KeyInUse, the challenge for NotAuthenticated, otherwise :data:`HEADERS`."""
     if status in {429, 503} or isinstance(error, errors.KeyInUse):
         return (("Retry-After", str(getattr(error, "retry_after", 1))),)
     if isinstance(error, errors.NotAuthenticated):

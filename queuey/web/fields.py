@@ -159,17 +159,19 @@ def _make_parser(kind: inspect.Type, limits: Limits) -> Parse | None:
     bounds = _find_bounds(kind, metadata.get("x-limit"), limits)
     match kind:
         case inspect.IntType():
-            parse: Parse = partial(validators.integer, **bounds)
+            parse: Parse = partial(validators.parse_integer, **bounds)
         case inspect.FloatType():
-            parse = partial(validators.decimal, **bounds)
+            parse = partial(validators.parse_decimal, **bounds)
         case inspect.BoolType():
-            parse = validators.true_or_false if metadata.get("exact") else validators.boolean
+            parse = validators.parse_true_or_false if metadata.get("exact") else validators.parse_boolean
         case inspect.StrType() if "enum" in metadata:
-            parse = partial(validators.one_of, choices=tuple(metadata["enum"]))
+            parse = partial(validators.parse_choice, choices=tuple(metadata["enum"]))
         case inspect.StrType():
-            parse = partial(validators.printable_text if metadata.get("line") else validators.text, **bounds)
+            parse = partial(
+                validators.parse_printable_text if metadata.get("line") else validators.parse_text, **bounds
+            )
         case inspect.ListType():
-            parse = partial(validators.items, **bounds)
+            parse = partial(validators.parse_list, **bounds)
         case _:
             return None
     return parse

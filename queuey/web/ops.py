@@ -182,7 +182,7 @@ class WorkerCounts:
     def collect_all(self) -> metrics.Workers:
         """Returns the counts of all workers, by number; None for one that does not answer in time.
 
-        The number of an only worker is blank.
+        A sole worker has the key ``""``.
         """
         identity = self._workers.identity
         if identity.total == 1:

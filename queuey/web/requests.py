@@ -556,7 +556,7 @@ def note_unknown(request: Request, names: Sequence[str], what: str, place: str, 
     Raises:
         InvalidRequest: The request asks for ``strict``.
     """
-    if validators.boolean(parse_form(request.query, "query").get(STRICT, "")):
+    if validators.parse_boolean(parse_form(request.query, "query").get(STRICT, "")):
         others = f"The {what}s are: {', '.join(sorted(allowed))}." if allowed else "There are none."
         errors = dict.fromkeys(map(validators.show, names[:MAX_FIELDS]), f"No {what} of this {place}. {others}")
         raise InvalidRequest(errors)

@@ -82,19 +82,19 @@ def show(value: object) -> str:
     return (value if isinstance(value, str) else encode(value).decode())[:_SHOWN]
 
 
-def integer(value: object, least: int, most: int) -> int:
+def parse_integer(value: object, least: int, most: int) -> int:
     """Reads a whole number, also from text in plain digits; decimals of a JSON number are cut off."""
     if _is_number(value, _INTEGER):
-        return in_range(int(value), least, most)  # type: ignore[call-overload,no-any-return] # it was checked
+        return check_range(int(value), least, most)  # type: ignore[call-overload,no-any-return] # it was checked
     raise _make_not_number(value, "a whole number")
 
 
-def decimal(value: object, least: float, most: float) -> float:
+def parse_decimal(value: object, least: float, most: float) -> float:
     """Reads a number, also from text in plain digits, without an exponent."""
     if not _is_number(value, _DECIMAL):
         raise _make_not_number(value, "a number")
     number: Any = float(value) if isinstance(value, str) else value
-    return float(in_range(number, least, most))  # only now: a whole JSON number may be too large for a float
+    return float(check_range(number, least, most))  # only now: a whole JSON number may be too large for a float
 
 
 def _make_not_number(value: object, kind: str) -> BadField:
@@ -114,7 +114,7 @@ def _is_number(value: object, form: re.Pattern[str]) -> bool:
 N = TypeVar("N", int, float)
 
 
-def in_range(number: N, least: float, most: float) -> N:
+def check_range(number: N, least: float, most: float) -> N:
     if number < least:
         raise BadField(f"{_format_number(number)} is less than minimum value {_format_number(least)}")
     if number > most:
@@ -128,13 +128,13 @@ def _format_number(number: object) -> str:
     return str(number)[:_SHOWN]
 
 
-def one_of(value: object, choices: tuple[str, ...]) -> str:
+def parse_choice(value: object, choices: tuple[str, ...]) -> str:
     if isinstance(value, str) and value in choices:
         return value
     raise BadField(f'"{show(value)}" is not one of {", ".join(choices)}')
 
 
-def text(value: object, longest: int | None = None) -> str:
+def parse_text(value: object, longest: int | None = None) -> str:
     if not isinstance(value, str):
         raise BadField(f'"{show(value)}" is not a string')
     if longest is not None and len(value) > longest:
@@ -142,14 +142,14 @@ def text(value: object, longest: int | None = None) -> str:
     return value
 
 
-def printable_text(value: object, longest: int) -> str:
-    line = text(value, longest)
+def parse_printable_text(value: object, longest: int) -> str:
+    line = parse_text(value, longest)
     if not line.isprintable():
         raise BadField("Has characters that cannot be printed")
     return line
 
 
-def items(value: object, longest: int | None) -> list[Any]:
+def parse_list(value: object, longest: int | None) -> list[Any]:
     if not isinstance(value, list):
         raise BadField("Is not a list")
     if longest is not None and len(value) > longest:
@@ -157,14 +157,14 @@ def items(value: object, longest: int | None) -> list[Any]:
     return value
 
 
-def boolean(value: object) -> bool:
+def parse_boolean(value: object) -> bool:
     """Reads a boolean leniently: ``false``, ``0`` and blank are false, everything else is true."""
     if isinstance(value, str):
         return value.strip().lower() not in {"", "false", "0"}
     return bool(value)
 
 
-def true_or_false(value: object) -> bool:
+def parse_true_or_false(value: object) -> bool:
     if not isinstance(value, bool):
         raise BadField("Is not true or false")
     return value

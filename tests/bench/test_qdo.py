@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,7 @@ from bench.started import service, workers
 from bench.started.processes import Process
 from queuey.messages import NewMessage, QueueSpec
 from queuey.storage import bridge
+from tests.waiting import join
 
 COUNT = 2500
 
@@ -42,6 +47,21 @@ def wait_until_handled(one: Process, count: int) -> None:
         assert time.monotonic() < deadline, f"{handled} messages handled of {count}"
         with contextlib.suppress(Void):
             handled = workers.read_counts([one])[0]
+
+
+def test_an_error_page_is_not_a_count(tmp_path: Path) -> None:
+    """A worker that cannot serve its metrics has not handled zero messages."""
+
+    class Failing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(500, "Out of order")
+
+    with HTTPServer(("127.0.0.1", 0), Failing) as server, subprocess.Popen([sys.executable, "-c", ""]) as child:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(Void, match="500"):
+            workers.read_counts([Process("worker", child, server.server_port, tmp_path / "log")])
+        join(thread)
 
 
 def test_a_worker_is_started_behind_its_gate(served: Process, tmp_path: Path) -> None:

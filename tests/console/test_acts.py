@@ -32,8 +32,8 @@ from tests.web.caller import Caller as ApiCaller
 from tests.web.conftest import GUEST_KEY, KEY
 
 WORKER_KEY, ADMIN_KEY = "4" * 64, "5" * 64
-CLAIM_ACTS = {"rewind": 404, "cancel-job": 400, "retry-job": 400}
-"""Acts for which ``claim`` is enough, and the answers to forms that name no group or message."""
+CLAIM_ACTS = {"rewind", "cancel-job", "retry-job"}
+"""Acts for which ``claim`` is enough. Their blank forms are refused with 400."""
 
 
 @pytest.mark.parametrize(
@@ -256,6 +256,18 @@ def test_rewind(browser: Browser, owner: ApiCaller) -> None:
     assert "All offsets are already there." in text_of(browser.get(address, query=query).text)
 
 
+def test_rewind_to_nothing(browser: Browser, owner: ApiCaller) -> None:
+    """A form whose position was cleared is refused with its mistake, and changes no offset."""
+    owner.create("q")
+    place = owner.post("q", "a")["key"]
+    owner.send_json("PUT", "q/offsets/group", {"partitions": {"1": {"offset": place}}})
+    for to in ("", " "):
+        reply = act(browser, f"{Q}/acts/rewind", "group=group&to=earliest", to=to)
+        assert reply.status == 400
+        assert "to: Missing" in text_of(reply.text)
+    assert owner.get("q/offsets/group").json["partitions"]["1"]["offset"] == place
+
+
 def test_a_commit_in_the_middle_of_a_rewind(browser: Browser, owner: ApiCaller) -> None:
     """Offsets that were not recorded meanwhile are set, and the log says which were not."""
     owner.create("q", partitions=2)
@@ -317,7 +329,7 @@ def test_rights(workers: Browser, owner: ApiCaller) -> None:
         assert (reply.status == 403) == (act_name.name not in CLAIM_ACTS), act_name.name
         sent = {"form_token": workers.token(Q), "act_id": act_name.name.ljust(22, "x")}
         refused = workers.post(f"{Q}/acts/{act_name.name}", sent)
-        assert refused.status == CLAIM_ACTS.get(act_name.name, 403)
+        assert refused.status == (400 if act_name.name in CLAIM_ACTS else 403)
     for act_name in APPLICATION_ACTS:
         assert workers.get(f"/console/a/queuey/_acts/{act_name.name}").status == 403
     assert "you have the right admin for no queues" in text_of(workers.get("/console/a/queuey/_audit").text)

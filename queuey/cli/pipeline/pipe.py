@@ -90,10 +90,11 @@ def _show_result(result: Piped, start: str) -> None:
     batches = format_count(result.batches, "micro-batch", "micro-batches")
     output.show(result, f"{read} read in {batches}, and {result.rows} written (query {result.query})")
     if not result.rows:
-        output.print_note(_explain_nothing(result, start))
+        output.print_note(_explain_no_rows(result, start))
 
 
-def _explain_nothing(result: Piped, start: str) -> str:
+def _explain_no_rows(result: Piped, start: str) -> str:
+    """Returns why a pipe wrote no rows: the transform returned none, or there were no messages."""
     if result.messages:
         return "Nothing was written: the transform returned no rows. --dry-run shows its rows."
     if start == "latest":

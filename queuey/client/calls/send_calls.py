@@ -253,7 +253,7 @@ def send(
     """
     span = tracing.start_call_span("send", queue) if traced else None
     message = _with_trace_context(message, span)
-    headers, parse = _bare_headers(message), _read_receipt
+    headers, parse = _headers_for_plain_send(message), _read_receipt
     if headers is None:
         batcher = Batcher(traced=False)
         batcher.add(message)
@@ -298,7 +298,7 @@ def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> 
         raise InvalidArgument("put needs the id of at least one message")
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("put takes no partition, key or delay: the id determines partition and time")
-    headers, body = _encode_single(message)
+    headers, body = _encode_put(message)
     return Call(
         "PUT", f"{queue_segment(queue)}/{segment}", ignore_answer, headers=headers, content=body, repeatable=True
     )
@@ -308,7 +308,7 @@ def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[R
     """Always repeatable. Raises InvalidArgument for a partition, key or delay."""
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("a named message has no partition, key or delay: the name determines the partition")
-    headers, body = _encode_single(message)
+    headers, body = _encode_put(message)
     return Call(method, named_path(queue, name), _read_receipt, headers=headers, content=body, repeatable=True)
 
 
@@ -319,7 +319,11 @@ def named_path(queue: str, name: str) -> str:
     return f"{queue_segment(queue)}/named/{path_segment(name)}"
 
 
-def _encode_single(message: Outgoing) -> tuple[dict[str, str], bytes]:
+def _encode_put(message: Outgoing) -> tuple[dict[str, str], bytes]:
+    """Returns the headers and body of a put or named message.
+
+    Raises InvalidArgument if headers cannot carry a property.
+    """
     headers = _make_headers(message, message.content_type or "")
     if headers is None:
         options = f"content_type is {message.content_type!r:.100}, headers are {dict(message.headers or {})!r:.100}"
@@ -367,8 +371,11 @@ def batch_item(message: Outgoing) -> bytes:
         raise InvalidArgument(f"the message has no JSON form: {error}") from error
 
 
-def _bare_headers(message: Outgoing) -> dict[str, str] | None:
-    """Returns the headers of a message sent as its plain bytes, or None if they would change or lose a property."""
+def _headers_for_plain_send(message: Outgoing) -> dict[str, str] | None:
+    """Returns the headers of a message sent as its plain bytes.
+
+    Returns None for JSON, a JSON content type, or a text that headers cannot carry.
+    """
     kind = message.content_type or ""
     if message.body is UNSET or kind.lower().startswith("application/json"):
         return None

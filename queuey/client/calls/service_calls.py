@@ -31,6 +31,7 @@ def version() -> Call[dict[str, Any]]:
 
 
 def begin_move(source: str, target: str) -> Call[Move]:
+    """Begins a move. May be repeated: a move that is under way is returned."""
     for name in (source, target):
         queue_segment(name)
     content = encode({"from": source, "to": target})

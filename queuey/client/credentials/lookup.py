@@ -136,7 +136,7 @@ def find_access(
 
 
 def _access_by_profile(profile: Profile, application: str | None, credential: Credential | None) -> Credentials:
-    """Never sends the profile's own credential to another application."""
+    """Returns the profile's servers and a credential; for another application, never the profile's own."""
     own = parse_servers(profile.url, profile.application)
     if application is None or application == own[0].application:
         return Credentials(own, credential or _credential_of(profile))
@@ -145,7 +145,7 @@ def _access_by_profile(profile: Profile, application: str | None, credential: Cr
 
 
 def _credential_of(profile: Profile) -> Credential:
-    """A relative token file is relative to the directory of the profile."""
+    """Returns a profile's credential. A relative token file is relative to the directory of the profile."""
     if not profile.token_file:
         return Credential(_check_key(profile.key))
     return Credential(source=TokenFile(default_path().parent / Path(profile.token_file).expanduser()))

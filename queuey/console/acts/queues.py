@@ -120,7 +120,7 @@ def _format_value(value: object, *, blank: bool) -> str:
 
 
 class MoveMessages(Act):
-    """Begins a move to another queue, to which the caller must be allowed to send."""
+    """Begins a move to another queue. Besides ``needs``, the caller needs the right ``send`` to that queue."""
 
     name, title, needs = "move", "Move the messages", ("read", "delete")
     fields = logged_fields = ("to",)
@@ -300,17 +300,20 @@ def _parse_offsets(ask: PageRequest) -> _Offsets:
     """Parses the form, and reads the group's present offsets in one partition or all.
 
     Raises:
-        InvalidRequest: A field is invalid.
+        InvalidRequest: A field is invalid, or ``to`` is blank.
         GroupNotFound: The group has no recorded offsets.
     """
     access, errors = ask.enter("measure"), Errors()
     text = ask.get("partition") or None
-    number = errors.parse_field("partition", validators.integer, text, 1, access.queue.partitions)
-    position = errors.parse_field("to", lambda value: _parse_position(ask, validators.text(value)), ask.get("to"))
+    number = errors.parse_field("partition", validators.parse_integer, text, 1, access.queue.partitions)
+    position = errors.parse_field("to", lambda value: _parse_position(ask, validators.parse_text(value)), ask.get("to"))
+    if position is None:
+        errors.setdefault("to", "Missing")
     errors.check()
+    assert position is not None  # noqa: S101 - or errors.check() has raised
     present = ask.service.offsets.read_progress(access, ask.get("group")).partitions
     partitions = {n: offset for n, offset in present.items() if number in {None, n}}
-    return _Offsets(ask.get("group"), position or ids.FIRST, partitions)
+    return _Offsets(ask.get("group"), position, partitions)
 
 
 def _parse_position(ask: PageRequest, text: str) -> Position:

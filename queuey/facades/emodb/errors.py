@@ -58,7 +58,9 @@ STATUSES.update({BadArgument: 400, BadParameter: 400, BadBody: 400, WrongContent
 
 
 def emodb_error(error: Exception, status: int, text: str) -> Response:
-    """Returns the original's response to an error. Overload and a running move get 503 with a pause of 1 to 5 seconds.
+    """Returns the original's response to an error. Refused claims are an illegal argument.
+
+    Overload and a running move get 503 with the error's ``retry_after``, limited to 1 to 5 s.
 
     Args:
         error: Error of the service.

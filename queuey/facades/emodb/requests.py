@@ -165,7 +165,7 @@ def _make_drafts(messages: Iterable[msgspec.Raw], limits: Limits) -> list[Draft]
 
 
 def _make_draft(raw: bytes, limits: Limits) -> Draft:
-    """Returns the draft of a JSON value, whose text is stored unchanged.
+    """Returns the draft of a JSON value, whose text is stored unchanged, with its white space.
 
     Refuses more than ``MAX_MESSAGE`` bytes without its white space, or ``limits.max_body`` bytes with it.
     """

@@ -53,7 +53,7 @@ def invalid(name: str, value: object, reason: str) -> SqsError:
     )
 
 
-def in_range(name: str, value: int | None, least: int, most: int, otherwise: int = 0) -> int:
+def check_range(name: str, value: int | None, least: int, most: int, otherwise: int = 0) -> int:
     """Returns the number, or ``otherwise`` if it is None.
 
     Raises:

@@ -21,7 +21,7 @@ from queuey.facades.sqs.attributes import (
     is_fifo,
     stored_attributes,
 )
-from queuey.facades.sqs.errors import UNAVAILABLE, SqsError, in_range, invalid
+from queuey.facades.sqs.errors import UNAVAILABLE, SqsError, check_range, invalid
 from queuey.facades.sqs.messages import (
     FifoDraft,
     check_fifo_batch,
@@ -152,12 +152,12 @@ class MessageActions:
         rights are checked again after each wait.
         """
         parameters = signed.read(requests.ReceiveMessage)
-        limit = in_range("MaxNumberOfMessages", parameters.max_number_of_messages, 1, requests.MAX_ENTRIES)
+        limit = check_range("MaxNumberOfMessages", parameters.max_number_of_messages, 1, requests.MAX_ENTRIES)
         where = signed.match_of_url(parameters.queue_url)
         access = self._authorization.admit_at_once(signed.request, where, "work")
         if access is None:
             access = await self._authorization.admit(signed.request, where, "work")
-        wait = in_range(
+        wait = check_range(
             "WaitTimeSeconds", parameters.wait_time_seconds, 0, MAX_WAIT, stored_attributes(access.queue).wait
         )
 
@@ -168,7 +168,7 @@ class MessageActions:
 
         async def receive(queue: Queue, waiter: Waiter | None) -> Result:
             visibility = stored_attributes(queue).visibility
-            seconds = in_range("VisibilityTimeout", parameters.visibility_timeout, 0, MAX_VISIBILITY, visibility)
+            seconds = check_range("VisibilityTimeout", parameters.visibility_timeout, 0, MAX_VISIBILITY, visibility)
             claimed = await self._claims.claim(
                 queue, limit=limit, ttl=seconds or MIN_CLAIM, waiter=waiter, max_bytes=MAX_SHORT_BYTES, gather=True
             )
@@ -225,7 +225,7 @@ class MessageActions:
             SqsError: The message is gone or was received again, or the handle is malformed or of another queue.
         """
         parameters = signed.read(requests.ChangeVisibility)
-        seconds = in_range("VisibilityTimeout", parameters.visibility_timeout, 0, MAX_VISIBILITY)
+        seconds = check_range("VisibilityTimeout", parameters.visibility_timeout, 0, MAX_VISIBILITY)
 
         async def change(queue: Queue) -> Result:
             receipt = _read_handle(parameters.receipt_handle, queue)
@@ -248,7 +248,7 @@ class MessageActions:
             kept = stored_attributes(queue)
 
             def parse(entry: requests.ChangedEntry) -> tuple[int, ClaimReceipt]:
-                seconds = in_range("VisibilityTimeout", entry.visibility_timeout, 0, MAX_VISIBILITY, kept.visibility)
+                seconds = check_range("VisibilityTimeout", entry.visibility_timeout, 0, MAX_VISIBILITY, kept.visibility)
                 return seconds, _read_handle(entry.receipt_handle, queue)
 
             parsed, failed = _parse_entries(parameters.entries, parse)
@@ -279,7 +279,7 @@ def _make_draft(entry: requests.MessageParameters, kept: StoredAttributes, trace
         raise invalid("MessageDeduplicationId", entry.message_deduplication_id, "Only FIFO queues have these.")
     if entry.message_group_id is not None:
         check_id("MessageGroupId", entry.message_group_id)
-    delay = in_range("DelaySeconds", entry.delay_seconds, 0, MAX_DELAY, kept.delay)
+    delay = check_range("DelaySeconds", entry.delay_seconds, 0, MAX_DELAY, kept.delay)
     return make_draft(entry, delay, time.time(), kept.size, trace, fifo=False)
 
 

@@ -22,7 +22,7 @@ from queuey.facades.sqs.attributes import (
     stored_attributes,
     with_tags,
 )
-from queuey.facades.sqs.errors import SqsError, in_range, invalid, missing
+from queuey.facades.sqs.errors import SqsError, check_range, invalid, missing
 from queuey.facades.sqs.requests import Result, SignedRequest
 from queuey.messages import Queue, QueueSpec
 from queuey.service import QueueAccess, Service
@@ -146,7 +146,7 @@ class QueueActions:
         Searches from the prefix on, and ends at the first other name.
         """
         parameters = signed.read(requests.ListQueues)
-        limit = in_range("MaxResults", parameters.max_results, 1, MAX_LISTED, MAX_LISTED)
+        limit = check_range("MaxResults", parameters.max_results, 1, MAX_LISTED, MAX_LISTED)
         patterns = self._authorization.patterns(signed.request, signed.application, "measure")
         start = max(parameters.queue_name_prefix, _read_token(parameters.next_token))
         queues, following = self._queues.list(signed.application, start=start, limit=limit, patterns=patterns)
@@ -242,7 +242,7 @@ class QueueActions:
         """
         parameters = signed.read(requests.ListSources)
         access = self._enter_url(signed, parameters, "measure")
-        limit = in_range("MaxResults", parameters.max_results, 1, MAX_LISTED, MAX_LISTED)
+        limit = check_range("MaxResults", parameters.max_results, 1, MAX_LISTED, MAX_LISTED)
         names, token = self._find_sources(signed, access.queue.name, _read_token(parameters.next_token), limit)
         result: Result = {"queueUrls": [signed.url_of(name) for name in names]}
         return result if token is None else result | {"NextToken": _make_token(token)}
@@ -302,7 +302,7 @@ class QueueActions:
         """Lists moves out of a queue, the newest first; only one by default."""
         parameters = signed.read(requests.ListMoves)
         name = self._enter_arn(signed, "SourceArn", parameters.source_arn, "measure").queue.name
-        limit = in_range("MaxResults", parameters.max_results, 1, MAX_MOVES, 1)
+        limit = check_range("MaxResults", parameters.max_results, 1, MAX_MOVES, 1)
         may_see = self._authorization.make_name_test(signed.request, signed.application, "measure")
         moves = [move for move in self._moves.list(signed.application, may_see) if move.source == name]
         return {"Results": [_describe_move(move, signed.region) for move in moves[:limit]]}

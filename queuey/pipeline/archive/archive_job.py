@@ -226,6 +226,17 @@ class ArchiveRun:
         ]
 
     def archive_units(self, units: Iterable[WorkUnit], damaged: Sequence[str]) -> ArchiveReport:
+        """Archives units in waves, each as one run.
+
+        A bucket with neither a manifest nor a difference counts as vanished.
+
+        Args:
+            units: The units, with those of :meth:`find_broken_units`.
+            damaged: Descriptions of missing files of the archive that are known already.
+
+        Raises:
+            ArchiveBusy: Another run has taken the lease.
+        """
         archived: list[ArchivedBucket] = []
         failed: list[FailedBucket] = []
         vanished, lost = 0, [*damaged]

@@ -117,7 +117,7 @@ class ArchiveLease:
         """Acquires the lease.
 
         Raises:
-            ArchiveBusy: Another run has it. The message names that run, its start and the end of its lease.
+            ArchiveBusy: Another run has it. The message names its process, host, start and the end of its lease.
         """
         self._since = bridge.run(self._ledger.now())
         while True:

@@ -155,7 +155,7 @@ class MoveRequest(ReadingRequest):
         # Only below the horizon, where messages can no longer be undone.
         expired = sources.expired
         self._reset()
-        if self._order.stop or self._order.give_back or not self._may_take(state) or self._is_too_early(expired):
+        if self._order.stop or self._order.give_back or not self._is_log_free(state) or self._is_too_early(expired):
             return
         fresh, bound, reached = await self._scan(state, sources)
         ended = sorted(place for place in state.find_ended(expired, MAX_OUTSTANDING) if place < bound)
@@ -172,7 +172,11 @@ class MoveRequest(ReadingRequest):
             return False
         return ids.seconds_to_ticks(expired / 1000) < self.below[0]
 
-    def _may_take(self, state: State) -> bool:
+    def _is_log_free(self, state: State) -> bool:
+        """Returns whether no chunk of another move is under way, and ours is settled. Ignores ``stop``.
+
+        Our chunk counts as settled if the order says that it was moved. False if the log has the move as ended.
+        """
         move = state.move
         if move is None or move.number < self._order.move:
             return move is None or not move.chunk
@@ -205,7 +209,10 @@ class MoveRequest(ReadingRequest):
         return fresh, self.chain.bound, False
 
     async def _fetch_again(self, places: list[Position], sources: Sources) -> tuple[list[Message], int]:
-        """Reads messages whose claims have ended, up to a chunk; returns them, and how many positions were tried."""
+        """Reads messages whose claims are over, up to a chunk; returns them, and how many positions were tried.
+
+        Sets ended messages and missing positions aside.
+        """
         redelivered: list[Message] = []
         weight = tried = 0
         while tried < len(places) and len(redelivered) < CHUNK and weight < CHUNK_BYTES:

@@ -350,7 +350,7 @@ class GroupUseCases:
         }
 
     async def end(self) -> None:
-        await asyncio.gather(*(local.end() for local in list(self.served.values())))
+        await asyncio.gather(*(local.cancel_tasks() for local in list(self.served.values())))
 
 
 def _not_found(group: str) -> GroupNotFound:

@@ -362,7 +362,7 @@ class LocalGroup:
                 self.changes.apply(GroupDraft.is_plan_due)
         if now - self._rights_read >= RIGHTS:
             self._rights_read = now
-            await self.changes.remove_if_rights_changed(state)
+            await self.changes.remove_members_with_changed_rights(state)
         if self.changes.sessions.clock - self.changes.sessions.searched > SEARCH * 1000:
             await self.changes.search(state)
         pause = QUICK_POLL if await self._hand_over_in_turn() else POLL
@@ -432,7 +432,8 @@ class LocalGroup:
             self._requests[owner.number, uid] = now
             await self._store.groups.ask_member(*self._key, owner.number, uid, owner.session)
 
-    async def end(self) -> None:
+    async def cancel_tasks(self) -> None:
+        """Cancels the group's tasks and waits for them; wakes no member."""
         tasks = [task for task in (self.changes.task, self._following) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()

@@ -140,7 +140,8 @@ class StateChanges:
             self.sessions, self.sessions_read = sessions, began
         return sessions
 
-    async def remove_if_rights_changed(self, state: GroupState) -> None:
+    async def remove_members_with_changed_rights(self, state: GroupState) -> None:
+        """Requests their removal; does not wait for it."""
         used = {member.subscription for member in state.members.values()}
         credentials = {slot: s.credential for slot, s in state.subscriptions.items() if slot in used}
         present = await self._core.in_thread(

@@ -282,7 +282,7 @@ class TaskWriter:
 def _divide_by_sequence(drafts: MessageBuilder, numbers: Integers, size: int) -> Iterator[tuple[int, MessageBuilder]]:
     """Divides numbered rows into pieces of ``size`` numbers; yields each piece's number, ascending, and its rows.
 
-    The index of a row in its piece depends only on its partition and number.
+    Rows keep their order in a piece. The index of a row in its piece depends only on its partition and number.
 
     Raises:
         OptionError: Two rows of one partition have the same number.

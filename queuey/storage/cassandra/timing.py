@@ -207,9 +207,10 @@ def change_values(base: Timing, levels: Iterable[str], named: Mapping[str, float
 
 
 def apply_stated(base: Timing, stated: Mapping[str, float]) -> Timing:
-    """Returns timing with the values that settings name. The rest of a delay is for undo writes.
+    """Returns timing with the values that settings name; ``stated`` has them by the setting's name.
 
-    C is lowered to what the delays allow. Raises SettingsError if the values break the guarantees.
+    If a level's W or D, or S, changes, its U becomes D - W - S; otherwise U stays. C is lowered to what the delays
+    allow. Raises SettingsError if the values break the guarantees.
     """
     difference = stated.get("cassandra_clock_difference", base.clock_difference)
     levels = {}

@@ -410,7 +410,7 @@ class ClaimViews(Views):
         """Returns outstanding jobs. With states, a limit above that of states is refused."""
         if query.states:
             errors = Errors()
-            errors.parse_field("limit", validators.integer, query.limit, 1, api.MAX_STATES)
+            errors.parse_field("limit", validators.parse_integer, query.limit, 1, api.MAX_STATES)
             errors.check()
         return api.Jobs(jobs=self._service.claims.list_jobs(access, query.limit, states=query.states))
 
@@ -463,7 +463,7 @@ def _read_receipts(name: str, value: object, queue: Queue) -> list[ClaimReceipt]
         InvalidRequest: Receipts are not valid; the error names each of them.
     """
     errors = Errors()
-    texts = errors.parse_field(name, validators.items, value, api.MAX_CLAIMS)
+    texts = errors.parse_field(name, validators.parse_list, value, api.MAX_CLAIMS)
     receipts = _parse_receipts(name, texts or [], queue, errors)
     errors.check()
     return receipts

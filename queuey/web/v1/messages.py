@@ -71,7 +71,7 @@ def format_place(partition: int, position: Position) -> str:
 
 def _read_position(value: object) -> Position:
     try:
-        return ids.parse_position(validators.text(value).strip())
+        return ids.parse_position(validators.parse_text(value).strip())
     except ValueError:
         raise validators.BadField(f'"{validators.show(value)}" is not a message id') from None
 
@@ -295,14 +295,14 @@ def text_or_bytes(body: bytes) -> str | bytes:
 
 
 def _read_partition(value: object, queue: Queue) -> int:
-    number = validators.integer(value, -(10**18), 10**18)
+    number = validators.parse_integer(value, -(10**18), 10**18)
     if (error := partition_error(number, queue)) is not None:
         raise validators.Misfit(error)
     return number
 
 
 def _read_content_type(value: object, longest: int) -> str:
-    kind = validators.text(value, longest)
+    kind = validators.parse_text(value, longest)
     if validators.CONTROL.search(kind) is not None:
         raise validators.BadField("A content type must not have control characters")
     return kind
@@ -319,7 +319,7 @@ def _read_message_headers(value: object, limits: Limits) -> tuple[tuple[str, str
     for name, text in value.items():
         if _NAME.fullmatch(name) is None:
             raise validators.BadField(f'"{validators.show(name)}" is not a header name')
-        if validators.CONTROL.search(validators.text(text)) is not None:
+        if validators.CONTROL.search(validators.parse_text(text)) is not None:
             raise validators.BadField("A header must not have control characters")
         headers[name.lower()] = text
     if len(headers) > limits.max_headers:
@@ -382,9 +382,9 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
     json = False
     if not body:
         errors["body"] = validators.REQUIRED
-    elif errors.parse_field("encoding", validators.one_of, encoding, ("json",)):
+    elif errors.parse_field("encoding", validators.parse_choice, encoding, ("json",)):
         draft.body, json = _read_item_body(body, limits, errors, encoded=False)
-    draft.ttl = errors.parse_field("ttl", validators.integer, fields[0], 1, MAX_TTL)
+    draft.ttl = errors.parse_field("ttl", validators.parse_integer, fields[0], 1, MAX_TTL)
     custom = errors.parse_field("headers", _read_message_headers, headers, limits)
     kind = errors.parse_field("content_type", _read_content_type, kind, limits.max_content_type)
     draft.meta = _make_meta(kind, custom, json=json)
@@ -403,8 +403,8 @@ def _take_placement(
     Puts bad values into ``errors``, and a partition together with a key.
     """
     draft.partition = errors.parse_field("partition", _read_partition, partition, queue)
-    draft.key = errors.parse_field("message_key", validators.text, key, limits.max_message_key)
-    draft.delay = errors.parse_field("delay", validators.decimal, delay, 0, MAX_TTL) or 0.0
+    draft.key = errors.parse_field("message_key", validators.parse_text, key, limits.max_message_key)
+    draft.delay = errors.parse_field("delay", validators.parse_decimal, delay, 0, MAX_TTL) or 0.0
     if draft.partition is not None and draft.key is not None:
         errors["message_key"] = "Not together with partition"
 
@@ -507,9 +507,9 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
     except JSON_ERRORS:
         errors[str(index)] = "Is not an object"
         return draft
-    item_errors.parse_field("encoding", validators.one_of, item.encoding, ("base64",))
+    item_errors.parse_field("encoding", validators.parse_choice, item.encoding, ("base64",))
     draft.body, json = _read_item_body(bytes(item.body), limits, item_errors, encoded=item.encoding == "base64")
-    draft.ttl = item_errors.parse_field("ttl", validators.integer, item.ttl, 1, MAX_TTL)
+    draft.ttl = item_errors.parse_field("ttl", validators.parse_integer, item.ttl, 1, MAX_TTL)
     _take_placement(draft, item.partition, item.message_key, item.delay, queue=queue, limits=limits, errors=item_errors)
     kind = item_errors.parse_field("content_type", _read_content_type, item.content_type, limits.max_content_type)
     draft.meta = _make_meta(
@@ -536,7 +536,7 @@ def _read_item_body(raw: bytes, limits: Limits, errors: Errors, *, encoded: bool
         return "", False
     if encoded:
         try:
-            body = text_or_bytes(b64decode(validators.text(None if json else body), validate=True))
+            body = text_or_bytes(b64decode(validators.parse_text(None if json else body), validate=True))
         except ValueError:
             errors["body"] = "Is not base64"
     if not body:

@@ -115,7 +115,7 @@ class QueueViews(Views):
         body = read_fields(request, self._limits.max_body)
         self.fields(api.NewQueue).note_unknown(request, body)
         errors = Errors()
-        name = errors.parse_field("queue_name", validators.text, body.get("queue_name"))
+        name = errors.parse_field("queue_name", validators.parse_text, body.get("queue_name"))
         spec = read_spec(body, errors, self._limits)
         errors.check()
         check(name or "*")

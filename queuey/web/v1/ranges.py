@@ -29,7 +29,7 @@ BOUNDS = ("since", "after", "before", "until")
 
 def _read_bound(value: object) -> Bound:
     try:
-        return parse_bound(validators.text(value))
+        return parse_bound(validators.parse_text(value))
     except ValueError:
         raise validators.BadField(f'"{validators.show(value)}" is not a message id, an instant or a cursor') from None
 
@@ -42,7 +42,7 @@ def read_partitions(value: object) -> tuple[int, ...] | None:
     if isinstance(value, list):
         items = [str(item) if isinstance(item, int) else "" for item in value]
     else:
-        text = validators.text(value).strip()
+        text = validators.parse_text(value).strip()
         if text == "*":
             return None
         items = text.split(",") if text else []
@@ -77,7 +77,7 @@ def read_range(fields: RangeFields, values: Mapping[str, Any], limits: Limits, e
     since, after, before, until = (errors.parse_field(name, _read_bound, getattr(fields, name)) for name in BOUNDS)
     # Blank text names no partition.
     partitions = take_partitions(values.get("partitions"), errors, (1,))
-    delayed = validators.boolean(fields.delay)
+    delayed = validators.parse_boolean(fields.delay)
     early, early_after = _read_early(fields.early, errors)
     descending = fields.order == "descending"
     if early and (descending or not delayed):
@@ -93,7 +93,7 @@ def read_range(fields: RangeFields, values: Mapping[str, Any], limits: Limits, e
         delayed=delayed,
         early=early,
         early_after=early_after,
-        merge=validators.boolean(fields.merge),
+        merge=validators.parse_boolean(fields.merge),
     )
 
 
@@ -101,7 +101,7 @@ def _read_early(value: object, errors: Errors) -> tuple[bool, Bound]:
     """Returns whether early messages are requested, and the bound that they must be above."""
     if isinstance(value, str) and (":" in value or len(value.strip()) == 32):  # noqa: PLR2004 - digits of an id
         return True, errors.parse_field("early", _read_bound, value)
-    return validators.boolean(value), None
+    return validators.parse_boolean(value), None
 
 
 class _Answer(NamedTuple):

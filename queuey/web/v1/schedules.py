@@ -166,7 +166,7 @@ class ScheduleSaver:
         pauses the schedule.
         """
         if plan_fields.get("queue") is not None:
-            name = validators.text(plan_fields["queue"]) if isinstance(plan_fields["queue"], str) else ""
+            name = validators.parse_text(plan_fields["queue"]) if isinstance(plan_fields["queue"], str) else ""
         else:
             try:
                 name = self._service.schedules.show(match["app"], match["schedule"], may_see).plan.queue
@@ -175,7 +175,7 @@ class ScheduleSaver:
                 name = ""
         if not name:
             raise InvalidRequest({"queue": validators.REQUIRED})
-        if plan_fields.keys() == {"paused"} and validators.boolean(plan_fields["paused"]):
+        if plan_fields.keys() == {"paused"} and validators.parse_boolean(plan_fields["paused"]):
             return None
         where = {"app": match["app"], "queue": name}
         self._authorization.enter(request, where, "admin")
@@ -250,7 +250,7 @@ def _check_name_and_fields(name: str, plan_fields: dict[str, Any]) -> None:
 
 
 def _read_zone(value: object) -> str:
-    name = validators.text(value)
+    name = validators.parse_text(value)
     check_zone(name)
     return name
 

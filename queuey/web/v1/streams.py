@@ -310,7 +310,7 @@ def require_few(names: Sequence[str], limit: int) -> None:
 
 def _parse_cursor(value: object, queue: str | None, now: Callable[[], int]) -> Cursor:
     try:
-        return Cursor.parse(validators.text(value), queue, now)
+        return Cursor.parse(validators.parse_text(value), queue, now)
     except ValueError:
         raise validators.BadField(
             f'"{validators.show(value)}" is not the id of an event, a message id, an instant, a cursor or "now"'

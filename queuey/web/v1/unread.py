@@ -26,7 +26,7 @@ def _parse_ends(value: object, end: Callable[[Mark], Position]) -> Marks:
 
     Raises BadField for an instant, because it does not name a message.
     """
-    text = validators.text(value)
+    text = validators.parse_text(value)
     try:
         bound = parse_bound(text)
     except ValueError:

@@ -82,6 +82,7 @@ async def together(sqs: Any) -> None:  # noqa: ANN401 - as above
 
 
 async def main() -> None:
+    """Uses the service alone and together; then asserts that a wrong secret is refused."""
     session = aioboto3.Session(region_name=os.environ["AWS_REGION"])
     endpoint = os.environ["ENDPOINT"]
     # Receives that wait would use all of the default ten connections, and leave none for sends.

@@ -104,6 +104,7 @@ class Sqs:
 
 
 def xml_of(reply: Reply) -> ET.Element:
+    """Parses an answer. Requires the namespace of SQS in every tag, and removes it."""
     root = ET.fromstring(reply.text)
     for element in root.iter():
         assert element.tag.startswith(NAMESPACE)

@@ -227,7 +227,7 @@ class MessageStorm:
             site.begin(reader.read_on())
 
     async def _read_all(self) -> None:
-        """Finishes any half-done change of the name by looking at it, then reads everything."""
+        """Finishes any half-done change of the name by looking at it, then reads everything with new readers."""
         site = self.sites[0]
         await site.call(site.store.names.find_named(self.queue, "name"))
         await self._read_to_the_end([Reader(site, self.queue, number + 1) for number in range(PARTITIONS)])
@@ -242,6 +242,7 @@ class MessageStorm:
     # Events
 
     def _crash_and_restart(self) -> None:
+        """Crashes a site, which restarts at once, and starts new readers there."""
         site = self._pick_site()
         site.crash()
         self._start_readers(site)

@@ -294,7 +294,7 @@ def with_former_rights() -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(replace(GroupDraft.plan, plan))
-        stack.enter_context(replace(StateChanges.remove_if_rights_changed, checking))
+        stack.enter_context(replace(StateChanges.remove_members_with_changed_rights, checking))
         stack.enter_context(replace(LocalGroup._renew, renewing))
         yield
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from queuey.messages import Finding
 from queuey.settings.users import is_loopback
-from queuey.storage.cassandra.admin.node_settings import Node, describe_sync
+from queuey.storage.cassandra.admin.node_settings import Node, make_acknowledgement
 from queuey.storage.cassandra.clocks.clock_check import RED, REFUSE
 from queuey.storage.cassandra.clocks.timing_in_force import Measured
 from queuey.storage.cassandra.consistency_levels import Copies, Meeting, auto_level, meeting, quorum
@@ -107,7 +107,7 @@ def judge_levels(options: CassandraOptions, copies: Copies) -> list[Finding]:
 
 
 def judge_sync(settings: list[Node]) -> Finding:
-    meaning = describe_sync(settings)
+    meaning = make_acknowledgement(settings)
     if meaning.level == "fsync":
         return Finding("acknowledged", "ok", meaning.text)
     advice = "Set commitlog_sync: group (or batch) in every node's cassandra.yaml if a power cut must lose nothing."

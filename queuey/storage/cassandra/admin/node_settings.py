@@ -86,10 +86,11 @@ def read_nodes(driver: Driver) -> list[Node]:
 
 def acknowledgement_of(driver: Driver) -> Acknowledgement:
     """Asks the nodes that are up for their ``commitlog_sync``. Cache the answer."""
-    return describe_sync(read_nodes(driver))
+    return make_acknowledgement(read_nodes(driver))
 
 
-def describe_sync(nodes: list[Node]) -> Acknowledgement:
+def make_acknowledgement(nodes: list[Node]) -> Acknowledgement:
+    """Returns what an answer to a write promises, by the weakest of at least one node."""
     replicas = "as many replicas as the queue's consistency level requires"
     modes = sorted({node.sync for node in nodes})
     if "periodic" in modes:

@@ -186,6 +186,7 @@ class PolledArrivals:
         return self._next_poll_at
 
     def _on_timer(self, due: float) -> None:
+        """Writes the record if that is due, then begins a poll turn or an early read, if one is due."""
         if due != self._timer_at or self.watches.is_closed:
             return
         self._timer_at = math.inf
@@ -255,7 +256,11 @@ class PolledArrivals:
             self._notify(key, now + (moment - ticks) / TICKS_PER_SECOND)
 
     def _notify(self, key: int, at: float) -> None:
-        """Wakes a partition's prompt watchers now, the others when a message stored at boot time ``at`` is shown."""
+        """Wakes a partition's prompt watchers now, the others when a message stored at boot time ``at`` is shown.
+
+        A prompt watcher is also woken later if ``at`` is ahead of this clock. While the record is read, ``at`` is kept
+        for watches that are added later.
+        """
         if self._readings:
             self._stored_at.put(key, at, at)
         # After the put: a watch that is added meanwhile finds the entry, or is found here.

@@ -173,7 +173,7 @@ def _read_texts(field: str, values: list[Any] | None, longest: int, errors: Erro
     """
     texts = set()
     for number, value in enumerate(values or ()):
-        text = errors.parse_field(f"{field}.{number}", validators.printable_text, value, longest)
+        text = errors.parse_field(f"{field}.{number}", validators.parse_printable_text, value, longest)
         if text is None:
             errors.setdefault(f"{field}.{number}", validators.REQUIRED)
         else:

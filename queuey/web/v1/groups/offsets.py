@@ -23,7 +23,7 @@ from queuey.web.validators import Errors, bad_json, read_object
 
 def _read_position(value: object) -> ids.Position:
     try:
-        return ids.parse_position(validators.text(value))
+        return ids.parse_position(validators.parse_text(value))
     except ValueError:
         raise validators.BadField(f'"{validators.show(value)}" is not a message id') from None
 
@@ -47,7 +47,7 @@ def _is_number(number: str, field: str, errors: Errors) -> bool:
 
 
 def _read_change(number: str, item: object, errors: Errors, parent: str = "partitions") -> OffsetChange | None:
-    """Reads the compare-and-set of one partition's offset. Puts bad values into ``errors``.
+    """Reads the compare-and-set of one partition's offset. Puts bad values into ``errors``; ``offset`` is required.
 
     Offsets are compared only if ``expected`` is given; null expects no offset.
     """
@@ -75,7 +75,7 @@ class _Commits(NamedTuple):
 
 def _read_note(value: object) -> bytes:
     try:
-        content = b64decode(validators.text(value), validate=True)
+        content = b64decode(validators.parse_text(value), validate=True)
     except (binascii.Error, UnicodeError):
         raise validators.BadField("Is not base64") from None
     if len(content) > MAX_NOTE:
@@ -94,7 +94,7 @@ def _read_commits(body: dict[str, Any], common_epoch: int | None, errors: Errors
         if (change := _read_change(number, item, errors, "commits")) is None:
             continue
         commits.changes.append(change)
-        epoch = errors.parse_field(f"{field}.epoch", validators.integer, item.get("epoch"), 0, MAX_EPOCH)
+        epoch = errors.parse_field(f"{field}.epoch", validators.parse_integer, item.get("epoch"), 0, MAX_EPOCH)
         if epoch is None and common_epoch is None:
             errors.setdefault(f"{field}.epoch", validators.REQUIRED)
         commits.epochs[change.partition] = (common_epoch or 0) if epoch is None else epoch

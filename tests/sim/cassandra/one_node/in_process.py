@@ -259,7 +259,7 @@ class InProcessDriver(Driver):
 class InProcessStore(CassandraStore):
     """A store whose reads do not wait for the read delay of their consistency level: it is skipped before they begin.
 
-    A queue's own delay is not skipped: messages are not shown before it.
+    A queue's own delay is not skipped: messages are not shown before it. Reads ahead ignore it.
 
     Args:
         cluster: The cluster with its data.
@@ -296,9 +296,10 @@ class InProcessStore(CassandraStore):
         return call
 
     def _skip_delay(self, queue: Queue, *parts: Slice) -> None:
-        """Skips the read delay, unless the queue has its own or it is longer than LONGEST_SKIP.
+        """Skips the level's read delay, unless the queue has its own or the delay is longer than LONGEST_SKIP.
 
-        For reads ahead it is skipped only ``QUIET`` seconds after the last message.
+        For reads ahead, it is skipped even if the queue has its own, but not before ``QUIET`` seconds after the last
+        message.
         """
         ahead = any(part.ahead for part in parts)
         if queue.read_delay is None or ahead:

@@ -9,7 +9,7 @@ import pytest
 
 from queuey.messages import Finding
 from queuey.storage.cassandra.admin import doctor_rules
-from queuey.storage.cassandra.admin.node_settings import Node, describe_sync
+from queuey.storage.cassandra.admin.node_settings import Node, make_acknowledgement
 from queuey.storage.cassandra.driver import Host
 from queuey.storage.cassandra.options import STRONG, VERY_STRONG, WEAK, CassandraOptions, DataCentreTarget
 from queuey.storage.sqlite.doctor import judge_mount, judge_room
@@ -110,7 +110,7 @@ def test_very_strong_must_hold_in_every_data_centre() -> None:
 def test_the_weakest_node_says_what_an_acknowledgement_means(modes: list[str], level: str, state: str) -> None:
     """One node that syncs periodically weakens every acknowledgement, and its period is shown."""
     nodes = [NODE._replace(sync=mode) for mode in modes]
-    assert describe_sync(nodes).level == level
+    assert make_acknowledgement(nodes).level == level
     findings = doctor_rules.judge_sync(nodes)
     assert findings.state == state
     assert ("10 s" in findings.text, "group" in findings.advice) == (state == "warn", state == "warn")
