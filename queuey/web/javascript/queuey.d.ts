@@ -1,4 +1,4 @@
-/** A message as the service has it; `body` is text, bytes, or the JSON value that was sent. */
+/** A stored message; `body` is text, bytes, or the JSON value that was sent. */
 export interface Message {
   message_id: string;
   /** Seconds since 1970, with seven decimals. */
@@ -7,19 +7,19 @@ export interface Message {
   body: unknown;
   content_type?: string;
   headers?: Record<string, string>;
-  /** Of messages of a stream of several queues. */
+  /** Set for messages of a stream of several queues. */
   queue_name?: string;
-  /** It is stored, but may vanish yet, and others may come before it. */
+  /** The message is stored, but may still vanish, and others may still be stored before it. */
   early?: true;
 }
 
 export interface ClaimedMessage extends Message {
   receipt: string;
-  /** How often it has been claimed, this time included. */
+  /** How many times it has been claimed, including this one. */
   deliveries: number;
-  /** Seconds since 1970 until which nobody else gets it. */
+  /** End of the claim, in seconds since 1970. */
   expires: number;
-  /** The last one that the worker of an earlier delivery has set. */
+  /** The last state set by the worker of an earlier delivery. */
   state?: unknown;
 }
 
@@ -27,9 +27,9 @@ export interface Stored {
   key: string;
   timestamp: number;
   partition: number;
-  /** What became of the job. */
+  /** Returns the status of the job. */
   status(options?: CallOptions): Promise<JobInfo>;
-  /** The last state that a worker has set. */
+  /** Returns the last state set by a worker. */
   state(options?: CallOptions): Promise<unknown>;
   /** Waits until the job has ended; returns its result, or throws a QueueyError with the job. */
   result(options?: ResultOptions): Promise<unknown>;
@@ -54,13 +54,13 @@ export interface JobInfo {
   worker?: string;
   /** End of the claim, or of the delay of the release, in seconds since 1970. */
   expires?: number;
-  /** When it ended, if that is known. */
+  /** When the job ended, if known, in seconds since 1970. */
   ended?: number;
-  /** Null: it had none. Not there: it is not known any more, or was too large. */
+  /** Null if the job had no result; undefined if the result is no longer known, or was too large. */
   result?: unknown;
-  /** Bytes of a result that was too large. */
+  /** Size in bytes of a result that was too large. */
   size?: number;
-  /** Seconds for which the queue keeps results, where one is not known any more. */
+  /** Seconds for which the queue keeps results; set if the result is no longer known. */
   kept?: number;
   error?: string;
   text?: string;
@@ -71,15 +71,15 @@ export interface JobInfo {
 export interface JobOptions extends CallOptions {
   /** Seconds to wait until one of the jobs has ended. */
   wait?: number;
-  /** Also show the states that workers have set. */
+  /** Also return the states set by workers. */
   states?: boolean;
 }
 
-/** A job: what `send` has returned, a message, or `[<partition>:]<32 hex digits>`. */
+/** A job: the return value of `send`, a message, or `[<partition>:]<32 hex digits>`. */
 export type JobPlace = string | Message | Pick<Stored, "key" | "partition">;
 
 export interface ResultOptions extends CallOptions {
-  /** Seconds; by default there is no limit. */
+  /** Max seconds to wait; no limit by default. */
   timeout?: number;
 }
 
@@ -91,17 +91,17 @@ export interface Right {
 
 export interface Me {
   names: string[];
-  /** Seconds since 1970 when the credential ends. */
+  /** When the credential expires, in seconds since 1970. */
   expires: number | null;
   rights: Right[];
 }
 
 export interface Options {
-  /** An application's key. It does not belong into a page. */
+  /** An application's key. Never put it into a page. */
   key?: string;
-  /** A user's token, or what gets one: asked again with `refresh` when the service wants another one. */
+  /** A user's token, or a function that returns one. It is called with `refresh` when a new token is needed. */
   token?: string | ((asked: { refresh: boolean }) => string | Promise<string>);
-  /** In place of the global `fetch`. */
+  /** Used instead of the global `fetch`. */
   fetch?: typeof fetch;
 }
 
@@ -125,7 +125,7 @@ export interface QueueFields {
   max_claimed?: number;
   max_claimed_per_key?: number;
   claims?: "open" | "paused";
-  /** Seconds for which results of jobs are kept; 0: none is. */
+  /** Seconds for which results of jobs are kept; 0 keeps none. */
   result_ttl?: number;
   description?: string;
 }
@@ -142,7 +142,7 @@ export interface SendOptions extends CallOptions {
   after?: string;
   headers?: Record<string, string>;
   contentType?: string;
-  /** Sends of one message with the same key store it once. By default each call has a key of its own. */
+  /** Calls with the same key store the message once. By default, each call has its own key. */
   idempotencyKey?: string;
 }
 
@@ -153,14 +153,14 @@ export interface ReadOptions extends CallOptions {
   order?: "ascending" | "descending";
   /** Seconds to wait for a message. */
   wait?: number;
-  /** Also what is stored and may vanish yet, marked; it comes again in its place. A cursor: only what is above it. */
+  /** Also return messages that may still vanish, marked `early`; they are returned again later. A cursor: only those above it. */
   early?: boolean | string;
   merge?: boolean;
 }
 
 export interface ClaimOptions extends CallOptions {
   limit?: number;
-  /** Seconds for which nobody else gets them. */
+  /** Seconds until the messages can be claimed again. */
   ttl?: number;
   wait?: number;
   partitions?: string;
@@ -171,31 +171,31 @@ export interface Gone {
   error_msg: Record<string, string>;
 }
 
-/** By partition the id of the last message that counts as read. */
+/** Id of the last message that counts as read, by partition. */
 export type ReadMarks = Record<string, string>;
 
 export interface ReadMark {
   read: ReadMarks;
-  /** Seconds until the mark can be set as asked; 0: it is. */
+  /** Seconds until the mark can be set as requested; 0 if it is. */
   pending: number;
 }
 
 export interface Unread {
   queue_name: string;
   read: ReadMarks;
-  /** Messages above the mark; null: not counted this time, ask again for this queue. */
+  /** Number of messages above the mark; null if not counted this time: call again for this queue. */
   unread: number | null;
   /** There are more than `unread`. */
   more: boolean;
 }
 
 export interface MarkOptions extends CallOptions {
-  /** Also mark less than before. */
+  /** Let marks move backwards. */
   back?: boolean;
 }
 
 export interface UnreadOptions extends CallOptions {
-  /** Messages of each queue to count at most; by default 100. */
+  /** Max messages to count in each queue, by default 100. */
   limit?: number;
 }
 
@@ -204,41 +204,41 @@ export interface StreamOptions extends CallOptions {
   since?: string | number;
   limit?: number;
   partitions?: string;
-  /** Messages come as soon as they are stored; those that may vanish yet are marked. Each comes once. */
+  /** Yield messages as soon as they are stored; those that may still vanish are marked `early`. Each is yielded once. */
   early?: boolean;
-  /** Where a stream of an earlier page has come to. */
+  /** Last event id of an earlier stream, to resume it. */
   lastEventId?: string;
-  /** Told when the stream is open, and when it waits to be opened again. */
+  /** Called when the stream is open, and when it waits to reconnect. */
   onState?: (state: "open" | "waiting", error?: QueueyError) => void;
-  /** Told when a queue is not read any more. */
+  /** Called when a queue is no longer read. */
   onGone?: (gone: Gone) => void;
-  /** Told what is unread when the stream is opened, and when the caller's mark in a queue moves, on any device. */
+  /** Called with unread counts when the stream opens, and when the caller's mark in a queue moves, on any device. */
   onRead?: (unread: Unread) => void;
 }
 
 export interface ConsumeOptions extends CallOptions {
   /** Also queues whose names match these shell patterns, such as `parcels-*`. */
   patterns?: string | string[];
-  /** Seconds without a heartbeat after which the member has lost its partitions: 3 to 300, by default 10. */
+  /** Seconds without a heartbeat after which the member loses its partitions: 3 to 300, by default 10. */
   session?: number;
-  /** Seconds in which it gives partitions back for which others wait; by default 30. */
+  /** Max seconds to give a partition back when another member waits for it, by default 30. */
   revoke?: number;
-  /** A name that stays over restarts: the next member of this name gets the same partitions. */
+  /** A name that stays the same across restarts: the next member with it gets the same partitions. */
   instance?: string;
-  /** Seconds for which the partitions of an instance wait for its return; by default 0. */
+  /** Seconds for which the partitions of an instance are reserved after it leaves, by default 0. */
   grace?: number;
-  /** Told when it has joined the group, and when it waits to join it again. */
+  /** Called when the member has joined the group, and when it waits to rejoin. */
   onState?: (state: "open" | "waiting", error?: QueueyError) => void;
 }
 
 /** A message of a partition that a member of a group owns. */
 export interface GroupMessage extends Message {
   queue_name: string;
-  /** Aborted when the member does not own the partition any more: nothing can be recorded for the message. */
+  /** Aborted when the member no longer owns the partition; the message can no longer be committed. */
   readonly signal: AbortSignal;
   /**
-   * Records that this message, and all before it in its partition, are handled. False: the member does not own the
-   * partition any more, nothing was recorded, and the next owner handles the message.
+   * Commits this message and all before it in its partition. Returns false if the member no longer owns the partition:
+   * nothing was committed, and the next owner handles the message.
    */
   readonly commit: () => Promise<boolean>;
 }
@@ -249,75 +249,79 @@ export interface Renewed {
   status: "ok" | "superseded";
   /** End of the claim, in seconds since 1970. */
   expires?: number;
-  /** The job was cancelled: its worker is asked to stop. */
+  /** The job was cancelled; stop working on it. */
   cancelled?: boolean;
 }
 
 export declare class QueueyError extends Error {
-  /** The answer's status; 0: there was no answer. */
+  /** HTTP status; 0 without a response. */
   status: number;
   code: string;
   errors: Record<string, string>;
-  /** Whether anything was changed: `none`, or `unknown`. */
+  /** Whether the request changed anything: `none` or `unknown`. */
   outcome: string;
-  /** Seconds that the service asks to wait. */
+  /** Seconds to wait before a retry, from the header Retry-After. */
   retryAfter: number;
-  /** The job that has no result. */
+  /** The job, in errors of `result`. */
   job?: JobInfo;
 }
 
-/** Whether a mark says that a message was read. */
+/** Whether a message is read according to marks. */
 export declare function isRead(message: Pick<Message, "partition" | "message_id">, read: ReadMarks): boolean;
 
-/** Speaks with the queues of one application. */
+/** Client for the queues of one application. */
 export declare class Queuey {
   constructor(url: string, application: string, options?: Options);
-  /** Who the caller is, and what it may do. */
+  /** Returns the caller's names and rights. */
   me(options?: CallOptions): Promise<Me>;
-  /** Names of the queues that are the caller's own, for reading. */
+  /** Returns the names of the queues that the caller may read by name, not by a pattern. */
   myQueues(options?: CallOptions): Promise<string[]>;
-  /** Creates a queue; one that is there with the same fields is a success. */
+  /** Creates a queue. Succeeds as well if it already exists with the same fields. */
   createQueue(name: string, fields?: QueueFields, options?: CallOptions): Promise<{ queue_name: string }>;
   /**
-   * Stores text, bytes (a buffer, a view or a Blob), or any JSON value. Sent again after a failure, it is stored once.
-   * What has no form in JSON, such as a Map, is a TypeError; so are headers and keys that are not printable ASCII.
+   * Sends text, bytes (a buffer, a view or a Blob), or any JSON value. Retries after failures do not store it twice.
+   * Throws a TypeError for values that JSON cannot represent, such as a Map, and for headers and keys that are not
+   * printable ASCII.
    */
   send(queue: string, body: unknown, options?: SendOptions): Promise<Stored>;
-  /** Reads messages in time order; `cursor` is where the next read goes on. */
+  /** Reads messages in order of time. Pass the returned `cursor` as `since` to read on. */
   read(queue: string, options?: ReadOptions): Promise<{ messages: Message[]; cursor: string; more: boolean }>;
-  /** Deletes messages, given as such or by their ids: `[<partition>:]<32 hex digits>`; anything else is a TypeError. */
+  /** Deletes messages, passed as objects or ids (`[<partition>:]<32 hex digits>`). Throws a TypeError for anything else. */
   delete(queue: string, ...messages: (string | Message | (string | Message)[])[]): Promise<void>;
-  /** Marks up to where the caller has read a queue. A mark never goes back unless `back` is set. */
+  /** Marks messages as read, in each partition up to the last one passed. A mark moves backwards only with `back`. */
   markRead(queue: string, seen: string | Message | (string | Message)[], options?: MarkOptions): Promise<ReadMark>;
-  /** Counts what the caller has not read, of queues, or of all that it may read. A queue that cannot be read has an error. */
+  /** Counts the caller's unread messages, by default in all queues that it may read. A queue that cannot be read has an error. */
   unread(queues?: string | string[], options?: UnreadOptions): Promise<(Unread | Gone)[]>;
-  /** Claims messages: nobody else gets them until `ttl` is over. */
+  /** Claims messages: no other worker gets them for `ttl` seconds. */
   claim(queue: string, options?: ClaimOptions): Promise<ClaimedMessage[]>;
-  /** Says that claimed messages are done. */
+  /** Marks claimed messages as done. */
   acknowledge(queue: string, ...messages: (string | ClaimedMessage | (string | ClaimedMessage)[])[]): Promise<void>;
-  /** Says that a claimed message is done, with the result of its job: any JSON value. */
+  /** Marks a claimed message as done and stores the result of its job: any JSON value. */
   acknowledgeWith(queue: string, message: string | ClaimedMessage, result: unknown): Promise<void>;
-  /** What became of jobs, up to 100; with `wait` it waits until one of them has ended. */
+  /** Returns the status of up to 100 jobs; with `wait`, once one of them has ended or so many seconds are over. */
   jobs(queue: string, jobs: JobPlace | JobPlace[], options?: JobOptions): Promise<JobInfo[]>;
-  /** Waits until a job has ended; returns its result, or throws a QueueyError with the job. Waits share a request. */
+  /**
+   * Waits until a job has ended; returns its result, or throws a QueueyError with the job. Concurrent calls for the same
+   * queue share requests.
+   */
   result(queue: string, job: JobPlace, options?: ResultOptions): Promise<unknown>;
-  /** Gives claimed messages back, to be claimed again. */
+  /** Gives up claims, so that the messages can be claimed again. */
   release(queue: string, ...messages: (string | ClaimedMessage | (string | ClaimedMessage)[])[]): Promise<void>;
-  /** Keeps claims for `ttl` seconds from now on. A job whose result has `cancelled` is to be stopped. */
+  /** Extends claims to `ttl` seconds from now; returns a result for each. Stop working on those with `cancelled`. */
   renew(queue: string, ttl: number, ...messages: (string | ClaimedMessage | (string | ClaimedMessage)[])[]): Promise<Renewed[]>;
-  /** Cancels a job: it is not delivered any more. The worker of a claimed one learns of it when it renews. */
+  /** Cancels a job: it is no longer delivered. The worker of a claimed job learns of it when it renews the claim. */
   cancelJob(queue: string, message: string | Message): Promise<"removed" | "claimed" | "done">;
-  /** Makes a job that was released with a delay, or is delayed, deliverable now. */
+  /** Makes a job that was sent or released with a delay deliverable now. */
   retryJob(queue: string, message: string | Message): Promise<"waiting" | "claimed" | "done">;
   /**
-   * Messages as they come, of one queue, of several, or (undefined) of all that the caller may read. It goes on after
-   * failures, restarts of the service and the ends of tokens: nothing is left out, and nothing comes twice.
+   * Yields messages as they arrive in one queue, in several, or (undefined) in all that the caller may read. Reconnects
+   * after failures, restarts of the service and when tokens expire, without gaps or duplicates.
    */
   stream(queues?: string | string[], options?: StreamOptions): AsyncGenerator<Message, void, undefined>;
   /**
-   * Messages of the partitions that this member of a consumer group owns; those of one partition come in order. Each is to
-   * be committed, or comes again to the next owner. It keeps its membership until the loop ends, joins again if it has lost
-   * it, and goes on after failures and restarts of the service.
+   * Yields messages of the partitions that this member of a consumer group owns, in order within each partition. Commit
+   * each, or the next owner gets it again. The membership lasts until the loop ends; if it is lost, for example because the
+   * service restarts, the member rejoins.
    */
   consume(group: string, queues?: string | string[], options?: ConsumeOptions): AsyncGenerator<GroupMessage, void, undefined>;
 }

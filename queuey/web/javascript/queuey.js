@@ -1,5 +1,5 @@
 /**
- * A client of Queuey for browsers and Node: one ES module, no dependency, no build step. Types: queuey.d.ts.
+ * Queuey client for browsers and Node: one ES module without dependencies or a build step. Types: queuey.d.ts.
  *
  *     import { Queuey } from "https://queuey.example.com/client/queuey.js";
  *
@@ -7,63 +7,63 @@
  *     for await (const message of queuey.stream("inbox-ann")) show(message.body);
  */
 
-/** Pauses after failures grow from the base, doubled by each failure, up to the cap. */
+/** Pauses before retries double with each failure, from the base up to the cap. */
 const BACKOFF_BASE_MILLISECONDS = 200;
 const BACKOFF_CAP_MILLISECONDS = 5000;
-/** Max times that a request is sent. */
 const MAX_ATTEMPTS = 5;
-/** Max milliseconds for which a service may ask to wait. */
-const MAX_ASKED_PAUSE_MILLISECONDS = 30_000;
-/** Milliseconds after which a stream counts as one that lasts, so that its token may be renewed at once. */
-const MIN_LASTING_MILLISECONDS = 10_000;
-/** Milliseconds without a byte after which a stream counts as broken; the service writes every 25 s. */
+/** Longer pauses requested by the service (Retry-After, `retry:`) are cut to this. */
+const MAX_RETRY_AFTER_MILLISECONDS = 30_000;
+/** A stream or membership that lasted longer than this counts as stable. */
+const MIN_STABLE_MILLISECONDS = 10_000;
+/** A stream without a byte for this long counts as broken; the service writes every 25 s. */
 const SILENCE_TIMEOUT_MILLISECONDS = 60_000;
-/** Messages that were given early are remembered; older ones may come again. */
+/** Max early messages that are remembered; those forgotten may come twice. */
 const MAX_EARLY_MESSAGES = 10_000;
-/** Seconds that `markRead` waits at most until the service shows, in its place, what is marked. */
+/** Max seconds that `markRead` waits for the mark of an early message. */
 const MAX_PENDING_SECONDS = 10;
 const TEMPORARY_STATUSES = new Set([429, 502, 503, 504]);
-/** Seconds, beyond those that the service may wait, after which a member's request is sent again. */
-const ANSWER_MARGIN_SECONDS = 2;
-/** Part of the time for giving a partition back after which that is done, whether or not its message is handled. */
-const GIVE_BACK_SHARE = 0.8;
-/** Seconds that a member's read waits for messages; the second if it owns partitions of more queues than one read may name. */
+/** A member's long polls time out this many seconds after the wait that they request. */
+const RESPONSE_MARGIN_SECONDS = 2;
+/** A partition is given back after this fraction of the time allowed, even if its message is still being handled. */
+const GIVE_BACK_FRACTION = 0.8;
+/** Seconds that a member's read waits for messages. */
 const READ_WAIT_SECONDS = 20;
+/** Shorter wait for members with partitions of more queues than fit in one read, so that each queue gets its turn. */
 const READ_TURN_SECONDS = 1;
 const MAX_QUEUES_PER_READ = 100;
-/** A position before all messages. */
+/** An id that sorts before those of all messages. */
 const EARLIEST = "00000000000010008080808080808080";
 
-/** What the service refused, or why it could not be asked. */
+/** An error response of the service, or a request without a response. */
 export class QueueyError extends Error {
   /**
    * @param {string} message
-   * @param {{status?: number, code?: string, errors?: Record<string, string>, outcome?: string, retryAfter?: number}} [more]
+   * @param {{status?: number, code?: string, errors?: Record<string, string>, outcome?: string, retryAfter?: number}} [details]
    * @param {unknown} [cause]
    */
-  constructor(message, more = {}, cause = undefined) {
+  constructor(message, details = {}, cause = undefined) {
     super(message, { cause });
     this.name = "QueueyError";
-    /** The answer's status; 0: there was no answer. */
-    this.status = more.status ?? 0;
-    /** A word for the kind of error. */
-    this.code = more.code ?? "NoAnswer";
-    /** What is wrong, by field. */
-    this.errors = more.errors ?? {};
-    /** Whether anything was changed: "none", or "unknown". */
-    this.outcome = more.outcome ?? (this.status && this.status < 500 ? "none" : "unknown");
-    /** Seconds that the service asks to wait. */
-    this.retryAfter = more.retryAfter ?? 0;
+    /** HTTP status; 0 without a response. */
+    this.status = details.status ?? 0;
+    /** Kind of error, such as "MemberGone". */
+    this.code = details.code ?? "NoAnswer";
+    /** Descriptions of what is wrong, by field. */
+    this.errors = details.errors ?? {};
+    /** Whether the request changed anything: "none" or "unknown". */
+    this.outcome = details.outcome ?? (this.status && this.status < 500 ? "none" : "unknown");
+    /** Seconds to wait before a retry, from the header Retry-After. */
+    this.retryAfter = details.retryAfter ?? 0;
   }
 }
 
-/** Speaks with the queues of one application. */
+/** Client for the queues of one application. */
 export class Queuey {
-  #base;
+  #baseUrl;
   #options;
   #token = "";
-  /** Waits for jobs, by queue. */
-  #waits = new Map();
+  /** Pollers for the results of jobs, by queue path. */
+  #jobPollers = new Map();
 
   /**
    * @param {string} url
@@ -72,231 +72,243 @@ export class Queuey {
    */
   constructor(url, application, options = {}) {
     if (options.key && options.token) throw new TypeError("give a key or a token, not both");
-    const address = `${url.replace(/\/+$/, "")}/v1/${segment("application", application)}`;
-    const { href, search, hash, username, password } = new URL(address, globalThis.location?.href);
+    const baseUrl = `${url.replace(/\/+$/, "")}/v1/${encodeSegment("application", application)}`;
+    const { href, search, hash, username, password } = new URL(baseUrl, globalThis.location?.href);
     const isValid = !(search || hash || username || password || /[\0-\x20\x7f\\?#]/.test(url)) && /^https?:/.test(href);
     const rule = "it begins with http:// or https://, and has no query, fragment, user or spaces";
-    this.#base = checked(isValid, "url", href, rule, username || password ? "not shown" : url);
+    this.#baseUrl = requireValid(isValid, "url", href, rule, username || password ? "not shown" : url);
     this.#options = options;
   }
 
-  /** Who the caller is, and what it may do. */
+  /** Returns the caller's names and rights. */
   async me(options = {}) {
-    return (await this.#ask("GET", "/_me", { ...options, again: true })).json();
+    return (await this.#request("GET", "/_me", { ...options, isIdempotent: true })).json();
   }
 
-  /** Names of the queues that are the caller's own, for reading. */
+  /** Returns the names of the queues that the caller may read by name, not by a pattern. */
   async myQueues(options = {}) {
     const { rights } = await this.me(options);
     return rights.filter((right) => right.allow.includes("read")).flatMap((right) => right.queues ?? []);
   }
 
-  /** Creates a queue; one that is there with the same fields is a success. */
+  /** Creates a queue. Succeeds as well if it already exists with the same fields. */
   async createQueue(name, fields = {}, options = {}) {
-    const body = jsonText({ ...fields, queue_name: name });
-    return (await this.#ask("POST", "", { ...options, body, type: "application/json", again: true })).json();
+    const body = toJson({ ...fields, queue_name: name });
+    return (await this.#request("POST", "", { ...options, body, type: "application/json", isIdempotent: true })).json();
   }
 
-  /** Stores a message: text, bytes, or any JSON value. Sent again after a failure, it is stored once. */
+  /** Sends a message: text, bytes, or any JSON value. Retries after failures do not store it twice. */
   async send(queue, body, options = {}) {
-    const target = path(queue);
-    const headers = { "Idempotency-Key": headerText("idempotencyKey", options.idempotencyKey ?? crypto.randomUUID()) };
-    const given = { ttl: "X-TTL", partition: "X-Partition", key: "X-Message-Key", delay: "X-Delay", after: "X-After" };
-    for (const [name, header] of Object.entries(given)) {
-      if (options[name] !== undefined) headers[header] = headerText(name, options[name]);
+    const target = queuePath(queue);
+    const headers = { "Idempotency-Key": toHeaderValue("idempotencyKey", options.idempotencyKey ?? crypto.randomUUID()) };
+    const optionHeaders = { ttl: "X-TTL", partition: "X-Partition", key: "X-Message-Key", delay: "X-Delay", after: "X-After" };
+    for (const [name, header] of Object.entries(optionHeaders)) {
+      if (options[name] !== undefined) headers[header] = toHeaderValue(name, options[name]);
     }
     for (const [name, value] of Object.entries(options.headers ?? {})) {
-      checked(HEADER_NAME.test(name), "the name of a header", name, "it has other characters than names of headers");
-      headers[`X-Header-${name}`] = value === "" ? "" : headerText(`headers.${name}`, value);
+      requireValid(HEADER_NAME.test(name), "the name of a header", name, "it has other characters than names of headers");
+      headers[`X-Header-${name}`] = value === "" ? "" : toHeaderValue(`headers.${name}`, value);
     }
-    const content = await contentOf(body, options.contentType);
+    const content = await encodeBody(body, options.contentType);
     if (content.isJson) headers["X-Encoding"] = "json";
-    const answer = await this.#ask("POST", target, { ...options, headers, body: content.bytes, type: content.type, again: true });
-    const stored = { ...(await answer.json()).messages[0] };
+    const request = { ...options, headers, body: content.bytes, type: content.type, isIdempotent: true };
+    const response = await this.#request("POST", target, request);
+    const stored = { ...(await response.json()).messages[0] };
     const methods = {
-      status: async (more) => (await this.jobs(queue, [stored], more))[0],
-      state: async (more) => (await this.jobs(queue, [stored], { ...more, states: true }))[0].state,
-      result: (more) => this.result(queue, stored, more),
+      status: async (callOptions) => (await this.jobs(queue, [stored], callOptions))[0],
+      state: async (callOptions) => (await this.jobs(queue, [stored], { ...callOptions, states: true }))[0].state,
+      result: (callOptions) => this.result(queue, stored, callOptions),
     };
     for (const [name, value] of Object.entries(methods)) Object.defineProperty(stored, name, { value });
     return stored;
   }
 
-  /** What became of jobs, up to 100; with `wait` it waits until one of them has ended. */
+  /** Returns the status of up to 100 jobs; with `wait`, once one of them has ended or so many seconds are over. */
   async jobs(queue, jobs, options = {}) {
     const { wait, states } = options;
-    const target = `${path(queue)}/jobs/${[jobs].flat().map(placeOf).join(",")}`;
-    return (await (await this.#ask("GET", target, { ...options, query: { wait, states }, again: true })).json()).jobs;
+    const target = `${queuePath(queue)}/jobs/${[jobs].flat().map(toMessageId).join(",")}`;
+    const response = await this.#request("GET", target, { ...options, query: { wait, states }, isIdempotent: true });
+    return (await response.json()).jobs;
   }
 
-  /** Waits until a job has ended; returns its result, or throws a QueueyError with the job. Waits share a request. */
+  /**
+   * Waits until a job has ended; returns its result, or throws a QueueyError with the job. Concurrent calls for the same
+   * queue share requests.
+   */
   async result(queue, job, options = {}) {
     const { timeout } = options;
-    checked(timeout === undefined || typeof timeout === "number", "timeout", timeout, "it is a number of seconds");
-    const key = path(queue);
-    let waits = this.#waits.get(key);
-    if (!waits) {
-      const ask = (places, more) => this.jobs(queue, places, more);
-      waits = new JobWaits(ask, () => this.#waits.delete(key));
-      this.#waits.set(key, waits);
+    requireValid(timeout === undefined || typeof timeout === "number", "timeout", timeout, "it is a number of seconds");
+    const key = queuePath(queue);
+    let poller = this.#jobPollers.get(key);
+    if (!poller) {
+      const fetchJobs = (ids, callOptions) => this.jobs(queue, ids, callOptions);
+      poller = new JobPoller(fetchJobs, () => this.#jobPollers.delete(key));
+      this.#jobPollers.set(key, poller);
     }
-    return resultOf(await waits.ended(placeOf(job), options));
+    return unwrapResult(await poller.waitFor(toMessageId(job), options));
   }
 
-  /** Reads messages of a queue in time order, from `since` on; `cursor` of the answer is where the next read goes on. */
+  /** Reads messages of a queue in order of time, starting at `since`. Pass the returned `cursor` as `since` to read on. */
   async read(queue, options = {}) {
     const { since, limit, partitions, order, wait, early, merge = true } = options;
     const query = { since, limit, partitions: partitions ?? "*", order, wait, early, merge: merge ? 1 : undefined };
-    const page = await (await this.#ask("GET", path(queue), { ...options, query, again: true })).json();
-    return { messages: page.messages.map(decoded), cursor: page.cursor, more: page.more };
+    const response = await this.#request("GET", queuePath(queue), { ...options, query, isIdempotent: true });
+    const page = await response.json();
+    return { messages: page.messages.map(decodeMessage), cursor: page.cursor, more: page.more };
   }
 
-  /** Deletes messages, given as such or by their ids. */
+  /** Deletes messages, passed as objects or ids. */
   async delete(queue, ...messages) {
-    const ids = messages.flat().map(placeOf);
-    if (ids.length) await this.#ask("DELETE", `${path(queue)}/${ids.join(",")}`, { again: true });
+    const ids = messages.flat().map(toMessageId);
+    if (ids.length) await this.#request("DELETE", `${queuePath(queue)}/${ids.join(",")}`, { isIdempotent: true });
   }
 
   /**
-   * Marks up to where the caller has read a queue: given messages, each for its partition. A mark never goes back unless
-   * `back` is set. That of an early message is set once the message has come in its place.
+   * Marks messages as read, in each partition up to the last one passed. A mark moves backwards only with `back`. The mark
+   * of an early message is set once its position is final.
    */
   async markRead(queue, seen, options = {}) {
-    const ids = [seen].flat().map(placeOf);
-    const body = jsonText({ until: last(ids).join(","), back: options.back });
-    const asked = { ...options, body, type: "application/json", again: true };
-    const mark = async () => (await this.#ask("PUT", `${path(queue)}/read`, asked)).json();
-    const found = await mark();
-    if (!found.pending || found.pending > MAX_PENDING_SECONDS) return found;
-    return (await slept(found.pending * 1000, options.signal)) ? mark() : found;
+    const ids = [seen].flat().map(toMessageId);
+    const body = toJson({ until: lastIds(ids).join(","), back: options.back });
+    const request = { ...options, body, type: "application/json", isIdempotent: true };
+    const putMark = async () => (await this.#request("PUT", `${queuePath(queue)}/read`, request)).json();
+    const mark = await putMark();
+    if (!mark.pending || mark.pending > MAX_PENDING_SECONDS) return mark;
+    return (await sleep(mark.pending * 1000, options.signal)) ? putMark() : mark;
   }
 
-  /** Counts what the caller has not read: of the queues that are named, or (undefined) of all that it may read. */
+  /** Counts the caller's unread messages in the named queues, or (undefined) in all that it may read. */
   async unread(queues = undefined, options = {}) {
-    const body = jsonText({ queues: queues && [queues].flat(), limit: options.limit });
-    return (await (await this.#ask("POST", "/_unread", { ...options, body, type: "application/json", again: true })).json()).queues;
+    const body = toJson({ queues: queues && [queues].flat(), limit: options.limit });
+    const request = { ...options, body, type: "application/json", isIdempotent: true };
+    return (await (await this.#request("POST", "/_unread", request)).json()).queues;
   }
 
-  /** Claims messages: nobody else gets them until `ttl` is over. Each has a `receipt`. */
+  /** Claims messages: no other worker gets them for `ttl` seconds. Each has a `receipt`. */
   async claim(queue, options = {}) {
     const { limit, ttl, wait, partitions } = options;
     const query = { limit, ttl, wait, partitions, states: true };
-    const answer = await this.#ask("POST", `${path(queue)}/claims`, { ...options, query });
-    return (await answer.json()).messages.map(decoded);
+    const response = await this.#request("POST", `${queuePath(queue)}/claims`, { ...options, query });
+    return (await response.json()).messages.map(decodeMessage);
   }
 
-  /** Says that claimed messages are done. */
+  /** Marks claimed messages as done. */
   async acknowledge(queue, ...messages) {
-    await this.#settle(queue, "ack", messages);
+    await this.#updateClaims(queue, "ack", messages);
   }
 
-  /** Says that a claimed message is done, with the result of its job: any JSON value. */
+  /** Marks a claimed message as done and stores the result of its job: any JSON value. */
   async acknowledgeWith(queue, message, result) {
     const receipt = typeof message === "string" ? message : message.receipt;
-    const body = jsonText({ receipts: [receipt], results: { [receipt]: result } });
-    await this.#ask("POST", `${path(queue)}/claims/ack`, { body, type: "application/json", again: true });
+    const body = toJson({ receipts: [receipt], results: { [receipt]: result } });
+    await this.#request("POST", `${queuePath(queue)}/claims/ack`, { body, type: "application/json", isIdempotent: true });
   }
 
-  /** Gives claimed messages back, to be claimed again. */
+  /** Gives up claims, so that the messages can be claimed again. */
   async release(queue, ...messages) {
-    await this.#settle(queue, "release", messages);
+    await this.#updateClaims(queue, "release", messages);
   }
 
-  /** Keeps claims for `ttl` seconds from now on; returns their results. One that has `cancelled` is to be stopped. */
+  /** Extends claims to `ttl` seconds from now; returns a result for each. Stop working on those with `cancelled`. */
   async renew(queue, ttl, ...messages) {
-    return (await (await this.#settle(queue, "renew", messages, { ttl })).json()).results;
+    return (await (await this.#updateClaims(queue, "renew", messages, { ttl })).json()).results;
   }
 
-  /** Cancels a job: `removed`; `claimed`, so that its worker is asked to stop; or `done` before. */
+  /** Cancels a job. Returns `removed`; `claimed` if its worker will be asked to stop; or `done` if it had already ended. */
   async cancelJob(queue, message) {
-    return this.#act(queue, message, "cancel");
+    return this.#updateJob(queue, message, "cancel");
   }
 
-  /** Makes a job that was released with a delay, or is delayed, deliverable now: `waiting`, `claimed` or `done`. */
+  /** Makes a job that was sent or released with a delay deliverable now. Returns `waiting`, `claimed` or `done`. */
   async retryJob(queue, message) {
-    return this.#act(queue, message, "retry");
+    return this.#updateJob(queue, message, "retry");
   }
 
-  async #act(queue, message, what) {
-    const answer = await this.#ask("POST", `${path(queue)}/jobs/${placeOf(message)}/${what}`, { again: true });
-    return (await answer.json()).job;
+  async #updateJob(queue, message, action) {
+    const target = `${queuePath(queue)}/jobs/${toMessageId(message)}/${action}`;
+    const response = await this.#request("POST", target, { isIdempotent: true });
+    return (await response.json()).job;
   }
 
-  async #settle(queue, what, messages, more = {}) {
-    const receipts = messages.flat().map((each) => (typeof each === "string" ? each : each.receipt));
-    const body = jsonText({ receipts, ...more });
-    return this.#ask("POST", `${path(queue)}/claims/${what}`, { body, type: "application/json", again: true });
+  async #updateClaims(queue, action, messages, fields = {}) {
+    const receipts = messages.flat().map((message) => (typeof message === "string" ? message : message.receipt));
+    const body = toJson({ receipts, ...fields });
+    return this.#request("POST", `${queuePath(queue)}/claims/${action}`, { body, type: "application/json", isIdempotent: true });
   }
 
   /**
-   * Messages as they come, of one queue, of several, or (undefined) of all that the caller may read. It goes on after
-   * failures, restarts of the service and the ends of tokens: nothing is left out, and nothing comes twice. With `early`
-   * they come as soon as they are stored; those that may vanish yet are marked so.
+   * Yields messages as they arrive in one queue, in several, or (undefined) in all that the caller may read. Reconnects
+   * after failures, restarts of the service and when tokens expire, without gaps or duplicates. With `early`, messages come
+   * as soon as they are stored; those that may still vanish have `early` set.
    *
    * @param {string | string[] | undefined} queues
    * @param {import("./queuey.js").StreamOptions} [options]
    */
   async *stream(queues = undefined, options = {}) {
-    const one = typeof queues === "string";
-    const target = one ? path(queues) : "/_stream";
-    const body = one ? undefined : jsonText({ ...fields(options), ...(queues && { queues }) });
-    const query = one ? fields(options) : undefined;
-    const place = { last: options.lastEventId ?? "", retry: 1000 };
-    const given = new GivenEarly();
+    const isSingle = typeof queues === "string";
+    const target = isSingle ? queuePath(queues) : "/_stream";
+    const body = isSingle ? undefined : toJson({ ...streamParameters(options), ...(queues && { queues }) });
+    const query = isSingle ? streamParameters(options) : undefined;
+    const position = { lastEventId: options.lastEventId ?? "", retryMilliseconds: 1000 };
+    const earlyMessages = new EarlyMessages();
     let failures = 0;
-    let fresh = false;
-    /** Tokens in a row that were asked for without a stream that lasted. */
-    let renewals = 0;
+    let refreshToken = false;
+    /** Consecutive token refreshes without a stable stream. */
+    let refreshes = 0;
     for (;;) {
       let error;
-      const began = performance.now();
-      const lasts = () => performance.now() - began > MIN_LASTING_MILLISECONDS;
-      const isRenewed = fresh;
-      fresh = false;
+      const startedAt = performance.now();
+      const isStable = () => performance.now() - startedAt > MIN_STABLE_MILLISECONDS;
+      const isTokenNew = refreshToken;
+      refreshToken = false;
       try {
-        const headers = { Accept: "text/event-stream", ...(place.last && { "Last-Event-ID": headerText("lastEventId", place.last) }) };
-        const asked = { headers, query, body, type: "application/json", signal: options.signal, fresh: isRenewed };
-        const answer = await this.#once(one ? "GET" : "POST", target, asked);
+        const resume = position.lastEventId && { "Last-Event-ID": toHeaderValue("lastEventId", position.lastEventId) };
+        const headers = { Accept: "text/event-stream", ...resume };
+        const request = { headers, query, body, type: "application/json", signal: options.signal, refreshToken: isTokenNew };
+        const response = await this.#requestOnce(isSingle ? "GET" : "POST", target, request);
         failures = 0;
         options.onState?.("open");
-        if (!answer.body) throw new QueueyError("the answer has no events");
-        for await (const event of events(answer.body, place, options.signal)) {
+        if (!response.body) throw new QueueyError("the answer has no events");
+        for await (const event of parseEvents(response.body, position, options.signal)) {
           if (event.type === "message") {
             const message = JSON.parse(event.data);
-            const isNew = given.isNew(message);
-            given.passOver(event.id);
-            if (isNew) yield decoded(message);
+            const isNew = earlyMessages.accept(message);
+            earlyMessages.forgetBelow(event.id);
+            if (isNew) yield decodeMessage(message);
           } else if (event.type === "gone") options.onGone?.(JSON.parse(event.data));
-          else if (event.type === "read") options.onRead?.({ ...(one && { queue_name: queues }), ...JSON.parse(event.data) });
+          else if (event.type === "read") options.onRead?.({ ...(isSingle && { queue_name: queues }), ...JSON.parse(event.data) });
           else if (event.type === "expiring") {
-            // A new token that ends as soon is used up to its end.
-            fresh = typeof this.#options.token === "function" && (!isRenewed || lasts());
-            if (fresh) break;
+            // A new token that already expires is used until it does; refreshing it at once could go on forever.
+            refreshToken = typeof this.#options.token === "function" && (!isTokenNew || isStable());
+            if (refreshToken) break;
           } else if (event.type === "bye") {
-            const told = JSON.parse(event.data) ?? {};
-            if (told.status && !TEMPORARY_STATUSES.has(told.status) && told.status !== 401) throw refused(told.status, told);
-            fresh = told.status === 401;
+            const problem = JSON.parse(event.data) ?? {};
+            const isFatal = problem.status && !TEMPORARY_STATUSES.has(problem.status) && problem.status !== 401;
+            if (isFatal) throw toError(problem.status, problem);
+            refreshToken = problem.status === 401;
             break;
           }
         }
-      } catch (caught) {
+      } catch (exception) {
         if (options.signal?.aborted) return;
-        error = caught;
+        error = exception;
         if (!isTemporary(error)) throw error;
         failures += 1;
       }
       if (options.signal?.aborted) return;
       options.onState?.("waiting", error);
-      if (fresh) renewals = lasts() ? 1 : renewals + 1;
-      // Those that lost the same service come back apart.
-      const pause = fresh ? backoff(renewals - 1, 0) : Math.max(askedPause(error), backoff(failures, place.retry));
-      if (!(await slept(fresh && renewals === 1 ? 0 : pause, options.signal))) return;
+      if (refreshToken) refreshes = isStable() ? 1 : refreshes + 1;
+      // The pause is random, so that not all clients of a restarted service reconnect at once.
+      const pause = refreshToken
+        ? backoff(refreshes - 1, 0)
+        : Math.max(retryAfterMilliseconds(error), backoff(failures, position.retryMilliseconds));
+      if (!(await sleep(refreshToken && refreshes === 1 ? 0 : pause, options.signal))) return;
     }
   }
 
   /**
-   * Messages of the partitions that this member of a consumer group owns; those of one partition come in order. Each is to
-   * be committed: `await message.commit()`. It goes on, with further partitions, after failures and restarts of the service.
+   * Yields messages of the partitions that this member of a consumer group owns, in order within each partition. Call
+   * `await message.commit()` for each. Rejoins after failures and restarts of the service, maybe with other partitions.
    *
    * @param {string} group
    * @param {string | string[] | undefined} queues
@@ -304,263 +316,272 @@ export class Queuey {
    */
   async *consume(group, queues = undefined, options = {}) {
     const { patterns, session, revoke, instance, grace, signal, onState } = options;
-    const target = `/_groups/${segment("group", group)}`;
-    const lists = { queues: queues && [queues].flat(), patterns: patterns && [patterns].flat() };
-    const body = jsonText({ ...lists, session, revoke, instance, grace });
-    const ask = (...asked) => this.#once(...asked);
-    /** In a row: joins that failed, and memberships that soon ended, as those of two members of one instance do. */
+    const target = `/_groups/${encodeSegment("group", group)}`;
+    const subscription = { queues: queues && [queues].flat(), patterns: patterns && [patterns].flat() };
+    const body = toJson({ ...subscription, session, revoke, instance, grace });
+    const request = (...args) => this.#requestOnce(...args);
+    /** Consecutive failed joins and short memberships; two members with the same instance name keep ending each other's. */
     let failures = 0;
     while (!signal?.aborted) {
-      const sent = instant();
-      let joined, error;
+      const sentAt = now();
+      let member, error;
       try {
-        joined = await (await ask("POST", `${target}/members`, { body, type: "application/json", signal })).json();
-      } catch (caught) {
+        member = await (await request("POST", `${target}/members`, { body, type: "application/json", signal })).json();
+      } catch (exception) {
         if (signal?.aborted) return;
-        if (!isTemporary(caught)) throw caught;
-        error = caught;
+        if (!isTemporary(exception)) throw exception;
+        error = exception;
       }
-      if (joined) {
+      if (member) {
         onState?.("open");
-        yield* new Membership(ask, group, joined, sent, options).messages();
-        if (elapsed(sent) * 1000 > MIN_LASTING_MILLISECONDS) failures = 0;
+        yield* new Membership(request, group, member, sentAt, options).messages();
+        if (secondsSince(sentAt) * 1000 > MIN_STABLE_MILLISECONDS) failures = 0;
       }
       if (signal?.aborted) return;
       onState?.("waiting", error);
-      await slept(Math.max(askedPause(error), backoff((failures += 1), BACKOFF_BASE_MILLISECONDS)), signal);
+      await sleep(Math.max(retryAfterMilliseconds(error), backoff((failures += 1), BACKOFF_BASE_MILLISECONDS)), signal);
     }
   }
 
-  /** Asks, again and again after failures that pass, if that does no harm. */
-  async #ask(method, target, asked) {
-    for (let round = 1; ; round += 1) {
+  /** Sends a request; retries temporary failures if the request is idempotent or has changed nothing. */
+  async #request(method, target, request) {
+    for (let attempt = 1; ; attempt += 1) {
       try {
-        return await this.#once(method, target, asked);
+        return await this.#requestOnce(method, target, request);
       } catch (error) {
-        const harmless = asked.again || error.outcome === "none";
-        if (!isTemporary(error) || !harmless || round >= MAX_ATTEMPTS || asked.signal?.aborted) throw error;
-        if (!(await slept(Math.max(askedPause(error), backoff(round, BACKOFF_BASE_MILLISECONDS)), asked.signal))) throw error;
+        const canRetry = request.isIdempotent || error.outcome === "none";
+        if (!isTemporary(error) || !canRetry || attempt >= MAX_ATTEMPTS || request.signal?.aborted) throw error;
+        const pause = Math.max(retryAfterMilliseconds(error), backoff(attempt, BACKOFF_BASE_MILLISECONDS));
+        if (!(await sleep(pause, request.signal))) throw error;
       }
     }
   }
 
-  /** Asks once; with a token that is refused, once more with a new one. */
-  async #once(method, target, asked) {
-    let answer = await this.#send(method, target, asked, asked.fresh);
-    if (answer.status === 401 && this.#options.token && !asked.fresh) {
-      await answer.body?.cancel();
-      answer = await this.#send(method, target, asked, true);
+  /** Sends a request without retries, except with a new token after status 401; throws if the response is not ok. */
+  async #requestOnce(method, target, request) {
+    let response = await this.#fetch(method, target, request, request.refreshToken);
+    if (response.status === 401 && this.#options.token && !request.refreshToken) {
+      await response.body?.cancel();
+      response = await this.#fetch(method, target, request, true);
     }
-    if (answer.ok) return answer;
-    const text = await answer.text().catch(() => "");
-    let told = {};
+    if (response.ok) return response;
+    const text = await response.text().catch(() => "");
+    let problem = {};
     try {
-      told = JSON.parse(text);
+      problem = JSON.parse(text);
     } catch {
-      told = { detail: text };
+      problem = { detail: text };
     }
-    throw refused(answer.status, told, Number(answer.headers.get("Retry-After")) || 0);
+    throw toError(response.status, problem, Number(response.headers.get("Retry-After")) || 0);
   }
 
-  async #send(method, target, asked, fresh = false) {
-    const url = new URL(this.#base + target);
-    for (const [name, value] of Object.entries(asked.query ?? {})) {
-      if (value !== undefined) url.searchParams.set(name, String(whole(name, value)));
+  async #fetch(method, target, request, refreshToken = false) {
+    const url = new URL(this.#baseUrl + target);
+    for (const [name, value] of Object.entries(request.query ?? {})) {
+      if (value !== undefined) url.searchParams.set(name, String(requireWellFormed(name, value)));
     }
-    const headers = { Accept: "application/problem+json", ...asked.headers };
-    const credential = await this.#credential(fresh);
-    if (credential) headers.Authorization = credential;
-    if (asked.body !== undefined && asked.type) headers["Content-Type"] = asked.type;
-    const ask = this.#options.fetch ?? globalThis.fetch;
+    const headers = { Accept: "application/problem+json", ...request.headers };
+    const authorization = await this.#getAuthorization(refreshToken);
+    if (authorization) headers.Authorization = authorization;
+    if (request.body !== undefined && request.type) headers["Content-Type"] = request.type;
+    const fetch = this.#options.fetch ?? globalThis.fetch;
     try {
-      return await ask(url, { method, headers, body: asked.body, signal: asked.signal, cache: "no-store" });
+      return await fetch(url, { method, headers, body: request.body, signal: request.signal, cache: "no-store" });
     } catch (error) {
       throw new QueueyError(`no answer from ${url.origin}`, {}, error);
     }
   }
 
-  async #credential(fresh) {
+  async #getAuthorization(refreshToken) {
     const { key, token } = this.#options;
-    if (key) return `Application ${headerText("key", key, "not shown")}`;
+    if (key) return `Application ${toHeaderValue("key", key, "not shown")}`;
     if (!token) return "";
-    if (typeof token === "string") return `Bearer ${headerText("token", token, "not shown")}`;
-    if (fresh || !this.#token) {
+    if (typeof token === "string") return `Bearer ${toHeaderValue("token", token, "not shown")}`;
+    if (refreshToken || !this.#token) {
       try {
-        this.#token = await token({ refresh: fresh });
+        this.#token = await token({ refresh: refreshToken });
       } catch (error) {
         throw new QueueyError("the function that gives tokens has failed", { code: "NoToken", outcome: "none" }, error);
       }
     }
-    return `Bearer ${headerText("token", this.#token, "not shown")}`;
+    return `Bearer ${toHeaderValue("token", this.#token, "not shown")}`;
   }
 }
 
-/** A partition that a member owns, from the answer that gave it until the ownership ends. */
+/** Ownership of a partition by a member, from its assignment until it ends. */
 class Ownership {
-  /** Messages that were read and not given yet. */
+  /** Messages that were read but not yielded yet. */
   messages = [];
-  /** Until when another member waits for it: the instant of the request, and seconds. */
-  due = undefined;
-  #end = new AbortController();
+  /** Set when another member waits for the partition: it must be given back `seconds` after `since`. */
+  deadline = undefined;
+  #controller = new AbortController();
 
   constructor(queue, partition, { epoch, offset }) {
     this.queue = queue;
     this.partition = partition;
     this.epoch = epoch;
-    /** The last message that was read. */
+    /** Id of the last message that was read. */
     this.position = offset ?? EARLIEST;
   }
 
-  get ended() {
-    return this.#end.signal;
+  /** Aborted when the ownership ends. */
+  get signal() {
+    return this.#controller.signal;
   }
 
   end() {
     this.messages = [];
-    this.due = undefined;
-    this.#end.abort();
+    this.deadline = undefined;
+    this.#controller.abort();
   }
 }
 
-/** One membership in a group, from the join until it leaves or its session is over: docs/architecture-groups.md. */
+/** A membership in a group, from the join until it leaves or its session expires: docs/architecture-groups.md. */
 class Membership {
-  #ask;
+  #request;
   #group;
   #options;
   #id;
-  #wait;
-  /** The session: seconds, from the instant at which the last heartbeat that was answered was sent. */
+  /** Max seconds that the service holds a heartbeat. */
+  #heartbeatWait;
+  /** Length of the session in seconds, which starts when the last answered heartbeat was sent. */
   #session;
-  #sent;
-  #isGone = false;
-  /** By partition and queue. */
-  #owned = new Map();
-  /** Ended ownerships, until the service has answered that it knows. */
+  #sessionStart;
+  #isEnded = false;
+  /** Ownerships by partition and queue. */
+  #ownerships = new Map();
+  /** Ownerships to report as given back until the service has confirmed it. */
   #givenBack = new Map();
-  /** The ownership of the message that is being handled. */
+  /** The ownership whose message is being handled. */
   #current;
-  #beat = new AbortController();
-  #reading;
-  /** Reads in a row that failed. */
-  #failures = 0;
-  #turn = 0;
-  /** Resolved when there may be something to do. */
-  #news;
-  #notify = () => undefined;
+  /** Aborts the heartbeat in flight, or the pause before the next one, so that the next is sent at once. */
+  #heartbeatController = new AbortController();
+  /** Aborts the read in flight; undefined if there is none. */
+  #readController;
+  #consecutiveReadFailures = 0;
+  #readCount = 0;
+  /** Resolves when `messages` should check again whether there is anything to yield, or to stop. */
+  #change;
+  #resolveChange = () => undefined;
 
-  constructor(ask, group, { member, session, wait }, sent, options) {
-    [this.#ask, this.#group, this.#options] = [ask, segment("group", group), options];
-    [this.#id, this.#session, this.#wait, this.#sent] = [member, session, wait, sent];
-    this.#renew();
+  constructor(request, group, { member, session, wait }, sentAt, options) {
+    [this.#request, this.#group, this.#options] = [request, encodeSegment("group", group), options];
+    [this.#id, this.#session, this.#heartbeatWait, this.#sessionStart] = [member, session, wait, sentAt];
+    this.#notifyChange();
   }
 
-  /** Gives messages until the session is over or the caller has enough; then leaves. */
+  /** Yields messages until the session expires or the caller stops; then leaves the group. */
   async *messages() {
     const { signal } = this.#options;
-    const stopped = () => this.#renew();
-    signal?.addEventListener("abort", stopped, { once: true });
+    const onAbort = () => this.#notifyChange();
+    signal?.addEventListener("abort", onAbort, { once: true });
     this.#sendHeartbeats();
     try {
       while (!signal?.aborted && !this.#isOver()) {
-        const owned = this.#next();
-        if (!owned) {
-          if (!this.#reading) this.#read();
-          await this.#news;
+        const ownership = this.#nextOwnership();
+        if (!ownership) {
+          if (!this.#readController) this.#read();
+          await this.#change;
           continue;
         }
-        this.#current = owned;
-        yield this.#offered(owned, owned.messages.shift());
+        this.#current = ownership;
+        yield this.#toGroupMessage(ownership, ownership.messages.shift());
         this.#current = undefined;
-        if (owned.due) this.#beat.abort();
+        if (ownership.deadline) this.#heartbeatController.abort();
       }
     } finally {
-      signal?.removeEventListener("abort", stopped);
+      signal?.removeEventListener("abort", onAbort);
       await this.#leave();
     }
   }
 
-  /** Returns an ownership that has a message; they take turns. */
-  #next() {
-    for (const [key, owned] of this.#owned) {
-      if (owned.due || !owned.messages.length) continue;
-      this.#owned.delete(key);
-      this.#owned.set(key, owned);
-      return owned;
+  /** Returns the next ownership that has a message, round-robin. */
+  #nextOwnership() {
+    for (const [key, ownership] of this.#ownerships) {
+      if (ownership.deadline || !ownership.messages.length) continue;
+      this.#ownerships.delete(key);
+      this.#ownerships.set(key, ownership);
+      return ownership;
     }
   }
 
-  #offered(owned, message) {
-    const commit = () => this.#commit(owned, message.message_id);
-    const offered = { ...decoded(message), queue_name: owned.queue };
-    return Object.defineProperties(offered, { signal: { value: owned.ended }, commit: { value: commit } });
+  #toGroupMessage(ownership, message) {
+    const commit = () => this.#commit(ownership, message.message_id);
+    const groupMessage = { ...decodeMessage(message), queue_name: ownership.queue };
+    return Object.defineProperties(groupMessage, { signal: { value: ownership.signal }, commit: { value: commit } });
   }
 
-  /** Records that a message and those before it are handled; returns whether it did. */
-  async #commit(owned, id) {
-    const commits = { [owned.partition]: { epoch: owned.epoch, offset: id } };
-    const asked = { body: jsonText({ member: this.#id, commits }), type: "application/json", signal: owned.ended };
-    for (let failures = 0; !owned.ended.aborted && !this.#isOver(); ) {
+  /** Commits an offset; returns false if the ownership ends first. */
+  async #commit(ownership, id) {
+    const commits = { [ownership.partition]: { epoch: ownership.epoch, offset: id } };
+    const request = { body: toJson({ member: this.#id, commits }), type: "application/json", signal: ownership.signal };
+    for (let failures = 0; !ownership.signal.aborted && !this.#isOver(); ) {
       try {
-        await this.#ask("PUT", `${path(owned.queue)}/offsets/${this.#group}`, asked);
+        await this.#request("PUT", `${queuePath(ownership.queue)}/offsets/${this.#group}`, request);
         return true;
       } catch (error) {
         if (error.code === "MemberGone") this.#end();
-        else if (error.code === "NotOwner" || error.code === "InvalidQueueName") this.#drop(owned);
-        // An offset goes only forward, so it may be sent again.
-        else await slept(this.#pause((failures += 1), error), owned.ended);
+        else if (error.code === "NotOwner" || error.code === "InvalidQueueName") this.#drop(ownership);
+        // Retrying is safe even if the commit had succeeded: offsets never move backwards.
+        else await sleep(this.#retryPause((failures += 1), error), ownership.signal);
       }
     }
     return false;
   }
 
   #isOver() {
-    return this.#isGone || !(elapsed(this.#sent) < this.#session);
+    return this.#isEnded || !(secondsSince(this.#sessionStart) < this.#session);
   }
 
-  /** Milliseconds to wait after a failure, at most until the session is over. */
-  #pause(failures, error) {
-    return Math.min(Math.max(askedPause(error), backoff(failures, BACKOFF_BASE_MILLISECONDS)), this.#left());
+  /** Milliseconds to pause after a failure, never beyond the end of the session. */
+  #retryPause(failures, error) {
+    const pause = Math.max(retryAfterMilliseconds(error), backoff(failures, BACKOFF_BASE_MILLISECONDS));
+    return Math.min(pause, this.#remainingMilliseconds());
   }
 
-  #left() {
-    return Math.max(0, this.#session - elapsed(this.#sent)) * 1000;
+  #remainingMilliseconds() {
+    return Math.max(0, this.#session - secondsSince(this.#sessionStart)) * 1000;
   }
 
-  /** One heartbeat after the other, until the session is over. */
+  /** Sends heartbeats one after another until the session is over. */
   async #sendHeartbeats() {
-    // The first one says that the join was answered, and brings the partitions.
+    // The first heartbeat does not wait: it confirms the join, and its response assigns partitions.
     let wait = 0;
     for (let failures = 0; !this.#isOver(); ) {
       this.#giveBack();
-      const named = [...this.#owned.values()];
-      const given = [...this.#givenBack.values()];
-      const { due } = this.#current ?? {};
-      if (due) wait = Math.max(0, Math.min(wait, due.seconds - elapsed(due.since)));
-      const body = jsonText({ owned: epochs(named), given_back: epochs(given), wait });
-      const sent = instant();
-      const beat = (this.#beat = new AbortController());
-      const { signal } = beat;
-      let isLate = false;
-      const late = () => beat.abort((isLate = true));
-      const timer = setTimeout(late, Math.min((wait + ANSWER_MARGIN_SECONDS) * 1000, this.#left()));
+      const reported = [...this.#ownerships.values()];
+      const givenBack = [...this.#givenBack.values()];
+      const { deadline } = this.#current ?? {};
+      if (deadline) wait = Math.max(0, Math.min(wait, deadline.seconds - secondsSince(deadline.since)));
+      const body = toJson({ owned: epochsByQueue(reported), given_back: epochsByQueue(givenBack), wait });
+      const sentAt = now();
+      const controller = (this.#heartbeatController = new AbortController());
+      const { signal } = controller;
+      let isTimedOut = false;
+      const onTimeout = () => controller.abort((isTimedOut = true));
+      const timer = setTimeout(onTimeout, Math.min((wait + RESPONSE_MARGIN_SECONDS) * 1000, this.#remainingMilliseconds()));
       try {
-        const answer = await (await this.#ask("POST", this.#target, { body, type: "application/json", signal })).json();
-        // An answer after the end of the session counts as none.
+        const response = await this.#request("POST", this.#target, { body, type: "application/json", signal });
+        const heartbeat = await response.json();
+        // A response after the end of the session must be ignored.
         if (this.#isOver()) break;
-        [this.#sent, this.#session, this.#wait, failures] = [sent, answer.session, answer.wait, 0];
-        for (const owned of given) if (this.#givenBack.get(keyOf(owned)) === owned) this.#givenBack.delete(keyOf(owned));
-        this.#follow(answer, named, sent);
+        [this.#sessionStart, this.#session, this.#heartbeatWait, failures] = [sentAt, heartbeat.session, heartbeat.wait, 0];
+        for (const ownership of givenBack) {
+          const key = ownershipKey(ownership);
+          if (this.#givenBack.get(key) === ownership) this.#givenBack.delete(key);
+        }
+        this.#applyHeartbeat(heartbeat, reported, sentAt);
       } catch (error) {
         if (error.code === "MemberGone" || error.status === 401) break;
-        // Otherwise there is something to give back.
-        if (!signal.aborted || isLate) {
-          this.#beat = new AbortController();
-          await slept(this.#pause((failures += 1), error), this.#beat.signal);
+        // No pause if the heartbeat was aborted to give partitions back.
+        if (!signal.aborted || isTimedOut) {
+          this.#heartbeatController = new AbortController();
+          await sleep(this.#retryPause((failures += 1), error), this.#heartbeatController.signal);
         }
       } finally {
         clearTimeout(timer);
       }
-      wait = this.#wait;
+      wait = this.#heartbeatWait;
     }
     this.#end();
   }
@@ -569,412 +590,437 @@ class Membership {
     return `/_groups/${this.#group}/members/${this.#id}`;
   }
 
-  /** Ends the ownerships that others wait for; that of the message that is being handled, when its time is over. */
+  /** Gives back the partitions that other members wait for; the current one only once its deadline has passed. */
   #giveBack() {
-    for (const [key, owned] of this.#owned) {
-      const { due } = owned;
-      if (!due || (owned === this.#current && elapsed(due.since) < due.seconds)) continue;
-      this.#drop(owned);
-      this.#givenBack.set(key, owned);
+    for (const [key, ownership] of this.#ownerships) {
+      const { deadline } = ownership;
+      if (!deadline || (ownership === this.#current && secondsSince(deadline.since) < deadline.seconds)) continue;
+      this.#drop(ownership);
+      this.#givenBack.set(key, ownership);
     }
   }
 
-  /** Does what an answer says; `named` are the ownerships that its request had. */
-  #follow({ take, give_back: back, lost }, named, sent) {
+  /** Applies the response to a heartbeat that was sent at `sentAt` and reported the given ownerships. */
+  #applyHeartbeat({ take, give_back: giveBack, lost }, reported, sentAt) {
     for (const [queue, partitions] of Object.entries(take)) {
-      for (const [partition, taken] of Object.entries(partitions)) {
-        const owned = new Ownership(queue, Number(partition), taken);
-        const former = this.#owned.get(keyOf(owned)) ?? this.#givenBack.get(keyOf(owned));
-        if (former?.epoch >= owned.epoch) continue;
-        if (former) this.#drop(former);
-        this.#owned.set(keyOf(owned), owned);
-        this.#reading?.abort();
+      for (const [partition, assignment] of Object.entries(partitions)) {
+        const ownership = new Ownership(queue, Number(partition), assignment);
+        const key = ownershipKey(ownership);
+        const previous = this.#ownerships.get(key) ?? this.#givenBack.get(key);
+        if (previous?.epoch >= ownership.epoch) continue;
+        if (previous) this.#drop(previous);
+        this.#ownerships.set(key, ownership);
+        this.#readController?.abort();
       }
     }
-    for (const [queue, partitions] of Object.entries(back)) {
+    for (const [queue, partitions] of Object.entries(giveBack)) {
       for (const [partition, { epoch, within }] of Object.entries(partitions)) {
-        const asked = new Ownership(queue, Number(partition), { epoch });
-        const owned = this.#owned.get(keyOf(asked));
-        if (owned?.epoch === epoch) owned.due ??= { since: sent, seconds: within * GIVE_BACK_SHARE };
-        // It was given to this member by an answer that never came.
-        else if (!(owned?.epoch > epoch)) this.#givenBack.set(keyOf(asked), asked);
+        const ownership = new Ownership(queue, Number(partition), { epoch });
+        const key = ownershipKey(ownership);
+        const existing = this.#ownerships.get(key);
+        if (existing?.epoch === epoch) existing.deadline ??= { since: sentAt, seconds: within * GIVE_BACK_FRACTION };
+        // The response that assigned the partition was lost.
+        else if (!(existing?.epoch > epoch)) this.#givenBack.set(key, ownership);
       }
     }
-    for (const owned of named) if (lost[owned.queue]?.includes(owned.partition)) this.#drop(owned);
-    this.#renew();
+    for (const ownership of reported) if (lost[ownership.queue]?.includes(ownership.partition)) this.#drop(ownership);
+    this.#notifyChange();
   }
 
-  #drop(owned) {
-    if (this.#owned.get(keyOf(owned)) === owned) this.#owned.delete(keyOf(owned));
-    owned.end();
-    this.#reading?.abort();
+  #drop(ownership) {
+    const key = ownershipKey(ownership);
+    if (this.#ownerships.get(key) === ownership) this.#ownerships.delete(key);
+    ownership.end();
+    this.#readController?.abort();
   }
 
-  /** Reads the next messages of all partitions, and waits for some. */
+  /** Reads the next messages of all partitions; waits for some to arrive. */
   async #read() {
     const queues = new Map();
-    for (const owned of this.#owned.values()) {
-      if (!owned.due) queues.set(owned.queue, [...(queues.get(owned.queue) ?? []), owned]);
+    for (const ownership of this.#ownerships.values()) {
+      if (!ownership.deadline) queues.set(ownership.queue, [...(queues.get(ownership.queue) ?? []), ownership]);
     }
     if (!queues.size) return;
-    // Each queue has its turn to be the first: an answer may be too short for all.
-    const start = (this.#turn += 1) % queues.size;
-    const turn = [...queues.values(), ...queues.values()].slice(start, start + Math.min(queues.size, MAX_QUEUES_PER_READ));
-    const wait = queues.size > turn.length ? READ_TURN_SECONDS : READ_WAIT_SECONDS;
-    const body = jsonText({ queues: turn.map(rangeOf), wait });
-    const reading = (this.#reading = new AbortController());
-    const { signal } = reading;
-    const timer = setTimeout(() => reading.abort(), (READ_WAIT_SECONDS + ANSWER_MARGIN_SECONDS) * 1000);
+    // Each read starts with another queue, because a response may be too short for the messages of all.
+    const start = (this.#readCount += 1) % queues.size;
+    const batch = [...queues.values(), ...queues.values()].slice(start, start + Math.min(queues.size, MAX_QUEUES_PER_READ));
+    const wait = queues.size > batch.length ? READ_TURN_SECONDS : READ_WAIT_SECONDS;
+    const body = toJson({ queues: batch.map(toReadRange), wait });
+    const controller = (this.#readController = new AbortController());
+    const { signal } = controller;
+    const timer = setTimeout(() => controller.abort(), (READ_WAIT_SECONDS + RESPONSE_MARGIN_SECONDS) * 1000);
     try {
-      const { queues: pages } = await (await this.#ask("POST", "/_read", { body, type: "application/json", signal })).json();
-      pages.forEach(({ messages = [] }, index) => this.#take(turn[index], messages));
-      const unread = pages.find((page) => page.error_msg);
-      if (unread) throw refused(0, unread);
-      this.#failures = 0;
+      const response = await this.#request("POST", "/_read", { body, type: "application/json", signal });
+      const { queues: pages } = await response.json();
+      pages.forEach(({ messages = [] }, index) => this.#addMessages(batch[index], messages));
+      const problem = pages.find((page) => page.error_msg);
+      if (problem) throw toError(0, problem);
+      this.#consecutiveReadFailures = 0;
     } catch (error) {
-      if (!signal.aborted) await slept(this.#pause((this.#failures += 1), error), signal);
+      if (!signal.aborted) await sleep(this.#retryPause((this.#consecutiveReadFailures += 1), error), signal);
     } finally {
       clearTimeout(timer);
-      this.#reading = undefined;
-      this.#renew();
+      this.#readController = undefined;
+      this.#notifyChange();
     }
   }
 
-  /** Keeps the messages of partitions that are still owned as they were when they were asked for. */
-  #take(ownerships, messages) {
+  /** Adds messages to the ownerships for which they were read, unless those have ended since. */
+  #addMessages(ownerships, messages) {
     for (const message of messages) {
-      const owned = ownerships.find(({ partition }) => partition === message.partition);
-      if (owned.ended.aborted) continue;
-      owned.messages.push(message);
-      owned.position = message.message_id;
+      const ownership = ownerships.find(({ partition }) => partition === message.partition);
+      if (ownership.signal.aborted) continue;
+      ownership.messages.push(message);
+      ownership.position = message.message_id;
     }
   }
 
-  #renew() {
-    this.#notify();
-    this.#news = new Promise((resolve) => (this.#notify = resolve));
+  #notifyChange() {
+    this.#resolveChange();
+    this.#change = new Promise((resolve) => (this.#resolveChange = resolve));
   }
 
   #end() {
-    this.#isGone = true;
-    for (const owned of [...this.#owned.values()]) this.#drop(owned);
-    this.#reading?.abort();
-    this.#beat.abort();
-    this.#renew();
+    this.#isEnded = true;
+    for (const ownership of [...this.#ownerships.values()]) this.#drop(ownership);
+    this.#readController?.abort();
+    this.#heartbeatController.abort();
+    this.#notifyChange();
   }
 
   async #leave() {
-    const [isOver, left] = [this.#isOver(), this.#left()];
+    const [isOver, milliseconds] = [this.#isOver(), this.#remainingMilliseconds()];
     this.#end();
     if (isOver) return;
     const query = { return: this.#options.instance ? 1 : undefined };
-    await this.#ask("DELETE", this.#target, { query, signal: AbortSignal.timeout(Math.ceil(left)) }).catch(() => undefined);
+    const signal = AbortSignal.timeout(Math.ceil(milliseconds));
+    await this.#request("DELETE", this.#target, { query, signal }).catch(() => undefined);
   }
 }
 
-const keyOf = ({ queue, partition }) => `${partition}:${queue}`;
+const ownershipKey = ({ queue, partition }) => `${partition}:${queue}`;
 
-/** What a read asks of the ownerships of one queue. */
-const rangeOf = (ownerships) => ({
+/** Returns the part of a read request for the ownerships of one queue. */
+const toReadRange = (ownerships) => ({
   queue_name: ownerships[0].queue,
   partitions: ownerships.map(({ partition }) => partition),
   after: ownerships.map(({ partition, position }) => `${partition}:${position}`).join(),
 });
 
-/** The epochs of ownerships, as a heartbeat names them. */
-function epochs(ownerships) {
-  const named = {};
-  for (const { queue, partition, epoch } of ownerships) (named[queue] ??= {})[partition] = epoch;
-  return named;
+/** Returns the epochs of ownerships by queue and partition, as in heartbeats. */
+function epochsByQueue(ownerships) {
+  const epochs = {};
+  for (const { queue, partition, epoch } of ownerships) (epochs[queue] ??= {})[partition] = epoch;
+  return epochs;
 }
 
-/** An instant by two clocks: one may stand still while the machine sleeps, and the other may be set. */
-const instant = () => ({ steady: performance.now(), wall: Date.now() });
+/** Reads two clocks: the monotonic one may stop while the machine sleeps, the wall clock may be adjusted. */
+const now = () => ({ monotonic: performance.now(), wall: Date.now() });
 
-/** Seconds since an instant, by the clock that has gone further. */
-const elapsed = (since) => Math.max(performance.now() - since.steady, Date.now() - since.wall) / 1000;
+/** Seconds since `now()` returned `start`, by the clock that shows more. */
+const secondsSince = (start) => Math.max(performance.now() - start.monotonic, Date.now() - start.wall) / 1000;
 
-/** Whether a request may succeed later: there was no answer, or the service is busy or away. */
+/** Whether a retry may succeed: there was no response, or the service is busy or unavailable. */
 const isTemporary = (error) => error instanceof QueueyError && (error.status === 0 || TEMPORARY_STATUSES.has(error.status));
 
 const UNFINISHED_STATUSES = new Set(["waiting", "delayed", "claimed", "retrying"]);
 const MAX_JOBS_PER_REQUEST = 100;
-/** Seconds that a request waits for jobs, and, if there are more than it may name, until the next ones have their turn. */
+/** Seconds that a request waits for jobs to end. */
 const JOB_WAIT_SECONDS = 20;
+/** Shorter wait if there are more jobs than fit in one request, so that each job gets its turn. */
 const JOB_TURN_SECONDS = 1;
 
-/** Waits for the ends of one queue's jobs, all by one request at a time. */
-class JobWaits {
-  #ask;
-  #ended;
-  /** By place: who waits, and when the job was seen unfinished, in milliseconds. */
+/** Waits for jobs of one queue to end, with one request at a time for all of them. */
+class JobPoller {
+  #fetchJobs;
+  #onIdle;
+  /** By id: the callers that wait, and the `performance.now()` at which the job was last seen unfinished. */
   #jobs = new Map();
-  #running = false;
-  #poll = new AbortController();
+  #isRunning = false;
+  /** Aborts the request in flight. */
+  #controller = new AbortController();
 
-  constructor(ask, ended) {
-    this.#ask = ask;
-    this.#ended = ended;
+  constructor(fetchJobs, onIdle) {
+    this.#fetchJobs = fetchJobs;
+    this.#onIdle = onIdle;
   }
 
-  ended(place, { timeout, signal } = {}) {
+  /** Returns a promise of the job once it has ended. */
+  waitFor(id, { timeout, signal } = {}) {
     return new Promise((resolve, reject) => {
-      const job = this.#jobs.get(place) ?? { callers: new Set(), unfinished: -Infinity };
-      const caller = { resolve, reject, leave: () => undefined };
-      const give = (error) => {
-        this.#leave(place, caller);
+      const job = this.#jobs.get(id) ?? { callers: new Set(), lastUnfinished: -Infinity };
+      const caller = { resolve, reject, cleanUp: () => undefined };
+      const fail = (error) => {
+        this.#removeCaller(id, caller);
         reject(error);
       };
-      const aborted = () => give(signal.reason);
-      const late = () => give(new QueueyError(`job ${place} has not ended in ${timeout} s`, { code: "ResultTimeout" }));
-      const timer = timeout === undefined ? undefined : setTimeout(late, Math.min(timeout * 1000, 2 ** 31 - 1));
-      caller.leave = () => {
+      const onAbort = () => fail(signal.reason);
+      const onTimeout = () => fail(new QueueyError(`job ${id} has not ended in ${timeout} s`, { code: "ResultTimeout" }));
+      const timer = timeout === undefined ? undefined : setTimeout(onTimeout, Math.min(timeout * 1000, 2 ** 31 - 1));
+      caller.cleanUp = () => {
         clearTimeout(timer);
-        signal?.removeEventListener("abort", aborted);
+        signal?.removeEventListener("abort", onAbort);
       };
-      if (signal?.aborted) return give(signal.reason);
-      signal?.addEventListener("abort", aborted, { once: true });
-      this.#jobs.set(place, job);
+      if (signal?.aborted) return fail(signal.reason);
+      signal?.addEventListener("abort", onAbort, { once: true });
+      this.#jobs.set(id, job);
       job.callers.add(caller);
-      // The request under way does not ask for it.
-      if (job.callers.size === 1) this.#poll.abort();
-      if (!this.#running) this.#run();
+      // The request in flight does not include a new job.
+      if (job.callers.size === 1) this.#controller.abort();
+      if (!this.#isRunning) this.#run();
     });
   }
 
-  #leave(place, caller) {
-    const job = this.#jobs.get(place);
-    caller.leave();
+  #removeCaller(id, caller) {
+    const job = this.#jobs.get(id);
+    caller.cleanUp();
     job?.callers.delete(caller);
-    if (job?.callers.size === 0) this.#jobs.delete(place);
-    if (!this.#jobs.size) this.#poll.abort();
+    if (job?.callers.size === 0) this.#jobs.delete(id);
+    if (!this.#jobs.size) this.#controller.abort();
   }
 
-  #settle(place, settle) {
-    for (const caller of this.#jobs.get(place)?.callers ?? []) {
-      this.#leave(place, caller);
-      settle(caller);
+  #settle(id, settleCaller) {
+    for (const caller of this.#jobs.get(id)?.callers ?? []) {
+      this.#removeCaller(id, caller);
+      settleCaller(caller);
     }
   }
 
   async #run() {
-    this.#running = true;
+    this.#isRunning = true;
     while (this.#jobs.size) {
-      await slept(0);
-      const places = [...this.#jobs.keys()].slice(0, MAX_JOBS_PER_REQUEST);
+      await sleep(0);
+      const ids = [...this.#jobs.keys()].slice(0, MAX_JOBS_PER_REQUEST);
       const wait = this.#jobs.size > MAX_JOBS_PER_REQUEST ? JOB_TURN_SECONDS : JOB_WAIT_SECONDS;
-      const { signal } = (this.#poll = new AbortController());
+      const { signal } = (this.#controller = new AbortController());
       try {
-        const infos = places.length ? await this.#ask(places, { wait, signal }) : [];
-        infos.forEach((info, index) => this.#note(places[index], info));
+        const infos = ids.length ? await this.#fetchJobs(ids, { wait, signal }) : [];
+        infos.forEach((info, index) => this.#update(ids[index], info));
       } catch (error) {
-        if (!signal.aborted) for (const place of places) this.#settle(place, ({ reject }) => reject(error));
+        if (!signal.aborted) for (const id of ids) this.#settle(id, ({ reject }) => reject(error));
       }
     }
-    this.#running = false;
-    this.#ended();
+    this.#isRunning = false;
+    this.#onIdle();
   }
 
-  #note(place, info) {
-    const job = this.#jobs.get(place);
+  #update(id, info) {
+    const job = this.#jobs.get(id);
     if (!job) return;
     if (UNFINISHED_STATUSES.has(info.status)) {
-      job.unfinished = performance.now();
-      this.#jobs.delete(place);
-      this.#jobs.set(place, job);
+      job.lastUnfinished = performance.now();
+      // Unfinished jobs move to the end, so that the others get their turn.
+      this.#jobs.delete(id);
+      this.#jobs.set(id, job);
       return;
     }
-    // A result since it was seen unfinished is still kept, so a job without one had none.
-    const keeps = performance.now() - job.unfinished < (info.kept ?? 0) * 1000;
-    const isOpen = keeps && info.status === "done" && info.result === undefined && info.size === undefined;
-    this.#settle(place, ({ resolve }) => resolve(isOpen ? { ...info, result: null } : info));
+    // A result stored since the job was last seen unfinished would still be kept, so if there is none, the job had none.
+    const isResultKept = performance.now() - job.lastUnfinished < (info.kept ?? 0) * 1000;
+    const hadNoResult = isResultKept && info.status === "done" && info.result === undefined && info.size === undefined;
+    this.#settle(id, ({ resolve }) => resolve(hadNoResult ? { ...info, result: null } : info));
   }
 }
 
-function resultOf(job) {
+/** Returns the result of a job that has ended; throws an error with the job if there is none. */
+function unwrapResult(job) {
   if (job.status === "done" && job.result !== undefined) return job.result;
   const codes = { done: job.size ? "ResultTooLarge" : "ResultUnknown", failed: "JobFailed" };
   const code = codes[job.status] ?? (/^(expired|removed|superseded)$/.test(job.status) ? "JobGone" : "ResultUnknown");
-  const why = job.status === "failed" ? `: ${job.error}: ${job.text}` : "";
-  const error = new QueueyError(`job ${placeOf(job)} is ${job.status}${why}`, { code, outcome: "none" });
+  const reason = job.status === "failed" ? `: ${job.error}: ${job.text}` : "";
+  const error = new QueueyError(`job ${toMessageId(job)} is ${job.status}${reason}`, { code, outcome: "none" });
   throw Object.assign(error, { job });
 }
 
-/** Half of a character: what carries UTF-8 replaces it. */
+/** Half of a surrogate pair. UTF-8 cannot encode it, and encoders replace it. */
 const LONE_SURROGATE = /\p{Surrogate}/u;
 const SEGMENT = /^(?!\.{0,2}$)[^/]+$/;
-const PLACE = /^(?:[1-9]\d{0,8}:)?[\da-f]{32}$/i;
-const HEADER_TEXT = /^[!-~](?:[ -~]*[!-~])?$/;
+const MESSAGE_ID = /^(?:[1-9]\d{0,8}:)?[\da-f]{32}$/i;
+const HEADER_VALUE = /^[!-~](?:[ -~]*[!-~])?$/;
 const HEADER_NAME = /^[A-Za-z0-9!#$%&'*+.^`|~-]+$/;
-const JSON_TYPE = /^application\/json\s*(?:;|$)/i;
-const JSON_KINDS = /^\[object (?:Object|Array|String|Number|Boolean|Null|Undefined)\]$/;
+const JSON_CONTENT_TYPE = /^application\/json\s*(?:;|$)/i;
+const JSON_TAGS = /^\[object (?:Object|Array|String|Number|Boolean|Null|Undefined)\]$/;
 
-/** Returns the value of an argument; throws an error with the value, or `shown` in its place, if it is not valid. */
-function checked(isValid, name, value, rule, shown = undefined) {
+/** Returns an argument's value if it is valid; otherwise throws a TypeError that shows the value, or `display` instead. */
+function requireValid(isValid, name, value, rule, display = undefined) {
   if (isValid) return value;
-  const text = shown ?? (typeof value === "string" ? JSON.stringify(value) : String(value));
+  const text = display ?? (typeof value === "string" ? JSON.stringify(value) : String(value));
   throw new TypeError(`${name} is ${text.slice(0, 100)}: ${rule}`);
 }
 
-const whole = (name, value) => checked(!LONE_SURROGATE.test(value), name, value, "it has half of a character");
+const requireWellFormed = (name, value) => requireValid(!LONE_SURROGATE.test(value), name, value, "it has half of a character");
 
-/** Returns text as one part of a path: no text leads to another resource than that which it names. */
-function segment(name, value) {
+/** Encodes text as one segment of a path, so that it cannot lead to another resource. */
+function encodeSegment(name, value) {
   const isValid = typeof value === "string" && SEGMENT.test(value);
-  return encodeURIComponent(whole(name, checked(isValid, name, value, 'give text that is not empty, "." or "..", without "/"')));
+  const text = requireValid(isValid, name, value, 'give text that is not empty, "." or "..", without "/"');
+  return encodeURIComponent(requireWellFormed(name, text));
 }
 
-const path = (queue) => `/${segment("queue", checked(!/^_/.test(queue), "queue", queue, 'no name begins with "_"'))}`;
-
-/** Returns where a message is, as the service writes it: its id, or its partition and id. */
-function placeOf(message) {
-  const place = typeof message === "string" ? message : `${message?.partition}:${message?.message_id ?? message?.key}`;
-  return checked(PLACE.test(place), "message", place, "give a message, or its id: [<partition>:]<32 hex digits>");
+function queuePath(queue) {
+  return `/${encodeSegment("queue", requireValid(!/^_/.test(queue), "queue", queue, 'no name begins with "_"'))}`;
 }
 
-/** Returns the text of a header that carries an argument; `shown` is what an error shows of it. */
-const headerText = (name, value, shown) =>
-  String(checked(HEADER_TEXT.test(value), name, value, "a header carries only printable ASCII, and no space at its ends", shown));
+/** Returns the id of a message or job, `<partition>:<32 hex digits>`; a string is checked and returned as it is. */
+function toMessageId(message) {
+  const id = typeof message === "string" ? message : `${message?.partition}:${message?.message_id ?? message?.key}`;
+  return requireValid(MESSAGE_ID.test(id), "message", id, "give a message, or its id: [<partition>:]<32 hex digits>");
+}
 
-/** Returns a value as JSON; refuses what has no form in it, such as NaN or a Map. */
-function jsonText(value) {
-  const text = JSON.stringify(value, (name, each) => {
-    const kind = Object.prototype.toString.call(each);
-    const isValid = JSON_KINDS.test(kind) && (kind !== "[object Number]" || Number.isFinite(Number(each)));
-    return checked(isValid, name || "body", each, "it has no form in JSON", typeof each === "number" ? `${each}` : kind);
+/** Returns an argument's value as text for a header; errors show `display` instead of the value. */
+function toHeaderValue(name, value, display) {
+  const rule = "a header carries only printable ASCII, and no space at its ends";
+  return String(requireValid(HEADER_VALUE.test(value), name, value, rule, display));
+}
+
+/** Like JSON.stringify, but throws for values that JSON cannot represent, such as NaN or a Map. */
+function toJson(value) {
+  const text = JSON.stringify(value, (name, member) => {
+    const tag = Object.prototype.toString.call(member);
+    const isValid = JSON_TAGS.test(tag) && (tag !== "[object Number]" || Number.isFinite(Number(member)));
+    return requireValid(isValid, name || "body", member, "it has no form in JSON", typeof member === "number" ? `${member}` : tag);
   });
-  return checked(text !== undefined, "body", text, "it has no form in JSON");
+  return requireValid(text !== undefined, "body", text, "it has no form in JSON");
 }
 
-/** Returns the bytes of a message's body, and their content type. */
-async function contentOf(body, contentType) {
-  const given = contentType === undefined ? undefined : headerText("contentType", contentType);
+/** Encodes the body of a message for a request. Returns bytes (or text), the content type, and whether it is JSON. */
+async function encodeBody(body, contentType) {
+  const validType = contentType === undefined ? undefined : toHeaderValue("contentType", contentType);
   const isBlob = body instanceof Blob;
-  const held = isBlob || body instanceof ArrayBuffer ? new Uint8Array(isBlob ? await body.arrayBuffer() : body) : body;
-  if (typeof held !== "string" && !ArrayBuffer.isView(held)) {
-    // The service stores a JSON value without a type as application/json.
-    return { bytes: new TextEncoder().encode(jsonText(body)), type: JSON_TYPE.test(given) ? undefined : given, isJson: true };
+  const content = isBlob || body instanceof ArrayBuffer ? new Uint8Array(isBlob ? await body.arrayBuffer() : body) : body;
+  if (typeof content !== "string" && !ArrayBuffer.isView(content)) {
+    // Without a content type, the service stores a JSON value as application/json.
+    const type = JSON_CONTENT_TYPE.test(validType) ? undefined : validType;
+    return { bytes: new TextEncoder().encode(toJson(body)), type, isJson: true };
   }
-  const isText = typeof held === "string";
-  const type = given || (isBlob && body.type) || (isText ? "text/plain" : "application/octet-stream");
-  checked(!JSON_TYPE.test(type), "contentType", type, "it would be a batch of messages; give the value itself, which is stored as JSON");
-  return { bytes: isText ? whole("body", held) : new Uint8Array(held.buffer, held.byteOffset, held.byteLength).slice(), type };
+  const isText = typeof content === "string";
+  const type = validType || (isBlob && body.type) || (isText ? "text/plain" : "application/octet-stream");
+  const rule = "it would be a batch of messages; give the value itself, which is stored as JSON";
+  requireValid(!JSON_CONTENT_TYPE.test(type), "contentType", type, rule);
+  const bytes = isText
+    ? requireWellFormed("body", content)
+    : new Uint8Array(content.buffer, content.byteOffset, content.byteLength).slice();
+  return { bytes, type };
 }
 
-const fields = ({ since, limit, partitions, early, onRead }) =>
+/** Returns the parameters of a stream request that are set. */
+const streamParameters = ({ since, limit, partitions, early, onRead }) =>
   Object.fromEntries(
     Object.entries({ since, limit, partitions, early: early || undefined, read_marks: onRead ? true : undefined }).filter(
       ([, value]) => value !== undefined,
     ),
   );
 
-/** A text that sorts ids as queues do, up to a millionth of a second. */
-const timeOf = (id) => id.slice(13, 16) + id.slice(8, 12) + id.slice(0, 8);
+/** Returns a sort key for the time of an id, a version 1 UUID without dashes. */
+const timeKey = (id) => id.slice(13, 16) + id.slice(8, 12) + id.slice(0, 8);
 
-/** A text that sorts ids exactly as queues do: by their time, then by their last eight bytes, each of them signed. */
-const orderOf = (id) => timeOf(id) + (BigInt(`0x${id.slice(16)}`) ^ 0x8080808080808080n).toString(16).padStart(16, "0");
+/** Returns a sort key for the order of ids in queues: by time, then by the last eight bytes as signed numbers. */
+const sortKey = (id) => timeKey(id) + (BigInt(`0x${id.slice(16)}`) ^ 0x8080808080808080n).toString(16).padStart(16, "0");
 
-/** Whether a mark (`read` of `onRead`, `unread` and `markRead`) says that a message was read. */
+/** Whether a message is read according to marks (`read` of `onRead`, `unread` and `markRead`). */
 export function isRead(message, read) {
   const mark = read[message.partition];
-  return mark !== undefined && orderOf(message.message_id) <= orderOf(mark);
+  return mark !== undefined && sortKey(message.message_id) <= sortKey(mark);
 }
 
-/** The last id of each partition; one without a partition is for all of them, and stands first. */
-function last(ids) {
-  const found = new Map();
-  for (const each of ids) {
-    const [id, partition = ""] = each.toLowerCase().split(":").reverse();
-    if (!found.has(partition) || orderOf(found.get(partition)) < orderOf(id)) found.set(partition, id);
+/** Returns the last id of each partition. An id without a partition applies to all of them, and comes first. */
+function lastIds(messageIds) {
+  const idsByPartition = new Map();
+  for (const messageId of messageIds) {
+    const [id, partition = ""] = messageId.toLowerCase().split(":").reverse();
+    const isLater = !idsByPartition.has(partition) || sortKey(idsByPartition.get(partition)) < sortKey(id);
+    if (isLater) idsByPartition.set(partition, id);
   }
-  return [...found].sort().map(([partition, id]) => (partition ? `${partition}:${id}` : id));
+  return [...idsByPartition].sort().map(([partition, id]) => (partition ? `${partition}:${id}` : id));
 }
 
-/** Messages that were given early and have not come in their place yet: each is given once. */
-class GivenEarly {
-  #times = new Map();
+/** Remembers messages that were yielded early, so that they are not yielded again at their final position. */
+class EarlyMessages {
+  #timeKeys = new Map();
 
-  isNew({ queue_name: queue, partition, message_id: id, early }) {
+  /** Returns whether to yield a message; remembers it if it is early. */
+  accept({ queue_name: queue, partition, message_id: id, early }) {
     const key = `${partition}:${id}:${queue}`;
-    if (!early) return !this.#times.delete(key);
-    if (this.#times.has(key)) return false;
-    if (this.#times.size >= MAX_EARLY_MESSAGES) this.#times.delete(this.#times.keys().next().value);
-    this.#times.set(key, timeOf(id));
+    if (!early) return !this.#timeKeys.delete(key);
+    if (this.#timeKeys.has(key)) return false;
+    if (this.#timeKeys.size >= MAX_EARLY_MESSAGES) this.#timeKeys.delete(this.#timeKeys.keys().next().value);
+    this.#timeKeys.set(key, timeKey(id));
     return true;
   }
 
-  /** Forgets those below a cursor: what has not come by then has vanished. */
-  passOver(cursor) {
+  /** Forgets messages below a cursor: they have vanished, or they would have come again before it. */
+  forgetBelow(cursor) {
     if (!cursor) return;
-    for (const [key, time] of this.#times) {
-      if (time >= timeOf(cursor)) return;
-      this.#times.delete(key);
+    for (const [key, time] of this.#timeKeys) {
+      if (time >= timeKey(cursor)) return;
+      this.#timeKeys.delete(key);
     }
   }
 }
 
-/** A message with bytes where it has base64. */
-function decoded(message) {
+/** Decodes a base64 body to bytes. */
+function decodeMessage(message) {
   if (message.encoding !== "base64") return message;
   const { encoding, ...rest } = message;
   return { ...rest, body: Uint8Array.from(atob(message.body), (character) => character.charCodeAt(0)) };
 }
 
-function refused(status, answer, retryAfter = 0) {
-  const told = answer ?? {};
-  const errors = told.errors ?? told.error_msg ?? {};
-  const code = told.code ?? Object.keys(errors)[0] ?? "Error";
-  const text = told.detail ?? Object.entries(errors).map(([name, value]) => `${name}: ${value}`).join("; ");
-  return new QueueyError(text || `status ${status}`, { status, code, errors, outcome: told.outcome, retryAfter });
+/** Returns the error for a response (its status and JSON body) or for an event or page with the same fields. */
+function toError(status, body, retryAfter = 0) {
+  const problem = body ?? {};
+  const errors = problem.errors ?? problem.error_msg ?? {};
+  const code = problem.code ?? Object.keys(errors)[0] ?? "Error";
+  const text = problem.detail ?? Object.entries(errors).map(([name, value]) => `${name}: ${value}`).join("; ");
+  return new QueueyError(text || `status ${status}`, { status, code, errors, outcome: problem.outcome, retryAfter });
 }
 
-/** Milliseconds that the service asks to wait, as far as that is done. */
-const askedPause = (error) => Math.min((error?.retryAfter ?? 0) * 1000, MAX_ASKED_PAUSE_MILLISECONDS);
+/** Milliseconds to wait according to an error's Retry-After, up to the maximum. */
+const retryAfterMilliseconds = (error) => Math.min((error?.retryAfter ?? 0) * 1000, MAX_RETRY_AFTER_MILLISECONDS);
 
-const backoff = (failures, least) =>
+/** Random milliseconds to pause: up to the exponential backoff, after no failure up to `spread` more. */
+const backoff = (failures, spread) =>
   BACKOFF_BASE_MILLISECONDS / 2 +
   Math.random() *
     (Math.min(BACKOFF_CAP_MILLISECONDS, BACKOFF_BASE_MILLISECONDS * 2 ** failures) +
-      (failures ? 0 : Math.min(least, MAX_ASKED_PAUSE_MILLISECONDS)));
+      (failures ? 0 : Math.min(spread, MAX_RETRY_AFTER_MILLISECONDS)));
 
-/** Waits; returns false if that was ended. */
-function slept(milliseconds, signal) {
+/** Resolves to true after the pause, or at once to false if it is aborted. */
+function sleep(milliseconds, signal) {
   return new Promise((resolve) => {
     if (signal?.aborted) return resolve(false);
-    const end = () => {
+    const onAbort = () => {
       clearTimeout(timer);
       resolve(false);
     };
     const timer = setTimeout(() => {
-      signal?.removeEventListener("abort", end);
+      signal?.removeEventListener("abort", onAbort);
       resolve(true);
     }, milliseconds);
-    signal?.addEventListener("abort", end, { once: true });
+    signal?.addEventListener("abort", onAbort, { once: true });
   });
 }
 
-/** Takes events from the body of an answer (WHATWG HTML, 9.2), and notes in `place` where to go on. */
-async function* events(body, place, signal) {
+/** Yields the server-sent events of a response's body (WHATWG HTML, 9.2); keeps `position` up to date for reconnecting. */
+async function* parseEvents(body, position, signal) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
   let rest = "";
   let event = { type: "", data: [], id: undefined };
   try {
     for (;;) {
-      const { done, value } = await answered(reader.read(), signal);
+      const { done, value } = await withSilenceTimeout(reader.read(), signal);
       if (done) return;
       const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
       rest = lines.pop() ?? "";
       for (const line of lines) {
         if (line) {
-          take(line, event, place);
+          parseLine(line, event, position);
           continue;
         }
         const { type, data, id } = event;
         event = { type: "", data: [], id: undefined };
         if (data.length) yield { type: type || "message", data: data.join("\n"), id };
-        // What was not handed over comes again.
-        if (id !== undefined) place.last = id;
+        // After the yield: an event that the caller did not finish with comes again.
+        if (id !== undefined) position.lastEventId = id;
       }
     }
   } finally {
@@ -982,24 +1028,24 @@ async function* events(body, place, signal) {
   }
 }
 
-function take(line, event, place) {
+function parseLine(line, event, position) {
   const colon = line.indexOf(":");
-  const name = colon < 0 ? line : line.slice(0, colon);
+  const field = colon < 0 ? line : line.slice(0, colon);
   const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
-  if (name === "data") event.data.push(value);
-  else if (name === "event") event.type = value;
-  else if (name === "id") event.id = value;
-  else if (name === "retry" && /^\d+$/.test(value)) place.retry = Number(value);
+  if (field === "data") event.data.push(value);
+  else if (field === "event") event.type = value;
+  else if (field === "id") event.id = value;
+  else if (field === "retry" && /^\d+$/.test(value)) position.retryMilliseconds = Number(value);
 }
 
-/** Waits for bytes, but not for ever: a connection may be gone without a word. */
-async function answered(reading, signal) {
+/** Waits for a read of a stream; rejects if nothing arrives in time, because a lost connection may go unnoticed. */
+async function withSilenceTimeout(read, signal) {
   let timer;
-  const silent = new Promise((_, reject) => {
+  const timeout = new Promise((_, reject) => {
     timer = setTimeout(() => reject(new QueueyError("nothing came for a minute")), SILENCE_TIMEOUT_MILLISECONDS);
   });
   try {
-    return await Promise.race([reading, silent]);
+    return await Promise.race([read, timeout]);
   } catch (error) {
     if (signal?.aborted || error instanceof QueueyError) throw error;
     throw new QueueyError("the stream has broken off", {}, error);
