@@ -23,7 +23,7 @@ class Hour(NamedTuple):
     network: str
     hour: int
     magnitude: int
-    count: int
+    notices: int
 
 
 def draw(hours: Iterable[Hour]) -> str:

@@ -306,7 +306,7 @@ def through_spark(stage: Stage) -> Account:
         f"{report['present']:,} of {report['accepted']:,} are there, each once and as it was sent."
     )
     columns = ("network", "notices", *(f"magnitude {name}" for name, _ in chart.CLASSES))
-    return Account(text, columns, pipeline.busiest(report["hours"]))
+    return Account(text, columns, pipeline.rank_networks(report["hours"]))
 
 
 def stop(stage: Stage) -> Account:

@@ -89,17 +89,19 @@ Block = str | Fields | Table
 """A block of output: a sentence, a sentence for standard error, fields, or a table."""
 
 
-def show(result: object, text: str | Iterable[Block] = ()) -> None:
+def show(result: object, text: str | Iterable[Block] | None = None) -> None:
     """Prints the result of a command: as JSON with ``--json``, otherwise the text.
 
     Args:
         result: The struct or mapping.
-        text: A sentence, or several blocks. Without any, all fields of the struct are shown.
+        text: A sentence, or any number of blocks. None shows all fields of the struct.
     """
     if _json.get():
         write_json(result)
         return
-    for block in (text,) if isinstance(text, str) else text or (fields(result),):
+    if text is None:
+        text = (fields(result),)
+    for block in (text,) if isinstance(text, str) else text:
         _print_block(block)
 
 

@@ -93,9 +93,11 @@ def test_applications_and_keys(run: Run, served: Served) -> None:
     assert made["key"] in run("app", "keys", "reports", *data).text
     assert {"application": "reports", "keys": 1} in run("app", "list", "--json", *data).json
     url = served.profile.url
+    own = ["--url", url, "--app", "reports", "--key", made["secret"]]
+    assert (run("group", "list", *own).code, run("group", "list", *own).out) == (0, b"")
     with Client(url, key=made["secret"], application="reports") as client:
         client.create_queue("of-reports")
-    assert run("queue", "list", "--url", url, "--app", "reports", "--key", made["secret"]).text == "of-reports\n"
+    assert run("queue", "list", *own).text == "of-reports\n"
     assert run("queue", "list", "--url", url, "--key", made["secret"]).code == 1
     assert run("app", "create", "reports", *data).code == 1
     assert run("app", "revoke", "reports", made["key"], *data).code == 2

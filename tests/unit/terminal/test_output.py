@@ -110,6 +110,7 @@ def test_a_result_without_a_text_is_shown_by_its_fields(monkeypatch: pytest.Monk
     """A result without a text shows all its fields, or the one given sentence."""
     assert capture_output(monkeypatch, lambda: output.show(Thing("a")), as_json=False)[0] == "name   a\ncount  0\n"
     assert capture_output(monkeypatch, lambda: output.show(Thing("a"), "Done."), as_json=False)[0] == "Done.\n"
+    assert capture_output(monkeypatch, lambda: output.show({"names": []}, []), as_json=False)[0] == ""
 
 
 def test_things_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
