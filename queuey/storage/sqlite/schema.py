@@ -135,7 +135,7 @@ CREATE TABLE expiry_windows (
 ) WITHOUT ROWID;
 CREATE INDEX expiry_windows_by_end ON expiry_windows (expired_by);
 
--- Ids above clock.last: delayed messages and ids given by clients.
+-- Ids above clock.last_ticks: delayed messages and ids given by clients.
 CREATE TABLE delayed (ticks INTEGER PRIMARY KEY);
 
 -- Message ids (qid) of purged and deleted queues whose rows are still to be removed.
