@@ -91,7 +91,7 @@ def test_expiry_of_many(store: Store, clock: Clock) -> None:
     """When a quarter of a million messages have expired, the few live ones are found at once."""
     queue, _ = bridge.run(store.catalogue.create_queue(APP, "large", QueueSpec(read_delay=0.0)))
     for _ in range(250):
-        retry(partial(append_bodies, store, queue, *["short"] * 1000, ttl=60))
+        retry(partial(append_bodies, store, queue, *["short"] * 1000, ttl=60), again=True)
         clock.advance(0.2)
     bridge.run(store.messages.put(queue, [(1, (ids.EPOCH_TICKS, 0))], new_message("old id", ttl=1000)))
     clock.advance(100)

@@ -446,6 +446,7 @@ def test_a_process_that_starts_during_a_restore(data: Path, tmp_path: Path, open
 
 
 @pytest.mark.slow
+@pytest.mark.needs_programs
 def test_killed_again_and_again(data: Path, tmp_path: Path) -> None:
     """Whenever a backup or a restore is killed, both files are complete: the old ones, or the new ones."""
     with closing(open_store(data, options=OPTIONS)) as store:
