@@ -47,7 +47,7 @@ def divide_names(
         size: Approximate number of queues in a range; at most 100 if they are selected by name.
         page: Max queues in one listing.
     """
-    store = open_stores.open_once(options)
+    store = open_stores.opened(options)
     owner = open_stores.application(store, options)
     if isinstance(selection, Subscribe):
         return [NameRange(tuple(names)) for names in _chunks(selection.names, max(1, min(size, 100)))]
@@ -75,7 +75,7 @@ def check(options: StoreOptions, selection: Selection) -> None:
 
 
 def list_queues(options: StoreOptions, name_range: NameRange, *, page: int = PAGE_SIZE) -> Iterator[list[Queue]]:
-    store = open_stores.open_once(options)
+    store = open_stores.opened(options)
     if name_range.names:
         yield [queue for name in name_range.names if (queue := open_stores.find_existing_queue(store, options, name))]
         return

@@ -262,7 +262,7 @@ def _find_target(pipe: Pipe) -> Queue | None:
         QueueNotFound: The target does not exist, and is not to be created.
     """
     try:
-        return open_stores.find_queue(open_stores.open_once(pipe.store), pipe.store, pipe.target or "")
+        return open_stores.find_queue(open_stores.opened(pipe.store), pipe.store, pipe.target or "")
     except QueueNotFound:
         if not pipe.create:
             raise
@@ -280,7 +280,7 @@ def _prepare_target(pipe: Pipe) -> None:
         return
     target = _find_target(pipe)
     if pipe.create:
-        store = open_stores.open_once(pipe.store)
+        store = open_stores.opened(pipe.store)
         most = max((queue.partitions for queue in open_stores.find_selected_queues(pipe.store, pipe.source)), default=1)
         partitions = pipe.partitions or (None if target else most)
         bridge.run(

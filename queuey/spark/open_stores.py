@@ -31,7 +31,7 @@ _open: dict[tuple[int, StoreOptions], Store] = {}
 _lock = threading.Lock()
 
 
-def open_once(options: StoreOptions) -> Store:
+def opened(options: StoreOptions) -> Store:
     """Returns this process's store. The first call opens it, and it is closed when the process ends.
 
     Raises:
@@ -111,7 +111,7 @@ def find_selected_queues(options: StoreOptions, selection: Selection, *, page: i
     Raises:
         QueueNotFound: A named queue does not exist. A pattern that matches nothing is not an error.
     """
-    store = open_once(options)
+    store = opened(options)
     owner = application(store, options)
     if isinstance(selection, Pattern):
         regex = re.compile(selection.regex)

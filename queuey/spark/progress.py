@@ -125,7 +125,7 @@ class ProgressMetrics(StreamingQueryListener):
     def _count_moved(self, options: StoreOptions, query: str) -> int:
         """Returns the query's number of moved rows; if it cannot be read, logs that and returns the previous one."""
         try:
-            store = open_stores.open_once(options)
+            store = open_stores.opened(options)
             report = write_reports.stream_report(store, open_stores.application(store, options), query)
         except QueueyError as error:
             log.warning("the counts of query %s could not be read: %s", query, error)

@@ -101,7 +101,7 @@ def run_mortal_task(
     context = TaskContext.get()
     assert context is not None
     batch, task = context.getLocalProperty(spark_writer.BATCH) or "", context.partitionId()
-    store: Any = open_stores.open_once(options.store)
+    store: Any = open_stores.opened(options.store)
     load, enter = store.bulk.load_unread, store.ledger.enter
     seen = {"load": -1}
 

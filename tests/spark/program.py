@@ -61,7 +61,7 @@ def seen(spark: SparkSession, options: dict[str, str], queue: str) -> dict[str, 
     with failing():
         reading(subscribe="nowhere").count()
     place = store_options(options)
-    store = open_stores.open_once(place)
+    store = open_stores.opened(place)
     bridge.run(store.catalogue.purge_queue(open_stores.find_queue(store, place, queue)))
     with failing():
         frame.count()

@@ -118,7 +118,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
         FilesUnavailable: The file system refused a request.
         ArchiveBusy: Another run writes to the archive.
     """
-    store = open_stores.open_once(options.store)
+    store = open_stores.opened(options.store)
     owner = open_stores.application(store, options.store)
     queues = {queue.name: queue for queue in open_stores.find_selected_queues(options.store, options.selection)}
     about = Archive(application=owner, seconds=options.seconds)
@@ -160,7 +160,7 @@ class ArchiveRun:
         self.say = say
         self.tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
         self._default_ttl = open_stores.read_settings(options.store).default_ttl
-        self._store = open_stores.open_once(options.store)
+        self._store = open_stores.opened(options.store)
         self._unusable: set[Key] = set()
 
     @property

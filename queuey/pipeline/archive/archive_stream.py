@@ -93,7 +93,7 @@ def archive_stream(
     """
     if isinstance(options.selection, Assign):
         raise OptionError("an archive holds whole queues, but assign names partitions")
-    store = open_stores.open_once(options.store)
+    store = open_stores.opened(options.store)
     about = Archive(application=open_stores.application(store, options.store), seconds=options.seconds)
     lease = ArchiveLease(store.ledger, HadoopFiles(spark, options.to).root)
     with lease:

@@ -88,7 +88,7 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
 
 
 def _find_in_task(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
-    store = open_stores.open_once(options)
+    store = open_stores.opened(options)
     # A ping advances the horizon of stores that advance it only on activity; else the last bucket of queues without new
     # messages would never close.
     bridge.run(store.ping())

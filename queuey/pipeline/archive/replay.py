@@ -111,7 +111,7 @@ def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayRepor
     targets = find_targets(manifests, options)
     say(f"reading {format_count(len(manifests), 'bucket')}")
     _check_partitions(manifests, options)
-    store = open_stores.open_once(options.store)
+    store = open_stores.opened(options.store)
     replay_run = ReplayRun(spark, options, opened, store, manifests, targets)
     existing = replay_run.find_existing_targets()
     counts, expired = replay_run.count_messages()

@@ -147,7 +147,7 @@ def _compare_with_store(
     names: Iterable[str],
     present: Mapping[Key, Sequence[str]],
 ) -> tuple[list[Damage], list[UnarchivedBucket]]:
-    store = open_stores.open_once(options.store)
+    store = open_stores.opened(options.store)
     seconds = archive.about.seconds
     # A deleted queue does not make its archived buckets invalid.
     live = [queue for name in names if (queue := open_stores.find_existing_queue(store, options.store, name))]

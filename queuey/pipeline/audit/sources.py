@@ -92,7 +92,7 @@ class MessageSources:
             self.application = self._archive.about.application
             self.now = ids.ticks_to_seconds(ids.now_ticks())
         else:
-            self._store = open_stores.open_once(options)
+            self._store = open_stores.opened(options)
             self.application = open_stores.application(self._store, options)
             self.now = ids.ticks_to_seconds(bridge.run(self._store.ledger.now()))
 

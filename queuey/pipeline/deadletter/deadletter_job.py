@@ -132,7 +132,7 @@ def _error_class(row: Iterable[Any], samples: int) -> ErrorClass:
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
     selected, units = _decode(payload)
-    for page in selection.read_all_pages(open_stores.open_once(options), options, units, selected):
+    for page in selection.read_all_pages(open_stores.opened(options), options, units, selected):
         yield pa.RecordBatch.from_pylist([_row(found.dead_letter) for found in page], schema=_ROWS)
 
 
@@ -190,14 +190,14 @@ def _run_task(task: Task, packed: bytes) -> Iterator[bytes]:
 
 
 def _list_in_task(options: StoreOptions, wanted: DeadLetterFilter, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
-    store = open_stores.open_once(options)
+    store = open_stores.opened(options)
     for page in selection.read_all_pages(store, options, units, wanted):
         yield from (msgspec.msgpack.encode(found.dead_letter) for found in page)
 
 
 def _redrive_in_task(options: StoreOptions, order: RedriveOrder, units: Sequence[DeadLetterUnit]) -> Iterator[bytes]:
     """Redrives units, or only counts them in a dry run; skips deleted or purged queues."""
-    store = open_stores.open_once(options)
+    store = open_stores.opened(options)
     usual = open_stores.read_settings(options).default_ttl
     work = Redrive(store, partial(open_stores.find_existing_queue, store, options), order, usual)
     for unit in units:

@@ -86,7 +86,7 @@ def find_units(options: StoreOptions, selected: DeadLetterFilter) -> list[DeadLe
     Raises:
         QueueNotFound: The given dead-letter queue does not exist.
     """
-    store = open_stores.open_once(options)
+    store = open_stores.opened(options)
     if selected.dead_queue is not None:
         dead_queues = [open_stores.find_queue(store, options, selected.dead_queue)]
     else:

@@ -134,7 +134,7 @@ def run(
         QueueNotFound: A named queue does not exist.
         StoreUnavailable: The store does not answer.
     """
-    store = open_stores.open_once(options.store)
+    store = open_stores.opened(options.store)
     say("listing queues")
     payloads = _make_payloads(options)
     say(f"observing, in {len(payloads):,} tasks")
@@ -202,7 +202,7 @@ def _collect_observations(
 def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> Iterator[bytes]:
     """Observes a range of queues, in a task; skips queues that are deleted or changed meanwhile."""
     stretch, offsets = msgspec.msgpack.decode(payload, type=tuple[NameRange, dict[str, dict[int, Position]] | None])
-    store = open_stores.open_once(options)
+    store = open_stores.opened(options)
     default_ttl = open_stores.read_settings(options).default_ttl
     for queues in name_ranges.list_queues(options, stretch):
         for queue in queues:

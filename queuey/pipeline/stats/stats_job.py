@@ -80,7 +80,7 @@ def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] =
         QueueNotFound: A named queue does not exist.
         StoreUnavailable: The store does not answer.
     """
-    store = open_stores.open_once(options.store)
+    store = open_stores.opened(options.store)
     began_at = ids.ticks_to_seconds(bridge.run(store.ledger.now()))
     if options.selection is not None:
         name_ranges.check(options.store, options.selection)
@@ -160,7 +160,7 @@ def _to_batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
 
 
 def _measure_range(options: StoreOptions, payload: bytes) -> Iterator[tuple[Queue, list[Measure]]]:
-    store = open_stores.open_once(options)
+    store = open_stores.opened(options)
     for queues in name_ranges.list_queues(options, msgspec.msgpack.decode(payload, type=NameRange)):
         yield from zip(queues, bridge.iterate(store.bulk.measure(queues)), strict=True)
 

@@ -75,7 +75,7 @@ class QueueyWriter(DataSourceArrowWriter):
         """
         counts = _sum_counts(messages)
         if self._options.run is not None:
-            store = open_stores.open_once(self._options.store)
+            store = open_stores.opened(self._options.store)
             application = open_stores.application(store, self._options.store)
             identity = TaskIdentity.make("run", application, self._options.run)
             for uid in sorted({uid for task in messages if isinstance(task, TaskCommit) for uid in task.uids}):
@@ -117,7 +117,7 @@ class QueueyStreamWriter(DataSourceStreamArrowWriter):
         query = next((task.query for task in messages if isinstance(task, TaskCommit)), None)
         if query is not None:
             try:
-                store = open_stores.open_once(self._options.store)
+                store = open_stores.opened(self._options.store)
                 application = open_stores.application(store, self._options.store)
                 write_reports.record_batch(store.ledger, application, query, batchId, counts)
             except QueueyError as error:
@@ -147,7 +147,7 @@ def _prepare_queue(options: SinkOptions) -> None:
     """
     if options.queue is None:
         return
-    store = open_stores.open_once(options.store)
+    store = open_stores.opened(options.store)
     if not options.create:
         open_stores.find_queue(store, options.store, options.queue)
         return
@@ -170,7 +170,7 @@ def _write(
     batch: int = 0,
 ) -> TaskCommit:
     """Writes the rows of this task; ``name`` is the kind and name of the writer, the same for all its attempts."""
-    store = open_stores.open_once(options.store)
+    store = open_stores.opened(options.store)
     application = open_stores.application(store, options.store)
     settings = open_stores.read_settings(options.store)
     kind, writer_name = name

@@ -84,7 +84,7 @@ def plan_slices(options: SourceOptions, *, max_divided: int = MAX_PLANNED) -> li
     """
     queues = open_stores.find_selected_queues(options.store, options.selection)
     ranges_of = _make_range_finder(options, queues)
-    store = open_stores.open_once(options.store)
+    store = open_stores.opened(options.store)
     divide = len(queues) <= max_divided
 
     def parts(queue: Queue) -> list[QueueSlice]:

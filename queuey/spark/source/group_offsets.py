@@ -40,7 +40,7 @@ class GroupOffsets:
         if not moved:
             return
         try:
-            store = open_stores.open_once(self._options)
+            store = open_stores.opened(self._options)
             owner = open_stores.application(store, self._options)
             for name, positions in moved.items():
                 self._record(store, owner, name, positions)

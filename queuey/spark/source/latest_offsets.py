@@ -45,7 +45,7 @@ def read_queue_horizons(options: SourceOptions, *, skip_missing: bool) -> list[Q
         QueueNotFound: A named queue does not exist.
         OptionError: A named partition does not exist.
     """
-    store = open_stores.open_once(options.store)
+    store = open_stores.opened(options.store)
     owner = open_stores.application(store, options.store)
     selection = options.selection
     if isinstance(selection, Pattern):

@@ -40,7 +40,7 @@ def scan_rows(
         DataLoss: A queue was purged, deleted or replaced, and the option ``failOnDataLoss`` is true.
         StoreUnavailable: The store does not answer, or this machine's clock is far behind the driver's.
     """
-    store = open_stores.open_once(options.store)
+    store = open_stores.opened(options.store)
     owner = open_stores.application(store, options.store)
     bodies = columns.needs_bodies(schema)
     queues: dict[str, Queue] = {}

@@ -172,7 +172,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         return {
             **self._newest_horizons.to_json(),
-            "lag": self._lag.measure(open_stores.open_once(self._options.store), self._remaining),
+            "lag": self._lag.measure(open_stores.opened(self._options.store), self._remaining),
         }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -210,7 +210,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLoss: Messages after ``start`` have expired, and the options do not allow that.
         """
-        store = open_stores.open_once(self._options.store)
+        store = open_stores.opened(self._options.store)
         fronts = {front.queue.name: front for front in self._read_horizons()}
         horizons = {
             queue_partition: front.horizon for front in fronts.values() for queue_partition in front.queue_partitions()
@@ -251,7 +251,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Without writes the clock of an embedded store does not advance; a ping advances it.
         """
-        store = open_stores.open_once(self._options.store)
+        store = open_stores.opened(self._options.store)
         fronts = read_queue_horizons(self._options, skip_missing=skip_missing)
         now = bridge.run(store.ledger.now())
         for queue, _, horizon in fronts:
@@ -293,7 +293,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_data_loss(self, planned: Sequence[QueueSlice]) -> None:
         if not planned:
             return
-        store = open_stores.open_once(self._options.store)
+        store = open_stores.opened(self._options.store)
         owner = open_stores.application(store, self._options.store)
         queues: dict[str, Queue] = {}
         for name in sorted({part.queue for part in planned}):

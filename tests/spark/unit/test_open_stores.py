@@ -20,41 +20,41 @@ from tests.spark.kept import Kept
 
 def test_one_store_for_one_set_of_options(embedded: Kept) -> None:
     """The same options give the same open store, other options another."""
-    store = open_stores.open_once(embedded.store_options)
-    assert open_stores.open_once(msgspec.structs.replace(embedded.store_options)) is store
+    store = open_stores.opened(embedded.store_options)
+    assert open_stores.opened(msgspec.structs.replace(embedded.store_options)) is store
     other = msgspec.structs.replace(
         embedded.store_options, settings=(*embedded.store_options.settings, ("readers", "2"))
     )
-    assert open_stores.open_once(other) is not store
+    assert open_stores.opened(other) is not store
 
 
 def test_processes_share_no_store(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process forked from one with an open store opens its own."""
-    store = open_stores.open_once(embedded.store_options)
+    store = open_stores.opened(embedded.store_options)
     pid = os.getpid()
     with monkeypatch.context() as forked:
         forked.setattr(os, "getpid", lambda: pid + 1)
-        assert open_stores.open_once(embedded.store_options) is not store
+        assert open_stores.opened(embedded.store_options) is not store
         open_stores.close_all()
-    assert open_stores.open_once(embedded.store_options) is store
+    assert open_stores.opened(embedded.store_options) is store
 
 
 def test_a_closed_store_is_opened_again(embedded: Kept) -> None:
     """After all stores were closed, the next use opens a working one."""
-    store = open_stores.open_once(embedded.store_options)
+    store = open_stores.opened(embedded.store_options)
     open_stores.close_all()
-    assert open_stores.open_once(embedded.store_options) is not store
-    assert bridge.run(open_stores.open_once(embedded.store_options).applications.application_names()) == [APP]
+    assert open_stores.opened(embedded.store_options) is not store
+    assert bridge.run(open_stores.opened(embedded.store_options).applications.application_names()) == [APP]
 
 
 def test_no_store_is_made(tmp_path: Path) -> None:
     """A missing embedded store is not created, but reported as a mistake in an option."""
     with pytest.raises(OptionError, match=f"There is no store at {tmp_path / 'none'}"):
-        open_stores.open_once(StoreOptions((("data", str(tmp_path / "none")),)))
+        open_stores.opened(StoreOptions((("data", str(tmp_path / "none")),)))
     assert not (tmp_path / "none").exists()
     (tmp_path / "other").mkdir()
     with pytest.raises(OptionError, match=f"There is no store at {tmp_path / 'other'}"):
-        open_stores.open_once(StoreOptions((("data", str(tmp_path / "other")),)))
+        open_stores.opened(StoreOptions((("data", str(tmp_path / "other")),)))
     assert list((tmp_path / "other").iterdir()) == []
 
 
@@ -63,7 +63,7 @@ def test_settings_that_cannot_be_used(name: str, text: str) -> None:
     """An invalid setting is reported by the name of its option."""
     options = StoreOptions(((name, text), ("data", "/nowhere")))
     with pytest.raises(SettingsError, match=re.escape(f"{name} from option {name}")):
-        open_stores.open_once(options)
+        open_stores.opened(options)
 
 
 def test_environment_and_file(embedded: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,13 +73,13 @@ def test_environment_and_file(embedded: Kept, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("QUEUEY_SYNC", "normal")
     settings = open_stores.read_settings(StoreOptions(config=str(file)))
     assert (str(settings.data), settings.readers, settings.sync) == (embedded.options["data"], 3, "normal")
-    assert bridge.run(open_stores.open_once(StoreOptions(config=str(file))).applications.application_names()) == [APP]
+    assert bridge.run(open_stores.opened(StoreOptions(config=str(file))).applications.application_names()) == [APP]
 
 
 def test_the_only_application(embedded: Kept) -> None:
     """The application may be omitted if the store has exactly one."""
     anyone = msgspec.structs.replace(embedded.store_options, application=None)
-    store = open_stores.open_once(anyone)
+    store = open_stores.opened(anyone)
     assert open_stores.application(store, anyone) == APP
     bridge.run(embedded.store.applications.create_application("other"))
     with pytest.raises(OptionError, match=f"is needed.*It has 2: {APP}, other"):
@@ -109,7 +109,7 @@ def test_selected_queues(embedded: Kept) -> None:
 def test_queues_are_fresh(embedded: Kept) -> None:
     """A queue is looked up afresh, whatever this process has cached."""
     queue = embedded.queue()
-    store = open_stores.open_once(embedded.store_options)
+    store = open_stores.opened(embedded.store_options)
     assert open_stores.find_queue(store, embedded.store_options, "orders") == queue
     purged = bridge.run(embedded.store.catalogue.purge_queue(queue))
     assert open_stores.find_queue(store, embedded.store_options, "orders").qid == purged.qid

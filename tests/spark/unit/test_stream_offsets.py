@@ -259,7 +259,7 @@ def test_a_queue_that_has_too_many_groups(tmp_path: Path, caplog: pytest.LogCapt
             return bridge.run(store.offsets.set_offsets(queue, group, changes))
 
         passing.instead(Offsets.set_offsets, refuse)
-        with replace(open_stores.open_once, lambda _options: passing.store):
+        with replace(open_stores.opened, lambda _options: passing.store):
             GroupOffsets(StoreOptions(), "stream").record(StreamOffset({("a", 1): at(9), ("b", 1): at(9)}))
         assert "progress of group stream could not be recorded: Queue 'a' has 1000" in caplog.text
         assert [offset.partition for offset in bridge.run(store.offsets.group_offsets(other, "stream"))] == [1]
