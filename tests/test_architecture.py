@@ -31,7 +31,7 @@ def find_named_by_string(source: str) -> Iterator[int]:
     others = _names_of_others(tree)
     for node in ast.walk(tree):
         target: ast.expr | None = None
-        if isinstance(node, ast.Call) and node.args and _replaces(node.func):
+        if isinstance(node, ast.Call) and node.args and _is_patching(node.func):
             target = node.args[0]
         elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
             target = _owner_of_names(node.value)
@@ -58,7 +58,7 @@ def _package(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _replaces(function: ast.expr) -> bool:
+def _is_patching(function: ast.expr) -> bool:
     name = _last_name(function)
     if isinstance(function, ast.Attribute) and function.attr in PATCHERS:
         return _last_name(function.value) == "patch"

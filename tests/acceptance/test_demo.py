@@ -37,7 +37,7 @@ def demo(directory: Path, *command: str) -> AbstractContextManager[subprocess.Po
     )
 
 
-def nothing_left(directory: Path) -> bool:
+def is_cleaned_up(directory: Path) -> bool:
     named = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(directory) in _read(path)]
     return not named and not list(directory.iterdir())
 
@@ -66,13 +66,13 @@ def test_demo_shows_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with demo(directory) as process:
         out, err = process.communicate(timeout=1200)
     assert (process.returncode, err) == (0, ""), out
-    accounts_for_the_parts(out)
+    check_parts_reported(out)
     assert "1,707 of 1,707 are there, each once and as it was sent" in out
     assert fromstring(chart.read_text()).tag.endswith("svg")
-    assert nothing_left(directory)
+    assert is_cleaned_up(directory)
 
 
-def accounts_for_the_parts(out: str) -> None:
+def check_parts_reported(out: str) -> None:
     for words in ("1,707 notices", "quakes-ak", "newest first", "Three windows", "Deleted", "integrity check"):
         assert words in out
     assert "acknowledged before the kill" in out
@@ -97,7 +97,7 @@ def test_demo_fails_aloud(tmp_path: Path, change: str, words: str) -> None:
         out, err = process.communicate(timeout=500)
     assert process.returncode == 1, out
     assert words in err
-    assert nothing_left(tmp_path)
+    assert is_cleaned_up(tmp_path)
 
 
 def test_demo_can_be_interrupted(tmp_path: Path) -> None:
@@ -109,4 +109,4 @@ def test_demo_can_be_interrupted(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=500)
     assert process.returncode == 130
-    assert nothing_left(tmp_path)
+    assert is_cleaned_up(tmp_path)

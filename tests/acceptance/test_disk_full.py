@@ -18,7 +18,8 @@ ROOM = 400_000
 """Max bytes of a file while the disk is full."""
 
 
-def limit(size: int) -> None:
+def limit_file_size(size: int) -> None:
+    """Limits the size of files that this process writes, in bytes; larger writes fail."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
 
@@ -49,14 +50,14 @@ def use(directory: Path) -> tuple[list[str], list[str], list[str]]:
     unknown: list[str] = []
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     for round_ in range(3):
-        limit(ROOM * (round_ + 1))
+        limit_file_size(ROOM * (round_ + 1))
         for attempt in range(3):
             more, doubtful = fill(store, queue, f"{round_}.{attempt}.")
             kept += more
             unknown += doubtful
             (page,) = bridge.run(store.messages.read(queue, [Slice(partition=1, limit=10_000)]))
             assert len(page.messages) >= len(kept)
-        limit(hard)
+        limit_file_size(hard)
         kept.append(f"between {round_}")
         bridge.run(store.messages.append(queue, [NewMessage(kept[-1], 1, 3600)]))
         bridge.run(store.ping())

@@ -23,7 +23,7 @@ COUNT = 3000
 PARTITIONS = 2
 
 
-def start(place: Path, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
+def start_pipeline(place: Path, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
     command = ["pipeline", "pipe", "orders", "--to", "copies", "--create", "--from", "earliest", "--lead", "5s"]
     command += ["--sql", "SELECT upper(string(value)) AS value, partition FROM messages", "--every", "0s"]
     command += ["--data", str(place / "data"), "--checkpoint", str(place / "checkpoint"), "--master", "local[2,4]"]
@@ -73,16 +73,16 @@ def test_a_pipe_outlives_its_process(tmp_path: Path) -> None:
     items = [NewMessage(f"order {number}", number % PARTITIONS + 1, 86_400) for number in range(COUNT)]
     for first in range(0, COUNT, 1000):
         bridge.run(store.messages.append(queue, items[first : first + 1000]))
-    with start(tmp_path, "--most", "200") as process:
+    with start_pipeline(tmp_path, "--most", "200") as process:
         wait_for_batches(process)
         os.killpg(process.pid, signal.SIGKILL)
-    with start(tmp_path, "--most", "200") as process:
+    with start_pipeline(tmp_path, "--most", "200") as process:
         wait_for_batches(process)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert "messages were read in" in out
-    with start(tmp_path, "--once") as process:
+    with start_pipeline(tmp_path, "--once") as process:
         out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert bodies(store, "copies") == Counter((item.partition, str(item.body).upper()) for item in items)

@@ -38,7 +38,7 @@ class Reply(NamedTuple):
     retry_after: str | None
 
 
-def look(served: Served, path: str) -> Reply:
+def get_reply(served: Served, path: str) -> Reply:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{served.port}{path}", timeout=30) as reply:
             return Reply(reply.status, reply.read().decode(), reply.headers["Retry-After"])
@@ -49,12 +49,12 @@ def look(served: Served, path: str) -> Reply:
 def until(served: Served, wanted: Callable[[Reply], bool]) -> Reply:
     """Polls the heartbeat until it is as expected, or for PATIENCE seconds; returns its last answer."""
     end = time.monotonic() + PATIENCE
-    while not wanted(reply := look(served, "/__heartbeat__")) and time.monotonic() < end:
+    while not wanted(reply := get_reply(served, "/__heartbeat__")) and time.monotonic() < end:
         time.sleep(0.1)
     return reply
 
 
-def command(*arguments: str, variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run_queuey(*arguments: str, variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "queuey", *arguments],
         env=environment(**(variables or {})),
@@ -65,7 +65,7 @@ def command(*arguments: str, variables: dict[str, str] | None = None) -> subproc
     )
 
 
-def findings(ended: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]]:
+def findings_by_check(ended: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]]:
     report: Any = json.loads(ended.stdout)
     return {finding["check"]: finding for finding in report["findings"]}
 
@@ -96,7 +96,7 @@ def test_a_service_without_a_directory(served: Served, url: str) -> None:
 
 def test_what_one_service_stores_comes_early_from_another(served: Served, url: str, tmp_path: Path) -> None:
     """A stream has a message long before the read delay is over, marked, and each message once; others have all."""
-    made = json.loads(command("app", "create", "letters", "--store", url, "--json").stdout)
+    made = json.loads(run_queuey("app", "create", "letters", "--store", url, "--json").stdout)
 
     def connect(service: Served) -> Client:
         return Client(f"http://127.0.0.1:{service.port}", key=made["secret"], application="letters")
@@ -131,22 +131,22 @@ def test_what_one_service_stores_comes_early_from_another(served: Served, url: s
 
 def test_an_application_made_beside_it_works(served: Served, url: str) -> None:
     """The key that ``queuey app create --store`` prints opens the running service; revoked, it is listed no more."""
-    made = json.loads(command("app", "create", "shop", "--store", url, "--json").stdout)
+    made = json.loads(run_queuey("app", "create", "shop", "--store", url, "--json").stdout)
     with Client(f"http://127.0.0.1:{served.port}", key=made["secret"], application="shop") as client:
         client.create_queue("orders")
         receipt = client.send("orders", "hello")
         assert [message.id for message in client.read("orders", delay=False).messages] == [receipt.id]
         assert "stay 1 s behind" in client.info("orders").guarantee
-    listed = json.loads(command("app", "list", "--store", url, "--json").stdout)
+    listed = json.loads(run_queuey("app", "list", "--store", url, "--json").stdout)
     assert {"application": "shop", "keys": 1} in listed
-    assert command("app", "revoke", "shop", made["key"], "--yes", "--store", url).returncode == 0
-    assert json.loads(command("app", "keys", "shop", "--store", url, "--json").stdout) == []
+    assert run_queuey("app", "revoke", "shop", made["key"], "--yes", "--store", url).returncode == 0
+    assert json.loads(run_queuey("app", "keys", "shop", "--store", url, "--json").stdout) == []
 
 
 def test_the_doctor_on_a_cluster(url: str) -> None:
     """On a cluster that works every check has its line; what a test cluster lacks is a warning, not a failure."""
-    ended = command("doctor", "--store", url, "--json")
-    states = findings(ended)
+    ended = run_queuey("doctor", "--store", url, "--json")
+    states = findings_by_check(ended)
     assert ended.returncode == 0, ended.stdout
     assert states.keys() == {
         *("nodes", "access", "version", "clocks", "acknowledged", "paxos"),
@@ -154,25 +154,25 @@ def test_the_doctor_on_a_cluster(url: str) -> None:
     }
     assert (states["replication"]["state"], states["schema"]["state"], states["store"]["state"]) == ("warn", "ok", "ok")
     assert states["read_repair"]["state"] == "ok"
-    lines = command("doctor", "--store", url).stdout.splitlines()
+    lines = run_queuey("doctor", "--store", url).stdout.splitlines()
     assert {line[:4].strip() for line in lines} == {"ok", "warn", ""}
 
 
 def test_the_doctor_names_the_data_centres(url: str) -> None:
     """A missing data centre is reported, with the existing ones."""
-    ended = command("doctor", "--store", url, "--cassandra-local-dc", "no-such-centre")
+    ended = run_queuey("doctor", "--store", url, "--cassandra-local-dc", "no-such-centre")
     assert (ended.returncode, "'no-such-centre', only " in ended.stdout) == (1, True), ended.stdout
 
 
 def test_a_keyspace_that_is_made_while_it_runs(cassandra: Cassandra, tmp_path: Path) -> None:
     """Without its keyspace a service answers 503 and says which command makes it; then it serves, without a restart."""
     target = DataCentreTarget(tuple(cassandra.contact_points), unique_name("late"), cassandra.port)
-    ended = command("doctor", "--store", target.url, "--json")
-    assert (ended.returncode, "queuey migrate" in findings(ended)["schema"]["advice"]) == (1, True)
+    ended = run_queuey("doctor", "--store", target.url, "--json")
+    assert (ended.returncode, "queuey migrate" in findings_by_check(ended)["schema"]["advice"]) == (1, True)
     with Served(tmp_path, ["--store", target.url]) as served:
         red = until(served, lambda reply: "queuey migrate" in reply.body)
         assert (red.status, "queuey migrate" in red.body) == (503, True), red
-        made = command("migrate", "--store", target.url, "--replication", "1")
+        made = run_queuey("migrate", "--store", target.url, "--replication", "1")
         assert made.returncode == 0, made.stderr
         assert until(served, lambda reply: reply.status == 200).status == 200
         assert served.end(signal.SIGTERM) == 0
@@ -183,8 +183,8 @@ def test_a_service_without_cassandra(tmp_path: Path) -> None:
     with Served(tmp_path, ["--store", NOBODY, "--workers", "1"]) as served:
         red = until(served, lambda reply: "refused" in reply.body)
         assert (red.status, red.retry_after is not None, "refused" in red.body) == (503, True, True), red
-        assert look(served, "/__lbheartbeat__").status == 200
-        assert look(served, "/v1/queuey/any").status in {403, 503}
+        assert get_reply(served, "/__lbheartbeat__").status == 200
+        assert get_reply(served, "/v1/queuey/any").status in {403, 503}
         with Client(f"http://127.0.0.1:{served.port}", key="k") as client, pytest.raises(Exception, match="503"):
             client.create_queue("q")
         assert served.end(signal.SIGTERM) == 0
@@ -197,8 +197,8 @@ def test_a_service_without_cassandra(tmp_path: Path) -> None:
 def test_commands_without_cassandra() -> None:
     """Commands that need the store fail with one line that says why."""
     with ThreadPoolExecutor() as at_once:  # Each waits for Cassandra for a while before it gives up.
-        listing = at_once.submit(command, "app", "list", "--store", NOBODY)
-        examination = at_once.submit(command, "doctor", "--store", NOBODY)
+        listing = at_once.submit(run_queuey, "app", "list", "--store", NOBODY)
+        examination = at_once.submit(run_queuey, "doctor", "--store", NOBODY)
     ended = listing.result(PATIENCE_SECONDS)
     (line,) = ended.stderr.splitlines()
     assert (ended.returncode, "refused" in line, ended.stdout) == (1, True, "")
@@ -225,14 +225,14 @@ def test_password_certificate_and_group_commit(servers: Any, tmp_path: Path) -> 
         access = ["--store", url, "--cassandra-user", "cassandra", "--cassandra-password", f"file:{secret}"]
         trust = ["--cassandra-tls-ca", str(TLS / "cert.pem")]
         works = [*access, *trust, "--cassandra-tls-hostname", "off"]
-        assert command("migrate", *works, "--replication", "1").returncode == 0
-        outcome = findings(command("doctor", *works, "--json"))
+        assert run_queuey("migrate", *works, "--replication", "1").returncode == 0
+        outcome = findings_by_check(run_queuey("doctor", *works, "--json"))
         states = {check: outcome[check]["state"] for check in ("access", "acknowledged", "paxos", "store")}
         assert states == {"access": "ok", "acknowledged": "ok", "paxos": "ok", "store": "ok"}, outcome
-        assert "certificate" in command("doctor", *access, *trust).stdout
-        assert "certificate" in command("doctor", *access, "--cassandra-tls", "on").stdout
+        assert "certificate" in run_queuey("doctor", *access, *trust).stdout
+        assert "certificate" in run_queuey("doctor", *access, "--cassandra-tls", "on").stdout
         wrong = [*works, "--cassandra-password", "env:WRONG"]
-        assert "Bad credentials" in command("doctor", *wrong, variables={"WRONG": "hunter2"}).stdout
+        assert "Bad credentials" in run_queuey("doctor", *wrong, variables={"WRONG": "hunter2"}).stdout
         with Served(tmp_path, [*works, "--cassandra-password", "env:PW"], variables={"PW": "cassandra"}) as served:
             assert "acknowledged means fsync" in served.lines[0]
             assert until(served, lambda reply: reply.status == 200).status == 200

@@ -16,7 +16,8 @@ from tests.servers.served import Served
 from tests.waiting import until
 
 
-def workers(served: Served) -> list[int]:
+def worker_pids(served: Served) -> list[int]:
+    """Returns the worker processes among the service's children."""
     pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -56,7 +57,7 @@ class HalfRequest:
 def test_sigterm_when_idle(tmp_path: Path) -> None:
     """SIGTERM ends an idle service with 0, closes its store, and leaves no process behind."""
     with Served(tmp_path) as served:
-        pids = workers(served)
+        pids = worker_pids(served)
         with served.client() as client:
             client.create_queue("q")
             client.send("q", "x")
@@ -91,7 +92,7 @@ def test_a_store_that_does_not_close_does_not_hold_it_up(tmp_path: Path) -> None
     with Served(
         tmp_path, ["--shutdown-timeout", "1"], variables=variables_with_startup_code(tmp_path, HANGS)
     ) as served:
-        pids = workers(served)
+        pids = worker_pids(served)
         assert served.end(signal.SIGTERM) == 0
         assert "Killing" not in served.output
         assert all(has_ended(process) for process in pids)
@@ -130,7 +131,7 @@ def test_hanging_client_does_not_hold_it_up(tmp_path: Path) -> None:
         half = HalfRequest(served, "q")
         with served.client() as client:
             client.heartbeat()
-        pids = workers(served)
+        pids = worker_pids(served)
         assert served.end(signal.SIGTERM) == 0
         assert "did not finish within the shutdown timeout" in served.output
         assert all(has_ended(process) for process in pids)
@@ -144,7 +145,7 @@ def test_second_signal_stops_at_once(tmp_path: Path) -> None:
         with served.client() as client:
             client.create_queue("q")
         half = HalfRequest(served, "q")
-        pids = workers(served)
+        pids = worker_pids(served)
         served.process.send_signal(signal.SIGTERM)
         served.wait_for("Stopping")
         assert served.end(signal.SIGTERM) == 128 + signal.SIGTERM
@@ -155,11 +156,11 @@ def test_second_signal_stops_at_once(tmp_path: Path) -> None:
 def test_hangup_is_ignored(tmp_path: Path) -> None:
     """Closing the terminal stops neither the service nor its workers."""
     with Served(tmp_path) as served:
-        pids = workers(served)
+        pids = worker_pids(served)
         os.killpg(served.process.pid, signal.SIGHUP)
         with served.client() as client:
             client.heartbeat()
-        assert workers(served) == pids
+        assert worker_pids(served) == pids
         assert served.end(signal.SIGTERM) == 0
 
 
@@ -172,7 +173,7 @@ def test_worker_that_cannot_open_the_store(tmp_path: Path) -> None:
         connection.set_busy_timeout(60_000)
         version = connection.pragma("user_version")
         connection.pragma("user_version", 9999)
-        for process in workers(served):
+        for process in worker_pids(served):
             os.kill(process, signal.SIGKILL)
         until(lambda: served.output.count("The worker cannot start") >= 2, process=served.process)
         connection.pragma("user_version", version)
@@ -186,7 +187,7 @@ def test_worker_that_cannot_open_the_store(tmp_path: Path) -> None:
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     """When the parent is killed, its workers stop in order and free the port for the next start."""
     with Served(tmp_path) as served:
-        pids = workers(served)
+        pids = worker_pids(served)
         assert served.end(signal.SIGKILL) == -signal.SIGKILL
         until(lambda: all(has_ended(process) for process in pids))
         with Served(tmp_path, port=served.port) as again, again.client() as client:
@@ -197,12 +198,12 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
 def test_signals_in_a_burst(tmp_path: Path, count: int) -> None:
     """However many SIGTERMs a supervisor sends to the whole group, nothing hangs and nothing stays."""
     with Served(tmp_path) as served:
-        pids = workers(served)
+        pids = worker_pids(served)
         for _ in range(count):
             for process in pids:
                 with contextlib.suppress(ProcessLookupError):  # The first one may have ended it.
                     os.kill(process, signal.SIGTERM)
-        until(lambda: all(has_ended(process) for process in pids) or workers(served) != pids)
+        until(lambda: all(has_ended(process) for process in pids) or worker_pids(served) != pids)
         assert served.end(signal.SIGTERM) in {0, 1}
 
 

@@ -51,6 +51,7 @@ ROW = re.compile(r"(?m)^\|[^|\n]*\| `([\w/.]+\.py)` \| (.*) \|$")
 
 
 def rows_of_walk(page: str, folder: str) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Returns (path, functions) of the table on Cassandra if a folder is given, otherwise of the one before it."""
     text = (ROOT / "docs" / page).read_text("utf-8")
     first, _, second = text.partition("## On Cassandra")
     return [

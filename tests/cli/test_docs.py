@@ -17,7 +17,7 @@ from tests.pages import ROOT, Block, blocks, runnable_blocks
 PAGES = ["README.md", "docs/cli.md"]
 
 
-def examples(some: Iterable[Block]) -> list[list[str]]:
+def queuey_commands(some: Iterable[Block]) -> list[list[str]]:
     commands = []
     for block in (block for block in some if block.language == "sh"):
         for line in block.text.splitlines():
@@ -35,8 +35,8 @@ def options(command: Any) -> set[str]:  # noqa: ANN401 - a command of typer's
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_use_what_there_is(page: str) -> None:
     """Every command in an example exists and has the options used."""
-    assert examples(blocks(page))
-    for words in examples(blocks(page)):
+    assert queuey_commands(blocks(page))
+    for words in queuey_commands(blocks(page)):
         name, *arguments = words
         if name.startswith("-"):
             continue
@@ -51,7 +51,9 @@ def test_examples_use_what_there_is(page: str) -> None:
 
 def test_receipts_have_the_form_of_claims() -> None:
     """The receipts in examples are of the form that claims return: a receipt, and the mark of its queue."""
-    shown = [words[2] for words in examples(blocks("docs/cli.md")) if words[0] in {"ack", "release"} and words[2:]]
+    shown = [
+        words[2] for words in queuey_commands(blocks("docs/cli.md")) if words[0] in {"ack", "release"} and words[2:]
+    ]
     assert len(shown) == 2
     for receipt in shown:
         text, _, mark = receipt.rpartition("-")
@@ -61,7 +63,7 @@ def test_receipts_have_the_form_of_claims() -> None:
 
 def test_every_command_has_an_example() -> None:
     """The page about the command line shows each command at least once."""
-    lines = examples(blocks("docs/cli.md"))
+    lines = queuey_commands(blocks("docs/cli.md"))
     shown = {words[0] for words in lines}
     assert COMMANDS.keys() - shown == set()
     for group in ("queue", "offsets", "app", "pipeline"):
@@ -74,7 +76,7 @@ def test_quick_start_runs(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.chdir(ROOT)
     (program,) = (block.text for block in runnable_blocks("README.md") if block.language == "python")
     printed = {}
-    for words in examples(runnable_blocks("README.md")):
+    for words in queuey_commands(runnable_blocks("README.md")):
         if words[0] != "tail":  # never ends
             ended = run(*words)
             assert ended.code == 0, (words, ended.err)

@@ -23,7 +23,7 @@ from tests.servers.processes import ending
 from tests.servers.served import Served, environment, free_port
 
 
-def _unread(pipe: IO[bytes]) -> int:
+def _count_unread_bytes(pipe: IO[bytes]) -> int:
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
@@ -46,7 +46,7 @@ def test_ctrl_c_in_a_feed(served: Served, run: Run, client: Client, queue: str) 
         # The next line is read when the lines before it have been answered.
         process.stdin.write(b"5\n")
         process.stdin.flush()
-        assert eventually(lambda: not _unread(standard_input) and _sleeps(process.pid))
+        assert eventually(lambda: not _count_unread_bytes(standard_input) and _sleeps(process.pid))
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         err = process.stderr.read().decode()

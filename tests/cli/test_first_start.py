@@ -24,7 +24,7 @@ MOVED_PROFILE = Profile(url=THERE, application="queuey", key="k")
 MAIN, SECOND_PROFILE = Path("profile.toml"), Path("profile-1.toml")
 
 
-def found(path: Path, what: Profile | str) -> ProfileFile:
+def make_profile_file(path: Path, what: Profile | str) -> ProfileFile:
     return ProfileFile(path, "ours", what) if isinstance(what, Profile) else ProfileFile(path, what)  # type: ignore[arg-type]
 
 
@@ -57,21 +57,39 @@ def test_which_profile_is_used(
     new_key: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     """A working profile is kept, another server's never changed, and a key created only where none can be found."""
-    made = plan_profile(found(MAIN, main), found(SECOND_PROFILE, beside), HERE, keys=0, answers=lambda url: there)
+    made = plan_profile(
+        make_profile_file(MAIN, main),
+        make_profile_file(SECOND_PROFILE, beside),
+        HERE,
+        keys=0,
+        answers=lambda url: there,
+    )
     assert (made.path, made.write, made.profile is None) == (path, write, new_key)
     assert bool(made.notes) == (path == SECOND_PROFILE or main == MOVED_PROFILE)
 
 
 def test_a_lost_profile_is_mentioned() -> None:
     """Making a further key because no profile was found is never done in silence."""
-    made = plan_profile(found(MAIN, "absent"), found(SECOND_PROFILE, "absent"), HERE, keys=1, answers=lambda url: False)
+    made = plan_profile(
+        make_profile_file(MAIN, "absent"),
+        make_profile_file(SECOND_PROFILE, "absent"),
+        HERE,
+        keys=1,
+        answers=lambda url: False,
+    )
     assert "new key" in " ".join(made.notes)
 
 
 def test_two_foreign_profiles_are_an_error() -> None:
     """The start fails and says what to do, rather than overwriting a key that may be the only one."""
     with pytest.raises(ProfileInvalid, match="--profile"):
-        plan_profile(found(MAIN, "foreign"), found(SECOND_PROFILE, "foreign"), HERE, keys=0, answers=lambda url: False)
+        plan_profile(
+            make_profile_file(MAIN, "foreign"),
+            make_profile_file(SECOND_PROFILE, "foreign"),
+            HERE,
+            keys=0,
+            answers=lambda url: False,
+        )
 
 
 @pytest.fixture

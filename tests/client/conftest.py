@@ -61,6 +61,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @contextmanager
 def opened(kind: str, url: str, key: str, app: App | None = None) -> Iterator[Any]:
+    """Yields a client with blocking methods, also for ``async``; with `app` it calls in process."""
     if kind == "sync":
         with Client(url, key=key, transport=None if app is None else InProcess(app)) as client:
             yield client

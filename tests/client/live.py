@@ -83,6 +83,7 @@ Connect = Callable[..., AsyncClient]
 
 @asynccontextmanager
 async def connected(directory: Path, *, private: Collection[str] = ()) -> AsyncIterator[Connect]:
+    """Yields a function that opens clients, each with a new key for these verbs and queues; closes them at the end."""
     with closing(open_store(directory)) as store:
         await store.applications.create_application("acme")
         app = make_app(store, private=private)

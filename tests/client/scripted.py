@@ -145,6 +145,7 @@ class Script:
         return [request.url.host.partition(".")[0] for request in self.requests]
 
     def sent(self, number: int = -1) -> Any:  # noqa: ANN401 - whatever was sent
+        """Returns the JSON body of a request, by default of the last one."""
         return json.loads(self.requests[number].content)
 
     def clock(self) -> float:

@@ -30,7 +30,7 @@ from queuey.client.calls.send_calls import Outgoing
 from queuey.client.credentials import tokens
 
 
-def public(kind: type) -> list[str]:
+def public_callables(kind: type) -> list[str]:
     return [name for name, value in inspect.getmembers(kind, callable) if not name.startswith("_")]
 
 
@@ -49,7 +49,7 @@ def test_all_is_sorted_and_complete() -> None:
         assert getattr(queuey.client, name).__doc__
 
 
-@pytest.mark.parametrize("name", ["__init__", *public(Client)])
+@pytest.mark.parametrize("name", ["__init__", *public_callables(Client)])
 def test_both_clients_take_the_same_arguments(name: str) -> None:
     """Sync and async code differ in await alone."""
     sync, asynchronous = (inspect.signature(getattr(kind, name)).parameters for kind in (Client, AsyncClient))
@@ -57,13 +57,13 @@ def test_both_clients_take_the_same_arguments(name: str) -> None:
     for parameter in sync:
         assert sync[parameter].default == asynchronous[parameter].default or name == "__init__"
         assert sync[parameter].kind == asynchronous[parameter].kind
-    assert public(AsyncClient) == public(Client)
+    assert public_callables(AsyncClient) == public_callables(Client)
 
 
 def test_schedules_are_the_same_for_both_clients() -> None:
     """What is done with schedules differs in await alone, too."""
-    assert public(Schedules) == public(AsyncSchedules)
-    for name in public(Schedules):
+    assert public_callables(Schedules) == public_callables(AsyncSchedules)
+    for name in public_callables(Schedules):
         sync, asynchronous = (inspect.signature(getattr(each, name)) for each in (Schedules, AsyncSchedules))
         assert sync == asynchronous
 
@@ -75,8 +75,8 @@ SEVERAL_AT_A_TIME = {"finish", "leave", "settle", "take"}
 @pytest.mark.parametrize(("kind", "other"), [(Job, AsyncJob), (JobQueue, AsyncJobQueue)])
 def test_jobs_are_the_same_for_both_clients(kind: type, other: type) -> None:
     """Jobs and their queues differ in await alone, too; threads that handle several jobs at a time have a loop each."""
-    assert [name for name in public(other) if name not in SEVERAL_AT_A_TIME] == public(kind)
-    for name in public(kind):
+    assert [name for name in public_callables(other) if name not in SEVERAL_AT_A_TIME] == public_callables(kind)
+    for name in public_callables(kind):
         one, two = (inspect.signature(getattr(each, name)) for each in (kind, other))
         assert str(one.replace(return_annotation=None)) == str(two.replace(return_annotation=None)).replace("Async", "")
 

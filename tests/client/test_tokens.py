@@ -31,7 +31,7 @@ def reply_unauthorized(*_: object) -> httpx2.Response:
     return httpx2.Response(401, json={"status": "error", "error_msg": {"InvalidApplicationKey": "no"}})
 
 
-def only(*accepted: str) -> Callable[[httpx2.Request], httpx2.Response]:
+def accept_only(*accepted: str) -> Callable[[httpx2.Request], httpx2.Response]:
     def answer(request: httpx2.Request) -> httpx2.Response:
         token = request.headers["authorization"].removeprefix("Bearer ")
         return (
@@ -46,7 +46,7 @@ def make_token_source() -> Callable[[], str]:
     return lambda: f"token-{next(numbers)}"
 
 
-def sent(script: Script) -> list[str]:
+def sent_credentials(script: Script) -> list[str]:
     return [request.headers.get("authorization", "none") for request in script.requests]
 
 
@@ -58,17 +58,17 @@ def test_a_token_goes_in_place_of_a_key(connect: Connect, options: dict[str, Any
     for token in (SECRET, f"{SECRET}\n", lambda: SECRET, lambda: Token(SECRET)):
         script = Script(ok(queues=[]))
         connect(script, token=token, **options).queue_page()
-        assert sent(script) == [header]
+        assert sent_credentials(script) == [header]
 
 
 def test_a_refused_token_is_asked_for_again_once(connect: Connect) -> None:
     """A 401 leads to one more token and one more attempt, also for a write; then it is the caller's."""
-    script = Script(only("token-2"))
+    script = Script(accept_only("token-2"))
     client = connect(script, token=make_token_source())
     client.send("orders", "body")
-    assert sent(script) == ["Bearer token-1", "Bearer token-2"]
+    assert sent_credentials(script) == ["Bearer token-1", "Bearer token-2"]
     client.send("orders", "body")
-    assert sent(script)[2:] == ["Bearer token-2"]
+    assert sent_credentials(script)[2:] == ["Bearer token-2"]
     script = Script(reply_unauthorized)
     with pytest.raises(NotAuthenticated):
         connect(script, token=make_token_source()).queue_page()
@@ -96,7 +96,7 @@ def test_an_async_source_is_awaited_by_the_async_client_and_refused_by_the_other
             script = Script(ok(queues=[]))
             async with async_client(script, token=token) as client:
                 await client.queue_page()
-            assert sent(script) == [f"Bearer {SECRET}"]
+            assert sent_credentials(script) == [f"Bearer {SECRET}"]
 
     asyncio.run(run())
     with sync_client(Script(ok()), token=source) as client, pytest.raises(TokenError, match="use it with AsyncClient"):
@@ -164,7 +164,7 @@ def test_tasks_that_need_a_token_share_one_answer() -> None:
         return f"token-{len(calls)}"
 
     async def run() -> None:
-        script = Script(only("token-2"))
+        script = Script(accept_only("token-2"))
         async with async_client(script, token=source) as client:
 
             async def beat() -> None:
@@ -373,7 +373,7 @@ def test_a_file_is_read_again_when_it_has_changed(connect: Connect, tmp_path: Pa
     client.queue_page()
     path.unlink()
     client.queue_page()
-    assert sent(script) == ["Bearer first", "Bearer second", "Bearer second"]
+    assert sent_credentials(script) == ["Bearer first", "Bearer second", "Bearer second"]
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -391,11 +391,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 @pytest.mark.needs_programs
 def test_a_command_is_run_without_a_shell(connect: Connect, tmp_path: Path) -> None:
     """What it prints is the token; it is run again at a 401, and gets no input."""
-    script = Script(only("run-2"))
+    script = Script(accept_only("run-2"))
     runs = tmp_path / "runs"
     code = "import sys; f = open(sys.argv[1], 'a+'); f.write(sys.stdin.read() + '$'); print(f'run-{f.tell()}')"
     connect(script, token_command=[sys.executable, "-c", code, str(runs)]).queue_page()
-    assert sent(script) == ["Bearer run-1", "Bearer run-2"]
+    assert sent_credentials(script) == ["Bearer run-1", "Bearer run-2"]
     with pytest.raises(TokenError, match="token_command echo gave no token"):
         TokenCommand("echo '$HOME' `id`").ask()
 
@@ -428,7 +428,7 @@ def test_a_profile_may_name_a_token_file(tmp_path: Path) -> None:
     for url in (None, ONE, "http://two.example"):
         with Client(url, transport=transport) as client:
             client.queue_page()
-    assert sent(script) == ["Bearer of-the-profile", "Bearer of-the-profile", "none"]
+    assert sent_credentials(script) == ["Bearer of-the-profile", "Bearer of-the-profile", "none"]
     with pytest.raises(ProfileInvalid, match="a key and a token_file"):
         Profile(url="http://h", application="a", key="k", token_file="t")
     with pytest.raises(ProfileInvalid, match="key is empty"):

@@ -17,6 +17,7 @@ def act(browser: Browser, address: str, query: str = "", **fields: str) -> Reply
 
 
 def form(browser: Browser, address: str, query: str = "") -> dict[str, str]:
+    """Returns the fields of the page's action form with their values; text areas are empty."""
     reply = browser.get(address, query=query)
     assert reply.status == 200, reply.text
     sent = reply.text[reply.text.index('method="post" action="/console/a') :]
@@ -30,5 +31,6 @@ def form(browser: Browser, address: str, query: str = "") -> dict[str, str]:
 
 
 def said(browser: Browser, reply: Reply) -> str:
+    """Follows the redirect after a form was sent, and returns the text of that page."""
     assert reply.status == 303, reply.text
     return text_of(browser.get(reply.headers["Location"]).text)

@@ -27,15 +27,15 @@ def previews(html: str) -> list[str]:
     return [unescape(body) for body in re.findall(r'<td class="line"><a [^>]*><code>([^<]*)</code>', plain(html))]
 
 
-def following(html: str) -> str | None:
+def next_query(html: str) -> str | None:
     match = re.search(r'rel="next" href="[^"?]*\?([^"]*)"', html)
     return None if match is None else unescape(match[1])
 
 
-def walk(browser: Browser, query: str = "") -> list[str]:
+def read_all_previews(browser: Browser, query: str = "") -> list[str]:
     html = browser.get(LIST, query=query).text
     bodies = previews(html)
-    while (query_of_next := following(html)) is not None:
+    while (query_of_next := next_query(html)) is not None:
         html = browser.part(LIST, query=query_of_next).text
         bodies += previews(html)
     return bodies
@@ -48,8 +48,8 @@ def test_pages_are_newest_first(browser: Browser, owner: Caller, partitions: int
     sent = [str(number) for number in range(130)]
     for expected in (sent[:50], sent[50:100], sent[100:]):
         owner.batch("q", *({"body": body, "partition": int(body) % partitions + 1} for body in expected))
-    assert walk(browser) == sent[::-1]
-    assert walk(browser) == sent[::-1]
+    assert read_all_previews(browser) == sent[::-1]
+    assert read_all_previews(browser) == sent[::-1]
     assert len(owner.claim("q", limit=1)) == 1
 
 
@@ -58,7 +58,7 @@ def test_one_partition(browser: Browser, owner: Caller) -> None:
     owner.create("q", partitions=2)
     owner.post("q", "first", X_Partition="1")
     owner.post("q", "second", X_Partition="2")
-    assert walk(browser, "partition=2") == ["second"]
+    assert read_all_previews(browser, "partition=2") == ["second"]
     assert browser.get(LIST, query="partition=3").status == 400
     assert browser.get(LIST, query="partition=x").status == 400
 
@@ -67,10 +67,10 @@ def test_since_a_time_or_an_id(browser: Browser, owner: Caller) -> None:
     """A list begins at a time or at a message; any other text is an error."""
     owner.create("q")
     ids = [owner.post("q", body)["key"] for body in ("a", "b", "c")]
-    assert walk(browser, f"since={ids[1]}") == ["b", "a"]
-    assert walk(browser, "since=1970-01-02") == []
-    assert walk(browser, "since=now") == ["c", "b", "a"]
-    assert walk(browser, "since=-1h") == []
+    assert read_all_previews(browser, f"since={ids[1]}") == ["b", "a"]
+    assert read_all_previews(browser, "since=1970-01-02") == []
+    assert read_all_previews(browser, "since=now") == ["c", "b", "a"]
+    assert read_all_previews(browser, "since=-1h") == []
     for wrong in ("yesterday", "-1x", "1:2", "9999-12-31T23:59-05:00", "%2B" + "9" * 400 + "w"):
         assert browser.get(LIST, query=f"since={wrong}").status == 400
     assert browser.get(LIST, query="cursor=nonsense").status == 400
@@ -83,19 +83,19 @@ def test_scans(browser: Browser, owner: Caller) -> None:
         key, headers = f"k{number % 4}", {"X-Header-colour": "green" if number % 2 else "red"}
         owner("POST", "q", f"Body {number}", headers=headers | {"X-Message-Key": key})
     with replace_in(messages, messages.SCAN_SIZE, 7):
-        assert walk(browser, "text=body+3") == [
+        assert read_all_previews(browser, "text=body+3") == [
             "Body 39",
             *(f"Body {number}" for number in range(38, 29, -1)),
             "Body 3",
         ]
-        assert len(walk(browser, "header=Colour")) == 40
-        assert len(walk(browser, "header=colour&value=gree")) == 20
-        assert len(walk(browser, "value=red")) == 20
-        assert walk(browser, "key=k1&text=5") == ["Body 25", "Body 5"]
+        assert len(read_all_previews(browser, "header=Colour")) == 40
+        assert len(read_all_previews(browser, "header=colour&value=gree")) == 20
+        assert len(read_all_previews(browser, "value=red")) == 20
+        assert read_all_previews(browser, "key=k1&text=5") == ["Body 25", "Body 5"]
         page = browser.get(LIST, query="text=nowhere").text
         assert "0 found, 7 scanned" in text_of(page)
         assert "data-stop" in page
-        last = browser.part(LIST, query=(following(page) or "").replace("scanned=7", "scanned=33")).text
+        last = browser.part(LIST, query=(next_query(page) or "").replace("scanned=7", "scanned=33")).text
         assert "40 scanned" in text_of(last)
     assert "this is the end" in text_of(browser.get(LIST, query="text=nowhere").text)
 
@@ -127,12 +127,12 @@ def test_many_partitions(browser: Browser, owner: Caller) -> None:
     [everywhere] = re.findall(r'<a href="[^"?]*\?([^"]*)">Search all partitions', page)
     html = browser.get(LIST, query=everywhere).text
     assert "only." not in text_of(html)
-    assert len(following(html) or "") < 200
-    assert walk(browser, everywhere) == sent[::-1]
+    assert len(next_query(html) or "") < 200
+    assert read_all_previews(browser, everywhere) == sent[::-1]
     with replace_in(messages, messages.SCAN_SIZE, 50):
-        assert len(following(browser.get(LIST, query="partition=0&text=7").text) or "") < 200
-        assert sorted(walk(browser, "partition=0&text=7")) == sorted(body for body in sent if "7" in body)
-    assert sorted(walk(browser, "partition=0&text=7")) == sorted(body for body in sent if "7" in body)
+        assert len(next_query(browser.get(LIST, query="partition=0&text=7").text) or "") < 200
+        assert sorted(read_all_previews(browser, "partition=0&text=7")) == sorted(body for body in sent if "7" in body)
+    assert sorted(read_all_previews(browser, "partition=0&text=7")) == sorted(body for body in sent if "7" in body)
 
 
 def test_ids_that_several_partitions_share(browser: Browser, owner: Caller) -> None:
@@ -146,7 +146,7 @@ def test_ids_that_several_partitions_share(browser: Browser, owner: Caller) -> N
         expected += [f"{number} in {partition}" for partition in (1, 2, 3)]
     for size in range(1, 8):
         with replace_in(messages, messages.PAGE_SIZE, size):
-            assert walk(browser) == expected[::-1]
+            assert read_all_previews(browser) == expected[::-1]
 
 
 def test_messages_that_are_not_due_yet(browser: Browser, owner: Caller) -> None:
@@ -155,16 +155,16 @@ def test_messages_that_are_not_due_yet(browser: Browser, owner: Caller) -> None:
     owner.post("q", "due")
     for number in range(9, 0, -1):
         owner.post("q", f"{number} h", X_Delay=str(3600 * number), X_Partition=str(number % 3 + 1))
-    assert walk(browser) == ["due"]
+    assert read_all_previews(browser) == ["due"]
     [query] = re.findall(r'<a href="[^"?]*\?([^"]*)">Not due yet', browser.get(LIST).text)
     with replace_in(messages, messages.PAGE_SIZE, 2):
-        assert walk(browser, unescape(query)) == [f"{number} h" for number in range(1, 10)]
-    assert walk(browser, "delayed=on&text=7") == ["7 h"]
+        assert read_all_previews(browser, unescape(query)) == [f"{number} h" for number in range(1, 10)]
+    assert read_all_previews(browser, "delayed=on&text=7") == ["7 h"]
     page = browser.get(LIST, query="delayed=on").text
     assert '<input type="hidden" name="delayed" value="on">' in page
     assert "this is the end" in text_of(page)
     assert "Messages that are due" in page
-    assert walk(browser, "delayed=on&since=%2B390m") == ["7 h", "8 h", "9 h"]
+    assert read_all_previews(browser, "delayed=on&since=%2B390m") == ["7 h", "8 h", "9 h"]
 
 
 def test_too_long_texts(browser: Browser, owner: Caller) -> None:

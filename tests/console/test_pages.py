@@ -111,13 +111,13 @@ def test_queues_by_prefix_and_page(browser: Browser, owner: Caller) -> None:
     for name in names:
         owner.create(name)
     with replace_in(applications, applications.PAGE_SIZE, 2):
-        assert walk(browser, "") == names
-        assert walk(browser, "prefix=a") == names[:5]
-        assert walk(browser, "prefix=b*") == ["b*0", "b*1"]
-        assert walk(browser, "prefix=zz") == []
+        assert list_queue_names(browser, "") == names
+        assert list_queue_names(browser, "prefix=a") == names[:5]
+        assert list_queue_names(browser, "prefix=b*") == ["b*0", "b*1"]
+        assert list_queue_names(browser, "prefix=zz") == []
 
 
-def walk(browser: Browser, query: str) -> list[str]:
+def list_queue_names(browser: Browser, query: str) -> list[str]:
     names: list[str] = []
     address = f"/console/a/queuey/_queues?{query}"
     while True:
@@ -138,7 +138,7 @@ def test_a_limited_key_sees_its_queues(limited: Browser, owner: Caller) -> None:
     assert "orders-1" in page
     assert "private" not in page
     assert "Other queues are not shown: the key is limited to those that match orders-* ." in text_of(page)
-    assert walk(limited, "prefix=orders-2") == ["orders-2"]
+    assert list_queue_names(limited, "prefix=orders-2") == ["orders-2"]
     assert limited.get("/console/a/queuey/private").status == 403
     assert limited.get("/console/a/guest").status == 403
 

@@ -74,7 +74,7 @@ KEYED = {"limited by key", "ordered"}
 TARGETS = {"delivered too often": "q.dead", "released for good": "q.dead", "redrive policy": "lost", "buried": "q.dead"}
 
 
-def store(client: Client, kind: str) -> None:
+def store_message(client: Client, kind: str) -> None:
     client.create_queue("q", **KINDS[kind])
     if kind == "named":
         client.named("q").create("name", **SENT)
@@ -85,7 +85,7 @@ def store(client: Client, kind: str) -> None:
         client.send("q", **SENT, key="k" if kind in KEYED else None)
 
 
-def die(clients: Clients, death: str) -> None:
+def make_dead_letter(clients: Clients, death: str) -> None:
     client = clients.client
     if death == "buried":
         [message] = client.read_all("q", partitions="*", delay=False)
@@ -103,12 +103,12 @@ def die(clients: Clients, death: str) -> None:
     assert jobs.receive(1) == []
 
 
-def lying(client: Client, queue: str) -> list[Message]:
+def read_stored(client: Client, queue: str) -> list[Message]:
     return list(client.read_all(queue, partitions="*", delay=False))
 
 
-def raw(client: Client, queue: str) -> RawMessage:
-    return client.get_raw(queue, max(lying(client, queue), key=lambda one: parse_id(one.id)))
+def last_raw_message(client: Client, queue: str) -> RawMessage:
+    return client.get_raw(queue, max(read_stored(client, queue), key=lambda one: parse_id(one.id)))
 
 
 def by_client(clients: Clients, target: str, _browser: Browser) -> None:
@@ -141,23 +141,23 @@ def test_the_message_comes_back(
 ) -> None:
     """Body, type and headers are the same byte by byte while it is dead and when it is back, and it can be claimed."""
     client, target = clients.client, TARGETS[death]
-    store(client, kind)
-    before = raw(client, "q")
-    die(clients, death)
-    until(lambda: {one.name for one in client.queues()} >= {target} and lying(client, target))
-    dead = raw(client, target)
+    store_message(client, kind)
+    before = last_raw_message(client, "q")
+    make_dead_letter(clients, death)
+    until(lambda: {one.name for one in client.queues()} >= {target} and read_stored(client, target))
+    dead = last_raw_message(client, target)
     own = {name: value for name, value in dead.headers.items() if not name.startswith("queuey-dead-")}
     assert (dead.body, dead.content_type, own) == (before.body, before.content_type, before.headers)
-    assert lying(client, target)[0].body == {"task": "resize", "price": 1.5, "n": 100}
+    assert read_stored(client, target)[0].body == {"task": "resize", "price": 1.5, "n": 100}
     if kind in KEYED and way is by_move:
         with pytest.raises(InvalidRequest, match="no messages can be moved"):
             client.move(target, "q")
         return
     way(clients, target, browser)
-    back = raw(client, "q")
+    back = last_raw_message(client, "q")
     assert parse_id(back.id) > parse_id(before.id)
     assert (back.body, back.content_type, back.headers) == (before.body, before.content_type, before.headers)
-    assert lying(client, target) == []
+    assert read_stored(client, target) == []
     [job] = client.job_queue("q").receive(1)
     assert (job.message.id, job.message.body) == (back.id, {"task": "resize", "price": 1.5, "n": 100})
     if kind in KEYED:
@@ -171,7 +171,7 @@ def test_a_queue_that_takes_none_does_not_keep_others(clients: Clients) -> None:
     for name in ("a", "b"):
         client.create_queue(name)
         client.send(name, "x")
-        clients.run(partial(bury, queue=name, message=lying(client, name)[0], cause=cause))
+        clients.run(partial(bury, queue=name, message=read_stored(client, name)[0], cause=cause))
     selection = DeadLetterFilter(queues=("a", "b"))
 
     async def refusing(other: AsyncClient) -> Redriven:
@@ -187,4 +187,4 @@ def test_a_queue_that_takes_none_does_not_keep_others(clients: Clients) -> None:
 
     done = clients.run(refusing)
     assert (done.sent, sum(done.left.values())) == ({"b": 1}, 1)
-    assert [len(lying(client, f"{name}.dead")) for name in ("a", "b")] == [1, 0]
+    assert [len(read_stored(client, f"{name}.dead")) for name in ("a", "b")] == [1, 0]

@@ -48,6 +48,7 @@ class Stage(NamedTuple):
 
 
 def read(path: Path) -> tuple[dict[str, str], list[Stage]]:
+    """Returns the arguments before the first ``FROM``, and the stages; arguments are put in only in names of images."""
     text = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     arguments: dict[str, str] = {}

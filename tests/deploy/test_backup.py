@@ -35,7 +35,8 @@ def keyspace(cluster: CassandraCluster) -> DataCentreTarget:
     return target
 
 
-def operator(node: CassandraNode, directory: Path, text: str) -> str:
+def run_as_operator(node: CassandraNode, directory: Path, text: str) -> str:
+    """Runs commands of the page with its paths mapped into the directory; returns their output, fails if they do."""
     tool = directory / "nodetool"
     nodetool = shlex.join([*node._java(), f"-Duser.home={directory}", NODETOOL, "-p", str(node._place.jmx_port)])
     tool.write_text(f'#!/bin/sh\nexec {nodetool} "$@"\n')
@@ -68,7 +69,7 @@ def test_restore_into_a_new_cluster(servers: ExitStack, tmp_path: Path) -> None:
                     queue, [NewMessage(body=str(number), partition=1, ttl=3600) for number in range(500)]
                 )
             )
-            tag = operator(old.nodes[0], tmp_path, f'{backup}\nprintf "%s" "$TAG"').rpartition("\n")[2]
+            tag = run_as_operator(old.nodes[0], tmp_path, f'{backup}\nprintf "%s" "$TAG"').rpartition("\n")[2]
             after = bridge.run(store.messages.append(queue, [NewMessage(body="late", partition=2, ttl=3600)]))
             bridge.run(store.catalogue.create_queue("app", "late", QueueSpec()))
         assert "There are no snapshots" in old.nodes[0].nodetool("listsnapshots")
@@ -78,7 +79,7 @@ def test_restore_into_a_new_cluster(servers: ExitStack, tmp_path: Path) -> None:
         assert sorted(tokens) == sorted(
             re.findall(r"^Token\s+: (-?\d+)$", new.nodes[0].nodetool("info", "--tokens"), re.MULTILINE)
         )
-        operator(new.nodes[0], tmp_path, f"TAG={tag}\n{restore}")
+        run_as_operator(new.nodes[0], tmp_path, f"TAG={tag}\n{restore}")
         with closing(cassandra.open_store(target.url, options=OPTIONS)) as store:
             assert [messages.name for messages in bridge.run(store.catalogue.list_queues("app"))] == ["kept"]
             assert bridge.run(store.applications.find_key(b"k" * 32)) is not None

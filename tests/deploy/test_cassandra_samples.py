@@ -58,6 +58,7 @@ def behind(own: str) -> Callable[[str], str]:
 
 
 def credentials(directory: Path, *addresses: str) -> str:
+    """Writes a key and certificates, new ones if addresses are given; returns the sample with paths to them."""
     if addresses:
         names = ",".join(f"IP:{address}" for address in addresses)
         command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=node -keyout key.pem -out ca.pem -addext"
@@ -104,7 +105,10 @@ def connect(tls: Path) -> Connect:
     return by
 
 
-def ask(target: options.DataCentreTarget, given: options.CassandraOptions, *statements: Statement) -> list[Any]:
+def run_statements(
+    target: options.DataCentreTarget, given: options.CassandraOptions, *statements: Statement
+) -> list[Any]:
+    """Returns the rows of the last statement."""
     with closing(Driver(target, given, keyspace=False)) as driver:
         assert driver.ready(100), driver.problem()
         rows: list[Any] = []
@@ -125,7 +129,9 @@ def prepared(target: options.DataCentreTarget, connect: Connect) -> options.Data
     for user, block in zip(users, page_blocks(), strict=True):
         adapted = block.replace("'dc1': 3", "'datacenter1': 1")
         assert adapted.count("datacenter1") == 1
-        ask(target, user, *(Statement(one.strip(), idempotent=False) for one in adapted.split(";") if one.strip()))
+        run_statements(
+            target, user, *(Statement(one.strip(), idempotent=False) for one in adapted.split(";") if one.strip())
+        )
     return target
 
 
@@ -162,7 +168,7 @@ def test_node_takes_the_lines(
     node: CassandraCluster, target: options.DataCentreTarget, connect: Connect, tls: Path
 ) -> None:
     """A node with the samples at the end of its settings runs by them, whatever the settings say before."""
-    in_force = dict(ask(target, connect(*SUPERUSER), SETTINGS))
+    in_force = dict(run_statements(target, connect(*SUPERUSER), SETTINGS))
     expected = yaml.safe_load(LINES.read_text() + SECURE.read_text().replace("/etc/cassandra/tls", str(tls)))
     plain = {name: value for name, value in expected.items() if not isinstance(value, dict)}
     names = {"authenticator", "authorizer", "role_manager"}
@@ -236,7 +242,7 @@ def test_the_role_may_do_no_more(prepared: options.DataCentreTarget, connect: Co
     make = "CREATE KEYSPACE other WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
     for forbidden in (make, "SELECT role FROM system_auth.roles", "DROP ROLE admin"):
         with pytest.raises(StoreUnavailable, match="does not let this user in"):
-            ask(prepared, ours, Statement(forbidden, idempotent=False))
+            run_statements(prepared, ours, Statement(forbidden, idempotent=False))
     for _ in range(200):  # Nodes cache for a while who may log in.
         with closing(Driver(prepared, connect(*SUPERUSER), keyspace=False)) as driver:
             refused = not driver.ready(2)

@@ -43,7 +43,7 @@ def find_copied(stage: Stage) -> set[str]:
     return {source for one in stage.all("COPY") if "from" not in one.options for source in one.words[:-1]}
 
 
-def let_in() -> list[str]:
+def included_paths() -> list[str]:
     rules = [
         rule for rule in FILE.with_name("Dockerfile.dockerignore").read_text().splitlines() if not rule.startswith("#")
     ]
@@ -80,7 +80,7 @@ def test_python_is_one_that_is_tested() -> None:
 def test_context_has_what_is_copied_and_no_more(stages: list[Stage]) -> None:
     """The ignore file lets in exactly what the build copies, and all of it exists."""
     expected = find_copied(stages[0])
-    assert set(let_in()) == expected
+    assert set(included_paths()) == expected
     assert {name for name in expected if not (ROOT / name).exists()} == set()
 
 
@@ -137,17 +137,17 @@ def run_as_image(final: Stage, home: Path, programs: Path) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("Queuey serves at")
-        assert healthy(check, programs, variables_given)
+        assert is_healthy(check, programs, variables_given)
         assert {path.name for path in (home / "queuey").iterdir()} >= {"profile.toml", "queuey.sqlite3"}
         process.send_signal(signal.SIGTERM)
         assert process.wait(300) == 0
-        assert not healthy(check, programs, variables_given)
+        assert not is_healthy(check, programs, variables_given)
     finally:
         process.kill()
         process.communicate(timeout=PATIENCE_SECONDS)
 
 
-def healthy(check: list[str], programs: Path, variables: Mapping[str, str]) -> bool:
+def is_healthy(check: list[str], programs: Path, variables: Mapping[str, str]) -> bool:
     ended = subprocess.run(
         check, executable=programs / check[0], env=variables, capture_output=True, timeout=300, check=False
     )

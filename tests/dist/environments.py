@@ -30,6 +30,7 @@ class Environment:
         self.shell(f"{shlex.quote(sys.executable)} -m venv {shlex.quote(str(home))}", home.parent)
 
     def shell(self, command: str, directory: Path, **variables: str) -> str:
+        """Runs a command with the environment's programs first on the path; returns its output, fails if it does."""
         path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
         ended = subprocess.run(
             ["/bin/sh", "-euc", command],

@@ -10,12 +10,13 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from queuey.extras import DISTRIBUTION
-from tests.acceptance.test_demo import accounts_for_the_parts
+from tests.acceptance.test_demo import check_parts_reported
 from tests.dist.building import Built
 from tests.servers.served import environment
 
 
 def find_requirements(name: str) -> set[str]:
+    """Returns the package and all that it requires directly or indirectly, without extras."""
     names, new = set(), [name]
     while new:
         names.add(package := new.pop())
@@ -49,6 +50,6 @@ def test_the_demo_of_an_installed_wheel(built: Built, tmp_path: Path) -> None:
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
-    accounts_for_the_parts(ended.stdout)
+    check_parts_reported(ended.stdout)
     assert "PySpark is not installed" in ended.stdout
     assert not list(place.iterdir())

@@ -19,7 +19,7 @@ BY_NAME = re.compile(rf"(?<![\w/.-])(?:queuey|qdo|{DISTRIBUTION})\[[a-z]")
 """An extra of a distribution of this name: one name belongs to others, and ours is on no index."""
 
 
-def wrong(line: InstallLine) -> list[str]:
+def find_missing_targets(line: InstallLine) -> list[str]:
     return [word for word in line.targets() if not installable(word)] + [
         name for name in line.constraints() if not (ROOT / name).is_file()
     ]
@@ -41,7 +41,7 @@ def test_pages_and_samples() -> None:
     """Whatever a page or a sample installs is a checkout, a wheel that was built, or a package that is pinned."""
     lines = find_install_lines()
     assert {"README.md", "docs/install.md", "deploy/docker/Dockerfile"} <= {line.place.split(":")[0] for line in lines}
-    assert [(line.place, wrong(line)) for line in lines if wrong(line)] == []
+    assert [(line.place, find_missing_targets(line)) for line in lines if find_missing_targets(line)] == []
 
 
 def test_no_page_goes_by_a_name() -> None:
@@ -73,7 +73,7 @@ def test_messages_have_one_source() -> None:
 def test_a_wrong_one_is_noticed(text: str) -> None:
     """A name that belongs to others, a missing extra and a missing file are each detected."""
     (line,) = lines_in(text, "page")
-    assert len(wrong(line)) == 1
+    assert len(find_missing_targets(line)) == 1
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_a_wrong_one_is_noticed(text: str) -> None:
 def test_a_right_one_is_left_alone(text: str) -> None:
     """A checkout, a wheel, and packages that are pinned pass."""
     (line,) = lines_in(text, "page")
-    assert wrong(line) == []
+    assert find_missing_targets(line) == []

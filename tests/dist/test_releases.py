@@ -44,6 +44,7 @@ class Installed(NamedTuple):
 
 
 def wheel_of(version: str, built: Built, target: Path) -> Path:
+    """Returns the wheel built from the release's commit, or the present one for a version without a commit."""
     if version not in recording.COMMITS:
         assert version == queuey.__version__, f"COMMITS has no commit of release {version}"
         return built.wheel

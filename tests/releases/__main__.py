@@ -24,7 +24,7 @@ from queuey.storage import Store, bridge
 from queuey.storage.cassandra import open_store as open_cassandra
 from tests.backends import APP, CassandraLocation, Clock
 from tests.releases import recording
-from tests.releases.keyspaces import SHORT, ReleasedKeyspace, dump, files
+from tests.releases.keyspaces import SHORT, ReleasedKeyspace, dump, schema_hashes
 from tests.releases.recording import COMMITS, HERE, Released, folders
 from tests.servers.keyspaces import close, make, set_timing
 
@@ -48,7 +48,7 @@ def record_store(directory: Path, work: Path) -> None:
 
 
 def record_keyspace(directory: Path, _: Path) -> None:
-    _write(directory / "keyspace.gz", keyspace(program_of(directory)))
+    _write(directory / "keyspace.gz", fill_keyspace(program_of(directory)))
 
 
 PARTS = {"store": record_store, "keyspace": record_keyspace}
@@ -75,7 +75,7 @@ def fill(store: Store, program: ModuleType) -> dict[str, Any]:
     return kept
 
 
-def keyspace(program: ModuleType) -> ReleasedKeyspace:
+def fill_keyspace(program: ModuleType) -> ReleasedKeyspace:
     with start_cassandra(1) as cluster:
         url = make(cluster)
         try:
@@ -87,7 +87,7 @@ def keyspace(program: ModuleType) -> ReleasedKeyspace:
             tables = dump(url)
             _require_all(tables)
             with closing(CassandraLocation(url).open(Clock(clock))) as store:
-                return ReleasedKeyspace(clock, tables, recording.rows(store), files())
+                return ReleasedKeyspace(clock, tables, recording.rows(store), schema_hashes())
         finally:
             close()
 
@@ -99,6 +99,7 @@ def _tables(file: Path) -> dict[str, list[Any]]:
 
 
 def _require_all(tables: Mapping[str, Sequence[object]]) -> None:
+    """Exits with the names of tables that have no rows."""
     if empty := [name for name, rows in tables.items() if not rows]:
         raise SystemExit(f"Nothing is written into {', '.join(empty)}: add it to program.py or recording.py")
 

@@ -43,7 +43,7 @@ def read(folder: Path) -> ReleasedKeyspace:
     return msgspec.json.decode(gzip.decompress((folder / "keyspace.gz").read_bytes()), type=ReleasedKeyspace)
 
 
-def files() -> dict[str, str]:
+def schema_hashes() -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((ROOT / "cql").glob("*.cql"))}
 
 

@@ -109,7 +109,7 @@ def request_of(exchange: Exchange) -> httpx2.Request:
     return httpx2.Request(exchange.method, url, headers=headers, content=recording.written(exchange.sent))
 
 
-def parts(method: str, path: str) -> dict[str, str]:
+def request_parts(method: str, path: str) -> dict[str, str]:
     split = urlsplit(path)
     return {"method": method, "path": split.path} | dict(parse_qsl(split.query))
 
@@ -123,7 +123,7 @@ class Replayed(httpx2.BaseTransport):
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         recorded = next(self._exchanges)
         path = request.url.raw_path.decode()
-        assert differences(parts(recorded.method, recorded.path), parts(request.method, path)) == []
+        assert differences(request_parts(recorded.method, recorded.path), request_parts(request.method, path)) == []
         assert differences(recorded.sent, recording.readable(request.read())) == []
         answer = recording.written(recorded.answer)
         return httpx2.Response(recorded.status, headers=recorded.answer_headers, content=answer)
@@ -152,6 +152,6 @@ def test_groups_keep_their_offsets(tmp_path: Path) -> None:
 
 def test_tables_stay(folder: Path) -> None:
     """The files of Cassandra's tables are never edited once they are released; new ones come after them."""
-    recorded, present = keyspaces.read(folder).files, keyspaces.files()
+    recorded, present = keyspaces.read(folder).files, keyspaces.schema_hashes()
     assert {name: present.get(name) for name in recorded} == recorded
     assert sorted(present)[: len(recorded)] == sorted(recorded)

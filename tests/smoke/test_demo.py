@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.acceptance.test_demo import WITHOUT_SPARK, accounts_for_the_parts, demo, make_run_args, nothing_left
+from tests.acceptance.test_demo import WITHOUT_SPARK, check_parts_reported, demo, is_cleaned_up, make_run_args
 
 DEMO_SECONDS = 170
 
@@ -14,6 +14,6 @@ def test_demo_without_spark(tmp_path: Path) -> None:
     with demo(tmp_path, *make_run_args(WITHOUT_SPARK)) as process:
         out, err = process.communicate(timeout=DEMO_SECONDS)
     assert (process.returncode, err) == (0, ""), out
-    accounts_for_the_parts(out)
+    check_parts_reported(out)
     assert "make demo SPARK=1" in out
-    assert nothing_left(tmp_path)
+    assert is_cleaned_up(tmp_path)

@@ -79,6 +79,7 @@ class Mortal(InterposedStore):
             self.instead(method, self._stepping(method))
 
     def _stepping(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the store's method as a step: it counts, and the chosen one is killed before, halfway or after."""
         owner, _, name = method.__qualname__.partition(".")
         real = getattr(getattr(self._store, CONTRACTS[owner]), name)
 

@@ -49,12 +49,12 @@ def test_nobody_else_reaches_it(spark: SparkSession) -> None:
 
     gateway = SparkContext._gateway
     assert gateway is not None
-    addresses = listening(gateway.proc.pid)
+    addresses = listening_addresses(gateway.proc.pid)
     assert addresses
     assert [address for address in addresses if not address.is_loopback] == []
 
 
-def listening(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+def listening_addresses(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     links = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile

@@ -46,7 +46,7 @@ def bodies(kept: Kept, name: str = "orders") -> list[str]:
     return [str(message.body) for message in kept.all(queue)]
 
 
-def exact(found: list[str], count: int) -> None:
+def check_stored_once(found: list[str], count: int) -> None:
     assert len(found) == count
     assert Counter(found) == Counter(f"m{number}" for number in range(count))
 
@@ -93,7 +93,7 @@ def test_a_run_is_written_once_however_often(where: str, spark: SparkSession, re
     assert write_reports.report(kept.store, APP, "first") == WriteCounts(rows=ROWS, written=ROWS)
     write(frame, kept, run="first")
     assert write_reports.report(kept.store, APP, "first") == WriteCounts(rows=ROWS, skipped=ROWS)
-    exact(bodies(kept), ROWS)
+    check_stored_once(bodies(kept), ROWS)
     write(numbers(spark, 10, 1), kept)
     write(numbers(spark, 10, 1), kept)
     assert len(bodies(kept)) == ROWS + 20
@@ -112,7 +112,7 @@ def test_tasks_that_are_killed_once_each_leave_every_row_once(
     count = 5 * 12_000
     write(numbers(spark, count, 5), kept, "mortal", run="first")
     assert len(deaths.list_deaths()) == 5
-    exact(bodies(kept), count)
+    check_stored_once(bodies(kept), count)
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_a_stream_whose_tasks_are_killed_writes_every_row_once(
     finally:
         query.stop()
     assert [name.split("-")[0] for name in deaths.list_deaths()] == ["0", "1", "2"]
-    exact(bodies(embedded), 6000)
+    check_stored_once(bodies(embedded), 6000)
 
 
 @pytest.mark.parametrize(

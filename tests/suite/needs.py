@@ -95,6 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def need_of_path(path: str) -> str | None:
+    """Returns what the longest matching prefix needs, or None."""
     matching = [prefix for prefix in BY_PATH if path.startswith(prefix)]
     return BY_PATH[max(matching, key=len)] if matching else None
 

@@ -47,6 +47,7 @@ def find_unlimited(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _waits(call: ast.Call, ancestors: Sequence[ast.AST]) -> bool:
+    """Returns whether it is a blocking call without a timeout; coroutines and results of tasks do not count."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in BLOCKING or call.args or call.keywords:
         return False
     parent, function = ancestors[-1], _function(ancestors)
@@ -56,6 +57,7 @@ def _waits(call: ast.Call, ancestors: Sequence[ast.AST]) -> bool:
 
 
 def _polls(loop: ast.While, ancestors: Sequence[ast.AST]) -> bool:
+    """Returns whether a loop sleeps with neither a look at a clock nor a limit around it."""
     limited = any(isinstance(each, ast.AsyncWith) and _find_called(*each.items) & LIMITS for each in ancestors)
     return "sleep" in _find_called(loop) and not _find_called(loop) & CLOCKS and not limited
 

@@ -13,7 +13,8 @@ from queuey.messages import Queue
 ALL = [x for _, x in inspect.getmembers(errors, inspect.isclass) if issubclass(x, errors.QueueyError)]
 
 
-def drawn() -> dict[str, str | None]:
+def parents_in_docstring() -> dict[str, str | None]:
+    """Returns each error of the tree in the docstring with its parent, None at the root."""
     tree: dict[str, str | None] = {}
     path: list[str] = []
     for line in (inspect.getdoc(errors) or "").splitlines():
@@ -28,7 +29,7 @@ def drawn() -> dict[str, str | None]:
 def test_docstring_draws_the_tree() -> None:
     """The docstring has every error, each under its parent."""
     real = {kind.__name__: parent if (parent := kind.__mro__[1].__name__) != "Exception" else None for kind in ALL}
-    assert drawn() == real
+    assert parents_in_docstring() == real
 
 
 def test_codes_are_unique() -> None:

@@ -32,6 +32,7 @@ PATTERNS = [(re.compile(re.sub(r"\\{(\w+)\\}", "[^/]+", re.escape(path))), path)
 
 @lru_cache(maxsize=4096)
 def operation(method: str, path: str) -> dict[str, Any] | None:
+    """Returns what the document says of a request, or None if it has no such path or method."""
     path = path.rstrip("/") or "/"
     for pattern, template in PATTERNS:
         if pattern.fullmatch(path):

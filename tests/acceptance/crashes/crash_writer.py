@@ -35,6 +35,7 @@ def say(kind: str, places: list[Any]) -> None:
 
 
 def write(store: Store, queue: Queue, name: str, seed: int) -> None:
+    """Changes messages at random without end; reports appends after the call, puts and deletes before and after it."""
     rng = random.Random(seed)
     own: list[tuple[int, str, str]] = []
     for number in itertools.count():

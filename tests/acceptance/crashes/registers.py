@@ -32,6 +32,7 @@ class Call(NamedTuple):
         return self.kind != "GET" and (self.kind != "POST" or self.status not in {200, 409})
 
     def is_possible(self, current_value: str | None) -> bool:
+        """Returns whether a register with this value allows the answer; an unknown outcome is always possible."""
         match self.kind, self.status:
             case "GET", _:
                 return current_value == self.found
@@ -45,6 +46,7 @@ class Call(NamedTuple):
                 return True
 
     def value_after(self, current_value: str | None) -> str | None:
+        """Returns the value after the call took effect; a POST sets only a register without a value."""
         return self.value if self.may_change and (self.kind != "POST" or current_value is None) else current_value
 
 

@@ -131,11 +131,12 @@ def check_store(directory: Path, truth: ReportedWrites) -> None:
     assert [place for place, bodies in truth.either.items() if places.get(place) not in bodies] == []
     counts = Counter(body for _, body in messages)
     assert [body for body, count in counts.items() if count > 1] == [], "a body is stored twice"
-    check_whole(messages, truth)
+    check_batches_complete(messages, truth)
     assert check(directory) == []
 
 
-def check_whole(found: list[tuple[Place, str]], truth: ReportedWrites) -> None:
+def check_batches_complete(found: list[tuple[Place, str]], truth: ReportedWrites) -> None:
+    """Fails if a batch is stored in part; messages whose writes were reported do not count."""
     reported = truth.bodies.keys() | truth.either.keys()
     batches: Counter[tuple[str, int]] = Counter()
     for place, body in found:
@@ -164,6 +165,7 @@ def test_killed_writers(tmp_path: Path) -> None:
 
 
 def kill_while_opening(place: Path, rounds: int, seed: int) -> None:
+    """Kills two processes while they create the same store, which must then open and pass its check."""
     rng = random.Random(seed)
     program = "import sys, pathlib, queuey.storage.sqlite as s; s.open_store(pathlib.Path(sys.argv[1])).ping(); input()"
     for number in range(rounds):

@@ -50,6 +50,7 @@ def shown(client: Client, stored: Receipts) -> dict[str, list[tuple[int, str]]]:
 
 
 def run(start: Start, *, kills: int, seed: int) -> None:
+    """Posts with idempotency keys while services are killed; each body must be stored once, where its receipt says."""
     with serving(start) as services:
         services.client.create_queue(QUEUE, partitions=PARTITIONS)
         stored: Receipts = {}

@@ -21,11 +21,11 @@ CERTAIN = 4
 """Seconds after which a copy is never delivered beside its original, and reads by time show it."""
 
 
-def everything(client: Client, queue: str, partition: int) -> list[str]:
+def read_all_bodies(client: Client, queue: str, partition: int) -> list[str]:
     return [str(message.body) for message in client.read_all(queue, partitions=[partition], since=0)]
 
 
-def claim_all(client: Client, queue: str) -> Counter[str]:
+def claim_and_ack_all(client: Client, queue: str) -> Counter[str]:
     bodies: Counter[str] = Counter()
     jobs = client.job_queue(queue)
     while claimed := jobs.receive(1000, ttl=3600):
@@ -63,15 +63,15 @@ def run(start: Start, *, messages: int, kills: int, seed: int, kind: Kind = "pla
         assert (move.state, move.left) == ("done", 0)
         time.sleep(max(0.0, (move.ended or 0) + CERTAIN - time.time()))
         arrived = bodies if kind == "dedup" else bodies * copies
-        moved = {place: everything(client, target, place) for place in range(1, PARTITIONS + 1)}
+        moved = {place: read_all_bodies(client, target, place) for place in range(1, PARTITIONS + 1)}
         assert Counter(chain(*moved.values())) == Counter(arrived + waiting)
-        assert claim_all(client, source) == {}
+        assert claim_and_ack_all(client, source) == {}
         if copies == 1:
             assert all(
                 moved[place] == [body for body in bodies if int(body) % PARTITIONS + 1 == place] for place in moved
             )
-            assert not any(everything(client, source, place) for place in moved)
-        assert claim_all(client, target) == Counter(bodies if to == "dedup" else arrived)
+            assert not any(read_all_bodies(client, source, place) for place in moved)
+        assert claim_and_ack_all(client, target) == Counter(bodies if to == "dedup" else arrived)
 
 
 def test_killed_services(start: Start) -> None:

@@ -49,6 +49,7 @@ def read(client: Client) -> set[str]:
 
 
 def read_after_kills(start: Start, *, kills: int, seed: int) -> None:
+    """Fails unless each name shows a value between the last one answered and the last one sent before the kill."""
     rng, port, said, shown = random.Random(seed), free_port(), SentValues({}, {}), set[str]()
     with serving(start, 1) as services, ExitStack() as stack:
         client = services.client

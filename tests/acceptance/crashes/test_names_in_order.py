@@ -78,6 +78,7 @@ def call_often(ports: list[int], number: int, seed: int, all_calls: Histories, e
 
 
 def run(start: Start, *, kills: int, seed: int) -> None:
+    """Calls named messages while services are killed; the history of each name must be linearizable."""
     histories = Histories()
     with serving(start) as services:
         services.client.create_queue(QUEUE, partitions=2)

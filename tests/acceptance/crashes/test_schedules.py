@@ -17,7 +17,7 @@ FIRING = 0.6
 """Seconds after an instant in which most of the schedules fire."""
 
 
-def run(start: Start, *, schedules: int, kills: int, seed: int) -> None:
+def check_firings_under_kills(start: Start, *, schedules: int, kills: int, seed: int) -> None:
     rng = random.Random(seed)
     with serving(start) as services, ExitStack() as stack:
         client, running = services.client, services.running
@@ -56,10 +56,10 @@ def run(start: Start, *, schedules: int, kills: int, seed: int) -> None:
 
 def test_killed_services(start: Start) -> None:
     """Whatever a service was doing when it died, the other one finishes it: no tick is lost or doubled."""
-    run(start, schedules=60, kills=2, seed=1)
+    check_firings_under_kills(start, schedules=60, kills=2, seed=1)
 
 
 @pytest.mark.slow
 def test_many_killed_services(start: Start) -> None:
     """The same many times, at new moments each time."""
-    run(start, schedules=100, kills=20, seed=random.randrange(1 << 30))
+    check_firings_under_kills(start, schedules=100, kills=20, seed=random.randrange(1 << 30))

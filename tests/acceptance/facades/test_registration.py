@@ -16,7 +16,7 @@ from kazoo.exceptions import NoNodeError
 from queuey.facades.emodb.registration import Registration, make_emodb_nodes
 from tests.acceptance.facades.calls import pair_of_ports, settings_file
 from tests.contract.samples import eventually
-from tests.qdo.contract.zookeeper import plain
+from tests.qdo.contract.zookeeper import kazoo_client
 from tests.servers.plugin import ZooKeeper
 from tests.servers.served import Served
 
@@ -25,7 +25,7 @@ from tests.servers.served import Served
 def hosts(zookeeper: ZooKeeper) -> str:
     """The ZooKeeper servers, and a root of the test's own."""
     root = f"/{uuid.uuid4().hex}"
-    with plain(zookeeper.connect_string) as client:
+    with kazoo_client(zookeeper.connect_string) as client:
         client.create(root)
     return zookeeper.connect_string + root
 
@@ -42,7 +42,7 @@ def test_a_service_is_found(hosts: str, tmp_path: Path) -> None:
     """While a service runs, each of its two protocols has a node like those of EmoDB's servers."""
     port = pair_of_ports()
     text = f'[facades]\nonly = "emodb"\n[facades.emodb]\nzookeeper = "{hosts}"\ncluster = "main"\n'
-    with plain(hosts) as client, Served(tmp_path, settings_file(tmp_path, text), port=port) as running:
+    with kazoo_client(hosts) as client, Served(tmp_path, settings_file(tmp_path, text), port=port) as running:
         for service, path in (("emodb-queue-1", "/queue/1"), ("emodb-dedupq-1", "/dedupq/1")):
             place = f"/ostrich/main-{service}/127.0.0.1:{port}"
             assert eventually(lambda place=place: read(client, place) is not None)  # type: ignore[misc]
@@ -64,7 +64,7 @@ def test_registered_again(hosts: str, how: str) -> None:
     assert path == "/ostrich/emodb-queue-1/[::1]:8080"
     registration = Registration(hosts, nodes)
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(plain(hosts))
+        client = stack.enter_context(kazoo_client(hosts))
         if how != "expired":
             client.create(path, b"{}", ephemeral=True, makepath=True)
         registration.start()
@@ -73,6 +73,6 @@ def test_registered_again(hosts: str, how: str) -> None:
         assert eventually(registered)
         if how == "expired":
             before = client.exists(path).ephemeralOwner
-            with contextlib.suppress(Exception), plain(hosts, client_id=registration._client.client_id):
+            with contextlib.suppress(Exception), kazoo_client(hosts, client_id=registration._client.client_id):
                 pass  # Closing the session under its own number ends it.
             assert eventually(lambda: registered() and client.exists(path).ephemeralOwner != before)

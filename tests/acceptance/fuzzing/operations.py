@@ -86,6 +86,7 @@ class Target:
         return move
 
     def cases(self, label: str) -> st.SearchStrategy[Case[Any]]:
+        """Draws valid requests, and invalid ones with a valid path if there is a query, header or body to spoil."""
         operation = self._operations[label]
         strategy: st.SearchStrategy[Case[Any]] = operation.as_strategy()
         if operation.query or operation.headers or operation.body:
@@ -112,10 +113,10 @@ class Target:
             headers["Authorization"] = credential
         response = case.call(base_url=self._url, session=self._session, headers=headers, timeout=TIMEOUT)
         case.validate_response(response, checks=CHECKS)
-        self._learn(response)
+        self._remember_identifiers(response)
         return response
 
-    def _learn(self, response: Response) -> None:
+    def _remember_identifiers(self, response: Response) -> None:
         if response.status_code not in {200, 201, 202} or "json" not in response.headers["content-type"][0]:
             return
         answer: Any = response.json()

@@ -103,6 +103,7 @@ async def _send(stream: Stream, writer: asyncio.StreamWriter) -> None:
 
 
 def _end(stream: Stream, writer: asyncio.StreamWriter) -> None:
+    """Ends a stream as `stream.end` says; ``stay`` leaves the connection open."""
     with suppress(OSError):  # the server has closed it already
         if stream.end == "reset":
             option = socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0"

@@ -85,10 +85,11 @@ class Request:
         return replace(self, headers=self.headers + headers)
 
     def having(self, name: bytes, value: bytes) -> Request:
+        """Returns a copy in which the header replaces all of its name."""
         return replace(self, headers=(*(header for header in self.headers if header[0] != name), (name, value)))
 
 
-def good(rng: Random, queue: str, key: str) -> Request:
+def draw_valid_request(rng: Random, queue: str, key: str) -> Request:
     base = b"/v1/queuey/" + queue.encode()
     batch = json.dumps({"messages": [{"body": "a", "ttl": 60}] * rng.choice([0, 1, 50])}).encode()
     several = json.dumps({"queues": [{"queue_name": queue, "partitions": "*"}]}).encode()
@@ -241,10 +242,10 @@ def _damage_bytes(rng: Random, data: bytes) -> bytes:
     return data[:at]
 
 
-def stream(rng: Random, queue: str, key: str) -> Stream:
+def draw_stream(rng: Random, queue: str, key: str) -> Stream:
     written = []
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
-        request = good(rng, queue, key)
+        request = draw_valid_request(rng, queue, key)
         for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
             request = rng.choice(SPOILS)(rng, request)
         data = request.written()
@@ -258,4 +259,4 @@ def stream(rng: Random, queue: str, key: str) -> Stream:
 def streams(seed: int, queue: str, key: str) -> Iterator[Stream]:
     rng = Random(seed)
     while True:
-        yield stream(rng, queue, key)
+        yield draw_stream(rng, queue, key)

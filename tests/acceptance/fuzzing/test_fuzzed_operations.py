@@ -137,6 +137,8 @@ SPOILS: dict[str, Spoil] = {
 
 
 def make_handler(served: InProcess, spoil: Spoil) -> type[BaseHTTPRequestHandler]:
+    """Forwards requests to the application; `spoil` changes status and body of each 200 from an ``/info`` path."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 

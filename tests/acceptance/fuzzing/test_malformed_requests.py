@@ -13,8 +13,8 @@ import pytest
 
 from tests.acceptance.fuzzing.playing import Defect, play
 from tests.acceptance.fuzzing.streams import Stream, streams
-from tests.acceptance.gateway.test_greedy import MIB, resident
-from tests.acceptance.test_serve_stop import workers
+from tests.acceptance.gateway.test_greedy import MIB, resident_bytes
+from tests.acceptance.test_serve_stop import worker_pids
 from tests.acceptance.wire import Wire, post
 from tests.servers.served import Served
 from tests.waiting import until
@@ -39,9 +39,9 @@ def served(tmp_path: Path) -> Iterator[Served]:
         assert "Traceback" not in running.output
 
 
-def sockets(served: Served) -> int:
+def count_sockets(served: Served) -> int:
     count = 0
-    for pid in workers(served):
+    for pid in worker_pids(served):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             try:
                 count += entry.readlink().name.startswith("socket:")
@@ -66,7 +66,7 @@ def fuzz(served: Served, seed: int, batches: int) -> Counter[int]:
     In the end it checks that the memory and the number of sockets have not grown.
     """
     statuses: Counter[int] = Counter()
-    before, warm = sockets(served), 0
+    before, warm = count_sockets(served), 0
     source = streams(seed, QUEUE, served.profile.key or "")
     for number in range(batches):
         assert_served(served)
@@ -75,10 +75,10 @@ def fuzz(served: Served, seed: int, batches: int) -> Counter[int]:
         except Defect as error:
             raise AssertionError(f"Seed {seed}, batch {number}: {error}") from error
         if number == batches // 2:
-            warm = resident(served)
+            warm = resident_bytes(served)
     assert_served(served)
-    assert resident(served) < warm + GROWTH
-    until(lambda: sockets(served) <= before)
+    assert resident_bytes(served) < warm + GROWTH
+    until(lambda: count_sockets(served) <= before)
     return statuses
 
 

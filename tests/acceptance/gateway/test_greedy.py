@@ -70,7 +70,7 @@ def wires() -> Iterator[list[Wire]]:
         wire.close()
 
 
-def resident(served: Served) -> int:
+def resident_bytes(served: Served) -> int:
     pids, total = [served.process.pid], 0
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -106,7 +106,7 @@ def check_served(shop: Shop) -> None:
 def test_bodies_one_byte_short(shop: Shop, wires: list[Wire], known: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """Bodies that are almost there hold no more than one share, with a key or without one; the rest is 429."""
     check_served(shop)
-    before = resident(shop.served)
+    before = resident_bytes(shop.served)
     # No body of a caller without a key may be longer than one message.
     size = 2 * MIB if known else 250_000
     for _ in range(33 if known else 120):
@@ -124,17 +124,17 @@ def test_bodies_one_byte_short(shop: Shop, wires: list[Wire], known: bool) -> No
     assert set(answered) <= {0, 429}
     assert 0 < answered[0] <= share
     check_served(shop)
-    assert resident(shop.served) < before + MEMORY + SLACK
+    assert resident_bytes(shop.served) < before + MEMORY + SLACK
 
 
 def test_answers_that_nobody_reads(shop: Shop, wires: list[Wire]) -> None:
     """A client that requests pages and reads none of them holds its share of memory; the others read on."""
     check_served(shop)
-    before = resident(shop.served)
+    before = resident_bytes(shop.served)
     wires += [Wire(shop.served).send(f"GET /v1/queuey/{shop.queue}?limit=1000") for _ in range(60)]
     time.sleep(1)
     check_served(shop)
-    assert resident(shop.served) < before + MEMORY + SLACK
+    assert resident_bytes(shop.served) < before + MEMORY + SLACK
     assert set(statuses(wires)) <= {200, 429}
     check_served(shop)
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from queuey.web.ops import ANSWER_SECONDS, HEARTBEAT_INTERVAL
-from tests.acceptance.test_serve_stop import workers
+from tests.acceptance.test_serve_stop import worker_pids
 from tests.servers.served import Served
 from tests.waiting import until
 
 
-def scrape(served: Served) -> Counter[str]:
+def sum_samples(served: Served) -> Counter[str]:
     sums: Counter[str] = Counter()
     with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/metrics", timeout=30) as answer:
         for family in text_string_to_metric_families(answer.read().decode()):
@@ -35,7 +35,7 @@ def whole(served: Served) -> Counter[str]:
 
     def shows_both() -> bool:
         sums.clear()
-        sums.update(scrape(served))
+        sums.update(sum_samples(served))
         return sums["queuey_worker_up"] == 2
 
     until(shows_both)
@@ -49,7 +49,7 @@ def has_counted(served: Served, received: int) -> bool:
 def count_workers(served: Served) -> int:
     """Returns the number of workers in a scrape; 0 if the connected one is dying."""
     with contextlib.suppress(OSError, HTTPException):
-        return scrape(served)["queuey_worker_up"]
+        return sum_samples(served)["queuey_worker_up"]
     return 0
 
 
@@ -63,9 +63,9 @@ def test_every_scrape_shows_all_workers(tmp_path: Path) -> None:
             with served.client() as client:
                 client.send("w", "x")
             until(partial(has_counted, served, number))
-        victim = workers(served)[0]
+        victim = worker_pids(served)[0]
         os.kill(victim, signal.SIGKILL)
-        until(lambda: victim not in workers(served))
+        until(lambda: victim not in worker_pids(served))
         # Until then a scrape may show what was collected before.
         time.sleep(ANSWER_SECONDS + HEARTBEAT_INTERVAL)
         until(lambda: count_workers(served) == 2)

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 TASKS, EACH = 30, 5
 
 
-async def fails(call: Any, code: str) -> None:  # noqa: ANN401 - a coroutine
+async def expect_error_code(call: Any, code: str) -> None:  # noqa: ANN401 - a coroutine
     error_code = None
     try:
         await call
@@ -24,7 +24,7 @@ async def fails(call: Any, code: str) -> None:  # noqa: ANN401 - a coroutine
     assert error_code == code, f"{code} was expected, and not {error_code}"
 
 
-async def use(sqs: Any) -> None:  # noqa: ANN401 - a client
+async def check_actions(sqs: Any) -> None:  # noqa: ANN401 - a client
     name = f"aio{uuid4().hex[:10]}"
     url = (await sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "20"}, tags={"a": "b"}))["QueueUrl"]
     assert (await sqs.get_queue_url(QueueName=name))["QueueUrl"] == url
@@ -54,13 +54,13 @@ async def use(sqs: Any) -> None:  # noqa: ANN401 - a client
     assert [one["Id"] for one in deleted["Successful"]] == ["a"]
     assert [one["Code"] for one in deleted["Failed"]] == ["ReceiptHandleIsInvalid"]
 
-    await fails(sqs.receive_message(QueueUrl=f"{url}-none"), "AWS.SimpleQueueService.NonExistentQueue")
-    await fails(sqs.delete_message(QueueUrl=url, ReceiptHandle="none"), "ReceiptHandleIsInvalid")
-    await fails(sqs.create_queue(QueueName=name, Attributes={"DelaySeconds": "9"}), "QueueAlreadyExists")
+    await expect_error_code(sqs.receive_message(QueueUrl=f"{url}-none"), "AWS.SimpleQueueService.NonExistentQueue")
+    await expect_error_code(sqs.delete_message(QueueUrl=url, ReceiptHandle="none"), "ReceiptHandleIsInvalid")
+    await expect_error_code(sqs.create_queue(QueueName=name, Attributes={"DelaySeconds": "9"}), "QueueAlreadyExists")
     await sqs.delete_queue(QueueUrl=url)
 
 
-async def together(sqs: Any) -> None:  # noqa: ANN401 - as above
+async def check_concurrent_tasks(sqs: Any) -> None:  # noqa: ANN401 - as above
     url = (await sqs.create_queue(QueueName=f"aio{uuid4().hex[:10]}"))["QueueUrl"]
     received: list[str] = []
     end = time.monotonic() + 60
@@ -88,10 +88,10 @@ async def main() -> None:
     # Receives that wait would use all of the default ten connections, and leave none for sends.
     config = AioConfig(max_pool_connections=TASKS + 1)
     async with session.client("sqs", endpoint_url=endpoint, config=config) as sqs:
-        await asyncio.gather(use(sqs), together(sqs))
+        await asyncio.gather(check_actions(sqs), check_concurrent_tasks(sqs))
     wrong = {"aws_access_key_id": os.environ["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": "other"}
     async with session.client("sqs", endpoint_url=endpoint, **wrong) as sqs:
-        await fails(sqs.list_queues(), "SignatureDoesNotMatch")
+        await expect_error_code(sqs.list_queues(), "SignatureDoesNotMatch")
 
 
 if __name__ == "__main__":

@@ -77,6 +77,7 @@ def open_broker(sqs: Sqs, directory: Path, visibility: int) -> Iterator[Broker]:
 
 @contextlib.contextmanager
 def worker(broker: Broker, name: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Yields a worker when it is ready or has ended; kills its process group afterwards."""
     line = [sys.executable, "-m", "celery", "-A", MODULE, "worker", "--hostname", f"{name}@here", "-l", "INFO"]
     log = Path(broker.variables["RECORDS"]).with_name(f"{name}.log")
     with log.open("w") as output:

@@ -68,6 +68,7 @@ class Clients:
             return len(self.sent) == GROUPS * OF_GROUP and bodies == deleted == self.sent.keys()
 
     def send(self, group: int) -> None:
+        """Sends all messages of a group in order, each again until it is answered, and records its ids."""
         client = self._make()
         for number in range(OF_GROUP):
             body = f"{group}-{number}"
@@ -81,6 +82,7 @@ class Clients:
             time.sleep(PAUSE)
 
     def receive(self) -> None:
+        """Receives and deletes until all is done; a message whose deletion has no answer becomes doubted."""
         client = self._make()
         while not self.is_done:
             assert time.monotonic() < self._end

@@ -21,7 +21,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def checks(found: dict[str, list[dict[str, str]]]) -> dict[str, str]:
+def states_by_check(found: dict[str, list[dict[str, str]]]) -> dict[str, str]:
     return {finding["check"]: finding["state"] for finding in found["findings"]}
 
 
@@ -31,14 +31,14 @@ def test_a_sound_store(run: Run, data: Path) -> None:
     assert (ended.code, ended.err) == (0, "")
     names = ["directory", "file system", "disk", "integrity", "acknowledged", "store"]
     assert [line[:2] for line in ended.text.splitlines()] == ["ok"] * len(names)
-    assert list(checks(run("doctor", "--data", str(data), "--json").json)) == names
+    assert list(states_by_check(run("doctor", "--data", str(data), "--json").json)) == names
 
 
 def test_warnings_are_no_failure(run: Run, data: Path) -> None:
     """A store that promises less, or is open to others, is warned of with advice; the exit code stays 0."""
     data.chmod(0o755)
     ended = run("doctor", "--data", str(data), "--sync", "normal", "--json")
-    states = checks(ended.json)
+    states = states_by_check(ended.json)
     assert (ended.code, states["directory"], states["acknowledged"], states["store"]) == (0, "warn", "warn", "ok")
     advice = {finding["check"]: finding["advice"] for finding in ended.json["findings"]}
     assert advice["directory"] == f"chmod 700 {data}"
@@ -50,7 +50,7 @@ def test_a_clock_that_was_ahead(run: Run, data: Path) -> None:
     with closing(open_store(data, options=SqliteOptions(clock=lambda: ids.now_ticks() + ahead))) as store:
         bridge.run(store.ping())
     ended = run("doctor", "--data", str(data), "--json")
-    assert (ended.code, checks(ended.json)["store"]) == (0, "warn")
+    assert (ended.code, states_by_check(ended.json)["store"]) == (0, "warn")
     assert "new ids are 400 d ahead" in ended.json["findings"][-1]["advice"]
 
 

@@ -37,7 +37,7 @@ def describe_requests(script: Script) -> list[str]:
     return requests
 
 
-def bad(*fields: str) -> httpx2.Response:
+def reply_bad_fields(*fields: str) -> httpx2.Response:
     body = {"status": "error", "error_msg": dict.fromkeys(fields, "is bad")}
     return httpx2.Response(400, json=body)
 
@@ -170,7 +170,7 @@ def test_an_acknowledgement_that_failed_is_tried_again(connect: Connect) -> None
 
 def test_a_release_that_is_refused_changes_nothing(connect: Connect) -> None:
     """A job whose release is refused as bad input is still held, and released when the loop ends."""
-    script = Script(claims(1), bad("delay"), settlement())
+    script = Script(claims(1), reply_bad_fields("delay"), settlement())
 
     def work() -> None:
         for job in connect(script).job_queue("mail").claim():
@@ -238,7 +238,7 @@ def test_it_ends_with_an_error_that_will_not_pass(connect: Connect) -> None:
 @pytest.mark.parametrize("fields", ["acknowledge.0 acknowledge.1", "acknowledge.0", "acknowledge"])
 def test_a_purge_does_not_end_the_loop(connect: Connect, fields: str) -> None:
     """Receipts that a claim is refused for are lost; it is sent again, and acknowledges the others."""
-    script = Script(claims(1, 2), bad(*fields.split()), claims(3), claims())
+    script = Script(claims(1, 2), reply_bad_fields(*fields.split()), claims(3), claims())
     jobs = list(connect(script).job_queue("mail").claim(limit=2, idle=0))
     expected = " r2" if fields == "acknowledge.0" else ""
     assert describe_requests(script) == ["claims 2", "claims 2 r1 r2", f"claims 2{expected}", "claims 2 r3"]
@@ -248,7 +248,7 @@ def test_a_purge_does_not_end_the_loop(connect: Connect, fields: str) -> None:
 
 def test_a_purge_does_not_end_an_acknowledgement(connect: Connect) -> None:
     """Nor does it end the loop when an acknowledgement of its own is refused, between two jobs."""
-    script = Script(claims(1, 2, 3), bad("receipts.0"), settlement(), claims())
+    script = Script(claims(1, 2, 3), reply_bad_fields("receipts.0"), settlement(), claims())
     for job in connect(script).job_queue("mail").claim(limit=3, idle=0):
         script.now += 0.2 if job.body == "m2" else 0.0
     assert describe_requests(script) == ["claims 3", "ack r1 r2", "ack r2", "claims 3 r3"]
@@ -257,7 +257,7 @@ def test_a_purge_does_not_end_an_acknowledgement(connect: Connect) -> None:
 @pytest.mark.parametrize("fields", ["acknowledge.0 limit", "limit", "acknowledge.7", ""])
 def test_a_bad_claim_ends_the_loop(connect: Connect, fields: str) -> None:
     """Where anything but receipts that were sent is refused, the same again would be, too."""
-    script = Script(claims(1), bad(*fields.split()), settlement())
+    script = Script(claims(1), reply_bad_fields(*fields.split()), settlement())
     with pytest.raises(InvalidRequest):
         list(connect(script).job_queue("mail").claim(idle=0))
     assert describe_requests(script) == ["claims 1", "claims 1 r1", "ack r1"]

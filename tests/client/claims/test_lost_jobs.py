@@ -27,7 +27,7 @@ def without_renewals() -> Iterator[None]:
         yield
 
 
-def renewed_in_the_background(job: Any) -> None:  # noqa: ANN401 - of either client
+def record_background_renewal(job: Any) -> None:  # noqa: ANN401 - of either client
     job._claims.record_renewal(job.held_claim, job._claims._clock(), 30)
 
 
@@ -36,7 +36,7 @@ def renewed_in_the_background(job: Any) -> None:  # noqa: ANN401 - of either cli
     [
         pytest.param(str, ["release r1"], id="stops, so the loop releases the job"),
         pytest.param(methodcaller("renew"), ["renew r1", "release r1"], id="renews, which brings nothing back"),
-        pytest.param(renewed_in_the_background, ["release r1"], id="is renewed by the client"),
+        pytest.param(record_background_renewal, ["release r1"], id="is renewed by the client"),
         pytest.param(methodcaller("ack"), ["ack r1"], id="acknowledges what it has done after all"),
         pytest.param(methodcaller("release", delay=9), ["release r1"], id="releases"),
     ],

@@ -34,7 +34,7 @@ def find_spans(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
     return [span for span in spans.get_finished_spans() if span.name.startswith(name)]
 
 
-def told(span: ReadableSpan, attribute: str) -> Any:  # noqa: ANN401 - a number or a text
+def attribute_of(span: ReadableSpan, attribute: str) -> Any:  # noqa: ANN401 - a number or a text
     assert span.attributes is not None
     return span.attributes[attribute]
 
@@ -50,12 +50,12 @@ def test_a_handler_belongs_to_the_trace_of_its_message(queuey: Queuey, queue: st
 
     queuey.job_queue(queue).run(handle, idle=0)
     sent = {span.context.span_id: span for span in find_spans(spans, "send")}
-    assert [told(span, "messaging.batch.message_count") for span in sent.values()] == [1, 2]
+    assert [attribute_of(span, "messaging.batch.message_count") for span in sent.values()] == [1, 2]
     handled = find_spans(spans, "process")
     assert len(handled) == 3
     assert all(span.parent is not None and span.parent.span_id in sent for span in handled)
     assert {span.context.trace_id for span in handled} == {span.context.trace_id for span in sent.values()}
-    assert {told(span, "messaging.destination.name") for span in handled} == {queue}
+    assert {attribute_of(span, "messaging.destination.name") for span in handled} == {queue}
     assert sorted(message.headers.get("shop", "") for message in contexts) == ["", "berlin", "rome"]
     assert find_spans(spans, "receive")
     queuey.job_queue(queue).ack([])

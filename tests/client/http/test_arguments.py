@@ -86,6 +86,7 @@ NOT_AT_FIRST = ("Client.tail: limit", "Client.tail: early", "Client.tail_pages: 
 
 
 def _arguments(method: Callable[..., Any]) -> Iterator[tuple[str, inspect.Parameter]]:
+    """Yields the arguments and keyword options that are sent to the service, except flags."""
     hints = get_type_hints(method, include_extras=True)
     for name, parameter in inspect.signature(method).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -171,6 +172,7 @@ def read_request(request: httpx2.Request) -> dict[str, Any]:
 
 
 def _sent(call: Callable[[Any, Any], Any], text: Any, colour: str) -> dict[str, Any] | InvalidArgument:  # noqa: ANN401
+    """Returns the request that the call sends, or the error if the client refused the text before sending."""
     script = Script(httpx2.Response(400, json={"status": "error", "error_msg": {}}))
     if colour == "rqms":
         client: Any = Queue("http://127.0.0.1:9/tasks", transport=httpx2.MockTransport(script))

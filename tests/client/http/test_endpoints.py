@@ -27,7 +27,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-def endpoints(addresses: str) -> tuple[list[Endpoint], list[dict[str, Any]]]:
+def endpoints_and_options(addresses: str) -> tuple[list[Endpoint], list[dict[str, Any]]]:
     made: list[dict[str, Any]] = []
 
     def make(**options: Any) -> object:  # noqa: ANN401 - options of any type
@@ -52,7 +52,7 @@ def endpoints(addresses: str) -> tuple[list[Endpoint], list[dict[str, Any]]]:
 )
 def test_addresses(address: str, host: bytes, port: int | None, header: bytes) -> None:
     """Hosts are sent in the form that goes over the wire, without the port that the scheme has anyway."""
-    [endpoint], _ = endpoints(address)
+    [endpoint], _ = endpoints_and_options(address)
     assert (endpoint.host, endpoint.port, endpoint.headers[b"host"]) == (host, port, header)
 
 
@@ -60,7 +60,7 @@ def test_addresses(address: str, host: bytes, port: int | None, header: bytes) -
 def test_a_host_that_cannot_be_is_refused(host: str) -> None:
     """A label of a name has 1 to 63 characters, and no pictures."""
     with pytest.raises(InvalidArgument, match="is not the address of a server"):
-        endpoints(f"http://{host}.example")
+        endpoints_and_options(f"http://{host}.example")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_host_that_cannot_be_is_refused(host: str) -> None:
 )
 def test_requests(call: Call[None], target: bytes, length: bytes | None) -> None:
     """Paths and queries are encoded once, bodies have their length, and a call's header replaces one of all calls."""
-    [endpoint], _ = endpoints("http://127.0.0.1/p%20q")
+    [endpoint], _ = endpoints_and_options("http://127.0.0.1/p%20q")
     call = Call(call.method, call.path, call.parse, call.params, {"Accept": "text/plain"}, call.content)
     request = make_request(endpoint, call, Timeouts(30.0, 30.0), "Application key")
     headers = dict(request.headers)
@@ -90,7 +90,7 @@ def test_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "http://ann:p%40ss@all.example")
     monkeypatch.setenv("NO_PROXY", "near.example,.inner.example")
     near = "http://near.example,http://a.inner.example:80,http://127.0.0.1:5000,http://[::1]:5000"
-    reached, made = endpoints(f"{near},http://far.example,http://other.example,https://far.example")
+    reached, made = endpoints_and_options(f"{near},http://far.example,http://other.example,https://far.example")
     assert len({id(one.pool) for one in reached[:4]}) == 1
     assert reached[4].pool is reached[5].pool
     direct, proxy, of_all = (options["proxy"] for options in made)
@@ -118,7 +118,7 @@ def test_exceptions_from_proxies(monkeypatch: pytest.MonkeyPatch, exceptions: st
     """Networks, IPv6 addresses and stars are known, so that no key of a near server goes to the proxy."""
     monkeypatch.setenv("ALL_PROXY", FAR)
     monkeypatch.setenv("NO_PROXY", exceptions)
-    _, [options] = endpoints(address)
+    _, [options] = endpoints_and_options(address)
     assert (options["proxy"] is None) is direct
 
 
@@ -131,7 +131,7 @@ def test_addresses_of_proxies(
 ) -> None:
     """Their hosts are encoded like those of servers; without a user and a password there is no authorization."""
     monkeypatch.setenv("ALL_PROXY", proxy)
-    _, [options] = endpoints("http://far.example")
+    _, [options] = endpoints_and_options("http://far.example")
     assert (options["proxy"].url.host, options["proxy"].auth) == (host, auth)
 
 
@@ -142,8 +142,8 @@ def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch, p
     """An unusable proxy is an error for a remote server, and ignored for one on this machine."""
     monkeypatch.setenv("ALL_PROXY", proxy)
     with pytest.raises(InvalidArgument, match="ALL_PROXY"):
-        endpoints("http://far.example")
-    endpoints("http://127.0.0.1:5000")
+        endpoints_and_options("http://far.example")
+    endpoints_and_options("http://127.0.0.1:5000")
 
 
 def test_certificates_are_checked_unless_told_otherwise() -> None:
@@ -159,7 +159,7 @@ def test_authorities_of_the_environment_that_cannot_be_loaded(monkeypatch: pytes
     """The error names where they were named."""
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
     with pytest.raises(InvalidArgument, match="SSL_CERT_FILE"):
-        endpoints("https://far.example")
+        endpoints_and_options("https://far.example")
 
 
 class Pool(httpcore2.ConnectionPool):

@@ -31,7 +31,7 @@ def event(number: int, queue: str = "q", *, place: str | None = None, **more: ob
     return f"id: {place or f'c{number}'}\ndata: {data}\n\n".encode()
 
 
-def told(kind: str, **fields: object) -> bytes:
+def control_event(kind: str, **fields: object) -> bytes:
     return f"event: {kind}\ndata: {json.dumps(fields)}\n\n".encode()
 
 
@@ -39,7 +39,7 @@ def stream(*events: bytes) -> httpx2.Response:
     return httpx2.Response(200, content=b"retry: 1000\nid: c0\n\n" + b"".join(events))
 
 
-def bodies(found: Any, count: int) -> list[Any]:  # noqa: ANN401 - an iterator of either client
+def first_bodies(found: Any, count: int) -> list[Any]:  # noqa: ANN401 - an iterator of either client
     return [each.message.body for each in itertools.islice(found, count)]
 
 
@@ -50,7 +50,7 @@ def test_a_stream_goes_on_from_what_was_taken(connect: Connect) -> None:
         stream(event(1), b":\n\n", event(2), half), refuse_connection, busy(), stream(event(3)), stream(event(4))
     )
     following = connect(script, retry=RetryPolicy(rounds=1)).stream(["q", "r"], since=7, limit=5, partitions=1)
-    assert bodies(following, 4) == ["m1", "m2", "m3", "m4"]
+    assert first_bodies(following, 4) == ["m1", "m2", "m3", "m4"]
     assert [request.headers.get("last-event-id") for request in script.requests] == [None, "c2", "c2", "c2", "c3"]
     body = {"queues": ["q", "r"], "since": "7", "limit": 5, "partitions": "1"}
     assert all(json.loads(request.content) == body for request in script.requests)
@@ -69,33 +69,36 @@ def test_what_a_message_comes_with(connect: Connect) -> None:
 @pytest.mark.parametrize(
     ("told_last", "error"),
     [
-        (told("bye", status=403, code="Forbidden", detail="no"), ApiError),
-        (told("gone", queue_name="q", error_msg={"InvalidQueueName": "gone"}), QueueNotFound),
+        (control_event("bye", status=403, code="Forbidden", detail="no"), ApiError),
+        (control_event("gone", queue_name="q", error_msg={"InvalidQueueName": "gone"}), QueueNotFound),
         (b"data: {\n\n", InvalidAnswer),
     ],
 )
 def test_what_will_not_pass_ends_it(connect: Connect, told_last: bytes, error: type[Exception]) -> None:
     """A revoked right, a deleted queue and an invalid answer end the stream."""
     following = connect(Script(stream(event(1), told_last))).stream("q")
-    assert bodies(following, 1) == ["m1"]
+    assert first_bodies(following, 1) == ["m1"]
     with pytest.raises(error):
         next(following)
 
 
 def test_what_passes_does_not(connect: Connect) -> None:
     """A service that stops, and one deleted queue among all, do not end it."""
-    bye, deleted = told("bye", detail="The service ends."), told("gone", queue_name="q", error_msg={"X": "y"})
+    bye, deleted = (
+        control_event("bye", detail="The service ends."),
+        control_event("gone", queue_name="q", error_msg={"X": "y"}),
+    )
     script = Script(stream(event(1), deleted, bye), stream(event(2)))
-    assert bodies(connect(script).stream(), 2) == ["m1", "m2"]
+    assert first_bodies(connect(script).stream(), 2) == ["m1", "m2"]
 
 
 def test_another_token_is_asked_for(connect: Connect) -> None:
     """Before the old one ends, and when it is refused, once."""
     tokens = iter(["one", "two", "three", "four", "five"])
     unknown = httpx2.Response(401, json={"code": "InvalidToken"})
-    script = Script(stream(event(1), told("expiring", expires=1)), unknown, stream(event(2)), unknown, unknown)
+    script = Script(stream(event(1), control_event("expiring", expires=1)), unknown, stream(event(2)), unknown, unknown)
     following = connect(script, token=lambda: next(tokens)).stream("q")
-    assert bodies(following, 2) == ["m1", "m2"]
+    assert first_bodies(following, 2) == ["m1", "m2"]
     sent = [request.headers["authorization"] for request in script.requests]
     assert sent == ["Bearer one", "Bearer two", "Bearer three"]
     with pytest.raises(NotAuthenticated):

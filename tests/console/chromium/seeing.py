@@ -50,7 +50,7 @@ COLORS = ["color-contrast"]
 """The rule that checks colors."""
 
 
-def accessibility(page: Page, axe: str, rules: list[str] = AA) -> list[str]:
+def find_accessibility_violations(page: Page, axe: str, rules: list[str] = AA) -> list[str]:
     if not page.evaluate("'axe' in window"):
         page.evaluate(axe)
     violations: list[str] = page.evaluate(

@@ -30,7 +30,7 @@ def page(watched: Watched) -> Iterator[Page]:
     assert watched.troubles == []
 
 
-def done(page: Page) -> str:
+def read_outcome(page: Page) -> str:
     expect(page.get_by_role("heading", level=1)).to_have_text("Done")
     return page.get_by_role("status").inner_text()
 
@@ -59,13 +59,13 @@ def test_send_and_delete(page: Page, watched: Watched, client: Client, payload: 
     expect(page.locator("[name=body]")).to_have_value(f"{payload}\nline 2")
     fill(page, partition="", message_key=payload)
     page.get_by_role("button", name="Send it").click()
-    assert "Stored message 1:" in done(page)
+    assert "Stored message 1:" in read_outcome(page)
     expect(page.locator("dd", has_text=payload)).to_be_visible()
     page.locator("dd a code").click()
     expect(page.locator("pre")).to_have_text(f"{payload}\nline 2")
     page.get_by_role("link", name="Delete", exact=True).click()
     page.get_by_role("button", name="Delete it").click()
-    assert done(page) == "Deleted the message."
+    assert read_outcome(page) == "Deleted the message."
 
 
 def test_purge_and_delete_a_queue(page: Page, watched: Watched, client: Client) -> None:
@@ -81,13 +81,13 @@ def test_purge_and_delete_a_queue(page: Page, watched: Watched, client: Client) 
     expect(page.get_by_role("alert")).to_contain_text("The typed name is not correct")
     fill(page, typed="emptied")
     page.get_by_role("button", name="Purge the queue").click()
-    assert done(page) == "Removed all messages, about 3."
+    assert read_outcome(page) == "Removed all messages, about 3."
     page.get_by_role("link", name="emptied").first.click()
     page.get_by_role("link", name="Options", exact=True).click()
     page.get_by_role("link", name="Delete the queue").click()
     fill(page, typed="emptied")
     page.get_by_role("button", name="Delete the queue").click()
-    assert done(page) == "Deleted queue emptied."
+    assert read_outcome(page) == "Deleted queue emptied."
 
 
 def test_one_job(page: Page, watched: Watched, client: Client) -> None:
@@ -98,7 +98,7 @@ def test_one_job(page: Page, watched: Watched, client: Client) -> None:
     jobs.release(jobs.receive(3, ttl=600)[0], delay=600)
     page.get_by_role("link", name="Pause the claims").click()
     page.get_by_role("button", name="Pause the claims").click()
-    assert done(page) == "The claims are paused."
+    assert read_outcome(page) == "The claims are paused."
     for task, act, button, text in (
         ("late", "Retry", "Retry it now", "The next claim can get the job."),
         ("doomed", "Cancel", "Cancel it", "Asked its worker to stop. The job is not retried."),
@@ -108,4 +108,4 @@ def test_one_job(page: Page, watched: Watched, client: Client) -> None:
         expect(page.get_by_role("heading", level=1)).to_have_text("Jobs of worked paused")
         page.get_by_role("row", name=f"{task}(1)").get_by_role("link", name=act).click()
         page.get_by_role("button", name=button).click()
-        assert done(page) == text
+        assert read_outcome(page) == text

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from queuey.client import Client
-from tests.console.chromium.seeing import Watched, accessibility
+from tests.console.chromium.seeing import Watched, find_accessibility_violations
 from tests.servers.served import Served
 
 
@@ -144,7 +144,7 @@ def test_everybody_can_use_the_forms(page: Page, axe: str) -> None:
     )
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        assert accessibility(page, axe) == []
+        assert find_accessibility_violations(page, axe) == []
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, Route, StorageState, ViewportSize
 from queuey.api.groups import Heartbeat
 from queuey.client import Client, Outgoing
 from queuey.console import cookies
-from tests.console.chromium.seeing import AA, COLORS, Watched, accessibility
+from tests.console.chromium.seeing import AA, COLORS, Watched, find_accessibility_violations
 from tests.servers.served import Served
 
 PAYLOADS = [
@@ -261,10 +261,10 @@ def test_pages_are_for_everybody(narrow: Watched, axe: str, address: str) -> Non
         page.set_viewport_size(size)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         page.emulate_media(color_scheme="light")
-        assert accessibility(page, axe, rules) == []
+        assert find_accessibility_violations(page, axe, rules) == []
         page.emulate_media(color_scheme="dark")
         assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
-        assert accessibility(page, axe, COLORS) == []
+        assert find_accessibility_violations(page, axe, COLORS) == []
     assert narrow.troubles == []
 
 

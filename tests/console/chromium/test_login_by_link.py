@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.console.chromium.seeing import Watched, accessibility
+from tests.console.chromium.seeing import Watched, find_accessibility_violations
 from tests.servers.terminal import terminal
 
 
@@ -29,7 +29,7 @@ def test_a_link_logs_a_browser_in_once(chromium: Browser, link: str, axe: str, s
         watched = Watched(page, link.partition("/login")[0])
         page.goto(link)
         if scripts:
-            assert accessibility(page, axe) == []
+            assert find_accessibility_violations(page, axe) == []
         page.get_by_role("button", name="Log in").click()
         expect(page.get_by_text("key of queuey")).to_be_visible()
         assert "/login" not in page.url

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from queuey.console import cookies
 from queuey.user_queues import issuer_tag, queue_name, user_name
-from tests.console.chromium.seeing import Watched, accessibility
+from tests.console.chromium.seeing import Watched, find_accessibility_violations
 from tests.servers.served import Served
 from tests.web.users.provider import OpenIdProvider, providing
 
@@ -120,5 +120,5 @@ def test_pages_are_for_everybody(chromium: Browser, provider: OpenIdProvider, ur
             expect(watched.page.get_by_role("heading", level=1)).to_have_text("Queues of queuey")
         watched.open(address)
         assert watched.page.evaluate("document.documentElement.scrollWidth") <= 375
-        assert accessibility(watched.page, axe) == []
+        assert find_accessibility_violations(watched.page, axe) == []
         assert watched.troubles == []

@@ -39,7 +39,7 @@ _OF_TIME = {"s", "min", "h", "d", "ago", "in", "now", "none", "about"}
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
-def chunk(kind: bytes, content: bytes) -> bytes:
+def png_chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
@@ -48,10 +48,10 @@ def read_stamp(path: Path) -> str:
     return match[1].decode() if match else "none"
 
 
-def take(page: Page, path: Path, digest: str) -> None:
+def save_screenshot(page: Page, path: Path, digest: str) -> None:
     picture = page.screenshot()
     head = len(_SIGNATURE) + 25
-    path.write_bytes(picture[:head] + chunk(b"tEXt", WORD + b"\0" + digest.encode()) + picture[head:])
+    path.write_bytes(picture[:head] + png_chunk(b"tEXt", WORD + b"\0" + digest.encode()) + picture[head:])
 
 
 def job(task: str, *args: object, **kwargs: object) -> Outgoing:
@@ -91,7 +91,7 @@ def bury(client: Client, queue: str, errors: Sequence[tuple[str, str]]) -> None:
         client.send_many(f"{queue}.dead", [Outgoing(json={"image": f"photos/{number}.jpg"}, headers=headers)])
 
 
-def work(client: Client, stop: threading.Event) -> None:
+def send_and_ack_until_stopped(client: Client, stop: threading.Event) -> None:
     queues = {name: client.job_queue(name) for name in ("thumbnails", "emails", "invoices", "webhooks")}
     for turn in itertools.count():
         wave = math.sin(turn / 40)
@@ -110,7 +110,7 @@ def shop(client: Client, served: Served) -> Iterator[None]:
     fill(client)
     stop = threading.Event()
     with closing(served.client()) as other, ThreadPoolExecutor(1) as thread:
-        working = thread.submit(work, other, stop) if TAKE_SCREENSHOTS else None
+        working = thread.submit(send_and_ack_until_stopped, other, stop) if TAKE_SCREENSHOTS else None
         yield
         stop.set()
         assert working is None or working.exception() is None
@@ -134,7 +134,7 @@ def check(watched: Watched, name: str) -> None:
     path = DOCS / name
     if TAKE_SCREENSHOTS:
         path = Path(TAKE_SCREENSHOTS) / name
-        take(watched.page, path, digest)
+        save_screenshot(watched.page, path, digest)
     assert read_stamp(path) == digest, f"{name} is out of date, see above how to take it anew"
 
 

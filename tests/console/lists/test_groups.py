@@ -20,7 +20,8 @@ from tests.web.groups.test_members import Member
 LIST = "/console/a/queuey/_groups"
 
 
-def owners(owner: Caller, instance: str = "machine-1") -> Member:
+def make_member_giving_back(owner: Caller, instance: str = "machine-1") -> Member:
+    """Returns a member that owns both partitions and has been asked to give one back to another member."""
     owner.create("q", partitions=2)
     key = owner.post("q", "a", X_Partition="1")["key"]
     owner.post("q", "b", X_Partition="1")
@@ -35,7 +36,7 @@ def owners(owner: Caller, instance: str = "machine-1") -> Member:
 
 def test_a_group(browser: Browser, owner: Caller) -> None:
     """The page of a group has its members, and of each partition owner, next owner, offset and lag."""
-    owners(owner)
+    make_member_giving_back(owner)
     assert f'href="{LIST}"' in browser.get("/console/a/queuey").text
     assert f'href="{LIST}/g"' in browser.get(LIST).text
     html = browser.get(f"{LIST}/g").text
@@ -67,7 +68,7 @@ def test_pages_of_a_group(browser: Browser, owner: Caller) -> None:
 
 def test_what_is_not_shown(browser: Browser, limited: Browser, measuring: Browser, owner: Caller) -> None:
     """Queues that a caller may not measure are only counted."""
-    owners(owner)
+    make_member_giving_back(owner)
     for viewer in (browser, measuring):
         page = viewer.get(f"{LIST}/g").text
         assert "Partitions of q" in page
@@ -79,7 +80,7 @@ def test_what_is_not_shown(browser: Browser, limited: Browser, measuring: Browse
 
 def test_a_queue_links_its_groups(browser: Browser, owner: Caller) -> None:
     """A group that the service divides has its link; of others the page says where their members are."""
-    owners(owner)
+    make_member_giving_back(owner)
     key = owner.post("q", "c", X_Partition="1")["key"]
     owner.send_json("PUT", "q/offsets/mirrored", {"partitions": {"1": {"offset": key}}})
     page = browser.part("/console/a/queuey/q/groups").text
@@ -92,7 +93,7 @@ def test_a_queue_links_its_groups(browser: Browser, owner: Caller) -> None:
 
 def test_hostile_members(browser: Browser, owner: Caller, store: Store) -> None:
     """The name of an instance is text, whatever it is."""
-    owners(owner, "<script>alert(1)</script>\" onload='x'")
+    make_member_giving_back(owner, "<script>alert(1)</script>\" onload='x'")
     for path in (LIST, f"{LIST}/g", pages.link("a", "queuey", "_groups", "<b>")):
         StrictParser().feed(browser.get(path).text)
     assert "alert(1)" in browser.get(f"{LIST}/g").text

@@ -171,7 +171,7 @@ def test_failures_page_by_page(browser: Browser, measuring: Browser, limited: Br
     assert "This needs read; the credential allows measure." in refused.text
 
 
-def order(browser: Browser, query: str) -> list[str]:
+def list_names(browser: Browser, query: str) -> list[str]:
     page = browser.get("/console/a/queuey/_queues", query=query).text
     return re.findall(r'id="queue-\d+" href="[^"]*"><bdi>([^<]*)</bdi>', page)
 
@@ -184,13 +184,13 @@ def test_queues_are_sorted_by_their_figures(browser: Browser, owner: Caller) -> 
             owner.post(name, "x")
     owner.create("hidden", principals="app:guest")
     owner.claim("c", limit=2, ttl=60)
-    assert order(browser, "sort=name&down=on") == ["hidden", "c", "b", "a"]
-    assert order(browser, "sort=waiting") == ["b", "c", "a", "hidden"]
-    assert order(browser, "sort=waiting&down=on") == ["a", "c", "b", "hidden"]
-    assert order(browser, "sort=claimed&down=on")[0] == "c"
-    assert order(browser, "sort=oldest") == ["a", "c", "b", "hidden"]
+    assert list_names(browser, "sort=name&down=on") == ["hidden", "c", "b", "a"]
+    assert list_names(browser, "sort=waiting") == ["b", "c", "a", "hidden"]
+    assert list_names(browser, "sort=waiting&down=on") == ["a", "c", "b", "hidden"]
+    assert list_names(browser, "sort=claimed&down=on")[0] == "c"
+    assert list_names(browser, "sort=oldest") == ["a", "c", "b", "hidden"]
     for key in ("retrying", "dead", "sent", "taken"):
-        assert len(order(browser, f"sort={key}")) == 4
+        assert len(list_names(browser, f"sort={key}")) == 4
     page = browser.get("/console/a/queuey/_queues", query="sort=waiting&down=on").text
     assert re.search(r'<th [^>]*aria-sort="descending"[^>]*><a href="/console/a/queuey/_queues\?sort=waiting">', page)
     assert "Only the queues of this page are sorted." not in page

@@ -16,7 +16,7 @@ from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.console.browser import Browser, plain
 from tests.console.conftest import logged_in
-from tests.console.lists.test_groups import owners
+from tests.console.lists.test_groups import make_member_giving_back
 from tests.console.test_pages import bury, text_of
 from tests.replacing import replace_in
 from tests.web.caller import Caller
@@ -32,7 +32,8 @@ def tiles(browser: Browser, application: str = "queuey") -> dict[str, str]:
     return {label: text_of(number) for label, number in pairs}
 
 
-def busy(owner: Caller, name: str) -> None:
+def fill_busy_queue(owner: Caller, name: str) -> None:
+    """Makes a queue with two ready messages, one delayed, one claimed and one released with a delay."""
     owner.create(name)
     for body in "abcd":
         owner.post(name, body)
@@ -49,7 +50,7 @@ def backlog(owner: Caller, name: str) -> dict[str, int]:
 def test_figures_are_those_of_the_api(browser: Browser, owner: Caller) -> None:
     """Tiles have the sums of the backlogs; dead letters are not counted as waiting, and each of them once."""
     for name in ("orders", "mails"):
-        busy(owner, name)
+        fill_busy_queue(owner, name)
     for name in ("orders.dead", "graveyard"):
         owner.create(name)
     owner.create("special", dead_letter="graveyard")
@@ -98,14 +99,14 @@ def test_a_limited_key_sees_sums_of_its_queues(
     app: App, store: Store, browser: Browser, limited: Browser, measuring: Browser, owner: Caller
 ) -> None:
     """Queues beyond the key's patterns do not count, nor those whose principals keep it out, nor unreadable ones."""
-    busy(owner, "orders-1")
-    busy(owner, "private")
+    fill_busy_queue(owner, "orders-1")
+    fill_busy_queue(owner, "private")
     for name in ("orders-1", "private"):
         owner.create(f"{name}.dead")
         bury(owner, "Timeout", f"of {name}", into=f"{name}.dead")
     owner.create("orders-closed", principals="app:guest")
     owner.post("orders-closed", "x")
-    member = owners(owner)
+    member = make_member_giving_back(owner)
     history: History = app.service.metrics.on_messages.__self__  # type: ignore[union-attr]
     now = history._clock() + STEP
     history._clock = lambda: now
@@ -145,7 +146,7 @@ def test_bounds(browser: Browser, owner: Caller) -> None:
 
 def test_groups_that_lag(browser: Browser, owner: Caller) -> None:
     """A group lags if a message has been ahead of it for a while; its lag and members are what the API says."""
-    owners(owner)
+    make_member_giving_back(owner)
     group = owner.get("_groups/g", lag="1").json
     ahead = sum(each["lag"] for each in group["queues"]["q"].values())
     assert ahead == 1

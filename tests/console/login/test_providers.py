@@ -36,7 +36,7 @@ from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import KEY
 from tests.web.users.issuer import Behaviour, Issuer, new_key, patient_readers
-from tests.web.users.provider import OpenIdProvider, patient_providers, providing, visit
+from tests.web.users.provider import OpenIdProvider, patient_providers, providing, read_redirect
 
 PATTERN = "inbox-{user}"
 FORM = "/console/login"
@@ -83,7 +83,7 @@ def browser(app: App) -> Browser:
     return Browser(app)
 
 
-def begin(browser: Browser, provider: OpenIdProvider, following: str = "") -> str:
+def begin_login(browser: Browser, provider: OpenIdProvider, following: str = "") -> str:
     html = browser.get(FORM, query=urlencode({"next": following})).text
     [address] = re.findall(rf'href="({FORM}/{issuer_tag(provider.root)}[^"]*)"', html)
     path, _, query = unescape(address).partition("?")
@@ -104,7 +104,7 @@ def come_back(browser: Browser, address: str) -> Any:  # noqa: ANN401 - a reply
 
 
 def log_in(browser: Browser, provider: OpenIdProvider, following: str = "") -> Any:  # noqa: ANN401 - a reply
-    return come_back(browser, visit(begin(browser, provider, following)))
+    return come_back(browser, read_redirect(begin_login(browser, provider, following)))
 
 
 def inbox(provider: OpenIdProvider, user: str = "ann") -> str:
@@ -127,7 +127,7 @@ def test_a_user_logs_in(browser: Browser, provider: OpenIdProvider) -> None:
 
 def test_what_the_provider_is_asked(browser: Browser, provider: OpenIdProvider) -> None:
     """Each login has a state, a nonce and a challenge of its own; all of them are long."""
-    first, second = (dict(parse_qsl(urlsplit(begin(browser, provider, "/console/a/x")).query)) for _ in range(2))
+    first, second = (dict(parse_qsl(urlsplit(begin_login(browser, provider, "/console/a/x")).query)) for _ in range(2))
     assert (first["scope"], first["theme"], first["response_type"]) == ("openid", "dark", "code")
     for name in ("state", "nonce", "code_challenge"):
         assert first[name] != second[name]
@@ -237,7 +237,7 @@ def test_a_client_with_a_secret(store: Store, tmp_path: Path) -> None:
                 issuer=provider.root, audience=client, keys=provider.url, client=client, secret=place, scope="openid x"
             )
             browser = Browser(assemble_app(store, {"queuey": (issuer,)}, environ))
-            assert dict(parse_qsl(urlsplit(begin(browser, provider)).query))["scope"] == "openid x"
+            assert dict(parse_qsl(urlsplit(begin_login(browser, provider)).query))["scope"] == "openid x"
             assert log_in(browser, provider).status == 303
         wrong = Browser(assemble_app(store, {"queuey": (issuer,)}, {"CLIENT_SECRET": "wrong"}))
         reply = log_in(wrong, provider)
@@ -362,13 +362,13 @@ def test_a_provider_that_names_itself_always_does(store: Store, app: App, users:
 
 def test_an_answer_counts_in_its_own_browser_alone(app: App, browser: Browser, provider: OpenIdProvider) -> None:
     """An answer counts only in the browser that began the login: a code that a stranger requested is not exchanged."""
-    stolen = visit(begin(browser, provider))
+    stolen = read_redirect(begin_login(browser, provider))
     victim = Browser(app)
     reply = come_back(victim, stolen)
     assert (reply.status, "not begun by this browser" in reply.text) == (403, True)
-    begin(victim, provider)
+    begin_login(victim, provider)
     assert come_back(victim, stolen).status == 403
-    state = parse_qs(urlsplit(visit(begin(victim, provider))).query)["state"][0]
+    state = parse_qs(urlsplit(read_redirect(begin_login(victim, provider))).query)["state"][0]
     mixed = dict(parse_qsl(urlsplit(stolen).query)) | {"state": state}
     reply = come_back(victim, f"{urlsplit(stolen).path}?{urlencode(mixed)}")
     # The provider refuses it: the verifier is another one.
@@ -378,7 +378,7 @@ def test_an_answer_counts_in_its_own_browser_alone(app: App, browser: Browser, p
 
 def test_a_code_counts_once(app: App, browser: Browser, provider: OpenIdProvider) -> None:
     """The page loaded again leads to the console; a copy of the browser's cookie gets no second session of a code."""
-    answer = visit(begin(browser, provider))
+    answer = read_redirect(begin_login(browser, provider))
     copied = Browser(app)
     copied.cookies = dict(browser.cookies)
     assert come_back(browser, answer).status == 303
@@ -394,7 +394,7 @@ def test_an_answer_of_one_provider_counts_for_no_other(store: Store, users: User
     with providing() as other:
         second = msgspec.structs.replace(users["queuey"][0], issuer=other.root, keys=other.url, queues={})
         browser = Browser(assemble_app(store, {"queuey": (users["queuey"][0], second)}))
-        answer = visit(begin(browser, provider))
+        answer = read_redirect(begin_login(browser, provider))
         moved = answer.replace(issuer_tag(provider.root), issuer_tag(other.root))
         reply = come_back(browser, moved)
         assert (reply.status, "not begun by this browser" in reply.text) == (403, True)
@@ -435,7 +435,7 @@ def test_a_provider_that_does_not_exchange_codes(
     behaviour: Behaviour,
 ) -> None:
     """Whatever it does instead of an answer, the login ends with an error page, and the next one may succeed."""
-    answer = visit(begin(browser, provider))
+    answer = read_redirect(begin_login(browser, provider))
     provider.troubled, provider.behaviour = "/token", behaviour
     readers, [login] = patient_providers(users, {})
     browser.app = make_app(store, readers=readers, includes=[make_console(examine, users=users, providers=[login])])
@@ -459,7 +459,7 @@ def test_a_provider_that_does_not_exchange_codes(
 )
 def test_exchanges_that_give_no_token(browser: Browser, provider: OpenIdProvider, content: bytes) -> None:
     """An answer without an ID token begins no session, whatever it is."""
-    answer = visit(begin(browser, provider))
+    answer = read_redirect(begin_login(browser, provider))
     provider.troubled, provider.content = "/token", content
     reply = come_back(browser, answer)
     assert (reply.status, 'name="key"' in reply.text) == (403, True)
@@ -467,9 +467,9 @@ def test_exchanges_that_give_no_token(browser: Browser, provider: OpenIdProvider
 
 def test_an_error_with_a_token(browser: Browser, provider: OpenIdProvider) -> None:
     """An answer with another status than 200 begins no session, even with a token that is good."""
-    address = begin(browser, provider)
+    address = begin_login(browser, provider)
     nonce = dict(parse_qsl(urlsplit(address).query))["nonce"]
-    answer = visit(address)
+    answer = read_redirect(address)
     provider.troubled, provider.behaviour = "/token", "fail"
     provider.content = msgspec.json.encode({"id_token": provider.issuer.token("ann", nonce=nonce)})
     assert come_back(browser, answer).status == 403

@@ -136,6 +136,7 @@ def _said(result: _Result) -> tuple[str, str]:
 
 
 def main() -> None:
+    """Lints the chart, renders each case of the JSON on stdin, and prints what Helm said as a JSON list."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         library = _load(Path(sys.argv[1]), directory)

@@ -95,6 +95,7 @@ class Sqs:
         return self.send(self.sign_request(body, {"content-type": "application/x-www-form-urlencoded"}, path))
 
     def link(self, action: str, path: str = "/", seconds: int = 60, **fields: object) -> AWSRequest:
+        """Returns a GET request signed in its query, which is valid for a number of seconds."""
         query = urlencode({"Action": action, **fields})
 
         def auth(*known: Any) -> SigV4QueryAuth:  # noqa: ANN401 - as SigV4Auth has them

@@ -44,6 +44,7 @@ async def _live(
     ready: threading.Event,
     enough: threading.Event,
 ) -> None:
+    """Joins the members, each with its partitions; the first sets the target. They leave when `enough` is set."""
     coordinator = open_coordinator(url, group, session_timeout=SESSION_SECONDS)
     await coordinator.open()
     sessions: list[Session] = []

@@ -128,6 +128,7 @@ class WorkerProcess:
         self.wait_for_end()
 
     def read_lines(self, count: int) -> list[str]:
+        """Waits for the next lines of output; fails with the log if the worker ends first."""
         lines = [self._said.get(timeout=SECONDS) for _ in range(count)]
         assert None not in lines, "".join(self.log)
         return [str(line) for line in lines]

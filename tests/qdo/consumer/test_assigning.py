@@ -23,7 +23,7 @@ async def coordinator(system: System) -> Coordinator:
     return coordinator
 
 
-async def ids(coordinator: Coordinator, queue: Queue) -> dict[int, str | None]:
+async def committed_ids(coordinator: Coordinator, queue: Queue) -> dict[int, str | None]:
     return {each.number: offset.id for each, offset in (await coordinator.offsets()).items() if each.queue == queue}
 
 
@@ -88,7 +88,7 @@ async def test_commits_count_for_the_group_that_is_given(system: System, coordin
         (partition,) = await consumer.assign({queue.name: [1]})
         await collect(consumer, 2, most=2)
         await consumer.commit()
-        assert (await ids(coordinator, queue), consumer.committed(partition)) == ({1: sent[1]}, sent[1])
+        assert (await committed_ids(coordinator, queue), consumer.committed(partition)) == ({1: sent[1]}, sent[1])
         assert await coordinator.members() == {}
         with pytest.raises(InvalidArgument, match="was not returned"):
             await consumer.commit({partition: sent[2]})
@@ -111,10 +111,10 @@ async def test_what_counts_as_processed_is_committed_by_itself(system: System, c
         await consumer.assign({queue.name: [1]})
         await collect(consumer, 2, most=1)
         await consumer.assign({other.name: [1]})
-        assert await ids(coordinator, queue) == {1: sent[0]}
+        assert await committed_ids(coordinator, queue) == {1: sent[0]}
         await collect(consumer, 1)
         await consumer.poll(timeout=0)
-    assert await ids(coordinator, other) == {1: last[0]}
+    assert await committed_ids(coordinator, other) == {1: last[0]}
 
 
 async def test_a_commit_of_what_a_member_owns_is_refused(system: System, coordinator: Coordinator) -> None:
@@ -124,7 +124,7 @@ async def test_a_commit_of_what_a_member_owns_is_refused(system: System, coordin
     async with AsyncConsumer(system.connect(), coordinator, queues=[queue.name], settings=READS) as member:
         await collect(member, 2)
         await member.commit()
-        before = await ids(coordinator, queue)
+        before = await committed_ids(coordinator, queue)
         async with AsyncConsumer(system.connect(), coordinator, settings=READS) as consumer:
             (partition,) = await consumer.assign({queue.name: [1]})
             await consumer.seek(partition, "earliest")
@@ -132,7 +132,7 @@ async def test_a_commit_of_what_a_member_owns_is_refused(system: System, coordin
             with pytest.raises(GroupActive):
                 await consumer.commit()
             assert body_numbers(await collect(consumer, 1)) == [2]
-        assert await ids(coordinator, queue) == before
+        assert await committed_ids(coordinator, queue) == before
 
 
 async def test_only_what_exists_is_assigned(system: System) -> None:

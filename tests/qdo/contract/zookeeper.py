@@ -74,7 +74,7 @@ class LentLink(BorrowedLink):
 
 
 @contextlib.contextmanager
-def plain(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo's
+def kazoo_client(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo's
     client = KazooClient(hosts, **options)
     client.start(60)
     try:
@@ -100,7 +100,7 @@ async def expire(hosts: str, session: Session) -> None:
 
 
 def _close(hosts: str, identity: tuple[int, bytes]) -> None:
-    with contextlib.suppress(Exception), plain(hosts, client_id=identity):
+    with contextlib.suppress(Exception), kazoo_client(hosts, client_id=identity):
         """Leaving closes the session."""
 
 

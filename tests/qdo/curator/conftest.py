@@ -14,7 +14,7 @@ from qdo.curator.nodes import decode, encode
 from queuey.client import AsyncClient, Client
 from tests.commands import Run, make_runner
 from tests.qdo.cli.conftest import client, served
-from tests.qdo.contract.zookeeper import plain
+from tests.qdo.contract.zookeeper import kazoo_client
 from tests.servers.plugin import ZooKeeper, unique_name
 from tests.servers.served import Served
 
@@ -70,7 +70,7 @@ class CuratorQueue:
 @pytest.fixture
 def curator(zookeeper: ZooKeeper) -> Iterator[CuratorQueue]:
     """An empty queue in a chroot of the test's own, which is removed with the server's data."""
-    with plain(zookeeper.connect_string) as kazoo:
+    with kazoo_client(zookeeper.connect_string) as kazoo:
         yield CuratorQueue(kazoo, zookeeper.connect_string)
 
 

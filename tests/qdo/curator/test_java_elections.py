@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qdo.curator.leader import LeaderElection, Recipe
-from tests.qdo.contract.zookeeper import plain
+from tests.qdo.contract.zookeeper import kazoo_client
 from tests.servers import java_programs
 from tests.servers.plugin import ZooKeeper, unique_name
 from tests.waiting import PATIENCE_SECONDS, join
@@ -85,7 +85,7 @@ def test_one_of_both_languages_leads(program: list[str], zookeeper: ZooKeeper, r
         made.start()
         return made
 
-    with plain(hosts, timeout=20) as client, contextlib.ExitStack() as stack:
+    with kazoo_client(hosts, timeout=20) as client, contextlib.ExitStack() as stack:
         first = contender("java 1")
         assert first.leading.wait(PATIENCE)
         second = stand(client, "python 2")

@@ -17,7 +17,7 @@ from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.curator.leader import LeaderElection, LeaderState, Participant, Recipe, in_turn
 from qdo.errors import CoordinationLost, InvalidArgument, SessionLost
 from tests.harness.proxy import Proxy
-from tests.qdo.contract.zookeeper import plain
+from tests.qdo.contract.zookeeper import kazoo_client
 from tests.qdo.curator.queues.queue_nodes import end_session, expire, until
 from tests.replacing import replace
 from tests.servers.plugin import ZooKeeper, unique_name
@@ -45,7 +45,7 @@ class RecordedStates:
 
 def connected(hosts: str) -> contextlib.AbstractContextManager[Any]:
     patience = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5}
-    return plain(hosts, timeout=30, connection_retry=patience, command_retry=patience)
+    return kazoo_client(hosts, timeout=30, connection_retry=patience, command_retry=patience)
 
 
 @pytest.fixture

@@ -85,6 +85,7 @@ class GroupRun:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[tuple[Crew, Queues]]:
+        """Starts service and observer; yields the crew, whose workers are killed at the end, and the queues."""
         with contextlib.ExitStack() as undo:
             data = self._directory / "service"
             data.mkdir()

@@ -47,7 +47,7 @@ class Notices:
         self._journal.add(Gone(now(), self._worker, "lost", [place_of(each) for each in partitions]))
 
 
-def make(job: Job, client: AsyncClient, coordinator: AnyCoordinator, journal: Journal) -> Worker:
+def make_worker(job: Job, client: AsyncClient, coordinator: AnyCoordinator, journal: Journal) -> Worker:
     notices = Notices(journal, job.worker)
     consumer = AsyncConsumer(
         client,
@@ -91,7 +91,7 @@ async def serve(job: Job) -> int:
         coordinator = coordinator_of(job, client)
         record(coordinator, journal, job.worker, job.stop_at)
         try:
-            return await make(job, client, coordinator, journal).serve(signals=True)
+            return await make_worker(job, client, coordinator, journal).serve(signals=True)
         except QdoError as error:
             logging.getLogger(__name__).critical("cannot take part: %r", error)
             return 1

@@ -46,6 +46,7 @@ def record(coordinator: AnyCoordinator, journal: Journal, worker: str, stop_at: 
 
 
 def record_session(session: AnySession, calls: Calls, life: int) -> None:
+    """Replaces methods of the session in place, so that claims, releases and commits are recorded under this life."""
     inner_claim, inner_release, inner_commit = session.claim, session.release, session.commit
 
     async def claim(partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:

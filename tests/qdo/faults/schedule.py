@@ -103,6 +103,7 @@ class Schedule:
         return 0.0
 
     def _add_fault(self, instant: float, kind: str, slot: str, seconds: float) -> Step:
+        """Returns the step, and keeps other faults from its slot until it is over."""
         if kind == "join":
             self._there.add(slot)
         if kind in {"kill", "leave"}:

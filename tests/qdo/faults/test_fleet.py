@@ -34,7 +34,7 @@ def settings(slot: str, worker: str) -> dict[str, object]:
     }
 
 
-def process(directory: Path, store: Store, groups: ServiceGroups, plan: Plan, record: Record) -> None:
+def check_processing(directory: Path, store: Store, groups: ServiceGroups, plan: Plan, record: Record) -> None:
     run = GroupRun(directory, groups, queues=QUEUES, store=store, settings=settings)
     result = verify(plan, lambda: run.run(plan, SLOTS), record)
     processed = {(each.place, each.id, each.body) for each in result.history.handled}
@@ -46,11 +46,11 @@ def process(directory: Path, store: Store, groups: ServiceGroups, plan: Plan, re
 @plans("groups/fleet", Plan(1, FAULTS, SECONDS, LEAST, slow=True))
 def test_sqlite(tmp_path: Path, record_property: Record, plan: Plan) -> None:
     """Every report is processed while workers are killed and paused, and the service on SQLite too."""
-    process(tmp_path, SQLITE, ServiceGroups(), plan, record_property)
+    check_processing(tmp_path, SQLITE, ServiceGroups(), plan, record_property)
 
 
 @plans("groups/fleet-cassandra", Plan(1, NODE_FAULTS, SECONDS, LEAST | {"node-kill": 1}, slow=True))
 def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
     """Every report is processed while workers are killed and paused, and the service and its three nodes too."""
     store = three_nodes(Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
-    process(tmp_path, store, ServiceGroups(store, session_timeout=5.0), plan, record_property)
+    check_processing(tmp_path, store, ServiceGroups(store, session_timeout=5.0), plan, record_property)

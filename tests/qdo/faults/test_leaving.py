@@ -30,7 +30,7 @@ def settings(slot: str, worker: str) -> dict[str, object]:
     return {"rest": SLOW if worker == LEAVER else QUICK, "runs": "tasks" if slot == "w2" else "threads"}
 
 
-def longest(times: list[float]) -> float:
+def longest_gap(times: list[float]) -> float:
     return max((after - before for before, after in pairwise(times)), default=0.0)
 
 
@@ -58,7 +58,7 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Reco
         assert len(during) > 1 or not _had_unhandled(result.history, stay, leave.end), (
             f"{stay.place} stood still while another worker left"
         )
-        pauses.append(longest(during))
+        pauses.append(longest_gap(during))
     record_property(
         SUMMARY_PROPERTY,
         f"one of 4 left within {leave.end - leave.start:.2f} s: {len(pauses)} partitions stayed, paused for "

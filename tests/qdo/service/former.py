@@ -19,6 +19,7 @@ SESSION_SECONDS = 600.0
 
 
 def write_former(path: Path, group: str, offsets: Mapping[Partition, str], living: Iterable[str] = ()) -> None:
+    """Writes offsets, and living members with sessions, into a file of version 0.1.0; creates it if it is missing."""
     if not path.exists():
         unpack(HERE / "v0_1_0" / "groups.gz", path)
     paths = GroupPaths("", group)

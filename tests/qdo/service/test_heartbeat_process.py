@@ -15,7 +15,7 @@ from tests.qdo.consumer.conftest import System
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS
 from tests.qdo.contract.events import PATIENCE
 from tests.qdo.contract.in_service import ServiceGroups
-from tests.qdo.contract.membership.test_held_up import BLOCKED_SESSIONS, speakers_of, until_ended
+from tests.qdo.contract.membership.test_held_up import BLOCKED_SESSIONS, child_processes, until_ended
 from tests.qdo.contract.processes import Process, Refused
 from tests.servers.plugin import unique_name
 from tests.servers.served import Served
@@ -91,7 +91,7 @@ async def test_a_member_that_was_killed_is_not_kept(
 ) -> None:
     """The process that sends heartbeats for a member ends with it, so its session ends in time."""
     process, _ = await start(groups.short, LONG)
-    speakers = list(speakers_of(process.id))
+    speakers = list(child_processes(process.id))
     assert speakers
     process.signal(signal.SIGKILL)
     await until_gone(coordinator)

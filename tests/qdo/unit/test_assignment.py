@@ -40,7 +40,7 @@ def loads(members: Members, owners: Owners) -> Counter[str]:
     return counts
 
 
-def unevenness(members: Members, owners: Owners) -> int:
+def sum_of_squared_loads(members: Members, owners: Owners) -> int:
     return sum(load**2 for load in loads(members, owners).values())
 
 
@@ -142,8 +142,8 @@ def test_no_other_assignment_is_as_even_and_moves_less(case: Case) -> None:
     existing = partitions(members)
     fit = [[member for member, seen in members.items() if partition.queue in seen] for partition in existing]
     every = (dict(zip(existing, chosen, strict=True)) for chosen in itertools.product(*fit))
-    best = min((unevenness(members, other), count_moved(members, before, other)) for other in every)
-    assert (unevenness(members, owners), count_moved(members, before, owners)) == best
+    best = min((sum_of_squared_loads(members, other), count_moved(members, before, other)) for other in every)
+    assert (sum_of_squared_loads(members, owners), count_moved(members, before, owners)) == best
 
 
 @given(different, st.randoms(use_true_random=False))
@@ -320,7 +320,7 @@ def test_a_member_of_an_older_version_is_taken_to_see_what_the_leader_sees() -> 
     assert queues_of(made) == {"a": {"audits"}, "b": {"audits", "carts"}, "c": {"billing"}}
 
 
-def calls_of(work: Callable[[], object]) -> int:
+def count_calls(work: Callable[[], object]) -> int:
     calls = 0
 
     def count(_: object, event: str, __: object) -> None:
@@ -341,14 +341,14 @@ def test_keys_with_many_patterns_cost_the_leader_one_match_for_each_queue() -> N
     keys = [[f"customer-{key:02}{number:02}*" for number in range(20)] for key in range(20)]
     members = group(*(sees(f"m{number:02}", *key) for number, key in enumerate(keys)))
     plan_assignment(members, queues, None, 0.0, 10.0)
-    assert calls_of(lambda: plan_assignment(members, queues, None, 0.0, 10.0)) < 6 * len(members) * len(queues)
+    assert count_calls(lambda: plan_assignment(members, queues, None, 0.0, 10.0)) < 6 * len(members) * len(queues)
 
 
 def test_what_many_members_report_costs_a_leader_little() -> None:
     """Merging the reports of many members builds each queue once."""
     names = {f"customer-{number:03}": 1 for number in range(100)}
     members = [sees(f"m{number}", "*", others=names) for number in range(50)]
-    assert calls_of(lambda: find_reported_queues(members)) < 2 * len(members) * len(names)
+    assert count_calls(lambda: find_reported_queues(members)) < 2 * len(members) * len(names)
 
 
 def test_a_pattern_with_many_wildcards_is_matched_in_one_pass() -> None:

@@ -19,7 +19,7 @@ texts = some.text(some.characters(exclude_categories=["Cs", "Cc"]), min_size=1, 
 names = some.from_regex(r"[a-z0-9_!#$.^|~-]{1,12}", fullmatch=True) | some.just("queuey-dead-id")
 
 
-def lying(one: Message, headers: Mapping[str, str], body: Any = None) -> Message:  # noqa: ANN401 - any body
+def with_headers(one: Message, headers: Mapping[str, str], body: Any = None) -> Message:  # noqa: ANN401 - any body
     return Message(one.id, one.timestamp, one.partition, one.body if body is None else body, one.content_type, headers)
 
 
@@ -30,7 +30,7 @@ def test_a_dead_letter_says_what_it_was(queue: str, headers: dict[str, str]) -> 
     for way in ("as they are", "packed"):
         written = deadletters.headers_for(queue, original, CAUSE, way)
         put("orders.dead", [original], Outgoing("text", headers=written))
-        letter = deadletters.read_dead_letter(lying(original, written), "orders.dead")
+        letter = deadletters.read_dead_letter(with_headers(original, written), "orders.dead")
         assert letter is not None
         assert (letter.queue, letter.partition, letter.id, letter.headers) == (queue, 1, original.id, headers)
         assert (letter.body, letter.json, letter.lost) == ("text", False, 0)
@@ -51,9 +51,12 @@ def test_other_messages_are_no_dead_letters() -> None:
     assert deadletters.read_dead_letter(plain, "orders.dead") is None
     for name in ("queue", "partition", "id", "attempts", "error", "at"):
         broken = {key: text for key, text in whole.items() if key != f"queuey-dead-{name}"}
-        assert deadletters.read_dead_letter(lying(plain, broken), "orders.dead") is None
+        assert deadletters.read_dead_letter(with_headers(plain, broken), "orders.dead") is None
     for name in ("partition", "attempts", "at"):
-        assert deadletters.read_dead_letter(lying(plain, whole | {f"queuey-dead-{name}": "x"}), "orders.dead") is None
+        assert (
+            deadletters.read_dead_letter(with_headers(plain, whole | {f"queuey-dead-{name}": "x"}), "orders.dead")
+            is None
+        )
 
 
 def test_where_dead_letters_lie() -> None:

@@ -45,7 +45,7 @@ def start(running: Served, workers: Workers) -> Iterator[Start]:
         yield begin
 
 
-async def dead(workers: Workers, queue: Queue) -> list[tuple[str | bytes, int]]:
+async def list_dead_letters(workers: Workers, queue: Queue) -> list[tuple[str | bytes, int]]:
     selection = DeadLetterFilter(queues=(queue.name,))
     return [(each.body, each.cause.attempts) async for each in dead_letters(workers.system.client, selection)]
 
@@ -74,7 +74,7 @@ async def test_two_crashes_within_the_time_of_a_commit_are_both_given_up(workers
         lives.append(start(queue, attempts=3, commit_seconds=60.0))
         await asyncio.to_thread(_wait_for_text_or_crash, lives[-1], "done four")
     begun = Counter(body for life in lives for body in life.said("begun"))
-    assert await dead(workers, queue) == [("crash first", 3), ("crash second", 3)]
+    assert await list_dead_letters(workers, queue) == [("crash first", 3), ("crash second", 3)]
     assert max(begun.values()) <= 4, begun
     assert begun["four"] == 1
 
@@ -103,7 +103,7 @@ async def test_being_handed_over_costs_no_attempt(workers: Workers, start: Start
     await asyncio.to_thread(last.wait_for, "begun wait")
     go_on.touch()
     await asyncio.to_thread(last.wait_for, "done wait")
-    assert await dead(workers, queue) == []
+    assert await list_dead_letters(workers, queue) == []
 
 
 async def test_a_thread_that_hangs_gives_its_partition_away(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
@@ -130,7 +130,7 @@ async def test_a_thread_that_hangs_gives_its_partition_away(workers: Workers, ca
     release.set()
     assert begun.count("hang") == 3
     assert sorted(workers.seen[:3]) == ["before", "behind", "beside"]
-    assert await dead(workers, queue) == [("hang", 3)]
+    assert await list_dead_letters(workers, queue) == [("hang", 3)]
     assert [record for record in caplog.records if "cannot be stopped" in record.message]
 
 
@@ -146,4 +146,4 @@ async def test_an_interrupt_ends_a_worker_that_leaves_signals_to_its_program(wor
     worker = await workers.make(handle, queue)
     assert await workers.start(worker) == ExitCode.FAILED
     assert workers.seen == ["one"]
-    assert await dead(workers, queue) == []
+    assert await list_dead_letters(workers, queue) == []

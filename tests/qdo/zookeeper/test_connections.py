@@ -21,7 +21,7 @@ from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import PATIENCE, RecordedEvents
 from tests.qdo.contract.processes import ROOT
 from tests.qdo.contract.samples import PARTITION, first_partitions
-from tests.qdo.contract.zookeeper import ZooKeeperService, plain, until
+from tests.qdo.contract.zookeeper import ZooKeeperService, kazoo_client, until
 
 SHORT = 3.0
 
@@ -50,7 +50,7 @@ async def test_a_silent_server_is_noticed_although_requests_go_out(join: Join, s
     service.proxy.resume()
 
 
-async def again(heard: RecordedEvents, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what is called
+async def retry_while_lost(heard: RecordedEvents, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what is called
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
@@ -67,7 +67,7 @@ async def test_nothing_is_sent_under_a_second_session(join: Join, service: ZooKe
     await heard.next("lost")
     pending = link._client.create_async(path)
     await until(lambda: link.finished)
-    with plain(service._direct) as client:
+    with kazoo_client(service._direct) as client:
         assert client.exists(path) is None
     assert pending.exception is not None
 
@@ -85,7 +85,7 @@ async def test_leaving_while_suspended_closes_the_session_later(
     assert not link_of(session).finished
     await service.heal()
     await until(lambda: link_of(session).finished)
-    assert await again(heard, coordinator.members) == {}
+    assert await retry_while_lost(heard, coordinator.members) == {}
     assert await coordinator.owners() == {}
 
 
@@ -115,7 +115,7 @@ async def test_a_member_that_was_removed_is_lost(join: Join, service: ZooKeeperS
     other, _ = await join("b")
     await mine.claim([PARTITION])
     await mine.assignment()
-    with plain(service._direct) as client:
+    with kazoo_client(service._direct) as client:
         client.delete(mine._paths.member("a"))
     await heard.next("changed")
     with pytest.raises(SessionLost):

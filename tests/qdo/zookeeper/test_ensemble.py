@@ -53,7 +53,7 @@ async def again(call: Callable[[], Awaitable[T]]) -> T:
                 await asyncio.sleep(0.05)
 
 
-async def blocking(call: Callable[[], T]) -> T:
+async def run_in_thread(call: Callable[[], T]) -> T:
     return await asyncio.to_thread(call)
 
 
@@ -94,6 +94,7 @@ class Worker:
             self.acknowledged[partition] = recorded
 
     async def work(self, stop: asyncio.Event) -> None:
+        """Commits ever higher offsets until `stop`; claims again when an answer is lost."""
         await self.claim()
         while not stop.is_set():
             offsets = [(held, str(self.acknowledged[partition] + 1)) for partition, held in self._held.items()]
@@ -109,7 +110,7 @@ class Worker:
                 self.acknowledged[partition] += 1
 
 
-async def all_go_on(workers: list[Worker]) -> None:
+async def wait_until_all_commit(workers: list[Worker]) -> None:
     before = [dict(worker.acknowledged) for worker in workers]
     await until(lambda: all(worker.acknowledged != then for worker, then in zip(workers, before, strict=True)))
 
@@ -128,12 +129,12 @@ async def test_leaders_are_killed_under_members_that_commit(
         for worker in workers:
             group.create_task(worker.work(stop))
         for _ in range(kills):
-            await all_go_on(workers)
+            await wait_until_all_commit(workers)
             killed = leader(zookeeper_nodes)
-            await blocking(killed.kill)
-            await all_go_on(workers)
-            await blocking(killed.start)
-            await blocking(zookeeper_nodes.wait_until_settled)
+            await run_in_thread(killed.kill)
+            await wait_until_all_commit(workers)
+            await run_in_thread(killed.start)
+            await run_in_thread(zookeeper_nodes.wait_until_settled)
         stop.set()
     assert sum(worker.doubts for worker in workers) > 0
     assert not any("lost" in each.events for each in heard)
@@ -148,7 +149,7 @@ async def test_a_server_that_is_stopped_is_left_in_time(zookeeper_nodes: ZooKeep
     session = await (await open_one()).join(Member("a"), heard)
     held = (await session.claim([PARTITION]))[PARTITION]
     stopped = server_of(session, zookeeper_nodes)
-    await blocking(stopped.pause)
+    await run_in_thread(stopped.pause)
     await heard.next("suspended")
     await heard.next("connected")
     assert server_of(session, zookeeper_nodes) is not stopped
@@ -167,15 +168,15 @@ async def test_without_a_quorum_sessions_are_lost_and_come_back(
     assert (await session.commit([(held, "1")]))[PARTITION]
     gone = zookeeper_nodes.nodes[:2]
     for node in gone:
-        await blocking(node.kill)
+        await run_in_thread(node.kill)
     await heard.next("suspended")
     with pytest.raises(CoordinationLost):
         await session.commit([(held, "2")])
     await heard.next("lost")
     await session.leave()
     for node in gone:
-        await blocking(node.launch)
-    await blocking(zookeeper_nodes.wait_until_settled)
+        await run_in_thread(node.launch)
+    await run_in_thread(zookeeper_nodes.wait_until_settled)
     back = await again(lambda: coordinator.join(Member("a"), RecordedEvents()))
     claimed: dict[Partition, OwnedOffset] = {}
     async with asyncio.timeout(PATIENCE):

@@ -105,7 +105,7 @@ async def open_one() -> AsyncIterator[Open]:
         yield open_one
 
 
-async def work(coordinator: Coordinator) -> Session:
+async def check_session(coordinator: Coordinator) -> Session:
     session = await coordinator.join(Member("a"), RecordedEvents())
     partitions = first_partitions(200)
     held = await session.claim(partitions)
@@ -137,7 +137,7 @@ async def test_strangers_see_and_change_nothing(guarded: Guarded, open_one: Open
     """Nodes of a member with a login are closed to clients without one, and with another one; its own login works."""
     root = unique_name("qdo")
     url = f"zookeeper://me:secret@{guarded.plain}/{root}"
-    await (await work(await open_one(url))).leave()
+    await (await check_session(await open_one(url))).leave()
     for login in ("", "me:guess@", "you:secret@"):
         await refuses(open_one, f"zookeeper://{login}{guarded.plain}/{root}")
     again = await open_one(url)
@@ -149,7 +149,7 @@ async def test_without_a_login_nothing_is_closed(guarded: Guarded, open_one: Ope
     """Without a login, or with one and ``private=no``, groups are open to everybody with the address."""
     for login in ("", "me:secret@"):
         url = f"zookeeper://{login}{guarded.plain}/{unique_name('qdo')}"
-        await work(await open_one(f"{url}?private=no"))
+        await check_session(await open_one(f"{url}?private=no"))
         assert len(await (await open_one(url.replace(login, ""))).owners()) == 200
 
 
@@ -199,9 +199,9 @@ async def test_a_refusal_may_be_reported_late(guarded: Guarded, open_one: Open) 
 async def test_tls(guarded: Guarded, open_one: Open) -> None:
     """An encrypted connection works as any other, with and without a certificate of the member's own."""
     url = f"zookeeper://{guarded.secure}/{unique_name('qdo')}"
-    await (await work(await open_one(f"{url}?ca={guarded.ca}"))).leave()
+    await (await check_session(await open_one(f"{url}?ca={guarded.ca}"))).leave()
     both = guarded.ca.with_name("server-both.pem")
-    await work(await open_one(f"{url}?ca={guarded.ca}&cert={both}"))
+    await check_session(await open_one(f"{url}?ca={guarded.ca}&cert={both}"))
     assert len(await (await open_one(f"{url}?ca={guarded.ca}&cert={guarded.ca}&key={both}")).owners()) == 200
 
 
@@ -212,7 +212,7 @@ async def test_tls_by_way_of_the_process_that_keeps_the_session(guarded: Guarded
     coordinator = open_coordinator(url, "group")
     coordinator.max_blocked_seconds = 60.0
     await coordinator.open()
-    await (await work(coordinator)).leave()
+    await (await check_session(coordinator)).leave()
     await coordinator.close()
 
 

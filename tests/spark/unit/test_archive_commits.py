@@ -113,7 +113,7 @@ def open_archive(store: ObjectStore) -> ArchiveDirectory:
     return ArchiveDirectory(cast("SparkSession", None), cast("HadoopFiles", store), ABOUT, few=1000)
 
 
-def run(store: ObjectStore, name: str, messages: Content, now: float = 0.0) -> None:
+def archive_run(store: ObjectStore, name: str, messages: Content, now: float = 0.0) -> None:
     archive = open_archive(store)
     archive.begin_run(name, now)
     older = archive.find_present_versions(messages, [])
@@ -144,7 +144,7 @@ def make_manifest(key: Key, name: str, size: int, count: int, replaces: tuple[st
     )
 
 
-def seen(store: ObjectStore) -> Content:
+def read_archive(store: ObjectStore) -> Content:
     archive = open_archive(store)
     keys = [(queue, bucket) for queue in archive.list_queue_names() for bucket in archive.list_bucket_names(queue)]
     return {
@@ -185,18 +185,18 @@ def test_a_run_killed_at_every_step(*, late: bool) -> None:
     before = in_each_bucket("a", "b")
     for number in STEPS:
         store = ObjectStore()
-        run(store, "r0", before)
+        archive_run(store, "r0", before)
         store.late = late
-        more = kill_at(store, partial(run, store, "r1", in_each_bucket("b", "c"), 1.0), number)
+        more = kill_at(store, partial(archive_run, store, "r1", in_each_bucket("b", "c"), 1.0), number)
         committed = "runs/r1.json" in store.texts
-        assert seen(store) == (in_each_bucket("a", "b", "c") if committed else before), number
-        run(store, "r2", in_each_bucket("d"), 2.0)
-        assert seen(store) == (in_each_bucket("a", "b", "c", "d") if committed else in_each_bucket("a", "b", "d")), (
-            number
-        )
+        assert read_archive(store) == (in_each_bucket("a", "b", "c") if committed else before), number
+        archive_run(store, "r2", in_each_bucket("d"), 2.0)
+        assert read_archive(store) == (
+            in_each_bucket("a", "b", "c", "d") if committed else in_each_bucket("a", "b", "d")
+        ), number
         store.settle()
-        run(store, "r3", {KEYS[0]: {"e"}}, KEEP_UNREFERENCED + 10.0)
-        assert holds(seen(store), in_each_bucket("a", "b", "d")), number
+        archive_run(store, "r3", {KEYS[0]: {"e"}}, KEEP_UNREFERENCED + 10.0)
+        assert holds(read_archive(store), in_each_bucket("a", "b", "d")), number
         leftovers = {name for name in store.texts if "run=r0" in name or "run=r1" in name or ".r1." in name}
         assert not leftovers, (number, leftovers)
         if not more:
@@ -210,13 +210,13 @@ def test_a_killed_clearing(*, late: bool) -> None:
     for number in STEPS:
         store = ObjectStore()
         for count, name in enumerate(("r0", "r1", "r2")):
-            run(store, name, in_each_bucket(name), float(count))
+            archive_run(store, name, in_each_bucket(name), float(count))
         store.late = late
-        more = kill_at(store, partial(run, store, "r3", {KEYS[0]: {"r3"}}, KEEP_UNREFERENCED + 5.0), number)
-        assert holds(seen(store), in_each_bucket("r0", "r1", "r2")), number
+        more = kill_at(store, partial(archive_run, store, "r3", {KEYS[0]: {"r3"}}, KEEP_UNREFERENCED + 5.0), number)
+        assert holds(read_archive(store), in_each_bucket("r0", "r1", "r2")), number
         store.settle()
-        run(store, "r4", in_each_bucket("r4"), 2 * KEEP_UNREFERENCED + 10.0)
-        assert holds(seen(store), in_each_bucket("r0", "r1", "r2", "r4")), number
+        archive_run(store, "r4", in_each_bucket("r4"), 2 * KEEP_UNREFERENCED + 10.0)
+        assert holds(read_archive(store), in_each_bucket("r0", "r1", "r2", "r4")), number
         if not more:
             break
     assert 20 < number < STEPS[-1]
@@ -227,10 +227,10 @@ def test_runs_that_overlap_at_every_step() -> None:
     forks = 0
     for number in STEPS:
         store = ObjectStore()
-        run(store, "r0", in_each_bucket("a"))
+        archive_run(store, "r0", in_each_bucket("a"))
         done = in_each_bucket("a", "b")
         between = partial(_in_between, store, number)
-        more = store.requests(partial(run, store, "r1", in_each_bucket("b"), 1.0), between) >= number
+        more = store.requests(partial(archive_run, store, "r1", in_each_bucket("b"), 1.0), between) >= number
         if more:
             done = both(done, in_each_bucket("c"))
         damaged: list[str] = []
@@ -238,9 +238,9 @@ def test_runs_that_overlap_at_every_step() -> None:
         assert all("overlapped; archive it with --again" in text for text in damaged), damaged
         assert len(manifests) + len(damaged) == len(KEYS), number
         forks += len(damaged)
-        assert damaged or seen(store) == done, number
-        run(store, "r3", in_each_bucket("d"), 3.0)
-        assert seen(store) == both(done, in_each_bucket("d")), number
+        assert damaged or read_archive(store) == done, number
+        archive_run(store, "r3", in_each_bucket("d"), 3.0)
+        assert read_archive(store) == both(done, in_each_bucket("d")), number
         if not more:
             break
     assert forks > len(KEYS)
@@ -249,21 +249,21 @@ def test_runs_that_overlap_at_every_step() -> None:
 
 def _in_between(store: ObjectStore, at: int, now: int) -> None:
     if now == at:
-        run(store, "r2", in_each_bucket("c"), 2.0)
+        archive_run(store, "r2", in_each_bucket("c"), 2.0)
 
 
 def test_readers_during_a_run() -> None:
     """At every step of a run readers find either all old buckets or all new ones; old files stay for a day."""
     store = ObjectStore()
-    run(store, "r0", in_each_bucket("a"))
+    archive_run(store, "r0", in_each_bucket("a"))
     archive = open_archive(store)
     old = archive.read_manifests(KEYS)
 
     def look(number: int) -> None:
-        assert seen(store) in (in_each_bucket("a"), in_each_bucket("a", "b")), number
+        assert read_archive(store) in (in_each_bucket("a"), in_each_bucket("a", "b")), number
 
-    assert store.requests(partial(run, store, "r1", in_each_bucket("b"), 1.0), look) > 12
-    run(store, "r2", in_each_bucket("c"), KEEP_UNREFERENCED)
+    assert store.requests(partial(archive_run, store, "r1", in_each_bucket("b"), 1.0), look) > 12
+    archive_run(store, "r2", in_each_bucket("c"), KEEP_UNREFERENCED)
     assert all(path in store.texts for one in old for path in one.data_paths)
 
 
@@ -271,17 +271,17 @@ def test_what_a_listing_lacks() -> None:
     """Readers and runs find newly archived messages though no listing has them yet."""
     store = ObjectStore()
     store.late = True
-    run(store, "r0", in_each_bucket("a"))
+    archive_run(store, "r0", in_each_bucket("a"))
     assert store.list("manifests") == []
-    assert seen(store) == in_each_bucket("a")
-    run(store, "r1", in_each_bucket("b"), 1.0)
-    assert seen(store) == in_each_bucket("a", "b")
+    assert read_archive(store) == in_each_bucket("a")
+    archive_run(store, "r1", in_each_bucket("b"), 1.0)
+    assert read_archive(store) == in_each_bucket("a", "b")
 
 
 def test_what_is_damaged() -> None:
     """A damaged manifest stops readers; a run uses the files beside it, and reports lost ones."""
     store = ObjectStore()
-    run(store, "r0", in_each_bucket("a", "b"))
+    archive_run(store, "r0", in_each_bucket("a", "b"))
     first, second, third = (manifest.manifest_path(*key, "r0") for key in KEYS)
     store.texts[first] = store.texts[first][:-40]
     store.texts[second] = store.texts[third]
@@ -293,6 +293,6 @@ def test_what_is_damaged() -> None:
     older = open_archive(store).find_present_versions(KEYS, damaged)
     assert damaged == [f"store://archive/{lost} is missing"]
     assert [len(older[key].paths) for key in KEYS] == [1, 1, 0]
-    run(store, "r1", in_each_bucket("c"), 1.0)
+    archive_run(store, "r1", in_each_bucket("c"), 1.0)
     store.texts = {path: text for path, text in store.texts.items() if ".r0.json" not in path}
-    assert seen(store) == {KEYS[0]: {"a", "b", "c"}, KEYS[1]: {"a", "b", "c"}, KEYS[2]: {"c"}}
+    assert read_archive(store) == {KEYS[0]: {"a", "b", "c"}, KEYS[1]: {"a", "b", "c"}, KEYS[2]: {"c"}}

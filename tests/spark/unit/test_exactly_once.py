@@ -85,11 +85,11 @@ CHUNKS = [Texts.chunk("a", "b", "c"), Texts.chunk("d", "e", "f", "g"), Texts.chu
 EVERYTHING = list("abcdefgh")
 
 
-def run(attempt: Reserver, chunks: Sequence[Texts] = CHUNKS) -> WriteCounts:
+def write_all(attempt: Reserver, chunks: Sequence[Texts] = CHUNKS) -> WriteCounts:
     return sum((attempt.write(piece, chunk) for piece, chunk in enumerate(chunks)), WriteCounts())
 
 
-def exact(setup: TaskSetup, expected: Iterable[str] = EVERYTHING) -> None:
+def check_stored_once(setup: TaskSetup, expected: Iterable[str] = EVERYTHING) -> None:
     expected = sorted(expected)
     assert sorted(setup.read_stored()) == expected
     assert sorted(setup.reader.seen) == expected
@@ -103,9 +103,9 @@ WAYS = ("before", "half", "after")
 def test_a_task_takes_the_steps_that_are_broken_below(setup: TaskSetup) -> None:
     """An undisturbed task enters each chunk, writes it, and enters that it is done."""
     mortal = Mortal(setup.store, None)
-    assert run(setup.attempt(mortal)) == WriteCounts(rows=8, written=8)
+    assert write_all(setup.attempt(mortal)) == WriteCounts(rows=8, written=8)
     assert mortal.steps == ["enter", "load_unread", "enter"] * 3
-    exact(setup)
+    check_stored_once(setup)
 
 
 @pytest.mark.parametrize("when", WAYS)
@@ -115,13 +115,13 @@ def test_an_attempt_that_is_killed_at_any_step_is_done_again(setup: TaskSetup, w
     for at in range(STEPS):
         setup.fresh()
         with pytest.raises(Killed):
-            run(setup.attempt(Mortal(setup.store, at, when)))
+            write_all(setup.attempt(Mortal(setup.store, at, when)))
         setup.later(late)
-        counts = run(setup.attempt())
+        counts = write_all(setup.attempt())
         assert counts.rows == 8
         assert counts.written + counts.skipped + counts.kept == 8
         assert counts.moved == 0 or late > LEAD
-        exact(setup)
+        check_stored_once(setup)
 
 
 @pytest.mark.parametrize("when", WAYS)
@@ -131,30 +131,30 @@ def test_retries_that_are_killed_while_rows_move_are_done_again(setup: TaskSetup
         setup.fresh()
         for at in (first, second, third):
             try:
-                run(setup.attempt(Mortal(setup.store, at, when)))
+                write_all(setup.attempt(Mortal(setup.store, at, when)))
             except Killed:
                 setup.later(3 * LEAD * 4)
-        run(setup.attempt())
-        exact(setup)
+        write_all(setup.attempt())
+        check_stored_once(setup)
 
 
 def test_what_moved_is_said_by_whoever_comes_last(setup: TaskSetup) -> None:
     """Moves are counted from the ledger, so an attempt that finds all rows done reports them as well."""
     with pytest.raises(Killed):
-        run(setup.attempt(Mortal(setup.store, 1)))
+        write_all(setup.attempt(Mortal(setup.store, 1)))
     setup.later(2 * LEAD)
-    assert run(setup.attempt()) == WriteCounts(rows=8, written=8, moved=3)
-    assert run(setup.attempt()) == WriteCounts(rows=8, skipped=8, moved=3)
+    assert write_all(setup.attempt()) == WriteCounts(rows=8, written=8, moved=3)
+    assert write_all(setup.attempt()) == WriteCounts(rows=8, skipped=8, moved=3)
 
 
 def test_rows_that_a_killed_attempt_wrote_in_time_stay(setup: TaskSetup) -> None:
     """Rows that a killed attempt wrote in time stay: readers may have them, and would see a copy again."""
     with pytest.raises(Killed):
-        run(setup.attempt(Mortal(setup.store, 1, "half")))
+        write_all(setup.attempt(Mortal(setup.store, 1, "half")))
     setup.later(2 * LEAD)
     assert setup.reader.seen == ["a"]
-    assert run(setup.attempt()) == WriteCounts(rows=8, written=7, moved=2, kept=1)
-    exact(setup)
+    assert write_all(setup.attempt()) == WriteCounts(rows=8, written=7, moved=2, kept=1)
+    check_stored_once(setup)
 
 
 @given(data=st.data())
@@ -179,7 +179,7 @@ def test_two_attempts_at_the_same_time_do_not_harm_each_other(
         for turn in reversed(turns.values()):
             for _ in turn:
                 pass
-        exact(setup)
+        check_stored_once(setup)
     finally:
         setup.store.close()
 
@@ -195,7 +195,7 @@ def _stepwise(setup: TaskSetup, mortal: Mortal) -> Iterator[None]:
 
     def work() -> None:
         try:
-            run(setup.attempt(mortal))
+            write_all(setup.attempt(mortal))
         except Killed:
             pass
         finally:
@@ -226,7 +226,7 @@ def test_rows_in_another_order_are_refused_unless_all_are_done(setup: TaskSetup)
     for other in (Texts.chunk("a", "b"), Texts.chunk("a", "b", "x"), Texts.chunk("a", "b", "c", "d")):
         with pytest.raises(NotRepeatable):
             setup.attempt().write(0, other)
-    exact(setup, "abc")
+    check_stored_once(setup, "abc")
 
 
 def test_a_write_acknowledged_too_late_moves_all_its_rows(setup: TaskSetup) -> None:
@@ -242,7 +242,7 @@ def test_a_write_acknowledged_too_late_moves_all_its_rows(setup: TaskSetup) -> N
         return written
 
     assert setup.attempt(loading(setup, late)).write(0, Texts.chunk("a", "b", "c")) == WriteCounts(3, 3, moved=3)
-    exact(setup, "abc")
+    check_stored_once(setup, "abc")
 
 
 def test_parts_of_a_chunk_are_done_by_different_tasks(setup: TaskSetup) -> None:
@@ -254,7 +254,7 @@ def test_parts_of_a_chunk_are_done_by_different_tasks(setup: TaskSetup) -> None:
     setup.later(3 * LEAD)
     assert setup.attempt().write(5, second) == WriteCounts(2, 1, moved=1, kept=1)
     assert setup.attempt().write(5, first) == WriteCounts(2, skipped=2)
-    exact(setup, "abcd")
+    check_stored_once(setup, "abcd")
 
 
 NUMBERED = [Texts(["a", "b", "c"], [0, 1, 2], 10), Texts(["d", "e", "f", "g"], [3, 1, 2, 0], 10), Texts(["h"], [5], 10)]
@@ -265,17 +265,17 @@ NUMBERED = [Texts(["a", "b", "c"], [0, 1, 2], 10), Texts(["d", "e", "f", "g"], [
 def test_numbered_rows_are_written_once_wherever_an_attempt_ends(setup: TaskSetup, when: str, late: float) -> None:
     """Numbered rows are written once wherever an attempt ends, also between the steps that place pieces in order."""
     steps = Mortal(setup.store, None)
-    run(setup.attempt(steps, numbered=True), NUMBERED)
+    write_all(setup.attempt(steps, numbered=True), NUMBERED)
     assert steps.steps == ["enter", "enter", "load_unread", "enter"] * 3
     for at in range(len(steps.steps)):
         setup.fresh()
         with pytest.raises(Killed):
-            run(setup.attempt(Mortal(setup.store, at, when), numbered=True), NUMBERED)
+            write_all(setup.attempt(Mortal(setup.store, at, when), numbered=True), NUMBERED)
         setup.later(late)
         again = setup.attempt(numbered=True)
         for piece, rows in reversed(list(enumerate(NUMBERED))):
             again.write(piece, rows)
-        exact(setup)
+        check_stored_once(setup)
 
 
 def test_a_chunk_lies_above_the_one_before_whoever_wrote_it(setup: TaskSetup) -> None:
@@ -298,7 +298,7 @@ def test_a_later_micro_batch_takes_the_entries_over(setup: TaskSetup) -> None:
         with pytest.raises(NotRepeatable, match="micro-batch 4 of the same query has begun"):
             stale.write(0, Texts.chunk("a", "b"))
     assert not setup.attempt(batch=5).has_begun(0)
-    exact(setup, "abc")
+    check_stored_once(setup, "abc")
 
 
 def test_an_attempt_of_a_micro_batch_that_is_done_stops_at_any_step(setup: TaskSetup) -> None:
@@ -316,7 +316,7 @@ def test_an_attempt_of_a_micro_batch_that_is_done_stops_at_any_step(setup: TaskS
         mortal._between = overtake
         with pytest.raises(NotRepeatable):
             setup.attempt(mortal, batch=1).write(0, Texts.chunk("a"))
-        exact(setup, "ab")
+        check_stored_once(setup, "ab")
 
 
 def test_failures_that_pass_are_waited_for(setup: TaskSetup) -> None:
@@ -328,7 +328,7 @@ def test_failures_that_pass_are_waited_for(setup: TaskSetup) -> None:
             raise StoreUnavailable("not now")
         return await setup.store.bulk.load_unread(queue, messages)
 
-    run(setup.attempt(loading(setup, shaky)))
+    write_all(setup.attempt(loading(setup, shaky)))
 
     async def gone(*_: object) -> int:
         raise StoreUnavailable("not now")
@@ -336,7 +336,7 @@ def test_failures_that_pass_are_waited_for(setup: TaskSetup) -> None:
     with pytest.raises(StoreUnavailable, match="not now"):
         setup.attempt(loading(setup, gone)).write(3, Texts.chunk("x"))
     setup.attempt().write(3, Texts.chunk("x"))
-    exact(setup, [*EVERYTHING, "x"])
+    check_stored_once(setup, [*EVERYTHING, "x"])
 
 
 def test_a_queue_that_changes_is_written_on_and_another_one_is_not(setup: TaskSetup) -> None:

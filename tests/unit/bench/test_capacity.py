@@ -18,7 +18,7 @@ COSTS = Costs((1e-4, 2e-4), (1e-5, 2e-5), (3e-4, 5e-4), (5e-5, 6e-5), (1e-6, 2e-
 LOAD = Load(86_400_000, queues=1e6, streams=1e5, streamed=0.5, claimed=0.1, reads=2.0, kept=3.0, peak=2.0)
 
 
-def taken() -> MeasuredReport:
+def make_report() -> MeasuredReport:
     def paid(name: str, service: float, nodes: float) -> Row:
         return Row(name, [1000.0], "requests/s", {"server CPU us/message": service, "behind it us/message": nodes})
 
@@ -37,7 +37,7 @@ def taken() -> MeasuredReport:
 
 def test_the_costs_are_those_of_the_report() -> None:
     """Microseconds become seconds; a live stream costs as much as it adds to the posts of its queue."""
-    measured = Costs.from_report(taken())
+    measured = Costs.from_report(make_report())
     assert measured.post == COSTS.post
     assert measured.stream == pytest.approx(COSTS.stream)
     assert replace(measured, stream=COSTS.stream) == COSTS

@@ -46,6 +46,7 @@ class Weighing(ModelStore):
 def claim_soon(
     scene: Scene, claims: ClaimUseCases, limit: int = 1, max_bytes: int | None = None, queue: Queue = QUEUE
 ) -> list[ClaimDelivery]:
+    """Starts a claim, and returns the deliveries that came within SOON."""
     before = len(scene.found)
     told = partial(scene._told, scene.found)
     begin(claims.core, claims.claim(queue, limit=limit, ttl=60, max_bytes=max_bytes), told)

@@ -142,9 +142,9 @@ class Run:
             [settlement] = calls[what]([receipt(n, number)])
             assert settlement.status is expected, (what, n, number, claim)
             if expected is ReceiptStatus.DONE:
-                self._note(what, n, extra)
+                self._update_model(what, n, extra)
 
-    def _note(self, what: str, n: int, extra: int) -> None:
+    def _update_model(self, what: str, n: int, extra: int) -> None:
         model = self.model
         if what == "ack":
             model.claims.pop(n, None)

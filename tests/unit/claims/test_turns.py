@@ -33,6 +33,7 @@ def turns(clock: Clock, first: float = 0.0) -> PartitionRotation:
 def heads(
     known: PartitionRotation, clock: Clock, partitions: int, seconds: float, refused: Callable[[int], float]
 ) -> list[int]:
+    """Returns which partition comes first over the time, each once until another takes its place."""
     numbers_seen: list[int] = []
     for _ in range(round(seconds * 1000)):
         clock.now += 0.001

@@ -25,7 +25,7 @@ def make_owned(owner: int, epoch: int, came: str = "new") -> dict[int, OwnedOffs
     return {1: OwnedOffset(1, (5, 5), 1.0, owner, epoch, came)}  # type: ignore[arg-type]
 
 
-def changes(made: HandOver) -> list[tuple[int, int, str]]:
+def list_owners(made: HandOver) -> list[tuple[int, int, str]]:
     return [(row.owner, row.epoch, row.came) for row in made.owners]
 
 
@@ -50,22 +50,22 @@ def test_only_present_members_take() -> None:
 def test_the_living_keep_what_they_have() -> None:
     """A living member keeps its partitions until it gives them back, under the epoch of its ownership."""
     state = group({1: 3}, m2="present", m3="present")
-    assert changes(hand_over(state, UID, make_owned(2, 15), {})) == []
-    assert changes(hand_over(state, UID, make_owned(2, 15), {1: (2, 14)})) == []
-    assert changes(hand_over(state, UID, make_owned(2, 15), {1: (3, 15)})) == []
-    assert changes(hand_over(state, UID, make_owned(2, 15), {1: (2, 15)})) == [(3, 20, "given back")]
+    assert list_owners(hand_over(state, UID, make_owned(2, 15), {})) == []
+    assert list_owners(hand_over(state, UID, make_owned(2, 15), {1: (2, 14)})) == []
+    assert list_owners(hand_over(state, UID, make_owned(2, 15), {1: (3, 15)})) == []
+    assert list_owners(hand_over(state, UID, make_owned(2, 15), {1: (2, 15)})) == [(3, 20, "given back")]
     leaving = group({1: 3}, m2="leaving", m3="present")
-    assert changes(hand_over(leaving, UID, make_owned(2, 15), {})) == []
+    assert list_owners(hand_over(leaving, UID, make_owned(2, 15), {})) == []
 
 
 def test_what_the_lost_had_is_told_lost() -> None:
     """Partitions of members that are gone, absent, or of a removed group of the same name become lost."""
     for others in ({}, {"m2": "absent"}, {"m2": "new"}):
         state = group({1: 3}, m3="present", **others)  # type: ignore[arg-type]
-        assert changes(hand_over(state, UID, make_owned(2, 15, "given back"), {})) == [(3, 20, "lost")]
+        assert list_owners(hand_over(state, UID, make_owned(2, 15, "given back"), {})) == [(3, 20, "lost")]
     state = group({1: 3}, m2="present", m3="present")
-    assert changes(hand_over(state, UID, make_owned(2, 9), {})) == [(3, 20, "lost")]
-    assert changes(hand_over(group({}, epoch=0, m2="present"), UID, make_owned(2, 9), {})) == [(0, 9, "lost")]
+    assert list_owners(hand_over(state, UID, make_owned(2, 9), {})) == [(3, 20, "lost")]
+    assert list_owners(hand_over(group({}, epoch=0, m2="present"), UID, make_owned(2, 9), {})) == [(0, 9, "lost")]
 
 
 def test_it_waits_for_its_next_owner_as_it_was_left() -> None:
@@ -74,8 +74,8 @@ def test_it_waits_for_its_next_owner_as_it_was_left() -> None:
     (row,) = hand_over(nobody, UID, make_owned(2, 15), {1: (2, 15)}).owners
     assert (row.owner, row.epoch, row.came) == (0, 15, "given back")
     later = group({1: 3}, epoch=21, m3="present")
-    assert changes(hand_over(later, UID, {1: row}, {})) == [(3, 21, "given back")]
-    assert changes(hand_over(group({}), UID, make_owned(2, 15), {})) == [(0, 15, "lost")]
+    assert list_owners(hand_over(later, UID, {1: row}, {})) == [(3, 21, "given back")]
+    assert list_owners(hand_over(group({}), UID, make_owned(2, 15), {})) == [(0, 15, "lost")]
 
 
 def test_a_partition_moves_once_in_an_epoch() -> None:
@@ -83,7 +83,7 @@ def test_a_partition_moves_once_in_an_epoch() -> None:
     state = group({1: 3}, m2="present", m3="present")
     made = hand_over(state, UID, make_owned(2, 20), {1: (2, 20)})
     assert made.needs_plan
-    assert changes(made) == [(0, 20, "given back")]
+    assert list_owners(made) == [(0, 20, "given back")]
 
 
 def test_an_owner_of_a_later_plan_is_none_that_is_gone() -> None:

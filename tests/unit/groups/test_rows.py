@@ -64,7 +64,7 @@ members = st.lists(
 states = st.builds(GroupState, st.just(Head()), members, subscriptions, plans)
 
 
-def put(rows: dict[tuple[int, int], GroupRow], changed: tuple[GroupRow, ...]) -> None:
+def apply_changes(rows: dict[tuple[int, int], GroupRow], changed: tuple[GroupRow, ...]) -> None:
     rows.update({(row.kind, row.key): row for row in changed})
 
 
@@ -74,7 +74,7 @@ def test_what_is_written_is_read(first: GroupState, second: GroupState) -> None:
     rows: dict[tuple[int, int], GroupRow] = {}
     before = GroupState()
     for state in (first, second, GroupState()):
-        put(rows, find_changed_rows(before, state))
+        apply_changes(rows, find_changed_rows(before, state))
         assert read_state(StoredGroup(state.head, tuple(rows.values()))) == state
         assert find_changed_rows(state, state) == ()
         before = state

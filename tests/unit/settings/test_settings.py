@@ -288,7 +288,7 @@ def test_every_setting_is_explained() -> None:
     assert [line.name for line in lines if not (line.type and line.help.endswith("."))] == []
 
 
-def variables_of(service: str, *ports: tuple[str, int, str]) -> dict[str, str]:
+def kubernetes_variables(service: str, *ports: tuple[str, int, str]) -> dict[str, str]:
     name = service.upper().replace("-", "_")
     _, first, kind = ports[0]
     variables = {f"{name}_SERVICE_HOST": "10.0.0.7", f"{name}_SERVICE_PORT": str(first)}
@@ -304,7 +304,7 @@ def variables_of(service: str, *ports: tuple[str, int, str]) -> dict[str, str]:
 @pytest.mark.parametrize("service", ["queuey", "queuey-metrics", "qdo", "qdo-metrics"])
 def test_variables_of_kubernetes(service: str) -> None:
     """A Service with our name changes no setting of the service or of workers; settings beside it count."""
-    beside = variables_of(service, ("http", 5000, "tcp"), ("", 5001, "udp"), ("x_y", 5002, "sctp"))
+    beside = kubernetes_variables(service, ("http", 5000, "tcp"), ("", 5001, "udp"), ("x_y", 5002, "sctp"))
     assert settings.load({}, beside) == settings.load({}, {})
     assert load_work({}, beside) == load_work({}, {})
     environ = beside | {"QUEUEY_WORKERS": "3", "QDO_THREADS": "4", "QUEUEY_URL": "http://a"}

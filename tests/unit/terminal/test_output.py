@@ -31,7 +31,7 @@ class Tty(io.TextIOWrapper):
         return True
 
 
-def left(text: str, *kept: str) -> set[str]:
+def unsafe_characters(text: str, *kept: str) -> set[str]:
     bad = {"Cc", "Cs", "Zl", "Zp"}
     marks = "\u061c\u200e\u200f"
     found = {c for c in text if unicodedata.category(c) in bad or unicodedata.bidirectional(c) in TURNING or c in marks}
@@ -40,7 +40,7 @@ def left(text: str, *kept: str) -> set[str]:
 
 def test_no_character_steers_a_terminal() -> None:
     """No control or reordering character is left; ordinary text is unchanged."""
-    assert left(texts.printable(EVERYTHING)) == set()
+    assert unsafe_characters(texts.printable(EVERYTHING)) == set()
     fine = "Grüße, 日本語 עברית عربى नमस्ते \u200d👩\u200d👧"
     assert texts.printable(fine) == fine
     assert texts.printable("a\u202eb\x9b\n") == r"a\u202eb\x9b\n"
@@ -54,7 +54,7 @@ def test_results_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "stdout", Tty(out, "utf-8"))
         output.write(data.encode(), json=as_json)
         written = out.getvalue().decode()
-        assert left(written, "\t", "\n") == set()
+        assert unsafe_characters(written, "\t", "\n") == set()
         if as_json:
             assert json.loads(written) == text
         else:

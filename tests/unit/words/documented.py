@@ -148,6 +148,7 @@ def _module(name: str) -> Place:
 
 @cache
 def absolute(name: str) -> object:
+    """Returns what a dotted name means: from the sources if they have the module, else imported; None if unknown."""
     parts = name.split(".")
     starts = [(".".join(parts[:length]), parts[length:]) for length in range(len(parts), 0, -1)]
     for module, rest in starts:

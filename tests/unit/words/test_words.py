@@ -233,7 +233,8 @@ def test_retired_words_get_fewer(retired: Retired) -> None:
 # Docstrings of constants and overrides
 
 
-def constants(source: Source) -> Iterator[tuple[int, str, str]]:
+def constants_with_text(source: Source) -> Iterator[tuple[int, str, str]]:
+    """Yields line, name and text of numeric constants with a string right below."""
     nodes: list[ast.Module | ast.ClassDef] = [source.tree, *source.classes]
     for node in nodes:
         for one, below in itertools.pairwise(node.body):
@@ -257,7 +258,7 @@ def test_constants_begin_with_their_measure() -> None:
     found = [
         f"{source.at(line)}: {name}: {text.strip()[:80]!r}"
         for source in sources()
-        for line, name, text in constants(source)
+        for line, name, text in constants_with_text(source)
         if not text.startswith(MEASURES)
     ]
     assert not found, "\n".join([f"{len(found)} begin with none of {MEASURES}:", *found])

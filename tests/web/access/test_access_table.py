@@ -254,6 +254,7 @@ def is_allowed(row: Row, column: str, kind: str) -> bool:
 
 
 def check(scene: Scene, row: Row, column: str, kind: str) -> None:
+    """Makes a request of the row as the caller of the column; fails unless the answer is what the table says."""
     route = row["route"]
     scene.made_ready()
     reply = scene.request(route, scene.callers[column])

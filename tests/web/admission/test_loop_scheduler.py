@@ -24,7 +24,7 @@ def play(scenario: Scenario) -> None:
     asyncio.run(main())
 
 
-async def turns(count: int = 5) -> None:
+async def run_loop_turns(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -94,7 +94,7 @@ def test_a_backlog_of_one_is_not_anothers() -> None:
             time.leave(turn, 0.001)
 
         greedy = [asyncio.create_task(request("greedy")) for _ in range(500)]
-        await turns()
+        await run_loop_turns()
         for _ in range(10):
             before = len(order)
             await request("other")
@@ -137,13 +137,13 @@ def test_no_more_of_one_are_under_way_than_its_part(size: int, most: int) -> Non
 
     async def scenario(time: LoopScheduler) -> None:
         entering = [asyncio.create_task(time.wait_for_turn("a", size)) for _ in range(100)]
-        await turns(100)
+        await run_loop_turns(100)
         assert sum(task.done() for task in entering) == most
         for begun in range(most, 100):
             done = [task.result() for task in entering if task.done()]
             assert len(done) == begun
             time.leave(done[begun - most], 0.001)
-            await turns()
+            await run_loop_turns()
         assert all(task.done() for task in entering)
 
     play(scenario)
@@ -155,9 +155,9 @@ def test_requests_whose_turn_does_not_come_are_refused() -> None:
     async def scenario(time: LoopScheduler) -> None:
         first = await time.wait_for_turn("a", 1 << 20)
         waiting = asyncio.create_task(time.wait_for_turn("a", 0))
-        await turns()
+        await run_loop_turns()
         time.refuse_overdue(60)
-        await turns()
+        await run_loop_turns()
         assert not waiting.done()
         time.refuse_overdue(-1)
         with pytest.raises(TooManyRequests):
@@ -174,7 +174,7 @@ def test_requests_called_off_give_their_part_back(begun: bool) -> None:  # noqa:
 
     async def scenario(time: LoopScheduler) -> None:
         waiting = asyncio.create_task(time.wait_for_turn("a", 1 << 20))
-        await turns(2 if begun else 1)
+        await run_loop_turns(2 if begun else 1)
         waiting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await waiting
@@ -190,7 +190,7 @@ def test_pieces_of_answers_wait_behind_pieces_only() -> None:
         await time.wait_for_turn("a", 1 << 20)
         waiting = [asyncio.create_task(time.wait_for_turn("a", 0)) for _ in range(500)]
         pieces = [asyncio.create_task(time.wait_to_send_piece(tenant)) for tenant in "aab"]
-        await turns(1)
+        await run_loop_turns(1)
         time.refuse_overdue(-1)
         await asyncio.wait_for(asyncio.gather(*pieces), 60)
         assert {type(one) for one in await asyncio.gather(*waiting, return_exceptions=True)} == {TooManyRequests}

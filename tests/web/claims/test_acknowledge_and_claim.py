@@ -68,7 +68,7 @@ def settling() -> Iterator[list[int]]:
         yield counts
 
 
-def receipt(owner: Caller, partition: int = 1) -> str:
+def claim_one(owner: Caller, partition: int = 1) -> str:
     claimed_receipt: str = owner.claim(limit=1, ttl=100, partitions=partition)[0]["receipt"]
     return claimed_receipt
 
@@ -80,7 +80,7 @@ def count_claimed(owner: Caller) -> int:
 
 def test_both_in_one_request(owner: Caller, q: str, ask: Ask) -> None:
     """The next message arrives with the outcomes of the receipts, in their order; repeating the request is safe."""
-    first, other = receipt(owner), receipt(owner, partition=2)
+    first, other = claim_one(owner), claim_one(owner, partition=2)
     for status, expected in (("ok", ["b"]), ("ok", ["c"])):
         reply = ask(written([other, first]))
         assert (reply.status, bodies(reply.messages)) == (200, expected)
@@ -91,7 +91,7 @@ def test_both_in_one_request(owner: Caller, q: str, ask: Ask) -> None:
 
 def test_at_once_without_a_thread(app: App, owner: Caller, q: str) -> None:
     """The gateway needs no thread for it."""
-    body = written([receipt(owner)])
+    body = written([claim_one(owner)])
 
     async def work(gateway: Gateway) -> Reply:
         async def refuse(*_: object, **__: object) -> None:
@@ -109,7 +109,7 @@ def test_bad_receipts(owner: Caller, q: str, ask: Ask, body: dict[str, Any], fie
     """What cannot be a receipt of this queue is named; nothing is acknowledged and nothing claimed."""
     receipts = body["receipts"]
     if isinstance(receipts, list) and len(receipts) == 1:
-        receipts, field = [receipt(owner), *receipts], "receipts.1"
+        receipts, field = [claim_one(owner), *receipts], "receipts.1"
     reply = ask(written(receipts))
     assert (reply.status, list(reply.errors)) == (400, [field.replace("receipts", "acknowledge")]), reply
     assert count_claimed(owner) == (1 if field == "receipts.1" else 0)
@@ -118,7 +118,7 @@ def test_bad_receipts(owner: Caller, q: str, ask: Ask, body: dict[str, Any], fie
 @pytest.mark.parametrize("partition", [1, 2])
 def test_a_receipt_of_no_entry(owner: Caller, q: str, ask: Ask, partition: int) -> None:
     """A well-formed receipt may name a delivery that never happened: nothing is claimed."""
-    place, number, secret, mark = receipt(owner).rsplit("-", 3)
+    place, number, secret, mark = claim_one(owner).rsplit("-", 3)
     reply = ask(written([f"{place}-{int(number) + 50}-{secret}-{mark}"]), partition)
     assert (reply.status, list(reply.errors)) == (400, ["acknowledge"])
     assert count_claimed(owner) == 1
@@ -127,14 +127,14 @@ def test_a_receipt_of_no_entry(owner: Caller, q: str, ask: Ask, partition: int) 
 def test_too_long(owner: Caller, q: str, ask: Ask) -> None:
     """A body has the same bounds as that of an acknowledgement."""
     assert ask(b" " * 200_001).status == 413
-    receipts = [receipt(owner)] * 1000
+    receipts = [claim_one(owner)] * 1000
     reply = ask(json.dumps({"acknowledge": receipts}, indent=40).encode())  # longer than what is handled in the loop
     assert len(reply.json["acknowledged"]) == 1000
 
 
 def test_without_the_right(owner: Caller, guest: Caller, anonymous: Caller, q: str) -> None:
     """A caller that may not claim may not acknowledge by a claim."""
-    body = written([receipt(owner)])
+    body = written([claim_one(owner)])
     assert [caller("POST", f"{caller.base}/q/claims", body).status for caller in (guest, anonymous)] == [403, 401]
     assert count_claimed(owner) == 1
 
@@ -155,7 +155,7 @@ def failing(error: Callable[[], Exception], times: int = 1000) -> Callable[..., 
 
 def test_the_acknowledgement_fails(owner: Caller, between: InterposedStore, q: str, ask: Ask) -> None:
     """If nothing could be written, nothing was done, and the error says so."""
-    body = written([receipt(owner)])
+    body = written([claim_one(owner)])
     between.instead(ClaimLogs.append_entry, failing(lambda: StoreUnavailable("away")))
     for partition in (1, 2):
         reply = ask(body, partition)
@@ -167,7 +167,7 @@ def test_the_acknowledgement_fails(owner: Caller, between: InterposedStore, q: s
 
 def test_the_claim_fails(owner: Caller, between: InterposedStore, q: str, ask: Ask) -> None:
     """Acknowledgements stay done when the claim fails, and the error leaves that open; a repeat finds them done."""
-    body = written([receipt(owner)])
+    body = written([claim_one(owner)])
     between.instead(Messages.read, failing(lambda: StoreUnavailable("away")))
     reply = ask(body, partition=2)
     assert (reply.status, reply.json["outcome"]) == (503, "unknown")
@@ -181,7 +181,7 @@ def test_the_row_changes(
     owner: Caller, between: InterposedStore, store: Store, q: str, ask: Ask, settling: list[int]
 ) -> None:
     """A claim that is made again with a fresh row does not acknowledge again."""
-    body = written([receipt(owner)])
+    body = written([claim_one(owner)])
     changes = [QueueChanged("another row")]
 
     async def read(queue: Queue, slices: Sequence[Slice]) -> list[Page]:
@@ -199,7 +199,7 @@ def test_the_row_changes(
 
 
 def ack_all_but_last(owner: Caller) -> str:
-    *finished, last = [receipt(owner), receipt(owner), receipt(owner), receipt(owner, 2)]
+    *finished, last = [claim_one(owner), claim_one(owner), claim_one(owner), claim_one(owner, 2)]
     assert settle(owner, "ack", *finished).status == 200
     return last
 

@@ -33,11 +33,11 @@ def queues(owner: Caller) -> None:
     owner.create("lo", partitions=2)
 
 
-def ask(caller: Caller, acknowledge: object = None, query: str = "ttl=60", names: object = QUEUES) -> Reply:
+def claim_several(caller: Caller, acknowledge: object = None, query: str = "ttl=60", names: object = QUEUES) -> Reply:
     return caller.send_json("POST", f"_claims?{query}", {"queues": names, "acknowledge": acknowledge})
 
 
-def found(reply: Reply) -> tuple[str | None, list[str]]:
+def queue_and_bodies(reply: Reply) -> tuple[str | None, list[str]]:
     assert reply.status == 200, reply
     return reply.json["queue_name"], bodies(reply.messages)
 
@@ -46,16 +46,16 @@ def test_acknowledgements(owner: Caller) -> None:
     """Receipts of each queue are acknowledged at once, also if nothing can be claimed; stale ones are reported."""
     for name in QUEUES:
         owner.post(name, name)
-    receipts = {name: [ask(owner).messages[0]["receipt"]] for name in QUEUES}
+    receipts = {name: [claim_several(owner).messages[0]["receipt"]] for name in QUEUES}
     owner.post("lo", "more")
-    reply = ask(owner, receipts)
-    assert found(reply) == ("lo", ["more"])
+    reply = claim_several(owner, receipts)
+    assert queue_and_bodies(reply) == ("lo", ["more"])
     assert reply.json["acknowledged"] == [{"receipt": receipts[name][0], "status": "ok"} for name in QUEUES]
     assert [owner.get(f"{name}/size").json["size"] for name in QUEUES] == [0, 0, 1]
     stale = reply.messages[0]["receipt"]
     owner("DELETE", "lo/claims")
-    assert found(ask(owner, names=["lo"])) == ("lo", ["more"])
-    assert ask(owner, {"lo": [stale]}).json["acknowledged"] == [{"receipt": stale, "status": "superseded"}]
+    assert queue_and_bodies(claim_several(owner, names=["lo"])) == ("lo", ["more"])
+    assert claim_several(owner, {"lo": [stale]}).json["acknowledged"] == [{"receipt": stale, "status": "superseded"}]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_acknowledgements(owner: Caller) -> None:
 def test_bad_input(owner: Caller, names: object, acknowledge: object, field: str) -> None:
     """A field that is wrong is named, and nothing is claimed."""
     owner.post("hi", "hi")
-    reply = ask(owner, acknowledge, names=names)
+    reply = claim_several(owner, acknowledge, names=names)
     assert (reply.status, list(reply.errors)) == (400, [field])
     assert owner.get("hi/claims").json["claimed"] == 0
 
@@ -83,11 +83,11 @@ def test_bad_input(owner: Caller, names: object, acknowledge: object, field: str
 def test_a_bad_receipt_changes_no_queue(owner: Caller) -> None:
     """A receipt that is not valid is refused before those of earlier queues are acknowledged."""
     owner.post("hi", "hi")
-    receipt = ask(owner).messages[0]["receipt"]
-    reply = ask(owner, {"hi": [receipt], "lo": ["x"]})
+    receipt = claim_several(owner).messages[0]["receipt"]
+    reply = claim_several(owner, {"hi": [receipt], "lo": ["x"]})
     assert (reply.status, list(reply.errors)) == (400, ["acknowledge.lo.0"])
     assert owner.get("hi/claims").json["claimed"] == 1
-    assert ask(owner, {"hi": [receipt]}).json["acknowledged"] == [{"receipt": receipt, "status": "ok"}]
+    assert claim_several(owner, {"hi": [receipt]}).json["acknowledged"] == [{"receipt": receipt, "status": "ok"}]
 
 
 def test_terms_in_the_body(owner: Caller) -> None:
@@ -95,7 +95,7 @@ def test_terms_in_the_body(owner: Caller) -> None:
     for body in "ab":
         owner.post("hi", body, X_Partition="1")
     reply = owner.send_json("POST", "_claims?ttl=60", {"queues": QUEUES, "limit": 1, "worker": "ann"})
-    assert found(reply) == ("hi", ["a"])
+    assert queue_and_bodies(reply) == ("hi", ["a"])
     assert [job["worker"] for job in owner.get("hi/jobs").json["jobs"]] == ["ann"]
     for query, fields, bad in (("", {"limit": 0}, "limit"), ("?ttl=5", {"ttl": 6}, "ttl")):
         reply = owner.send_json("POST", f"_claims{query}", {"queues": QUEUES} | fields)
@@ -104,7 +104,7 @@ def test_terms_in_the_body(owner: Caller) -> None:
 
 def test_partitions_are_of_one_queue(owner: Caller) -> None:
     """A number of a partition says nothing about several queues."""
-    assert list(ask(owner, query="partitions=1").errors) == ["partitions"]
+    assert list(claim_several(owner, query="partitions=1").errors) == ["partitions"]
 
 
 def read_refused(reply: Reply) -> dict[str, list[str]]:
@@ -116,29 +116,29 @@ def test_each_queue_has_its_own_error(owner: Caller, store: Store) -> None:
     limited = limited_caller(owner, store, "read,claim", "hi*")
     for body in ("one", "two"):
         owner("POST", "hi", body.encode(), headers={"X-Partition": "1"})
-    first = ask(limited, names=["none", "lo", "hi"], query="ttl=60&limit=1")
-    assert found(first) == ("hi", ["one"])
+    first = claim_several(limited, names=["none", "lo", "hi"], query="ttl=60&limit=1")
+    assert queue_and_bodies(first) == ("hi", ["one"])
     assert read_refused(first) == {"none": ["InvalidQueueName"], "lo": ["Forbidden"]}
     receipt = first.messages[0]["receipt"]
-    second = ask(owner, {"hi": [receipt], "none": ["x"]}, names=["none", "hi"])
-    assert (found(second), read_refused(second)) == (("hi", ["two"]), {"none": ["InvalidQueueName"]})
+    second = claim_several(owner, {"hi": [receipt], "none": ["x"]}, names=["none", "hi"])
+    assert (queue_and_bodies(second), read_refused(second)) == (("hi", ["two"]), {"none": ["InvalidQueueName"]})
     assert second.json["acknowledged"] == [{"receipt": receipt, "status": "ok"}]
     assert owner.get("hi/size").json["size"] == 1
 
 
 def test_queues_that_are_all_refused(owner: Caller, store: Store) -> None:
     """If no queue can be claimed from, the error is that of the first."""
-    assert ask(owner, names=["none", "nothing"]).status == 404
+    assert claim_several(owner, names=["none", "nothing"]).status == 404
     limited = limited_caller(owner, store, "read,claim", "hi*")
-    assert found(ask(limited, names=["hi"])) == (None, [])
-    assert ask(limited, names=["lo", "none"]).status == 403
+    assert queue_and_bodies(claim_several(limited, names=["hi"])) == (None, [])
+    assert claim_several(limited, names=["lo", "none"]).status == 403
 
 
 @pytest.mark.parametrize("name", QUEUES)
 def test_one_wait_is_for_all(app: App, owner: Caller, name: str) -> None:
     """A message in any of the queues ends the wait; receipts were acknowledged once, when it began."""
     owner.post("lo", "before")
-    receipt = ask(owner).messages[0]["receipt"]
+    receipt = claim_several(owner).messages[0]["receipt"]
     body = json.dumps({"queues": QUEUES, "acknowledge": {"lo": [receipt]}}).encode()
     claim = Request("POST", "/v1/queuey/_claims", body, query=f"wait={TEST_TIMEOUT}&ttl=60")
 
@@ -151,5 +151,5 @@ def test_one_wait_is_for_all(app: App, owner: Caller, name: str) -> None:
         return reply
 
     reply = make_runner(app)(work)
-    assert found(reply) == (name, ["news"])
+    assert queue_and_bodies(reply) == (name, ["news"])
     assert reply.json["acknowledged"] == [{"receipt": receipt, "status": "ok"}]

@@ -28,7 +28,7 @@ def put(caller: Caller, states: object) -> Reply:
     return caller.send_json("POST", "q/claims/state", {"states": states})
 
 
-def shown(caller: Caller) -> object:
+def read_state(caller: Caller) -> object:
     [job] = caller.get("q/jobs", states="true").json["jobs"]
     return job["state"]
 
@@ -44,7 +44,7 @@ def test_a_state_is_shown(owner: Caller, claim: dict[str, Any]) -> None:
     [reason] = [one for one in owner.get(f"q/explain/{claim['message_id']}").json["reasons"] if one["code"] == "state"]
     assert reason["text"].endswith('its worker set the state: {"done":3,"of":[10,"ü"]}')
     put(owner, {claim["receipt"]: None})
-    assert shown(owner) is None
+    assert read_state(owner) is None
 
 
 def claim_again(caller: Caller, claim: dict[str, Any], **more: str) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_a_state_that_is_too_long(owner: Caller, claim: dict[str, Any]) -> None:
     reply = put(owner, {claim["receipt"]: most + "x"})
     assert reply.status == 400
     assert "4097 bytes" in reply.errors["states.0"]
-    assert shown(owner) == most
+    assert read_state(owner) == most
     assert put(owner, {claim["receipt"]: "ü" * 2048}).status == 400
     receipts = {"receipts": [claim["receipt"]]}
     assert owner.send_json("POST", "q/claims/renew", receipts).status == 200
@@ -135,7 +135,7 @@ def test_bad_input(owner: Caller, claim: dict[str, Any], states: object, field: 
         states = {**states, claim["receipt"]: "good"}
     reply = put(owner, states)
     assert (reply.status, list(reply.errors)) == (400, [field])
-    assert shown(owner) is None
+    assert read_state(owner) is None
 
 
 def test_a_state_that_is_nested_too_deeply(owner: Caller, claim: dict[str, Any]) -> None:

@@ -35,6 +35,7 @@ class Player:
         self._known = AnsweredValues()
 
     def play(self, example: Example) -> Reply:
+        """Sends an example with the ids known so far, and learns those of the answer."""
         operation = OPERATIONS_BY_ID[example.operation]
         example_request = json.loads(self._known.translate(json.dumps(msgspec.to_builtins(example))))
         path = operation.path.format_map({k: quote(v, safe=":@") for k, v in example_request.get("path", {}).items()})

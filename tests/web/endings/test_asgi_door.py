@@ -61,17 +61,18 @@ class FailingRequest(Request):
 
     async def receive(self) -> dict[str, Any]:
         """Returns the body, then the disconnect once a stream has sent all its messages; other requests get no more."""
-        await self._call()
+        await self._fail_when_due()
         if self.pieces or not self._is_read:
             return await super().receive()
         await until(lambda: self.is_stream and self.response.count(b"data:") == MESSAGES)
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict[str, Any]) -> None:
-        await self._call()
+        await self._fail_when_due()
         await super().send(message)
 
-    async def _call(self) -> None:
+    async def _fail_when_due(self) -> None:
+        """Counts a call; the one of the chosen number raises, or cancels the request."""
         self.calls += 1
         if self.calls == self._fails_at:
             if self._raises:
@@ -128,7 +129,7 @@ def app(store: Store, limits: Limits) -> App:
     return app
 
 
-async def check(gateway: Gateway, request: FailingRequest, turns: int | None = None) -> None:
+async def check_quotas_freed(gateway: Gateway, request: FailingRequest, turns: int | None = None) -> None:
     await request.end(gateway, turns)
     with suppress(TimeoutError):
         async with asyncio.timeout(5):
@@ -148,7 +149,7 @@ def busy(app: App, work: Callable[[Gateway], Any]) -> None:
     make_runner(app, waiters=6, memory=4 * MOST, max_body=MOST // 4, page_bytes=MOST // 2)(with_others)
 
 
-def of(kind: str, key: str, fails_at: int, *, raises: bool = True) -> FailingRequest:
+def make_request(kind: str, key: str, fails_at: int, *, raises: bool = True) -> FailingRequest:
     _, call, options = KINDS[kind]
     call = (*call[:2], *(list(part) if isinstance(part, list) else part for part in call[2:]))
     request = FailingRequest(*call, fails_at=fails_at, raises=raises, **options)
@@ -166,8 +167,8 @@ def test_a_server_that_fails_at_any_call(app: App, kind: str, key: str, *, raise
 
     async def work(gateway: Gateway) -> None:
         for fails_at in range(1, MAX_CALLS):
-            request = of(kind, key, fails_at, raises=raises)
-            await check(gateway, request)
+            request = make_request(kind, key, fails_at, raises=raises)
+            await check_quotas_freed(gateway, request)
             if request.calls < fails_at:
                 assert request.status in {200, 201}, request.response
                 assert request.calls >= KINDS[kind][0]
@@ -183,6 +184,6 @@ def test_a_request_that_is_cancelled_in_any_turn(app: App, kind: str, key: str) 
 
     async def work(gateway: Gateway) -> None:
         for turns in range(TURNS):
-            await check(gateway, of(kind, key, MAX_CALLS), turns)
+            await check_quotas_freed(gateway, make_request(kind, key, MAX_CALLS), turns)
 
     busy(app, work)

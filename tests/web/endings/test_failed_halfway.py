@@ -24,27 +24,29 @@ def make_name_path(number: int) -> str:
     return f"/v1/queuey/q{number}/named/n"
 
 
-def schedule(number: int) -> str:
+def schedule_path(number: int) -> str:
     return f"/v1/queuey/_schedules/s{number}"
 
 
 async def prepare(gateway: Gateway, number: int) -> None:
     assert (await Request("PUT", make_name_path(number), b"old").to(gateway)).status == 200
     plan = {"queue": f"q{number}", "every": 86400, "message": {"body": "new"}}
-    made = Request("PUT", schedule(number), json.dumps(plan).encode(), headers=[("content-type", "application/json")])
+    made = Request(
+        "PUT", schedule_path(number), json.dumps(plan).encode(), headers=[("content-type", "application/json")]
+    )
     assert (await made.to(gateway)).status == 201
 
 
-async def done(gateway: Gateway, number: int) -> tuple[bytes, int, object]:
+async def read_outcome(gateway: Gateway, number: int) -> tuple[bytes, int, object]:
     value = (await Request("GET", make_name_path(number), query="raw=1").to(gateway)).body
     messages = json.loads((await Request("GET", f"/v1/queuey/q{number}").to(gateway)).body)["messages"]
-    return value, len(messages), json.loads((await Request("GET", schedule(number)).to(gateway)).body)["firing"]
+    return value, len(messages), json.loads((await Request("GET", schedule_path(number)).to(gateway)).body)["firing"]
 
 
 @pytest.mark.parametrize("error", [TooManyRequests, StoreUnavailable])
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("PUT", make_name_path), ("DELETE", make_name_path), ("POST", lambda number: f"{schedule(number)}/run")],
+    [("PUT", make_name_path), ("DELETE", make_name_path), ("POST", lambda number: f"{schedule_path(number)}/run")],
 )
 def test_failed_halfway(
     app: App,
@@ -76,7 +78,7 @@ def test_failed_halfway(
         outcomes: list[str] = []
         for number in range(1, MAX_JOBS):
             await prepare(gateway, number)
-            before = await done(gateway, number)
+            before = await read_outcome(gateway, number)
             reply, jobs = await failed_at(gateway, number)
             if jobs < number:
                 assert reply.status == 200
@@ -84,7 +86,7 @@ def test_failed_halfway(
             outcome = "all" if reply.status == 200 else str(json.loads(reply.body)["outcome"])
             outcomes.append(outcome)
             if outcome == "none":
-                assert await done(gateway, number) == before, (number, reply)
+                assert await read_outcome(gateway, number) == before, (number, reply)
         raise AssertionError("it never ended")
 
     async def work_and_end(gateway: Gateway) -> list[str]:

@@ -95,7 +95,7 @@ def draw_request(rng: random.Random) -> UnreliableRequest:
     return UnreliableRequest(*call, key=key, fails=rng.choice((0, 1, 2, 1000)), leaves=rng.randrange(40), **options)
 
 
-async def storm(gateway: Gateway, seed: int) -> None:
+async def answer_and_abandon(gateway: Gateway, seed: int) -> None:
     rng = random.Random(seed)
 
     async def send(request: UnreliableRequest) -> None:
@@ -140,7 +140,7 @@ def test_after_any_storm_every_quota_stands_at_its_beginning(app: App, owner: Ca
 
     async def work(gateway: Gateway) -> None:
         for number in range(20):
-            await storm(gateway, seeds + number)
+            await answer_and_abandon(gateway, seeds + number)
             with suppress(TimeoutError):
                 async with asyncio.timeout(5):
                     await until(lambda: not held_quotas(gateway))

@@ -20,7 +20,7 @@ def elsewhere(app: App, other: Store) -> Caller:
     return Caller(make_app(other), f"Application {KEY}")
 
 
-def known_here(owner: Caller, name: str, **fields: object) -> None:
+def create_and_post(owner: Caller, name: str, **fields: object) -> None:
     owner.create(name, **fields)
     owner.post(name, "x")
 
@@ -45,14 +45,14 @@ def test_new_partitions_are_not_refused(
     owner: Caller, elsewhere: Caller, method: str, path: str, body: str, headers: dict[str, str], status: int
 ) -> None:
     """A partition that another process has just added can be used here."""
-    known_here(owner, "q")
+    create_and_post(owner, "q")
     assert elsewhere.send_form("PUT", "q", partitions=3).status == 200
     assert owner(method, path, body, headers=headers).status == status
 
 
 def test_new_permissions_are_not_refused(owner: Caller, guest: Caller, elsewhere: Caller) -> None:
     """A caller that another process has just let in may come in here, and is refused when the right is revoked."""
-    known_here(owner, "q")
+    create_and_post(owner, "q")
     assert guest.get("q").status == 403
     elsewhere.send_form("PUT", "q", principals="app:guest")
     assert guest.get("q").bodies == ["x"]
@@ -62,7 +62,7 @@ def test_new_permissions_are_not_refused(owner: Caller, guest: Caller, elsewhere
 
 def test_fewer_partitions_after_a_new_start(owner: Caller, elsewhere: Caller) -> None:
     """A queue deleted and created again elsewhere, with fewer partitions, can be given more of them here."""
-    known_here(owner, "q", partitions=5)
+    create_and_post(owner, "q", partitions=5)
     elsewhere("DELETE", "q")
     elsewhere.create("q", partitions=1)
     assert owner.send_form("PUT", "q", partitions=2).json["partitions"] == 2
@@ -70,7 +70,7 @@ def test_fewer_partitions_after_a_new_start(owner: Caller, elsewhere: Caller) ->
 
 def test_bad_requests_stay_bad(owner: Caller, elsewhere: Caller) -> None:
     """What is wrong with the row as it is now stays refused, and nothing is stored."""
-    known_here(owner, "q")
+    create_and_post(owner, "q")
     elsewhere.send_form("PUT", "q", partitions=3)
     assert list(owner("POST", "q", "y", headers={"X-Partition": "4"}).errors) == ["partition"]
     assert list(owner("PUT", f"q/4:{ID}", "y").errors) == ["partition"]

@@ -17,14 +17,14 @@ def head(*lines: str) -> bytes:
     return "\r\n".join(("POST /v1/a/q?x=1 HTTP/1.1", *lines, "", "")).encode("latin-1")
 
 
-def shown(found: Head) -> object:
+def head_fields(found: Head) -> object:
     fields = sorted([*found.fields, *([(b"idempotency-key", found.key)] if found.key else [])])
     return found.method, found.path, found.query, fields, found.length, found.is_old, found.keeps_alive, found.expects
 
 
 def outcome(data: bytes, read: object) -> object:
     try:
-        return shown(read(data))  # type: ignore[operator]
+        return head_fields(read(data))  # type: ignore[operator]
     except Refused as refused:
         return refused.status
 

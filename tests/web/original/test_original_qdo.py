@@ -56,6 +56,7 @@ class OriginalWorker:
         return position
 
     def step(self, partition: str) -> bool:
+        """Handles the next message of a partition and records it; returns False if there was no message."""
         queue, _, number = partition.partition("-")
         messages = self.client.messages(queue, partition=int(number), since=self.read_processed(partition), limit=2)
         if not messages:

@@ -50,7 +50,7 @@ def unread(caller: Caller, *queues: str, **more: int) -> list[tuple[int, bool]]:
     return [(each["unread"], each["more"]) for each in queues_read]
 
 
-def mark(caller: Caller, queue: str, **given: object) -> Reply:
+def mark_read(caller: Caller, queue: str, **given: object) -> Reply:
     return caller.send_json("PUT", f"{queue}/read", given)
 
 
@@ -61,17 +61,17 @@ def test_a_user_marks_the_own_inbox(owner: Caller, app: App, tokens: Tokens) -> 
         owner.create(name)
     first, second, _ = (owner.post("inbox-ann", text)["key"] for text in "abc")
     assert unread(ann, "inbox-ann") == [(3, False)]
-    reply = mark(ann, "inbox-ann", until=second)
+    reply = mark_read(ann, "inbox-ann", until=second)
     assert reply.json == {"status": "ok", "read": {"1": second}, "pending": 0.0}
-    assert mark(ann, "inbox-ann", until=f"1:{first}").json["read"] == {"1": second}
-    assert mark(ann, "inbox-ann", until=first, back=True).json["read"] == {"1": first}
+    assert mark_read(ann, "inbox-ann", until=f"1:{first}").json["read"] == {"1": second}
+    assert mark_read(ann, "inbox-ann", until=first, back=True).json["read"] == {"1": first}
     assert unread(ann, "inbox-ann") == [(2, False)]
     assert unread(owner, "inbox-ann", limit=2) == [(2, True)]
     cursor = ann.get("inbox-ann", limit=2).json["cursor"]
-    assert mark(ann, "inbox-ann", cursor=cursor).json["read"] == {"1": second}
-    assert mark(owner, "inbox-ann", until=first).status == 200
+    assert mark_read(ann, "inbox-ann", cursor=cursor).json["read"] == {"1": second}
+    assert mark_read(owner, "inbox-ann", until=first).status == 200
     assert unread(ann, "inbox-ann") == [(1, False)]
-    for refused in (mark(ann, "inbox-bob", until=first), mark(ann, "none", until=first)):
+    for refused in (mark_read(ann, "inbox-bob", until=first), mark_read(ann, "none", until=first)):
         assert refused.status == 403
     mine, other, none = ann.send_json("POST", "_unread", {"queues": ["inbox-ann", "inbox-bob", "none"]}).json["queues"]
     assert mine["read"] == {"1": second}
@@ -86,13 +86,13 @@ def test_a_queue_for_all_users(owner: Caller, app: App, tokens: Tokens, anonymou
     owner.create("news", type="public")
     last = owner.post("news", "a")["key"]
     ann, bob = user(app, tokens, "ann"), user(app, tokens, "bob")
-    assert mark(ann, "news", until=last).status == 200
+    assert mark_read(ann, "news", until=last).status == 200
     assert (unread(ann, "news"), unread(bob, "news"), unread(owner, "news")) == (
         [(0, False)],
         [(1, False)],
         [(1, False)],
     )
-    assert mark(guest, "news", until=last).status == 200
+    assert mark_read(guest, "news", until=last).status == 200
     assert unread(owner, "news") == [(1, False)]
     assert owner.get("news/offsets").json["groups"] == []
     for group in ("~user:ann", "%7Euser:ann"):
@@ -100,7 +100,7 @@ def test_a_queue_for_all_users(owner: Caller, app: App, tokens: Tokens, anonymou
         assert owner("DELETE", f"news/offsets/{group}").status == 404
         assert owner.send_json("PUT", f"news/offsets/{group}", {"partitions": {"1": {"offset": ID}}}).status == 400
     assert unread(ann, "news") == [(0, False)]
-    assert mark(anonymous, "news", until=last).status == 401
+    assert mark_read(anonymous, "news", until=last).status == 401
     assert anonymous.send_json("POST", "_unread", {"queues": ["news"]}).status == 401
 
 
@@ -122,7 +122,7 @@ def test_marks_that_are_refused(owner: Caller, given: dict[str, Any], field: str
     """A mark above all visible messages, or without a message, is 400, names the field, and moves nothing."""
     owner.create("q")
     owner.post("q", "a")
-    reply = mark(owner, "q", **given)
+    reply = mark_read(owner, "q", **given)
     assert (reply.status, list(reply.errors)) == (400, [field])
     assert unread(owner, "q") == [(1, False)]
     assert owner("PUT", "q/read", "[]", headers={"Content-Type": "application/json"}).status == 400

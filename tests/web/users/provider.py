@@ -139,7 +139,7 @@ def providing(host: str = "127.0.0.1", client: str = "queuey", secret: str | Non
         provider.close()
 
 
-def visit(address: str) -> str:
+def read_redirect(address: str) -> str:
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.netloc, timeout=60)
     try:

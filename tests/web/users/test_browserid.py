@@ -95,18 +95,18 @@ def app(store: Store, users: Mapping[str, tuple[UserIssuer, ...]], monkeypatch: 
     return make_app(store, readers=make_readers(users), private=users.keys())
 
 
-def holder(app: App, assertion: str, base: str = "/v1/queuey") -> Caller:
+def caller_with(app: App, assertion: str, base: str = "/v1/queuey") -> Caller:
     return Caller(app, f"BrowserID {assertion}", base)
 
 
 def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, app: App) -> None:
     """What PyBrowserID's own helper makes is accepted, as long as it is good."""
     sent = owner.post(owner.create(QUEUE), "hello")
-    ann = holder(app, make_assertion(MAIL, AUDIENCE, issuer=ISSUER))
+    ann = caller_with(app, make_assertion(MAIL, AUDIENCE, issuer=ISSUER))
     assert ann.get(QUEUE).bodies == ["hello"]
     assert ann("DELETE", f"{QUEUE}/{sent['key']}").status == 200
     assert ann("POST", QUEUE, "x").status == 403
-    assert holder(app, make_assertion("bob@example.com", AUDIENCE, issuer=ISSUER)).get(QUEUE).status == 403
+    assert caller_with(app, make_assertion("bob@example.com", AUDIENCE, issuer=ISSUER)).get(QUEUE).status == 403
 
 
 def test_capitals_of_the_scheme_do_not_count(owner: Caller, app: App) -> None:
@@ -119,8 +119,8 @@ def test_a_queue_can_name_a_mail_address(owner: Caller, app: App) -> None:
     """Principals of the original's form are for exactly that user of the application that owns the queue."""
     owner.create("team", principles=f"bid:{MAIL}=read")
     owner.post("team", "hello")
-    assert holder(app, bundle()).get("team").bodies == ["hello"]
-    assert holder(app, make_assertion("bob@example.org", AUDIENCE, issuer=ISSUER)).get("team").status == 403
+    assert caller_with(app, bundle()).get("team").bodies == ["hello"]
+    assert caller_with(app, make_assertion("bob@example.org", AUDIENCE, issuer=ISSUER)).get("team").status == 403
 
 
 def test_an_assertion_is_for_one_application(owner: Caller, guest: Caller, app: App) -> None:
@@ -130,12 +130,12 @@ def test_an_assertion_is_for_one_application(owner: Caller, guest: Caller, app: 
     mine.create(QUEUE)
     mine.create("team", principles=f"bid:{MAIL}=read")
     theirs = make_assertion(MAIL, "https://guest.example.org", issuer="other.example.net")
-    assert [holder(app, theirs, "/v1/guest").get(name).status for name in (QUEUE, "team")] == [200, 200]
-    assert [holder(app, theirs).get(name).status for name in (QUEUE, "team")] == [403, 403]
-    assert [holder(app, bundle(), "/v1/guest").get(name).status for name in (QUEUE, "team")] == [403, 403]
+    assert [caller_with(app, theirs, "/v1/guest").get(name).status for name in (QUEUE, "team")] == [200, 200]
+    assert [caller_with(app, theirs).get(name).status for name in (QUEUE, "team")] == [403, 403]
+    assert [caller_with(app, bundle(), "/v1/guest").get(name).status for name in (QUEUE, "team")] == [403, 403]
 
 
-def huge(bits: int) -> str:
+def hex_of_ones(bits: int) -> str:
     return f"{(1 << bits) - 1:x}"
 
 
@@ -211,7 +211,7 @@ ATTACKS: Mapping[str, tuple[Callable[[], str], str]] = {
     "end that is infinite": (lambda: bundle(exp=10**400), TIMES),
     "end that is a text": (lambda: bundle(certificate(exp=str(milliseconds()))), TIMES),
     "huge numbers of DSA": (
-        lambda: bundle(certificate(**{"public-key": {"algorithm": "DS", **dict.fromkeys("pqgy", huge(4000))}})),
+        lambda: bundle(certificate(**{"public-key": {"algorithm": "DS", **dict.fromkeys("pqgy", hex_of_ones(4000))}})),
         FORM,
     ),
     "huge numbers of RSA": (
@@ -237,12 +237,12 @@ def test_a_wrong_assertion_lets_nobody_in(owner: Caller, app: App) -> None:
     owner.create(QUEUE)
     for attack, (make, words) in ATTACKS.items():
         assertion = make()
-        reply = holder(app, assertion).get(QUEUE)
+        reply = caller_with(app, assertion).get(QUEUE)
         assert (reply.status, list(reply.errors)) == (401, ["InvalidBrowserID"]), (attack, reply)
         assert words in reply.errors["InvalidBrowserID"], attack
         assert reply.headers["WWW-Authenticate"] == 'BrowserID realm="queuey"'
         assert not any(part in reply.text for part in assertion.split(".") if len(part) > 3), attack
-        assert holder(app, bundle()).get(QUEUE).status == 200, attack
+        assert caller_with(app, bundle()).get(QUEUE).status == 200, attack
 
 
 @pytest.mark.parametrize(

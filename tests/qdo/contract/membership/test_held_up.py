@@ -56,7 +56,7 @@ async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, se
     """The process that sends heartbeats for a member ends with it, so its session ends in time."""
     mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
     process = await start("killed", session_timeout=service.short, max_blocked_seconds=600.0)
-    speakers = list(speakers_of(process.id))
+    speakers = list(child_processes(process.id))
     assert speakers
     process.signal(signal.SIGKILL)
     await eventually(heard, mine.members, lambda members: "killed" not in members)
@@ -67,13 +67,13 @@ async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, se
 async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -> None:
     """If the helper process is killed it is replaced: the session lives on, and the member may be blocked again."""
     process = await hold("held", session_timeout=RESPONSIVE_SESSION_SECONDS, max_blocked_seconds=600.0)
-    former = set(speakers_of(process.id))
+    former = set(child_processes(process.id))
     for speaker in former:
         os.kill(speaker, signal.SIGKILL)
     async with asyncio.timeout(PATIENCE):
-        while not any(map(_ready, set(speakers_of(process.id)) - former)):  # noqa: ASYNC110 - there is no event for it
+        while not any(map(_ready, set(child_processes(process.id)) - former)):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
-    await _claim_and_commit(process, "1")
+    await _claim_and_commit_until_accepted(process, "1")
     await process.ask("hold", BLOCKED_SESSIONS * RESPONSIVE_SESSION_SECONDS)
     assert await process.ask("commit", {str(PARTITION): "2"}) == [str(PARTITION)]
 
@@ -82,18 +82,19 @@ async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -
 async def test_a_stopped_speaker_ends_no_session(hold: Hold) -> None:
     """With a stopped helper process no session ends: the member sends heartbeats itself, or starts another helper."""
     process = await hold("a", session_timeout=RESPONSIVE_SESSION_SECONDS, max_blocked_seconds=600.0)
-    stopped = list(speakers_of(process.id))
+    stopped = list(child_processes(process.id))
     for speaker in stopped:
         os.kill(speaker, signal.SIGSTOP)
     try:
         await asyncio.sleep(BLOCKED_SESSIONS * RESPONSIVE_SESSION_SECONDS)
-        await _claim_and_commit(process, "1")
+        await _claim_and_commit_until_accepted(process, "1")
     finally:
         for speaker in stopped:
             os.kill(speaker, signal.SIGKILL)
 
 
-async def _claim_and_commit(process: Process, offset: str) -> None:
+async def _claim_and_commit_until_accepted(process: Process, offset: str) -> None:
+    """Claims and commits, again while the process is refused."""
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(Refused):
@@ -107,7 +108,7 @@ async def _claim_and_commit(process: Process, offset: str) -> None:
 async def test_whoever_speaks_for_a_member_ends_when_it_leaves(start: Start) -> None:
     """When a member leaves, nothing is left of its helper process."""
     process = await start("leaving", max_blocked_seconds=600.0)
-    speakers = list(speakers_of(process.id))
+    speakers = list(child_processes(process.id))
     assert speakers
     await process.end()
     await until_ended(speakers)
@@ -119,7 +120,7 @@ async def until_ended(processes: list[int]) -> None:
             await asyncio.sleep(0.01)
 
 
-def speakers_of(parent: int) -> Iterator[int]:
+def child_processes(parent: int) -> Iterator[int]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:

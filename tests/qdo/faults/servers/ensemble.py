@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.harness.nemesis import inflict
 from tests.harness.proxy import Proxy
-from tests.qdo.contract.zookeeper import plain
+from tests.qdo.contract.zookeeper import kazoo_client
 from tests.qdo.faults.servers.services import Deed
 from tests.servers.plugin import unique_name
 
@@ -56,7 +56,10 @@ class ZooKeeperService:
         """Closes the session from another client that has its number and password; ignores errors."""
         number, _, password = session.partition(":")
         # Every server may be down; then the session goes on.
-        with contextlib.suppress(Exception), plain(self._hosts, client_id=(int(number), bytes.fromhex(password))):
+        with (
+            contextlib.suppress(Exception),
+            kazoo_client(self._hosts, client_id=(int(number), bytes.fromhex(password))),
+        ):
             """Leaving closes the session."""
 
     def restore(self) -> None:

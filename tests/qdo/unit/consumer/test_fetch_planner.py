@@ -28,7 +28,7 @@ ROOMY = BufferSpace(3750, low=True, reserve=100)
 FULL = BufferSpace(0, low=False, reserve=7)
 
 
-def want(number: int, *, held: int = 0, more: bool | None = False, queue: str = "orders") -> OwnedPartition:
+def make_row(number: int, *, held: int = 0, more: bool | None = False, queue: str = "orders") -> OwnedPartition:
     partition = Partition(Queue("host", "app", queue), number)
     made = OwnedPartition(partition, OwnedOffset(partition, CommittedOffset(), 1))
     made.count, made.more = held, more
@@ -42,7 +42,7 @@ def plan_reads(*wants: OwnedPartition, room: BufferSpace = ROOMY, pending_calls:
 def test_reads_are_few_at_a_time() -> None:
     """With the max number of reads under way no read is begun, but a poll still is."""
     plan_fetches = plan_reads(
-        want(1, more=True), want(2, more=None), want(3), pending_calls=InFlightCalls(MAX_READS, (), 4)
+        make_row(1, more=True), make_row(2, more=None), make_row(3), pending_calls=InFlightCalls(MAX_READS, (), 4)
     )
     assert [ask.wait for ask in plan_fetches.calls] == [WAIT]
 
@@ -50,25 +50,25 @@ def test_reads_are_few_at_a_time() -> None:
 def test_room_is_shared_by_those_who_have_more() -> None:
     """Partitions share the room; if the shares would get too small, fewer partitions are read."""
     other = InFlightCalls(1, (), 4)
-    (ask,) = plan_reads(*(want(number, more=True) for number in range(1, 6)), pending_calls=other).calls
+    (ask,) = plan_reads(*(make_row(number, more=True) for number in range(1, 6)), pending_calls=other).calls
     assert (len(ask.partitions), ask.limit) == (5, 750)
-    (ask,) = plan_reads(*(want(number, more=True) for number in range(1, 1001)), pending_calls=other).calls
+    (ask,) = plan_reads(*(make_row(number, more=True) for number in range(1, 1001)), pending_calls=other).calls
     assert [one.partition.number for one in ask.partitions] == list(range(1, 38))
     assert ask.limit == 101
 
 
 def test_two_calls_take_turns() -> None:
     """With nothing under way busy partitions are split into two calls: one is answered while the next is made."""
-    asks = plan_reads(*(want(number, more=True) for number in range(1, 6))).calls
+    asks = plan_reads(*(make_row(number, more=True) for number in range(1, 6))).calls
     assert [[one.partition.number for one in ask.partitions] for ask in asks] == [[1, 2, 3], [4, 5]]
     assert {ask.limit for ask in asks} == {750}
-    (ask,) = plan_reads(want(1, more=True)).calls
+    (ask,) = plan_reads(make_row(1, more=True)).calls
     assert ask.limit == PAGE
 
 
 def test_whoever_was_not_looked_at_comes_first() -> None:
     """A partition that was not read yet comes first; otherwise busy ones would delay it forever."""
-    full, new = want(1, more=True), want(2, more=None)
+    full, new = make_row(1, more=True), make_row(2, more=None)
     (ask,) = plan_reads(full, new, pending_calls=InFlightCalls(MAX_READS - 1, (), 4)).calls
     assert ask.partitions == (new,)
     assert {ask.partitions for ask in plan_reads(full, new).calls} == {(full,), (new,)}
@@ -76,36 +76,36 @@ def test_whoever_was_not_looked_at_comes_first() -> None:
 
 def test_whoever_holds_nothing_is_never_starved() -> None:
     """A partition that holds nothing may read its reserve, even when others fill the room."""
-    read, poll = plan_reads(want(1, more=True), want(2), want(3, held=1), room=FULL).calls
+    read, poll = plan_reads(make_row(1, more=True), make_row(2), make_row(3, held=1), room=FULL).calls
     assert (read.limit, poll.limit) == (7, 7)
     assert [one.partition.number for one in poll.partitions] == [2]
 
 
 def test_a_newcomer_waits_until_the_others_end() -> None:
     """A newcomer gets a poll of its own that ends with the running one, which is not broken off."""
-    (ask,) = plan_reads(want(2), pending_calls=InFlightCalls(0, (NOW + 7.5, NOW + 8), 4)).calls
+    (ask,) = plan_reads(make_row(2), pending_calls=InFlightCalls(0, (NOW + 7.5, NOW + 8), 4)).calls
     assert ask.wait == 7.5
 
 
 def test_polls_that_end_together_become_one() -> None:
     """Shortly before a poll ends no other is begun; if its answer is overdue, nobody waits for it."""
-    soon = plan_reads(want(2), pending_calls=InFlightCalls(0, (NOW + POLL_MERGE_INTERVAL / 2,), 4))
+    soon = plan_reads(make_row(2), pending_calls=InFlightCalls(0, (NOW + POLL_MERGE_INTERVAL / 2,), 4))
     assert soon.calls == []
     assert soon.recheck == NOW + POLL_MERGE_INTERVAL * 1.5
-    overdue = plan_reads(want(2), pending_calls=InFlightCalls(0, (NOW - POLL_MERGE_INTERVAL,), 4))
+    overdue = plan_reads(make_row(2), pending_calls=InFlightCalls(0, (NOW - POLL_MERGE_INTERVAL,), 4))
     assert overdue.calls[0].wait == WAIT
 
 
 def test_too_many_polls_are_not_begun() -> None:
     """Polls are limited, because the service has few places; partitions without one are read without waiting."""
-    (ask,) = plan_reads(want(2), pending_calls=InFlightCalls(1, (NOW + 9,) * 4, 4)).calls
+    (ask,) = plan_reads(make_row(2), pending_calls=InFlightCalls(1, (NOW + 9,) * 4, 4)).calls
     assert ask.wait == 0
-    assert plan_reads(want(2), pending_calls=InFlightCalls(MAX_READS, (NOW + 9,) * 4, 4)).calls == []
+    assert plan_reads(make_row(2), pending_calls=InFlightCalls(MAX_READS, (NOW + 9,) * 4, 4)).calls == []
 
 
 WANTS = st.lists(
     st.builds(
-        want,
+        make_row,
         st.integers(1, 30),
         held=st.sampled_from([0, 0, 1, PAGE - 1, PAGE, 3000]),
         more=st.sampled_from([True, False, None]),

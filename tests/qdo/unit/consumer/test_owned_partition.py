@@ -10,7 +10,7 @@ from qdo.errors import InvalidArgument
 from tests.qdo.unit.samples import ONE, message_id
 
 
-def track(committed: int | None = None, position: int | None = None) -> OwnedPartition:
+def make_row(committed: int | None = None, position: int | None = None) -> OwnedPartition:
     offset = CommittedOffset(None if committed is None else message_id(committed))
     made = OwnedPartition(ONE, OwnedOffset(ONE, offset, 1))
     made.set_position(made.recorded)
@@ -21,7 +21,7 @@ def track(committed: int | None = None, position: int | None = None) -> OwnedPar
 
 def test_commits_do_not_go_back_unless_somebody_sought() -> None:
     """Only after a seek back may a commit go below the id that is recorded or being recorded."""
-    partition = track(3, position=9)
+    partition = make_row(3, position=9)
     with pytest.raises(InvalidArgument, match="is before"):
         partition.needs_recording(message_id(2))
     partition.pending_offset = message_id(7)
@@ -33,4 +33,4 @@ def test_commits_do_not_go_back_unless_somebody_sought() -> None:
 
 def test_what_is_recorded_already_is_not_recorded_again() -> None:
     """A commit of the recorded id is not a change."""
-    assert not track(3, position=9).needs_recording(message_id(3))
+    assert not make_row(3, position=9).needs_recording(message_id(3))

@@ -81,6 +81,7 @@ class FaultyCoordinator(Coordinator):
         return await self.call("join", begin)
 
     async def call(self, name: str, work: Callable[[], Awaitable[T]], session: Session | None = None) -> T:
+        """Does the work with the fault for this call's number, or else for its name (then only once)."""
         fault = self.faults.pop(len(self.calls), None) or self.faults.pop(name, None)
         self.calls.append(name)
         if name in self.held_up:

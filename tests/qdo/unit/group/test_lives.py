@@ -39,6 +39,7 @@ async def commit(group: GroupMember, setup: MemberSetup, identifier: str) -> Non
 
 
 async def run_life(fault: Fault | None = None, place: int = 0) -> MemberSetup:
+    """Runs a member from start to stop with a fault at the call of this number; it must leave nothing behind."""
     setup = MemberSetup()
     group = setup.make(recheck=0.01 if fault in {"incompatible", "forbidden", "broken"} else 60.0)
     if fault is not None:

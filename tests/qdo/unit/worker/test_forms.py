@@ -130,7 +130,7 @@ def executor_of(handler: Any) -> InThisProcess:  # noqa: ANN401
     return executor
 
 
-async def results(handler: Any, count: int = 1, body: object = "x") -> RunResult:  # noqa: ANN401
+async def run_handler(handler: Any, count: int = 1, body: object = "x") -> RunResult:  # noqa: ANN401
     executor: Any = executor_of(handler)
     await executor.open()
     run = MessageRun([message(number, body=body) for number in range(1, count + 1)], 1)
@@ -153,14 +153,14 @@ def name_of(error: BaseException) -> set[str]:
 async def test_what_returns_is_handled(form: str) -> None:
     """A handler that returns any value has handled the message."""
     for end in (lambda: None, lambda: 5):
-        assert (await results(FORMS[form](end), 3))[:2] == (3, None)
+        assert (await run_handler(FORMS[form](end), 3))[:2] == (3, None)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 async def test_what_raises_is_a_failed_attempt(form: str, error: BaseException) -> None:
     """Any error fails the message and names its class; it neither ends the worker nor keeps its slot."""
-    ran = await results(FORMS[form](raising(error)))
+    ran = await run_handler(FORMS[form](raising(error)))
     assert ran.handled == 0
     assert ran.failure is not None
     assert ran.failure.effect == "fail"
@@ -172,7 +172,7 @@ async def test_what_raises_is_a_failed_attempt(form: str, error: BaseException) 
 @pytest.mark.parametrize("kind", UNRUN_RESULTS)
 async def test_what_nothing_ran_of_is_not_handled(form: str, kind: str) -> None:
     """A handler that returns an object which nothing runs ends the worker with an error; nothing is handled."""
-    ran = await results(FORMS[form](UNRUN_RESULTS[kind]))
+    ran = await run_handler(FORMS[form](UNRUN_RESULTS[kind]))
     assert ran.handled == 0
     assert ran.failure is not None
     assert ran.failure.effect == "exit"
@@ -191,7 +191,7 @@ async def test_a_handler_that_cancels_itself() -> None:
             task.cancel()
         await asyncio.sleep(0)
 
-    ran = await results(cancelled, 2)
+    ran = await run_handler(cancelled, 2)
     assert ran.handled == 0
     assert ran.failure is not None
     assert (ran.failure.effect, ran.failure.kind) == ("fail", "asyncio.exceptions.CancelledError")
@@ -204,7 +204,7 @@ async def test_a_handler_that_cancels_itself() -> None:
         task.cancel()
 
     seen.clear()
-    assert (await results(outlasted, 3))[:2] == (3, None)
+    assert (await run_handler(outlasted, 3))[:2] == (3, None)
     assert len(seen) == 3
 
 
@@ -257,7 +257,7 @@ async def test_tasks(form: str, kind: str, *, beside_async: bool) -> None:
     """A call is done when its task returns; any other end is a failed attempt, and the worker goes on."""
     end = {"returns": lambda: 5, **UNRUN_RESULTS, **FAILED}[kind]
     jobs = jobs_of(form, end, beside_async=beside_async)
-    ran = await results(handler_of(jobs), body=BODY)
+    ran = await run_handler(handler_of(jobs), body=BODY)
     assert ran.handled == (kind == "returns")
     if kind != "returns":
         assert ran.failure is not None

@@ -77,7 +77,7 @@ def rows_of(middle: Dispatcher, *partitions: Partition) -> list[OwnedPartition]:
     return [row for row in rows if row is not None]
 
 
-async def handling(
+async def make_dispatcher(
     handler: Any,  # noqa: ANN401 - any handler
     ended: list[object] | None = None,
     owned: Owned | None = None,
@@ -111,7 +111,7 @@ async def handling(
 async def test_partitions_that_leave_make_room() -> None:
     """Nothing of partitions that are gone counts as held, however many of their messages waited."""
     gate = threading.Event()
-    middle = await handling(lambda *_: gate.wait(30))
+    middle = await make_dispatcher(lambda *_: gate.wait(30))
     for number in range(1, 4):
         partition = Partition(QUEUE, number)
         gate.clear()
@@ -127,7 +127,7 @@ async def test_partitions_that_leave_make_room() -> None:
 async def test_partitions_that_are_lost_keep_no_place_in_the_line() -> None:
     """Lost partitions keep no place in the line, where a worker without a connection would wait for them forever."""
     gate, owned, loop = threading.Event(), Owned(), asyncio.get_running_loop()
-    middle = await handling(lambda *_: gate.wait(30), owned=owned)
+    middle = await make_dispatcher(lambda *_: gate.wait(30), owned=owned)
     partitions = [Partition(QUEUE, number) for number in range(1, 5)]
     for partition in partitions:
         middle.feed(partition, messages(5, partition.number))
@@ -153,7 +153,7 @@ class Dying:
 async def test_a_process_that_dies_when_everything_was_handled_ends_nothing() -> None:
     """If a process dies after it handled a run, its messages count, and the worker goes on with another process."""
     ended: list[object] = []
-    middle = await handling(lambda *_: None, ended)
+    middle = await make_dispatcher(lambda *_: None, ended)
     middle._runner = Dying()  # type: ignore[assignment] # only its start is used
     middle.feed(Partition(QUEUE, 1), messages(5, 1))
     middle.dispatch()
@@ -165,7 +165,7 @@ async def test_a_process_that_dies_when_everything_was_handled_ends_nothing() ->
 async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """A message in hand for over a minute is logged once, with its age; a handler that makes progress is not."""
     gate = threading.Event()
-    middle = await handling(lambda *_: gate.wait(30))
+    middle = await make_dispatcher(lambda *_: gate.wait(30))
     middle.feed(Partition(QUEUE, 1), messages(3, 1))
     middle.dispatch()
     (work,) = middle._works.values()
@@ -188,7 +188,7 @@ async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.Log
 async def test_the_smallest_window_lets_one_after_another_through() -> None:
     """With room for one message by key, the partition is ready for the next when that one is done."""
     done = threading.Event()
-    middle = await handling(lambda *_: done.set(), by="header:k", window=1)
+    middle = await make_dispatcher(lambda *_: done.set(), by="header:k", window=1)
     partition = Partition(QUEUE, 1)
     middle.feed(partition, messages(1, 1))
     middle.dispatch()
@@ -218,7 +218,7 @@ async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -
         if message.partition < 3:
             gate.wait(30)
 
-    middle = await handling(handle, slots=3, stalled_after=10.0)
+    middle = await make_dispatcher(handle, slots=3, stalled_after=10.0)
     gone = [Partition(QUEUE, 1), Partition(QUEUE, 2)]
     for partition in gone:
         middle.feed(partition, messages(1, partition.number))
@@ -244,7 +244,7 @@ async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -
         begun.append(message.partition)
         gate.wait(30)
 
-    middle = await handling(handle, stalled_after=10.0)
+    middle = await make_dispatcher(handle, stalled_after=10.0)
     for number in (1, 2):
         middle.feed(Partition(QUEUE, number), messages(1, number))
     middle.dispatch()
@@ -277,7 +277,7 @@ async def test_what_waited_for_a_last_attempt_goes_on_when_its_partition_is_gone
 
     note = HandlingNote(messages(1, 1)[0].id, 4)
     owned = Owned(p1=CommittedOffset(held=True, note=note))
-    middle = await handling(handle, owned=owned)
+    middle = await make_dispatcher(handle, owned=owned)
     for number in (1, 2):
         middle.feed(Partition(QUEUE, number), messages(1, number))
     middle.dispatch()
@@ -314,7 +314,7 @@ async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(kin
     def at_once(message: Message, _: object) -> None:
         begun.append(message.id)
 
-    middle = await handling(later if kind == "tasks" else at_once, owned=owned, stalled_after=10.0)
+    middle = await make_dispatcher(later if kind == "tasks" else at_once, owned=owned, stalled_after=10.0)
     middle.feed(Partition(QUEUE, 1), messages(1, 1))
     middle.dispatch()
     age_runs(middle, 20)
@@ -340,7 +340,7 @@ async def test_a_task_that_will_not_be_cancelled_costs_only_its_own_message() ->
             await ended.wait()
 
     hooks = Hooks([Failed(failed)], lambda _: None)
-    middle = await handling(handle, slots=1, run_seconds=0.0, hooks=hooks, stalled_after=10.0)
+    middle = await make_dispatcher(handle, slots=1, run_seconds=0.0, hooks=hooks, stalled_after=10.0)
     sent = messages(2, 1)
     first = sent[0]
     middle.feed(Partition(QUEUE, 1), sent)
@@ -365,7 +365,7 @@ async def test_a_task_that_never_ends_takes_no_room() -> None:
                 await ended.wait()
 
     owned = Owned()
-    middle = await handling(handle, owned=owned, slots=2, stalled_after=10.0)
+    middle = await make_dispatcher(handle, owned=owned, slots=2, stalled_after=10.0)
     middle.feed(Partition(QUEUE, 1), messages(1, 1))
     middle.dispatch()
     await begun.wait()
@@ -381,7 +381,7 @@ async def test_a_task_that_never_ends_takes_no_room() -> None:
 async def test_a_partition_that_went_meanwhile_ends_no_other_session() -> None:
     """If the session is lost while a hanging message is noted, the next session is not ended on its account."""
     gate, owned = threading.Event(), UnansweredNotes()
-    middle = await handling(lambda *_: gate.wait(30), owned=owned, stalled_after=10.0)
+    middle = await make_dispatcher(lambda *_: gate.wait(30), owned=owned, stalled_after=10.0)
     partition = Partition(QUEUE, 1)
     middle.feed(partition, messages(1, 1))
     middle.dispatch()
@@ -406,7 +406,7 @@ async def test_a_partition_that_is_handed_over_takes_nothing_until_it_has_gone()
         begun.append(message.partition)
         gates[len(begun) - 1].wait(30)
 
-    middle, partition = await handling(handle, stalled_after=10.0), Partition(QUEUE, 1)
+    middle, partition = await make_dispatcher(handle, stalled_after=10.0), Partition(QUEUE, 1)
     for gate, ends_before in zip(gates, (True, False), strict=True):
         middle.feed(partition, messages(1, 1))
         middle.dispatch()

@@ -15,7 +15,7 @@ from qdo.coordination import CommittedOffset
 from qdo.partitions import Partition
 from qdo.worker import runs
 from queuey.client import Message
-from tests.qdo.unit.worker.test_room import QUEUE, Owned, handling, messages, rows_of
+from tests.qdo.unit.worker.test_room import QUEUE, Owned, make_dispatcher, messages, rows_of
 from tests.replacing import replace_in
 from tests.waiting import PATIENCE_SECONDS
 
@@ -59,7 +59,7 @@ async def test_a_run_is_settled_once(why: str) -> None:
 
     owned = Slow(p1=CommittedOffset(held=why == "revoked"))
     stalled_after = 0.2 if why == "stalled" else 300.0
-    worker = await handling(handle, None, owned, slots=1, run_seconds=60.0, stalled_after=stalled_after)
+    worker = await make_dispatcher(handle, None, owned, slots=1, run_seconds=60.0, stalled_after=stalled_after)
     loop = asyncio.get_running_loop()
     worker.feed(PARTITION, messages(16, 1))
     worker.dispatch()
@@ -96,7 +96,7 @@ async def test_a_partition_with_a_handler_that_hangs_is_read_when_it_comes_back(
         else:
             again.set()
 
-    worker = await handling(handle, None, Slow(p1=CommittedOffset(held=False)), slots=2, stalled_after=0.2)
+    worker = await make_dispatcher(handle, None, Slow(p1=CommittedOffset(held=False)), slots=2, stalled_after=0.2)
     worker.feed(PARTITION, messages(1, 1))
     worker.dispatch()
     assert await asyncio.to_thread(reached.wait, PATIENCE_SECONDS)
@@ -134,7 +134,7 @@ async def test_a_partition_waits_only_for_handlers_that_end(how: str) -> None:
     with replace_in(runs, runs._STOPPING_SECONDS, 0.0), contextlib.ExitStack() as ended:
         for gate in gates.values():
             ended.callback(gate.set)  # A handler that swallows its cancellation would outlast a test that fails.
-        worker = await handling(handle, None, Slow(), by="header:key", stalled_after=0.2)
+        worker = await make_dispatcher(handle, None, Slow(), by="header:key", stalled_after=0.2)
         both = zip(messages(2, 1), gates, strict=True)
         worker.feed(PARTITION, [replace(message, headers={"key": key}) for message, key in both])
         worker.dispatch()

@@ -180,7 +180,7 @@ class Hand:
         return self.now
 
 
-def begun(timeout: float = 10.0) -> tuple[SessionLease, Hand]:
+def granted_lease(timeout: float = 10.0) -> tuple[SessionLease, Hand]:
     hand = Hand()
     lease = SessionLease(1.0, hand)
     lease.grant(timeout, hand.now)
@@ -201,7 +201,7 @@ def test_nothing_lapses_before_it_began() -> None:
 
 def test_silence_breaks_then_lapses() -> None:
     """After two thirds of the timeout the connection is broken; after all of it the session may be over."""
-    lease, hand = begun(9.0)
+    lease, hand = granted_lease(9.0)
     seen = []
     for _ in range(10):
         hand.now += 1
@@ -211,7 +211,7 @@ def test_silence_breaks_then_lapses() -> None:
 
 def test_an_answer_that_is_read_too_late_renews_nothing() -> None:
     """An answer may have arrived before the process was stopped, so the session may have ended since."""
-    lease, hand = begun(10.0)
+    lease, hand = granted_lease(10.0)
     hand.now += 11
     lease.renew(hand.now)
     assert lease.lapsed
@@ -222,7 +222,7 @@ def test_an_answer_that_is_read_too_late_renews_nothing() -> None:
 
 def test_an_answer_counts_from_its_request() -> None:
     """An answer counts from its request, however late it comes, as the servers count."""
-    lease, hand = begun(10.0)
+    lease, hand = granted_lease(10.0)
     hand.now += 1
     sent_at = hand.now
     hand.now += 8
@@ -257,7 +257,7 @@ def test_a_process_that_heard_too_late_once_does_not_take_it_back() -> None:
 @given(INSTANTS)
 def test_a_lease_lives_while_no_silence_is_too_long(pauses: list[float]) -> None:
     """For any sequence of answers the lease has lapsed if and only if one pause was longer than the timeout."""
-    lease, hand = begun(10.0)
+    lease, hand = granted_lease(10.0)
     longest = 0.0
     for pause in pauses:
         before = hand.now

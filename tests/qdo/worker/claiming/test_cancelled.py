@@ -7,7 +7,7 @@ import pytest
 from qdo import Claims, Worker, WorkerSettings
 from qdo.worker.failure import ExitCode
 from queuey.client import QueueNotFound
-from tests.qdo.worker.claiming.test_claims import until_done
+from tests.qdo.worker.claiming.test_claims import wait_until_drained
 from tests.qdo.worker.conftest import Workers, until
 from tests.qdo.worker.test_processes import Book, book
 
@@ -34,7 +34,7 @@ async def test_a_task_is_asked_to_stop(
     await until(lambda: ["began", "one"] in book.lines())
     second = await client.send(queue.name, json=calls[1])
     assert [await jobs.cancel(second), await jobs.cancel(first)] == ["removed", "claimed"]
-    await until_done(workers, queue)
+    await wait_until_drained(workers, queue)
     worker.stop()
     assert await running == ExitCode.ENDED
     counts = worker.metrics._counts

@@ -41,14 +41,14 @@ def make(workers: Workers, handler: Any, *queues: Queue, ttl: float = 30.0, **op
     return Worker(handler, claims, settings=WorkerSettings(commit_seconds=0.05, **options), **more)
 
 
-async def done(workers: Workers, *queues: Queue) -> bool:
+async def is_drained(workers: Workers, *queues: Queue) -> bool:
     sizes = [await workers.system.client.job_queue(queue.name).size() for queue in queues]
     return not any(size.size for size in sizes)
 
 
-async def until_done(workers: Workers, *queues: Queue) -> None:
+async def wait_until_drained(workers: Workers, *queues: Queue) -> None:
     async with asyncio.timeout(30):
-        while not await done(workers, *queues):  # noqa: ASYNC110 - an acknowledgement has no event
+        while not await is_drained(workers, *queues):  # noqa: ASYNC110 - an acknowledgement has no event
             await asyncio.sleep(0.02)
 
 
@@ -77,7 +77,7 @@ async def test_two_workers_share_the_messages(workers: Workers, book: Book, kind
     for worker in both:
         worker.stop()
     assert await asyncio.gather(*tasks) == [ExitCode.ENDED] * 2
-    assert await done(workers, queue)
+    assert await is_drained(workers, queue)
     assert len({*workers.seen, *(line[1] for line in book.lines("done"))}) == 300
 
 
@@ -102,7 +102,7 @@ async def test_what_was_not_begun_in_time_is_delivered_again(workers: Workers) -
     worker = Worker(handle, claims, settings=WorkerSettings(commit_seconds=0.05, threads=1))
     task = workers.start(worker)
     await until(lambda: len(set(workers.seen)) == 60)
-    await until_done(workers, queue)
+    await wait_until_drained(workers, queue)
     worker.stop()
     assert await task == ExitCode.ENDED
 
@@ -121,7 +121,7 @@ async def test_a_handler_that_blocks_the_loop_for_longer_than_its_claim(
     worker = make(workers, handle, queue, ttl=2.0)
     task = workers.start(worker)
     await until(lambda: len(workers.seen) >= 2)
-    await until_done(workers, queue)
+    await wait_until_drained(workers, queue)
     worker.stop()
     assert await task == ExitCode.ENDED
     assert sorted(workers.seen) == sorted(set(workers.seen))
@@ -141,7 +141,7 @@ async def test_a_queue_that_is_deleted(workers: Workers, caplog: pytest.LogCaptu
     await workers.system.client.delete_queue(gone.name)
     for count in (1, 2):
         await workers.system.send(queue, 1, first=count)
-        await until_done(workers, queue)
+        await wait_until_drained(workers, queue)
     worker.stop()
     assert await task == ExitCode.ENDED
     assert len(workers.seen) == 3
@@ -166,7 +166,7 @@ async def test_errors_that_no_retry_can_help(workers: Workers, what: Any) -> Non
         assert await task == ExitCode.MESSAGE_FAILED
         assert (await workers.system.client.job_queue(queue.name).size()).size == 1
         return
-    await until_done(workers, queue)
+    await wait_until_drained(workers, queue)
     worker.stop()
     assert await task == ExitCode.ENDED
     assert len(workers.seen) == 1
@@ -250,7 +250,7 @@ async def test_a_handler_that_does_not_end(workers: Workers, kind: str) -> None:
     worker = make(workers, block if kind == "thread" else wait, queue, threads=2, tasks=1, stalled_after=0.3)
     task = workers.start(worker)
     await until(lambda: workers.seen == ["1:2"])
-    await until_done(workers, queue)
+    await wait_until_drained(workers, queue)
     worker.stop()
     assert await task == (ExitCode.UNFINISHED if kind == "thread" else ExitCode.ENDED)
     go_on.set()
@@ -289,7 +289,7 @@ async def test_long_work_keeps_its_claim(workers: Workers) -> None:
 
     first, second = make(workers, handle, queue, ttl=2), make(workers, handle, queue, ttl=2)
     tasks = [workers.start(first), workers.start(second)]
-    await until_done(workers, queue)
+    await wait_until_drained(workers, queue)
     for worker in (first, second):
         worker.stop()
     assert await asyncio.gather(*tasks) == [ExitCode.ENDED] * 2
@@ -326,7 +326,7 @@ async def test_a_service_that_is_away(
     await until(lambda: len(workers.seen) == 1)
     worker.stop()
     assert await task == ExitCode.ENDED
-    assert await done(workers, queue)
+    assert await is_drained(workers, queue)
 
 
 async def test_hooks_and_counts(workers: Workers) -> None:

@@ -16,7 +16,7 @@ from tests.qdo.worker.claiming.test_tasks import worker_of
 from tests.qdo.worker.conftest import Workers, until
 
 
-def again(jobs: Jobs) -> Jobs:
+def copy_jobs(jobs: Jobs) -> Jobs:
     return Jobs(jobs.queues, client=jobs.client, async_client=jobs.async_client)
 
 
@@ -74,7 +74,7 @@ async def test_the_code_decides(workers: Workers, jobs: Jobs, caplog: pytest.Log
     await schedules.put(
         f"{prefix}c", queue=jobs.queues[0], every=60, message=Outgoing(json={}, headers={"x": "by hand"})
     )
-    new = again(jobs)
+    new = copy_jobs(jobs)
     new.task(name="a", cron="0 4 * * *")(print)
     new.task(name="b")(print)
     new.task(name="c", every=60)(print)
@@ -98,7 +98,7 @@ async def test_a_worker_that_may_not(workers: Workers, jobs: Jobs, caplog: pytes
 
     workers.system.transport.answer = answer
     client = workers.system.connect(retry=RetryPolicy(rounds=1))
-    plain = again(jobs)
+    plain = copy_jobs(jobs)
     plain.task(name="other")(print)
     jobs.task(name="tidy_up", every=60)(print)
     with caplog.at_level(logging.WARNING, "qdo.worker"):

@@ -27,14 +27,14 @@ from qdo.worker.executors.processes import HANDLED, STATE, ChildTask, make_frame
 from qdo.worker.failure import ExitCode
 from qdo.worker.runs import MessageRun
 from queuey.client import AsyncJobQueue, Message
-from tests.qdo.worker.claiming.test_claims import until_done
+from tests.qdo.worker.claiming.test_claims import wait_until_drained
 from tests.qdo.worker.conftest import Workers
 from tests.qdo.worker.test_processes import Book, book
 
 __all__ = ["book"]
 
 
-async def shown(jobs: AsyncJobQueue) -> Any:  # noqa: ANN401 - any JSON
+async def wait_for_state(jobs: AsyncJobQueue) -> Any:  # noqa: ANN401 - any JSON
     async with asyncio.timeout(30):
         while True:
             states = await jobs.outstanding(states=True)
@@ -56,9 +56,9 @@ async def test_a_state_is_seen_while_it_runs(
     settings = WorkerSettings(processes=processes) if processes else WorkerSettings()
     worker = Worker("tests.qdo.worker.claiming.errands:jobs", claims, settings=settings)
     running = workers.start(worker)
-    assert await shown(client.job_queue(queue.name)) == {"step": 2}
+    assert await wait_for_state(client.job_queue(queue.name)) == {"step": 2}
     gate.touch()
-    await until_done(workers, queue)
+    await wait_until_drained(workers, queue)
     worker.stop()
     assert await running == ExitCode.ENDED
     reasons = (await client.explain(queue.name, sent)).reasons
@@ -80,7 +80,7 @@ async def test_the_next_attempt_has_the_last_state(
     settings = WorkerSettings(processes=processes) if processes else WorkerSettings()
     worker = Worker("tests.qdo.worker.claiming.errands:jobs", claims, settings=settings)
     running = workers.start(worker)
-    await until_done(workers, queue)
+    await wait_until_drained(workers, queue)
     worker.stop()
     assert await running == ExitCode.ENDED
     assert [" ".join(line) for line in book.lines()] == ["began at None", "began at {'step': 2}"]
@@ -108,7 +108,7 @@ async def test_a_worker_that_stops_leaves_the_last_state(workers: Workers, end: 
         worker = Worker(handle, claims, settings=WorkerSettings(drain=0.3))
         running = workers.start(worker)
         if states:
-            await until_done(workers, queue)
+            await wait_until_drained(workers, queue)
             worker.stop()
         await running
     assert states == [None, {"page": 7}]
@@ -123,7 +123,7 @@ async def test_states_do_not_extend_the_time(workers: Workers, book: Book, monke
     settings = WorkerSettings(processes=1, stalled_after=1)
     worker = Worker("tests.qdo.worker.claiming.errands:slow_jobs", claims, settings=settings)
     running = workers.start(worker)
-    await until_done(workers, queue)
+    await wait_until_drained(workers, queue)
     worker.stop()
     assert await running == ExitCode.ENDED
     reasons = (await workers.system.client.explain(queue.name, sent)).reasons

@@ -23,7 +23,7 @@ from qdo.jobs.tasks import Invocation
 from qdo.worker.failure import ExitCode
 from queuey.client import Backoff, Client, disable_tracing, enable_tracing
 from queuey.client.deadletters import read_dead_letter
-from tests.qdo.worker.claiming.test_claims import SHORT_BACKOFF, dead_letters, until_done
+from tests.qdo.worker.claiming.test_claims import SHORT_BACKOFF, dead_letters, wait_until_drained
 from tests.qdo.worker.conftest import Workers, until
 from tests.qdo.worker.test_processes import Book, book
 from tests.servers.served import Served
@@ -232,7 +232,7 @@ async def test_retries(workers: Workers, jobs: Jobs, kind: str) -> None:
     await task.asend("egg")
     serving = workers.start(worker := worker_of(workers, jobs))
     queue = workers.system.refer_to(jobs.queues[0])
-    await until_done(workers, queue)
+    await wait_until_drained(workers, queue)
     worker.stop()
     assert await serving == ExitCode.ENDED
     assert len(tried) == 3
@@ -256,7 +256,7 @@ async def test_time_limits(workers: Workers, jobs: Jobs) -> None:
     await slow.asend()
     task = workers.start(worker := worker_of(workers, jobs))
     await asyncio.wait_for(ended.wait(), 20)
-    await until_done(workers, workers.system.refer_to(jobs.queues[0]))
+    await wait_until_drained(workers, workers.system.refer_to(jobs.queues[0]))
     worker.stop()
     assert await task == ExitCode.ENDED
     alone = Jobs("q")
@@ -280,7 +280,7 @@ async def test_tasks_of_both_kinds_in_one_worker(workers: Workers, jobs: Jobs) -
 
     await jobs.asend_many([plain.call(), opens.call()])
     task = workers.start(worker := worker_of(workers, jobs))
-    await until_done(workers, workers.system.refer_to(jobs.queues[0]))
+    await wait_until_drained(workers, workers.system.refer_to(jobs.queues[0]))
     worker.stop()
     assert await task == ExitCode.ENDED
     assert threads != ["MainThread"]
@@ -478,14 +478,14 @@ async def test_processes(workers: Workers, book: Book, monkeypatch: pytest.Monke
         return Worker(f"tests.qdo.worker.claiming.errands:{name}", claims, settings=WorkerSettings(processes=1))
 
     task = workers.start(first := worker("jobs"))
-    await until_done(workers, queue)
+    await wait_until_drained(workers, queue)
     first.stop()
     assert await task == ExitCode.ENDED
     assert sorted(map(tuple, book.lines())) == [("done", "a"), ("done", "a"), ("tried", "b", "1"), ("tried", "b", "2")]
     await client.send(queue.name, json={"task": "sleep", "args": [60.0]})
     await client.send(queue.name, json={"task": "sleep", "args": [0.0]})
     task = workers.start(second := worker("slow_jobs"))
-    await until_done(workers, queue)
+    await wait_until_drained(workers, queue)
     second.stop()
     assert await task == ExitCode.ENDED
     assert [line for line in book.lines() if line[0] == "done"][2:] == [["done", "0.0"]]

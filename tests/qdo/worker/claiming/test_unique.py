@@ -10,7 +10,7 @@ import pytest
 
 from qdo import InvalidArgument, Jobs
 from queuey.client import Client, InvalidRequest, Receipt
-from tests.qdo.worker.claiming.test_claims import until_done
+from tests.qdo.worker.claiming.test_claims import wait_until_drained
 from tests.qdo.worker.claiming.test_tasks import worker_of
 from tests.qdo.worker.conftest import Workers
 
@@ -87,7 +87,7 @@ async def test_while_it_runs_and_is_tried_again(workers: Workers, jobs: Jobs) ->
     await begun.wait()
     assert await order.asend(1, "second") is None
     gate.set()
-    await until_done(workers, workers.system.refer_to(jobs.queues[0]))
+    await wait_until_drained(workers, workers.system.refer_to(jobs.queues[0]))
     assert seen == [None, None]
     assert await order.asend(1, "third") is not None
     worker.stop()

@@ -34,6 +34,7 @@ def supervise(most: int, arguments: list[str]) -> None:
 
 
 def _work(arguments: list[str]) -> None:
+    """Runs ``qdo`` in this process and ends it with its code; never returns."""
     sys.argv = ["qdo", *arguments]
     code = 1
     try:

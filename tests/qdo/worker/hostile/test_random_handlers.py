@@ -23,7 +23,7 @@ from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS
 from tests.qdo.worker.conftest import Workers
 from tests.qdo.worker.hostile import handlers
 from tests.qdo.worker.hostile.handlers import ENDING, KINDS, RAISED
-from tests.qdo.worker.test_misbehaving import dead
+from tests.qdo.worker.test_misbehaving import list_dead_letters
 from tests.servers.plugin import unique_name
 from tests.servers.served import Served, environment
 from tests.waiting import PATIENCE_SECONDS
@@ -79,7 +79,7 @@ class Supervised:
         self._log.close()
 
 
-def drawn(chance: random.Random, kinds: set[str], count: int, partitions: int) -> list[Outgoing]:
+def draw_outgoing(chance: random.Random, kinds: set[str], count: int, partitions: int) -> list[Outgoing]:
     most, outgoing = sorted(kinds - {"fine"}), []
     kind = "fine"
     for number in range(count):
@@ -116,7 +116,7 @@ class Play:
     async def __call__(self, chance: random.Random, kinds: set[str], count: int, *options: str) -> None:
         partitions = chance.choice([1, 2, 3])
         queue = await self._workers.system.queue(partitions=partitions)
-        outgoing = drawn(chance, kinds, count, partitions)
+        outgoing = draw_outgoing(chance, kinds, count, partitions)
         await self._workers.system.client.send_many(queue.name, outgoing)
         bodies = {str(each.body): str(each.body).partition(":")[0] for each in outgoing}
         ending = sum(ends_worker(kind, self._mode) for kind in bodies.values())
@@ -133,7 +133,7 @@ class Play:
             assert time.monotonic() < deadline, (bodies, letters, supervised.log)
             assert supervised.process.poll() is None, (bodies, supervised.said("ended"), letters, supervised.log)
             await asyncio.sleep(0.1)
-            letters = {str(body) for body, _ in await dead(self._workers, queue)}
+            letters = {str(body) for body, _ in await list_dead_letters(self._workers, queue)}
         code = await supervised.stop()
         assert letters == {body for body, kind in bodies.items() if kind != "fine"}, supervised.log
         assert set(supervised.said("done")) == bodies.keys() - letters, supervised.log

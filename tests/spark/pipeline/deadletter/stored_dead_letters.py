@@ -32,6 +32,7 @@ def grave(store: Store, name: str, partitions: int = 2) -> Grave:
 
 
 def bury(store: Store, dead: Queue, name: str, causes: list[Cause], *, json: bool = False) -> list[Message]:
+    """Stores one dead letter of queue `name` for each cause, and returns them as read."""
     dead_letters = []
     for number, cause in enumerate(causes):
         position = ids.now_ticks() - AGE + number, 7

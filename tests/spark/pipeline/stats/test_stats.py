@@ -39,7 +39,7 @@ def fill_queues(kept: Kept) -> Kept:
     return kept
 
 
-def check(found: Totals) -> None:
+def check_totals(found: Totals) -> None:
     assert (found.queues, found.empty, found.partitions) == (5, 1, 6)
     assert (found.messages, found.bytes) == (sum(DEPTHS.values()), sum(DEPTHS.values()) * len(BODY))
     assert [one.queue for one in found.top["messages"]] == ["deep", "uneven"]
@@ -52,7 +52,7 @@ def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:
     fill_queues(embedded)
     said: list[str] = []
     report = stats_job.run(spark, StatsOptions(store=embedded.store_options, top=2, size=2), said.append)
-    check(report.tally)
+    check_totals(report.tally)
     assert {name: (one.minute, one.hour, one.more) for name, one in report.recent.items()} == {
         "deep": (60, 60, False),
         "uneven": (41, 41, False),

@@ -21,7 +21,7 @@ def seconds(text: str, zone: str = "UTC") -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp())
 
 
-def on_wall(timetable: Timetable, after: int, most: int) -> list[str]:
+def wall_times(timetable: Timetable, after: int, most: int) -> list[str]:
     zone = ZoneInfo(timetable.zone)
     return [
         datetime.fromtimestamp(each, zone).isoformat()[:22] for each in islice(iterate_instants(timetable, after), most)
@@ -74,26 +74,26 @@ SPRING, AUTUMN = "2026-03-28T12:00", "2026-10-24T12:00"
 )
 def test_when_clocks_are_changed(cron: str, zone: str, begin: str, expected: list[str]) -> None:
     """A skipped time comes once, at the moment of the change; a repeated one comes the first time."""
-    assert on_wall(Timetable(cron, zone), seconds(begin, zone), len(expected)) == expected
+    assert wall_times(Timetable(cron, zone), seconds(begin, zone), len(expected)) == expected
 
 
 def test_in_the_second_hour() -> None:
     """In the repeated hour, next instants are not those of the first one."""
     change = seconds("2026-10-25T01:00", "UTC")
-    assert on_wall(Timetable("45 2 * * *", BERLIN), change + 600, 1) == ["2026-10-26T02:45:00+01"]
+    assert wall_times(Timetable("45 2 * * *", BERLIN), change + 600, 1) == ["2026-10-26T02:45:00+01"]
 
 
 def test_usual_days() -> None:
     """Fields mean the same as in cron."""
     begin = seconds("2026-01-01T00:00")
-    assert on_wall(Timetable("0 9 * * MON-FRI"), begin, 3) == [
+    assert wall_times(Timetable("0 9 * * MON-FRI"), begin, 3) == [
         "2026-01-01T09:00:00+00",
         "2026-01-02T09:00:00+00",
         "2026-01-05T09:00:00+00",
     ]
-    assert on_wall(Timetable("0 0 29 2 *"), begin, 2) == ["2028-02-29T00:00:00+00", "2032-02-29T00:00:00+00"]
-    assert on_wall(Timetable("0 0 L * *"), begin, 2) == ["2026-01-31T00:00:00+00", "2026-02-28T00:00:00+00"]
-    assert on_wall(Timetable("59 23 31 12 *"), begin, 1) == ["2026-12-31T23:59:00+00"]
+    assert wall_times(Timetable("0 0 29 2 *"), begin, 2) == ["2028-02-29T00:00:00+00", "2032-02-29T00:00:00+00"]
+    assert wall_times(Timetable("0 0 L * *"), begin, 2) == ["2026-01-31T00:00:00+00", "2026-02-28T00:00:00+00"]
+    assert wall_times(Timetable("59 23 31 12 *"), begin, 1) == ["2026-12-31T23:59:00+00"]
 
 
 FIELDS = st.tuples(
