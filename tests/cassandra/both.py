@@ -96,7 +96,9 @@ class PairedClusters:
 
     def ask_roughly(self, request: Request) -> Rows:
         """Sends a request to both, and returns their answer; fails if they differ. Lifetimes are compared roughly."""
-        expected, actual = ([_rough(row) for row in ask(request)] for ask in (self.ask_real, self.ask_simulated))
+        expected, actual = (
+            [_round_integers(row) for row in ask(request)] for ask in (self.ask_real, self.ask_simulated)
+        )
         assert actual == expected, f"{actual} is not the answer of Cassandra, {expected}: {request}"
         return expected
 
@@ -126,7 +128,7 @@ def _rows(rows: Rows | None, error: StoreUnavailable | None) -> Rows:
     return [one if isinstance(one, bytes) else tuple(one) for one in rows or []]
 
 
-def _rough(row: Sequence[Any]) -> list[Any]:
+def _round_integers(row: Sequence[Any]) -> list[Any]:
     return [-(-value // 100) if isinstance(value, int) else value for value in row]
 
 

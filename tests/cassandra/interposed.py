@@ -169,7 +169,7 @@ class Wire:
     def hold(self, which: Which, times: float = 1, *, answered: bool = False) -> Gate:
         """Holds requests before they are sent, or their answers."""
         gate = Gate()
-        self._add(Rule(_chosen(which), times, None if answered else gate, gate if answered else None))
+        self._add(Rule(_make_matcher(which), times, None if answered else gate, gate if answered else None))
         return gate
 
     def fail(
@@ -181,16 +181,18 @@ class Wire:
     ) -> None:
         """Fails requests without sending them; by default the error says that nothing was written."""
         error = error or StoreUnavailable("too few replicas")
-        self._add(Rule(_chosen(which), times, sent=False, error=error, then=then))
+        self._add(Rule(_make_matcher(which), times, sent=False, error=error, then=then))
 
     def lose(self, which: Which, times: float = 1, then: Callable[[], object] | None = None) -> None:
-        self._add(Rule(_chosen(which), times, error=InDoubt("the answer was lost"), then=then))
+        """Sends matching requests and replaces their answers by InDoubt; calls ``then`` before the caller gets it."""
+        self._add(Rule(_make_matcher(which), times, error=InDoubt("the answer was lost"), then=then))
 
     def raise_at_begin(self, which: Which, times: float = 1) -> None:
-        self._add(Rule(_chosen(which), times, raises_at_begin=True))
+        self._add(Rule(_make_matcher(which), times, raises_at_begin=True))
 
     def after_answer(self, which: Which, then: Callable[[], object], times: float = 1) -> None:
-        self._add(Rule(_chosen(which), times, then=then))
+        """Calls ``then`` when a matching request is answered, before its caller gets the answer."""
+        self._add(Rule(_make_matcher(which), times, then=then))
 
     def clear(self) -> None:
         """Ends all rules and opens their gates."""
@@ -293,11 +295,12 @@ class _Interposed(LastingDriver):
         return decoded
 
 
-def _chosen(which: Which) -> Callable[[Statement], bool]:
+def _make_matcher(which: Which) -> Callable[[Statement], bool]:
     return which if callable(which) else frozenset(which).__contains__
 
 
 def _await_answer(send: Callable[[Done], None]) -> Answer:
+    """Sends a request and waits; the answer is StoreUnavailable if none comes within WAIT_TIMEOUT."""
     answered = threading.Event()
     answer: list[Answer] = []
 

@@ -147,6 +147,7 @@ class Reader:
         self.bodies: list[str] = []
 
     def read_more(self) -> list[Position]:
+        """Reads to the end of the partition; returns the new positions."""
         positions: list[Position] = []
         while True:
             part = Slice(self.partition, self.cursor)

@@ -117,16 +117,17 @@ class Reader:
         self._descending = descending
 
     def read_until(self, ended: threading.Event) -> None:
+        """Reads until the event is set, then until all cursors have passed the newest message."""
         try:
             while not ended.is_set():
                 with suppress(StoreUnavailable):
-                    self._step()
+                    self._read_once()
             newest = self._newest()
             deadline = time.monotonic() + PATIENCE_SECONDS
             while min(self.seen.cursors.values()) <= newest:
                 assert time.monotonic() < deadline, f"{self.seen.cursors} have not passed {newest}"
                 with suppress(StoreUnavailable):
-                    self._step()
+                    self._read_once()
                 time.sleep(READ_INTERVAL)
         except BaseException as error:  # noqa: BLE001 - the test raises it in its own thread
             self.error = error
@@ -135,19 +136,19 @@ class Reader:
         _, partitions = bridge.run(self._store.messages.inspect(self._queue))
         return max(info.newest for info in partitions if info.newest is not None)
 
-    def _step(self) -> None:
+    def _read_once(self) -> None:
         slices = [
             Slice(partition=n, lower=cursor, limit=1_000_000 if self._descending else 7, descending=self._descending)
             for n, cursor in self.seen.cursors.items()
         ]
         for part, page in zip(slices, bridge.run(self._store.messages.read(self._queue, slices)), strict=True):
             for message in page.messages:
-                self._note((part.partition, message.position))
+                self._record_shown((part.partition, message.position))
             cursor = max(part.lower, (page.horizon, ids.LOW_MIN)) if self._descending else page.next
             assert cursor is not None
             self.seen.cursors[part.partition] = cursor
 
-    def _note(self, place: Place) -> None:
+    def _record_shown(self, place: Place) -> None:
         if place in self.seen.shown:
             self.seen.repeated.append(place)
         self.seen.shown.add(place)

@@ -61,6 +61,7 @@ class Histories(RuleBasedStateMachine):
             store.close()
 
     def _store(self, at: int) -> Store:
+        """Returns one of the stores, and tells the model that a call begins now."""
         self._model.began = time.monotonic()
         return self._stores[at % len(self._stores)]
 

@@ -34,6 +34,7 @@ class Stored:
     gone: float = math.inf
 
     def must_be_shown(self, now: int, *, kept: bool = False) -> bool:
+        """Returns whether a read may not leave it out. Near its end it may be shown or hidden."""
         return now < (self.rows if kept else self.ends)[0] and time.monotonic() < self.gone
 
     def must_be_hidden(self, now: int, *, kept: bool = False) -> bool:
@@ -84,6 +85,7 @@ class Model:
         self.began = time.monotonic()
 
     def _gone(self, ttl: int) -> float:
+        """Returns ``Stored.gone`` of a message that the next call writes; infinity with ``one_order``."""
         return math.inf if self.one_order else self.began + ttl - 1
 
     def _rows(self, ends: tuple[int, int], kept: int) -> tuple[int, float]:
@@ -103,6 +105,7 @@ class Model:
         *,
         kept: bool,
     ) -> None:
+        """Adds an appended message, and asserts that its id ascends and is above each horizon that was told."""
         messages = queue.part(partition).messages
         assert place not in messages
         assert place >= (self.passed, ids.LOW_MIN), "minted below a horizon"
@@ -134,6 +137,7 @@ class Model:
     def put(
         self, queue: ModelQueue, partition: int, place: Position, body: str | bytes, ttl: int, meta: Meta | None
     ) -> None:
+        """Adds a message under a given id, or replaces the one there."""
         end = max(self.clock.ticks, place[0]) + ttl * ids.TICKS_PER_SECOND
         rows = self._rows((end, end), 0)
         queue.part(partition).messages[place] = Stored(
@@ -230,6 +234,7 @@ class Model:
         assert following is None, "shows what is not there"
 
     def counts(self, queue: ModelQueue, partition: int) -> tuple[list[Position], list[Position]]:
+        """Returns the positions that a count must include, and all that it may include."""
         now = self.clock.ticks
         everything = queue.part(partition).between(ids.FIRST, (ids.TICKS_MAX + 1, 0))
         return (

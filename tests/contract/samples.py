@@ -232,6 +232,7 @@ def becomes_healthy(store: Store) -> bool:
 
 
 def at_once(call: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
+    """Calls with all arguments at the same time, each in a thread; returns the results in their order."""
     values = list(arguments)
     barrier = threading.Barrier(len(values))
 

@@ -31,7 +31,6 @@ KEYS = 24
 
 @pytest.fixture
 def stores(centres_keyspace: str, centres: Centres) -> Iterator[list[CassandraStore]]:
-    """A store in each data centre."""
     with stores_on(centres_keyspace) as centre_stores:
         yield open_stores(centre_stores)
 

@@ -232,6 +232,7 @@ class Webs:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
+        """Starts all web processes, which create the account if there is none; kills them at the end."""
         try:
             for name in self._names:
                 self._processes[name] = WebProcess(partial(self._serve, name))
@@ -275,6 +276,7 @@ class Webs:
         return step.target
 
     def make_waves(self, plan: Plan, written: Mapping[str, Sequence[Wave]], rest: float) -> Sequence[Wave]:
+        """Returns the written waves that the plan names, or draws waves."""
         if plan.faults in written:
             return written[plan.faults]
         workers = [f"{name}/{number}" for name in self._names for number in range(1, self._workers + 1)]

@@ -87,6 +87,7 @@ class Line:
         return Answer(response.status, "Retry-After" in response.headers, _decode(content), _text(content))
 
     def close(self) -> None:
+        """Closes the connection; the next request opens another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

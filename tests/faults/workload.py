@@ -87,7 +87,7 @@ class Writer:
         lines = itertools.cycle(self._lines)
         while self._unused and not stop.wait(self._rng.expovariate(1 / self.style.pace)):
             try:
-                post = self._post(next(lines), self._rng.choice(self.queues), self._draw())
+                post = self._post(next(lines), self._rng.choice(self.queues), self._draw_messages())
             except NotSent:
                 stop.wait(0.1)
                 continue
@@ -120,7 +120,7 @@ class Writer:
     def _make_body(self, n: int) -> str:
         return f"{self.name}.{self._number}.{n}"
 
-    def _draw(self) -> tuple[Sent, ...]:
+    def _draw_messages(self) -> tuple[Sent, ...]:
         rng, style = self._rng, self.style
         return tuple(
             Sent(
@@ -172,11 +172,13 @@ def _make_request(sent: tuple[Sent, ...], after: str | None) -> tuple[bytes, dic
 
 
 def _find_outcomes(answer: Answer, size: int) -> tuple[Outcome, ...]:
+    """Returns each message's outcome; without single outcomes the answer's own counts for all."""
     outcomes = answer.content.get("outcomes", [answer.content.get("outcome")] * size)
     return tuple(_find_outcome(answer, outcomes[n]) for n in range(size))
 
 
 def _find_outcome(answer: Answer, told: object) -> Outcome:
+    """Returns ``acknowledged`` for 201, ``none`` only if the answer says so, and else ``unknown``."""
     if answer.status == 201:
         return "acknowledged"
     return "none" if told == "none" else "unknown"
@@ -255,6 +257,7 @@ class Reader:
             line.close()
 
     def _is_beyond(self, marks: dict[int, str]) -> bool:
+        """Returns whether all cursors are above the marks; False before the first page."""
         cursors = _parse_cursors(self._cursor)
         return bool(cursors) and all(
             ids.parse_position(cursor) > ids.parse_position(marks[number]) for number, cursor in cursors.items()

@@ -58,6 +58,7 @@ class Proxy:
         self._run(self._drop())
 
     def heal(self) -> None:
+        """Listens again after a cut; does nothing while it listens."""
         self._run(self._listen())
 
     def silence(self) -> None:
@@ -106,6 +107,7 @@ class Proxy:
             writer.transport.abort()
 
     async def _serve(self, far: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forwards both directions of a connection until either ends, then aborts both sides."""
         if not self._servers:  # The connection was accepted just before a cut.
             writer.transport.abort()
             return

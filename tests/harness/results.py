@@ -65,6 +65,7 @@ def render_counts(numbers: Mapping[str, int]) -> str:
 
 
 def too_few(counts: Mapping[str, int], least: Mapping[str, int]) -> list[str]:
+    """Returns a text for each count below its minimum; a missing count is 0."""
     return [
         f"{name}: {counts.get(name, 0)}, not {number} or more"
         for name, number in least.items()

@@ -24,7 +24,6 @@ GOOD = Result([], {"calls": 3, "acknowledged": 2}, {"lost": 2}, [Fault(1, 2, "ki
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory for the reports of these tests."""
     monkeypatch.setenv("FAULT_REPORTS", str(tmp_path / "reports"))
     return tmp_path / "reports"
 

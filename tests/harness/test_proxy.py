@@ -61,7 +61,6 @@ def send_and_receive(client: socket.socket, said: bytes) -> bytes:
 
 @pytest.fixture
 def proxy(echo: int) -> Iterator[Proxy]:
-    """A proxy in front of the echo server."""
     with contextlib.closing(Proxy.to(f"127.0.0.1:{echo}")) as proxy_:
         yield proxy_
 

@@ -173,6 +173,7 @@ def unique_name(prefix: str = "t") -> str:
 
 
 def find_needed_jars(fixtures: Collection[str]) -> set[jars.Bundle]:
+    """Returns the bundles of the servers that fixtures are named after; both if only ``servers`` is requested."""
     kinds = {"cassandra": jars.CASSANDRA, "zookeeper": jars.ZOOKEEPER}
     named = {kinds[name.partition("_")[0]] for name in fixtures if name.partition("_")[0] in kinds}
     return named or (set(kinds.values()) if "servers" in fixtures else set())
@@ -187,6 +188,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def fixture_names(item: pytest.Item) -> set[str]:
+    """Returns the test's fixtures and its string parameters, as a parameter may be a fixture's name."""
     parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
     return {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
 

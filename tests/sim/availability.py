@@ -72,6 +72,7 @@ class Stored:
         self.readable[partition][position] = (seen, min(now, gone))
 
     def show(self, partition: int, position: Position, now: float) -> None:
+        """Records that a read saw a message, unless one at or above it was seen before."""
         shown = self.shown.setdefault(partition, [])
         if not shown or position > shown[-1][1]:
             shown.append((now, position))
@@ -131,6 +132,7 @@ class Stored:
         return room
 
     def _free_in_order(self, partition: int, offset: float) -> list[Span]:
+        """Returns ``free_spans`` of an ordered queue: only the first undone message of each key is free."""
         spans: list[Span] = []
         readable = self.readable.get(partition, {})
         here = sorted(position for position in self.keys if position in readable)

@@ -205,9 +205,9 @@ def _next_nodes(node: Node, mutation: Mutation | None) -> list[Node]:
         if process is None:
             continue
         world, after = _take_step(node.world, process, mutation)
-        nodes.append(Node(world, _put(node.processes, at, after), node.crashes))
+        nodes.append(Node(world, _with_process(node.processes, at, after), node.crashes))
         if node.crashes:
-            nodes.append(Node(node.world, _put(node.processes, at, None), node.crashes - 1))
+            nodes.append(Node(node.world, _with_process(node.processes, at, None), node.crashes - 1))
     if nodes and node.world.event is not None:
         nodes.append(node._replace(world=_apply_event(node.world)))
     if not nodes and not node.world.over:
@@ -216,7 +216,9 @@ def _next_nodes(node: Node, mutation: Mutation | None) -> list[Node]:
     return nodes
 
 
-def _put(processes: tuple[Process | None, ...], at: int, process: Process | None) -> tuple[Process | None, ...]:
+def _with_process(
+    processes: tuple[Process | None, ...], at: int, process: Process | None
+) -> tuple[Process | None, ...]:
     return (*processes[:at], process, *processes[at + 1 :])
 
 
@@ -242,6 +244,7 @@ def _apply_event(world: World) -> World:
 
 
 def _next_step(process: Process, mutation: Mutation | None) -> tuple[Step | None, MoveTurn | None]:
+    """Replays a move with the answers so far; returns its next step, None at the end, and its last turn."""
     move = DeletingFirst(1) if mutation == "deleted first" else SimulatedMove(1)
     move.is_given_back = process.returning
     whole = move.whole()

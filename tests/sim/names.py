@@ -137,7 +137,7 @@ def explore(
             wrong.append(world.wrong)
         if all(process.end is not None for process in world.processes):
             if len(world.processes) > len(kinds):
-                wrong += list(_complaints(world))
+                wrong += list(_find_violations(world))
             last = (*world.processes, Process(len(kinds) + 1, "look"))
             futures: Iterator[World] = iter(
                 [world._replace(processes=last, faults=0, crashes=0)] if len(last) == len(kinds) + 1 else []
@@ -151,7 +151,7 @@ def explore(
     return len(seen), wrong
 
 
-def _complaints(world: World) -> Iterator[str]:
+def _find_violations(world: World) -> Iterator[str]:
     *before, look = world.processes
     if not isinstance(look.end, Changed):
         yield f"nobody could look at the name: {look.end}"
@@ -184,11 +184,13 @@ def _next_worlds(world: World, mutation: Mutation, *, undisturbed: bool) -> Iter
         if process.end is not None:
             continue
         if world.crashes:
-            yield _put(world, process._replace(answers=(), looks=0, end="crashed"))._replace(crashes=world.crashes - 1)
+            yield _with_process(world, process._replace(answers=(), looks=0, end="crashed"))._replace(
+                crashes=world.crashes - 1
+            )
         step = _next_step(process)
         for after, answer in _answer_worlds(world, process, step, mutation):
             if isinstance(answer, Lost):
-                yield _put(after, process._replace(doubted=True))
+                yield _with_process(after, process._replace(doubted=True))
                 continue
             looks = process.looks + isinstance(step, Look)
             answers = (*process.answers, answer)
@@ -365,19 +367,19 @@ def _record_end(world: World, process: Process) -> World:
     except StopIteration as ended:
         end = ended.value
         if isinstance(end, Shown):
-            after = _put(world, process._replace(answers=(), looks=0, end=end))
+            after = _with_process(world, process._replace(answers=(), looks=0, end=end))
             return after._replace(wrong=_shown_violation(world, end))
-        after = _put(world, process._replace(answers=(), looks=0, end=end))
+        after = _with_process(world, process._replace(answers=(), looks=0, end=end))
         return (
             after._replace(gone=world.gone | ((world.removed & world.confirmed) - _value_under_replacement(world)))
             if end.stored or process.kind == "DELETE"
             else after
         )
     except StoreUnavailable as error:
-        return _put(world, process._replace(answers=(), looks=0, end=error.outcome))
+        return _with_process(world, process._replace(answers=(), looks=0, end=error.outcome))
     except QueueyError as error:
-        return _put(world, process._replace(answers=(), looks=0, end=error.code))
-    return _put(world, process)
+        return _with_process(world, process._replace(answers=(), looks=0, end=error.code))
+    return _with_process(world, process)
 
 
 def _shown_violation(world: World, end: Shown) -> str:
@@ -395,7 +397,7 @@ def _value_under_replacement(world: World) -> set[int]:
     return set() if world.row is None else {world.row.kept.made}
 
 
-def _put(world: World, process: Process) -> World:
+def _with_process(world: World, process: Process) -> World:
     return world._replace(processes=tuple(process if one.number == process.number else one for one in world.processes))
 
 

@@ -170,7 +170,7 @@ def explore(*, posts: int, faults: int, crashes: int, mutation: Mutation = "") -
         world = todo.pop()
         if all(process.end is not None for process in world.processes):
             if len(world.processes) > posts:
-                wrong += list(_complaints(world))
+                wrong += list(_find_violations(world))
                 continue
             world = world._replace(processes=(*world.processes, Process(posts + 1)), faults=0, crashes=0)
         for future in _futures(world, mutation):
@@ -180,7 +180,7 @@ def explore(*, posts: int, faults: int, crashes: int, mutation: Mutation = "") -
     return len(seen), wrong
 
 
-def _complaints(world: World) -> Iterator[str]:
+def _find_violations(world: World) -> Iterator[str]:
     last = world.processes[-1].end
     if not isinstance(last, Posted):
         yield f"the last post failed: {last}"
@@ -305,6 +305,7 @@ def _writes(world: World, number: int, faulty: World | None) -> Answers:
 
 
 def _compare_and_set(world: World, expected: int | None, row: KeyRow) -> World:
+    """Returns the world with the row, or unchanged if the present row has another version."""
     present = None if world.row is None else world.row.version
     return world._replace(row=row) if present == expected else world
 

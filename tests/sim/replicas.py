@@ -87,6 +87,7 @@ class Log:
     """Pending appends: neither applied nor discarded."""
 
     def show(self, now: float) -> None:
+        """Makes all entries visible to every reader from now on."""
         new = [self.entries[number] for number in range(self.shown + 1, self.last + 1) if number in self.entries]
         self.history += [(now, entry) for entry in new]
         self.shown = self.last
@@ -221,6 +222,7 @@ class Replicas:
         self.messages[partition].pop(position, None)
 
     def put(self, locations: Iterable[Location], was: Position) -> None:
+        """Adds places of a message's dead letter; the time of the first one stays."""
         for location in locations:
             self.letters.setdefault(was, self.world.now)
             self.letter_places.setdefault(was, set()).add(location)

@@ -145,6 +145,7 @@ class Poll(Waiter):
             self.attempt()
 
     def _expire(self) -> None:
+        """Ends a waiting poll with its last result; one that is being attempted ends with its answer."""
         if self._waits and not self._attempting and not self._woken:
             self._end(*self._last)
 
@@ -302,6 +303,7 @@ class Client:
         begin(web.core, web.claims.renew(self._storm.queue, [receipt for _, receipt in jobs], 6.0), done)
 
     def _acknowledge(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
+        """Acknowledges at a random web process, or keeps the jobs to acknowledge with its next claim."""
         if self._rng.random() < 0.4:
             self._finished += jobs
             return

@@ -36,11 +36,9 @@ def replicas() -> Replicas:
 
 @pytest.fixture
 def store(replicas: Replicas) -> Store:
-    """The store of one process."""
     return ModelStore(replicas, Process(replicas.world, 0.0)).store
 
 
 @pytest.fixture
 def other(replicas: Replicas) -> Store:
-    """The store of another process."""
     return ModelStore(replicas, Process(replicas.world, 0.0)).store

@@ -42,6 +42,7 @@ class World:
         self._numbers = itertools.count()
 
     def at(self, seconds: float, work: Work) -> None:
+        """Schedules work ``seconds`` from now."""
         heapq.heappush(self._events, (self.now + seconds, next(self._numbers), work))
 
     def number(self) -> int:
@@ -115,6 +116,7 @@ class Process:
         self.world.at(seconds, run)
 
     def pause(self, seconds: float) -> None:
+        """Pauses from now for ``seconds``; a longer pause goes on."""
         self.paused_until = max(self.paused_until, self.world.now + seconds)
 
     def crash(self) -> None:

@@ -90,6 +90,7 @@ class Ledger:
                     account.early.add(number)
 
     def lags(self) -> dict[str, Lag]:
+        """Returns how many messages each consumer has not seen, and the seconds since the oldest was due."""
         with self._lock:
             now = self._clock()
             return {
@@ -105,15 +106,18 @@ class Ledger:
         return {name: account.moved for name, account in self._accounts.items()}
 
     def violations(self) -> list[str]:
+        """Returns messages never seen and, for consumers that must see each once, messages seen twice or early."""
         problems = []
         for name, account in sorted(self._accounts.items()):
             if account.due:
-                problems.append(f"{name} never saw {len(account.due)} acknowledged messages: {_some(account.due)}")
+                problems.append(
+                    f"{name} never saw {len(account.due)} acknowledged messages: {_render_lowest(account.due)}"
+                )
             wrong = account.early - self._unknown
             if name in self._once and wrong:
-                problems.append(f"{name} saw {len(wrong)} messages twice or unacknowledged: {_some(wrong)}")
+                problems.append(f"{name} saw {len(wrong)} messages twice or unacknowledged: {_render_lowest(wrong)}")
         return problems
 
 
-def _some(numbers: Iterable[int]) -> str:
+def _render_lowest(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(numbers)[:8]))

@@ -51,6 +51,7 @@ class Program(ABC):
         self._process.wait(END_SECONDS)
 
     def stop(self) -> int:
+        """Sends SIGTERM, waits, and returns the exit code."""
         self._running = False
         self._process.terminate()
         return self._process.wait(END_SECONDS)

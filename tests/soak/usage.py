@@ -55,6 +55,7 @@ def read_usage(pid: int) -> Usage | None:
 
 
 def _usage_of_process(pid: int) -> Usage | None:
+    """Returns the usage of one process; None if it has ended or is a zombie."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
         fields = dict(line.split(":", 1) for line in lines)

@@ -53,7 +53,7 @@ def run_queuey(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def silent(_line: str) -> None:
-    """Ignores a line of output."""
+    pass
 
 
 def test_a_new_keyspace_has_the_times_of_one_data_centre_unless_settings_name_others(driver: Driver, url: str) -> None:

@@ -92,6 +92,7 @@ class Member(ABC):
         return {place: self.owned[place] for place in places}
 
     def beat_and_give_back(self) -> HeartbeatResult:
+        """Sends a heartbeat, gives back what the answer asks for, and returns the first answer."""
         answer = self.send_heartbeat()
         if answer.give_back:
             self.send_heartbeat(answer.give_back)
@@ -171,6 +172,8 @@ class Group(ABC):
         raise AssertionError([member.owned for member in members])
 
     def settle(self, places: Collection[Place], *members: Member) -> None:
+        """Beats until the members own all places, with numbers that differ by at most one."""
+
         def settled() -> bool:
             shares = [len(member.owned) for member in members]
             owned = [place for member in members for place in member.owned]
@@ -179,6 +182,7 @@ class Group(ABC):
         self.until(settled, *members)
 
     def end_session(self, member: Member, *others: Member, session: float = SESSION) -> None:
+        """Lets a whole session pass in which only the other members send heartbeats."""
         self.pass_beating(session + self.slack + BEAT_INTERVAL, *others)
 
 

@@ -81,6 +81,7 @@ class ServiceGroup(Group):
         return service.enter(service.find(self.application, queue), lambda _queue: None)
 
     def credential(self, key: str) -> Credential:
+        """Returns the credential of a key, which gets all rights at its first use."""
         self.callers.setdefault(key.encode(), Caller(names=frozenset({f"app:{self.application}"})))
         return Credential(key.encode(), self.callers[key.encode()])
 

@@ -151,7 +151,7 @@ def test_histories(store: Store, other: Store, clock: Clock) -> None:
 
 
 async def _nothing(*_given: object, **_named: object) -> None:
-    """Does nothing."""
+    pass
 
 
 async def _keep_without_log(claims: ClaimUseCases, queue: Queue, results: Mapping[ClaimReceipt, JobResult]) -> None:

@@ -85,6 +85,7 @@ class Process:
             self.between.instead(method, self._make_killing(method, call_number, after=after))
 
     def _make_killing(self, method: Callable[..., Any], number: int, *, after: bool) -> Callable[..., Any]:
+        """Wraps a method that kills the process at its call ``number``, before or ``after`` carrying it out."""
         real = method_of(self.between._store, method)
 
         def begins() -> bool:

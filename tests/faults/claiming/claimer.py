@@ -94,6 +94,7 @@ class Claimer:
         return delivery, receipt
 
     def _handle(self, jobs: list[Job], stop: threading.Event) -> None:
+        """Acknowledges in time, renews, releases, acknowledges late, or abandons; when calm, acknowledges at once."""
         mood = 0.0 if self.calm() else self.rng.random()
         if mood < 0.6:
             stop.wait(0.0 if self.calm() else self.rng.uniform(0.0, 0.3))

@@ -108,6 +108,7 @@ class Member:
                     self._commit(stay)
 
     def _end_life(self, stop: threading.Event) -> None:
+        """Leaves, crashes, or outlives its session and then commits late; an orderly member always leaves."""
         mood = 0.0 if self.orderly else self.rng.random()
         if mood < 0.3:
             self._leave()
@@ -142,6 +143,7 @@ class Member:
         return now(), None
 
     def _join(self, stop: threading.Event) -> None:
+        """Joins, with retries. Raises Ended if stopped before."""
         body = {"queues": list(self.queues), "session": self.session, "revoke": 2 * self.session}
         body |= {"instance": self.instance, "grace": 2 * self.session} if self.instance else {}
         while True:
@@ -256,6 +258,7 @@ class Member:
             threading.Event().wait(0.1)
 
     def _work(self, stay: Stay) -> None:
+        """Handles one page of a stay, and stops early when the session or the stay has ended."""
         queue, number = stay.place
         cursor = self._cursors.get(stay.place)
         since = "" if cursor is None else f"&since={number}:{ids.to_hex(ids.following(cursor))}"

@@ -251,6 +251,7 @@ def outbox(history: ClaimHistory, _: Limits) -> list[str]:
 
 
 def _stands_for_another(history: ClaimHistory, position: Position, lasting: set[Position]) -> bool:
+    """Returns whether another lasting message with this body was delivered or dead-lettered since the post began."""
     body, began, _ = history.bodies[position]
     # A dead letter was delivered, whatever its client was told.
     given = {other: at for other, at in history.letters.items() if history.bodies[other][0] == body}

@@ -171,6 +171,7 @@ class Group:
         return self.records
 
     def _add_stay(self, ending: str, count: int) -> None:
+        """Adds a worker that handles up to ``count`` messages. Unless revoked, it leaves the last two uncommitted."""
         self._workers += 1
         worker = f"{PLACE}.{self._workers}"
         self._record(Joined(self._next_time(), worker, 1, worker, ""))

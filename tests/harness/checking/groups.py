@@ -121,6 +121,7 @@ def halted(history: History, limits: Limits) -> Texts:
 
 
 def _find_begun_after_halt(history: History, limits: Limits) -> Iterator[tuple[Stay, Handled, float, str]]:
+    """Yields messages begun after a stay or session had ended, with the time and reason of that end."""
     states: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for heard in history.heard:
         states[heard.worker].append((heard.at, heard.event))
@@ -231,6 +232,7 @@ def back(history: History, limits: Limits) -> Texts:
 
 
 def is_before(identifier: str | None, other: str) -> bool:
+    """Returns whether an id is below another; None is below all."""
     return identifier is None or order_of(identifier) < order_of(other)
 
 

@@ -65,10 +65,12 @@ class Call:
 
     @property
     def known(self) -> bool:
+        """Whether the call's effect is certain: it succeeded or did nothing. False without an answer."""
         return self.answer is not None and self.answer.error in CERTAIN_ERRORS
 
     @property
     def end(self) -> float:
+        """Time of the answer; NEVER without one."""
         return NEVER if self.answer is None else self.answer.at
 
     @property
@@ -76,6 +78,7 @@ class Call:
         return self.asked.worker, self.asked.life
 
     def version(self, place: str) -> int | None:
+        """Returns the version that the call wrote to a place, or None if the answer has none."""
         return None if self.answer is None else self.answer.versions.get(place)
 
 
@@ -105,7 +108,7 @@ class History:
     """All records, by kind and in order of time."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
-        self.records = sorted(records, key=_when)
+        self.records = sorted(records, key=_start_of)
         self.faults = self._records(Fault)
         self.posts, self.reads = self._records(Post), self._records(Read)
         self.handled, self.observed = self._records(Handled), self._records(Observed)
@@ -118,6 +121,7 @@ class History:
 
     @cached_property
     def fates(self) -> dict[str, Fate]:
+        """What became of each posted message, by body. Without an id for each message the ids are empty."""
         fates = {}
         for post in self.posts:
             names = post.ids if len(post.ids) == len(post.sent) else [""] * len(post.sent)
@@ -127,6 +131,7 @@ class History:
 
     @cached_property
     def acknowledged(self) -> dict[Place, Fate]:
+        """Acknowledged messages by place, without messages whose id is unknown."""
         return {fate.place: fate for fate in self.fates.values() if fate.outcome == "acknowledged" and fate.place.id}
 
     @cached_property
@@ -139,6 +144,7 @@ class History:
 
     @cached_property
     def last_ids(self) -> dict[str, list[str]]:
+        """Ids that the highest final read showed, by partition; empty if there was no final read."""
         ids_by_place: dict[str, list[str]] = defaultdict(list)
         for place in self.contents[max(self.contents)] if self.contents else ():
             ids_by_place[place.name].append(place.id)
@@ -195,7 +201,7 @@ class History:
         return claimed
 
 
-def _when(record: Record) -> float:
+def _start_of(record: Record) -> float:
     return record.start if isinstance(record, Post | Read | Fault | Observed) else record.at
 
 

@@ -193,6 +193,7 @@ def page(history: History, _: Limits) -> Texts:
 
 
 def _check_page(read: Read) -> Texts:
+    """Yields the rules of order, bounds and cursors that a page breaks."""
     if extra := ({shown.partition for shown in read.shown} | read.next.keys()) - set(read.partitions):
         yield f"shows partitions {extra} that were not asked for"
     if missing := set(read.partitions) - read.next.keys():

@@ -50,4 +50,5 @@ def check(history: object, rules: Rules, limits: Limits = LIMITS) -> list[Violat
 
 
 def count_checked(counts: Mapping[str, int], rules: Rules) -> dict[str, int]:
+    """Returns for each rule the count of its subject: how often it was checked."""
     return {name: counts[subject] for name, (_, subject) in rules.items()}

@@ -139,6 +139,7 @@ class ChangingStorm(PostStorm):
         site.deaf_until = self.world.now + self.world.rng.choice((2.0, 20.0))
 
     def _change_times(self) -> None:
+        """Changes the times in the store, retrying after errors; in half of the cases again 6 s later."""
         site = self._pick_site()
         assert isinstance(site, PostSite)
 

@@ -300,6 +300,7 @@ class Cluster:
         self._write(changes, needed, lambda: end([(True,)]))
 
     def _resolve_pending(self, place: Place) -> None:
+        """Applies each pending write of a partition with a probability of a half, and drops the others."""
         for pending_write in self._pending_writes.pop(place, ()):
             if self.world.rng.random() < 0.5:
                 pending_write()

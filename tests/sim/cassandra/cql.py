@@ -73,7 +73,7 @@ def _tables() -> dict[str, Table]:
             [(partition, clustering)] = re.findall(r"PRIMARY KEY \(\((.*?)\)(.*)\)", body)
             [definition] = re.findall(rf"CREATE TABLE IF NOT EXISTS {name} \(.*?;", text, re.DOTALL)
             descending = {
-                each for order in re.findall(r"ORDER BY \((.*?)\)", definition) for each in _columns_down(order)
+                each for order in re.findall(r"ORDER BY \((.*?)\)", definition) for each in _descending_columns(order)
             }
             lifetime = sum(map(int, re.findall(r"default_time_to_live = (\d+)", definition)))
             keys = _names(partition), _names(clustering), frozenset(descending)
@@ -85,7 +85,7 @@ def _tables() -> dict[str, Table]:
     return tables
 
 
-def _columns_down(order: str) -> list[str]:
+def _descending_columns(order: str) -> list[str]:
     return re.findall(r"(\w+) DESC", order)
 
 
@@ -113,6 +113,7 @@ class Cell(NamedTuple):
     expires: float = math.inf
 
     def beats(self, other: Cell | None) -> bool:
+        """Returns whether this cell wins; an equal one does not."""
         if other is None or self.stamp != other.stamp:
             return other is None or self.stamp > other.stamp
         return self._rank() > other._rank()
@@ -235,6 +236,7 @@ class Partition:
                 yield names | row.read_cell_facts([column for column in fact_columns if column in values], now)
 
     def _keys(self, table: Table, where: Sequence[tuple[Any, str, Any]]) -> list[Key]:
+        """Returns the keys of rows that may meet the conditions, in order; not all conditions are applied."""
         if not table.clustering:
             return list(self.rows)
         equal = {name: value for name, sign, value in where if sign == "="}
@@ -257,6 +259,7 @@ class Partition:
         return [key for _, key in ordered[low:high]]
 
     def statics(self, now: float, told: Sequence[str] = ()) -> dict[str, Any]:
+        """Returns the values of the static columns, with write time and lifetime of the ``told`` ones."""
         values = self.static.read_values(self.deleted, now) or {}
         return values | self.static.read_cell_facts([name for name in told if name in values], now)
 
@@ -314,7 +317,7 @@ Condition = tuple[Any, str, Value]
 """A column or tuple of columns, an operator, and the value to compare with."""
 
 
-def _all(parts: Sequence[Value], values: Sequence[Any]) -> tuple[Any, ...]:
+def _evaluate_all(parts: Sequence[Value], values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(part(values) for part in parts)
 
 
@@ -369,7 +372,7 @@ class Command:
                 names = _names(name)
                 parts = value[1:-1].split(",")
                 columns = (names * len(parts))[: len(parts)]
-                all_of = partial(_all, [self._value_of(*one) for one in zip(columns, parts, strict=True)])
+                all_of = partial(_evaluate_all, [self._value_of(*one) for one in zip(columns, parts, strict=True)])
                 conditions.append((names if name.startswith("(") else name, sign, all_of))
             else:
                 kind = self.table.types.get(name, "")
@@ -426,10 +429,12 @@ class Command:
 
     @property
     def is_of_rows(self) -> bool:
+        """Whether it concerns rows, not only static columns."""
         clustering = self.table.clustering
         return not clustering or any(name in clustering for name, *_ in [*self.where, *self.assignments])
 
     def places(self, values: Sequence[Any]) -> list[Place]:
+        """Returns the partitions that it concerns: one, or one for each value of an IN."""
         keys: list[Key] = [()]
         for value in self._partition_key:
             key_value = value(values)

@@ -109,6 +109,7 @@ class EarlyReader(PostReader):
             self.early[position] = str(message.body)
 
     def move(self, cursor: Position) -> None:
+        """Moves the cursor; a move backwards is recorded as wrong."""
         if cursor < self.cursor:
             self.wrong.append(f"order: the cursor went back from {self.cursor} to {cursor}")
         self.cursor = cursor

@@ -58,6 +58,7 @@ class Site:
         self.store = open_store(self._cluster, self.process, self.machine)
 
     def crash(self) -> None:
+        """Crashes the process and starts it again at once, with a new store."""
         self.process.crash()
         self._start()
 
@@ -305,6 +306,7 @@ class MessageStorm:
         site.begin(_record_outcome(post, work))
 
     def _write_name(self) -> None:
+        """Sets or clears the name, with up to three attempts; records each as a naming."""
         site = self._pick_site()
         store = site.store
         body = None if self.world.rng.random() < 0.2 else f"name {next(self._numbers)}"

@@ -358,6 +358,7 @@ class PostStorm(MessageStorm):
 
 
 def outcome_of(error: Exception | None) -> Outcome:
+    """Returns the outcome that an error tells; ``none`` for errors that refuse the request."""
     if isinstance(error, KeyInUse | StoreBusy):
         return "none"
     if isinstance(error, StoreUnavailable):

@@ -77,6 +77,7 @@ async def _overrun(seconds: float) -> None:
 
 
 async def _swallow(seconds: float) -> None:
+    """Sleeps for ``seconds`` and ignores cancellation."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while (rest := end - loop.time()) > 0:

@@ -175,6 +175,7 @@ class History:
     def end_handling(
         self, name: str, stay: Stay, partition: Partition, message: Message, *, failed: bool = False
     ) -> None:
+        """Records that a message was handled; one that failed is to be handled again."""
         place = place_of(partition)
         log, index = self.service.places[message.body]
         if failed:
@@ -203,6 +204,7 @@ class History:
                 del busy[owner]
 
     def record_given_up(self, stay: Stay, message: Message) -> None:
+        """Counts a dead-lettered message as handled."""
         log, index = self.service.places[message.body]
         log.handle(index)
         if stay.log is not log:
@@ -247,6 +249,7 @@ class Stay:
         self.log, self._first, self._following = log, first, {}
 
     def next_index(self, message: Message) -> int:
+        """Returns the index of the next message to handle with this message's key; the log's length if none is left."""
         assert self.log is not None
         key = self._key(message)
         index = self._following.get(key, self._first)

@@ -105,6 +105,7 @@ class Machine(Process):
             self._start(self._member.leave())
 
     def takes(self, name: str) -> bool:
+        """Returns whether its member is to own partitions of a queue: it is up, wants the queue, and may read it."""
         return self.up and (not self.wants or name in self.wants) and self.key.reads(name)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

@@ -73,6 +73,7 @@ class Nodes:
             self.apply(0, (Delete(path),))
 
     def _restore(self, path: str, node: NodeData | None) -> None:
+        """Sets a node to its former data; None removes it."""
         above, _, name = path.rpartition("/")
         if node is None:
             del self.nodes[path]

@@ -81,6 +81,7 @@ class Log:
             self.handled += 1
 
     def after(self, identifier: str | None) -> int:
+        """Returns the index of the first message after an id; 0 for None."""
         return 0 if identifier is None else bisect_right(self.orders, order_of(identifier))
 
 
@@ -103,7 +104,7 @@ class Service:
         self._posted += 1
         log = self.queues[name][number]
         headers = {"key": str(self._posted % KEYS)}
-        message = Message(self._at(0), "", number, self._posted, headers=headers)
+        message = Message(self._make_id(0), "", number, self._posted, headers=headers)
         self.places[self._posted] = log, len(log.messages)
         log.messages.append(message)
         log.orders.append(order_of(message.id))
@@ -111,6 +112,7 @@ class Service:
         return message
 
     def wake(self, name: str, number: int = ALL) -> None:
+        """Ends the waits for a partition, by default for all changes of a queue."""
         for future in [future for future, places in self._waiting.items() if (name, number) in places]:
             del self._waiting[future]
             if not future.done():
@@ -131,7 +133,7 @@ class Service:
             return QueueRead(query.queue, None, NotAllowed(ErrorAnswer(status=403)))
         if query.queue not in self.queues:
             return QueueRead(query.queue, None, _no_queue())
-        horizon = self._at(1)
+        horizon = self._make_id(1)
         messages: list[Message] = []
         following: dict[int, str | None] = {}
         more = False
@@ -150,7 +152,7 @@ class Service:
     def describe(self, name: str) -> Queue:
         return Queue(name=name, partitions=len(self.queues[name]), type="message", consistency="strong")
 
-    def _at(self, ahead: int) -> str:
+    def _make_id(self, ahead: int) -> str:
         low = ids.LOW_MIN if ahead else 0
         return ids.to_hex((ids.EPOCH_TICKS + self._posted + ahead, low))
 

@@ -198,6 +198,7 @@ class Storm:
         post()
 
     def remove(self, name: str) -> None:
+        """Removes a queue, unless it is missing or the last one."""
         if len(self.service.queues) > 1 and self.service.queues.pop(name, None) is not None:
             self.service.wake(name)
 
@@ -296,6 +297,7 @@ class Storm:
         self._restart_after_leaving(machine)
 
     def _restart_after_leaving(self, machine: Machine) -> None:
+        """Begins the machine once its life has ended; checks again and again."""
         life = machine.life
 
         def look() -> None:

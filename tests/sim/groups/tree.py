@@ -162,6 +162,7 @@ class Tree(Nodes):
             self._links.pop(session).ended_by_servers()
 
     def _expire_later(self, session: int, timeout: float) -> None:
+        """Ends the session once nothing was heard of it for its timeout and a delay; checks again until then."""
         late = LATE + self.world.random_time(0.5)
 
         def check() -> None:

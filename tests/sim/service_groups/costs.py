@@ -57,6 +57,7 @@ class LargeGroup(Storm):
         return sum(loads) == self.partitions and max(loads) - min(loads) <= 1
 
     def settle(self, seconds: float) -> float:
+        """Runs until the group has settled, at most this long; returns the seconds that it took."""
         began = self.world.now
         while not self.is_settled() and self.world.now < began + seconds:
             self.world.run(self.world.now + 0.25)
@@ -83,7 +84,7 @@ class LargeGroup(Storm):
     def restart(self, number: int) -> None:
         """Restarts this many instances, one every 3 s, while that time passes."""
         for at, member in enumerate(self.members[:number]):
-            self.world.at(3.0 * at, partial(self._end, member))
+            self.world.at(3.0 * at, partial(self._end_member, member))
             self.world.at(3.0 * at + 1.0, partial(self._begin_again, member))
         self.world.run(self.world.now + 3.0 * number)
 
@@ -93,6 +94,7 @@ class LargeGroup(Storm):
         member.begin()
 
     def start(self, seconds: float) -> float:
+        """Begins the members evenly over ``seconds``; returns how long the group then takes to settle, at most 60 s."""
         for at, member in enumerate(self.members):
             self.world.at(seconds * at / len(self.members), member.begin)
         self.world.run(self.world.now + seconds)

@@ -227,7 +227,7 @@ class History:
             self.record_violation(f"O4: {place} is new to {owner} and was owned by {last}")
         if came == "given back":
             former = None if last is None else self.life_of(*last)
-            if last is None or former is None or not (former.left or self._said(former, place, last[1])):
+            if last is None or former is None or not (former.left or self._was_given_back(former, place, last[1])):
                 self.record_violation(f"O4: {place} was not given back by {last}")
         if life is not None and self.lacks_rights(life.credential, place[0], RIGHTS):
             self.record_violation(f"O6: {owner} may not have {place}")
@@ -243,6 +243,7 @@ class History:
         return not may_read_and_claim(self.rights.get(credential.id), queue)
 
     def queue_of(self, uid: int) -> Queue | None:
+        """Returns the queue, or None if it was removed, even if one of its name was created since."""
         queue = self.stored.queues.get(self.stored.names_of[uid])
         return queue if queue is not None and queue.uid == uid else None
 
@@ -264,7 +265,7 @@ class History:
         It must own the partition, may not have given it back, and what it was told must be what is stored.
         """
         self.counts["taken"] += 1
-        if self._said(life, place, epoch):
+        if self._was_given_back(life, place, epoch):
             self.record_violation(f"O2: {life.number} has {place} again under {epoch}, under which it gave it back")
         life.holds[place] = epoch
         row = self.stored.rows(place[0]).value.get(place[1])
@@ -276,7 +277,7 @@ class History:
         if (row.position, row.came, row.note) != (position, came, note):
             self.record_violation(f"O4: {life.number} was told {position, came, note} of {place}, not {row}")
 
-    def _said(self, life: Life, place: Place, epoch: int) -> bool:
+    def _was_given_back(self, life: Life, place: Place, epoch: int) -> bool:
         return (self.stored.names_of[place[0]], place[1], epoch) in life.said
 
 

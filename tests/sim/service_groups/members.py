@@ -121,6 +121,7 @@ class Member(Process):
         self._id = ""
 
     def begin(self) -> None:
+        """Starts a life; does nothing if one is under way."""
         if self._lives:
             return
         self._lives = True
@@ -176,6 +177,7 @@ class Member(Process):
                 self._heart = None
 
     def is_lost(self) -> bool:
+        """Returns whether a message to or from it is lost: while it is cut off, or by chance."""
         loses = self.habits.loses
         return self.world.now < self.cut or (loses > 0 and self.world.rng.random() < loses)
 
@@ -434,5 +436,6 @@ class Request:
             self.answer.set_exception(NoAnswerError())
 
     def leave(self) -> None:
+        """Ends the request where it arrived, after a delay; does nothing if it cannot be ended."""
         if callable(self._leave):
             self._web.process.soon(self._member.delay(), self._leave)

@@ -148,6 +148,7 @@ class Storm:
     # Used by members and processes
 
     def rights(self, credential: Credential) -> Credential | None:
+        """Returns the credential with its present rights, or None if it was revoked."""
         return self.present.get(credential.id)
 
     def create(self, name: str, partitions: int = 0) -> None:
@@ -248,9 +249,9 @@ class Storm:
         self.members.append(member)
         member.begin()
         if former.request.instance:
-            self.world.at(self.rng.random() * 3, partial(self._end, former))
+            self.world.at(self.rng.random() * 3, partial(self._end_member, former))
 
-    def _end(self, member: Member) -> None:
+    def _end_member(self, member: Member) -> None:
         member.wanted = False
 
     def _change_queue(self) -> None:
@@ -305,6 +306,7 @@ class Storm:
             self.world.at(self.rng.random() * 3, deed)
 
     def _forget_offsets(self) -> None:
+        """Forgets the offsets of a random queue, or the whole group."""
         rng, web = self.rng, self.rng.choice(self.webs)
         name = rng.choice(list(self.stored.queues) or ["a"])
         call: Any = web.forget(name, ANYBODY)

@@ -122,7 +122,7 @@ class HeartbeatPoll(Waiter):
         self._next_check = now + CHECK
         web.process.soon(beat.wait, self._retry_if_due)
         if beat.wait > CHECK:
-            web.process.soon(CHECK, self._check)
+            web.process.soon(CHECK, self._wake_if_rights_changed)
 
     def attempt(self) -> None:
         """Tries a heartbeat. If the key was revoked, the member leaves instead and gets an error."""
@@ -166,7 +166,7 @@ class HeartbeatPoll(Waiter):
         ):
             self.attempt()
 
-    def _check(self) -> None:
+    def _wake_if_rights_changed(self) -> None:
         if self._done is not None and self._web.storm.rights(self._credential) != self._credential:
             self.wake()
 

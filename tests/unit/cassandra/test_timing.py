@@ -33,7 +33,6 @@ seconds = st.floats(0.001, 60.0)
 
 @st.composite
 def timings(draw: st.DrawFn) -> Timing:
-    """Valid timings."""
     difference = draw(seconds)
     levels = {}
     for name in ("strong", "very_strong"):

@@ -31,7 +31,6 @@ def cluster() -> InProcessCluster:
 
 @pytest.fixture
 def store(cluster: InProcessCluster) -> Iterator[CassandraStore]:
-    """A store on the node."""
     opened = InProcessStore(cluster, cassandra_options(by_hand=False), None)
     assert opened.ready(60)
     bridge.run(opened.applications.create_application(APP))

@@ -211,6 +211,7 @@ class World:
         return (ticks - EPOCH_TICKS) / TICKS_PER_SECOND - START - self.now
 
     def at(self, time: float, do: Callable[[], None]) -> None:
+        """Schedules a call at a time of the history; ``time`` is not a delay."""
         heapq.heappush(self._events, (time, next(self._order), do))
 
     def call_when_awake(self, time: float, do: Callable[[], None]) -> None:
@@ -221,6 +222,7 @@ class World:
         self.at(time, do)
 
     def run(self) -> None:
+        """Runs all events up to the end of the history; later ones are dropped."""
         while self._events and self._events[0][0] <= self.history.end:
             time, _, do = heapq.heappop(self._events)
             self._move(time)
@@ -290,6 +292,7 @@ class World:
     # Uses of the clock
 
     def write(self, takes: float) -> None:
+        """Begins a write that takes this many seconds, unless the clock is unsound."""
         if not self.check.sound():
             return
         ticks, minted = self.clock.both()

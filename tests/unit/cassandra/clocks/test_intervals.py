@@ -56,6 +56,7 @@ class Clocks:
         self.difference += int(duration * drift / DRIFT)
 
     def ask(self, exchange: Exchange) -> Interval:
+        """Advances the time by an exchange and returns the difference measured by it."""
         self.advance(exchange.pause, exchange.drift)
         sent = self.now
         self.advance(exchange.there, exchange.drift)

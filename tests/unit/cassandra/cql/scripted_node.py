@@ -249,6 +249,7 @@ class Scene:
             await asyncio.sleep(0)
 
     async def await_requests(self, count: int = 1) -> list[Wire]:
+        """Waits until exactly ``count`` requests are unanswered; returns their connections."""
         await until_async(lambda: sum(node.waiting for node in self.nodes) == count, every=0)
         return [wire for node in self.nodes for wire in node.wires if wire.is_open and wire.unanswered_requests]
 

@@ -65,6 +65,7 @@ class Partition:
         return rows if probe.bodies else [(data, expires) for data, _, expires, _ in rows]
 
     def refuses(self, probe: Probe) -> bool:
+        """Returns whether the probe's range has more dead rows than the partition allows."""
         if self.most_dead is None:
             return False
         rows_of_it = self.time_buckets[probe.time_bucket]

@@ -101,6 +101,7 @@ class Scene:
         return "done" if result is None or isinstance(result, tuple | list) else str(result)
 
     def _send_or_not(self, request: Request | Encoded, done: Done) -> None:
+        """Gives the caller's statement its next fate, and sends every other request."""
         caller = self._caller
         if self.unreadable and self.attempts and request.statement.reads and request.host is None:
             done(None, StoreUnavailable("no node is up"))
