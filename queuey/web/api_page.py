@@ -176,7 +176,8 @@ def _render_start(document: Part, link: str, address: str) -> str:
     return (
         f'<section id="start">\n<h2>Start</h2>\n<p>Every request carries a key in the {escape(scheme["in"])} '
         f"{_render_code(scheme['name'])}: {_render_text(scheme['description'])} {_render_text(KEY)}</p>\n"
-        f'{_render_pair(programs, "200", operation["responses"]["200"])}<p class="api-quiet">All examples go on from '
+        f"{_render_samples_and_answer(programs, '200', operation['responses']['200'])}"
+        '<p class="api-quiet">All examples go on from '
         f'these lines. This page is made from the <a class="api-document" href="{escape(link)}">OpenAPI document</a>.'
         "</p>\n</section>\n"
     )
@@ -215,7 +216,7 @@ def _render_operation(method: str, path: str, operation: Part, schemas: Part, *,
         f'<strong>{_render_text(name)}</strong><span class="api-quiet">{comma}{_render_text(more)}</span> '
         f'<span class="api-path">{escape(path)}</span></span></summary>\n'
         f'<section id="{escape(operation["operationId"])}">\n{about}'
-        f"{_render_pair(samples, shown_status, answers[shown_status])}"
+        f"{_render_samples_and_answer(samples, shown_status, answers[shown_status])}"
         f"{_render_fields('Parameters', parameters)}{_render_body(operation.get('requestBody'), schemas)}"
         f"{_render_answers(answers)}<p>Errors: {links}</p>\n</section>\n</details>\n"
     )
@@ -230,7 +231,7 @@ def _find_example(answer: Part) -> object:
     return next((body["example"] for body in answer.get("content", {}).values() if "example" in body), None)
 
 
-def _render_pair(samples: Mapping[str, str], status: str, answer: Part) -> str:
+def _render_samples_and_answer(samples: Mapping[str, str], status: str, answer: Part) -> str:
     tabs = "".join(f'<label for="api-{name.lower()}" aria-hidden="true">{name}</label>' for name in LANGUAGES)
     sources = "".join(
         _render_block(samples.get(name) or f"# The {name} client has no call for this.", f"api-{name.lower()}")
@@ -246,9 +247,9 @@ def _render_pair(samples: Mapping[str, str], status: str, answer: Part) -> str:
     )
 
 
-def _render_block(text: str, kind: str = "") -> str:
+def _render_block(text: str, css_class: str = "") -> str:
     """Returns a block of code. A long block scrolls, so the keyboard must be able to focus it."""
-    attribute = f' class="{kind}"' if kind else ""
+    attribute = f' class="{css_class}"' if css_class else ""
     rows = sum(len(line) // NARROW + 1 for line in text.split("\n"))
     scrolls = ' tabindex="0"' if rows > MAX_ROWS else ""
     return f"<pre{attribute}{scrolls}>{colour_code(text)}</pre>"

@@ -38,12 +38,12 @@ with warnings.catch_warnings():
 _NO_PREFIX = frozenset({"content-type", "content-length"})
 
 
-def _not_found(_request: Any) -> NoReturn:  # noqa: ANN401 - Pyramid's objects have no types
+def _raise_not_found(_request: Any) -> NoReturn:  # noqa: ANN401 - Pyramid's objects have no types
     raise NoSuchResource("The resource could not be found.")
 
 
-async def _nowhere(request: Request, _match: Match) -> Response:
-    _not_found(request)
+async def _refuse_unknown_path(request: Request, _match: Match) -> Response:
+    _raise_not_found(request)
 
 
 def _add_resource(
@@ -123,10 +123,10 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     config.include(ops.includeme)
     for include in includes:
         config.include(include)
-    config.add_notfound_view(_not_found)
+    config.add_notfound_view(_raise_not_found)
     bridge = Bridge(config.make_wsgi_app(), service.limits.longest)
     elsewhere = Endpoint("bridge", service.metrics, {}, otherwise=bridge.answer, original=True)
-    nowhere = Endpoint("gateway", service.metrics, {}, otherwise=_nowhere, original=True)
+    nowhere = Endpoint("gateway", service.metrics, {}, otherwise=_refuse_unknown_path, original=True)
     app.resources = Resources(config.get_routes_mapper().get_routes(), app.endpoints, elsewhere, nowhere)
     return app
 

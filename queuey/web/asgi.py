@@ -91,7 +91,8 @@ class AsgiExchange:
         self._due: tuple[Response, bool] | None = None
 
     def take_whole(self, size: int) -> bytes | None:
-        return None  # ASGI does not tell what has arrived.
+        """Returns None, because ASGI does not report how much of a body has arrived."""
+        return None
 
     def send_response(self, response: Response, *, head: bool) -> None:
         self._due = response, head

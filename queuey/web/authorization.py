@@ -60,7 +60,7 @@ class Authenticator:
         max_cached: Max cached headers.
     """
 
-    __slots__ = ("_cache", "_clock", "_keys_by_caller", "_lock", "_most", "_readers", "_wall")
+    __slots__ = ("_cache", "_clock", "_keys_by_caller", "_lock", "_max_cached", "_readers", "_wall")
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Authenticator:
         self._readers = {reader.scheme: reader for reader in readers}
         self._clock = clock
         self._wall = wall
-        self._most = max_cached
+        self._max_cached = max_cached
         self._lock = threading.Lock()
         self._cache: dict[str | bytes, tuple[Caller, float]] = {}
         self._keys_by_caller: dict[frozenset[str], dict[str | bytes, None]] = {}
@@ -185,7 +185,7 @@ class Authenticator:
         )
         with self._lock:
             self._forget(key)
-            if len(self._cache) >= self._most:
+            if len(self._cache) >= self._max_cached:
                 keys = max(self._keys_by_caller.values(), key=len)
                 self._forget(next(iter(keys)))
             self._cache[key] = caller, began + min(seconds for _, seconds in results)
@@ -267,7 +267,7 @@ class Authorization:
         return credential_of(self._authenticate.list_key_digests(request.headers.get("authorization", "")), caller)
 
     def find_former_credential(self, request: Request) -> Credential | None:
-        """Returns a member's credential, without rights, if the caller is still cached; else None."""
+        """Returns a member's credential, without rights, if the caller is cached, however old its entry; else None."""
         if self.stale_caller(request) is None:
             return None
         return credential_of(self._authenticate.list_key_digests(request.headers.get("authorization", "")), ANYBODY)
@@ -279,7 +279,6 @@ class Authorization:
             raise _make_refusal(request, caller, "")
 
     def forget(self, request: Request) -> None:
-        """Drops the caller of a request from the cache."""
         if (header := request.headers.get("authorization")) is not None:
             self._authenticate.forget(header)
 
@@ -349,7 +348,9 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller may not do this.
         """
-        return self._service.enter(self.find(request, match), partial(self._check, request, action, dead_letter))
+        return self._service.enter(
+            self.find(request, match), partial(self._require_allowed, request, action, dead_letter)
+        )
 
     def enter_to_read(self, request: Request, application: str, name: str) -> QueueAccess | NotFound | NotAllowed:
         """Authorizes the caller to read one of several queues; returns an error that concerns only this queue.
@@ -387,11 +388,11 @@ class Authorization:
             or not is_allowed(queue, caller, action)
         ):
             return None
-        check = partial(self._check, request, action, None)
+        check = partial(self._require_allowed, request, action, None)
         return QueueAccess(self._service.core, self._service.store, queue, check)
 
-    def _check(self, request: Request, action: Action, dead_letter: str | None, row: Queue) -> None:
-        """Raises ``NotAllowed`` unless the present row and rights allow the action, and a changed dead-letter queue."""
+    def _require_allowed(self, request: Request, action: Action, dead_letter: str | None, row: Queue) -> None:
+        """Checks the action, and a changed dead-letter queue, by the present row and rights; raises ``NotAllowed``."""
         caller = self.authenticate(request)
         if not is_allowed(row, caller, action):
             raise _make_refusal(request, caller, explain_refusal(caller, row.application, action, row.name))

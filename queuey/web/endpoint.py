@@ -129,7 +129,7 @@ class Endpoint:
         if not original and otherwise is None:
             if "GET" in self._views:
                 self._views["HEAD"] = self._views["GET"]
-            self._views["OPTIONS"] = View(self._options, asks=True)
+            self._views["OPTIONS"] = View(self._answer_options, asks=True)
         self._allow = ", ".join(sorted(self._views))
 
     def view(self, method: str) -> View:
@@ -176,7 +176,7 @@ class Endpoint:
     def count(self, response: Response, seconds: float) -> None:
         self._metrics.count_request(self.name, response.status, seconds)
 
-    async def _options(self, request: Request, match: Match) -> Response:
+    async def _answer_options(self, request: Request, match: Match) -> Response:
         return self._add_allow(text_response(self._allow))
 
     async def _no_such_method(self, request: Request, match: Match) -> Response:
@@ -212,7 +212,7 @@ class Resources:
         routes: Pyramid's routes.
         endpoints: Endpoints by the names of their routes.
         bridge: Answers all other routes, whose views are Pyramid's.
-        nowhere: Answers paths that no route matches.
+        nowhere: Answers paths that no route matches, or that :func:`decode_path` refuses.
 
     Attributes:
         routes: Pyramid's routes, each with its endpoint.

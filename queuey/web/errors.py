@@ -84,6 +84,7 @@ def error_response(error: Exception, request: Request) -> Response:
 
 
 def error_response_without_request(error: errors.QueueyError) -> Response:
+    """Makes the response with problem details, because it is not known what the client accepts."""
     status = status_of(error)
     extra = {"outcome": getattr(error, "outcome", "none")}
     return _problem_response(status, error.code, _find_texts(error), extra, _make_headers(error, status))
@@ -113,6 +114,7 @@ def _find_texts(error: Exception) -> dict[str, str]:
 
 
 def _find_extra_fields(error: Exception, request: Request) -> dict[str, Any]:
+    """Returns an error's fields besides its texts. If the request is in doubt, that is only the outcome ``unknown``."""
     if request.in_doubt:
         return {"outcome": "unknown"}
     if isinstance(

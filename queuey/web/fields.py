@@ -31,7 +31,7 @@ class Fields(Generic[S]):
 
     def __init__(self, kind: type[S], limits: Limits) -> None:
         self._kind = kind
-        self._most = limits.max_body
+        self._max_body = limits.max_body
         struct = inspect.type_info(kind)
         assert isinstance(struct, inspect.StructType)  # noqa: S101
         self.names = frozenset(f.encode_name for f in struct.fields)
@@ -42,7 +42,7 @@ class Fields(Generic[S]):
     def read(self, given: Mapping[str, object], errors: Errors, request: Request | None = None) -> S:
         """Reads the fields. A field that is None or blank is absent; bad and missing ones are None, and in ``errors``.
 
-        Unknown fields are recorded in ``request``, if this is its body.
+        Unknown fields are ignored, and recorded in ``request`` if this is its body.
         """
         if request is not None and not self.names.issuperset(given):
             self.note_unknown(request, given)
@@ -78,7 +78,7 @@ class Fields(Generic[S]):
 
         An empty body is read as ``default``.
         """
-        values = read_object(read_body(request, self._most) or default)
+        values = read_object(read_body(request, self._max_body) or default)
         if self._inner or not self.names.issuperset(values):
             self.note_unknown(request, values)
         return values

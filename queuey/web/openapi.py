@@ -143,9 +143,9 @@ def make_document(api: Api, limits: msgspec.Struct) -> Schema:
     answered = _find_types([*answers, *(spec.content for spec in api.errors.values())])
     kinds = list(dict.fromkeys([*requests, *answered]))
     found_schemas, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
-    for kind in set(_find_structs(answered)).difference(_find_structs(requests)):
+    for kind in set(_find_all_structs(answered)).difference(_find_all_structs(requests)):
         _complete_answer(components[kind.__name__], kind)
-    for kind in _find_structs(kinds):
+    for kind in _find_all_structs(kinds):
         _add_descriptions(components[kind.__name__], kind)
     schemas = dict(zip(kinds, found_schemas, strict=True))
     paths: dict[str, Schema] = {}
@@ -199,6 +199,7 @@ def _make_operation(operation: Operation, api: Api, schemas: Mapping[Any, Schema
 
 
 def make_samples(operation: Operation, example: Example) -> dict[str, str]:
+    """Returns the request by language: a missing sample in JavaScript is made, a missing one in Python left out."""
     sources = {
         "curl": _make_curl(operation, example),
         "Python": example.python,
@@ -229,6 +230,7 @@ def _make_url(operation: Operation, example: Example, api: str, url: str) -> str
 
 
 def indent_json(value: object, depth: int = 0) -> str:
+    """Returns JSON with a value on one line if that has at most ``MAX_LINE`` characters, else its items on lines."""
     line = msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
     if not isinstance(value, list | dict) or len(line) + 2 * depth <= MAX_LINE:
         return line
@@ -319,7 +321,7 @@ def _find_types(contents: Iterable[Content]) -> list[Any]:
     return list(dict.fromkeys(kind for kind in kinds if not isinstance(kind, Mapping)))
 
 
-def _find_structs(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
+def _find_all_structs(kinds: Iterable[Any]) -> list[type[msgspec.Struct]]:
     structs: dict[type[msgspec.Struct], None] = {}
     pending = list(inspect.multi_type_info(kinds))
     while pending:
@@ -356,7 +358,7 @@ def _add_descriptions(schema: Schema, kind: type[msgspec.Struct]) -> None:
     From the docstring it takes only the first paragraph, and no attribute that refers to a class.
     """
     text, _, more = (kind.__doc__ or "").partition("\n\n")
-    schema["description"] = _as_json(text)
+    schema["description"] = _use_json_terms(text)
     lines = re.search(r"Attributes:\n(.*)", more, re.DOTALL)
     for names, about in re.findall(
         r"^ +([\w, ]+): ((?:.|\n(?! +[\w, ]+: ))+)", lines[1] if lines else "", re.MULTILINE
@@ -365,10 +367,11 @@ def _add_descriptions(schema: Schema, kind: type[msgspec.Struct]) -> None:
             encoded = {f.name: f.encode_name for f in msgspec.structs.fields(kind)}.get(name, name)
             # A reference to another class is for readers of Python; that type has its own description.
             if encoded in schema["properties"] and ":class:" not in about:
-                schema["properties"][encoded]["description"] = _as_json(about)
+                schema["properties"][encoded]["description"] = _use_json_terms(about)
 
 
-def _as_json(text: str) -> str:
+def _use_json_terms(text: str) -> str:
+    """Joins the lines of a docstring, and replaces ``None``, ``True`` and ``False`` by their names in JSON."""
     names = {"None": "null", "False": "false", "True": "true", "``": "`"}
     return re.sub(r"\b(?:None|False|True)\b|``", lambda match: names[match[0]], " ".join(text.split()))
 

@@ -146,21 +146,21 @@ class Collection(Generic[T]):
         with self._lock:
             if self._latest is None or self._clock() >= self._until:
                 latest: Future[T] = Future()
-                threading.Thread(target=self._run, args=(latest,), name="queuey-counts", daemon=True).start()
+                threading.Thread(target=self._collect_into, args=(latest,), name="queuey-counts", daemon=True).start()
                 self._latest, self._until = latest, math.inf
             return self._latest
 
-    def _run(self, latest: Future[T]) -> None:
+    def _collect_into(self, latest: Future[T]) -> None:
         try:
             result = self._collect()
         except Exception as error:  # noqa: BLE001 - the callers get it
-            self._end()
+            self._record_end()
             latest.set_exception(error)
         else:
-            self._end()
+            self._record_end()
             latest.set_result(result)
 
-    def _end(self) -> None:
+    def _record_end(self) -> None:
         with self._lock:
             self._until = self._clock() + self._seconds
 
@@ -236,6 +236,7 @@ class ShownQueues:
                 log.warning("Metrics leave out %s: more than %d queues match %s", self._what, MAX_QUEUES, pattern)
 
     def leave_out_from(self, queue: Queue, why: str) -> None:
+        """Logs that the metrics leave out this queue and all after it; does nothing else."""
         log.warning("Metrics leave out %s from %s/%s on: %s", self._what, queue.application, queue.name, why)
 
 

@@ -168,6 +168,7 @@ class Request:
 
     @property
     def origin(self) -> str:
+        """Scheme and host of the request: ``X-Forwarded-Proto`` precedes the connection; the host is not checked."""
         scheme = self.headers.get("x-forwarded-proto", "")
         return f"{scheme if scheme in {'http', 'https'} else self.scheme}://{self.headers.get('host', 'localhost')}"
 
@@ -344,7 +345,7 @@ class BodyReader:
     """
 
     def __init__(self, max_body: int, memory: SharedQuota, *, arrival: int = BODY_TIMEOUT) -> None:
-        self._most = max_body
+        self._max_body = max_body
         self._memory = memory
         self._arrival = arrival
         self._arriving: dict[asyncio.Task[Any], int] = {}
@@ -359,7 +360,7 @@ class BodyReader:
         announced = announced_length(request)
         if announced == 0:
             request.body = b""
-        elif announced is not None and announced <= SMALL_BODY and announced <= self._most:
+        elif announced is not None and announced <= SMALL_BODY and announced <= self._max_body:
             request.body = exchange.take_whole(announced)
         return request.body is not None
 
@@ -375,7 +376,7 @@ class BodyReader:
         if not self.take_received_body(request, exchange):
             announced = announced_length(request)
             # Views refuse a body that is too long by its length alone, so it is not read.
-            if announced is None or announced <= self._most:
+            if announced is None or announced <= self._max_body:
                 await self._receive(request, exchange.receive, loop, announced)
 
     async def _receive(
@@ -391,7 +392,7 @@ class BodyReader:
             message = await receive()
             body: bytes = message.get("body", b"")
             if len(body) != announced or message["type"] != "http.request":
-                body = await self._take_pieces(request, message, receive, announced)
+                body = await self._receive_pieces(request, message, receive, announced)
         except asyncio.CancelledError:
             if task is None or self._arriving[task] > self._seconds or task.uncancel():
                 raise  # The server has cancelled it.
@@ -401,7 +402,7 @@ class BodyReader:
                 del self._arriving[task]
         request.body = body
 
-    async def _take_pieces(
+    async def _receive_pieces(
         self, request: Request, message: dict[str, Any], receive: Receive, announced: int | None
     ) -> bytes:
         """Joins the pieces of a body up to its announced length, or until it is longer than any view accepts.
@@ -426,7 +427,7 @@ class BodyReader:
                 self._hold(request, len(body))
             if announced is not None and not more and len(body) != announced:
                 raise InvalidRequest({"body": f"Ends after {len(body)} of {announced} bytes"})
-            if not more or len(body) > self._most or len(body) == announced:
+            if not more or len(body) > self._max_body or len(body) == announced:
                 return bytes(body)
             message = await receive()
 
@@ -439,7 +440,7 @@ class BodyReader:
             return
         # Quota is taken in steps, so that a body in small pieces is not counted at each piece.
         held = request.held_body_bytes
-        weight = size if held == 0 else max(size, min(2 * held, self._most))
+        weight = size if held == 0 else max(size, min(2 * held, self._max_body))
         if not self._memory.take(request.tenant, weight - held):
             raise self._memory.make_refusal(request.tenant, weight - held)
         request.held_body_bytes = weight

@@ -64,7 +64,7 @@ class Response:
     def length_and_body(self, *, head: bool) -> tuple[int | None, bytes]:
         """Returns the Content-Length and the bytes to send of a response of one piece.
 
-        The length is None for an empty body, a stream, or a status without a body.
+        The length is None for a status without a body, and for a HEAD if the response has no body.
 
         Args:
             head: The request is a HEAD: the length is that of the body, which is not sent.
@@ -118,6 +118,7 @@ def with_cache_control(headers: tuple[Header, ...]) -> tuple[Header, ...]:
 
 
 def body_of(pieces: list[bytes]) -> Body:
+    """Joins pieces of at most ``PIECE_SIZE`` bytes in all; keeps the list if they have more."""
     return b"".join(pieces) if sum(map(len, pieces)) <= PIECE_SIZE else pieces
 
 

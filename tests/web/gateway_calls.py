@@ -204,7 +204,7 @@ def held_quotas(gateway: Gateway) -> dict[str, object]:
         "places": polls.places,
         "heartbeats": polls.heartbeats,
         "tries": polls.attempt_quota,
-        "threads": threads._hand,
+        "threads": threads._job_quota,
         "computing": threads._computing,
         "under way": scheduler._under_way,
     }

@@ -249,6 +249,7 @@ class LongPoll(Waiter):
         return again and not self.client.has_left
 
     def end_attempt(self) -> None:
+        """Releases the attempt's quota, so that attempts in line can begin; the request goes on."""
         self._polls.attempts.leave(self.turn)
 
     async def resume(self) -> None:
@@ -281,6 +282,7 @@ class LongPoll(Waiter):
         return future
 
     def give_up(self) -> None:
+        """Ends the wait, so that the last result is the answer; does nothing if the request does not wait."""
         self.turn.settle(result=False)
 
     def expire(self) -> None:
@@ -357,7 +359,7 @@ class LongPolls:
         self._waiting: dict[str | None, _CredentialPolls] = {}
         self._reauthentication: asyncio.Future[None] | None = None
         self._streams: Counter[frozenset[str]] = Counter()
-        self._run: Callable[[Callable[[], None]], Awaitable[None]]
+        self._run_in_thread: Callable[[Callable[[], None]], Awaitable[None]]
 
     def start(
         self,
@@ -373,7 +375,7 @@ class LongPolls:
             run: Runs work that may block in a thread.
         """
         self.loop = loop
-        self._run = run
+        self._run_in_thread = run
         self.watchers.schedule = tell
 
     def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
@@ -440,7 +442,7 @@ class LongPolls:
         if not poll.places:
             group = self._waiting.get(poll.header)
             if group is None:
-                group = self._waiting[poll.header] = _CredentialPolls(self._find_caller(poll.header))
+                group = self._waiting[poll.header] = _CredentialPolls(self._find_cached_caller(poll.header))
             group.polls.add(poll)
             poll.client.listen()
         poll.places = count
@@ -486,21 +488,21 @@ class LongPolls:
                 self._reauthentication = asyncio.ensure_future(self._reauthenticate(expired))
         self.attempts.forget_idle_tenants()
 
-    def _find_caller(self, header: str | None) -> Caller | None:
+    def _find_cached_caller(self, header: str | None) -> Caller | None:
         return ANYBODY if header is None else self._authenticate.stale_caller(header)
 
     def _wake_changed(self, headers: Iterable[str | None]) -> None:
         """Wakes the polls whose callers have other rights than before, or none any more."""
         for header in headers:
             group = self._waiting.get(header)
-            if group is not None and (caller := self._find_caller(header)) != group.caller:
+            if group is not None and (caller := self._find_cached_caller(header)) != group.caller:
                 group.caller = caller
                 for poll in group.polls:
                     poll.wake()
 
     async def _reauthenticate(self, headers: Sequence[str]) -> None:
         with suppress(QueueyError):
-            await self._run(partial(self._authenticate_all, headers))
+            await self._run_in_thread(partial(self._authenticate_all, headers))
         self._wake_changed(headers)
 
     def _authenticate_all(self, headers: Iterable[str]) -> None:

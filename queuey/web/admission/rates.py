@@ -67,11 +67,11 @@ class Buckets:
         max_buckets: Max buckets.
     """
 
-    __slots__ = ("_full_at", "_most")
+    __slots__ = ("_full_at", "_max_buckets")
 
     def __init__(self, max_buckets: int = MAX_BUCKETS) -> None:
         self._full_at: dict[str, float] = {}
-        self._most = max_buckets
+        self._max_buckets = max_buckets
 
     def __len__(self) -> int:
         return len(self._full_at)
@@ -91,8 +91,8 @@ class Buckets:
 
     def take(self, name: str, bucket: TokenBucket, now: float) -> None:
         """Keeps the state that :meth:`peek` has returned, so that the request counts."""
-        if len(self._full_at) >= self._most and name not in self._full_at:
-            for dropped in sorted(self._full_at, key=self._full_at.__getitem__)[: -(-self._most // 4)]:
+        if len(self._full_at) >= self._max_buckets and name not in self._full_at:
+            for dropped in sorted(self._full_at, key=self._full_at.__getitem__)[: -(-self._max_buckets // 4)]:
                 del self._full_at[dropped]
         self._full_at[name] = now + bucket.seconds_to_full
 
@@ -205,6 +205,7 @@ class NamedRateLimiter:
         self._count(name, takes=True)
 
     def require_token(self, name: str) -> None:
+        """Raises ``TooManyRequests`` if the name has exceeded the limit; counts no event."""
         self._count(name, takes=False)
 
     def _count(self, name: str, *, takes: bool) -> None:

@@ -124,15 +124,15 @@ class TenantQuota(SharedQuota):
         max_held: Returns how much a tenant may hold now.
     """
 
-    __slots__ = ("_most",)
+    __slots__ = ("_max_held",)
 
     def __init__(self, max_held: Callable[[], int]) -> None:
         super().__init__(sys.maxsize, alpha=1)
-        self._most = max_held
+        self._max_held = max_held
 
     def fits(self, tenant: str, weight: int) -> bool:
         held = self._held.get(tenant, 0)
-        return not held or held + weight <= self._most()
+        return not held or held + weight <= self._max_held()
 
 
 class FairQueue(Generic[T]):
@@ -281,7 +281,7 @@ class FairGate(Generic[TurnT]):
         bound: SharedQuota | None = None,
     ) -> None:
         self._go_on = self.dispatch if max_started is None else self._dispatch_soon
-        self._most = sys.maxsize if max_started is None else max_started
+        self._max_started = sys.maxsize if max_started is None else max_started
         self._seconds = seconds
         self._price = price
         self._bound = bound
@@ -349,7 +349,7 @@ class FairGate(Generic[TurnT]):
         self._is_called, started, seconds = False, 0, 0.0
         if not self._turns:
             return
-        while started < self._most and seconds < self._seconds:
+        while started < self._max_started and seconds < self._seconds:
             is_full = self._bound is not None and self._bound.free <= 0
             if is_full or (turn := self._turns.take(Turn.fits)) is None:
                 return
@@ -514,8 +514,8 @@ class FairPool(FairGate[Job]):
 
     def __init__(self, name: str, count: int, memory: SharedQuota, computing: Callable[[], int]) -> None:
         # As many jobs as there are threads may be under way, and as many ready.
-        self._hand = SharedQuota(2 * count + 2, alpha=count)
-        super().__init__(bound=self._hand)
+        self._job_quota = SharedQuota(2 * count + 2, alpha=count)
+        super().__init__(bound=self._job_quota)
         self._computing = TenantQuota(computing)
         self._memory = memory
         self._name = name
@@ -552,7 +552,7 @@ class FairPool(FairGate[Job]):
             TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
         """
         needs: list[tuple[SharedQuota, int]] = [(self._memory, weight)] if weight else []
-        needs.append((self._hand, 1))
+        needs.append((self._job_quota, 1))
         if computes:
             needs.append((self._computing, 1))
         job = Job(tenant, *needs)
@@ -571,8 +571,8 @@ class FairPool(FairGate[Job]):
         return result
 
     def _begin(self, turn: Job) -> None:
-        busy = self._hand.total - self._hand.free > self._count
-        is_extra = busy and self._extra is None and self._hand.held(turn.tenant) == 1
+        busy = self._job_quota.total - self._job_quota.free > self._count
+        is_extra = busy and self._extra is None and self._job_quota.held(turn.tenant) == 1
         if is_extra:
             self._extra = turn
         (self._extra_jobs if is_extra else self._jobs).put(turn)

@@ -75,7 +75,7 @@ class KeySet:
                 self._by_algorithm.setdefault(algorithm, []).append(key)
 
     def find(self, name: str | None, algorithm: str) -> jwt.PyJWK | None:
-        """Returns the key with this id; without an id, the key of this algorithm if there is only one."""
+        """Returns the key with this id and algorithm; without an id, the key of the algorithm if there is only one."""
         if name is not None:
             return self._keys.get((name, algorithm))
         keys = self._by_algorithm.get(algorithm, [])

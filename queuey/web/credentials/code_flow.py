@@ -149,10 +149,12 @@ class Provider:
 
     def _make_attempt(self, visitor: str, salt: str, following: str) -> Attempt:
         """Derives a login from the visitor's secret, so that nothing has to be stored until the browser comes back."""
-        text = f"{salt}~{_encode(following.encode())}"
+        text = f"{salt}~{_encode_base64url(following.encode())}"
 
         def derived(purpose: str) -> str:
-            return _encode(hmac.digest(visitor.encode(), f"{purpose} {self.issuer} {text}".encode(), "sha256"))
+            return _encode_base64url(
+                hmac.digest(visitor.encode(), f"{purpose} {self.issuer} {text}".encode(), "sha256")
+            )
 
         return Attempt(f"{text}.{derived('state')}", derived("nonce"), derived("verifier"), following)
 
@@ -275,7 +277,7 @@ class Provider:
         raise InvalidToken(f"The login at {self.host} has failed: {why}. Log in again.")
 
 
-def _encode(content: bytes) -> str:
+def _encode_base64url(content: bytes) -> str:
     return urlsafe_b64encode(content).decode().rstrip("=")
 
 

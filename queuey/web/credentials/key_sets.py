@@ -94,7 +94,7 @@ class IssuerDocument(Generic[T]):
         if _is_url(self._place):
             if prefetch:
                 with self._change:
-                    self._begin()
+                    self._start_load()
             return
         self._load()
         if self._value is None:
@@ -111,9 +111,9 @@ class IssuerDocument(Generic[T]):
         with self._change:
             age = self._clock() - self._loaded
             if age > LOAD_INTERVAL:
-                self._begin()
+                self._start_load()
             if age > MAX_AGE:
-                self._wait()
+                self._wait_for_load()
             if self._value is None or self._clock() - self._loaded > MAX_AGE:
                 raise self._make_unavailable()
             return self._value
@@ -126,13 +126,13 @@ class IssuerDocument(Generic[T]):
         """
         with self._change:
             if self._value is value:
-                self._begin()
-                self._wait()
+                self._start_load()
+                self._wait_for_load()
             if self._failure or self._value is None:
                 raise self._make_unavailable()
             return self._value
 
-    def _begin(self) -> None:
+    def _start_load(self) -> None:
         """Starts a load, unless one is under way or began less than `RETRY_INTERVAL` ago.
 
         Without a thread for it, the load has failed.
@@ -144,9 +144,9 @@ class IssuerDocument(Generic[T]):
         try:
             threading.Thread(target=self._load, name="queuey-issuer", daemon=True).start()
         except RuntimeError as error:  # The system cannot start a thread.
-            self._end(None, reason_of(error))
+            self._record_load(None, reason_of(error))
 
-    def _wait(self) -> None:
+    def _wait_for_load(self) -> None:
         """Waits for the load under way, if any; only one request waits, and raises after a timeout; others raise."""
         if self._loading and not self._waited:
             self._waited = True
@@ -163,12 +163,12 @@ class IssuerDocument(Generic[T]):
         """Loads and parses the document in this thread, and records any error; never raises."""
         value, failure = None, ""
         try:
-            value = self._parse(_read_place(self._place, self._fetch_seconds))
+            value = self._parse(_read_url_or_file(self._place, self._fetch_seconds))
         except Exception as error:  # noqa: BLE001 - whatever a server sends, this thread must report its end
             failure = reason_of(error)
-        self._end(value, failure)
+        self._record_load(value, failure)
 
-    def _end(self, value: T | None, failure: str) -> None:
+    def _record_load(self, value: T | None, failure: str) -> None:
         """Records the end of a load and wakes the waiting request.
 
         After a failure the previous document stays; logs only changes.
@@ -189,7 +189,7 @@ def _is_url(place: str) -> bool:
     return place.lower().startswith(("https://", "http://"))
 
 
-def _read_place(place: str, seconds: float) -> bytes:
+def _read_url_or_file(place: str, seconds: float) -> bytes:
     """Reads a file or URL. Raises ``ValueError`` if it is too long, or the answer is not 200."""
     if _is_url(place):
         status, body = fetch(place, seconds)
@@ -264,5 +264,6 @@ def _make_trusting_context() -> ssl.SSLContext:
 
 
 def reason_of(error: Exception) -> str:
+    """Returns an error's text without a final full stop, cut to 200 characters, or the name of its class."""
     text = error.strerror if isinstance(error, OSError) else None
     return (text or str(error) or type(error).__name__)[:200].rstrip(".")

@@ -206,7 +206,7 @@ class Gateway:
                 if self._origins is not None:
                     response.headers += self._origins.make_headers(request, response.headers)
             if response.pieces is not None:
-                self._leave(request)
+                self._mark_absent(request)
                 if request.held_body_bytes:
                     self._drop_body(request)
                 await self._send_stream(request, response, response.pieces, exchange)
@@ -258,20 +258,20 @@ class Gateway:
         try:
             await self._admit(request, endpoint, exchange, unreadable)
             view = endpoint.view(request.method)
-            self._enter(request)
+            self._mark_present(request)
             if view.may_wait:
                 # Unread bytes of a body would arrive before the client's disconnect.
                 request.client = self._clients.begin(exchange.receive if request.body is not None else None)
             try:
-                response = await self._run(endpoint, view, request, match)
+                response = await self._run_view(endpoint, view, request, match)
             except BodyWanted:  # The caller was not known before.
                 self._release_memory(request)
-                self._leave(request)
+                self._mark_absent(request)
                 await self._bodies.receive_body(request, exchange, self._loop)
                 if request.client is not None:
                     request.client.receive = exchange.receive
-                self._enter(request)
-                response = await self._run(endpoint, view, request, match)
+                self._mark_present(request)
+                response = await self._run_view(endpoint, view, request, match)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             response = error_response(error, request)
             self._metrics.count_request(NAME, response.status, 0.0)
@@ -290,7 +290,7 @@ class Gateway:
             refuse_unreadable(unreadable)
         is_for_monitor = endpoint.operation and endpoint.is_for_monitor(request)
         tenant = request.path if is_for_monitor else self._authorization.find_tenant(request)
-        if tenant is None and _needs_caller(request):
+        if tenant is None and _is_for_api(request):
             # This may wait for an issuer, so it does not count as computing: a tenant may compute in one thread only.
             await self._threads.run(
                 stranger_tenant(request.address), partial(self._authorization.preload_caller, request)
@@ -299,7 +299,7 @@ class Gateway:
         if tenant and request.verify is not None:
             await self._verify(request, exchange, tenant)
         request.tenant = tenant or ANONYMOUS
-        if self._rates is not None and _needs_caller(request):
+        if self._rates is not None and _is_for_api(request):
             self._count_request(self._rates, request)
         if (
             request.body is None
@@ -318,7 +318,7 @@ class Gateway:
         if not self._bodies.take_received_body(request, exchange):
             await self._bodies.receive_body(request, exchange, self._loop)
         if self._contention.has_several:
-            await self._take_turn(request)
+            await self._wait_for_turn(request)
         try:
             request.verify(request)  # type: ignore[misc] # there is one
         except QueueyError:
@@ -334,7 +334,7 @@ class Gateway:
 
     def _release(self, request: Request) -> None:
         """Drops the request's body, and no longer counts it as present; does not release reserved memory."""
-        self._leave(request)
+        self._mark_absent(request)
         if request.client is not None:
             self._clients.end(request.client)
             request.client = None
@@ -346,11 +346,11 @@ class Gateway:
         self._change_memory(request.tenant, -request.held_body_bytes)
         request.held_body_bytes = 0
 
-    def _enter(self, request: Request) -> None:
+    def _mark_present(self, request: Request) -> None:
         request.is_present = True
         self._contention.enter(request.tenant)
 
-    def _leave(self, request: Request) -> None:
+    def _mark_absent(self, request: Request) -> None:
         if request.is_present:
             request.is_present = False
             self._contention.leave(request.tenant)
@@ -368,8 +368,8 @@ class Gateway:
             if refusal is not None:
                 raise refusal
 
-    async def _run(self, endpoint: Endpoint, view: View, request: Request, match: Match) -> Response:
-        """Runs a view, in its turn if several tenants are present.
+    async def _run_view(self, endpoint: Endpoint, view: View, request: Request, match: Match) -> Response:
+        """Runs a view, in its turn if several tenants are present; a view in a thread takes one only for a long body.
 
         Returns an error response if it is given up, because the client leaves or it takes too long.
 
@@ -378,7 +378,7 @@ class Gateway:
         """
         # A long batch in a thread takes a turn like a short post: later requests wait for its commit.
         if self._contention.has_several and (not view.blocks or len(request.body or b"") > SHORT_BODY):
-            await self._take_turn(request)
+            await self._wait_for_turn(request)
         began = time.monotonic()
         client = request.client
         if client is not None and client.has_left:
@@ -423,7 +423,7 @@ class Gateway:
                 if request.client is not None:
                     request.client.on_left = None
 
-    async def _take_turn(self, request: Request) -> None:
+    async def _wait_for_turn(self, request: Request) -> None:
         request.turn = await self._scheduler.wait_for_turn(request.tenant, len(request.body or b""))
         request.turn_began = time.monotonic()
         if request.call is not None:
@@ -443,16 +443,16 @@ class Gateway:
         """Gives back what a long poll holds while it sleeps, except its body; its deadline does not run meanwhile."""
         request.is_paused = True
         self._release_memory(request)
-        self._leave(request)
+        self._mark_absent(request)
         self._leave_turn(request)
         if request.call is not None:
             self._calls.pop(request.call, None)
 
     async def _resume(self, request: Request) -> None:
         """Counts a request as present again, waits for its turn, and starts its deadline anew."""
-        self._enter(request)
+        self._mark_present(request)
         if self._contention.has_several:
-            await self._take_turn(request)
+            await self._wait_for_turn(request)
         request.is_paused = False
         request.turn_began = time.monotonic()
         if request.call is not None:
@@ -554,7 +554,7 @@ class Gateway:
             call.give_up()
 
 
-def _needs_caller(request: Request) -> bool:
+def _is_for_api(request: Request) -> bool:
     return request.facade is not None or request.path.startswith("/v1/")
 
 

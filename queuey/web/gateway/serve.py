@@ -110,7 +110,7 @@ def url_of(settings: Settings, port: int) -> str:
 
 
 def check_tls(settings: Settings) -> None:
-    """Loads the certificate and its key, as the workers will.
+    """Loads the certificate and its key, as the workers will; does nothing unless both are set.
 
     Raises:
         OSError: A file is missing, unreadable or not PEM, or the two do not belong together (``ssl.SSLError``).
@@ -202,6 +202,7 @@ def run_worker(
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
+    """Returns a loop of uvloop if that is installed, else one of asyncio."""
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
     except ImportError:

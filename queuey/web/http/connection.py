@@ -252,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
     # From the first request to the last
 
     async def _serve_requests(self) -> None:
-        """Answers requests until the connection ends, then lingers.
+        """Answers requests until the connection ends, then lingers; a malformed head is answered and ends it.
 
         Lets other connections run when a turn takes too long.
         """
@@ -349,7 +349,10 @@ class Connection(asyncio.BufferedProtocol):
         self._linger()
 
     def _linger(self, *, idle: bool = False) -> None:
-        """Ends the connection once the other end has had time to read; at once if it was idle."""
+        """Ends the connection once the other end has had time to read.
+
+        Ends it at once if it was idle, sends no more, or uses TLS.
+        """
         if self._lost:
             return
         self.flush()

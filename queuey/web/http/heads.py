@@ -114,6 +114,7 @@ _NAMES: dict[bytes, bytes] = {
     )
 }
 _ONCE = (b"host", b"content-length", b"transfer-encoding")
+"""Headers that must not be repeated. Others may be."""
 
 
 _cached_heads: dict[bytes, Head] = {}
@@ -176,11 +177,11 @@ def _parse(data: bytes) -> Head:
     line = data[: data.index(b"\r\n")]
     if not line.endswith((b" HTTP/1.1", b" HTTP/1.0")):
         raise Refused("Only HTTP/1.1 and HTTP/1.0 are supported")
-    return _check(method.decode(), fields, is_old=line.endswith(b"0"))
+    return _make_request_head(method.decode(), fields, is_old=line.endswith(b"0"))
 
 
-def _check(method: str, read: _Fields, *, is_old: bool) -> Head:
-    """Checks what the parser leaves open, such as limits and repeated headers, and returns the head.
+def _make_request_head(method: str, read: _Fields, *, is_old: bool) -> Head:
+    """Makes the head. Refuses too many or repeated headers, a long target, ``CONNECT``, and HTTP/1.1 without Host.
 
     Raises ``Refused``.
     """

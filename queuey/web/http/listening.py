@@ -115,9 +115,9 @@ class Connections:
         self.date = b""
         self.waiting: dict[WaitsFor, dict[Connection, float]] = {what: {} for what in TIMEOUTS}
         """Connections and their deadlines, in order of the deadlines, by what they wait for."""
-        self._where: dict[Connection, WaitsFor | None] = {}
+        self._waits_for: dict[Connection, WaitsFor | None] = {}
         self._listener = listener
-        self._most = max_connections
+        self._max_connections = max_connections
         self._certificate = certificate
         self._set_up_tasks: set[asyncio.Task[None]] = set()
         self._pending: dict[Connection, tuple[float, asyncio.Task[None] | None]] = {}
@@ -142,7 +142,7 @@ class Connections:
         self._listener.close()
         for connection in [*self.waiting["idle"], *self.waiting["head"]]:
             connection.expire()
-        while self._where or self._set_up_tasks:
+        while self._waits_for or self._set_up_tasks:
             self._gone.clear()
             await self._gone.wait()
 
@@ -182,10 +182,10 @@ class Connections:
             accepted.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         connection = Connection(self)
         self._pending[connection] = monotonic(), asyncio.current_task()
-        count = len(self._where) + len(self._pending)
-        if count > self._most and not self._make_room():
+        count = len(self._waits_for) + len(self._pending)
+        if count > self._max_connections and not self._make_room():
             connection.is_refused = True
-            if self._certificate or count > self._most + MAX_REFUSED:
+            if self._certificate or count > self._max_connections + MAX_REFUSED:
                 del self._pending[connection]
                 accepted.close()
                 return
@@ -231,23 +231,23 @@ class Connections:
 
     def enter(self, connection: Connection) -> None:
         self._pending.pop(connection, None)
-        self._where[connection] = None
+        self._waits_for[connection] = None
 
     def leave(self, connection: Connection) -> None:
         self.mark_waiting(connection, None)
-        self._where.pop(connection, None)
+        self._waits_for.pop(connection, None)
         self._gone.set()
 
     def mark_waiting(self, connection: Connection, what: WaitsFor | None) -> None:
         """Sets what a connection waits for, and its deadline. The deadline stays if it waits for the same as before."""
-        previous = self._where.get(connection)
-        if previous != what and connection in self._where:
+        previous = self._waits_for.get(connection)
+        if previous != what and connection in self._waits_for:
             if previous is not None:
                 del self.waiting[previous][connection]
             if what is not None:
                 self.waiting[what][connection] = monotonic() + TIMEOUTS[what]
                 connection.is_late = False
-            self._where[connection] = what
+            self._waits_for[connection] = what
 
     def flush_soon(self, connection: Connection) -> None:
         if not self._written:

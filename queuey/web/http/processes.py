@@ -285,11 +285,11 @@ class Parent:
         for worker in workers:
             self._read_heartbeats(worker)
             if worker.stalls and now - self._stalled > TRACEBACK_TIMEOUT:
-                _send(worker, signal.SIGKILL)
+                _send_signal(worker, signal.SIGKILL)
             elif worker.is_up and now - worker.beat > HEARTBEAT_TIMEOUT and now - self._stalled > STALL_INTERVAL:
                 self._stalled, worker.stalls = now, True
                 logger.error("Worker %d sent no heartbeat for %d s and is replaced.", worker.number, HEARTBEAT_TIMEOUT)
-                _send(worker, signal.SIGABRT)
+                _send_signal(worker, signal.SIGABRT)
 
     def _read_heartbeats(self, worker: _Worker) -> None:
         """Reads a worker's heartbeats; the first of any worker lets the workers waiting for it start."""
@@ -314,7 +314,7 @@ class Parent:
         for listener in self._listeners:
             listener.close()
         for worker in self._workers.values():
-            _send(worker, signal.SIGTERM)
+            _send_signal(worker, signal.SIGTERM)
 
     def _stop_or_kill(self, number: int, frame: FrameType | None) -> None:
         """Stops the service at the first signal; kills the workers and exits at the second."""
@@ -327,15 +327,15 @@ class Parent:
 
     def _pass_on_hangup(self, number: int, frame: FrameType | None) -> None:
         for worker in self._workers.values():
-            _send(worker, signal.SIGHUP)
+            _send_signal(worker, signal.SIGHUP)
 
     def _kill_workers_and_exit(self, code: int) -> Any:  # noqa: ANN401 - does not return
         for worker in list(self._workers.values()):
-            _send(worker, signal.SIGKILL)
+            _send_signal(worker, signal.SIGKILL)
         logging.shutdown()
         os._exit(code)
 
 
-def _send(worker: _Worker, number: int) -> None:
+def _send_signal(worker: _Worker, number: int) -> None:
     if worker.process.pid is not None and worker.process.exitcode is None:
         os.kill(worker.process.pid, number)

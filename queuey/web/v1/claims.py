@@ -93,7 +93,7 @@ class ClaimViews(Views):
 
         Waits for messages if the queue has none, for as long as the caller allows.
         """
-        access = self._authorization.admit_at_once(request, match, "work") or await self._enter(request, match)
+        access = self._authorization.admit_at_once(request, match, "work") or await self._enter_to_work(request, match)
         body: dict[str, Any] = {}
         if request.body and len(request.body) <= SHORT_BODY:
             body = self._claim.json(request)
@@ -104,7 +104,7 @@ class ClaimViews(Views):
         ack = PiggybackedAck()
 
         async def attempt(waiter: Waiter | None) -> _Claimed:
-            current = access if waiter is None else await self._enter(request, match)
+            current = access if waiter is None else await self._enter_to_work(request, match)
             size = MAX_SHORT_BYTES + terms["states"] * _STATES_BYTES
             if not request.reserve_at_once(size):
                 await request.reserve(size)
@@ -171,7 +171,7 @@ class ClaimViews(Views):
         accesses = []
         for name in names:
             try:
-                accesses.append(await self._enter(request, {"app": application, "queue": name}))
+                accesses.append(await self._enter_to_work(request, {"app": application, "queue": name}))
             except QUEUE_ERRORS as error:
                 refused[name] = error
         return accesses
@@ -293,7 +293,7 @@ class ClaimViews(Views):
             InvalidRequest: A receipt is not valid; then none is settled.
             ClaimLost: A receipt was superseded; the others are settled.
         """
-        access = await self._enter(request, match)
+        access = await self._enter_to_work(request, match)
 
         async def call(queue: Queue) -> Response:
             parsed = await request.read(partial(self._read_receipts_body, request, kind, queue))
@@ -301,7 +301,7 @@ class ClaimViews(Views):
 
         return await access.apply(call)
 
-    async def _enter(self, request: Request, match: Match) -> QueueAccess:
+    async def _enter_to_work(self, request: Request, match: Match) -> QueueAccess:
         return await self._authorization.admit(request, match, "work")
 
     def _read_receipts_body(self, request: Request, kind: type[S], queue: Queue) -> _ReceiptsBody[S]:
@@ -338,7 +338,7 @@ class ClaimViews(Views):
         return structs.replace(release, reason=reason)
 
     async def set_states(self, request: Request, match: Match) -> Response:
-        access = await self._enter(request, match)
+        access = await self._enter_to_work(request, match)
 
         async def call(queue: Queue) -> Response:
             states = await request.read(partial(self._read_states, request, queue))
@@ -389,7 +389,7 @@ class ClaimViews(Views):
         partition, position = parse_place(match["id"])
         access = await self._authorization.admit(request, match, "claim")
         if access.queue.principals:  # A principal that may only read can record offsets, but must not end jobs.
-            access = await self._enter(request, match)
+            access = await self._enter_to_work(request, match)
         return await access.apply(partial(act, partition=partition, position=position))
 
     # The queue
@@ -474,6 +474,8 @@ def _read_results_of(
 ) -> dict[ClaimReceipt, JobResult]:
     """Reads the results in a body, by receipt. A result that is too large is represented by its size in bytes.
 
+    For a receipt in both, ``too_large`` precedes ``results``. Ignores receipts that the request does not acknowledge.
+
     Raises:
         InvalidRequest: The results are not an object by receipt, are too many, or are nested too deeply.
     """
@@ -505,7 +507,7 @@ def _read_results(
 ) -> dict[ClaimReceipt, JobResult]:
     """Returns results as JSON, and a result that is too large as its number of bytes.
 
-    Ignores null, and receipts that the request does not acknowledge.
+    Ignores null, and receipts that the request does not acknowledge. Puts values nested too deeply into ``errors``.
     """
     results: dict[ClaimReceipt, JobResult] = {}
     for number, (text, value) in enumerate(values.items()):

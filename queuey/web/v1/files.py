@@ -24,12 +24,12 @@ Describe = Callable[[Limits], dict[str, Any]]
 
 
 @cache
-def _document(describe: Describe, limits: Limits) -> bytes:
+def _encode_document(describe: Describe, limits: Limits) -> bytes:
     return encode(describe(limits))
 
 
 @cache
-def _page(describe: Describe, limits: Limits, link: str, *, sends: bool) -> bytes:
+def _render_page(describe: Describe, limits: Limits, link: str, *, sends: bool) -> bytes:
     return api_page.render_page(describe(limits), link, sends=sends).encode()
 
 
@@ -72,8 +72,9 @@ class FileViews:
         self._on_loopback = on_loopback
 
     async def document(self, request: Request, match: Match) -> Response:
+        """Serves the OpenAPI document, with the origin of the request as its only server."""
         servers = encode([{"url": request.origin}])
-        return Response(200, b'{"servers":%b,%b' % (servers, _document(self._describe, self._limits)[1:]), JSON)
+        return Response(200, b'{"servers":%b,%b' % (servers, _encode_document(self._describe, self._limits)[1:]), JSON)
 
     def page(self, request: Request, match: Match) -> Response:
         """Serves the OpenAPI document as a page, with forms that send requests if all is on this machine.
@@ -85,7 +86,7 @@ class FileViews:
         link = "../v1/openapi.json" if request.path.endswith("/") else "v1/openapi.json"
         sends = self._on_loopback and _names_this_machine(request)
         caching = "no-store" if sends else "public, max-age=3600"
-        page = _page(self._describe, self._limits, link, sends=sends)
+        page = _render_page(self._describe, self._limits, link, sends=sends)
         if ORIGIN.fullmatch(request.origin):
             page = page.replace(api_page.ADDRESS.encode(), request.origin.encode())
         return Response(

@@ -91,7 +91,7 @@ def make_raw_response(message: Message) -> Response:
         else:
             kind = "text/plain; charset=utf-8" if isinstance(body, str) else "application/octet-stream"
     headers: list[Header] = [
-        ("Content-Type", _header_text(kind)),
+        ("Content-Type", _encode_header_value(kind)),
         ("Content-Disposition", "attachment"),
         ("X-Content-Type-Options", "nosniff"),
         ("X-Message-Id", message.id),
@@ -99,14 +99,14 @@ def make_raw_response(message: Message) -> Response:
         ("X-Partition", str(message.partition)),
     ]
     if meta is not None and meta.key is not None:
-        headers.append(("X-Message-Key", _header_text(meta.key)))
+        headers.append(("X-Message-Key", _encode_header_value(meta.key)))
     for name, value in () if meta is None else meta.headers:
-        headers.append((f"X-Header-{name}", _header_text(value)))
+        headers.append((f"X-Header-{name}", _encode_header_value(value)))
     return Response(200, body.encode() if isinstance(body, str) else body, *headers)
 
 
-def _header_text(text: str) -> str:
-    # Servers differ in how they send other characters than printable ASCII.
+def _encode_header_value(text: str) -> str:
+    """Percent-encodes all but printable ASCII, because servers differ in how they send other characters."""
     return _NOT_IN_HEADER.sub(lambda match: quote(match[0]), text)
 
 
@@ -344,7 +344,7 @@ def _make_meta(kind: str | None, headers: tuple[tuple[str, str], ...] | None, *,
     return meta
 
 
-def _own_headers(request: Request) -> dict[str, str]:
+def _own_headers_without_prefix(request: Request) -> dict[str, str]:
     return {name[len(OWN_HEADER) :]: value for name, value in request.headers.items() if name.startswith(OWN_HEADER)}
 
 
@@ -367,7 +367,7 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
     """
     get = request.headers.get
     kind = get("content-type")
-    headers = _own_headers(request) if request.has_own_headers else None
+    headers = _own_headers_without_prefix(request) if request.has_own_headers else None
     errors = Errors()
     if queue is None:
         text = "Is only allowed for messages posted to the queue, which get new ids"
@@ -390,12 +390,12 @@ def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | No
     draft.meta = _make_meta(kind, custom, json=json)
     if queue is not None:
         _, partition, key, delay = fields
-        _take_placement(draft, partition, key, delay, queue=queue, limits=limits, errors=errors)
+        _read_placement(draft, partition, key, delay, queue=queue, limits=limits, errors=errors)
     errors.check()
     return draft
 
 
-def _take_placement(
+def _read_placement(
     draft: Draft, partition: object, key: object, delay: object, *, queue: Queue, limits: Limits, errors: Errors
 ) -> None:
     """Sets partition, key and delay of a draft.
@@ -510,7 +510,7 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
     item_errors.parse_field("encoding", validators.parse_choice, item.encoding, ("base64",))
     draft.body, json = _read_item_body(bytes(item.body), limits, item_errors, encoded=item.encoding == "base64")
     draft.ttl = item_errors.parse_field("ttl", validators.parse_integer, item.ttl, 1, MAX_TTL)
-    _take_placement(draft, item.partition, item.message_key, item.delay, queue=queue, limits=limits, errors=item_errors)
+    _read_placement(draft, item.partition, item.message_key, item.delay, queue=queue, limits=limits, errors=item_errors)
     kind = item_errors.parse_field("content_type", _read_content_type, item.content_type, limits.max_content_type)
     draft.meta = _make_meta(
         kind, item_errors.parse_field("headers", _read_message_headers, item.headers, limits), json=json

@@ -104,59 +104,71 @@ def read_key(value: str) -> str:
     return _ESCAPED.sub(r"\1", text[1:-1]) if text[0] == '"' else text
 
 
-def _pattern(pattern: str) -> dict[str, Any]:
+def _pattern_schema(pattern: str) -> dict[str, Any]:
     return {"type": "string", "pattern": f"^{pattern}$"}
 
 
 PATH_PARAMETERS = (
-    Parameter(name="app", place="path", about="Application", schema=_pattern("[^/]+")),
-    Parameter(name="queue", place="path", about="Queue", schema=_pattern("[^/_][^/]*")),
+    Parameter(name="app", place="path", about="Application", schema=_pattern_schema("[^/]+")),
+    Parameter(name="queue", place="path", about="Queue", schema=_pattern_schema("[^/_][^/]*")),
     Parameter(
         name="ids",
         place="path",
         about="Comma list of `<id>` (partition 1) or `<partition>:<id>`",
-        schema=_pattern(f"{ID}(,{ID})*"),
+        schema=_pattern_schema(f"{ID}(,{ID})*"),
     ),
-    Parameter(name="id", place="path", about="`<id>` in any partition, or `<partition>:<id>`", schema=_pattern(ID)),
     Parameter(
-        name="name", place="path", about="Name of a message", schema=_pattern("[^/]+") | {"maxLength": MAX_NAME_LENGTH}
+        name="id", place="path", about="`<id>` in any partition, or `<partition>:<id>`", schema=_pattern_schema(ID)
     ),
-    Parameter(name="move", place="path", about="Move", schema=_pattern("[^/]+")),
-    Parameter(name="schedule", place="path", about="Schedule", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
-    Parameter(name="group", place="path", about="Consumer group", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
     Parameter(
-        name="member", place="path", about="Member of a group: the `member` of its join", schema=_pattern("[^/]+")
+        name="name",
+        place="path",
+        about="Name of a message",
+        schema=_pattern_schema("[^/]+") | {"maxLength": MAX_NAME_LENGTH},
+    ),
+    Parameter(name="move", place="path", about="Move", schema=_pattern_schema("[^/]+")),
+    Parameter(name="schedule", place="path", about="Schedule", schema=_pattern_schema("[A-Za-z0-9._:@-]{1,100}")),
+    Parameter(name="group", place="path", about="Consumer group", schema=_pattern_schema("[A-Za-z0-9._:@-]{1,100}")),
+    Parameter(
+        name="member",
+        place="path",
+        about="Member of a group: the `member` of its join",
+        schema=_pattern_schema("[^/]+"),
     ),
 )
 
 
-def _number(least: float, most: float, kind: str = "integer") -> dict[str, Any]:
+def _number_schema(least: float, most: float, kind: str = "integer") -> dict[str, Any]:
     return {"type": kind, "minimum": least, "maximum": most}
 
 
-def _header(name: str, about: str, schema: dict[str, Any]) -> Parameter:
+def _header_parameter(name: str, about: str, schema: dict[str, Any]) -> Parameter:
     return Parameter(name=name, place="header", about=about, schema=schema)
 
 
-TTL = _header("X-TTL", "Seconds to live; by default the queue's `ttl`, or {default_ttl}", _number(1, MAX_TTL))
-ENCODING = _header(
+TTL = _header_parameter(
+    "X-TTL", "Seconds to live; by default the queue's `ttl`, or {default_ttl}", _number_schema(1, MAX_TTL)
+)
+ENCODING = _header_parameter(
     "X-Encoding", "`json`: the body is JSON, and readers get its value", {"type": "string", "enum": ["json"]}
 )
 POST_HEADERS = (
     TTL,
-    _header("X-Partition", "Partition to write to", _number(1, MAX_PARTITIONS)),
-    _header(
+    _header_parameter("X-Partition", "Partition to write to", _number_schema(1, MAX_PARTITIONS)),
+    _header_parameter(
         "X-Message-Key",
         "The hash of the key chooses the partition; not together with X-Partition",
         ANY_TEXT | {"x-limit": "max_message_key"},
     ),
-    _header("X-Delay", "Seconds until the message is due", _number(0, MAX_TTL, kind="number")),
-    _header("X-After", "Id of a message that the new ids are above", _pattern("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})")),
+    _header_parameter("X-Delay", "Seconds until the message is due", _number_schema(0, MAX_TTL, kind="number")),
+    _header_parameter(
+        "X-After", "Id of a message that the new ids are above", _pattern_schema("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})")
+    ),
     ENCODING,
-    _header(
+    _header_parameter(
         "Idempotency-Key",
         "Names the post: repeated with the same key, it stores nothing and gets the first answer",
-        _pattern(f"({KEY_PATTERN})"),
+        _pattern_schema(f"({KEY_PATTERN})"),
     ),
 )
-LAST_EVENT = _header("Last-Event-ID", "For a stream: the `id` of the last event received", ANY_TEXT)
+LAST_EVENT = _header_parameter("Last-Event-ID", "For a stream: the `id` of the last event received", ANY_TEXT)

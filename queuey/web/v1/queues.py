@@ -27,6 +27,7 @@ from queuey.web.validators import Errors
 
 DEFAULTS = {option.name: option.default for option in fields(ChosenOptions)}
 ALWAYS_LISTED = ("partitions", "type", "consistency")
+"""Options that a listing with details has even if they are the defaults."""
 
 
 def _read_principals(value: object, most: int) -> tuple[Principal, ...]:
@@ -50,7 +51,7 @@ def _read_backoff(value: object) -> Backoff:
 
 
 @cache
-def _fields(limits: Limits) -> Fields[api.QueueFields]:
+def _make_fields(limits: Limits) -> Fields[api.QueueFields]:
     return Fields(api.QueueFields, limits)
 
 
@@ -59,7 +60,7 @@ def read_spec(values: Mapping[str, Any], errors: Errors, limits: Limits) -> Queu
 
     ``principles`` is an old misspelling of ``principals``, and has the same effect; both are an error if they differ.
     """
-    requested = _fields(limits).read(values, errors)
+    requested = _make_fields(limits).read(values, errors)
     old = errors.parse_field("principles", _read_principals, requested.principles, limits.max_principals)
     new = errors.parse_field("principals", _read_principals, requested.principals, limits.max_principals)
     if old is not None and new is not None and old != new:

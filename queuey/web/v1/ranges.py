@@ -98,7 +98,10 @@ def read_range(fields: RangeFields, values: Mapping[str, Any], limits: Limits, e
 
 
 def _read_early(value: object, errors: Errors) -> tuple[bool, Bound]:
-    """Returns whether early messages are requested, and the bound that they must be above."""
+    """Returns whether early messages are requested, and the bound that they must be above.
+
+    Text with a colon or of 32 characters is such a bound; any other value is a boolean without one.
+    """
     if isinstance(value, str) and (":" in value or len(value.strip()) == 32):  # noqa: PLR2004 - digits of an id
         return True, errors.parse_field("early", _read_bound, value)
     return validators.parse_boolean(value), None
@@ -148,7 +151,6 @@ class RangeViews(Views):
         return (await request.until_found(wait, attempt)).response
 
     def _read_query(self, request: Request) -> tuple[Range, float]:
-        """Returns the range in the query, and the seconds to wait for messages."""
         query = read_query(request, self.fields(RangeQuery).names)
         errors = Errors()
         fields = self.fields(RangeQuery).read(query, errors)

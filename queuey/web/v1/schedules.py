@@ -57,7 +57,7 @@ class ScheduleViews(Views):
 
     def list(self, may_see: MaySee, application: str, query: api.ScheduleQuery) -> api.ScheduleList:
         reports, more = self._service.schedules.list(application, may_see, start=query.start)
-        return api.ScheduleList(schedules=[api.ListedSchedule(**_fields(report)) for report in reports], more=more)
+        return api.ScheduleList(schedules=[api.ListedSchedule(**_show_fields(report)) for report in reports], more=more)
 
     def show(self, may_see: MaySee, application: str, schedule: str) -> api.ScheduleState:
         return _show_schedule(self._service.schedules.show(application, schedule, may_see))
@@ -66,7 +66,7 @@ class ScheduleViews(Views):
         self._service.schedules.remove(application, schedule, may_see)
 
     async def run(self, request: Request, match: Match) -> Response:
-        """Sends the schedule's message now. Needs the right to send as well."""
+        """Sends the schedule's message now, even if it is paused. Needs the right to send as well."""
         application, name = match["app"], match["schedule"]
         may_see = await request.in_pool(partial(self._make_run_check, request, application))
         return json_response(_show_schedule(await self._service.schedules.fire(application, name, may_see)))
@@ -78,10 +78,10 @@ class ScheduleViews(Views):
 
 
 def _show_schedule(report: ScheduleReport) -> api.ScheduleState:
-    return api.ScheduleState(**_fields(report), message=_show_message(report.plan.message.draft))
+    return api.ScheduleState(**_show_fields(report), message=_show_message(report.plan.message.draft))
 
 
-def _fields(report: ScheduleReport) -> dict[str, Any]:
+def _show_fields(report: ScheduleReport) -> dict[str, Any]:
     plan, timetable = report.plan, report.plan.timetable
     return {
         "name": report.name,
@@ -236,6 +236,7 @@ class ScheduleSaver:
 
 
 def _check_name_and_fields(name: str, plan_fields: dict[str, Any]) -> None:
+    """Refuses a bad name, unknown fields, and ``every`` together with ``cron`` or ``timezone``."""
     errors = Errors()
     if _NAME.fullmatch(name) is None:
         errors["schedule"] = f"Use 1 to {MAX_NAME} letters, digits and ._:@-, but not . or .."

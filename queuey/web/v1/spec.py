@@ -108,7 +108,7 @@ def _operation(
     return Operation(method=method, path=path, summary=summary, success=success, view=view, action=action, **more)
 
 
-def _new(kind: Any, *statuses: int) -> dict[int, ResponseSpec]:  # noqa: ANN401 - a msgspec type
+def _json_answers(kind: Any, *statuses: int) -> dict[int, ResponseSpec]:  # noqa: ANN401 - a msgspec type
     return {status: ResponseSpec({JSON: kind}) for status in statuses}
 
 
@@ -118,13 +118,15 @@ def _claims_operation(what: str, summary: str, view: Callable[..., Any], body: A
     return _operation(path, summary, claims.Settled, view, about=about, body=body, also=(409,))
 
 
-def _open(path: str, summary: str, answer: Any, view: Callable[..., Any], *errors: int) -> Operation:  # noqa: ANN401 - a msgspec type
+def _anonymous_operation(path: str, summary: str, answer: Any, view: Callable[..., Any], *errors: int) -> Operation:  # noqa: ANN401 - a msgspec type
     return _operation(f"GET {path}", summary, answer, view, errors=(400, *errors), anonymous=True)
 
 
-def _client(name: str, summary: str, kind: str) -> Operation:
+def _client_operation(name: str, summary: str, kind: str) -> Operation:
     headers = {"Access-Control-Allow-Origin": "`*`: pages of any origin may load it"}
-    return _open(f"/client/{name}", summary, {200: ResponseSpec({kind: ANY_TEXT}, headers)}, FileViews.client)
+    return _anonymous_operation(
+        f"/client/{name}", summary, {200: ResponseSpec({kind: ANY_TEXT}, headers)}, FileViews.client
+    )
 
 
 MESSAGE_OR_RAW = {200: ResponseSpec({JSON: (messages.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)}
@@ -134,7 +136,7 @@ OPERATIONS = (
     _operation(
         f"POST {APP}",
         "Create queue",
-        _new(queues.CreatedQueue, 201, 200),
+        _json_answers(queues.CreatedQueue, 201, 200),
         QueueViews.create,
         body={JSON: queues.NewQueue, FORM: queues.NewQueue},
         body_may_be_empty=True,
@@ -230,7 +232,7 @@ OPERATIONS = (
     _operation(
         f"POST {NAMED}",
         "Create named message",
-        _new(messages.Posted, 201, 200),
+        _json_answers(messages.Posted, 201, 200),
         NameViews.create,
         about=f"201: stored. 200: the same message has the name already. 409: another message has it. {KEPT_HEADERS}",
         also=(409,),
@@ -281,7 +283,7 @@ OPERATIONS = (
     _operation(
         f"POST {CONSUMERS}/members",
         "Join group",
-        _new(groups.Joined, 201),
+        _json_answers(groups.Joined, 201),
         GroupViews.join,
         about="Needs `read` and `claim`. 409: another credential has the instance name, or the group is served in "
         "another data centre.",
@@ -470,7 +472,7 @@ OPERATIONS = (
     _operation(
         f"PUT {SCHEDULE}",
         "Create or change schedule",
-        _new(schedules.ScheduleState, 201, 200),
+        _json_answers(schedules.ScheduleState, 201, 200),
         ScheduleViews.put,
         about="The schedule posts a message at certain times, even after the credential that created it has expired. "
         "409: another request is changing it. 429: the application has 1,000 schedules.",
@@ -494,19 +496,19 @@ OPERATIONS = (
         ScheduleViews.run,
         about="Posts the schedule's message now, even if it is paused. `last` has the outcome.",
     ),
-    _open("/", "Show service", queues.Hello, HelloView.show, 500, 503),
-    _open("/v1", "Show API", queues.Hello, HelloView.show, 500, 503),
-    _open(
+    _anonymous_operation("/", "Show service", queues.Hello, HelloView.show, 500, 503),
+    _anonymous_operation("/v1", "Show API", queues.Hello, HelloView.show, 500, 503),
+    _anonymous_operation(
         "/v1/openapi.json", "Get OpenAPI document", {200: ResponseSpec({JSON: {"type": "object"}})}, FileViews.document
     ),
-    _open(
+    _anonymous_operation(
         "/docs",
         "Get API page, made from the OpenAPI document",
         {200: ResponseSpec({"text/html": ANY_TEXT}, {"Content-Security-Policy": "Allows only what is in the page"})},
         FileViews.page,
     ),
-    _client("queuey.js", "Get browser client", "text/javascript"),
-    _client("queuey.d.ts", "Get browser client types", "application/typescript"),
+    _client_operation("queuey.js", "Get browser client", "text/javascript"),
+    _client_operation("queuey.d.ts", "Get browser client types", "application/typescript"),
 )
 VIEWS = (
     ClaimViews,

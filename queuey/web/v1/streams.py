@@ -58,10 +58,11 @@ class StreamViews(Views):
 
     def __init__(self, service: Service, authorization: Authorization, page: Page) -> None:
         super().__init__(service, authorization)
-        self._page = page
+        self._read_page = page
 
     async def read(self, request: Request, match: Match) -> Response:
-        return await (self.stream_queue if wants_events(request) else self._page)(request, match)
+        """Streams the queue if the client accepts events; otherwise reads a page of it."""
+        return await (self.stream_queue if wants_events(request) else self._read_page)(request, match)
 
     async def stream_queue(self, request: Request, match: Match) -> Response:
         access = await self._authorization.admit(request, match, "read")
@@ -241,7 +242,7 @@ class QueueEvents(ABC):
 
 
 class EventsOfOne(QueueEvents):
-    """Events of the queue in the path. They do not name it."""
+    """Events of the queue in the path. They do not name it. If the reader loses its right to read it, that raises."""
 
     named = False
 

@@ -39,7 +39,7 @@ def _parse_ends(value: object, end: Callable[[Mark], Position]) -> Marks:
     return {number: end(mark) for number, mark in marks.items()}
 
 
-def _take_ends(body: api.NewReadMark, errors: Errors) -> Marks:
+def _read_ends(body: api.NewReadMark, errors: Errors) -> Marks:
     """Returns the positions up to which messages are read, from ``until`` or ``cursor``.
 
     Puts an error into ``errors`` if a field is bad, or both or neither are given.
@@ -68,13 +68,16 @@ class UnreadViews(Views):
         reader = self._authorization.find_reader_name(request, match["app"])
         errors = Errors()
         body = self.fields(api.NewReadMark).body(request, errors)
-        ends = _take_ends(body, errors)
+        ends = _read_ends(body, errors)
         errors.check()
         marked = self._service.unread.mark(access, reader, ends, back=body.back)
         return json_response(api.ReadMark(read=_show_marks(marked.marks), pending=marked.pending))
 
     def count(self, request: Request, match: Match) -> Response:
-        """Counts unread messages of several queues. An error of one queue does not affect the others."""
+        """Counts unread messages of the named queues, or of all that the caller may read if none is named.
+
+        An error of one queue does not affect the others.
+        """
         self._service.queues.require_application(match["app"])
         reader = self._authorization.find_reader_name(request, match["app"])
         body = self.fields(api.UnreadAsked).json(request, b"{}")

@@ -28,8 +28,9 @@ class Operation(openapi.Operation, frozen=True, kw_only=True):
 
     Attributes:
         view: Method of a class of views. With an ``action`` it is called as ``view(access, *names, query)`` and
-            returns the struct of the answer, or a response: see :meth:`Views.dispatch`. Without an action it takes a
-            request and the parts of its path, authorizes the caller itself, and returns a response.
+            returns the struct of the answer, None for success without further fields, or a response: see
+            :meth:`Views.dispatch`. Without an action it takes a request and the parts of its path, authorizes the
+            caller itself, and returns a response.
         action: Action that the caller must be allowed on the queue in the path, or on some queue of the application.
         page, reads: See :class:`~queuey.web.endpoint.View`.
     """
@@ -47,11 +48,11 @@ class Operation(openapi.Operation, frozen=True, kw_only=True):
         if self.action is not None:
             answer = owner.dispatch(self, answer)
         asks = self.query is not None
-        return View(answer, asks=asks, page=self.page, reads=self.reads, headers=self._headers())
+        return View(answer, asks=asks, page=self.page, reads=self.reads, headers=self._accepted_headers())
 
-    def _headers(self) -> frozenset[str]:
+    def _accepted_headers(self) -> frozenset[str]:
+        """Returns the headers that get no warning; with any body, all headers of messages: the view may refuse some."""
         names = {parameter.name.lower() for parameter in self.parameters if parameter.place == "header"}
-        # Any operation with a message accepts all headers of messages here; its view refuses those it does not allow.
         return COMMON_HEADERS.union(names, (*MESSAGE_HEADERS, OWN_HEADER) if "*/*" in self.body else ())
 
 

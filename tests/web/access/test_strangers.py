@@ -212,7 +212,9 @@ def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene)
         waiting.append(asyncio.create_task(mine.to(gateway)))
         threads, tenant = gateway._threads, stranger_tenant(mine.address)
         # The request waits, runs, or was already read by a spare thread.
-        await until(lambda: tenant in threads._turns._jobs or threads._hand.held(tenant) > 0 or digest_of(KEY) in read)
+        await until(
+            lambda: tenant in threads._turns._jobs or threads._job_quota.held(tenant) > 0 or digest_of(KEY) in read
+        )
         release.set()
         await asyncio.gather(*held, *waiting)
 

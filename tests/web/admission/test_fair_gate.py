@@ -264,11 +264,11 @@ def test_threads_and_memory_are_given_back(steps: list[tuple[str, str, int, bool
             else:
                 await asyncio.sleep(0)
             assert memory.free >= 0
-            assert pool._hand.free >= 0
+            assert pool._job_quota.free >= 0
         may_go_on.release(len(jobs) + 1)
         ends = await asyncio.gather(*jobs, return_exceptions=True)
         assert all(end is None or isinstance(end, (QueueyError, asyncio.CancelledError)) for end in ends)
-        await until_async(lambda: pool._hand.free == pool._hand.total)
+        await until_async(lambda: pool._job_quota.free == pool._job_quota.total)
         pool.refuse_overdue(-1)
         pool.stop()
         assert (memory.free, memory._held) == (memory.total, {})
@@ -305,7 +305,7 @@ def test_a_result_that_comes_with_a_cancellation_holds_nothing() -> None:
         calls.pop()()
         assert await waiting == 2
         memory.change("a", -40)
-        assert (memory.free, pool._hand.free) == (memory.total, pool._hand.total)
+        assert (memory.free, pool._job_quota.free) == (memory.total, pool._job_quota.total)
         pool.stop()
 
     play(scenario)

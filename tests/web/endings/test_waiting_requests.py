@@ -86,7 +86,7 @@ def test_a_stream_holds_no_page_while_its_client_takes_an_event(owner: Caller, r
             await store.messages.append(queue, [new_message("a")])
             await until(lambda: bool(gateway._contention._requests))
             await until(
-                lambda: not gateway._polls.attempt_quota.held(TENANT) and not gateway._threads._hand.held(TENANT)
+                lambda: not gateway._polls.attempt_quota.held(TENANT) and not gateway._threads._job_quota.held(TENANT)
             )
             assert gateway._memory.free == gateway._memory.total
             reader.takes.set()
@@ -111,7 +111,7 @@ def test_time_of_the_loop_is_charged_once(run: Run) -> None:
         request, part = blank_request(), nothing()
         request.call = Call(gateway._core, None, part, part.send(None), used=1000.0)
         for _ in range(2):
-            await gateway._take_turn(request)
+            await gateway._wait_for_turn(request)
             request.call._used = 10.0
             gateway._leave_turn(request)
         await request.call

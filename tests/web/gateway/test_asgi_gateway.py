@@ -369,7 +369,7 @@ def test_nothing_stays_taken_for_clients_that_leave(
                 with contextlib.suppress(asyncio.CancelledError):
                     request = make().leave(calls, cancelled=cancelled)
                     await answer(gateway, request.scope, request.receive, request.send)
-        quotas = [gateway._memory, gateway._polls.places, gateway._polls.attempt_quota, gateway._threads._hand]
+        quotas = [gateway._memory, gateway._polls.places, gateway._polls.attempt_quota, gateway._threads._job_quota]
         quotas.append(gateway._scheduler._under_way)
         assert gateway._contention._requests == {"other": 1}
         async with asyncio.timeout(60):

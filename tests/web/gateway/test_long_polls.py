@@ -338,7 +338,7 @@ def test_a_message_that_comes_or_comes_back_is_claimed_by_one_who_waits(app: App
 
     async def work(gateway: Gateway) -> list[list[str]]:
         nonlocal tries
-        begun = gateway._run
+        begun = gateway._run_view
 
         async def counting(*arguments: Any) -> Any:  # noqa: ANN401 - as it is called
             nonlocal tries
@@ -349,7 +349,7 @@ def test_a_message_that_comes_or_comes_back_is_claimed_by_one_who_waits(app: App
         tasks = [begin(gateway, claiming()) for _ in range(300)]
         await waiting(gateway, 300)
         assert service.statistics()["claims_waiting"] == 300
-        gateway._run = counting  # type: ignore[method-assign, assignment]
+        gateway._run_view = counting  # type: ignore[method-assign, assignment]
         await Request(body=b"news").to(gateway)
         [first], pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         [message] = (await first).messages

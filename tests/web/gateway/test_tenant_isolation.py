@@ -378,7 +378,7 @@ class ThreadedApplication(Stub):
 
     async def work(self, name: str) -> None:
         def work() -> None:
-            self.seen.append((name, threading.current_thread().name, dict(self.gateway._threads._hand._held)))
+            self.seen.append((name, threading.current_thread().name, dict(self.gateway._threads._job_quota._held)))
 
         await self.core.in_thread(work)
 
@@ -469,11 +469,11 @@ def test_backlog_of_one_application_does_not_delay_another() -> None:
     async def work(gateway: Gateway) -> None:
         greedy = [asyncio.create_task(Request("PUT", "/v1/a", query="greedy").to(gateway)) for _ in range(100)]
         pool = gateway._threads
-        await until(lambda: len(pool._turns) + pool._hand.total - pool._hand.free == 100)
+        await until(lambda: len(pool._turns) + pool._job_quota.total - pool._job_quota.free == 100)
         # Its usage so far: a pause of a busy machine does not make the other's short requests count for more.
         pool._turns.charge("greedy", TEST_TIMEOUT)
         others = [asyncio.create_task(Request("PUT", "/v1/a", query="other").to(gateway)) for _ in range(5)]
-        await until(lambda: len(pool._turns) + pool._hand.total - pool._hand.free == 105)
+        await until(lambda: len(pool._turns) + pool._job_quota.total - pool._job_quota.free == 105)
         # The first of them has a thread of its own, which a busy machine may wake late.
         await until(lambda: "other" in order)
         begin.set()

@@ -85,8 +85,9 @@ class GroupViews(Views):
     async def find(self, request: Request, match: Match, query: api.GroupQuery, *, few: bool = False) -> api.GroupInfo:
         """Returns a page of a group.
 
-        The caller needs ``measure``, or must be a consumer of one of its queues; otherwise it is refused whether the
-        group exists or not. With ``few``, does not search for queues.
+        The caller needs ``measure`` on any queue of the application, or must be a consumer of one of the group's
+        queues; otherwise it is refused whether the group exists or not. Shows only queues that it may measure. With
+        ``few``, does not search for queues.
         """
         refused = None
         try:
@@ -121,7 +122,7 @@ class GroupViews(Views):
         return await self._service.groups.list_names(match["app"], start=query.start, limit=query.limit)
 
     async def delete(self, request: Request, match: Match) -> Response:
-        """Forgets a group. Refuses if it has queues that the caller does not administer."""
+        """Forgets a group, but keeps its offsets. Refuses if it has queues that the caller does not administer."""
         application, group = match["app"], match["group"]
         administers = await request.in_pool(partial(self._authorization.make_name_test, request, application, "admin"))
         info = await self._service.groups.show(application, group, lambda queue: administers(queue.name))

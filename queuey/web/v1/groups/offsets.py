@@ -28,14 +28,14 @@ def _read_position(value: object) -> ids.Position:
         raise validators.BadField(f'"{validators.show(value)}" is not a message id') from None
 
 
-def _find_partitions(body: dict[str, Any], field: str = "partitions") -> dict[str, Any]:
+def _require_object(body: dict[str, Any], field: str = "partitions") -> dict[str, Any]:
     partitions = body.get(field)
     if not isinstance(partitions, dict):
         raise bad_json(f'It has no object "{field}"')
     return partitions
 
 
-def _is_number(number: str, field: str, errors: Errors) -> bool:
+def _is_partition_number(number: str, field: str, errors: Errors) -> bool:
     """Returns whether a text has one to three digits, as the number of a partition.
 
     Puts an error into ``errors`` if not.
@@ -52,7 +52,7 @@ def _read_change(number: str, item: object, errors: Errors, parent: str = "parti
     Offsets are compared only if ``expected`` is given; null expects no offset.
     """
     field = f"{parent}.{number[:40]}"
-    if not _is_number(number, field, errors):
+    if not _is_partition_number(number, field, errors):
         return None
     if not isinstance(item, dict):
         errors[field] = f'"{validators.show(item)}" is not an object'
@@ -89,7 +89,7 @@ def _read_commits(body: dict[str, Any], common_epoch: int | None, errors: Errors
     ``common_epoch`` is the epoch of commits without one of their own.
     """
     commits = _Commits([], {}, {})
-    for number, item in _find_partitions(body, "commits").items():
+    for number, item in _require_object(body, "commits").items():
         field = f"commits.{number[:40]}"
         if (change := _read_change(number, item, errors, "commits")) is None:
             continue
@@ -105,7 +105,7 @@ def _read_commits(body: dict[str, Any], common_epoch: int | None, errors: Errors
 
 def _read_changes(body: dict[str, Any]) -> list[OffsetChange]:
     errors = Errors()
-    parsed = (_read_change(number, item, errors) for number, item in _find_partitions(body).items())
+    parsed = (_read_change(number, item, errors) for number, item in _require_object(body).items())
     changes = [change for change in parsed if change is not None]
     _refuse_repeated_partitions(changes, "partitions", errors)
     errors.check()
@@ -151,9 +151,9 @@ class OffsetViews(Views):
         """Counts the messages after each partition's cursor; null counts all of the partition."""
         errors = Errors()
         cursors: dict[int, ids.Position | None] = {}
-        for number, item in _find_partitions(body).items():
+        for number, item in _require_object(body).items():
             field = f"partitions.{number[:40]}"
-            if _is_number(number, field, errors):
+            if _is_partition_number(number, field, errors):
                 if int(number) in cursors:
                     errors["partitions"] = "Names a partition twice"
                 cursors[int(number)] = None if item is None else errors.parse_field(field, _read_position, item)
