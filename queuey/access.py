@@ -213,7 +213,7 @@ class Caller(msgspec.Struct, frozen=True):
     def find_patterns(self, application: str, action: Action) -> Sequence[str]:
         """Returns patterns of the queue names for which an action is allowed, even if the queues do not exist.
 
-        The owner has only the pattern ``*``.
+        The owner has only the pattern ``*``. Grants of a queue by its exact name do not count.
         """
         if owner_name(application) in self.names:
             return ("*",)
@@ -282,7 +282,7 @@ def is_allowed(queue: Queue, caller: Caller, action: Action) -> bool:
 
 
 def _has_right(principal: Principal, action: Action) -> bool:
-    """``work`` needs both rights, ``delete`` that one, all others ``read``."""
+    """Returns whether a principal may act: ``work`` needs both rights, ``delete`` that one, all others ``read``."""
     if action == "work":
         return principal.read and principal.delete
     return principal.delete if action == "delete" else principal.read

@@ -115,6 +115,9 @@ class SupportDocument:
 class _Trusted:
     """Replaces PyBrowserID's manager of support documents. It knows only the issuers in the settings.
 
+    PyBrowserID asks whether ``issuer``, a host, is trusted with ``hostname``, the domain of a mail address. An issuer
+    without mail domains in the settings is trusted with its own host.
+
     Args:
         trusted: Applications and the issuers that they trust, by the issuer's host.
         documents: Support documents by the issuer's host.
@@ -152,7 +155,7 @@ class BrowserId:
         self._verifier = _Verifier(supportdocs=_Trusted(self._trusted, documents))
 
     def read(self, credential: str, now: float) -> Identity:
-        """Verifies an assertion.
+        """Verifies an assertion. Returns its user in each application that trusts the issuer.
 
         Raises:
             InvalidAssertion: The assertion is not accepted.

@@ -14,7 +14,7 @@ def install_command(extra: str) -> str:
     """Returns the command that installs the dependencies of an extra for the running Python.
 
     The command names the packages of the extra. So it works however this version was installed: from an index, a wheel
-    or a checkout. Only for a checkout that was never installed it names the checkout itself.
+    or a checkout. For a checkout that was never installed, it names the checkout.
 
     Args:
         extra: Name of the extra, as in ``pyproject.toml``.

@@ -29,7 +29,7 @@ def parse_point(text: str, now: float) -> str:
     if _ID.fullmatch(text) or _SECONDS.fullmatch(text) or _is_cursor(text):
         return text
     if text == "now":
-        return _text(round(now * 1_000_000))
+        return _format_seconds(round(now * 1_000_000))
     relative = _RELATIVE.fullmatch(text)
     try:
         if relative is not None:
@@ -42,7 +42,7 @@ def parse_point(text: str, now: float) -> str:
             since_1970 = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text!r} is not a position in time. Accepted: {FORMS}.") from error
-    return _text(since_1970 // timedelta(microseconds=1))
+    return _format_seconds(since_1970 // timedelta(microseconds=1))
 
 
 def parse_duration(text: str) -> float:
@@ -87,7 +87,7 @@ def _is_cursor(text: str) -> bool:
     return all(number.isdecimal() and _ID.fullmatch(name) for number, _, name in parts)
 
 
-def _text(microseconds: int) -> str:
+def _format_seconds(microseconds: int) -> str:
     if microseconds < 0:
         raise ValueError(f"{microseconds / 1_000_000:.6f} is before 1970, where no messages exist. Use 0 or later.")
     return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}"

@@ -150,11 +150,11 @@ class RepeatBudget:
 
     def record_post(self, now: float) -> None:
         self._posts.append(now)
-        _forget(self._posts, now)
+        _drop_old(self._posts, now)
 
     def try_acquire(self, now: float) -> bool:
-        _forget(self._posts, now)
-        _forget(self._repeats, now)
+        _drop_old(self._posts, now)
+        _drop_old(self._repeats, now)
         if len(self._repeats) + 1 > max(1.0, len(self._posts) * MAX_REPEAT_RATIO):
             return False
         self._repeats.append(now)
@@ -162,7 +162,7 @@ class RepeatBudget:
         return True
 
 
-def _forget(moments: deque[float], now: float) -> None:
+def _drop_old(moments: deque[float], now: float) -> None:
     while moments and moments[0] <= now - REPEATS_INTERVAL:
         moments.popleft()
 

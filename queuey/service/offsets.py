@@ -150,7 +150,7 @@ class OffsetUseCases:
         return access.use(lambda queue: bridge.run(self._store.offsets.groups(queue)))
 
     async def forget(self, access: QueueAccess, group: str) -> None:
-        """Removes a group.
+        """Removes a group's offsets of the queue.
 
         Raises:
             GroupNotFound: Nothing is recorded for the group.

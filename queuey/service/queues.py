@@ -48,6 +48,7 @@ TOO_FEW_MATCH = (
 
 
 def shortest_prefixes(patterns: Sequence[str]) -> list[str]:
+    """Returns the text of each pattern before its first star, sorted, without texts that begin with another one."""
     shortest: list[str] = []
     for prefix in sorted(pattern.partition("*")[0] for pattern in patterns):
         if not shortest or not prefix.startswith(shortest[-1]):
@@ -56,6 +57,8 @@ def shortest_prefixes(patterns: Sequence[str]) -> list[str]:
 
 
 class Queues:
+    """Creates, lists, changes, describes and deletes queues; blocks."""
+
     def __init__(self, store: Store, limits: Limits, core: Core, *, max_filtered: int = MAX_FILTERED) -> None:
         self._store = store
         self._limits = limits
@@ -141,7 +144,10 @@ class Queues:
     def _list_matching(
         self, application: str, start: str, patterns: Sequence[str], limit: int
     ) -> tuple[list[Queue], str | None]:
-        """Lists queues that match a pattern; ends the page early if too many others had to be read."""
+        """Lists queues that match a pattern, with the start of the next page.
+
+        If too many others had to be read, ends the page early, or raises ``InvalidRequest`` without any match.
+        """
         matching: list[Queue] = []
         budget, page_size = self._max_filtered, limit + 1
         for prefix in shortest_prefixes(patterns):

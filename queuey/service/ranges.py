@@ -295,7 +295,7 @@ class Merge:
         return [replace(piece, limit=limit, max_bytes=max_bytes, bodies=bodies) for piece in self._asked]
 
     def make_further_slices(self) -> list[Slice]:
-        """Returns the slices of the next read, or an empty list if the page is complete."""
+        """Returns the slices of the next read; none if the page is complete, or no more of it can be read."""
         page, size = self._page()
         weights = [entry[1] for entry in self._entries.values() if entry]
         count, held = len(weights), sum(weights)
@@ -370,7 +370,7 @@ class Merge:
                 del self._entries[key]
 
     def finish(self, reading: Reading) -> None:
-        """Fills a reading. Messages that do not fit are read again next time."""
+        """Fills a reading with the page and the next position by partition. Other messages are read again later."""
         page, _ = self._page()
         reading.messages = page
         reading.horizon = self._horizon

@@ -37,6 +37,8 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Reader:
+    """Reads ranges of queues, and counts the returned messages as delivered. Calls that are not coroutines block."""
+
     def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core) -> None:
         self._store = store
         self._limits = limits
@@ -228,6 +230,11 @@ class Reader:
     def _early_slices(
         self, queue: Queue, requested: Range, pieces: Sequence[Slice], reading: Reading, max_bytes: int
     ) -> list[Slice]:
+        """Returns the slices of early messages, or none.
+
+        Early messages must be requested, the reading must have reached the horizon, reads must have a delay, and bytes
+        must remain.
+        """
         if not requested.early or reading.more or not pieces or not self._store.read_delay(queue):
             return []
         remaining_bytes = max_bytes - bytes_of(reading.messages)

@@ -75,7 +75,7 @@ class Unread(msgspec.Struct, frozen=True):
 
 
 class UnreadUseCases:
-    """Sets read marks, and counts messages above them.
+    """Sets read marks, and counts messages above them; blocks.
 
     Args:
         store: Stores the marks and the messages.
@@ -247,11 +247,11 @@ class MarkNews:
         self._queues_to_read: set[str] = set()
         """Queues whose marks must be read at the next turn."""
         self._due = -1.0
-        self._queues = 0
+        self._queue_count = 0
 
     @property
     def pause(self) -> float:
-        return max(PAUSE, QUEUE_PAUSE * self._queues)
+        return max(PAUSE, QUEUE_PAUSE * self._queue_count)
 
     @property
     def more(self) -> bool:
@@ -269,7 +269,7 @@ class MarkNews:
 
         They count as read then: each request to read is returned once.
         """
-        self._queues = len(accesses)
+        self._queue_count = len(accesses)
         is_due = self._clock() >= self._due
         if is_due:
             self._due = self._clock() + 0.5 * self.pause
@@ -279,7 +279,7 @@ class MarkNews:
     def read_news(self, accesses: Sequence[QueueAccess]) -> list[tuple[str, Unread]]:
         """Returns queues whose marks have changed, with their unread messages; blocks.
 
-        Queues that could not be counted this time are due again.
+        Queues that this call had no room to count are due again. Queues that cannot be read any more are left out.
         """
         marks = self._unread.read_marks(accesses, self.reader)
         moved = [

@@ -162,8 +162,8 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         text: Text in the body, regardless of case. In a body of bytes, the exact UTF-8 bytes of the text.
-        header: Name of a header.
-        value: Text in the value of that header, or of any header if ``header`` is blank.
+        header: Name of a header, regardless of case.
+        value: Text in the value of that header, or of any header if ``header`` is blank. Case matters.
         key: The message's key.
     """
 

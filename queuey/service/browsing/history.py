@@ -99,7 +99,10 @@ class Ring:
         self.used = 0
 
     def advance_to(self, last: int) -> int:
-        """Makes a cell the newest one and clears the cells since the previous one. Returns its index."""
+        """Makes a cell the newest one, unless a newer one exists, and clears the cells since the previous one.
+
+        Returns the index of the newest cell.
+        """
         for number in range(max(self.last + 1, last - CELLS + 1), last + 1):
             self.sent[number % CELLS] = self.taken[number % CELLS] = 0
             self.depth[number % CELLS] = UNKNOWN
@@ -138,7 +141,10 @@ class History:
         workers.handle(ACTIVITY, lambda query, answer: answer(self.read_own_activity(query)))
 
     def record(self, queue: Queue, sent: int, taken: int) -> None:
-        """Counts messages of a queue in the present cell, if any. A new ring may take the room of old ones."""
+        """Counts messages of a queue in the present cell. Without messages it does nothing.
+
+        A queue without a ring gets one, for which rings of other queues may be removed.
+        """
         if not sent and not taken:
             return
         last = int(self._clock()) // STEP

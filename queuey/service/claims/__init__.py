@@ -236,6 +236,8 @@ class ClaimUseCases(JobActs):
     ) -> tuple[Queue | None, list[ClaimDelivery]]:
         """Claims messages of the first queue that has any; returns the queue and its messages, or None and no messages.
 
+        If the row of a queue was out of date, all queues are tried again.
+
         Args:
             accesses: Queues in order of preference.
             claim: Calls :meth:`claim` for one queue.

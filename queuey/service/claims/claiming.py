@@ -176,8 +176,8 @@ class ClaimSearch:
         self._queue = queue
         self._poll = poll
         self._gather = gather
-        self._asked: list[PollRequest] = []
-        self._found: list[ClaimDelivery] = []
+        self._requests: list[PollRequest] = []
+        self._deliveries: list[ClaimDelivery] = []
         self._decided = math.inf
         """Boot time of the first decision on the claims."""
 
@@ -209,31 +209,31 @@ class ClaimSearch:
             failure = await self._search(partitions, settles)
             if settles:
                 await ack.wait(settles)
-            if complete is not None and self._found:
-                await complete(self._found)
+            if complete is not None and self._deliveries:
+                await complete(self._deliveries)
         except (asyncio.CancelledError, GivenUp):
             claimed = self._give_up() and self._poll.ttl
-            raise GivenUp("unknown" if claimed else outcome_of([*settles.values(), *self._asked[-1:]])) from None
+            raise GivenUp("unknown" if claimed else outcome_of([*settles.values(), *self._requests[-1:]])) from None
         except Exception:
             self._give_up()
             raise
-        if failure is not None and not self._found:
+        if failure is not None and not self._deliveries:
             raise failure
-        if self._found and self._poll.ttl and is_late(self._decided):
+        if self._deliveries and self._poll.ttl and is_late(self._decided):
             self._give_up()
             raise too_late_error()
-        return self._found
+        return self._deliveries
 
     async def _search(self, partitions: Sequence[int], settles: Mapping[int, SettleRequest]) -> QueueyError | None:
         """Searches the partitions in order; returns the error that ended the search or may have hidden messages.
 
-        Collects the messages in ``_found``, and ends the turn of a partition that had none.
+        Collects the messages in ``_deliveries``, and ends the turn of a partition that had none.
         """
         refused: QueueyError | None = None
         acks = [settles[partitions[0]]] if partitions[0] in settles else []
         for number in partitions:
             request = PollRequest(self._queue, self._remaining_poll(), settles.values())
-            self._asked.append(request)
+            self._requests.append(request)
             self._logs.add((self._queue.qid, number), *acks, request)
             acks = []
             try:
@@ -246,7 +246,7 @@ class ClaimSearch:
                 self._decided = min(self._decided, request.decided)
             else:
                 self._turns.end_turn(self._queue.qid, number)
-            self._found += [
+            self._deliveries += [
                 ClaimDelivery(message, receipt, deliveries, expires / 1000)
                 for message, deliveries, receipt, expires in claimed
             ]
@@ -255,20 +255,20 @@ class ClaimSearch:
         return refused
 
     def _remaining_poll(self) -> Poll:
-        if not self._found:
+        if not self._deliveries:
             return self._poll
-        poll, weight = self._poll, bytes_of(delivery.message for delivery in self._found)
-        return Poll(poll.limit - len(self._found), poll.ttl, poll.max_bytes - weight, poll.worker)
+        poll, weight = self._poll, bytes_of(delivery.message for delivery in self._deliveries)
+        return Poll(poll.limit - len(self._deliveries), poll.ttl, poll.max_bytes - weight, poll.worker)
 
     def _has_enough(self) -> bool:
-        if not self._found or not self._gather:
-            return bool(self._found)
+        if not self._deliveries or not self._gather:
+            return bool(self._deliveries)
         remaining = self._remaining_poll()
         return remaining.limit <= 0 or remaining.max_bytes <= 0
 
     def _give_up(self) -> bool:
         """Releases the claims; returns whether there are any. If the release fails, they expire."""
-        claimed = [receipts for request in self._asked if (receipts := request.give_up())]
+        claimed = [receipts for request in self._requests if (receipts := request.give_up())]
         for receipts in claimed if self._poll.ttl else ():
             self._logs.add((self._queue.qid, receipts[0].partition), make_release_request(self._queue, receipts))
         return bool(claimed)

@@ -63,7 +63,7 @@ class Duplicates:
     def begin_draft(
         self, state: State, copies: ScanDuplicates, horizon: Position, now: int, below: Position = ids.LAST
     ) -> CoverDraft:
-        """Begins the next entry's changes of covers.
+        """Begins the next entry's changes of covers. They hide copies whose ids were made before now.
 
         Args:
             state: State after the last entry.
@@ -158,8 +158,13 @@ class Finder:
             self.waiting = self.ordered.waiting if row.kind == "ordered" else None
 
     async def find(self, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]) -> Candidates:
+        """Reads messages for polls: first those whose claims have ended, then new ones.
+
+        Reads no more than the polls request, one entry may have, and limits of claims allow. ``taken`` are all requests
+        of the round: their receipts may free keys and places.
+        """
         if self.keeps != state.keeps_expired:
-            self._begin(state)
+            self._adapt_to_log(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
         now = self._store.claim_logs.claim_now()
@@ -200,7 +205,7 @@ class Finder:
         candidates.scan = await self.ordered.scan(state, demand)
         return candidates
 
-    def _begin(self, state: State) -> None:
+    def _adapt_to_log(self, state: State) -> None:
         """Chooses what reads include by the log: expired messages may exist after the queue has dropped the option.
 
         Forgets the waiting messages.
@@ -218,7 +223,7 @@ class Finder:
     async def read_for(self, state: State, request: ReadingRequest) -> None:
         """Lets a request read for itself, after covers were written if there are too many."""
         if self.keeps != state.keeps_expired:
-            self._begin(state)
+            self._adapt_to_log(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
         expired = self._timing.expiry_limit(self._store.claim_logs.claim_now())

@@ -256,7 +256,7 @@ async def _store_letter(store: Store, queue: Queue, name: str, location: Locatio
     for attempt in range(_ATTEMPTS):
         target = await _find_target(store, queue, name, fresh=attempt > 0)
         try:
-            if await _has_place(store, queue, target, location, letter):
+            if await _may_keep_position(store, queue, target, location, letter):
                 await store.messages.put(target, [location], letter)
             else:
                 item = msgspec.structs.replace(letter, partition=choose_target_partition(letter, partition, target))
@@ -268,7 +268,7 @@ async def _store_letter(store: Store, queue: Queue, name: str, location: Locatio
             return
 
 
-async def _has_place(store: Store, queue: Queue, target: Queue, location: Location, letter: NewMessage) -> bool:
+async def _may_keep_position(store: Store, queue: Queue, target: Queue, location: Location, letter: NewMessage) -> bool:
     """Returns whether a letter may be stored at its message's position.
 
     It may if the target has only dead letters of this queue, and the position is free or has the same letter. Messages
@@ -288,7 +288,10 @@ async def _has_place(store: Store, queue: Queue, target: Queue, location: Locati
 def make_dead_letter(
     queue: Queue, message: Message, deliveries: int, now: float, attempts: Sequence[Attempt] = ()
 ) -> NewMessage:
-    """The reason is expiry, else the last recorded error, else too many deliveries."""
+    """Returns the dead letter of a message, which lives for ``deadletters.TTL``.
+
+    Its reason is expiry, else the last recorded error, else too many deliveries.
+    """
     error, text = ERROR, f"delivered {deliveries} times without an acknowledgement"
     if attempts:
         error, text = attempts[-1].error, attempts[-1].text

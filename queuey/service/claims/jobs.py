@@ -247,6 +247,11 @@ class JobStatuses:
         return [infos[place] for place in poll.places]
 
     def _status_fields(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
+        """Returns the fields of a job's status: by the log if the job is claimed, or unfinished and stored.
+
+        Otherwise the row of its end decides. Without such a row, a job that the log does not have as ended is
+        ``expired`` or ``never_seen``.
+        """
         view, end = evidence.view, evidence.end
         if view.standing in {"claimed", "waiting", "retrying"} and (evidence.is_there or view.standing == "claimed"):
             return _claim_fields(view)
@@ -265,6 +270,10 @@ class JobStatuses:
         return self._fields_without_row(queue, place, evidence, now)
 
     def _fields_without_row(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
+        """Returns the status of a job that is done, or has left the queue, without a row of its end.
+
+        Its dead letter decides; else it is ``done`` or ``removed`` if that is certain, and ``unknown`` if not.
+        """
         if evidence.letter is not None:
             cause = evidence.letter.cause
             status = "expired" if cause.error == EXPIRED else "failed"

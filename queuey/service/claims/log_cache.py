@@ -20,6 +20,8 @@ the requests to be done here."""
 class LogCache:
     """Returns logs by key: creates missing ones and evicts the least recently used ones.
 
+    A log that is not in memory has no load, no refusal and none of the receipts' entries.
+
     Args:
         make: Creates a log. Its second argument is called after each round of the log.
         bound: Approximate max bytes of all states together. Logs in use may exceed it.

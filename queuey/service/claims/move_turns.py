@@ -125,7 +125,7 @@ class ReadingRequest(Request):
 
     @abstractmethod
     async def gather(self, state: State, sources: Sources) -> None:
-        """Reads messages."""
+        """Reads what :meth:`edit` adds to the next entry. If another process appends first, it is called again."""
 
     def add_dead_letters(self, draft: EntryDraft) -> None:
         draft.expire(self.ended, queue_for(self.queue.name, self.queue.dead_letter))

@@ -132,8 +132,8 @@ class ClaimWakeups:
         self._poll_within(max(seconds, SPACING), log.key, watched)
         may_free = ordered is not None and not ordered.has_none_waiting
         in_order = watched.freed != freed_before and may_free and watched.queue.kind == "ordered"
-        has_place = _has_place(watched.queue, log, vacated_before, by_key=has_ended or may_free)
-        if (has_ended and watched.released != released_before) or in_order or has_place:
+        has_freed_room = _has_freed_room(watched.queue, log, vacated_before, by_key=has_ended or may_free)
+        if (has_ended and watched.released != released_before) or in_order or has_freed_room:
             watched.wake()
 
     def _find_next_expiry(self, state: State) -> tuple[bool, float]:
@@ -164,6 +164,10 @@ class ClaimWakeups:
         watched.poll_task = self._core.spawn(self._poll(key, watched))
 
     async def _poll(self, key: Key, watched: _Watched) -> None:
+        """Reads the log, ignoring errors, and plans the next poll.
+
+        Wakes the claims if others have ended, if the store has reported a message since the last poll, or if reads lag.
+        """
         stored, watched.stored = watched.stored, False
         request = StateQuery(watched.queue, self._find_next_expiry)
         self._logs.add(key, request)
@@ -175,7 +179,7 @@ class ClaimWakeups:
             watched.wake()
 
 
-def _has_place(queue: Queue, log: PartitionLog, vacated_before: int, *, by_key: bool) -> bool:
+def _has_freed_room(queue: Queue, log: PartitionLog, vacated_before: int, *, by_key: bool) -> bool:
     """Returns whether claims may find a message because others are done, where claims are limited.
 
     Args:

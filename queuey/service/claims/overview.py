@@ -186,7 +186,10 @@ class ClaimOverview(ABC):
         return access.use(lambda queue: self._count_due(queue, self.core.run(self.query_states(queue, _View)), limit))
 
     def _count_due(self, queue: Queue, views: Mapping[int, _View], limit: int) -> QueueSize:
-        """Counts exactly up to the limit; from there, estimates what is left of each partition."""
+        """Counts unfinished messages that are due, outstanding ones included.
+
+        The count is exact up to the limit; beyond it, the rest of each partition is estimated.
+        """
         total, exact = 0, True
         for number, view in views.items():
             total += view.outstanding

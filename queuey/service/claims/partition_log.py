@@ -131,7 +131,8 @@ class PartitionLog:
         self._finder = Finder(store, self._partition, core, timing, limits)
         self._row: Queue | None = None
         self._current_at = -1e9
-        self._length = LogCompaction(upkeep)
+        """Boot time at which the state had all entries."""
+        self._compaction = LogCompaction(upkeep)
         self._follow_ups = FollowUpRunner(store, self._partition, core, limits)
         self._rounds: asyncio.Task[None] | None = None
 
@@ -175,7 +176,10 @@ class PartitionLog:
                 raise
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
-        """Answers with an error. An unsent request is not told that its outcome is unknown."""
+        """Answers with an error. An unsent request is not told that its outcome is unknown.
+
+        An entry of unknown format becomes ``StoreIncompatible``.
+        """
         if isinstance(error, UnknownFormat):
             error = StoreIncompatible(f"The claim log of partition {self._partition}: {error}. Update this program.")
         for request in requests:
@@ -221,7 +225,7 @@ class PartitionLog:
                 await self._follow_ups.delete(queue, self.state, 0)
                 await self._follow_up(queue, ())
                 return
-            if self._length.is_due():
+            if self._compaction.is_due():
                 # Decide anew after the snapshot: it may take long, and claims expire from the decision on.
                 mark_unsent(requests)
                 await self._write_snapshot(queue)
@@ -339,7 +343,7 @@ class PartitionLog:
     def _make_entry(self, queue: Queue, draft: EntryDraft) -> Entry:
         state, duplicates = self.state, self._finder.duplicates
         deleted = self._follow_ups.known.find_last_deleted(state) if state.pending_deletes else 0
-        snapshot = self._length.to_name if self._length.to_name > state.snapshot else 0
+        snapshot = self._compaction.to_name if self._compaction.to_name > state.snapshot else 0
         delete = queue.on_ack == "delete"
         stored = None if duplicates is None else duplicates.find_written(state)
         bits = self._core.rng.getrandbits
@@ -468,7 +472,7 @@ class PartitionLog:
         """Applies entries to a state; returns that state, or a newer one from a snapshot."""
         if page.snapshot is not None and page.snapshot.number > state.number:
             state = State.decode(page.snapshot.body)
-            self._length.record_snapshot_read(len(page.snapshot.body))
+            self._compaction.record_snapshot_read(len(page.snapshot.body))
             self._follow_ups.known.add_open([*state.pending_deletes, *state.outbox])
         for log_entry in page.entries:
             if log_entry.number > state.number:
@@ -483,7 +487,7 @@ class PartitionLog:
         new_claims = [place for _, places in entry.claims for place in places if not state.is_known(place)]
         state.apply(log_entry.number, entry)
         self._finder.scanner.advance_front_past(new_claims)
-        self._length.add_entry(log_entry.number, len(log_entry.body), written)
+        self._compaction.add_entry(log_entry.number, len(log_entry.body), written)
         self._follow_ups.known.add_open([log_entry.number, *(place for place, _, _ in entry.outs)], written)
 
     async def _append(self, queue: Queue, entry: Entry, requests: Sequence[Request]) -> bool:
@@ -494,7 +498,7 @@ class PartitionLog:
         state = self.state
         log_entry = LogEntry(state.number + 1, encode_entry(entry))
         began = self._core.boottime()
-        below = self._length.find_truncatable(state.number, began) if entry.snapshot else None
+        below = self._compaction.find_truncatable(state.number, began) if entry.snapshot else None
         append = partial(self._store.claim_logs.append_entry, snapshot=entry.snapshot or None, truncate_below=below)
         is_in_doubt = False
         pause = FIRST_PAUSE
@@ -518,7 +522,7 @@ class PartitionLog:
         if applied:
             self._append_seconds = self._core.boottime() - began
             state.apply(log_entry.number, entry)
-            self._length.add_entry(log_entry.number, len(log_entry.body), began)
+            self._compaction.add_entry(log_entry.number, len(log_entry.body), began)
             self._current_at = began
             return True
         self.refused = self._core.boottime()
@@ -556,14 +560,14 @@ class PartitionLog:
     async def _write_snapshot(self, queue: Queue) -> None:
         """Writes a snapshot of the state. A failure is ignored; a later round tries again."""
         state = self.state
-        self._length.record_snapshot_begun()
+        self._compaction.record_snapshot_begun()
 
         body = await self._core.in_thread(state.encode)
         try:
             await self._store.claim_logs.write_snapshot(queue, self._partition, state.number, body)
         except QueueyError:
             return
-        self._length.record_snapshot_written(state.number, len(body))
+        self._compaction.record_snapshot_written(state.number, len(body))
 
 
 async def _await_in_doubt(work: Awaitable[T]) -> T:

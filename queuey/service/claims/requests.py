@@ -146,6 +146,7 @@ class SettleRequest(Request):
 
     Attributes:
         newest: Highest entry number among the receipts.
+        is_settled: The settlements, in the order of the receipts; empty before the first decision.
     """
 
     __slots__ = ("is_settled", "kind", "newest", "receipts", "ttl")
@@ -252,6 +253,8 @@ class StateQuery(Request):
 
 class RequestQueue:
     """Requests that wait for one log. One round at a time takes them.
+
+    :meth:`stop` keeps them; the next :meth:`add` then starts the rounds again.
 
     Attributes:
         load: Number of ids in all requests that wait or are being answered.

@@ -74,7 +74,8 @@ _decode = msgspec.msgpack.Decoder(JobEnd).decode
 class Results:
     """Ends of all queues' jobs, in a ledger. Its methods raise as the ledger does.
 
-    Writes also raise ``StoreBusy`` if others come first five times.
+    Writes also raise ``StoreBusy`` if others come first five times. Results are shown for the queue's ``result_ttl``,
+    ends without an acknowledgement for as long as the ledger keeps them.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -124,6 +125,10 @@ class Results:
     async def record_dead_letter(
         self, queue: Queue, partition: int, position: Position, letter: NewMessage, time: float
     ) -> None:
+        """Records that a job became a dead letter, with the letter's error.
+
+        The status is ``expired`` if that error is ``EXPIRED``, else ``failed``.
+        """
         headers = dict(letter.meta.headers) if letter.meta else {}
         dead = dead_letter_from(headers, "", lies=("", partition, ""), content_type=None)
         error, text = ("", "") if dead is None else (dead.cause.error, dead.cause.text)

@@ -382,6 +382,10 @@ class OrderedScanner:
         return self.waiting.front > ids.FIRST and not len(self.waiting)
 
     async def scan(self, state: State, demand: ScanDemand) -> ScanResult:
+        """Finds messages for a demand: waiting ones whose keys are free, then new ones if these are not enough.
+
+        Sets :attr:`lags` and :attr:`moved`.
+        """
         scan, waiting = ScanResult(demand.messages, demand.max_bytes), self.waiting
         self.lags = not demand.exact
         front = waiting.front = self._find_start(state)
@@ -401,6 +405,7 @@ class OrderedScanner:
         return max(self.waiting.front, ids.following(state.cursor))
 
     def _make_chain(self, state: State, chosen: Collection[Position]) -> ContiguousRead:
+        """Returns the waiting positions up to the first unchosen one, inclusive: the cursor cannot pass that one."""
         seen = []
         for position in self.waiting.iterate(state):
             seen.append(position)
@@ -432,6 +437,11 @@ class OrderedScanner:
         scan.stopped = True
 
     async def _read_on(self, state: State, scan: ScanResult, demand: ScanDemand) -> None:
+        """Reads from the front up to the horizon until the scan has enough; remembers what it reads as waiting.
+
+        Sets ``full`` and stops if ``MAX_WAITING`` messages wait, or at the last known message if too much is
+        remembered.
+        """
         waiting = self.waiting
         if len(waiting) >= MAX_WAITING:
             waiting.sweep(state)
@@ -477,6 +487,10 @@ class OrderedScanner:
     def _remember_page(
         self, state: State, scan: ScanResult, demand: ScanDemand, messages: Sequence[Message], picked: Counter[int]
     ) -> None:
+        """Remembers the unknown messages of a page as waiting, and adds messages that may be delivered now to the scan.
+
+        ``picked`` counts the messages of the scan by key.
+        """
         waiting = self.waiting
         self._scanner.split_live([message for message in messages if not state.is_known(message.position)], scan.ended)
         for message in messages:

@@ -168,7 +168,10 @@ class ExpiryRecords(DueWork):
         return record.suffices_for(queue, ttl, self._now(self._store.clock_difference))
 
     async def _join_or_start_change(self, queue: Queue, ttl: int) -> None:
-        """Waits for the queue's running change, which may be for another TTL, or starts one; check again afterwards."""
+        """Waits for the queue's running change, or starts one.
+
+        The running change may be for another TTL, so the caller must check again afterwards.
+        """
         change = self._changes.get(queue.qid)
         if change is None:
             change = self._changes[queue.qid] = asyncio.ensure_future(self._make_record(queue, ttl))
@@ -256,6 +259,11 @@ class ExpiryRecords(DueWork):
         return int((self._store.clock_difference + PAUSE) * TICKS_PER_SECOND)
 
     def _next_due_ticks(self, value: ExpiryRecord, result: Search, took: float) -> int:
+        """Returns when to search again (ticks), at the earliest after a pause.
+
+        That is when a seen or an unseen message may expire, or when the record may be removed; a search that was cut
+        continues after ``PAUSE``. If nothing had expired, the pause grows with ``took``, the seconds of the step.
+        """
         if result.is_cut:
             return self._now(PAUSE)
         pause = PAUSE if result.given_up else min(max(PAUSE, REST_RATIO * took), MAX_REST)

@@ -135,6 +135,10 @@ class LocalGroup:
         raise MemberGone
 
     def _find_last_seen_ms(self, member: Member) -> int:
+        """Returns the latest of a member's joining and its renewals, as known here and in the store.
+
+        After a move to this data centre, it is at least a third of a session after the move.
+        """
         seen = self.changes.sessions.members.get(member.number)
         moved = self.cache.state.head.moved
         return max(
@@ -240,6 +244,11 @@ class LocalGroup:
         return {plan[uid].name for uid in seen.asked if uid in plan} if seen is not None else set()
 
     async def _answer(self, member: Member, beat: _Beat, *, is_new: bool) -> HeartbeatAnswer:
+        """Hands over partitions of the queues that a heartbeat concerns, and compares their rows with it.
+
+        Carries out give-backs only if ``is_new``. Reads up to ``MAX_AT_ARRIVAL`` queues that the member names, and as
+        many in which it misses partitions; the answer leaves out queues that were not read.
+        """
         number, owned, given_back = member.number, beat.content.owned, beat.content.given_back
         if is_new and given_back:
             words = {name: {n: (number, epoch) for n, epoch in epochs.items()} for name, epochs in given_back.items()}
@@ -351,7 +360,11 @@ class LocalGroup:
         self._following = None
 
     async def turn(self) -> float:
-        """Does the work that is due; returns the seconds until the next turn."""
+        """Does the work that is due; returns the seconds until the next turn.
+
+        Drops silent members, ends sessions, removes members with changed rights, searches queues, hands partitions
+        over, and makes a plan that is due.
+        """
         now, state = self._core.boottime(), await self.cache.refresh()
         self._drop_silent(state, now)
         shortest = min((member.session for member in state.members.values()), default=0) / 3000

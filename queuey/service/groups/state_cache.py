@@ -99,6 +99,10 @@ class StateCache:
         return self.state
 
     async def _read(self, *, is_serial: bool) -> None:
+        """Reads the head, and all of the state if the head's version is another one.
+
+        Adopts the result unless this process has changed the state meanwhile.
+        """
         before, began, now = self.state, self.next_tick(), self._core.boottime()
         head = await self._store.groups.group_head(*self._key, serial=is_serial)
         state = before

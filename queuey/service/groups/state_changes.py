@@ -141,7 +141,7 @@ class StateChanges:
         return sessions
 
     async def remove_members_with_changed_rights(self, state: GroupState) -> None:
-        """Requests their removal; does not wait for it."""
+        """Requests the removal of members whose credentials have other rights now; does not wait for it."""
         used = {member.subscription for member in state.members.values()}
         credentials = {slot: s.credential for slot, s in state.subscriptions.items() if slot in used}
         present = await self._core.in_thread(

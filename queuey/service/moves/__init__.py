@@ -57,7 +57,7 @@ class MoveTiming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoveUseCases:
-    """Starts, shows and cancels moves."""
+    """Starts, shows and cancels moves; these calls block."""
 
     def __init__(
         self, store: Store, claims: ClaimUseCases, stopping: threading.Event, *, timing: MoveTiming | None = None
@@ -243,6 +243,10 @@ class MoveCarrier(DueWork):
         return NextStep(work.record.version, 0, min(pause, self._timing.beat))
 
     async def _take_over(self, record: Record, before: Progress) -> _Work:
+        """Makes this process the runner of a move; estimates the total if it is not known.
+
+        Raises ``RecordChanged`` if another process was faster.
+        """
         own_progress = replace(before, runner=self._token)
         due = self._ticks_in(self._timing.stale)
         record = await self._records.save(record, own_progress, due)
@@ -269,6 +273,7 @@ class MoveCarrier(DueWork):
         return work
 
     async def _record_end(self, work: _Work) -> None:
+        """Ends a move: as ``failed`` if it has an error, as ``cancelled`` if that was requested, else as ``done``."""
         record, counted = work.record, work.active.make_progress()
         state: State = "cancelled" if counted.state == "cancelling" else "done"
         if counted.error:

@@ -217,6 +217,10 @@ class MoveRecords:
         return [moves[number] for number in sorted(moves, reverse=True)[:MAX_LISTED]]
 
     async def cancel(self, move: Move) -> MoveRecord:
+        """Requests the end of a move, unless it is over or being cancelled. Returns its present record.
+
+        Adopts a move of version 0.1.0 first.
+        """
         if move in (await self._read_directory()).moves:
             await self._adopt(move)
         for _ in range(_TRIES):
@@ -241,6 +245,7 @@ class MoveRecords:
                 await self._adopt(move)
 
     async def _adopt(self, move: Move) -> None:
+        """Creates the record of a move of version 0.1.0, unless it is over or another process was faster."""
         old = await self._store.ledger.entry(_OLD_RECORD, move.number)
         progress = Progress() if old is None else decode(old).progress
         if progress.state in OVER or (await self._store.records.record(_ENDED, move.application, move.id)) is not None:

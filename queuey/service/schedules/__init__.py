@@ -85,7 +85,7 @@ class ScheduleReport(NamedTuple):
 
 
 class ScheduleUseCases:
-    """Creates, shows, changes, fires and removes schedules."""
+    """Creates, shows, changes, fires and removes schedules. These calls block, except :meth:`fire`."""
 
     def __init__(
         self,
@@ -289,6 +289,10 @@ class FireUseCases(DueWork):
         return await self._fire(record, states.decode(record.value), ids.ticks_to_seconds(now), now)
 
     async def _fire(self, record: Record, schedule: Schedule, instant: float, now: int) -> Record:
+        """Begins to fire an instant, posts its message and records the outcome: ``failed`` if the queue does not exist.
+
+        Errors of the store after the beginning are in doubt, because another process may continue.
+        """
         try:
             queue = await find_queue(self._store, record.application, schedule.plan.queue, fresh=True)
         except NotFound as error:

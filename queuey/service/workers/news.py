@@ -53,7 +53,7 @@ class News:
         self._asking: list[Answer[bytes]] = []
         """Answers to send when a request waits here."""
         self._is_closed = False
-        workers.handle(NEWS, self._heard)
+        workers.handle(NEWS, self._receive_news)
 
     def start(self) -> None:
         total, own = self._workers.identity.total, self._workers.identity.number
@@ -67,6 +67,10 @@ class News:
         self._answer_all()
 
     def _announce_stored(self, moment: int, partitions: Iterable[int]) -> None:
+        """Collects partitions for the other workers, and sends them to each worker that may be asked now.
+
+        A worker for which ``MAX_PARTITIONS`` are collected gets no further ones.
+        """
         now = time.monotonic()
         with self._lock:
             self._moment = max(self._moment, moment)
@@ -100,10 +104,10 @@ class News:
 
     # Questions of others
 
-    def _heard(self, question: list[str], answer: Answer[bytes]) -> GiveUp:
-        """Tells requests here about stored messages. The question is answered when a request waits here.
+    def _receive_news(self, question: list[str], answer: Answer[bytes]) -> GiveUp:
+        """Wakes requests that wait here for messages in the named partitions.
 
-        If one waits already, the answer is sent after ``PAUSE_SECONDS``.
+        The question is answered when a request waits here; if one waits already, after ``PAUSE_SECONDS``.
         """
         moment, *partitions = (int(number, 16) for number in question)
         with self._lock:

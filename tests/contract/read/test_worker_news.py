@@ -68,7 +68,7 @@ def test_a_worker_at_which_nothing_waits_is_left_alone(pair: tuple[Worker, Worke
     """A worker without waiting requests is asked once; when a request begins to wait, it gets news from then on."""
     writer, reader = pair
     requests: list[list[str]] = []
-    hear = reader.news._heard
+    hear = reader.news._receive_news
 
     def counted(question: list[str], answer: Answer[bytes]) -> GiveUp:
         requests.append(question)

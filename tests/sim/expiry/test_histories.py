@@ -156,7 +156,7 @@ MUTATIONS = {
     "until": Mutation(("E1",), lambda: replace(ExpiryRecords._may_remove, removing_at_once)),
     "removal by version": Mutation(("E1",), lambda: replace(KeptStore.remove_record, removing_any), 9),
     "the next search": Mutation(("E1",), lambda: replace(ExpiryRecords._next_due_ticks, only_what_was_seen), 27),
-    "reads show messages that have ended": Mutation(("E1",), lambda: replace(Finder._begin, hidden)),
+    "reads show messages that have ended": Mutation(("E1",), lambda: replace(Finder._adapt_to_log, hidden)),
     "reads from the cursor once they show messages that have ended": Mutation(
         ("E1",), lambda: replace(Waiting.clear, remembering), 10, "ordered"
     ),
