@@ -51,6 +51,11 @@ def choose_partition(digest: bytes, partitions: int) -> int:
 
 
 def choose_target_partition(message: Message | NewMessage, partition: int, target: Queue) -> int:
+    """Returns the partition of ``target`` for a message of another queue's ``partition``.
+
+    A dedup queue chooses it by the body. A queue that keeps keys chooses it by the message's key, if it has one.
+    Otherwise it is ``partition``, modulo the number of partitions of ``target``.
+    """
     if target.kind == "dedup":
         return choose_partition(digest_of(message.body, message.meta), target.partitions)
     if target.keeps_keys and message.meta is not None and message.meta.key is not None:
@@ -118,7 +123,7 @@ class Covers:
         return len(self.by_digest) + self._held
 
     def apply(self, number: int, changes: CoverChanges, cursor: Position) -> None:
-        """Applies the changes of an entry; ``cursor`` is the cursor before that entry."""
+        """Applies the changes of an entry, withdrawals first; ``cursor`` is the cursor before that entry."""
         for digest in changes.withdrawn:
             self._remove(digest)
         for digest, representative, held in changes.made:
@@ -155,6 +160,7 @@ class Covers:
         return cover
 
     def _forget_stored(self, number: int, made_by: int, confirmed: Position) -> None:
+        """Removes covers that are in the store now (see :meth:`find_storable`). ``stored_until`` rises to theirs."""
         for digest in [digest for digest, _ in self.find_storable(confirmed, made_by)]:
             cover = self._remove(digest)
             if cover is not None:
@@ -175,6 +181,7 @@ class Covers:
         ]
 
     def advance_cursor(self, cursor: Position) -> None:
+        """Confirms representatives up to the cursor, and drops the covers that hide no messages above it."""
         while self._representatives and self._representatives[0] <= cursor:
             self.unconfirmed.pop(heappop(self._representatives), None)
         above = ids.following(cursor)
@@ -196,7 +203,6 @@ class Covers:
 
     @classmethod
     def decode(cls, encoded: Iterable[Encoded], stored_until: int, cursor: Position, number: int) -> Covers:
-        """Restores covers from a snapshot made after entry ``number``."""
         covers = cls()
         for digest, representative, until, held, made_by in encoded:
             covers.by_digest[digest] = Cover(representative, until, tuple(held), made_by)
@@ -337,7 +343,7 @@ def split_duplicates(
     messages: Sequence[Message],
     stored_bounds: Mapping[bytes, int] | None = None,
 ) -> tuple[list[Message], Collection[bytes]]:
-    """Separates deliverable messages from duplicates.
+    """Separates deliverable messages from duplicates. The first of several new copies of a body is deliverable.
 
     Args:
         covers: Covers of the state.

@@ -138,7 +138,7 @@ class EntryDraft:
         return settlements
 
     def _try_add_outstanding(self, position: Position) -> bool:
-        """Returns False at ``MAX_OUTSTANDING``. Only a message that is new is counted."""
+        """Counts a message that becomes outstanding, unless it counts already. Returns False at ``MAX_OUTSTANDING``."""
         outstanding = self._state.outstanding
         if position in outstanding or position in self._renewals:
             return True
@@ -148,6 +148,7 @@ class EntryDraft:
         return True
 
     def _has_another(self, position: Position) -> bool:
+        """Returns whether, in an ordered queue, another caller has a message of the same key."""
         checks = self.is_ended_here, self._may_redeliver
         return self._waiting is not None and has_other_claim(self._state, position, *checks)
 
@@ -381,6 +382,7 @@ class EntryDraft:
     def _find_deliverable(
         self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], max_deliveries: int
     ) -> tuple[list[Message], OrderCheck | None]:
+        """Returns messages to redeliver, then new ones within ``MAX_OUTSTANDING``; by id in an ordered queue."""
         if self._waiting is not None:
             fresh = self._drop_expired(fresh, done=any(poll.ttl for poll in polls))
         room = MAX_OUTSTANDING - len(self._state.outstanding) - self._new_outstanding
@@ -388,7 +390,7 @@ class EntryDraft:
         positions = [(message.ticks, message.low) for message in fresh]
         new = self._state.find_unknown(positions)
         new.difference_update(self._finals, self._claims, self._renewals, self._releases, self._outs, self._superseded)
-        messages += [message for message, place in zip(fresh, positions, strict=True) if place in new][: max(0, room)]
+        messages += [m for m, position in zip(fresh, positions, strict=True) if position in new][: max(0, room)]
         if self._waiting is None:
             return messages, None
         messages.sort(key=lambda message: message.position)
@@ -437,20 +439,20 @@ class EntryDraft:
             self.lapsed[position] = last
 
     def _make_cover(self, message: Message) -> None:
-        """Does nothing for a message that was delivered before, or outside of a dedup queue."""
+        """Makes a message its body's representative in a dedup queue, unless it was delivered before."""
         if self._covers is not None:
             before = self._state.outstanding.get(message.position)
             if before is None or not before.deliveries:
                 self._covers.make_representative(message)
 
     def _is_not_duplicate(self, message: Message) -> bool:
-        """Also True for a message that was delivered before, whatever its cover."""
+        """Returns whether no cover hides a message; always True for a message that was delivered before."""
         if self._covers is None or message.position in self._state.outstanding:
             return True
         return not self._covers.is_duplicate(message)
 
     def _may_redeliver(self, position: Position, max_deliveries: int = 0) -> bool:
-        """False if cancelled, changed by this entry, or at ``max_deliveries``, where 0 means no limit."""
+        """Returns whether a claim is over and its message not cancelled, changed here, or at ``max_deliveries``."""
         is_ended = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
         if not is_ended or self._is_touched(position):
             return False

@@ -148,7 +148,7 @@ def decode_entry(body: bytes) -> Entry:
     """Decodes an entry.
 
     Raises:
-        UnknownFormat: This program does not know the entry's format.
+        UnknownFormat: The entry cannot be decoded, or has a format that this program does not know.
     """
     try:
         entry = _entries.decode(body)

@@ -86,7 +86,7 @@ def ticks_until_due(margin: float) -> int:
 def find_expirable(
     state: State, ended: EndedMessages, is_changed: Callable[[Position], bool], expired: int, room: int
 ) -> Iterator[Position]:
-    """Yields the expired messages that the next entry makes dead letters.
+    """Yields the expired messages that the next entry makes dead letters. Skips claimed ones that are not overdue.
 
     If ``MAX_ABOVE`` messages above the cursor are done, only messages that the cursor can pass are yielded.
 

@@ -106,6 +106,7 @@ class Waiting:
         return list(islice(merge(*runs), limit))
 
     def _trim_to_first(self, key: int, state: State) -> Position | None:
+        """Removes a key's delivered or done messages before its first waiting one. Returns that, or None."""
         positions = self._by_key[key]
         while positions:
             if positions[0] in self._keys and not state.is_known(positions[0]):
@@ -221,6 +222,7 @@ class OrderCheck:
         self._turns: dict[int, _Turn] = {}
 
     def copy_for_peek(self) -> OrderCheck:
+        """Returns a copy that offers no messages of keys from which this entry already delivers to a caller."""
         check = OrderCheck(self._state, self._waiting, self._is_done, self._is_free)
         check._turns = {key: _Turn(iter(()), None) for key, turn in self._turns.items() if turn.caller is not None}
         return check

@@ -90,7 +90,7 @@ class Places:
         )
 
     def count_free(self) -> FreePlaces:
-        """Deliveries take places from the result, not from this object."""
+        """Returns the places that are free now. Deliveries take them from the result, not from this object."""
         return FreePlaces(self._count_free_in_partition(), self._count_free_of_key if self._limits.per_key else None)
 
     def _count_free_in_partition(self) -> int:
@@ -138,6 +138,10 @@ class FreePlaces:
         return places
 
     def try_take(self, choice: Callable[[Message], bool] | None, message: Message) -> bool:
+        """Takes a place if the partition and the message's key have a free one and ``choice`` accepts the message.
+
+        Returns whether it did. ``choice`` may count the message as delivered, so it is called last.
+        """
         if self._total <= 0:
             return False
         key = 0 if self._count_free_of_key is None else limited_key_of(message)

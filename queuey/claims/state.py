@@ -239,7 +239,7 @@ class State:
     # Entries
 
     def apply(self, number: int, entry: Entry) -> None:
-        """Applies the next entry.
+        """Applies the next entry: moves, dead letters, finals, releases, renewals, claims, cursor, in this order.
 
         Raises:
             ValueError: ``number`` does not follow the last entry.
@@ -269,6 +269,7 @@ class State:
         self.snapshot = max(self.snapshot, entry.snapshot)
 
     def _apply_departures(self, number: int, entry: Entry) -> None:
+        """Applies a move's step, dead letters and deletions. Undelivered dead letters count as freed and vacated."""
         if entry.move is not None:
             self._apply_move(number, entry.move, entry.at)
         if entry.outs:
@@ -284,6 +285,10 @@ class State:
             self.pending_deletes = {key: old for key, old in self.pending_deletes.items() if key > entry.deleted}
 
     def _apply_move(self, number: int, step: MoveStep, now: int) -> None:
+        """Ends the chunk under way if the step names it, and takes the step's messages as the next chunk.
+
+        Returned messages can be delivered again and keep their number of deliveries; earlier receipts are superseded.
+        """
         move = self.move
         if move is None or move.number < step.move:
             move = self.move = MoveState(step.move)
@@ -313,7 +318,7 @@ class State:
             self._record_keys(positions, keys)
 
     def _claim(self, positions: list[Position], expires: int, secret: int, worker: str, now: int) -> None:
-        """Also counts a delivery of each message, and ends its rest and its cancellation."""
+        """Begins a claim of each message and counts a delivery; ends its rest and its cancellation."""
         outstanding, number = self.outstanding, self.number
         self._last_expiry = max(self._last_expiry, expires)
         for position in positions:
@@ -427,6 +432,7 @@ class State:
             self._rebuild_expiries()
 
     def _advance_cursor(self, number: int, entry: Entry) -> None:
+        """Applies the changes of covers, then moves the cursor up and forgets done messages below it."""
         covers, heap = self.covers, self._above_heap
         if entry.covers is not None:
             covers.apply(number, entry.covers, self.cursor)
@@ -506,7 +512,7 @@ class State:
         )
 
     def status_of(self, position: Position, expired: int) -> Literal["claimed", "retrying", "waiting"]:
-        """Waiting: the claim has ended. Retrying: released with a delay that is not over."""
+        """Returns the status of an outstanding message: waiting once its claim has ended, retrying while it rests."""
         if self.has_ended(position, expired):
             return "waiting"
         return "retrying" if position in self.resting else "claimed"
@@ -556,7 +562,7 @@ class State:
         """Decodes a snapshot.
 
         Raises:
-            UnknownFormat: This program does not know the snapshot's format.
+            UnknownFormat: The snapshot cannot be decoded, or has a format that this program does not know.
         """
         try:
             snapshot = _decoder.decode(body)
@@ -587,6 +593,6 @@ class State:
             state._record_keys([position], [key])
         state.resting = set(snapshot.resting)
         state.cancelled = set(snapshot.cancelled) if snapshot.cancelled else _NO_POSITIONS
-        state._ended = dict.fromkeys(place for place, claim in state.outstanding.items() if not claim.expires)
+        state._ended = dict.fromkeys(position for position, claim in state.outstanding.items() if not claim.expires)
         state._rebuild_expiries()
         return state

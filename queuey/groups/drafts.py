@@ -231,7 +231,7 @@ class GroupDraft:
         return [member for member in self._members.values() if member.instance == name] if name else []
 
     def _inherits(self, member: Member, former: Member) -> bool:
-        """False if the former member is leaving or had another credential."""
+        """Returns whether a member gets a former one's targets: it was not leaving and had an equal credential."""
         before, after = (self._subscriptions[m.subscription] for m in (former, member))
         return former.state != "leaving" and before.credential == after.credential
 

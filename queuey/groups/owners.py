@@ -61,7 +61,8 @@ def hand_over(
 def is_owner(state: GroupState, row: OwnedOffset) -> bool:
     """Returns whether a partition's owner is a member that may still be working on it.
 
-    An owner of a later epoch than the state's counts too: the state is older than the row.
+    An owner of a later epoch than the state's counts too: the state is older than the row. An owner of an epoch before
+    the group's first one does not: it was a member of a removed group of the same name.
     """
     if row.epoch < state.head.born:
         return False

@@ -232,10 +232,9 @@ class Deadline(threading.local):
 
 
 class InThread(Protocol):
-    """Runs blocking work for coroutines of one loop."""
+    """Runs blocking work in a thread, for coroutines of one loop."""
 
-    async def __call__(self, work: Callable[[], T]) -> T:
-        """Runs work in a thread. Returns its result."""
+    async def __call__(self, work: Callable[[], T]) -> T: ...
 
 
 class GivenUp(StoreUnavailable):
@@ -301,6 +300,7 @@ class Home:
 
     @classmethod
     def for_running_loop(cls) -> Home:
+        """Returns the home registered for the running loop, or a new one, which is not registered."""
         loop, last = asyncio.get_running_loop(), cls._last
         if last is not None and last.calls.loop is loop:
             return last

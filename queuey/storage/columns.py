@@ -173,6 +173,7 @@ def chunk(messages: Iterable[Message], most: int) -> Iterator[MessageColumns]:
 
 
 def rows_as_bytes(table: NDArray[Any]) -> pa.Array:
+    """Returns each row of a two-dimensional array as one value of a column of bytes. No copy if it is contiguous."""
     offsets = np.arange(len(table) + 1, dtype=np.int32) * np.int32(table.nbytes // max(1, len(table)))
     data = pa.py_buffer(table.reshape(-1).view(np.uint8))
     return pa.Array.from_buffers(pa.binary(), len(table), [None, pa.py_buffer(offsets), data])

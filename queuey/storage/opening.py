@@ -101,7 +101,10 @@ def check_store_settings(loaded: Loaded) -> None:
 
 
 def sqlite_options(settings: Settings, *, jobs: bool = True) -> SqliteOptions:
-    """Waits for locks for ``LOCK_SHARE`` of the deadline. Without ``jobs`` there is no sweep."""
+    """Returns the options of the SQLite store. It waits for a lock for ``LOCK_SHARE`` of the deadline.
+
+    Without ``jobs`` expired messages are not swept.
+    """
     from queuey.storage.sqlite.connection import SqliteOptions  # noqa: PLC0415 - only needed if it is used
 
     busy_timeout = settings.deadline * LOCK_SHARE

@@ -21,6 +21,7 @@ _SWEEPS = 30
 
 
 def balance(shares: PoolShares[Any]) -> None:
+    """Chooses how many partitions of each pool a member is to have: changes ``Pool.now`` and the loads."""
     order = sorted(shares.pools, key=lambda pool: (len(pool.members), pool.members))
     for pool in order:
         _hand_out_free(pool, shares.loads)
@@ -35,6 +36,7 @@ def balance(shares: PoolShares[Any]) -> None:
 
 
 def _hand_out_free(pool: Pool[Any], loads: list[int]) -> None:
+    """Gives a pool's free partitions to the members with the fewest partitions in all pools. No partition moves."""
     if not pool.free:
         return
     height, rest = fill([loads[member] for member in pool.members], len(pool.free))
@@ -116,21 +118,21 @@ class _Chains:
         while self._unsettled:
             top = max(self._loads[member] for member in self._unsettled)
             givers = [member for member in self._unsettled if self._loads[member] == top]
-            if self._search(givers, top - 2):
+            if self._find_distances(givers, top - 2):
                 for giver in givers:
                     self._follow_chain(giver, top - 2)
             else:
                 for member in self._depth:
                     del self._unsettled[member]
 
-    def _search(self, givers: Iterable[int], low: int) -> bool:
-        """Finds, breadth first, the distance of members from the givers, up to the nearest member with a low load.
+    def _find_distances(self, givers: Iterable[int], low: int) -> bool:
+        """Finds, breadth first, members' distances from the givers, up to the nearest with at most ``low`` partitions.
 
         It records the edges for :meth:`_follow_chain`: for each member, the pools that lead one step further; for each
         pool, the members that are one step further.
 
         Returns:
-            Whether a member with a low load was reached.
+            Whether such a member was reached.
         """
         self._depth = dict.fromkeys(givers, 0)
         self._next, self._takers = {}, {}
@@ -156,6 +158,10 @@ class _Chains:
         return is_reached
 
     def _follow_chain(self, giver: int, low: int) -> None:
+        """Moves a partition from each member of a chain to the next, until one with at most ``low`` partitions.
+
+        Does nothing if earlier chains have used up all paths from ``giver``.
+        """
         chain: list[tuple[int, int]] = []
         member = giver
         while self._loads[member] > low:

@@ -82,14 +82,14 @@ class _Search:
             self._by_load.setdefault(load, []).append(member)
         self._effort -= len(self._shares.loads)
 
-    def _reach(self, places: list[int], length: int, previous_node: int) -> None:
+    def _reach(self, nodes: list[int], length: int, previous_node: int) -> None:
         """Records a path to some nodes if it is shorter than the known one. A node without a path has the length 0."""
-        self._effort -= len(places)
-        for place in places:
-            if length < self._length.get(place, 0):
-                self._length[place] = length
-                self._from[place] = previous_node
-                self._frontier[place] = None
+        self._effort -= len(nodes)
+        for node in nodes:
+            if length < self._length.get(node, 0):
+                self._length[node] = length
+                self._from[node] = previous_node
+                self._frontier[node] = None
 
     def _add_edges_from_member(self, member: int) -> None:
         """Adds edges from a member: giving a gained partition costs nothing, giving one that it kept costs a move."""
@@ -102,12 +102,12 @@ class _Search:
             self._reach(kept, length + 1, member)
         self._reach([self._swaps_at + self._shares.loads[member] + 1], length, member)
 
-    def _add_edges_from_pool(self, place: int) -> None:
+    def _add_edges_from_pool(self, node: int) -> None:
         """Adds edges from a pool: receiving costs nothing, and saves a move if the member lost one of the pool."""
-        pool = self._shares.pools[place - self._pools_at]
-        length = self._length[place]
-        self._reach(pool.members, length, place)
-        self._reach([member for member in pool.before if pool.has_lost(member)], length - 1, place)
+        pool = self._shares.pools[node - self._pools_at]
+        length = self._length[node]
+        self._reach(pool.members, length, node)
+        self._reach([member for member in pool.before if pool.has_lost(member)], length - 1, node)
 
     def _find_cycles(self) -> list[list[int]]:
         rings = []

@@ -62,7 +62,7 @@ class PoolShares(Generic[Q]):
     pools_of: list[list[int]]
 
     def move(self, pool_number: int, giver: int, taker: int) -> None:
-        """Only changes the counts; which partition moves is chosen later."""
+        """Moves a partition of a pool to another member, in the counts only: which one moves is chosen later."""
         now = self.pools[pool_number].now
         now[giver] -= 1
         now[taker] = now.get(taker, 0) + 1
@@ -207,6 +207,7 @@ def choose_partitions(pool: Pool[Q], names: list[M]) -> Iterator[tuple[tuple[Q, 
 
 
 def _interleave_queues(partitions: list[tuple[Q, int]]) -> list[tuple[Q, int]]:
+    """Sorts a member's partitions: the first of each queue, then the second of each, and so on."""
     seen: dict[Q, int] = {}
     ranked = []
     for partition in partitions:

@@ -28,12 +28,12 @@ SEARCH_TTL = 86_400_000
 
 
 def sessions_of(clock: int, rows: Iterable[tuple[int, int, int]]) -> GroupSessions:
-    """Builds sessions from their rows.
+    """Builds sessions from their rows. A member with requests but without a session counts as seen at 0.
 
     Args:
         clock: Clock sampled before the rows were read (ms).
         rows: For each session: member number, 0, and when the member was seen (ms). For each request to give partitions
-            back: member number, uid of the queue, and when it was made (ms).
+            back: member number, uid of the queue, and when it was made (ms). The row :data:`SEARCH` gives ``searched``.
     """
     times = {(member, uid): when for member, uid, when in rows}
     searched = times.pop(SEARCH, 0)

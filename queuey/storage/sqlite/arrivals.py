@@ -150,7 +150,7 @@ class CommittedArrivals:
             with self._db.readers.lend() as connection:
                 woken = _find_arrivals(connection, polled, last + 1, self._db.clock())
                 if catalogue != self._catalogue:
-                    woken += _find_changed(connection, watches, catalogue)
+                    woken += _find_watches_of_changed_queues(connection, watches, catalogue)
         except BaseException:
             self._others = self._others or others
             raise
@@ -184,8 +184,7 @@ def _find_arrivals(connection: Connection, watches: Sequence[Watch], safe: int, 
     return [watches[number] for (number,) in rows]
 
 
-def _find_changed(connection: Connection, watches: Sequence[Watch], catalogue: int) -> list[Watch]:
-    """Returns the watches of queues whose rows are out of date."""
+def _find_watches_of_changed_queues(connection: Connection, watches: Sequence[Watch], catalogue: int) -> list[Watch]:
     changed = set()
     for queue in {id(watch.queue): watch.queue for watch in watches if watch.queue.version != catalogue}.values():
         try:

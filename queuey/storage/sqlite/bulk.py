@@ -236,11 +236,11 @@ def measure(
     of a partition's messages, because the write-ahead log cannot start over while a snapshot is held.
     """
     for start in range(0, len(queues), MEASURED_QUEUES):
-        yield from _measure_some(database, queues[start : start + MEASURED_QUEUES], messages)
+        yield from _measure_queues(database, queues[start : start + MEASURED_QUEUES], messages)
 
 
-def _measure_some(database: Database, queues: Sequence[Queue], messages: int) -> Iterator[list[Measure]]:
-    """Yields the measures of each queue; none for a queue whose row is out of date.
+def _measure_queues(database: Database, queues: Sequence[Queue], messages: int) -> Iterator[list[Measure]]:
+    """Yields a list of measures for each queue; it is empty if the queue's row is out of date.
 
     Large partitions are counted on in further snapshots.
     """

@@ -141,7 +141,10 @@ class SqliteCovers(Covers):
 def _append_to_log(
     queue: Queue, qp: int, entry: LogEntry, snapshot: int | None, truncate_below: int | None, transaction: Transaction
 ) -> bool:
-    """Appends an entry if it is the next one. Then names the snapshot and deletes older ones, and truncates the log."""
+    """Appends an entry if it is the next one; otherwise changes nothing and returns False.
+
+    Then names the snapshot and deletes older ones, and truncates the log.
+    """
     transaction.verify(queue)
     connection = transaction.connection
     if not connection.execute(_APPEND, (qp, entry.number, entry.body, qp, entry.number - 1)).fetchall():

@@ -124,7 +124,7 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
         # Plans must not depend on bound values: otherwise SQLite compiles a statement again whenever its LIMIT changes,
         # which took longer than reading ten messages.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        connection.set_busy_handler(_patience(options.busy_timeout))
+        connection.set_busy_handler(_make_busy_handler(options.busy_timeout))
         _use_log(connection, options.busy_timeout)
         connection.execute(f"PRAGMA synchronous = {options.sync}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {0 if read_only else LOG_LIMIT}").fetchall()
@@ -164,7 +164,7 @@ def _use_log(connection: Connection, seconds: float) -> None:
             return
 
 
-def _patience(seconds: float) -> Callable[[int], bool]:
+def _make_busy_handler(seconds: float) -> Callable[[int], bool]:
     """Returns a busy handler that retries every few milliseconds.
 
     SQLite's own handler soon sleeps 100 ms at a time, which starves a process if another one commits all the time.

@@ -67,7 +67,6 @@ class SqliteQueueCache:
         self.get = self._rows.get
 
     def put(self, queue: Queue) -> None:
-        """Adds or replaces a row. A full cache first drops the row that was added first."""
         key = queue.application, queue.name
         with self._lock:
             if key not in self._rows and len(self._rows) >= self._size:

@@ -59,7 +59,7 @@ def judge_room(free: int) -> Finding:
 
 
 def judge_mount(directory: Path, mounts: str) -> Finding:
-    """Fails for a network file system; one that is not found in ``mounts`` is ok."""
+    """Returns a failure for a network file system. A file system not listed in ``mounts`` is ok."""
     mount, kind = "", ""
     for line in mounts.splitlines():
         _, path, type_, *_ = line.split(" ")

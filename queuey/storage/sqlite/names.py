@@ -64,7 +64,7 @@ def _write_named(
 ) -> Named:
     """Stores a new value and deletes the previous message.
 
-    The row keeps its place in ``replaced`` until the name is settled; its expiry never gets earlier.
+    The row keeps that message's location as ``replaced`` until the name is settled. Its expiry never gets earlier.
 
     Raises ``NameChanged`` unless the value is still ``seen``.
     """

@@ -148,7 +148,7 @@ class SqliteOffsets(Offsets):
 
 
 class SqliteLedger(Ledger):
-    """The ledger in SQLite. ``now`` is never below the last id."""
+    """The ledger in SQLite. ``now`` is never below the last id. The entry with the store's identity never expires."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -181,7 +181,10 @@ class SqliteLedger(Ledger):
     async def _enter(
         self, work: str, piece: int, value: bytes, expected: bytes | None, changed: Callable[[int], int]
     ) -> bytes:
-        """Sets a value if the present one is ``expected``, else returns that; Conflict if it is gone."""
+        """Sets a value if the present one is ``expected``, else returns that; raises Conflict if it is gone.
+
+        ``changed`` turns the clock into the time from which ``LEDGER_TTL`` counts (ticks).
+        """
 
         def change(transaction: Transaction) -> bytes:
             present = _read_entry(transaction.connection, work, piece)

@@ -235,7 +235,7 @@ def prepare(connection: Connection, path: Path) -> None:
     try:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            version, application = _read_marks(connection)
+            version, application = _read_format_and_application(connection)
             empty = not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
             if empty and version == 0:
                 connection.execute(TABLES)
@@ -262,7 +262,7 @@ def require_format(connection: Connection, path: Path) -> None:
     Raises:
         StoreIncompatible: The file belongs to another program or to a newer version of this one.
     """
-    _require_known(*_read_marks(connection), path)
+    _require_known(*_read_format_and_application(connection), path)
 
 
 def _require_known(version: int, application: int, path: Path) -> None:
@@ -274,7 +274,7 @@ def _require_known(version: int, application: int, path: Path) -> None:
         raise StoreIncompatible(message)
 
 
-def _read_marks(connection: Connection) -> tuple[int, int]:
+def _read_format_and_application(connection: Connection) -> tuple[int, int]:
     version: Any = connection.execute("PRAGMA user_version").fetchone()
     application: Any = connection.execute("PRAGMA application_id").fetchone()
     return version[0], application[0]

@@ -20,7 +20,7 @@ from queuey.storage import bridge
 from queuey.storage.calls import Home, LoopCalls
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_store
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite.connection import _patience
+from queuey.storage.sqlite.connection import _make_busy_handler
 from queuey.storage.sqlite.messages import LOOP_READ_PAUSE, SLOW
 from queuey.storage.sqlite.slices import read_slice
 from queuey.storage.sqlite.write.sweep import Sweep
@@ -158,7 +158,7 @@ class TestSweep:
         queue = make_queue(store)
         append_bodies(store, queue, "early", ttl=10)
         clock.advance(30)
-        steps = store._sweep._transactions()
+        steps = store._sweep._remove_in_steps()
         next(steps)
         clock.advance(-25)
         append_bodies(store, queue, "late", ttl=5)
@@ -313,7 +313,7 @@ class TestReadsAtOnce:
     def test_another_process_is_not_waited_for(self, store: SqliteStore) -> None:
         """A file that another process has locked does not block the loop's thread."""
         assert bodies_in_partition(store, make_queue(store)) == []
-        patience = _patience(60.0)
+        patience = _make_busy_handler(60.0)
         assert not store._db.readers.read_hastily(lambda _: patience(0))
         assert patience(0)
 
@@ -326,7 +326,7 @@ class TestReadsAtOnce:
         connection.close()
         with pytest.raises(StoreUnavailable):
             store._db.readers.read_hastily(lambda lent: lent.execute("SELECT 1").fetchall())
-        assert _patience(60.0)(0)
+        assert _make_busy_handler(60.0)(0)
         assert bodies_in_partition(store, queue) == []
 
     def test_thousands_of_short_reads_are_short(self, store: SqliteStore) -> None:

@@ -142,12 +142,12 @@ class Sweep:
             StoreUnavailable: The store failed. Messages removed before stay removed.
         """
         before = self.removed
-        for worked in self._transactions():
+        for worked in self._remove_in_steps():
             if self._stop.is_set() or (rest and self._stop.wait(worked)):
                 break
         return self.removed - before
 
-    def _transactions(self) -> Iterator[float]:
+    def _remove_in_steps(self) -> Iterator[float]:
         """Removes in turn expired messages, purged and deleted queues, and old ledger entries, keys and sessions.
 
         Runs one transaction after the other. Yields how long each has occupied the writer (seconds).

@@ -51,6 +51,11 @@ class WindowCounts:
         self._removed: dict[tuple[int, int], list[int]] = {}
 
     def add(self, qp: int, until: int, first: int, last: int, span: int, count: int) -> None:
+        """Counts messages in the window that ends at ``until``.
+
+        ``first`` and ``last`` are their lowest and highest ticks; ``span`` is the longest time from an id to the expiry
+        of its message.
+        """
         key = qp, until
         entry = self._added.get(key)
         if entry is None:
@@ -282,6 +287,7 @@ class Transaction:
         return positions
 
     def _append_runs(self, queue: Queue, runs: Sequence[Run], ticks: range) -> list[Position]:
+        """Inserts each run by one statement, with consecutive ticks, at once. Returns the positions."""
         first = ticks.start
         for partition, ttl, count, bodies in runs:
             qp, span, last = queue.qid << 8 | partition, ttl * TICKS_PER_SECOND, first + count - 1
@@ -370,7 +376,10 @@ class Transaction:
             self._delayed.append(position[0])
 
     def put_all(self, rows: Sequence[Row]) -> None:
-        """Stores many messages at given ids, replacing messages there. Cheaper than :meth:`put` if no id is in use."""
+        """Stores many messages at given ids, replacing messages there. No id may occur twice.
+
+        Cheaper than :meth:`put` if no id is in use.
+        """
         keys: dict[int, list[Position]] = {}
         counts: dict[tuple[int, int], list[int]] = {}
         for qp, ticks, low, expires, _, _ in rows:
