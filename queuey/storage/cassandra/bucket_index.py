@@ -108,7 +108,7 @@ class BucketIndex:
     # Writing
 
     def is_recorded(self, qid: int, part: int, time_bucket: Bucket) -> bool:
-        """Returns whether this process has recorded a bucket; for given ids, recently enough."""
+        """Returns whether this process has recorded a bucket; if it is for given ids, within ``REFRESH_PUT``."""
         recorded_at = self._recorded.get((qid, part, time_bucket))
         return recorded_at is not None and (
             time_bucket.new_ids_only or self._clock.boottime() - recorded_at < REFRESH_PUT
@@ -181,13 +181,15 @@ class BucketIndex:
             if lookup is None:
                 low_watermark = _low_watermark(rows) if trust_low_watermarks else None
                 key = (qid, part)
-                lookup = await self._look_further(began, key, start, low_watermark, consistency, descending=descending)
+                lookup = await self._read_lookup_near(
+                    began, key, start, low_watermark, consistency, descending=descending
+                )
             weight = 1 + len(lookup.recorded.time_buckets) // BUCKETS_LIKE_A_LOOKUP
             self._known.put((qid, part, descending, kept), lookup, began, weight)
             lookups.append(lookup)
         return lookups
 
-    async def _look_further(
+    async def _read_lookup_near(
         self, began: float, key: Key, start: int, low_watermark: Position | None, consistency: str, *, descending: bool
     ) -> BucketLookup:
         narrow = [

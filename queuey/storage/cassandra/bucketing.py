@@ -38,7 +38,10 @@ _SECONDS = (0, 6 * HOUR, 15 * 60, 60, 5, 0, 15 * 60, 5)
 
 
 class Bucket(NamedTuple):
-    """A Cassandra partition of one queue partition: a table (TTL class), and a part of the key in it."""
+    """A Cassandra partition of one queue partition: a table (TTL class), and a part of the key in it.
+
+    Start and end are in ticks. A bucket is ``wide`` if it is as wide as its class.
+    """
 
     ttl_class: int
     """The class, 0 to 3."""
@@ -116,7 +119,7 @@ def longest_ttl(now: int) -> int:
 
 
 def is_indexed(time_bucket: Bucket, home_class: int) -> bool:
-    """Every bucket is in the index except the wide buckets of the home class."""
+    """Returns whether a bucket is recorded in the index: all are, except the wide buckets of the home class."""
     return time_bucket.ttl_class != home_class or time_bucket.width_index != HOME_WIDTH
 
 

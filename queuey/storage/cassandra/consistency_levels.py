@@ -30,6 +30,7 @@ _COUNTED = {"ONE": 1, "TWO": 2, "THREE": 3}
 
 
 def meeting(write: str, read: str, copies: Copies) -> Meeting:
+    """Returns where every read at one level meets every write acknowledged at the other."""
     misses = {
         (writer, reader): _can_miss(write, writer, read, reader, copies) for writer, reader in product(copies, repeat=2)
     }
@@ -118,7 +119,7 @@ class ConsistencyLevels:
     """The levels in force, with the timing of the keyspace.
 
     The meaning of ``auto`` is decided once. Whether an empty read proves anything depends on the present copies: the
-    driver reads the schema again whenever it changes.
+    driver reads the schema again whenever it changes. A queue's own read delay takes precedence over its level's.
     """
 
     def __init__(
@@ -146,7 +147,10 @@ class ConsistencyLevels:
         return self._concludes(self.of(queue))
 
     def _concludes(self, level: InForce) -> bool:
-        """Returns False for weak levels, and while the keyspace's copies are unknown."""
+        """Returns whether an empty read at a level proves that no acknowledged message is there.
+
+        False for weak levels, and while the keyspace's copies are unknown.
+        """
         # All conclusions from empty reads use this: low watermarks and the empty-range cache.
         if not level.safe:
             return False

@@ -79,6 +79,8 @@ def new_number() -> int:
 class LightweightTransactions:
     """Sends lightweight transactions until they are decided. Its coroutines run in the thread of the store's loop.
 
+    ``wait`` blocks another thread until the change is decided.
+
     Args:
         driver: Sends requests.
         options: Consistency levels and timeouts.

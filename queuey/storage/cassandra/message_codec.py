@@ -135,7 +135,10 @@ def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> b
 
 
 def find_starts(body: bytes, columns: int) -> list[int]:
-    """Any ``columns`` but COLUMNS means an answer to ``IDS_UP`` or ``IDS_DOWN``."""
+    """Returns the offset of each row in an answer's body.
+
+    Any ``columns`` but COLUMNS means an answer to ``IDS_UP`` or ``IDS_DOWN``.
+    """
     _, count = _shape(body, 8)
     offset = 16
     offsets = []

@@ -47,6 +47,8 @@ class LevelTiming(msgspec.Struct, frozen=True):
 class Timing(msgspec.Struct, frozen=True):
     """Timing of a keyspace, in seconds.
 
+    ``values`` returns them by the names of their settings.
+
     Attributes:
         clock_difference: Max difference between the clocks of two processes (S).
         row_age: Max age of a queue's row and its bucket index when they are used (C).

@@ -178,7 +178,7 @@ def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application:
     for allowed in range(60):
         left = allowed
         with contextlib.suppress(StoreUnavailable):
-            reaping._driver.calls.run(reaping._garbage_collector._empty(pending), long=True)
+            reaping._driver.calls.run(reaping._garbage_collector._remove_data(pending), long=True)
         if not pending_deletes(reaping, application):
             break
         stops += 1

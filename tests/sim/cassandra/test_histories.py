@@ -267,7 +267,7 @@ MUTATIONS = {
         ("none",), partial(replace_in, undo_writes, clock.undo_timestamp, low_stamp), first=14
     ),
     "the read delay": Mutation(("G1",), partial(replace, SliceReader._delays, without_delay)),
-    "the record of buckets": Mutation(("G1",), partial(replace, MessageWriter._check_places, recording_nothing)),
+    "the record of buckets": Mutation(("G1",), partial(replace, MessageWriter._require_recorded, recording_nothing)),
     "the age of that record": Mutation(("G1",), partial(replace, BucketIndex.find_cached, whatever_age), first=2),
     "the clock check": Mutation(("G1",), without_clock_check, first=3),
     "a check for each acknowledgement": Mutation(

@@ -37,6 +37,7 @@ class SchemaMigration(NamedTuple):
 
 
 def split_statements(text: str) -> list[str]:
+    """Splits a text at semicolons outside quotes; drops comments and empty statements."""
     statements, current = [], ""
     for token in _TOKEN.finditer(text):
         if token["end"]:

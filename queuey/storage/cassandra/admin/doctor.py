@@ -51,7 +51,7 @@ def _check_cluster(driver: Driver, target: DataCentreTarget, options: CassandraO
 
 
 def _check_keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
-    """If the keyspace does not exist, that is the only finding."""
+    """Checks copies, levels, schema, tables and timing. If the keyspace does not exist, that is the only finding."""
     make = f"queuey migrate --store {target.url}"
     if not driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
         advice = f"Create it: {make} --replication COPIES"

@@ -46,6 +46,7 @@ def judge_unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
 
 
 def judge_versions(versions_by_node: Mapping[str, str]) -> Finding:
+    """Warns if the nodes have several versions, or one below ``OLDEST``."""
     distinct = sorted(set(versions_by_node.values()))
     text = f"Cassandra {' and '.join(distinct)}"
     if len(distinct) > 1:
@@ -164,6 +165,7 @@ def judge_timing(stored: StoredTiming, measured: Mapping[str, Measured]) -> Find
 
 
 def judge_paxos(settings: Iterable[Node]) -> Finding:
+    """Warns unless all nodes have ``paxos_variant: v2``. A node without the setting counts as v1."""
     variants = sorted({node.paxos or "v1" for node in settings})
     text = f"paxos_variant: {' and '.join(variants)}"
     if variants == ["v2"]:

@@ -27,6 +27,8 @@ _SETTINGS = Statement(f"SELECT name, value FROM system_views.settings WHERE name
 class Node(NamedTuple):
     """Settings of one node.
 
+    A setting that the node does not report has Cassandra's default: periodic syncs every 10 s, hints for 3 h.
+
     Attributes:
         address: The node's address.
         sync: ``commitlog_sync``: ``periodic``, ``batch`` or ``group``.

@@ -40,7 +40,7 @@ class TimingStatus(NamedTuple):
     Attributes:
         stored: The timing.
         measured: Measurements by process.
-        centres: Number of data centres with copies.
+        centres: Number of data centres with copies; all of them if the copies disregard data centres.
     """
 
     stored: StoredTiming

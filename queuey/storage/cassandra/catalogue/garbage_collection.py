@@ -146,7 +146,7 @@ class GarbageCollector:
                     if self._closing.is_set():
                         return self.reaped - before
                     try:
-                        await self._empty(pending)
+                        await self._remove_data(pending)
                     except StoreUnavailable:
                         # One failure must not hold up the rest. Several mean that Cassandra is the cause.
                         failures += 1
@@ -173,7 +173,7 @@ class GarbageCollector:
         if self._options.reap_interval is not None and not self._driver.calls.is_closed:
             self._driver.loop.later(self._options.reap_interval, self._begin_run)
 
-    async def _empty(self, pending: PendingDelete) -> None:
+    async def _remove_data(self, pending: PendingDelete) -> None:
         """Removes what no queue uses any more, then the pending delete itself, so that a failure is repeated."""
         uid, qid = await self._read_in_use(pending)
         if qid != pending.qid:
@@ -197,7 +197,7 @@ class GarbageCollector:
         return (rows[0][0], rows[0][1]) if rows else (None, None)
 
     async def _remove_messages(self, pending: PendingDelete, part: int) -> None:
-        """Removes all buckets first, then their records."""
+        """Removes all buckets of a queue partition, then their records in the bucket index."""
         write = self._options.catalogue_write
         recorded = await self._driver.ask(Request(_BUCKETS, (pending.qid, part), self._options.catalogue_read))
         await self._remove_buckets(pending, part, unrecorded_buckets(pending, self._clock.now()))

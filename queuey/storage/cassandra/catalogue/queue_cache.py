@@ -199,7 +199,7 @@ class QueueCache:
         return row
 
     def find_cached(self, queue: Queue, *, since: float | None = None) -> Row | None:
-        """Like :meth:`find_current`, but only from memory. Never blocks."""
+        """Like :meth:`find_current`, but only from memory: returns None instead of reading or raising. Never blocks."""
         row = self.get(queue.application, queue.name)
         if row is None or row.queue.version != queue.version or (since is not None and row.read_at < since):
             return None
@@ -269,6 +269,7 @@ class QueueCache:
             self._rows.pop(key)
 
     def _refresh(self, key: tuple[str, str]) -> None:
+        """Reads a row again without waiting, unless that is under way. After an error the old row stays."""
         if key in self._refreshing or self._is_closed:
             return
         self._refreshing.add(key)

@@ -80,7 +80,10 @@ class QueueIndex:
 
 
 class Scan:
-    """One listing. Merges the shards, which are read concurrently and no further than needed."""
+    """One listing. Merges the shards, which are read concurrently and no further than needed.
+
+    ``take`` returns the next entries in order; fewer than ``wanted`` only at the end.
+    """
 
     def __init__(self, index: QueueIndex, application: str, start: str) -> None:
         self._index = index

@@ -32,6 +32,9 @@ def boottime_ns() -> int:
 class Clock:
     """Wall clock time that follows the boot time.
 
+    ``now`` counts ticks, as ids do. ``wall_offset`` belongs to the present wall clock, accepted or not, and
+    ``raw_boottime_ns`` leaves out the missed time; both are in nanoseconds.
+
     When a virtual machine is paused, its boot time stops as well. Once the corrected wall clock is accepted, the missed
     time counts for ages and deadlines: what was read before is as old as it really is.
     """

@@ -78,6 +78,9 @@ DRIFT = 1000
 class Interval(NamedTuple):
     """Bounds of the difference between two clocks, in nanoseconds.
 
+    At another time, the bounds are wider by the drift. ``max_pause_since`` returns the max nanoseconds for which this
+    machine can have been paused since ``known``.
+
     Attributes:
         low, high: The bounds.
         at: Time since boot at which they held.
@@ -130,7 +133,10 @@ def median_of(intervals: Iterable[Interval], now: int) -> Interval:
 
 
 class ClockCheck:
-    """The state and the decisions. :class:`.clock_watch.ClockWatch` asks the nodes."""
+    """The state and the decisions. :class:`.clock_watch.ClockWatch` asks the nodes.
+
+    ``limit`` is S/2 in seconds. ``error`` is that of ``median``, in seconds; 0 before the first round.
+    """
 
     def __init__(self, clock: Clock, difference: Callable[[], float]) -> None:
         self._clock = clock
@@ -190,6 +196,11 @@ class ClockCheck:
             self._set_sound_until()
 
     def _conclude(self, answers: Mapping[str, Interval], began: float | None, known: dict[str, Interval]) -> None:
+        """Judges a round that at least half of the coordinators answered.
+
+        Sets ``wrong_until`` if earlier ids may have been late, adopts a right wall clock, and refuses or serves again.
+        The round counts as a check only if ids were too low by at most ``limit``.
+        """
         median = median_of(answers.values(), self._clock.raw_boottime_ns())
         if self._is_off():
             self.wrong_until, self._offset_before = self._clock.boottime(), math.inf
@@ -294,6 +305,7 @@ class ClockCheck:
         return max(-low - offset, high + offset) / 1e9
 
     def problem(self) -> str | None:
+        """Returns why health is red, or None. Red begins at 0.3 S off, before requests are refused (0.5 S)."""
         if self._median is None or (self._checked is None and self.offset_bound <= self.limit):
             return "the clock has not been compared with the clocks of the Cassandra nodes yet"
         if self.offset_bound > self.limit or abs(self.median) > RED * self._difference() + self.error:
@@ -333,7 +345,7 @@ class ClockCheck:
         self._median = median_of(self._known.values(), now)
         return before
 
-    def _rank_coordinators(self, answers: Mapping[str, Interval], nodes: int) -> None:
+    def _rank_coordinators(self, answers: Mapping[str, Interval], node_count: int) -> None:
         """Chooses the coordinators of light checks: nodes that answered and whose clocks are right, fastest first.
 
         Also notes which coordinators' clocks are ``off``.
@@ -345,7 +357,7 @@ class ClockCheck:
         )
         right = [node for node in answers if node not in self.off and node not in self._set]
         self.fastest = tuple(sorted(right, key=lambda node: answers[node].error))
-        self.witnesses = min(WITNESSES, nodes)
+        self.witnesses = min(WITNESSES, node_count)
 
     def _accept_wall(self) -> None:
         """Adopts the wall clock if it is close to the nodes' median and that is known well enough.

@@ -96,7 +96,7 @@ class LightChecks:
             self._driver.loop.soon(self._begin_check)
 
     def notify(self, waiting: Iterable[Told], error: StoreUnavailable | None) -> None:
-        """An error of a callback is only logged."""
+        """Calls each callback with the error or None. An error that a callback raises is only logged."""
         for callback in waiting:
             try:
                 callback(error)
@@ -113,7 +113,7 @@ class LightChecks:
         """Asks the next coordinator; if none is left, a round decides."""
         node = next(check.nodes, None)
         if node is None:
-            self._end(check, good=False)
+            self._count_answer(check, good=False)
             return
         request = Encoded(NOW, 0, (b"",), b"", "ONE", decode_time, timeout=self._patience(), host=node)
         done = partial(self._on_answer, check, node, self._since_boot())
@@ -136,10 +136,10 @@ class LightChecks:
             is_good = self._judge.apply_light_answer(node, measure_difference(sent, self._since_boot(), theirs))
         except Exception:
             log.exception("Checking the clock failed.")
-        self._end(check, good=is_good)
+        self._count_answer(check, good=is_good)
 
-    def _end(self, check: _Check, *, good: bool) -> None:
-        """Ends the check with the last good answer, or with the first bad one."""
+    def _count_answer(self, check: _Check, *, good: bool) -> None:
+        """Counts an answer: the last good one passes the check, the first bad one has all coordinators asked."""
         if check.left <= 0:
             return
         check.left = check.left - 1 if good else 0
@@ -171,6 +171,9 @@ class _Round:
 class ClockWatch:
     """Compares the clock with the coordinators' at regular intervals.
 
+    ``max_unnoticed_suspend`` is twice the clock's error: the max seconds for which this machine may have been suspended
+    without a check that shows it.
+
     Attributes:
         timeout: Timeout in seconds of a coordinator's answer in a round.
     """
@@ -200,7 +203,7 @@ class ClockWatch:
         self._waiting: list[Told] = []
         """Callbacks of the next round."""
         if interval is not None:
-            self._loop.call(self._ask_again)
+            self._loop.call(self._compare_again)
 
     async def check(self, *, since: float | None = None) -> bool:
         """Asks all coordinators and returns whether the clock is sound. Concurrent callers share a round.
@@ -253,6 +256,7 @@ class ClockWatch:
         self._light.begin(done)
 
     def refusal(self) -> StoreUnavailable:
+        """Returns the error to raise: the connection's problem if it has one, otherwise the clock's."""
         if (problem := self._driver.problem()) is not None:
             return StoreUnavailable(problem)
         return StoreUnavailable(
@@ -277,10 +281,10 @@ class ClockWatch:
         else:
             self._loop.later(RETRY_INTERVAL, partial(self._confirm_since, arrived, attempts, done))
 
-    def _ask_again(self) -> None:
+    def _compare_again(self) -> None:
         # Compares again soon after the start, so that requests need not wait for the first round.
         seconds = self._interval if self._interval is not None and self._driver.problem() is None else 0.2
-        self._loop.later(seconds, self._ask_again)
+        self._loop.later(seconds, self._compare_again)
         try:
             self._beat()
             if self._round is None:
@@ -289,6 +293,7 @@ class ClockWatch:
             log.exception("Comparing the clock with the clocks of the Cassandra nodes failed.")
 
     def _join_round(self, done: Told) -> None:
+        """Adds a callback to the next round, never to one that is under way; begins the round if none is."""
         self._waiting.append(done)
         if self._round is None:
             self._begin_round()
@@ -304,7 +309,7 @@ class ClockWatch:
                 request = Request(NOW, consistency="ONE", timeout=self.timeout, host=node)
                 self._driver.send(request, partial(self._measure_answer, current, node, self._clock.raw_boottime_ns()))
         # Without a callback if a node has stopped or the driver is closed.
-        self._loop.later(self.timeout + CALLBACK_DELAY if nodes else 0.0, partial(self._end, current))
+        self._loop.later(self.timeout + CALLBACK_DELAY if nodes else 0.0, partial(self._end_round, current))
 
     def _measure_answer(
         self, current: _Round, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None
@@ -323,11 +328,13 @@ class ClockWatch:
         if answer is not None:
             current.answers[node] = answer
         if not missing:
-            self._end(current)
+            self._end_round(current)
         elif 2 * len(current.answers) > sum(host.up for host in current.hosts):
-            self._loop.later(STRAGGLER_TIMEOUT, lambda: self._end(current) if current.missing == missing else None)
+            self._loop.later(
+                STRAGGLER_TIMEOUT, lambda: self._end_round(current) if current.missing == missing else None
+            )
 
-    def _end(self, current: _Round) -> None:
+    def _end_round(self, current: _Round) -> None:
         """Applies a round. Data centres without any answer do not count: they may be cut off."""
         if current is not self._round:
             return

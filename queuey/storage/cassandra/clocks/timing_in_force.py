@@ -24,7 +24,10 @@ READ = Statement("SELECT timing FROM migrations WHERE singleton = 0 LIMIT 1")
 
 
 class TimingInForce:
-    """The timing of the keyspace; until it has been read, the timing of the options."""
+    """The timing of the keyspace; until it has been read, the timing of the options.
+
+    ``clock_difference`` is the S that this process keeps; others may still keep the one in ``assumed``.
+    """
 
     def __init__(self, options: CassandraOptions, clock: Clock) -> None:
         self.stored = make_settled(options.timing)
@@ -53,7 +56,7 @@ class TimingInForce:
         return not self._options.follow or (self._problem is None and at - self._read_at <= LEASE)
 
     def patience(self) -> float:
-        """Timeout in seconds before another coordinator is asked: W / 4."""
+        """Timeout in seconds before another coordinator is asked: a quarter of the shortest W."""
         return min([level.deadline for level in self.kept.levels.values()]) / 4
 
     def refusal(self) -> StoreUnavailable:
@@ -195,7 +198,10 @@ def _quantile(counts: list[int], total: int, part: float, longest: float) -> flo
 
 
 class Tails:
-    """The measurements of a process, which it publishes in its row of ``heartbeats``."""
+    """The measurements of a process, which it publishes in its row of ``heartbeats``.
+
+    ``text`` returns them as JSON; a clock error that is still unknown counts as 0.
+    """
 
     def __init__(self, clock: Clock, error: Callable[[], float]) -> None:
         self.write = DurationHistogram(clock)

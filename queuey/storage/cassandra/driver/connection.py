@@ -162,7 +162,10 @@ class Driver:
             self._closed.wait(RETRY_EVERY)
 
     def _has_moved(self) -> bool:
-        """False while any node is up, and if no host name resolves."""
+        """Returns whether the host names resolve to other addresses than before.
+
+        False while any node is up, and if no host name resolves.
+        """
         cluster = self._cluster
         hosts = [] if cluster is None else cluster.metadata.all_hosts()
         if any(host.is_up for host in hosts) or any(host.up for host in self.hosts()):

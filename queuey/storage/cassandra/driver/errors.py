@@ -99,7 +99,6 @@ def _errors_of(error: NoHostAvailable) -> list[object]:
 
 
 def _describe(error: BaseException) -> str:
-    """Describes an error, to follow the word Cassandra."""
     if isinstance(error, OperationTimedOut):
         return "did not answer in time"
     if isinstance(error, Unavailable):

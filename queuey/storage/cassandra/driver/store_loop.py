@@ -147,7 +147,7 @@ class StoreLoop:
             _make_logged(call)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop's thread; sets all pending timers there. Does nothing if the loop was replaced."""
+        """Enters a loop in its thread, and sets all pending timers there. Does nothing if the loop was replaced."""
         if loop is not self._loop or self._is_closed:
             return  # Another loop has replaced this one before it ran.
         self._leave[loop] = self._enter(loop)
@@ -275,7 +275,6 @@ def _start_loop() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
 
 @coroutine
 def wait_for_callback(start: Start) -> Generator[Start, Any, Any]:
-    """Awaits an operation that calls back; returns its result."""
     return (yield start)
 
 

@@ -83,11 +83,11 @@ def page_of(body: bytes, columns: int) -> ScanPage:
     stride, remainder = divmod(len(body) - _HEAD, count)
     if not remainder and _is_uniform(np.frombuffer(body, np.uint8, offset=_HEAD).reshape(count, stride), columns):
         return ScanPage(body, np.arange(count, dtype=np.int64) * stride + _HEAD, stride)
-    starts = _starts_by_ids(body, columns, count)
+    starts = _find_starts_by_ids(body, columns, count)
     return ScanPage(body, np.array(message_codec.find_starts(body, columns), np.int64) if starts is None else starts)
 
 
-def _starts_by_ids(body: bytes, columns: int, count: int) -> Array | None:
+def _find_starts_by_ids(body: bytes, columns: int, count: int) -> Array | None:
     """Finds the starts of rows by the pattern of an id behind its length. Returns None if a value has the pattern, too.
 
     Only then are the rows walked one by one, because that costs half a microsecond for each.
@@ -262,7 +262,10 @@ class ScanContext(NamedTuple):
 
 
 class Pace:
-    """Chooses how many rows to request, from the size of the rows so far."""
+    """Chooses how many rows to request, from the size of the rows so far.
+
+    A page with rows changes ``rows``, to at most ``MAX_GROWTH_RATIO`` times as many as before.
+    """
 
     def __init__(self, reading: ScanContext, *, page_bytes: int = PAGE_BYTES) -> None:
         self._most = min(reading.most_rows, PAGE_ROWS)
@@ -289,7 +292,7 @@ class Stream:
         self, reading: ScanContext, source: BucketSource, lower: Position, upper: Position, pace: Pace
     ) -> None:
         self._reading = reading
-        self._place: Bucket = source.time_bucket
+        self._time_bucket: Bucket = source.time_bucket
         self._pace = pace
         self.begin = self._at = max(lower, source.lowest)
         self._upper = min(upper, (source.time_bucket.end, LOW_MIN))
@@ -302,7 +305,7 @@ class Stream:
 
     @property
     def has_new_ids_only(self) -> bool:
-        return self._place.new_ids_only
+        return self._time_bucket.new_ids_only
 
     @property
     def is_finished(self) -> bool:
@@ -315,18 +318,23 @@ class Stream:
         upper = self._upper
         if self._span.ticks:
             upper = min(upper, (self._at[0] + self._span.ticks, LOW_MIN))
-        probe = Probe(self._place, self._at, upper, self._pace.rows, descending=False)
+        probe = Probe(self._time_bucket, self._at, upper, self._pace.rows, descending=False)
         self._is_requested = True
 
         def done(found: Rows | None, error: StoreUnavailable | None) -> None:
             self._answers.put((probe, error if error is not None else found or []))
 
-        bucket_key = *self._reading.key, self._place.code
+        bucket_key = *self._reading.key, self._time_bucket.code
         statements = message_codec.BULK_UP if self._reading.bodies else message_codec.BULK_IDS_UP
         values = message_codec.encoded_range(
             message_codec.key_of(*bucket_key), probe.lower, ids.preceding(probe.upper), probe.limit
         )
-        sent = statements[self._place.ttl_class], message_codec.RANGED, [values], message_codec.routing_of(*bucket_key)
+        sent = (
+            statements[self._time_bucket.ttl_class],
+            message_codec.RANGED,
+            [values],
+            message_codec.routing_of(*bucket_key),
+        )
         self._reading.driver.send(Encoded(*sent, self._reading.consistency, lambda body: [body]), done)
 
     def fill(self) -> None:
@@ -438,6 +446,7 @@ def find_named(columns: Columns) -> dict[int, tuple[str | None, bytes]]:
 
 
 def select_shown(rows: Columns, marked: dict[int, tuple[str | None, bytes]], shown: set[int]) -> Columns:
+    """Drops the ``marked`` rows that are not in ``shown``, and removes the names from the metadata of the others."""
     metas = rows.batch.column(_META).to_pylist()
     for row, (_, meta) in marked.items():
         metas[row] = None if meta == TEXT else meta

@@ -216,6 +216,7 @@ class _PageBuilder:
     def _find_spans(
         self, sources: Sequence[BucketSource], start: Position, stop: Position
     ) -> list[tuple[Bucket, Position, Position]]:
+        """Returns the bounds to query in each bucket, without what is known to hold no further messages."""
         spans = []
         for time_bucket, lowest in sources:
             low, high = max(start, lowest), min(stop, (time_bucket.end, LOW_MIN))
@@ -498,7 +499,7 @@ async def _send_probes(
 
 
 def query(key: tuple[int, int], probe: Probe, consistency: str) -> Encoded:
-    """The rows are id, body, expires and meta, or only id and expires."""
+    """Returns a probe's request. The rows are id, body, expires and meta; without ``bodies``, id and expires."""
     bucket_key = (*key, probe.time_bucket.code)
     values = message_codec.encoded_range(
         message_codec.key_of(*bucket_key), probe.lower, ids.preceding(probe.upper), probe.limit

@@ -130,7 +130,7 @@ class CassandraApplications(Applications):
         async with self._transactions.turn(("key", digest)):
             present = await self._find_digest(digest)
             if present is not None:
-                return _own(present.key, application)
+                return _require_owner(present.key, application)
             entry = await self._add_entry(application, digest)
             created = ids.ticks_to_seconds(self._clock.now())
             key = Key(application=application, id=entry.id, created=created, expires=expires, note=note, scope=scope)
@@ -243,8 +243,8 @@ def _values(key: Key) -> tuple[Any, ...]:
     return key.application, key.id, key.created, key.expires, key.note, catalogue_rows.scope_text(key.scope)
 
 
-def _own(key: Key, application: str) -> Key:
-    """Raises Conflict if the key belongs to another application."""
+def _require_owner(key: Key, application: str) -> Key:
+    """Returns the key. Raises Conflict if it belongs to another application."""
     if key.application != application:
         raise Conflict("This key belongs to another application.")
     return key

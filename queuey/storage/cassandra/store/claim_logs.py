@@ -73,7 +73,7 @@ class CassandraClaimLogs(ClaimLogs):
             await self._watch.require()
             await self._rows.find_current(queue)
         key = (queue.qid, partition)
-        (advance, values), *further = _batch(key, entry, snapshot, truncate_below)
+        (advance, values), *further = _make_batch(key, entry, snapshot, truncate_below)
         levels = self._options.catalogue_write, self._options.catalogue_serial
         rows = await self._driver.ask(Request(advance, values, *levels, further=further))
         if not rows:
@@ -117,7 +117,7 @@ class CassandraClaimLogs(ClaimLogs):
                 await self._remove_log(key, head[0][0])
 
     async def _remove_log(self, key: tuple[int, int], last: int | None) -> None:
-        # The log is removed last: as long as it exists, an interrupted removal starts again.
+        """Removes snapshots and covers, and the log last: while it exists, an interrupted removal starts again."""
         for statement in (_FORGET_ALL, FORGET_ALL_COVERS):
             await self._driver.ask(Request(statement, key, self._options.catalogue_write))
         while last is not None:
@@ -126,7 +126,7 @@ class CassandraClaimLogs(ClaimLogs):
             last = result.row[-1] if result.row else None
 
 
-def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate_below: int | None) -> list[Call]:
+def _make_batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate_below: int | None) -> list[Call]:
     """Returns the statements of an append; the first one has the condition."""
     expected = entry.number - 1 or None
     advance: Call = (_ADVANCE, (entry.number, *key, expected))

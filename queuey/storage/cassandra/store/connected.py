@@ -69,10 +69,10 @@ class StoreParts:
         self.stamps = Stamps(clock, lambda: self.timing.assumed.clock_difference)
         self.levels = ConsistencyLevels(options, self.driver.replication, self.timing)
         self.clock_check = ClockCheck(clock, self.timing.clock_difference)
-        self.clock_check.jumped = self._forget
+        self.clock_check.jumped = self._forget_cached
         self.tails = Tails(clock, lambda: self.clock_check.offset_bound)
         self.watch = ClockWatch(
-            self.driver, clock, self.clock_check, options.heartbeat, timing=self.timing, beat=self._beat
+            self.driver, clock, self.clock_check, options.heartbeat, timing=self.timing, beat=self._refresh_and_publish
         )
         self.writer = ReservingWriter(
             self.driver,
@@ -94,11 +94,11 @@ class StoreParts:
             driver.prepare(self._prepared)
         return problem
 
-    def _forget(self) -> None:
+    def _forget_cached(self) -> None:
         self.rows.forget_all()
         self.bucket_index.forget_all()
 
-    def _beat(self) -> None:
+    def _refresh_and_publish(self) -> None:
         self.timing.refresh(self.driver)
         if self.options.follow:
             self.tails.publish(self.driver, self.process, self.options.catalogue_write, self.timing.stored.change)

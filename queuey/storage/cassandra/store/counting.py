@@ -67,7 +67,10 @@ NOTHING = Tally(0, exact=True, oldest=None, newest=None)
 
 
 class BucketRange(NamedTuple):
-    """The range of a bucket that is still to be counted."""
+    """The range of a bucket that is still to be counted.
+
+    ``of`` returns None if nothing of the bucket lies between the bounds.
+    """
 
     time_bucket: Bucket
     lower: Position
@@ -178,6 +181,10 @@ class Counting:
         return measures
 
     async def _measure_partition(self, row: Row, lookup: BucketLookup | None, number: int, now: int) -> Measure | None:
+        """Measures a partition by its buckets, or estimates it as a whole.
+
+        It estimates if the lookup is incomplete, or if there are too many buckets or dead rows.
+        """
         if lookup is not None:
             extent = self._reader.find_extent(row, lookup, Slice(number, ids.FIRST, END), END, now)
             if extent.complete and len(extent.sources) <= MAX_BUCKETS:
@@ -187,7 +194,7 @@ class Counting:
                     return await Estimate(self._driver, key, reads, now, self._ended_below(row, now)).measure(extent)
                 except TooManyDead:
                     pass  # The estimate below asks for less at a time.
-        return await self._measure_long(row, number, now)
+        return await self._estimate_partition(row, number, now)
 
     def _ended_below(self, row: Row, now: int) -> dict[int, Position]:
         """Returns, for the home class, the position below which rows are of expired messages that the queue keeps.
@@ -201,7 +208,7 @@ class Counting:
         longest = max(ttl, row.longest_ttl - KEPT_SECONDS)
         return {row.home_class: (now - longest * TICKS_PER_SECOND, LOW_MIN)}
 
-    async def _measure_long(self, row: Row, number: int, now: int) -> Measure | None:
+    async def _estimate_partition(self, row: Row, number: int, now: int) -> Measure | None:
         [tally] = await self._count(row, [(number, ids.FIRST, END)], now)
         if tally.oldest is None or tally.newest is None:
             return None
@@ -309,7 +316,9 @@ class Estimate:
         limits = [FIRST_ROWS] * len(ranges)
         for _ in range(2):
             if ranges:
-                answers = await self._driver.ask_all([self._query(*args) for args in zip(ranges, limits, strict=True)])
+                answers = await self._driver.ask_all(
+                    [self._make_query(*args) for args in zip(ranges, limits, strict=True)]
+                )
                 ranges = [
                     unread
                     for bucket_range, limit, answer in zip(ranges, limits, answers, strict=True)
@@ -319,7 +328,7 @@ class Estimate:
         if not ranges:
             return self._make_measure(len(self._sizes), sum(self._sizes.values()), self._sizes, exact=True)
         counts = [self._make_count(bucket_range) for bucket_range in ranges]
-        ends = [self._query(bucket_range, LAST_ROWS, descending=True) for bucket_range in ranges]
+        ends = [self._make_query(bucket_range, LAST_ROWS, descending=True) for bucket_range in ranges]
         answers = await self._driver.ask_all([*counts, *ends])
         count, size, read_sizes = len(self._sizes), sum(self._sizes.values()), dict(self._sizes)
         for bucket_range, counted, answer in zip(ranges, answers, answers[len(ranges) :], strict=False):
@@ -343,7 +352,7 @@ class Estimate:
         values = (*self._key, part.time_bucket.code, *ends)
         return Request(message_codec.COUNT[part.time_bucket.ttl_class], values, self._consistency)
 
-    def _query(self, part: BucketRange, limit: int, *, descending: bool = False) -> Encoded:
+    def _make_query(self, part: BucketRange, limit: int, *, descending: bool = False) -> Encoded:
         probe = Probe(part.time_bucket, part.lower, part.upper, limit, descending)
         return reading.query(self._key, probe, self._consistency)
 
@@ -371,6 +380,7 @@ class Estimate:
 
 
 def _estimate_between(size: int, up: Extent, down: Extent) -> int:
+    """Estimates the messages between two extents, whose narrow buckets hold ``size``; 0 without a gap."""
     starts = [source.time_bucket.start for source in up.sources if not source.time_bucket.wide]
     ends = [source.time_bucket.end for source in down.sources if not source.time_bucket.wide]
     gap = down.lower[0] - up.upper[0]

@@ -92,16 +92,16 @@ class SliceReader:
         return self._levels.delay(queue)
 
     async def start_read(self, queue: Queue, slices: Sequence[Slice]) -> ReadStart:
-        """Checks the clock first if it is not known to be right."""
-        start = self._start(queue, slices)
+        """Chooses the bounds of a read. Checks the clock first if it is not known to be right; raises if it is off."""
+        start = self._choose_bounds(queue, slices)
         if start is None:
             await self._watch.require()
-            start = self._start(queue, slices)
+            start = self._choose_bounds(queue, slices)
         if start is None:
             raise self._watch.refusal()
         return start
 
-    def _start(self, queue: Queue, slices: Sequence[Slice], *, polls: bool = False) -> ReadStart | None:
+    def _choose_bounds(self, queue: Queue, slices: Sequence[Slice], *, polls: bool = False) -> ReadStart | None:
         """Chooses the bounds of a read. Returns None if the clock is not known to be right.
 
         A read must find everything that was acknowledged below its horizons. So its row and lookups may be as old as
@@ -165,7 +165,8 @@ class SliceReader:
             for target, lookup in zip(requested, lookups, strict=True)
         ]
         readers = [
-            self._reader(row, target.part, extent, now, room) for target, extent in zip(requested, extents, strict=True)
+            self._make_reader(row, target.part, extent, now, room)
+            for target, extent in zip(requested, extents, strict=True)
         ]
         keys = [(queue.qid, target.part.partition) for target in requested]
         results = await reading.run_readers(
@@ -207,7 +208,7 @@ class SliceReader:
 
     async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         """Reads like :meth:`read_pages` with ``polls`` bounds. Raises at once if the clock is not known to be right."""
-        start = self._start(queue, slices, polls=True)
+        start = self._choose_bounds(queue, slices, polls=True)
         if start is None:
             raise self._watch.refusal()
         return await self.read_pages(queue, slices, start)
@@ -220,7 +221,10 @@ class SliceReader:
         return [now - ticks(delay) if delay else prompt for delay in delays]
 
     def _delays(self, queue: Queue, slices: Sequence[Slice]) -> list[float]:
-        """0 unless ``delayed``; the level's delay if ``ahead`` or if the queue has none of its own."""
+        """Returns the read delay of each slice in seconds: 0 unless it is ``delayed``.
+
+        It is the queue's own delay; the level's if the slice is ``ahead`` or the queue has none.
+        """
         level = self._levels.of(queue).delay
         own = level if queue.read_delay is None else queue.read_delay
         return [(level if part.ahead else own) if part.delayed else 0.0 for part in slices]
@@ -241,7 +245,7 @@ class SliceReader:
             self._empty_ranges.record(key, probe, below)
 
     def _find_cached(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup | None]:
-        """None for a slice whose lookup is missing or older than ``since``."""
+        """Returns each slice's cached lookup: None if it is missing, or began before boot time ``since``."""
         qid = row.queue.qid
         return [
             self._bucket_index.find_cached(
@@ -274,7 +278,7 @@ class SliceReader:
                     results[number] = lookup
         return [lookup for lookup in results if lookup is not None]
 
-    def _reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
+    def _make_reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
         first = reading.room_for(part.max_bytes, row.longest_row, first=True)
         return reading.read_rounds(part, extent, 0 if part.kept else now, first=first, most=room)
 

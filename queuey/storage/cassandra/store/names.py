@@ -140,11 +140,11 @@ def _values_of(row: NameRow) -> bytes:
     return _encode((row.ids, row.kept, row.kept_content, row.expires))
 
 
-def _seconds(row: NameRow, now: int) -> int:
+def _row_ttl(row: NameRow, now: int) -> int:
     return max(0, row.expires - now) // TICKS_PER_SECOND + ROW_TTL_MARGIN
 
 
-TABLE = RowTable(_NAMES, _values_of, _name_row, _seconds)
+TABLE = RowTable(_NAMES, _values_of, _name_row, _row_ttl)
 
 
 async def find_values(parts: StoreParts, queue: Queue, marked: Marked, *, early: bool = False) -> Verdicts:

@@ -107,7 +107,7 @@ class CassandraOffsets(Offsets):
                     return decision.result(changes)
                 if result.is_unclear and compares:
                     raise make_unclear_error(f"group {group!r}")
-                self._check_time(until)
+                self._require_time_left(until)
 
     @store_call()
     async def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
@@ -214,14 +214,14 @@ class CassandraOffsets(Offsets):
                     self._listed_groups.discard((uid, group))  # The next offset checks the number of groups again.
                     return True
                 doubted = doubted or result.is_unclear
-                self._check_time(until)
+                self._require_time_left(until)
 
     async def _group_names(self, uid: int) -> list[str]:
         """Returns the groups that ever had offsets, without readers."""
         rows = await self._driver.ask(Request(_GROUPS, (uid, READERS), self._options.catalogue_read))
         return [name for (name,) in rows]
 
-    def _check_time(self, until: float) -> None:
+    def _require_time_left(self, until: float) -> None:
         if self._clock.boottime() > until:
             raise StoreBusy("other callers keep changing the offsets of this group")
 

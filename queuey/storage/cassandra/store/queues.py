@@ -88,7 +88,7 @@ class CassandraCatalogue(Catalogue):
         return row.queue, created
 
     async def _create_row(self, application: str, name: str, spec: QueueSpec) -> tuple[Row, bool]:
-        """Creates a queue, unless another caller creates it first.
+        """Creates a queue, unless another caller creates it first. Returns its row, and True if this call created it.
 
         Each attempt uses new numbers. If an attempt succeeds but its answer is lost, others may find and delete that
         queue. The next attempt must not create a queue with the same numbers, because it would have its messages.
@@ -131,6 +131,7 @@ class CassandraCatalogue(Catalogue):
         return Row(queue=queue, home_class=bucketing.class_of(longest_ttl), longest_ttl=longest_ttl, read_at=read_at)
 
     def _default_longest_ttl(self, queue: Queue) -> int:
+        """Returns the queue's TTL or the default, plus ``KEPT_SECONDS`` unless it drops expired messages."""
         ttl = self._options.default_ttl if queue.ttl is None else queue.ttl
         return ttl if queue.on_expiry == "drop" else ttl + KEPT_SECONDS
 
@@ -184,7 +185,7 @@ class CassandraCatalogue(Catalogue):
         await self._index.remove(queue.application, queue.name, queue.uid)
 
     async def _add_pending_delete(self, queue: Queue, *, deleted: bool) -> None:
-        """Raises QueueChanged if the queue's row has changed."""
+        """Records a pending delete of the queue's messages. Raises QueueChanged if the queue's row has changed."""
         row = await self._rows.find_current(queue, since=self._clock.boottime())
         await self._pending_deletes.add(row, self._clock.now(), deleted=deleted)
 
@@ -232,7 +233,7 @@ class CassandraCatalogue(Catalogue):
         return queues
 
     async def _read_existing(self, application: str, entries: list[IndexEntry]) -> list[Queue]:
-        """Leaves out entries without a row of the same uid."""
+        """Returns the queues of index entries, in order. Leaves out entries without a row of the same uid."""
         names = list(dict.fromkeys(entry.name for entry in entries))
         names += names[-1:] * (-len(names) % _ROWS_PER_REQUEST)
         batches = [names[first : first + _ROWS_PER_REQUEST] for first in range(0, len(names), _ROWS_PER_REQUEST)]

@@ -78,7 +78,11 @@ class PolledReads(Protocol):
 
 
 class PolledArrivals:
-    """The watches of one store. Public methods may be called from any thread."""
+    """The watches of one store. Public methods may be called from any thread.
+
+    Delayed messages that were appended wake readers only from their due time on. Rewritten partitions wake all their
+    readers at once.
+    """
 
     def __init__(self, reads: PolledReads, clock: Clock, record: RecentWrites, calls: Calls) -> None:
         self._reads = reads
@@ -173,12 +177,12 @@ class PolledArrivals:
         needs_look = self.watches or self._arriving or self._record.is_open
         if needs_look and self._next_poll_at == math.inf and not self._is_busy:
             self._next_poll_at = self._clock.boottime() + watching.EVERY
-        due = min(self._record.due, self._next_turn())
+        due = min(self._record.due, self._find_next_turn_time())
         if due < self._timer_at and not self.watches.is_closed:
             self._timer_at = due
             self._loop.later(max(0.0, due - self._clock.boottime()), partial(self._on_timer, due))
 
-    def _next_turn(self) -> float:
+    def _find_next_turn_time(self) -> float:
         if self._is_busy:
             return math.inf
         if self._early and self._readings:
@@ -194,7 +198,7 @@ class PolledArrivals:
         try:
             if self._record.due <= now:
                 self._record.write(ends_turn=False)
-            if self._next_turn() <= now:
+            if self._find_next_turn_time() <= now:
                 turn = self._poll_turn(now) if self._next_poll_at <= now + NEAR else self._read_early(now)
                 self._is_busy = True
                 with suppress(StoreClosed):  # The store is being closed, which wakes all watchers.
@@ -215,6 +219,11 @@ class PolledArrivals:
     # Events
 
     def _plan_watched(self, watches: Sequence[Watch]) -> None:
+        """Makes up for messages that were stored before the watches were added, except for prompt watches.
+
+        Plans a poll if the delay is longer than the record goes back, otherwise the wake-up for the message stored
+        last.
+        """
         stored = self._stored_at.get(watches[0].key)
         for watch in watches:
             if watch.prompt:
@@ -271,7 +280,10 @@ class PolledArrivals:
                 self._show_later(watch, at)
 
     def _show_later(self, watch: Watch, stored: float) -> None:
-        """Plans nothing if the delay is too long or too many wake-ups are planned."""
+        """Plans to wake a partition's watches when a message stored at boot time ``stored`` is shown.
+
+        Plans nothing if the delay is too long or too many wake-ups are planned.
+        """
         delay = self._delay_of(watch)
         due = math.ceil((stored + delay) / WAKE_INTERVAL) * WAKE_INTERVAL, watch.key
         if delay <= MAX_DELAY and due not in self._planned and len(self._planned) < MAX_PLANNED:
@@ -375,7 +387,10 @@ class PolledArrivals:
 
 
 def next_to_poll(watches: Sequence[Watch], now: float, most: int) -> list[Watch]:
-    """Returns the watches to poll now: those due, then the ones that were polled longest ago."""
+    """Returns the watches to poll now: those due, then the ones that were polled longest ago.
+
+    Fills up to ``most``, which due watches may exceed, and never has more than ``MAX_POLLED`` polled at a time.
+    """
     free = [watch for watch in watches if not watch.asking]
     room = MAX_POLLED - (len(watches) - len(free))
     chosen = _by_turns([watch for watch in free if watch.due <= now], room)

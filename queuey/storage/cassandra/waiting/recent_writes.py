@@ -164,7 +164,10 @@ class RecentWrites:
         return recorded
 
     def _note_process(self, at: int, process: str, *, writes: bool) -> None:
-        """Without ``writes`` it has ended. A process counted as gone has returned."""
+        """Records another process's row; without ``writes`` it says that the process has ended.
+
+        A process counted as gone has returned.
+        """
         if process in self._gone:
             self._gone.remove(process)
             self._returned = True

@@ -136,6 +136,10 @@ class Loader:
         return np.fromiter(map(self._stamps.above, ticks.tolist()), np.int64, len(ticks))
 
     def place(self, messages: MessageColumns, now: int) -> Placed:
+        """Drops messages that have expired by ``now`` (ticks), and sorts the others by partition and bucket.
+
+        A message's class covers its lifetime, and is never below the home class.
+        """
         alive = messages.where(messages.expires > now)
         width_index = _choose_width_class(alive)
         lifetimes = (alive.expires - np.minimum(alive.ticks, now)) / TICKS_PER_SECOND
@@ -183,10 +187,10 @@ class Loader:
                 errors.append(error)
             slots.release(weight)
 
-        sizes = _sizes(messages)
+        sizes = _body_sizes(messages)
         ends = [*(first for _, _, first in placed.runs[1:]), len(messages)]
         for (partition, time_bucket, first), end in zip(placed.runs, ends, strict=True):
-            for start, stop, weight in _batches(sizes[first:end]):
+            for start, stop, weight in _divide_rows(sizes[first:end]):
                 for _ in range(weight):
                     self._driver.calls.deadline.wait(slots.acquire)
                 if errors:
@@ -212,12 +216,13 @@ def stamps_at(now: int, ahead: int, ticks: Integers) -> Integers:
     return (ticks.clip(now, now + ahead) - EPOCH_TICKS) // TICKS_PER_MICROSECOND
 
 
-def _sizes(messages: MessageColumns) -> Integers:
+def _body_sizes(messages: MessageColumns) -> Integers:
     sizes: Integers = pc.binary_length(messages.batch.column(3)).to_numpy().astype(np.int64)
     return sizes
 
 
 def find_longest_row(messages: MessageColumns) -> int:
+    """Returns an upper bound of the bytes of a row: the longest body plus the longest metadata."""
     columns = messages.batch.columns[3:]
     return message_codec.ROW + sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in columns)
 
@@ -228,12 +233,12 @@ def _choose_width_class(messages: MessageColumns) -> int:
         return bucketing.LOAD
     # A job that loads a few messages with close ids is likely to load the next ones soon.
     span = max(int(np.ptp(messages.ticks)) + 1, bucketing.width(0, bucketing.DENSE_LOAD))
-    fill = max(len(messages) / WIDE_ROWS, int(_sizes(messages).sum()) / WIDE_BYTES)
+    fill = max(len(messages) / WIDE_ROWS, int(_body_sizes(messages).sum()) / WIDE_BYTES)
     full = fill * bucketing.width(0, bucketing.LOAD) / span > 1
     return bucketing.DENSE_LOAD if full else bucketing.LOAD
 
 
-def _batches(sizes: Integers) -> list[tuple[int, int, int]]:
+def _divide_rows(sizes: Integers) -> list[tuple[int, int, int]]:
     """Divides rows into batches. Returns first row, end (exclusive) and weight of each; see ``MAX_IN_FLIGHT``."""
     ends = np.cumsum(sizes)
     bounds = [0]

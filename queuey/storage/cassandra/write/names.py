@@ -54,7 +54,10 @@ class NameRow(KeyRow, frozen=True):
 
 
 class Found(NamedTuple):
-    """The row of a name. ``busy``: seconds for which another process may still be writing a value."""
+    """The row of a name. ``busy``: seconds for which another process may still be writing a value.
+
+    ``replaced``: the value that the present one has replaced, if a row that is done still keeps it.
+    """
 
     row: NameRow | None
     busy: float = 0.0
@@ -143,7 +146,7 @@ async def clear(steps: Steps, name: str, seen: NameRow, new_version: Callable[[]
 
 
 async def forget_replaced(steps: Steps, seen: NameRow, new_version: Callable[[], int]) -> None:
-    """Does nothing if the row has changed."""
+    """Clears the replaced value in the row of a name. Does nothing if the row has changed since ``seen``."""
     await steps.swap(seen, replace(seen, kept=NOTHING, kept_content=b"", version=new_version()))
 
 

@@ -44,7 +44,10 @@ State = Literal["pending", "abandoned", "done"]
 
 
 class IdRun(NamedTuple):
-    """Messages in one bucket whose ids have consecutive ticks."""
+    """Messages in one bucket whose ids have consecutive ticks.
+
+    ``kind`` is the class of the bucket and ``bucket`` its code.
+    """
 
     partition: int
     kind: int
@@ -119,7 +122,11 @@ R = TypeVar("R", bound=KeyRow)
 
 
 async def carry_out(steps: Steps, key: PostKey, new_version: Callable[[], int]) -> PostResult:
-    """Appends messages once per key, or returns the earlier ids. Raises KeyReused or KeyInUse if that is impossible."""
+    """Appends messages once per key, or returns the earlier ids.
+
+    Raises KeyReused if the key was used with other content, and KeyInUse while another post may still be carried out or
+    if others keep changing the row.
+    """
     seen: KeyRow | None = None
     for _ in range(MAX_ROUNDS):
         if seen is not None:
@@ -155,7 +162,7 @@ async def write_pending(steps: Steps, mine: R, made: MadeIds, new_version: Calla
         await steps.write(made)
     except StoreUnavailable as error:
         failure = error
-    row = make_abandoned(mine, new_version()) if failure else _done(mine, new_version())
+    row = make_abandoned(mine, new_version()) if failure else _make_done(mine, new_version())
     try:
         present: R | None = await steps.swap(mine, row, final=mine.final or failure is not None)
     except StoreUnavailable as error:
@@ -182,5 +189,5 @@ def make_abandoned(row: R, version: int) -> R:
     return msgspec.structs.replace(row, state="abandoned", version=version)
 
 
-def _done(row: R, version: int) -> R:
+def _make_done(row: R, version: int) -> R:
     return msgspec.structs.replace(row, state="done", version=version)

@@ -56,7 +56,10 @@ class Reservation:
 
 class ReservingWriter(MessageWriter):
     def reserve(self, queue: Queue, items: Sequence[NewMessage], done: Reserved, after: Position | None) -> None:
-        """Makes the ids of messages; :meth:`write` then writes all of them or none. Never blocks."""
+        """Makes the ids of messages; :meth:`write` then writes all of them or none. Never blocks.
+
+        ``done`` gets the reservation or the error. Raises StoreUnavailable if the store refuses at once.
+        """
         refused: Done = lambda _, error: done(None, error)  # noqa: E731 - short
         operation = AppendOperation(queue, self._levels.of(queue), [None] * len(items), after, refused, reserved=True)
         reservation = Reservation(operation, divide_by_partition(operation, items), done)
@@ -120,7 +123,7 @@ class ReservingWriter(MessageWriter):
         self.undo_writer.undo(Undo(written, level, until, answer))
 
     def _make_ids(self, reservation: Reservation) -> None:
-        """Prepares first if necessary. Passes errors to ``done`` instead of raising them."""
+        """Makes the ids, after a preparation if necessary. Passes errors to ``done`` instead of raising them."""
         operation = reservation.operation
         try:
             self._fill_reservation(reservation)

@@ -31,6 +31,8 @@ T = TypeVar("T")
 class RowStatements:
     """Statements that read and compare-and-set one row of a table.
 
+    A row that has lost its state or its version counts as missing.
+
     Args:
         table: The name of the table.
         key: The column that, with ``qid``, is the key of a row.
@@ -130,7 +132,7 @@ class RowChange:
         """The reservation that is not written yet."""
 
     async def run(self, work: Callable[[RowChange], Awaitable[T]]) -> T:
-        """Drops the reservation at the end if it was not written."""
+        """Returns the result of ``work`` on these steps. At the end drops a reservation that was not written."""
         try:
             return await work(self)
         finally:
@@ -146,7 +148,7 @@ class RowChange:
             self._parts.writer.drop(made.reservation)
 
     async def read(self) -> KeyRow | None:
-        return self._table.row(await self._parts.driver.ask(self._read_row()))
+        return self._table.row(await self._parts.driver.ask(self._make_read_request()))
 
     async def make_ids(self) -> MadeIds:
         with self._deadline.without_marking_sent():
@@ -159,7 +161,7 @@ class RowChange:
 
     async def swap(self, seen: KeyRow | None, row: KeyRow, *, final: bool = True) -> KeyRow | None:
         """Replaces the row ``seen`` if unchanged. Returns the row there now; in doubt, raises unless final."""
-        parts, table, read_back = self._parts, self._table, self._read_row()
+        parts, table, read_back = self._parts, self._table, self._make_read_request()
         expected = None if seen is None else seen.version
 
         async def change() -> Request:
@@ -198,8 +200,8 @@ class RowChange:
         remaining_ticks = ids.made + self._level.deadline * TICKS_PER_SECOND - self._parts.clock.now()
         return max(0.0, remaining_ticks / TICKS_PER_SECOND)
 
-    def _read_row(self) -> Encoded:
-        """A serial read: it first settles changes of others that are in doubt."""
+    def _make_read_request(self) -> Encoded:
+        """Returns a serial read of the row, which first settles changes of others that are in doubt."""
         return self._table.statements.read_request(*self._key, self._parts.levels.row_serial())
 
 

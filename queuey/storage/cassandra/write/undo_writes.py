@@ -48,7 +48,7 @@ MAX_IN_FLIGHT = 500
 class _Chunk(NamedTuple):
     """Messages of one Cassandra partition that are deleted by one request."""
 
-    kind: int
+    ttl_class: int
     qid: int
     partition: int
     bucket: int
@@ -59,13 +59,15 @@ _Part = tuple["Undo", _Chunk]
 
 
 class Undo:
+    """The undo write of an operation: the deletes that are not confirmed yet, and who gets the outcome."""
+
     __slots__ = ("answer", "began", "chunks", "consistency", "deadline", "failed", "flying", "pause", "size", "timeout")
 
     def __init__(
         self, written: Iterable[Written], level: InForce, deadline: float, answer: Callable[[Outcome], object]
     ) -> None:
         """``deadline``: boot time by which all deletes must be confirmed for the outcome ``none``."""
-        self.chunks = _divide(written)
+        self.chunks = _divide_into_chunks(written)
         self.size = sum(len(chunk.positions) for chunk in self.chunks)
         self.consistency = level.writes
         self.timeout = level.deadline * TIMEOUT
@@ -94,7 +96,10 @@ _Agenda = list[tuple[float, int, Undo]]
 
 
 class UndoWriter:
-    """Tries undo writes until they succeed."""
+    """Tries undo writes until they succeed, or are given up because more than ``kept`` messages wait.
+
+    ``undo`` may be called from any thread. ``note`` gets the seconds that each undo write took.
+    """
 
     def __init__(
         self, driver: Driver, clock: Clock, *, note: Callable[[float], None] = ignore_seconds, kept: int = 100_000
@@ -123,7 +128,6 @@ class UndoWriter:
         self.pending = 0
 
     def undo(self, undo_write: Undo) -> None:
-        """Begins an undo write, from any thread."""
         self._loop.call(self._begin_undo, undo_write)
 
     def _wake(self) -> None:
@@ -169,6 +173,7 @@ class UndoWriter:
         self._wake()
 
     def _on_answer(self, parts: Sequence[_Part], rows: Rows | None, error: StoreUnavailable | None) -> None:
+        """Settles undo writes that are confirmed; plans what failed again, after a pause that doubles each time."""
         self._flying -= 1
         # All have the same time, so deletes that failed together are sent together again.
         now = rows[0][0] if rows else self._clock.boottime()
@@ -190,7 +195,7 @@ class UndoWriter:
         heappush(agenda, (moment, next(self._numbers), undo_write))
 
     def _settle(self, undo_write: Undo, now: float) -> None:
-        """The outcome is ``none`` if it was in time, else ``unknown``."""
+        """Ends a confirmed undo write. The outcome is ``none`` if it was in time, else ``unknown``."""
         del self._open[undo_write]
         self.pending -= undo_write.size
         self.confirmed += undo_write.size
@@ -201,7 +206,7 @@ class UndoWriter:
         undo_write.finish("none" if in_time else "unknown")
 
     def _run_due(self) -> None:
-        """Answers those past their deadline with ``unknown`` but keeps trying; sends due deletes."""
+        """Answers undo writes past their deadline with ``unknown`` but keeps trying them; sends due deletes."""
         self._is_woken = False
         if self._ended:
             return
@@ -211,13 +216,13 @@ class UndoWriter:
             if undo_write.answer is not None:
                 self.unknown += undo_write.size
                 undo_write.finish("unknown")
-        self._send_some(now)
+        self._send_due(now)
         if self._due and self._due[0][0] <= now and self._flying < MAX_IN_FLIGHT:
             self._wake()
         else:
             self._set_timer()
 
-    def _send_some(self, now: float) -> None:
+    def _send_due(self, now: float) -> None:
         requests: dict[tuple[Any, ...], list[_Part]] = {}
         rows: dict[tuple[Any, ...], int] = {}
         row_count = 0
@@ -255,7 +260,7 @@ class UndoWriter:
         ]
         try:
             request = Encoded(
-                message_codec.DELETE[chunk.kind],
+                message_codec.DELETE[chunk.ttl_class],
                 message_codec.DELETED,
                 deletes,
                 message_codec.routing_of(*time_bucket),
@@ -268,7 +273,7 @@ class UndoWriter:
             self._on_answer(parts, None, InDoubt(f"an undo write could not be sent: {error}"))
 
     def _drop_oldest(self) -> None:
-        """Gives up only those answered and not in flight, while too many messages are pending."""
+        """Gives up the oldest undo writes while too many messages are pending, but none unanswered or in flight."""
         while self.pending > self._kept:
             oldest = next(
                 (undo_write for undo_write in self._open if undo_write.answer is None and not undo_write.flying), None
@@ -284,7 +289,7 @@ class UndoWriter:
         undo_write.finish("unknown")
 
 
-def _divide(written: Iterable[Written]) -> list[_Chunk]:
+def _divide_into_chunks(written: Iterable[Written]) -> list[_Chunk]:
     by_place: dict[tuple[int, int, int, int], list[Position]] = {}
     for run in written:
         key = run.kind, run.qid, run.partition, run.bucket

@@ -39,7 +39,10 @@ Done = Callable[[list[Position] | None, Exception | None], object]
 
 
 class Written(NamedTuple):
-    """Messages that were sent to Cassandra in one bucket; their ids have consecutive ticks."""
+    """Messages that were sent to Cassandra in one bucket; their ids have consecutive ticks.
+
+    ``kind`` is the class of the bucket and ``bucket`` its code; ``number`` is the number of messages.
+    """
 
     kind: int
     qid: int
@@ -132,6 +135,8 @@ class AppendOperation:
 
 
 class OperationPart:
+    """An operation's messages for one partition; ``longest`` is an upper bound of the bytes of a row."""
+
     __slots__ = ("alike", "items", "operation", "size")
 
     def __init__(self, operation: AppendOperation) -> None:
@@ -155,7 +160,10 @@ class OperationPart:
 
 
 class PartitionBuffer:
-    """Messages that wait for one queue partition. ``flying`` counts requests in flight and flushes in progress."""
+    """Messages that wait for one queue partition. ``flying`` counts requests in flight and flushes in progress.
+
+    It is ``due`` if messages wait and none are in flight, or if a full batch waits.
+    """
 
     __slots__ = ("bucket_widths", "flying", "partition", "parts", "qid", "rows", "scheduled", "size")
 
@@ -185,7 +193,7 @@ class PartitionBuffer:
             self.size += part.size
 
     def take(self) -> list[OperationPart]:
-        """Takes parts for one flush; the last one may exceed the limits."""
+        """Removes and returns the parts for one flush; the last one may exceed the limits."""
         taken: list[OperationPart] = []
         row_count = size = 0
         while self.parts and row_count < FLUSH_ROWS and size < FLUSH_BYTES:
@@ -208,7 +216,7 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
         """Empty buffers, the longest unused first."""
 
     def acquire(self, qid: int, partition: int) -> PartitionBuffer:
-        """Makes a buffer if none exists, and keeps it until ``release``."""
+        """Returns a partition's buffer and keeps it until ``release``. Makes one if it does not exist."""
         key = qid, partition
         self._empty.pop(key, None)
         buffer = self.get(key)
@@ -217,7 +225,7 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
         return buffer
 
     def release(self, buffer: PartitionBuffer) -> None:
-        """Only an empty buffer: it may be dropped, the longest unused first, if there are too many."""
+        """Lets an empty buffer be dropped once there are too many, the longest unused first."""
         self._empty[buffer.qid, buffer.partition] = buffer
         while self._empty and len(self) > self._most:
             key, _ = self._empty.popitem(last=False)
@@ -234,6 +242,7 @@ class BatchRun(NamedTuple):
     low: int
 
     def encode_rows(self, key: bytes, now: int) -> list[bytes]:
+        """Returns the serialized values of each row; its timestamp is its id's time, or ``now`` if it is delayed."""
         first = self.items[0]
         lifetime = first.ttl * TICKS_PER_SECOND
         ttl = min(first.row_ttl + math.ceil(first.delay) + TTL_MARGIN, bucketing.longest_ttl(now))
@@ -247,7 +256,10 @@ class BatchRun(NamedTuple):
 
 
 class InFlightBatch:
-    """A request in flight: rows of one Cassandra partition, and the operations that they belong to."""
+    """A request in flight: rows of one Cassandra partition, and the operations that they belong to.
+
+    It has at most ``MAX_ROWS`` rows and ``MAX_BYTES`` bytes; a longer row fits only if it is the first.
+    """
 
     __slots__ = ("_taken", "buffer", "id_boottime", "operations", "rows", "size", "time_bucket")
 

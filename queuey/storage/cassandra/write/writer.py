@@ -156,7 +156,7 @@ class MessageWriter:
             or covering(row, ttls, longest) is not row
             or not self._watch.sound()
         ):
-            entering = self._await_entry(operation.queue, ttls, longest)
+            entering = self._prepare_append(operation.queue, ttls, longest)
             self._begin_call(entering, lambda error: go() if error is None else self._answer(operation, None, error))
         else:
             self._loop.call(go)
@@ -177,7 +177,7 @@ class MessageWriter:
         except StoreClosed as error:
             ended(error)
 
-    async def _await_entry(self, queue: Queue, ttls: set[int], longest: int) -> None:
+    async def _prepare_append(self, queue: Queue, ttls: set[int], longest: int) -> None:
         await self._watch.require()
         row = await self._rows.find_current(queue)
         with self._driver.calls.deadline.preparing():
@@ -192,7 +192,7 @@ class MessageWriter:
             self._schedule(buffer)
 
     def _schedule(self, buffer: PartitionBuffer) -> None:
-        """Does nothing if the buffer is queued already or must wait for a batch in flight."""
+        """Queues a buffer for the next flush, unless it is queued already or must wait for a batch in flight."""
         if not buffer.scheduled and buffer.due:
             buffer.scheduled = True
             self._ready.append(buffer)
@@ -204,6 +204,10 @@ class MessageWriter:
             self._loop.soon(self._flush_ready)
 
     def _flush_ready(self) -> None:
+        """Flushes queued buffers until ``FLUSH_ROWS`` rows were sent; leaves the rest to the next turn.
+
+        A buffer whose parts need a preparation gets them back afterwards. After another error they fail.
+        """
         self._is_woken, rows = False, 0
         while self._ready and rows < FLUSH_ROWS:
             buffer = self._ready.popleft()
@@ -234,13 +238,16 @@ class MessageWriter:
     def _make_runs(
         self, buffer: PartitionBuffer, parts: Sequence[OperationPart], row: Row, now: int
     ) -> tuple[list[BatchRun], BucketWidths]:
-        """Raises NeedsPreparation if a bucket is not recorded for readers yet."""
+        """Makes the ids of parts, and returns their runs and the buffer's bucket widths.
+
+        Raises NeedsPreparation if a bucket is not recorded for readers yet.
+        """
         bucket_widths = buffer.bucket_widths
         if bucket_widths is None:
             bucket_widths = buffer.bucket_widths = BucketWidths(row.home_class)
-        level = bucket_widths.width_at(self._generator.next_time())
-        runs = [run for part in parts for run in self._generate(part, row, level, now)]
-        self._check_places(buffer, row, {run.time_bucket for run in runs})
+        width_index = bucket_widths.width_at(self._generator.next_time())
+        runs = [run for part in parts for run in self._generate(part, row, width_index, now)]
+        self._require_recorded(buffer, row, {run.time_bucket for run in runs})
         return runs, bucket_widths
 
     def _check_age(self, row: Row) -> None:
@@ -303,12 +310,12 @@ class MessageWriter:
         parts[:] = ready  # If a preparation is needed first, only these parts go on waiting.
         return ready
 
-    def _generate(self, part: OperationPart, row: Row, level: int, now: int) -> list[BatchRun]:
+    def _generate(self, part: OperationPart, row: Row, width_index: int, now: int) -> list[BatchRun]:
         """Makes the ids of a part, and runs of them; delayed messages get ids in the future."""
         items, low = part.items, self._generator.low
         if part.alike:
             ticks = self._generator.generate(len(items), part.operation.after)
-            time_bucket = bucketing.bucket_of(ticks, items[0].choose_class(row.home_class), level)
+            time_bucket = bucketing.bucket_of(ticks, items[0].choose_class(row.home_class), width_index)
             if ticks + len(items) <= time_bucket.end:
                 return [BatchRun(part, items, time_bucket, ticks, low)]
         else:
@@ -319,11 +326,11 @@ class MessageWriter:
         for item in items:
             position = late.generate(item.delay) if item.delay else (ticks, low)
             ticks += not item.delay
-            time_bucket = bucketing.bucket_of(position[0], item.choose_class(row.home_class), level)
+            time_bucket = bucketing.bucket_of(position[0], item.choose_class(row.home_class), width_index)
             runs.append(BatchRun(part, [item], time_bucket, *position))
         return runs
 
-    def _check_places(self, buffer: PartitionBuffer, row: Row, time_buckets: Iterable[Bucket]) -> None:
+    def _require_recorded(self, buffer: PartitionBuffer, row: Row, time_buckets: Iterable[Bucket]) -> None:
         """Raises NeedsPreparation, whose work records the buckets that readers do not know yet."""
         missing = [
             time_bucket
@@ -376,6 +383,7 @@ class MessageWriter:
             self._count_down(operation, error, stored=stored)
 
     def _end_flight(self, buffer: PartitionBuffer) -> None:
+        """Counts the end of a request or flush. Queues the buffer if it is due, or releases it if it is idle."""
         buffer.flying -= 1
         if buffer.parts:
             self._schedule(buffer)

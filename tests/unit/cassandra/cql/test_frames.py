@@ -22,7 +22,7 @@ prepare = partial(frames.prepared_statement, keyspace=KEYSPACE)
 @pytest.mark.parametrize("snapshot", [None, 3])
 def test_an_append_to_a_log(snapshot: int | None) -> None:
     """A conditional batch arrives as it was sent, over the client and through the driver."""
-    (statement, values), *further = claim_logs._batch((7, 1), LogEntry(4, b"entry"), snapshot, 2)
+    (statement, values), *further = claim_logs._make_batch((7, 1), LogEntry(4, b"entry"), snapshot, 2)
     request = Request(statement, values, "QUORUM", "SERIAL", further=further)
     batch = requests.bind_request(request, prepare)
     statements = {prepare(one).query_id: one for one, _ in [(statement, values), *further]}
@@ -42,7 +42,7 @@ def _comparable(request: Request | Encoded) -> tuple[Any, ...]:
 @pytest.mark.parametrize("rows", [[(True,)], [(False,)], [(False, 7, 1, None, 3)]])
 def test_a_decision(rows: Rows) -> None:
     """The driver decodes the answer to such a batch, applied or not."""
-    (statement, values), *further = claim_logs._batch((7, 1), LogEntry(4, b"entry"), None, None)
+    (statement, values), *further = claim_logs._make_batch((7, 1), LogEntry(4, b"entry"), None, None)
     request = Request(statement, values, "QUORUM", "SERIAL", further=further)
     answer = protocol.decode_answer(0, protocol.RESULT, frames.encode_decision(request, rows))
     assert answer.parsed_rows == rows

@@ -43,7 +43,7 @@ def test_places_do_not_get_too_full(count: int, seconds: float, size: int, level
 @pytest.mark.parametrize(("size", "most"), [(1_000, 8), (200_000, 8), (300_000, 4), (900_000, 1), (4_000_000, 1)])
 def test_long_bodies_do_not_crowd_a_connection(size: int, most: int) -> None:
     """The usual number of small batches is in flight, fewer with long bodies, and at least one."""
-    weights = {weight for _, _, weight in bulk_load._batches(np.full(20, size))}
+    weights = {weight for _, _, weight in bulk_load._divide_rows(np.full(20, size))}
     assert all(0 < weight <= bulk_load.MAX_IN_FLIGHT for weight in weights)
     assert bulk_load.MAX_IN_FLIGHT // max(weights) == most
 

@@ -147,7 +147,7 @@ class _Attempt:
         return True
 
     def _repeat(self, query_id: bytes, prepared: asyncio.Future[Any]) -> None:
-        """If the statement is not prepared or the send is refused, the driver sends the request."""
+        """Sends the request to the node again; through the driver if it is not prepared there or cannot be sent."""
         request = self._request
         is_prepared = prepared.exception() is None and getattr(prepared.result(), "query_id", None) == query_id
         if request.is_answered:
@@ -238,6 +238,7 @@ class CqlClient:
         return node.connection is not None
 
     def _nodes_with(self, routing_key: bytes) -> Iterator[Node]:
+        """Yields the connected nodes that have a row, each call beginning with the next one in turn."""
         replicas = self._replicas.get(routing_key)
         if replicas is None:
             replicas = self._find_replicas(routing_key)
@@ -287,7 +288,7 @@ class CqlClient:
             self._timer.cancel()
 
     def _send_to_next(self, request: FastRequest) -> bool:
-        """Returns False if none of its nodes accepts it."""
+        """Sends a request to the next of its nodes that accepts it. Returns False if none does."""
         for node in request.nodes:
             connection = node.connection
             attempt = _Attempt(self, request, connection)
