@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+from contextlib import closing, suppress
 from typing import Any, NoReturn
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from queuey.access import parse_scope
 from queuey.errors import StoreUnavailable
 from queuey.facades.emodb import views
+from queuey.facades.emodb.health_port import HealthPort
 from queuey.facades.emodb.names import MessageIds, caller_name, queue_name
 from queuey.facades.emodb.views import OpenClaims
 from queuey.facades.settings import EmodbFacade, Facades
@@ -238,3 +241,23 @@ def test_ids_are_of_one_queue() -> None:
     for queue, text in (("q~dedup", checked), ("q", "0008" + checked[4:]), ("q", checked[:-1] + "x"), ("q", "")):
         with pytest.raises(Exception, match=r"Invalid event ID"):
             MessageIds(queue).read([text], 8)
+
+
+async def test_a_health_check_that_fails_leaves_no_connection() -> None:
+    """A check that the service answers with garbage says so, and closes its connection."""
+    checks: list[asyncio.StreamWriter] = []
+
+    async def answer_garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        checks.append(writer)
+        writer.write(b"x" * 1_000_000)
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(answer_garbage, "127.0.0.1", 0) as service:
+        port = HealthPort("127.0.0.1", 0, service.sockets[0].getsockname())
+        with closing(port._listener):
+            assert (await port._answer(b"GET /healthcheck HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
+        async with asyncio.timeout(30):
+            with suppress(ConnectionError):
+                await checks[0].wait_closed()

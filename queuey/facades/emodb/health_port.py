@@ -79,12 +79,14 @@ class HealthPort:
         return lines % (status, len(body)) + (b"" if method == b"HEAD" else body)
 
     async def _is_service_healthy(self) -> bool:
+        writer = None
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 reader, writer = await asyncio.open_connection(*self._service, ssl=self._context)
                 writer.write(b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                line = await reader.readline()
+                return (await reader.readline()).startswith(b"HTTP/1.1 200 ")
         except (OSError, ValueError):
             return False
-        writer.close()
-        return line.startswith(b"HTTP/1.1 200 ")
+        finally:
+            if writer is not None:
+                writer.close()
