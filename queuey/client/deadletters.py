@@ -75,7 +75,7 @@ __all__ = [
 ]
 
 Target = Queue | QueueInfo
-_PAGE = 200
+_PAGE_SIZE = 200
 _REFUSED_HEADERS = frozenset({400, 413, 431})
 _SPECIAL = re.compile(r"[*?\[]")
 
@@ -179,7 +179,10 @@ async def _post(client: AsyncClient, target: str, outgoing: Outgoing) -> None:
 
 
 async def _create_dead_queue(client: AsyncClient, queue: str, target: str, partition: int) -> None:
-    """Copies partitions and consistency of the queue. Keeps a dead-letter queue that exists."""
+    """Creates a dead-letter queue with the queue's consistency and partitions, and at least ``partition`` of them.
+
+    A queue that exists stays as it is.
+    """
     partitions, consistency = await _read_partitions_and_consistency(client, queue)
     try:
         await client.create_queue(target, partitions=max(partition, partitions), consistency=consistency)
@@ -188,6 +191,7 @@ async def _create_dead_queue(client: AsyncClient, queue: str, target: str, parti
 
 
 async def _read_partitions_and_consistency(client: AsyncClient, queue: str) -> tuple[int, str | None]:
+    """Returns both properties of a queue, or one partition and no consistency if it does not exist."""
     info = await _find_info(client, queue)
     return (info.partitions, info.consistency) if info else (1, None)
 
@@ -344,7 +348,7 @@ async def _read_pages(client: AsyncClient, selection: DeadLetterFilter) -> Async
     partitions: Any = list(selection.partitions) or "*"
     for lies_in in await dead_queues(client, selection):
         remaining = selection.limit
-        async for page in client.read_pages(lies_in, limit=_PAGE, partitions=partitions, delay=False):
+        async for page in client.read_pages(lies_in, limit=_PAGE_SIZE, partitions=partitions, delay=False):
             letters = (read_dead_letter(message, lies_in) for message in page.messages)
             selected = [letter for letter in letters if letter is not None and selection.matches_letter(letter)][
                 :remaining

@@ -45,24 +45,24 @@ class _Forking(threading.local):
     """State of the forking thread.
 
     Attributes:
-        blocked: The signal mask from before the fork, to be restored. None outside a fork.
+        old_mask: The signal mask from before the fork, to be restored. None outside a fork.
     """
 
-    blocked: set[signal.Signals | int] | None = None
+    old_mask: set[signal.Signals | int] | None = None
 
 
 _forking = _Forking()
 
 
-def _hold_signals() -> None:
+def _block_signals() -> None:
     if any(isinstance(living, DefaultSignals) for living in _living):
-        _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        _forking.old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
-def _let_signals_come() -> None:
-    if _forking.blocked is not None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
-        _forking.blocked = None
+def _unblock_signals() -> None:
+    if _forking.old_mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.old_mask)
+        _forking.old_mask = None
 
 
 def _run_in_child() -> None:
@@ -70,8 +70,8 @@ def _run_in_child() -> None:
         for living in list(_living):
             living.begin_in_child()
     finally:
-        _let_signals_come()
+        _unblock_signals()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_come, after_in_child=_run_in_child)
+    os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_run_in_child)

@@ -242,7 +242,7 @@ class Journal:
             error.add_note(f"This could not be written to the receipts file: {write_error}")
 
     def close(self) -> None:
-        """Idempotent. Later writes raise ReceiptsError."""
+        """Closes the file. Idempotent. Later writes raise ReceiptsError."""
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
@@ -313,7 +313,7 @@ def _lock_file(file: int, *, exclusive: bool) -> Iterator[None]:
 
 
 def _has_complete_last_line(file: int) -> bool:
-    """True for an empty file, too."""
+    """Returns whether a file is empty or ends with a line break."""
     size = os.fstat(file).st_size
     if not size:
         return True

@@ -173,11 +173,11 @@ class Queue:
 
     def get(self) -> Item:
         """Waits until a task is available and returns it."""
-        while (item := self._take_waiting()) is None:
+        while (item := self._pop_waiting()) is None:
             self._fetch()
         return item
 
-    def _take_waiting(self) -> Item | None:
+    def _pop_waiting(self) -> Item | None:
         """Returns the next fetched task whose lock still holds, or None. Drops the tasks before it."""
         with self._lock:
             while self._waiting:

@@ -38,6 +38,8 @@ Part = Start | bytes | BrokenOff | None
 class InProcessExchange:
     """A request and its answer. See :class:`~queuey.web.responses.Exchange`. Use it only in the loop's thread.
 
+    The body is passed on whole and once; then ``take_whole`` returns None.
+
     Args:
         loop: The service's event loop.
         body: The body of the request.

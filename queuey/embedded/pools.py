@@ -29,7 +29,7 @@ class InProcessPool(httpcore2.ConnectionInterface):
 
     def __init__(self, service: EmbeddedService, application: str) -> None:
         self._service = service
-        self._caller = _caller(application)
+        self._caller = _make_caller_header(application)
 
     def handle_request(self, request: httpcore2.Request) -> httpcore2.Response:
         """Sends a request to the service and returns when the answer begins.
@@ -91,7 +91,7 @@ class AsyncInProcessPool(httpcore2.AsyncConnectionInterface):
 
     def __init__(self, service: EmbeddedService, application: str) -> None:
         self._service = service
-        self._caller = _caller(application)
+        self._caller = _make_caller_header(application)
         self._calls: LoopCalls | None = None
 
     async def handle_async_request(self, request: httpcore2.Request) -> httpcore2.Response:
@@ -145,7 +145,7 @@ class _AsyncBody:
         self._answering.leave()
 
 
-def _caller(application: str) -> tuple[bytes, bytes]:
+def _make_caller_header(application: str) -> tuple[bytes, bytes]:
     return b"authorization", f"Process {quote(application)}".encode()
 
 

@@ -66,7 +66,7 @@ class InProcessCaller:
 
 
 class RunningRequest(NamedTuple):
-    """A running request. The methods may be called from any thread."""
+    """A running request. Call its methods from any thread. ``leave`` does nothing once the answer is complete."""
 
     exchange: InProcessExchange
     calls: LoopCalls
@@ -110,7 +110,7 @@ class EmbeddedService:
         self._is_closed = self._is_ending = self._is_forked = False
         self._file = file
         started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="queuey-embedded", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, args=(started,), name="queuey-embedded", daemon=True)
         self._thread.start()
         started.result()
         register_forkable(self)
@@ -133,7 +133,7 @@ class EmbeddedService:
             if is_cassandra(settings):
                 return cls._start(settings)
             file = store_path(settings).resolve()
-            _check_place(file)
+            _check_store_file(file)
             _open_files.append(file)
             try:
                 return cls._start(settings, application, file)
@@ -201,7 +201,7 @@ class EmbeddedService:
 
     # Start and shutdown
 
-    def _run(self, started: Future[None]) -> None:
+    def _run_loop(self, started: Future[None]) -> None:
         """Runs the loop until the service ends. An error before it serves goes to ``started`` and is not raised."""
         try:
             self._loop.run_until_complete(self._serve(started))
@@ -281,7 +281,7 @@ def _store_settings(store: str | Path) -> dict[str, str]:
     return {"store": "sqlite", "data": str(Path(store).absolute())}
 
 
-def _check_place(file: Path) -> None:
+def _check_store_file(file: Path) -> None:
     """Checks that others cannot replace the store's file, and that this process can lock it.
 
     Raises:

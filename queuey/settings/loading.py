@@ -38,12 +38,12 @@ def load(
     config: Path | None = None,
     source: Callable[[str], str] = option_of,
 ) -> Loaded:
-    """Reads the settings.
+    """Reads the settings. ``options`` override the environment, and that overrides the file, field by field in a table.
 
     Args:
         options: Values of the command line, or of a program, by setting name; None if not given.
         environ: The environment. Empty variables count as not given.
-        config: The TOML file that the command line names.
+        config: The TOML file that the command line names. By default ``QUEUEY_CONFIG`` in ``environ`` names it.
         source: Returns the name of a setting's option in errors.
 
     Raises:
@@ -147,6 +147,8 @@ def _convert(line: Setting, given: Given) -> object:
 
 
 def check(settings: Settings, sources: Mapping[str, str]) -> None:
+    """Raises SettingsError for the first settings that contradict each other, with their names and sources."""
+
     def refuse(message: str, *names: str) -> None:
         where = ", ".join(f"{name} from {sources[name]}" for name in names)
         raise SettingsError(f"{message} ({where})")

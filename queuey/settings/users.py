@@ -123,7 +123,7 @@ Users = Mapping[str, tuple[UserIssuer, ...]]
 
 
 def read_users(value: object, base: Path | None) -> Users:
-    """Reads the setting.
+    """Returns the issuers of each application. Relative paths of files start at ``base``.
 
     Args:
         value: A table of TOML, or the same as JSON text. Each application has a table or a list of tables.
@@ -177,6 +177,10 @@ def _resolve_paths(issuer: UserIssuer, base: Path | None) -> UserIssuer:
 
 
 def _check_application(issuers: tuple[UserIssuer, ...]) -> None:
+    """Raises ValueError for the first problem of an application's issuers.
+
+    Two of them must differ in scheme or issuer, and no two patterns may match the same queue.
+    """
     for issuer in issuers:
         if (fault := next(_find_problems(issuer), None)) is not None:
             raise ValueError(fault)
@@ -263,7 +267,10 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_issuers_agree(issuers: Sequence[UserIssuer]) -> None:
-    """Raises ValueError if an issuer has two locations of keys, or two different logins to the console."""
+    """Raises ValueError if an issuer has different keys or logins to the console in two applications.
+
+    Keys are compared by scheme and issuer. Client, secret and scope are compared by issuer, wherever a client is set.
+    """
     places: dict[tuple[str, str], UserIssuer] = {}
     for issuer in issuers:
         first = places.setdefault((issuer.scheme, issuer.issuer), issuer)

@@ -36,6 +36,7 @@ def make_group() -> typer.Typer:
 class LazyGroup(TyperGroup):
     """A group that imports a command only when it runs. Subclasses have a table of their commands.
 
+    A command is a function or a group of typer's. Beyond :data:`MAX_TOP_OPTIONS`, its options move to a panel below.
     With ``--json``, it reports wrong usage as a JSON document.
     """
 

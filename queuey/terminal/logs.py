@@ -32,7 +32,7 @@ class LineFormatter(logging.Formatter):
         moment = time_parsing.format_instant(record.created)
         trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         if not self._json:
-            text = f"{moment} {record.levelname} {record.name}: {record.getMessage()}{_place_text(record)}"
+            text = f"{moment} {record.levelname} {record.name}: {record.getMessage()}{_location_suffix(record)}"
             return text if trace is None else f"{text}\n{trace}"
         fields: dict[str, Any] = {
             "time": moment,
@@ -47,7 +47,7 @@ class LineFormatter(logging.Formatter):
         return msgspec.json.encode(fields, enc_hook=str).decode()
 
 
-def _place_text(record: logging.LogRecord) -> str:
+def _location_suffix(record: logging.LogRecord) -> str:
     fields = vars(record)
     if "message_id" not in fields:
         return ""

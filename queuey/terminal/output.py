@@ -44,7 +44,7 @@ BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 3, 4, 5, 6
 _unread = WeakSet[TextIO]()
 """Outputs whose reader has closed the pipe."""
 _json: ContextVar[bool] = ContextVar("json", default=False)
-"""Whether the running command was given ``--json``."""
+"""Whether the running command was given ``--json``. Errors use :func:`is_json_in_argv`."""
 
 
 class Failed(Exception):
@@ -79,7 +79,7 @@ class Fields(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Titles of columns, and rows of values."""
+    """Titles of columns, and rows of values. A column of numbers alone is aligned to the right."""
 
     titles: Sequence[str]
     rows: Iterable[Sequence[object]]

@@ -64,11 +64,11 @@ def _arguments_text(call: _Call) -> str:
 
 def _argument_texts(call: _Call) -> Iterator[str]:
     for value in call.args:
-        yield _text(value)
+        yield _value_text(value)
     for name, value in call.kwargs.items():
-        yield f"{printable(name[: MAX_ARGUMENTS + 1])}={_text(value)}"
+        yield f"{printable(name[: MAX_ARGUMENTS + 1])}={_value_text(value)}"
 
 
-def _text(value: msgspec.Raw) -> str:
+def _value_text(value: msgspec.Raw) -> str:
     # Each character has at most 4 bytes.
     return printable(bytes(memoryview(value)[: 4 * (MAX_ARGUMENTS + 1)]).decode(errors="ignore"))

@@ -32,7 +32,7 @@ def duration(
         whole: Whether only whole seconds are allowed.
         others: Further arguments of :func:`typer.Option`.
     """
-    return _option(about, names, partial(seconds, least=least, most=most, whole=whole), others)
+    return _make_time_option(about, names, partial(seconds, least=least, most=most, whole=whole), others)
 
 
 def ttl(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
@@ -40,18 +40,18 @@ def ttl(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer'
 
 
 def position(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
-    return _option(about, names, position_of, others)
+    return _make_time_option(about, names, position_of, others)
 
 
 def instant(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
-    return _option(about, names, parse_instant, others)
+    return _make_time_option(about, names, parse_instant, others)
 
 
 def due(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
-    return _option(about, names, due_at, others)
+    return _make_time_option(about, names, due_at, others)
 
 
-def _option(about: str, names: tuple[str, ...], parser: Callable[[Any], Any], others: dict[str, Any]) -> Any:  # noqa: ANN401 - typer's
+def _make_time_option(about: str, names: tuple[str, ...], parser: Callable[[Any], Any], others: dict[str, Any]) -> Any:  # noqa: ANN401 - typer's
     return typer.Option(*names, help=about, metavar="TIME", parser=parser, **others)
 
 

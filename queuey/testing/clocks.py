@@ -71,13 +71,13 @@ class Clock:
             raise ValueError(f"time cannot be moved back: {duration}")
         assert self._service is not None  # noqa: S101 - set by the fixture
         until = self.ahead + seconds
-        while (due := self._next_wait_until_fired(until)) is not None:
+        while (due := self._find_next_due(until)) is not None:
             self.ahead = max(self.ahead, due)
             self._wait_until_fired(self._service)
         self.ahead = until
         self._service.start_background_work()
 
-    def _next_wait_until_fired(self, until: float) -> float | None:
+    def _find_next_due(self, until: float) -> float | None:
         """Returns how many seconds ahead the application's next schedule fires, or None if none fires by ``until``."""
         now = ids.now_ticks()
         end = now + int(until * ids.TICKS_PER_SECOND)

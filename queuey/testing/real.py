@@ -36,6 +36,8 @@ class RealService(NamedTuple):
 class RealProcess:
     """A running ``queuey serve``, as a context manager. The environment's settings do not apply to it.
 
+    ``make_application`` creates an application and its key in the store, beside the running service.
+
     Args:
         directory: Directory for its store, profile and log.
 

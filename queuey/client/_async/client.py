@@ -584,6 +584,7 @@ class AsyncClient(AsyncReading):
     async def _send_chunk(
         self, queue: str, chunk: BatchBody, after: After | None, key: str | None = None
     ) -> list[Receipt]:
+        """Stores a batch, by default under a new idempotency key, and writes the receipts to the journal."""
         call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
         with self._journal.sending(queue, chunk.messages) as stored:
             return stored(self._jobs.bind(queue, await self._sender.run(call)))

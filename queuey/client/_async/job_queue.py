@@ -308,11 +308,11 @@ class AsyncJobQueue:
         """
         encoded = {receipt: job_calls.encode_result(result) for receipt, result in (results or {}).items()}
         kept = {receipt: result for receipt, result in encoded.items() if result is not None}
-        return await send_all(self._sender.run, self._calls(claim_calls.acknowledge, claims, kept))
+        return await send_all(self._sender.run, self._calls_by_queue(claim_calls.acknowledge, claims, kept))
 
     async def renew(self, claims: Claim | Iterable[Claim], ttl: Seconds = 30.0) -> list[Refused]:
         """Extends claims to ``ttl`` seconds from now, unless they last longer already. Returns refused ones."""
-        return await send_all(self._sender.run, self._calls(claim_calls.renew, claims, ttl))
+        return await send_all(self._sender.run, self._calls_by_queue(claim_calls.renew, claims, ttl))
 
     async def release(
         self,
@@ -326,7 +326,7 @@ class AsyncJobQueue:
 
         The arguments ``delay``, ``reason`` and ``retry`` are those of :meth:`AsyncJob.release`.
         """
-        return await send_all(self._sender.run, self._calls(claim_calls.release, claims, delay, reason, retry))
+        return await send_all(self._sender.run, self._calls_by_queue(claim_calls.release, claims, delay, reason, retry))
 
     async def set_states(self, states: Iterable[tuple[Claim, object]]) -> list[Refused]:
         """Sets the progress of the work on messages; see :meth:`AsyncJob.set_state`.
@@ -466,7 +466,7 @@ class AsyncJobQueue:
         """Returns the oldest messages that are not acknowledged, claimed or not. Does not claim them."""
         return await self._sender.run(claim_calls.peek(self.name, limit))
 
-    def _calls(
+    def _calls_by_queue(
         self, call: Callable[..., Iterator[Call[None]]], claims: Claim | Iterable[Claim], *args: object
     ) -> Iterator[Call[None]]:
         return claim_calls.each_queue(call, claim_calls.receipts_of(self.queues, claims), *args)

@@ -89,7 +89,7 @@ class AsyncJobResults:
                 if not waiting.callers:
                     self._queues.pop(queue, None)
 
-    async def _poll(self, queue: str, waiting: _JobWaiters, place: str, remaining: float) -> None:
+    async def _poll(self, queue: str, waiting: _JobWaiters, location: str, remaining: float) -> None:
         """Polls once for a job, and for all jobs of its queue that no other poll covers.
 
         First waits :data:`GATHER_DELAY`. At the end, even by an error, records the answer and wakes all callers.
@@ -99,7 +99,7 @@ class AsyncJobResults:
         try:
             await self._sender.timing.sleep(min(remaining, GATHER_DELAY))
             async with self._change:
-                locations, max_wait = waiting.begin_poll(place)
+                locations, max_wait = waiting.begin_poll(location)
             [call] = job_calls.jobs(queue, locations, round(min(remaining, max_wait), 3))
             infos = await self._sender.run(call)
         finally:
@@ -124,20 +124,20 @@ class _JobWaiters:
         self._polls = 0
         self._is_poll_reserved = False
 
-    def add(self, place: str) -> None:
-        self.callers[place] = self.callers.get(place, 0) + 1
+    def add(self, location: str) -> None:
+        self.callers[location] = self.callers.get(location, 0) + 1
 
-    def remove(self, place: str) -> None:
+    def remove(self, location: str) -> None:
         """Removes a caller of a job, and with the last one all that is known of the job."""
-        self.callers[place] -= 1
-        if not self.callers[place]:
-            del self.callers[place]
-            self.ended.pop(place, None)
-            self._unfinished.pop(place, None)
+        self.callers[location] -= 1
+        if not self.callers[location]:
+            del self.callers[location]
+            self.ended.pop(location, None)
+            self._unfinished.pop(location, None)
 
-    def reserve_poll(self, place: str) -> bool:
+    def reserve_poll(self, location: str) -> bool:
         """Reserves the next poll for a job's caller. Returns False if a poll covers the job, or no other may start."""
-        if self._is_poll_reserved or self._polls >= len(WAITS) or place in self._polled:
+        if self._is_poll_reserved or self._polls >= len(WAITS) or location in self._polled:
             return False
         self._is_poll_reserved = True
         return True
@@ -147,7 +147,7 @@ class _JobWaiters:
 
         The jobs are ``first`` and all others that have not ended and that no other poll covers, at most ``MAX_JOBS``.
         """
-        others = (place for place in self.callers if place not in self._polled and place not in self.ended)
+        others = (location for location in self.callers if location not in self._polled and location not in self.ended)
         locations = list(islice(dict.fromkeys([first, *others]), MAX_JOBS))
         self._polled.update(locations)
         max_wait = WAITS[self._polls]
@@ -155,22 +155,22 @@ class _JobWaiters:
         self._polls += 1
         return locations, max_wait
 
-    def end_poll(self, places: list[str], infos: list[JobInfo], now: float) -> None:
-        """Records the end of a poll. ``places`` is empty if the poll failed before it was sent.
+    def end_poll(self, locations: list[str], infos: list[JobInfo], now: float) -> None:
+        """Records the end of a poll. Answers about jobs that have no callers any more are dropped.
 
-        Then only its reservation ends.
-        ``infos`` is empty if the poll failed later. Answers about jobs that have no callers any more are dropped.
+        ``locations`` is empty if the poll failed before it was sent: then only its reservation ends. ``infos`` is empty
+        if the poll failed later.
         """
-        if not places:
+        if not locations:
             self._is_poll_reserved = False
             return
         self._polls -= 1
-        self._polled.difference_update(places)
-        for place, info in zip(places, infos, strict=False):
-            if place not in self.callers:
+        self._polled.difference_update(locations)
+        for location, info in zip(locations, infos, strict=False):
+            if location not in self.callers:
                 continue
             if info.status in UNFINISHED:
-                self._unfinished[place] = now
-                self.callers[place] = self.callers.pop(place)
+                self._unfinished[location] = now
+                self.callers[location] = self.callers.pop(location)
             else:
-                self.ended[place] = job_calls.mark_without_result(info, now - self._unfinished.get(place, -inf))
+                self.ended[location] = job_calls.mark_without_result(info, now - self._unfinished.get(location, -inf))

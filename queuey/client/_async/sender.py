@@ -78,7 +78,7 @@ class AsyncSender:
         self._choice = ServerChoice(servers, cool_down=policy.cool_down, clock=timing.clock, draw=timing.draw)
         self._max_answer = max_answer
         pool = transport if transport is None or is_pool(transport) else AsyncTransportPool(transport)
-        self._connections = Connections(servers, verify, _pool, pool)
+        self._connections = Connections(servers, verify, _make_pool, pool)
 
     async def run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be repeated, and returns the answer's value.
@@ -98,7 +98,7 @@ class AsyncSender:
                 with attempts.in_doubt():
                     header = await self.authorization.header()
                 try:
-                    return attempts.read(await self._answer(attempts, header))
+                    return attempts.read(await self._send_once(attempts, header))
                 except NotAuthenticated:
                     # The server did not carry out this attempt, so any call may be repeated.
                     with attempts.in_doubt():
@@ -121,7 +121,7 @@ class AsyncSender:
         timeout = self._timeout if within is None else min(self._timeout, within)
         return Attempts(call, self._choice, self.policy.limit_deadline(within), timeout, self.timing)
 
-    async def _answer(self, attempts: Attempts[Any], authorization: str | None) -> HttpAnswer:
+    async def _send_once(self, attempts: Attempts[Any], authorization: str | None) -> HttpAnswer:
         """Sends a call once.
 
         Raises:
@@ -233,10 +233,9 @@ class AsyncAuthorizationHeader:
                 self._kept.record_failure(error, refused=self._kept.header == refused)
 
 
-# httpcore2 connections in which each step may take the time that is left of the whole call.
-
-
 class AsyncStream(Wrapper):
+    """An httpcore2 stream in which each step may take the time that is left of the whole call, and no longer."""
+
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore2's
         data: bytes = await self._inner.read(max_bytes, timeout=time_left(timeout, httpcore2.ReadTimeout))
         return data
@@ -251,12 +250,14 @@ class AsyncStream(Wrapper):
 
 
 class AsyncNetwork(Wrapper):
+    """An httpcore2 network backend that connects within the time left of the whole call, as :class:`AsyncStream`."""
+
     async def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> AsyncStream:  # noqa: ANN401, ASYNC109 - passed on
         remaining = time_left(timeout, httpcore2.ConnectTimeout)
         return AsyncStream(await self._inner.connect_tcp(*args, timeout=remaining, **options))
 
 
-def _pool(**options: Any) -> httpcore2.AsyncConnectionPool:  # noqa: ANN401 - passed on
+def _make_pool(**options: Any) -> httpcore2.AsyncConnectionPool:  # noqa: ANN401 - passed on
     return httpcore2.AsyncConnectionPool(network_backend=AsyncNetwork(httpcore2.AnyIOBackend()), **options)  # type: ignore[arg-type] # it has all methods
 
 

@@ -250,11 +250,11 @@ class JobQueue:
         """
         encoded = {receipt: job_calls.encode_result(result) for receipt, result in (results or {}).items()}
         kept = {receipt: result for receipt, result in encoded.items() if result is not None}
-        return send_all(self._sender.run, self._calls(claim_calls.acknowledge, claims, kept))
+        return send_all(self._sender.run, self._calls_by_queue(claim_calls.acknowledge, claims, kept))
 
     def renew(self, claims: Claim | Iterable[Claim], ttl: Seconds = 30.0) -> list[Refused]:
         """Extends claims to ``ttl`` seconds from now, unless they last longer already. Returns refused ones."""
-        return send_all(self._sender.run, self._calls(claim_calls.renew, claims, ttl))
+        return send_all(self._sender.run, self._calls_by_queue(claim_calls.renew, claims, ttl))
 
     def release(
         self,
@@ -268,7 +268,7 @@ class JobQueue:
 
         The arguments ``delay``, ``reason`` and ``retry`` are those of :meth:`Job.release`.
         """
-        return send_all(self._sender.run, self._calls(claim_calls.release, claims, delay, reason, retry))
+        return send_all(self._sender.run, self._calls_by_queue(claim_calls.release, claims, delay, reason, retry))
 
     def set_states(self, states: Iterable[tuple[Claim, object]]) -> list[Refused]:
         """Sets the progress of the work on messages; see :meth:`Job.set_state`.
@@ -399,7 +399,7 @@ class JobQueue:
         """Returns the oldest messages that are not acknowledged, claimed or not. Does not claim them."""
         return self._sender.run(claim_calls.peek(self.name, limit))
 
-    def _calls(
+    def _calls_by_queue(
         self, call: Callable[..., Iterator[Call[None]]], claims: Claim | Iterable[Claim], *args: object
     ) -> Iterator[Call[None]]:
         return claim_calls.each_queue(call, claim_calls.receipts_of(self.queues, claims), *args)

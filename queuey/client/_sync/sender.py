@@ -78,7 +78,7 @@ class Sender:
         self._choice = ServerChoice(servers, cool_down=policy.cool_down, clock=timing.clock, draw=timing.draw)
         self._max_answer = max_answer
         pool = transport if transport is None or is_pool(transport) else TransportPool(transport)
-        self._connections = Connections(servers, verify, _pool, pool)
+        self._connections = Connections(servers, verify, _make_pool, pool)
 
     def run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be repeated, and returns the answer's value.
@@ -98,7 +98,7 @@ class Sender:
                 with attempts.in_doubt():
                     header = self.authorization.header()
                 try:
-                    return attempts.read(self._answer(attempts, header))
+                    return attempts.read(self._send_once(attempts, header))
                 except NotAuthenticated:
                     # The server did not carry out this attempt, so any call may be repeated.
                     with attempts.in_doubt():
@@ -121,7 +121,7 @@ class Sender:
         timeout = self._timeout if within is None else min(self._timeout, within)
         return Attempts(call, self._choice, self.policy.limit_deadline(within), timeout, self.timing)
 
-    def _answer(self, attempts: Attempts[Any], authorization: str | None) -> HttpAnswer:
+    def _send_once(self, attempts: Attempts[Any], authorization: str | None) -> HttpAnswer:
         """Sends a call once.
 
         Raises:
@@ -233,10 +233,9 @@ class AuthorizationHeader:
                 self._kept.record_failure(error, refused=self._kept.header == refused)
 
 
-# httpcore2 connections in which each step may take the time that is left of the whole call.
-
-
 class Stream(Wrapper):
+    """An httpcore2 stream in which each step may take the time that is left of the whole call, and no longer."""
+
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         data: bytes = self._inner.read(max_bytes, timeout=time_left(timeout, httpcore2.ReadTimeout))
         return data
@@ -251,12 +250,14 @@ class Stream(Wrapper):
 
 
 class Network(Wrapper):
+    """An httpcore2 network backend that connects within the time left of the whole call, as :class:`Stream`."""
+
     def connect_tcp(self, *args: Any, timeout: float | None = None, **options: Any) -> Stream:  # noqa: ANN401 - passed on
         remaining = time_left(timeout, httpcore2.ConnectTimeout)
         return Stream(self._inner.connect_tcp(*args, timeout=remaining, **options))
 
 
-def _pool(**options: Any) -> httpcore2.ConnectionPool:  # noqa: ANN401 - passed on
+def _make_pool(**options: Any) -> httpcore2.ConnectionPool:  # noqa: ANN401 - passed on
     return httpcore2.ConnectionPool(network_backend=Network(httpcore2.SyncBackend()), **options)  # type: ignore[arg-type] # it has all methods
 
 

@@ -123,7 +123,10 @@ class Timeouts(msgspec.Struct, frozen=True):
 
 
 def find_decoder(shape: type[T]) -> msgspec.json.Decoder[T]:
-    """Returns the decoder of a type. Makes it under a lock: msgspec crashes if two threads first use a type at once."""
+    """Returns the cached decoder of a type, which accepts a text for a number.
+
+    It is made under a lock: msgspec crashes if two threads first use a type at once.
+    """
     with _decoders_are_made:
         if shape not in _decoders:
             _decoders[shape] = msgspec.json.Decoder(shape, strict=False)
@@ -201,6 +204,7 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
 
 
 def error_from_fields(fields: Any) -> ApiError:  # noqa: ANN401 - as the server wrote it
+    """Returns the error of one queue in an answer about several. The status follows from the code; 400 by default."""
     texts = _field_texts(fields)
     code = _code_among(texts) or "InvalidParameter"
     return error_for(ErrorAnswer(status=_STATUSES.get(code, 400), code=code, fields=texts))
@@ -291,6 +295,10 @@ def is_received_as_sent(sent: Any, received: Any) -> bool:  # noqa: ANN401 - any
 
 
 def queue_segment(name: str) -> str:
+    """Returns a queue's name, quoted for a path.
+
+    Raises InvalidArgument if it is empty, ``.`` or ``..``, has a slash, or begins with an underscore.
+    """
     if check_string("queue", name) in {"", ".", ".."} or name.startswith("_") or "/" in name:
         rule = 'use at least one character, without "/", without "_" at the beginning, and not "." or ".."'
         raise InvalidArgument(f"{name!r} is not a valid queue name: {rule}")
@@ -304,6 +312,7 @@ _is_id_text = re.compile(r"[0-9a-f]{32}").fullmatch
 
 
 def normalize_id(text: str) -> str:
+    """Returns an id as 32 lower-case hex digits, without the dashes of a UUID. Raises InvalidArgument."""
     try:
         if _is_id_text(text):
             return text
@@ -324,7 +333,7 @@ def _parse_partition(number: int | str) -> int:
 
 
 def location_text(location: MessageLocation) -> str:
-    """An id without a partition is in partition 1. Raises InvalidArgument."""
+    """Returns ``partition:id``. An id without a partition is in partition 1. Raises InvalidArgument."""
     if isinstance(location, Message | Receipt):
         return f"{location.partition}:{normalize_id(location.id)}"
     if isinstance(location, str):
@@ -338,7 +347,7 @@ def location_text(location: MessageLocation) -> str:
 
 
 def _instant_text(instant: datetime) -> str:
-    """Raises InvalidArgument for an instant before 1970 or without a time zone."""
+    """Returns seconds since 1970 with six decimals. Raises InvalidArgument before 1970 and without a time zone."""
     if instant.tzinfo is None:
         raise InvalidArgument(f"{instant} has no time zone: add one, such as datetime.UTC")
     microseconds = (instant - _EPOCH) // timedelta(microseconds=1)
@@ -398,7 +407,7 @@ def seconds(length: Seconds) -> float: ...
 @overload
 def seconds(length: None) -> None: ...
 def seconds(length: Seconds | None) -> float | None:
-    """Returns a duration in seconds, as an int if a timedelta has whole seconds."""
+    """Returns a timedelta in seconds, as an int if they are whole. Returns any other value unchanged."""
     if not isinstance(length, timedelta):
         return length
     total = length.total_seconds()

@@ -251,7 +251,7 @@ def receipts_of(queues: Sequence[str], claims: Claim | Iterable[Claim]) -> Recei
 
 
 def set_states_by_queue(queues: Sequence[str], states: Iterable[tuple[Claim, object]]) -> Iterator[Call[None]]:
-    """Only the last state of a claim is sent."""
+    """Yields calls that set the states, queue by queue. Only the last state of a claim is sent."""
     by_queue: dict[str, dict[str, object]] = {}
     for claim, state in states:
         [(queue, [receipt])] = receipts_of(queues, claim).items()
@@ -298,17 +298,21 @@ def error_name_of(reason: ReleaseReason) -> str:
 
 def _calls_by_receipts(
     queue: str,
-    what: str,
+    action: str,
     receipts: Iterable[str],
     max_receipts: int = RECEIPTS_PER_CALL,
     read: Callable[[HttpAnswer], None] = ignore_answer,
     **fields: Any,  # noqa: ANN401 - JSON values
 ) -> Iterator[Call[None]]:
-    path, all_receipts = f"{queue_segment(queue)}/claims/{what}", list(receipts)
+    """Yields a call to ``claims/<action>`` for every ``max_receipts`` receipts, each with all ``fields``.
+
+    Renewals have no trace span.
+    """
+    path, all_receipts = f"{queue_segment(queue)}/claims/{action}", list(receipts)
     for start in range(0, len(all_receipts), max_receipts):
         chunk = all_receipts[start : start + max_receipts]
         content = _encode_fields({"receipts": chunk, **fields})
-        span = None if what == "renew" else tracing.start_call_span("settle", queue, len(chunk))
+        span = None if action == "renew" else tracing.start_call_span("settle", queue, len(chunk))
         yield Call("POST", path, read, headers=JSON, content=content, repeatable=True, span=span)
 
 

@@ -22,7 +22,7 @@ def join(group: str, new_member: NewMember) -> Call[Joined]:
     """Joins a group. If the answer is lost, the member owns no partitions and is removed after its session."""
     for name in new_member.queues:
         queue_segment(name)
-    path = f"{_path(group)}/members"
+    path = f"{_group_path(group)}/members"
     return Call(
         "POST",
         path,
@@ -50,7 +50,7 @@ def leave(group: str, member: str, *, returns: bool) -> Call[None]:
 def show(group: str, start: str, *, lag: bool) -> Call[GroupInfo]:
     params = [("start", start)] if start else []
     params += [("lag", "1")] if lag else []
-    return Call("GET", _path(group), make_parser(GroupInfo), params=tuple(params), repeatable=True)
+    return Call("GET", _group_path(group), make_parser(GroupInfo), params=tuple(params), repeatable=True)
 
 
 def names(start: str) -> Call[GroupNames]:
@@ -59,12 +59,12 @@ def names(start: str) -> Call[GroupNames]:
 
 
 def forget(group: str) -> Call[None]:
-    return Call("DELETE", _path(group), ignore_answer)
+    return Call("DELETE", _group_path(group), ignore_answer)
 
 
-def _path(group: str) -> str:
+def _group_path(group: str) -> str:
     return f"_groups/{group_segment(group)}"
 
 
 def _member_path(group: str, member: str) -> str:
-    return f"{_path(group)}/members/{quote(member_id(member), safe='')}"
+    return f"{_group_path(group)}/members/{quote(member_id(member), safe='')}"

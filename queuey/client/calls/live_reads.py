@@ -52,12 +52,12 @@ def live_query(queue: str, options: ReadOptions) -> Query:
 
 
 def read_newest(query: Query) -> Call[Page]:
-    """Ignores the order and the limit of the query."""
+    """Reads the newest message, for the page's horizon. Ignores the order and the limit of the query."""
     return read(msgspec.structs.replace(query, order="descending", limit=1, early=False))
 
 
 def check_wait(wait: Seconds) -> float:
-    """Raises InvalidArgument for 0, where a read would spin, and for more than the server allows."""
+    """Returns the wait in seconds. Raises InvalidArgument for 0, where a read would spin, and above 20."""
     wait = seconds(wait)
     number_text("wait", wait)  # checks that it is a number
     if not 0 < wait <= 20:  # noqa: PLR2004 - the API's longest wait
@@ -88,7 +88,10 @@ class EarlyMessages:
         return True
 
     def take_new(self, page: Page) -> tuple[Message, ...]:
-        """Returns the page's new messages. After the last page forgets early messages below the horizon."""
+        """Returns the page's messages that were not yielded before, and remembers the early ones.
+
+        After the last page forgets early messages below the horizon.
+        """
         messages = tuple(message for message in page.messages if self.is_new("", message))
         if not page.more:
             self.forget_below(page.horizon)
@@ -175,7 +178,7 @@ class Streaming:
         self.expires = False
 
     def begin_call(self) -> Call[None]:
-        """Drops an unread rest of the previous answer, and streams on from the cursor."""
+        """Returns the request for the stream from the cursor on. Drops an unread rest of the previous answer."""
         self._reset()
         headers = {**JSON, "accept": "text/event-stream", "accept-encoding": "identity"}
         if self.cursor:
@@ -229,6 +232,10 @@ class Streaming:
             self._id = _decode_text(value)
 
     def _read_notice(self, kind: str, data: bytes) -> None:
+        """Sets ``expires`` if the credential expires soon. Ignores unknown events.
+
+        Raises the error with which the server ends the stream, and NotFound for a deleted queue that was named.
+        """
         notice = _decode_event(data, _Notice)
         if kind == "expiring":
             self.expires = True

@@ -94,13 +94,13 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     merge: bool = False
 
     def __post_init__(self) -> None:
-        """Copies an iterable of partitions, because each page's request needs them."""
+        # Copies an iterable of partitions, because each page's request needs them.
         if not isinstance(self.partitions, str | int | tuple):
             msgspec.structs.force_setattr(self, "partitions", tuple(self.partitions))
 
 
 def read(query: Query, wait: Seconds = 0.0) -> Call[Page]:
-    params = tuple((name, "true" if value is True else str(value)) for name, value in _options(query).items())
+    params = tuple((name, "true" if value is True else str(value)) for name, value in _make_read_options(query).items())
     wait = seconds(wait)
     if wait != 0:
         params += (("wait", number_text("wait", wait)),)
@@ -113,7 +113,7 @@ def read_queues(queries: Iterable[str | Query], wait: Seconds = 0.0) -> Call[tup
     for query in queries:
         full_query = Query(queue=query) if isinstance(query, str) else query
         queue_segment(full_query.queue)
-        items.append({"queue_name": full_query.queue, **_options(full_query)})
+        items.append({"queue_name": full_query.queue, **_make_read_options(full_query)})
     body: dict[str, Any] = {"queues": items, **({"wait": float(number_text("wait", wait))} if wait != 0 else {})}
     return Call("POST", "_read", _read_results, headers=JSON, content=encode(body), repeatable=True, wait=wait)
 
@@ -165,6 +165,7 @@ def explain(queue: str, location: MessageLocation) -> Call[Explanation]:
 
 
 def place_text(location: MessageLocation) -> str:
+    """Returns ``partition:id``, or only the id if it has no partition: the service then searches all partitions."""
     return normalize_id(location) if isinstance(location, str) and ":" not in location else location_text(location)
 
 
@@ -190,7 +191,7 @@ def messages_of(answer: HttpAnswer) -> list[Message]:
     return plain_messages(decode(answer, Fetched).messages)
 
 
-def _options(query: Query) -> dict[str, Any]:
+def _make_read_options(query: Query) -> dict[str, Any]:
     options: dict[str, Any] = {"partitions": partitions_text(query.partitions)}
     if query.limit is not None:
         options["limit"] = int(number_text("limit", query.limit))
@@ -210,6 +211,7 @@ def _options(query: Query) -> dict[str, Any]:
 
 
 def plain_messages(wires: Iterable[ReadMessage]) -> list[Message]:
+    """Converts the API's messages. Bodies in base64 become bytes. Raises InvalidAnswer for an invalid id or body."""
     try:
         bytes.fromhex("".join([wire.message_id for wire in wires]))  # checks all ids at once
     except ValueError as error:

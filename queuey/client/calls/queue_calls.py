@@ -168,13 +168,17 @@ def rights(names: Iterable[str]) -> Call[dict[str, frozenset[str]]]:
 
 
 def next_start(start: str | None, page: QueuePage | NamePage) -> str | None:
-    """Returns None after the last page. Raises InvalidAnswer if the next start is ``start`` again."""
+    """Returns where the next page starts, or None after the last page.
+
+    Raises InvalidAnswer if that is ``start`` again.
+    """
     if page.next is not None and page.next == start:
         raise InvalidAnswer(f"the list of queues does not advance: the page from {start!r} is followed by {start!r}")
     return page.next
 
 
 def _make_body(**fields: Unpack[QueueFields]) -> dict[str, Any]:
+    """Returns the JSON fields of a queue. None stays, which resets a field. Raises TypeError for an unknown field."""
     unknown = fields.keys() - QueueFields.__annotations__.keys()
     if unknown:
         raise TypeError(f"a queue has no field {', '.join(sorted(unknown))}")
@@ -195,7 +199,7 @@ def _page_params(start: str | None, limit: int | None) -> tuple[tuple[str, str],
 
 
 def _make_queue_fields(wire: _WireQueue) -> dict[str, Any]:
-    """Takes ``principals`` from ``principles``, always as a tuple."""
+    """Returns the arguments of ``Queue``. Its ``principals`` are the ``principles`` on the wire, always as a tuple."""
     fields = {name: getattr(wire, name) for name in Queue.__struct_fields__}
     principals = wire.principles or ()
     fields["principals"] = tuple(principals.split(",")) if isinstance(principals, str) else principals

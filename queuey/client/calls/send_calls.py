@@ -212,7 +212,7 @@ class Batcher:
 
 
 def check_messages(messages: Iterable[ToSend]) -> Iterable[ToSend]:
-    """Raises InvalidArgument for a single body, whose characters would be sent one by one."""
+    """Returns the messages. Raises InvalidArgument for a single body, whose characters would be sent one by one."""
     if isinstance(messages, str | bytes):
         raise InvalidArgument(f"messages is {messages!r:.100}, which is one body: give a list, or call send")
     return messages
@@ -228,6 +228,10 @@ async def check_messages_async(messages: AsyncMessages) -> AsyncIterator[ToSend]
 
 
 def make_batch(messages: Iterable[ToSend]) -> BatchBody:
+    """Makes one batch, without trace contexts.
+
+    Raises InvalidArgument without messages, for a single body, and if the messages do not fit into one request.
+    """
     batcher = Batcher(traced=False)  # A trace context would make a repeated send differ, and its key would be refused.
     full = any(batcher.add(message) is not None for message in check_messages(messages))
     batch = batcher.flush()
@@ -305,7 +309,10 @@ def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> 
 
 
 def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[Receipt]:
-    """Always repeatable. Raises InvalidArgument for a partition, key or delay."""
+    """Stores a message by name: POST creates it, PUT replaces the present one. Always repeatable.
+
+    Raises InvalidArgument for a partition, key or delay.
+    """
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("a named message has no partition, key or delay: the name determines the partition")
     headers, body = _encode_put(message)

@@ -87,7 +87,7 @@ class CallSpan:
 
     def describe(self, operation: Operation, queue: str, count: int) -> CallSpan:
         self._span.update_name(f"{operation} {queue}")
-        self._span.set_attributes(_attributes(operation, queue) | {"messaging.batch.message_count": count})
+        self._span.set_attributes(_make_attributes(operation, queue) | {"messaging.batch.message_count": count})
         return self
 
     def __enter__(self) -> None:
@@ -105,7 +105,10 @@ class CallSpan:
 
 
 def start_call_span(operation: Operation, queue: str = "", count: int = 1) -> CallSpan | None:
-    """Returns None while tracing is off. Without a queue, the span has no attributes yet."""
+    """Starts the span of a call; returns None while tracing is off.
+
+    Without a queue, the span has no attributes yet: the caller sets them with :meth:`CallSpan.describe`.
+    """
     if _tracer is None:
         return None
     from opentelemetry.trace import SpanKind  # noqa: PLC0415 - already loaded
@@ -131,7 +134,7 @@ def handling(queue: str, message: Message, call: ShownCall | None = None) -> Ite
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
     parent = TraceContextTextMapPropagator().extract(message.headers)
-    attributes = _attributes("process", queue) | {"messaging.message.id": message.id}
+    attributes = _make_attributes("process", queue) | {"messaging.message.id": message.id}
     if call is not None:
         attributes |= {"messaging.queuey.task.name": call.task, "messaging.queuey.task.arguments": call.arguments}
     with _tracer.start_as_current_span(
@@ -140,7 +143,7 @@ def handling(queue: str, message: Message, call: ShownCall | None = None) -> Ite
         yield
 
 
-def _attributes(operation: Operation, queue: str) -> dict[str, str | int]:
+def _make_attributes(operation: Operation, queue: str) -> dict[str, str | int]:
     return {
         "messaging.system": "queuey",
         "messaging.destination.name": queue,

@@ -21,7 +21,7 @@ def make_sync_handler(handle: Callable[[J], object]) -> Callable[[J], object]:
     """
     if is_coroutine_handler(handle):
         raise InvalidArgument("handle is a coroutine function, which nothing would await here: use AsyncClient")
-    _check(handle)
+    _check_usable(handle)
 
     def call(job: J) -> object:
         result = handle(job)
@@ -39,7 +39,7 @@ def make_async_handler(handle: Callable[[J], object]) -> Callable[[J], Awaitable
     Raises:
         InvalidArgument: The handler is a generator function or a class.
     """
-    _check(handle)
+    _check_usable(handle)
 
     async def call(job: J) -> object:
         result = handle(job)
@@ -51,7 +51,10 @@ def make_async_handler(handle: Callable[[J], object]) -> Callable[[J], Awaitable
 
 
 def is_coroutine_handler(handler: object) -> bool:
-    """Also True for a ``functools.partial`` of a coroutine function, or one as ``__call__``."""
+    """Returns whether a call of the handler returns a coroutine.
+
+    Also True for a ``functools.partial`` of a coroutine function, or one as ``__call__``.
+    """
     if inspect.iscoroutinefunction(handler):
         return True
     wrapped = getattr(handler, "func", None)  # functools.partial
@@ -61,7 +64,10 @@ def is_coroutine_handler(handler: object) -> bool:
 
 
 def explain_unusable(handler: object) -> str | None:
-    """Returns why calling the handler would not run its code, as the end of a sentence, or None if it would."""
+    """Returns why a class or a generator function cannot handle jobs, as the end of a sentence.
+
+    Returns None for anything else, coroutine functions included.
+    """
     if inspect.isclass(handler):
         return "is a class, not a function"
     call = getattr(handler, "__call__", None)  # noqa: B004 - reads the method of a callable object
@@ -104,6 +110,6 @@ class NothingRan(TypeError):
     """A call returned a coroutine or generator that nothing runs."""
 
 
-def _check(handle: object) -> None:
+def _check_usable(handle: object) -> None:
     if (why := explain_unusable(handle)) is not None:
         raise InvalidArgument(f"handle {why}")

@@ -223,6 +223,7 @@ class HeldClaims:
         return set(received.errors)
 
     def end_by_release(self, claims: Sequence[HeldClaim], delay: float = 0.0) -> None:
+        """Ends claims that the caller releases. Keeps the delay, as :meth:`repeated_releases` may need it."""
         for claim in claims:
             claim.delay = delay
         self.end(claims)
@@ -247,7 +248,7 @@ class HeldClaims:
                 claim.cancelled = claim.cancelled or claim.receipt in receipts
 
     def seconds_until_due(self) -> float | None:
-        """Returns 0 if a claim is due now, or None without claims."""
+        """Returns the seconds until the next claim is due: 0 if one is due now, and None without claims."""
         with self._lock:
             due = min((claim.due for claim in self._claims), default=None)
         return None if due is None else max(0.0, due - self._clock())
@@ -266,7 +267,7 @@ class HeldClaims:
             shortest = min((claim.ttl for claim in self._claims if not claim.has_failed), default=0.0)
         if not groups:
             return None
-        (queue, ttl, state), claims = min(groups.items(), key=lambda group: _urgency(group[1]))
+        (queue, ttl, state), claims = min(groups.items(), key=lambda group: _send_order(group[1]))
         receipts = [claim.receipt for claim in claims]
         done = state == "finished"
         calls = (
@@ -360,12 +361,12 @@ def first_with_fitting_results(claims: Sequence[HeldClaim]) -> Sequence[HeldClai
     return claims[: count_fitting(claim.result for claim in claims)]
 
 
-def _urgency(claims: Sequence[HeldClaim]) -> tuple[bool, float]:
+def _send_order(claims: Sequence[HeldClaim]) -> tuple[bool, float]:
     return all(claim.has_failed for claim in claims), min(claim.end for claim in claims)
 
 
 def _release_calls(claims: Iterable[HeldClaim]) -> list[Call[None]]:
-    """Omits claims without a ``delay``, which were not released."""
+    """Returns the releases of claims, by queue and delay. Omits claims without a ``delay``, which were not released."""
     receipts: dict[tuple[str, float], list[str]] = {}
     for claim in claims:
         if claim.delay is not None:

@@ -53,7 +53,7 @@ class ClaimRenewer:
         self._is_running = False
 
     def keep(self, claims: Sequence[HeldClaim]) -> None:
-        """Renews the claims of one request from now on.
+        """Renews the claims of one request from now on. They are already in :attr:`claims`, and due at one time.
 
         Raises:
             RenewalError: The thread cannot be started.
@@ -69,11 +69,11 @@ class ClaimRenewer:
         """
         with self._changed:
             if not self._is_running and not self._closed:
-                self._start()
+                self._start_thread()
             elif due < self._wake_at:
                 self._changed.notify()
 
-    def _start(self) -> None:
+    def _start_thread(self) -> None:
         try:
             Thread(target=self._serve, name="queuey-claims", daemon=True).start()
         except RuntimeError as error:
@@ -106,7 +106,10 @@ class ClaimRenewer:
             raise
 
     def _wait_for_work(self) -> Work | None:
-        """Blocks until a claim is due. Returns None if the thread must end."""
+        """Blocks until a claim is due, and returns the requests for it.
+
+        Returns None if the thread must end: the renewer is closed, or was idle for :data:`_IDLE_TIMEOUT`.
+        """
         with self._changed:
             self._work = None
             self._changed.notify_all()  # Wakes close().
@@ -149,7 +152,7 @@ class AsyncClaimRenewer:
         self._closed = False
 
     def keep(self, claims: Sequence[HeldClaim]) -> None:
-        """Renews the claims of one request from now on.
+        """Renews the claims of one request from now on. They are already in :attr:`claims`, and due at one time.
 
         Raises:
             InvalidArgument: The client is closed.
@@ -166,11 +169,11 @@ class AsyncClaimRenewer:
         if self._closed:
             return
         if self._task is None or self._task.done() or (self._work is None and due < self._wake_at):
-            self._stop()
+            self._cancel_task()
             self._wake_at = due
             self._task = asyncio.get_running_loop().create_task(self._serve())
 
-    def _stop(self) -> None:
+    def _cancel_task(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
@@ -194,7 +197,7 @@ class AsyncClaimRenewer:
             if self._task is not None and self._work is not None and self.claims.repeated_releases(self._work):
                 await asyncio.wait({self._task}, timeout=max(0.0, end - self._clock()))
         finally:
-            self._stop()
+            self._cancel_task()
 
     async def _serve(self) -> None:
         import asyncio  # noqa: PLC0415 - already loaded

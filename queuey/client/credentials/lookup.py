@@ -35,7 +35,7 @@ class Credential(msgspec.Struct, frozen=True):
     Attributes:
         key: An API key.
         token: A fixed token.
-        source: A source that returns a new token when needed.
+        source: A source that returns a new token when needed. ``header`` is then None.
         scheme: Authorization scheme of tokens.
     """
 
@@ -100,7 +100,7 @@ def find_credential(
     if not sources:
         return None
     if key is not None:
-        return Credential(_check_key(key))
+        return Credential(_normalize_key(key))
     if isinstance(token, str):
         return Credential(token=Token(token.strip()).token, scheme=scheme) if token else NO_CREDENTIAL
     if token is not None:
@@ -147,7 +147,7 @@ def _access_by_profile(profile: Profile, application: str | None, credential: Cr
 def _credential_of(profile: Profile) -> Credential:
     """Returns a profile's credential. A relative token file is relative to the directory of the profile."""
     if not profile.token_file:
-        return Credential(_check_key(profile.key))
+        return Credential(_normalize_key(profile.key))
     return Credential(source=TokenFile(default_path().parent / Path(profile.token_file).expanduser()))
 
 
@@ -167,7 +167,11 @@ def _is_profile_for(profile: Profile, servers: tuple[Server, ...]) -> bool:
     return all((server.origin, server.application) in own for server in servers)
 
 
-def _check_key(key: str | None) -> str | None:
+def _normalize_key(key: str | None) -> str | None:
+    """Returns a key without surrounding spaces, or None if it is empty.
+
+    Raises InvalidArgument if it has spaces within, a semicolon, or anything but ASCII.
+    """
     key = (key or "").strip()
     if key and _KEY.fullmatch(key) is None:
         raise InvalidArgument(

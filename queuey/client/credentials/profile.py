@@ -24,7 +24,7 @@ ENVIRONMENT = "QUEUEY_PROFILE"
 _OTHERS = 0o077
 _PRIVATE_FILE = 0o600
 _PRIVATE_DIRECTORY = 0o700
-_LIMIT = 65_536
+_MAX_BYTES = 65_536
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -124,7 +124,7 @@ def _read_private(path: Path) -> bytes:
         mode = os.fstat(descriptor).st_mode
         if mode & _OTHERS:
             raise ProfileExposed(f"others may use the profile {path}; run: chmod 600 {path}")
-        return file.read(_LIMIT)
+        return file.read(_MAX_BYTES)
 
 
 def _replace(path: Path, content: bytes) -> None:

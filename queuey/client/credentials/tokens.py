@@ -93,7 +93,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class TokenSource(ABC):
-    """A source of tokens.
+    """A source of tokens. By default ``ask_async`` calls ``ask`` in a worker thread.
 
     Attributes:
         name: Name of the source in errors, such as ``token_file /run/token``.
@@ -339,6 +339,10 @@ class KeptToken:
     Args:
         scheme: Scheme of the Authorization header.
         clock: Seconds since 1970.
+
+    Attributes:
+        header: The Authorization header, or None without a usable token.
+        answer_count: Number of answers of the source, failures included.
     """
 
     def __init__(self, scheme: str, clock: Callable[[], float] = time.time) -> None:

@@ -122,7 +122,7 @@ def may_be_done(error: ClientError) -> bool:
 
 
 def is_server_failure(error: ClientError) -> bool:
-    """No answer, or 429, 502, 503 or 504, except for too many long polls."""
+    """Returns whether an error makes the server rest: no answer, 429, 502, 503 or 504, but not too many long polls."""
     if isinstance(error, TransportError):
         return True
     return isinstance(error, ServerError) and error.status in _GATEWAY and not isinstance(error, TooManyWaiters)

@@ -113,7 +113,7 @@ class Connections:
         self._lock = Lock()
 
     def endpoint_of(self, server: Server) -> Endpoint:
-        """Makes new endpoints in a forked child."""
+        """Returns the endpoint of a server. In a forked child, the first call makes new endpoints for all servers."""
         if self._is_forked:
             with self._lock:
                 if self._is_forked:
@@ -183,6 +183,10 @@ def _encode_host(host: str) -> bytes:
 
 
 def _find_proxy(server: Server) -> str | None:
+    """Returns the URL of the environment's proxy for a server, by default with ``http://``.
+
+    Returns None if no proxy is set for the server's scheme or for all, or if NO_PROXY excludes the server.
+    """
     from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - a slow import that is rarely needed
 
     parts = urlsplit(server.root)
@@ -313,6 +317,7 @@ def make_request(endpoint: Endpoint, call: Call[Any], times: Timeouts, authoriza
 
 
 def headers_of(response: httpcore2.Response) -> dict[str, str]:
+    """Returns the headers with lower-case names. Repeated ones are joined by commas. A value is UTF-8, else Latin-1."""
     joined: dict[str, str] = {}
     for name, value in response.headers:
         try:
@@ -326,6 +331,10 @@ def headers_of(response: httpcore2.Response) -> dict[str, str]:
 
 @contextmanager
 def translate_errors(server: Server, *, closed: bool) -> Iterator[None]:
+    """Translates errors of httpcore2 and httpx2 that the block raises to errors of the client. Others pass unchanged.
+
+    Raises InvalidArgument for text that cannot be encoded, and at once if ``closed``.
+    """
     if closed:
         raise InvalidArgument("the client is closed")
     try:
@@ -372,16 +381,17 @@ _PIECE = 64 << 10
 _ANY_HEADER = zlib.MAX_WBITS | 32  # gzip or zlib
 
 _OVER = "the time for the whole call is used up"
-_end: ContextVar[float] = ContextVar("end", default=inf)
+_call_end: ContextVar[float] = ContextVar("end", default=inf)
+"""Monotonic time at which the call must end. Only :func:`time_left` and :meth:`Content.add` check it."""
 
 
 @contextmanager
 def limit_total_time(seconds: float) -> Iterator[None]:
-    token = _end.set(monotonic() + seconds)
+    token = _call_end.set(monotonic() + seconds)
     try:
         yield
     finally:
-        _end.reset(token)
+        _call_end.reset(token)
 
 
 class Content:
@@ -405,7 +415,7 @@ class Content:
             InvalidAnswer: The answer is too large.
             ReadTimeout: The time of the whole call is over. A transport passed by the caller does not check this.
         """
-        if _end.get() < monotonic():
+        if _call_end.get() < monotonic():
             raise httpcore2.ReadTimeout(_OVER)
         self._size += len(part)
         if self._size > self._limit:
@@ -441,8 +451,8 @@ class Content:
 
 
 def time_left(timeout: float | None, error: type[httpcore2.TimeoutException]) -> float:
-    """Returns at most ``timeout``. Raises ``error`` once the time of :func:`limit_total_time` is over."""
-    remaining = _end.get() - monotonic()
+    """Returns the seconds left of :func:`limit_total_time`, at most ``timeout``. Raises ``error`` if none are left."""
+    remaining = _call_end.get() - monotonic()
     if remaining <= 0:
         raise error(_OVER)
     return remaining if timeout is None else min(timeout, remaining)

@@ -21,6 +21,8 @@ _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f\ud800-\udfff\\]")
 class Server(msgspec.Struct, frozen=True):
     """The address of a server and of an application on it.
 
+    ``base`` is the address of the application, with a final slash. ``origin`` always has a port, and no path.
+
     Attributes:
         root: Address of the server without a final slash: ``http://127.0.0.1:5000``.
         application: The application's name.

@@ -175,7 +175,7 @@ def test_a_pool_of_the_caller() -> None:
     with Client("http://127.0.0.1:5000", key="", transport=Pool()) as client:
         sender = client._sender
         attempts = sender.make_attempts(Call("GET", "/there", lambda answer: answer))
-        answer = sender._answer(attempts, None)
+        answer = sender._send_once(attempts, None)
     assert (answer.status, answer.content) == (404, b"/there")
     assert dict(answer.headers) == {"x-twice": "a, é"}
 
