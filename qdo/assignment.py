@@ -98,7 +98,9 @@ def plan_assignment(
             for queue, count in matching[wants]
             if (queue in queues if sight is None else sight.covers(queue.name))
         }
-        for kind, (wants, sight) in {_kind(member): (member.wants, member.sight) for member in members.values()}.items()
+        for kind, (wants, sight) in {
+            _make_view_key(member): (member.wants, member.sight) for member in members.values()
+        }.items()
     }
     listed = {queue for queue, count in visible.items() if not count}.union(*assignable.values())
     staying = {
@@ -108,7 +110,9 @@ def plan_assignment(
     }
     named = {Queue(s.service, s.application, name) for s, _ in assignable for name in s.names}
     unseen = frozenset(named | {partition.queue for partition in staying}) - listed
-    assigned = assign({name: assignable[_kind(m)] for name, m in members.items()}, before.owners, reserved=since)
+    assigned = assign(
+        {name: assignable[_make_view_key(m)] for name, m in members.items()}, before.owners, reserved=since
+    )
     owners = assigned | absent_owners | staying
     holders = set(absent_owners.values())
     absent = {member: instant for member, instant in since.items() if member in holders}
@@ -117,7 +121,7 @@ def plan_assignment(
     return AssignmentPlan(TargetAssignment(owners, absent, static), recheck, unseen)
 
 
-def _kind(member: Member) -> tuple[Subscription, tuple[tuple[str, ...], frozenset[str]] | None]:
+def _make_view_key(member: Member) -> tuple[Subscription, tuple[tuple[str, ...], frozenset[str]] | None]:
     return member.wants, None if member.sight is None else (member.sight.patterns, member.sight.hidden)
 
 

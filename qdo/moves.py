@@ -84,6 +84,7 @@ async def make_moves(coordinator: AnyCoordinator, planned: Iterable[Move]) -> li
 
 
 async def warn_of_other_stores(coordinator: AnyCoordinator, service: str) -> None:
+    """Warns if the group has recorded offsets, but none for this store: then it begins again."""
     services = await coordinator.services()
     if services and service not in services:
         log.warning(

@@ -92,7 +92,7 @@ _SPECIAL = re.compile(r"[*?\[]")
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """The queues that a member wants to read; made by :func:`subscribe`.
+    """The queues that a member wants to read; made by :func:`subscribe`, which checks the names and patterns.
 
     Attributes:
         names: Names of queues, which need not exist yet.

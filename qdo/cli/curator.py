@@ -62,7 +62,7 @@ async def drain(
     """
     from qdo.curator.drain import Drain, Plan
 
-    async with _open(settings, path) as (place, client):
+    async with _open_place_and_client(settings, path) as (place, client):
         plan = Plan(
             target=await _identify_queue(client, queue),
             recipe=recipe,
@@ -105,7 +105,7 @@ async def fill(
     from qdo.curator.nodes import PRIORITY
 
     PRIORITY.prefix(priority)
-    async with _open(settings, path) as (place, client):
+    async with _open_place_and_client(settings, path) as (place, client):
         plan = FillPlan(
             source=await _identify_queue(client, queue),
             recipe=recipe,
@@ -163,12 +163,12 @@ def _describe(item: PeekedItem) -> str:
     return ", ".join(properties)
 
 
-def _messages(item: PeekedItem) -> str:
+def _format_messages(item: PeekedItem) -> str:
     more = item.count - len(item.messages)
     return item.error or " | ".join([*item.messages, f"and {more:,} more"] if more else item.messages)
 
 
-_MESSAGES = ("messages", _messages)
+_MESSAGES = ("messages", _format_messages)
 
 
 def _describe_left(count: int, samples: list[Left], what: str) -> Iterator[ToStderr]:
@@ -211,6 +211,6 @@ async def _open_place(settings: WorkSettings, path: str) -> AsyncIterator[QueueP
 
 
 @asynccontextmanager
-async def _open(settings: WorkSettings, path: str) -> AsyncIterator[tuple[QueuePlace, AsyncClient]]:
+async def _open_place_and_client(settings: WorkSettings, path: str) -> AsyncIterator[tuple[QueuePlace, AsyncClient]]:
     async with _open_place(settings, path) as place, open_client(settings) as client:
         yield place, client

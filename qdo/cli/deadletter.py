@@ -28,8 +28,8 @@ async def list_dead_letters(settings: WorkSettings, choose: Choose) -> None:
     """List the dead letters of queues; with --json one per line, with its body."""
     selection = _make_filter(settings, choose)
     async with open_client(settings) as client:
-        await _note_missing(client, selection)
-        await _list(client, selection)
+        await _report_missing(client, selection)
+        await _print_dead_letters(client, selection)
 
 
 @app.command("redrive")
@@ -49,9 +49,9 @@ async def redrive(
 
     selection = _make_filter(settings, choose)
     async with open_client(settings) as client:
-        await _note_missing(client, selection)
+        await _report_missing(client, selection)
         if dry_run and not is_json_chosen():
-            await _list(client, selection)
+            await _print_dead_letters(client, selection)
         done = await deadletters.redrive(client, selection, dry_run=dry_run, ttl=ttl)
     show(done, dry_run=dry_run)
 
@@ -63,13 +63,13 @@ def _make_filter(settings: WorkSettings, choose: Choose) -> DeadLetterFilter:
     return choose(queue=settings.queue, pattern=settings.pattern, dead_queue=settings.worker.dead_queue)
 
 
-async def _list(client: AsyncClient, selection: DeadLetterFilter) -> None:
+async def _print_dead_letters(client: AsyncClient, selection: DeadLetterFilter) -> None:
     from queuey.client.deadletters import DeadLetter, dead_letters
 
     await output.show_each_async(DeadLetter, dead_letters(client, selection), *COLUMNS)
 
 
-async def _note_missing(client: AsyncClient, selection: DeadLetterFilter) -> None:
+async def _report_missing(client: AsyncClient, selection: DeadLetterFilter) -> None:
     """Prints notes about queues without dead letters, and about queues that the key may not see.
 
     Raises:

@@ -94,7 +94,6 @@ async def open_group(
 
 @asynccontextmanager
 async def open_client_and_group(settings: WorkSettings) -> AsyncIterator[OpenedGroup]:
-    """Opens a client and the coordinator of the group, and requests the id of the service's store."""
     from qdo.consumer.rebalance.queue_discovery import read_store_id
 
     async with open_client(settings) as client, open_group(settings, client=client) as coordinator:

@@ -153,6 +153,7 @@ def _load_handler(handler: str | None, context: str | None) -> object:
 def _make_source(
     settings: WorkSettings, client: AsyncClient, coordinator: AnyCoordinator | None
 ) -> AsyncConsumer | Claims:
+    """Returns a consumer, or claims if there is no coordinator. Claims refuse options that need a group."""
     from qdo.consumer.consumer import AsyncConsumer
     from qdo.worker.claim_source import Claims
 

@@ -325,7 +325,7 @@ class AsyncConsumer:
         if self._coordinator is None:
             raise InvalidArgument("commit needs a group: give the consumer group=")
         if offsets is None:
-            offsets = {row.partition: row.position for row in self._rows() if row.position is not None}
+            offsets = {row.partition: row.position for row in self._find_begun_rows() if row.position is not None}
         await self._group.table.commit(offsets, back=back)
 
     async def assign(self, partitions: Mapping[str, Iterable[int]]) -> frozenset[Partition]:
@@ -543,7 +543,7 @@ class AsyncConsumer:
 
     async def _flush_pending_offsets(self, leaving: frozenset[Partition]) -> None:
         """Writes the pending offsets of some partitions at once; logs a failure."""
-        rows = [row for row in self._rows() if row.partition in leaving and row.pending_offset is not None]
+        rows = [row for row in self._find_begun_rows() if row.partition in leaving and row.pending_offset is not None]
         try:
             await self._group.table.flush(rows)
         except QdoError as error:
@@ -552,25 +552,25 @@ class AsyncConsumer:
     def _set_paused(self, partitions: Iterable[Partition], *, paused: bool) -> None:
         """Pauses or resumes owned partitions, skips others, and makes a waiting poll check again."""
         for partition in partitions:
-            row = self._row(partition)
+            row = self._find_begun_row(partition)
             if row is not None:
                 row.paused = paused
                 self._buffer.refresh(row)
         self._changed()
 
-    def _rows(self) -> list[OwnedPartition]:
+    def _find_begun_rows(self) -> list[OwnedPartition]:
         return [row for row in self._group.table.held.values() if row.begun]
 
     def _find_owned(self) -> list[OwnedPartition]:
-        return [row for row in self._rows() if not row.closed]
+        return [row for row in self._find_begun_rows() if not row.closed]
 
-    def _row(self, partition: Partition) -> OwnedPartition | None:
+    def _find_begun_row(self, partition: Partition) -> OwnedPartition | None:
         row = self._group.table.held_row(partition)
         return row if row is not None and row.begun else None
 
     def _require_row(self, partition: Partition) -> OwnedPartition:
         """Returns a partition's row, also while it is being released; raises NotOwner without one."""
-        row = self._row(partition)
+        row = self._find_begun_row(partition)
         if row is None:
             raise NotOwner(f"{partition} is not owned by this member", frozenset([partition]))
         return row
@@ -590,5 +590,6 @@ class AsyncConsumer:
         self._group.recheck()
 
     def _fail(self, error: Exception) -> None:
+        """Keeps an error for the next poll to raise, and ends the present wait. A later error replaces it."""
         self._failure = error
         self._signal.set()

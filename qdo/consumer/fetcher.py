@@ -53,7 +53,7 @@ MIN_READ_MESSAGES = 100
 """Min messages per partition for which a read is worthwhile when the buffer has too little space for all."""
 POLL_MERGE_INTERVAL = 0.5
 """Interval within which the ends of two polls count as one, so that they are merged, in seconds."""
-_place = attrgetter("partition")
+_partition_of = attrgetter("partition")
 
 
 class BufferSpace(NamedTuple):
@@ -205,8 +205,9 @@ def _plan_reads_of_few(wants: list[OwnedPartition], room: BufferSpace, page: int
 
 
 def _plan_calls_for_all(wants: list[OwnedPartition], room: BufferSpace, page: int, wait: float) -> list[PlannedCall]:
+    """Plans calls for all partitions, each with an equal share of the free space: at least the reserve, max a page."""
     limit = min(page, max(room.reserve, room.free // max(1, len(wants))))
-    return [PlannedCall(call, limit, wait) for call in _group_into_calls(sorted(wants, key=_place))]
+    return [PlannedCall(call, limit, wait) for call in _group_into_calls(sorted(wants, key=_partition_of))]
 
 
 def _group_into_calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPartition, ...]]:
@@ -372,6 +373,10 @@ class Fetcher:
         return wants, rests
 
     def _plan(self, wants: list[OwnedPartition], now: float) -> FetchPlan:
+        """Plans calls within the space that the buffer and the reads in flight leave.
+
+        Plans no polls for a while after the service refused one.
+        """
         room = space_for(
             self._buffer.count + sum(pending_call.expected_messages for pending_call in self._pending_calls),
             self._buffer.size,
@@ -390,7 +395,7 @@ class Fetcher:
         """Starts a call. Its partitions are in no other call until its answer, or until they leave it."""
         rows: dict[Queue, dict[int, OwnedPartition]] = {}
         pending_call = InFlightCall(planned_call, rows, now + planned_call.wait if planned_call.wait else None)
-        for row in sorted(planned_call.partitions, key=_place):
+        for row in sorted(planned_call.partitions, key=_partition_of):
             del self._free[row.partition]
             rows.setdefault(row.partition.queue, {})[row.partition.number] = row
             row.pending_call = pending_call
@@ -404,7 +409,7 @@ class Fetcher:
         try:
             reads = await self._client.read_queues(_make_queries(pending_call), wait=pending_call.planned_call.wait)
             self._pending_calls.discard(pending_call)
-            self._take_answer(pending_call, reads)
+            self._handle_answer(pending_call, reads)
             self._record_success("")
         except asyncio.CancelledError:
             raise
@@ -416,14 +421,14 @@ class Fetcher:
             self._pending_calls.discard(pending_call)
         self.kick()
 
-    def _take_answer(self, pending_call: InFlightCall, reads: tuple[QueueRead, ...]) -> None:
+    def _handle_answer(self, pending_call: InFlightCall, reads: tuple[QueueRead, ...]) -> None:
         """Buffers the pages; pauses queues that failed; calls ``missing`` for absent or refused ones."""
         before = self._buffer.count
         for queue, read in zip(pending_call.rows, reads, strict=True):
             rows = pending_call.remaining_rows(queue)
             if read.page is not None:
                 self._record_success(queue.name)
-                self._take_page(pending_call, rows, read.page)
+                self._buffer_page(pending_call, rows, read.page)
             elif read.error is not None:
                 self._record_failure(queue.name, read.error)
                 if isinstance(read.error, QueueNotFound | NotAllowed):
@@ -432,7 +437,7 @@ class Fetcher:
         if self._buffer.count != before:
             self._arrived()
 
-    def _take_page(self, pending_call: InFlightCall, rows: dict[int, OwnedPartition], page: Page) -> None:
+    def _buffer_page(self, pending_call: InFlightCall, rows: dict[int, OwnedPartition], page: Page) -> None:
         """Buffers a page and moves the read positions.
 
         A partition that is empty in two calls in a row is paused if the second one did not wait.
@@ -455,7 +460,7 @@ class Fetcher:
             row.failures = 0
             if was_empty and not row.more and number not in messages_by_number:
                 row.rest_until = rest_until
-            self._release(row)
+            self._return_to_free(row)
 
     def _suspend_polls(self, pending_call: InFlightCall) -> None:
         """Stops all polls for a few seconds. Meanwhile the partitions are read at intervals."""
@@ -466,7 +471,7 @@ class Fetcher:
             for row in pending_call.remaining_rows(queue).values():
                 row.more = False
                 row.rest_until = now + EMPTY_READ_INTERVAL * jitter
-                self._release(row)
+                self._return_to_free(row)
 
     def _fail_call(self, pending_call: InFlightCall, error: Exception) -> None:
         """Pauses all partitions of a failed call.
@@ -482,15 +487,16 @@ class Fetcher:
             self._pause_rows(pending_call.remaining_rows(queue).values(), error)
 
     def _pause_rows(self, rows: Iterable[OwnedPartition], error: Exception) -> None:
+        """Pauses partitions after a failure: longer after each failure in a row, or as the service asks."""
         retry_after = error.retry_after if isinstance(error, ApiError) else None
         now = asyncio.get_running_loop().time()
         jitter = uniform(0.5, 1.0)  # noqa: S311 - spreads consumers that failed at the same time
         for row in rows:
             row.failures += 1
             row.rest_until = now + _BACKOFF.pause(row.failures, jitter, retry_after)
-            self._release(row)
+            self._return_to_free(row)
 
-    def _release(self, row: OwnedPartition) -> None:
+    def _return_to_free(self, row: OwnedPartition) -> None:
         row.pending_call = None
         self._free[row.partition] = row
 
@@ -548,6 +554,6 @@ def split_by_partition(messages: Sequence[Message]) -> Iterator[tuple[int, list[
     start = 0
     while start < len(messages):
         number = messages[start].partition
-        end = bisect_right(messages, number, start, key=_place)
+        end = bisect_right(messages, number, start, key=_partition_of)
         yield number, list(messages[start:end])
         start = end

@@ -45,6 +45,8 @@ class OwnedPartition:
         calls: The calls to the listener for this row, except the call for its loss.
         released: Whether other members can claim the partition.
         end_notified: Whether the listener was notified of the end.
+        recorded: The id of the recorded offset; None if nothing was recorded or the claim is in doubt.
+        finished: Whether the row can be removed, because it is released and the listener was notified of the end.
 
     The consumer's part:
 
@@ -55,6 +57,7 @@ class OwnedPartition:
         seek_pending: Whether the position was moved since the last commit, so that the next one may go back.
         fetch_from: The position of the next read; None until the first position is known, and nothing is read before.
         opened: Whether the partition is being read.
+        closed: Whether the state is no longer ``owned``, also while the partition is being revoked.
         paused: Whether the user has paused the partition.
         count: Number of buffered messages.
         size: Approximate bytes of their bodies.
@@ -116,7 +119,10 @@ class OwnedPartition:
         self.seek_pending = False
 
     def complete_commits(self, waiting: int | None = None, *, recorded: bool) -> None:
-        """Completes the first ``waiting`` waiting commits, or all of them, and then clears the pending offset."""
+        """Completes the first ``waiting`` commits; if it is None, completes all and clears the pending offset.
+
+        If nothing was ``recorded``, the partition counts as lost for these commits.
+        """
         answered = self.waiting_commits[:waiting]
         del self.waiting_commits[:waiting]
         if waiting is None:
@@ -195,6 +201,9 @@ class PendingCommit:
     Args:
         count: The number of partitions.
         deadline: When retries end if the service does not answer, by the loop's clock.
+
+    Attributes:
+        end: Completed when all partitions have their results, with those for which nothing was recorded.
     """
 
     def __init__(self, count: int, deadline: float) -> None:
@@ -279,7 +288,7 @@ class FetchBuffer:
         self.count = 0
         self.size = 0
         self._ready: dict[Partition, OwnedPartition] = {}
-        self._out: dict[Partition, OwnedPartition] = {}
+        self._handed_out: dict[Partition, OwnedPartition] = {}
         self._last: list[tuple[BufferedSlice, str | None]] = []
 
     def put(self, row: OwnedPartition, messages: list[Message]) -> None:
@@ -314,7 +323,7 @@ class FetchBuffer:
         if not chosen:
             return []
         shares = share([row.count for row in chosen], most)
-        return [self._take(row, share) for row, share in zip(chosen, shares, strict=True)]
+        return [self._take_from_row(row, share) for row, share in zip(chosen, shares, strict=True)]
 
     def hand_out(self, taken: list[BufferedSlice], *, stopped: bool = False) -> list[Batch]:
         """Turns the taken messages into batches; from now on they count as handed out.
@@ -332,7 +341,7 @@ class FetchBuffer:
                 self._put_back(piece)
                 continue
             self._last.append((piece, row.position))
-            self._out[row.partition] = row
+            self._handed_out[row.partition] = row
             row.position = messages[-1].id
             batches.append(Batch(row.partition, messages))
         return batches
@@ -350,9 +359,9 @@ class FetchBuffer:
 
     def settle(self, skip: Collection[Partition] = ()) -> list[OwnedPartition]:
         """Counts handed-out messages as processed, except those of ``skip``; returns the rows concerned."""
-        return [self._out.pop(partition) for partition in list(self._out) if partition not in skip]
+        return [self._handed_out.pop(partition) for partition in list(self._handed_out) if partition not in skip]
 
-    def _take(self, row: OwnedPartition, share: int) -> BufferedSlice:
+    def _take_from_row(self, row: OwnedPartition, share: int) -> BufferedSlice:
         taken: list[Message] = []
         while share > 0 and row.chunks:
             messages, body_size = row.chunks[0]

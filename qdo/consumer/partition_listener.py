@@ -136,7 +136,7 @@ class PartitionReader(PartitionListener):
         failed: Called with an error that requires a correction.
 
     Attributes:
-        stopped: Whether nothing may be handed out now.
+        is_stopped: Whether nothing may be handed out now, because the service does not answer.
     """
 
     def __init__(

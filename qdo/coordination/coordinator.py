@@ -208,7 +208,7 @@ class Coordinator:
     async def owners(self) -> dict[Partition, str]:
         """Returns the present owner of every owned partition."""
         async with self._open_synced(self._paths.owners) as link:
-            nodes = await _read(link, await _find_partition_paths(link, self._paths.owners))
+            nodes = await _read_existing(link, await _find_partition_paths(link, self._paths.owners))
         try:
             return {partition: node.data.decode() for partition, node in nodes.items()}
         except UnicodeDecodeError as error:
@@ -221,7 +221,7 @@ class Coordinator:
                 paths = await _find_partition_paths(link, self._paths.offsets)
             else:
                 paths = {partition: self._paths.offset(partition) for partition in partitions}
-            nodes = await _read(link, paths)
+            nodes = await _read_existing(link, paths)
         decoded = {partition: decode_offset(node.data) for partition, node in nodes.items()}
         return {partition: offset for partition, offset in decoded.items() if offset.id is not None}
 
@@ -405,7 +405,7 @@ async def _find_partition_paths(link: Link, top: str) -> dict[Partition, str]:
     return dict(sorted((parse_partition(tuple(path.split("/")[-LEVELS:])), path) for path in level))
 
 
-async def _read(link: Link, paths: Mapping[Partition, str]) -> dict[Partition, NodeData]:
+async def _read_existing(link: Link, paths: Mapping[Partition, str]) -> dict[Partition, NodeData]:
     nodes = await link.read(paths.values())
     return {partition: node for partition, node in zip(paths, nodes, strict=True) if node is not None}
 

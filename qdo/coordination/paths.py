@@ -71,7 +71,7 @@ def decode(node: str) -> str:
 
 
 @lru_cache(maxsize=QUEUES_REMEMBERED)
-def _queue(queue: Queue) -> str:
+def _queue_path(queue: Queue) -> str:
     return "/".join(map(encode, queue))
 
 
@@ -105,17 +105,17 @@ class GroupPaths:
         return f"{self.assignments}/{encode(member)}"
 
     def owners_of(self, queue: Queue) -> str:
-        return f"{self.owners}/{_queue(queue)}"
+        return f"{self.owners}/{_queue_path(queue)}"
 
     def offsets_of(self, queue: Queue) -> str:
-        return f"{self.offsets}/{_queue(queue)}"
+        return f"{self.offsets}/{_queue_path(queue)}"
 
     def owner(self, partition: Partition) -> str:
         # The node exists while the partition has an owner.
-        return f"{self.owners}/{_queue(partition.queue)}/{partition.number}"
+        return f"{self.owners}/{_queue_path(partition.queue)}/{partition.number}"
 
     def offset(self, partition: Partition) -> str:
-        return f"{self.offsets}/{_queue(partition.queue)}/{partition.number}"
+        return f"{self.offsets}/{_queue_path(partition.queue)}/{partition.number}"
 
     def may_be_watched(self, kind: type[Operation], above: str) -> bool:
         """Returns whether a session may watch for this kind of operation below a node: not offsets, nor new owners."""

@@ -162,7 +162,7 @@ class Session:
         if node is None or node.session != self.link.session:
             raise self._end_as_removed()
         if node.data != self._stored:  # A replaced member with this name has written the node since.
-            await self._write()
+            await self._write_member()
         return await self._assignments.read_own_partitions()
 
     async def lead(self) -> bool:
@@ -196,7 +196,7 @@ class Session:
         """
         self._member = msgspec.structs.replace(self._member, leaving=True)
         leads = await self.lead()
-        await self._update(self._member)
+        await self._update_member(self._member)
         if leads:
             await self.link.apply([(Delete(self._paths.leader),)])
 
@@ -220,13 +220,13 @@ class Session:
             CoordinationLost: The change may or may not have been made.
             SessionLost
         """
-        await self._update(msgspec.structs.replace(self._member, sight=sight))
+        await self._update_member(msgspec.structs.replace(self._member, sight=sight))
 
-    async def _update(self, member: Member) -> None:
+    async def _update_member(self, member: Member) -> None:
         self._member, self._stored = member, encode_member(member)
-        await self._write()
+        await self._write_member()
 
-    async def _write(self) -> None:
+    async def _write_member(self) -> None:
         await self.link.apply([(SetData(self._paths.member(self._member.id), self._stored, ANY),)])
 
     async def members(self) -> dict[str, Member]:
@@ -357,6 +357,7 @@ class Session:
         return standings
 
     def _judge_standing(self, owner: NodeData | None) -> Standing:
+        """Returns the standing that a node shows; a node of another session of this member is "former"."""
         if owner is None:
             return "free"
         if owner.session == self.link.session:

@@ -78,6 +78,8 @@ class TargetGeneration(msgspec.Struct, frozen=True):
 class MemberAssignment(msgspec.Struct, frozen=True):
     """The value of a member's node.
 
+    It is pending while its generation is later than the current one, or has the same number and another mark.
+
     Attributes:
         number, mark: The generation that ``next`` belongs to.
         now: The member's partitions until that generation is current.
@@ -183,7 +185,7 @@ class StoredAssignments:
         return assigned.find_partitions_in_effect(self._generation)
 
     async def target(self) -> Versioned:
-        return (await self._read()).target
+        return (await self._read_consistently()).target
 
     async def set_target(self, target: TargetAssignment, version: int) -> bool:
         """Replaces the target if it still has the version; returns whether it did.
@@ -191,14 +193,14 @@ class StoredAssignments:
         Raises:
             InvalidArgument: A member's partitions or the static members do not fit in one node.
         """
-        stored = await self._read()
+        stored = await self._read_consistently()
         if stored.target.version != version:
             return False
         if stored.version is None:
             await make_nodes(self._link, [self._paths.assignments])
             await self._link.apply([(Create(self._paths.target, TARGETS.encode(TargetGeneration())),)])
             self._watching.invalidate([self._paths.target])
-            stored = await self._read()
+            stored = await self._read_consistently()
         if stored.version is None or stored.target.version != version:
             return False
         generation = TargetGeneration(
@@ -220,7 +222,7 @@ class StoredAssignments:
         self._present = StoredTarget(stored.version + 1, generation, written)
         return True
 
-    async def _read(self) -> StoredTarget:
+    async def _read_consistently(self) -> StoredTarget:
         tries = attempts("the target")
         while True:
             next(tries)

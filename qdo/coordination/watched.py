@@ -41,6 +41,10 @@ class WatchedNodes:
         return (await self.read_nodes([path]))[path]
 
     async def read_nodes(self, paths: Iterable[str]) -> dict[str, NodeData | None]:
+        """Returns nodes, None for missing ones, and watches all for the next change.
+
+        The cache is used only while the link is connected.
+        """
         requested = list(paths)
         cached = self._nodes if self._link.state == "connected" else {}
         nodes = {path: cached[path] for path in requested if path in cached}

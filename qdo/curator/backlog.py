@@ -25,6 +25,8 @@ class Backlog:
     A queue is listed again only if it has changed and no node of the last list can be taken. If new nodes may come
     first, it is also listed again after ``refresh`` nodes. Listings take at most a fifth of the time.
 
+    A taken node is left out of new lists until it is dropped or put back. So are nodes that are set aside or blocked.
+
     ``now`` is a time of a monotonic clock in seconds, ``epoch`` is in ms since 1970.
 
     Args:

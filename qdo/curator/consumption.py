@@ -250,6 +250,7 @@ class Consumption:
         return self._backlog.take(epoch) if self._may_take() and len(self._parked) < MAX_PARKED else None
 
     def _listing_due(self, now: float, epoch: int) -> float:
+        """Returns the seconds until a listing is due; infinite if one is running or none is needed."""
         due = None if self._listing else self._backlog.listing_due(now, epoch)
         return math.inf if due is None else due
 
@@ -289,7 +290,7 @@ class Consumption:
     async def _take(self, child: Child) -> bytes | None:
         data = await self._attempt(child, self._taker.take(child))
         if data is Untaken.BLOCKED:
-            data = await self._attempt(child, self._wait_for(child))
+            data = await self._attempt(child, self._watch_blocked(child))
         return None if isinstance(data, Untaken) else data
 
     async def _attempt(self, child: Child, step: Awaitable[T]) -> T | Untaken:
@@ -309,7 +310,7 @@ class Consumption:
             self._backlog.drop(child)
         return data
 
-    async def _wait_for(self, child: Child) -> bytes | Untaken:
+    async def _watch_blocked(self, child: Child) -> bytes | Untaken:
         """Watches a node that another consumer holds; returns its data if this consumer holds it after all."""
         assert isinstance(self._taker, LockingTaker)  # noqa: S101 - no other blocks
         if not self._backlog.block(child, time.monotonic()):

@@ -241,7 +241,7 @@ class Drain:
         if not self._plan.dry_run:
             await self._complete_interrupted()
         waited = 0.0
-        while self._remaining_items:
+        while self._max_next_batch:
             held, moved = await self._move_available()
             waited = 0.0 if moved else waited + RETRY_INTERVAL
             if self._plan.dry_run or not (moved or held):
@@ -257,7 +257,7 @@ class Drain:
         return self.result
 
     @property
-    def _remaining_items(self) -> int:
+    def _max_next_batch(self) -> int:
         return BATCH_NODES if self._plan.limit is None else max(0, self._plan.limit - self.result.items)
 
     async def _move_available(self) -> tuple[int, bool]:
@@ -276,11 +276,11 @@ class Drain:
         total = self.result.items + len(free)
         self._report_progress(self.result.items, total)
         for start in range(0, len(free), WINDOW):
-            if not self._remaining_items:
+            if not self._max_next_batch:
                 break
             for batch in split_into_batches(await self._read_movable(free[start : start + WINDOW])):
-                if self._remaining_items:
-                    await self._move(batch[: self._remaining_items])
+                if self._max_next_batch:
+                    await self._move(batch[: self._max_next_batch])
                 self._report_progress(self.result.items, total)
         went_on = self.result.items + len(self._skipped) + len(self._gone) > before
         return len(children) - len(free), went_on

@@ -288,6 +288,7 @@ class Fill:
         self.result.messages += len(moved)
 
     async def _acknowledge(self, receipts: tuple[str, ...]) -> None:
+        """Acknowledges receipts. Refused ones, whose messages another worker got meanwhile, count as ``twice``."""
         if receipts:
             self.result.twice += len(await self._jobs.ack(receipts))
 

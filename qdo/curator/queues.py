@@ -175,6 +175,7 @@ class CuratorQueue(Generic[T]):
                 start(self._retire(self._running), self._tasks)
 
     async def _retire(self, running: Running) -> None:
+        """Closes the link after the messages in hand are finished and all puts are answered. Waits without a limit."""
         if running.consumption is not None:
             await running.consumption.end()
             if self._options.election is not None:

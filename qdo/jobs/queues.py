@@ -101,6 +101,8 @@ class JobQueue(NamedTuple):
     Attributes:
         name: The name of the queue.
         options: The options in the code.
+        at_creation: The options of a new queue: those in the code, else the defaults. ``on_expiry`` is ``drop`` by
+            default if ``on_ack`` is ``keep``.
     """
 
     name: str
@@ -117,18 +119,18 @@ class JobQueue(NamedTuple):
         return {name: value for name, value in current.items() if value != self.options[name]}
 
     def make_command(self, verb: Literal["create", "update"], values: Mapping[str, Any]) -> str:
-        shown = (f"--{name.replace('_', '-')} {shlex.quote(_text(value))}" for name, value in values.items())
+        shown = (f"--{name.replace('_', '-')} {shlex.quote(_format_value(value))}" for name, value in values.items())
         return " ".join(["queuey queue", verb, shlex.quote(self.name), *shown])
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, Backoff):
         return ",".join(f"{name}={number:g}" for name, number in asdict(value).items())
     return str(value)
 
 
-def _texts(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_text(value)}" for name, value in values.items())
+def _format_values(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_format_value(value)}" for name, value in values.items())
 
 
 def make_job_queues(
@@ -222,7 +224,7 @@ async def keep_queues(client: AsyncClient, queues: Iterable[JobQueue]) -> None:
             await until_answered(lambda queue=queue: _keep_queue(client, queue))  # type: ignore[misc]
         except ClientError as error:
             text = "queue %s could not be created or updated with this program's options (%s): %s"
-            logger.error(text, queue.name, _texts(queue.options), error)  # noqa: TRY400 - says it all
+            logger.error(text, queue.name, _format_values(queue.options), error)  # noqa: TRY400 - says it all
 
 
 async def _keep_queue(client: AsyncClient, queue: JobQueue) -> None:
@@ -230,16 +232,16 @@ async def _keep_queue(client: AsyncClient, queue: JobQueue) -> None:
     lookup = await find_queues(client, [queue.name])
     row = lookup.found.get(queue.name)
     if row is not None:
-        await _update(client, queue, queue.find_differences(row))
-    elif not await _create(client, queue) and queue.name in lookup.absent:
+        await _update_unset_options(client, queue, queue.find_differences(row))
+    elif not await _create_missing_queue(client, queue) and queue.name in lookup.absent:
         await _keep_queue(client, queue)  # Another program has just created the queue.
 
 
-async def _create(client: AsyncClient, queue: JobQueue) -> bool:
+async def _create_missing_queue(client: AsyncClient, queue: JobQueue) -> bool:
     """Creates a queue, or logs that the credential may not. Returns False if the queue exists."""
     try:
         await client.create_queue(queue.name, **queue.at_creation)
-        logger.info("queue %s was created with %s", queue.name, _texts(queue.at_creation))
+        logger.info("queue %s was created with %s", queue.name, _format_values(queue.at_creation))
     except NotAllowed:
         logger.warning(_NOT_CREATED, queue.name, queue.make_command("create", queue.at_creation))
     except QueueExists:
@@ -247,13 +249,13 @@ async def _create(client: AsyncClient, queue: JobQueue) -> bool:
     return True
 
 
-async def _update(client: AsyncClient, queue: JobQueue, differing: Mapping[str, Any]) -> None:
+async def _update_unset_options(client: AsyncClient, queue: JobQueue, differing: Mapping[str, Any]) -> None:
     """Sets the options that are unset in the queue, and logs the others that differ.
 
     Sets each option in a request of its own, so that a refused option does not affect the others.
     """
     for name in [name for name, value in differing.items() if not value]:
-        text = _texts({name: queue.options[name]})
+        text = _format_values({name: queue.options[name]})
         try:
             await client.update_queue(queue.name, **{name: queue.options[name]})
         except NotAllowed:
@@ -280,4 +282,4 @@ def _warn_of_difference(text: str, queue: JobQueue, differing: Mapping[str, Any]
     changing = {name: value for name, value in named.items() if name not in fixed}
     steps = [_FIXED] if fixed else []
     steps += [_CHANGE % queue.make_command("update", changing)] if changing else []
-    logger.warning(text, queue.name, _texts(differing), _texts(named), " ".join(steps))
+    logger.warning(text, queue.name, _format_values(differing), _format_values(named), " ".join(steps))

@@ -57,6 +57,10 @@ class Timetable(NamedTuple):
 def make_timetable(
     task: str, cron: str | None, timezone: str | None, every: timedelta | float | None, missed: str | None
 ) -> Timetable | None:
+    """Returns a timetable, in UTC by default, or None without ``cron`` and ``every``.
+
+    Raises InvalidArgument for options that are not valid together.
+    """
     if cron is None and every is None:
         if timezone is not None or missed is not None:
             raise InvalidArgument(f"task {task} has neither cron nor every, so leave out timezone and missed")

@@ -330,7 +330,7 @@ class TaskSender(Generic[P]):
 
 
 def send_call(jobs: Jobs, call: TaskCall, options: dict[str, Any]) -> Receipt | None:
-    """Sends a call. Returns None if a different call has its name."""
+    """Sends a call and returns its receipt, or None if a different call has its name."""
     client = jobs.client
     if call.unique is None:
         return jobs.sent(call.queue, lambda: client.send(call.queue, json=call.body, **options))

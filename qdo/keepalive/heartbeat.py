@@ -59,6 +59,7 @@ class HeartbeatProcess:
         return 0.0 if begin is None or self._vitals.lapsed else begin + self._session
 
     def record_end(self, end: float) -> None:
+        """Passes the end of the session to the helper process, and records that the event loop is running."""
         self._vitals.beat()
         self._vitals.record_answer(end - self._session)
 

@@ -66,7 +66,7 @@ class Exchange:
 
 
 class PacketHeads:
-    """Finds the packet heads in a stream of bytes."""
+    """Finds the packet heads in a stream of bytes. A head that arrives in pieces is yielded when it is complete."""
 
     def __init__(self) -> None:
         self._head = bytearray()

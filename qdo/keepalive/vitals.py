@@ -32,7 +32,11 @@ now = partial(time.clock_gettime, CLOCK)
 
 
 class Vitals:
-    """The shared numbers. Only one process writes each number, in one step."""
+    """The shared numbers. Only one process writes each number, in one step.
+
+    The program's event loop calls :meth:`beat`. The helper process keeps the session alive for up to ``limit`` seconds
+    after the last beat.
+    """
 
     def __init__(self, file: int, program: int) -> None:
         self.file = file

@@ -207,19 +207,19 @@ class ClaimSource:
             share = min(self._batch_size.max_messages, -(-len(self._waiting) // free))
             self._start_run(self._take_run(share))
 
-    def _take_run(self, most: int) -> list[AsyncJob]:
+    def _take_run(self, max_jobs: int) -> list[AsyncJob]:
         """Takes waiting jobs with the same partition and delivery number, or a single one that was delivered before.
 
         Jobs among them whose claims have expired, or that are cancelled, are released and left out of the result.
         """
         first = self._waiting[0]
-        most = most if first.deliveries == 1 else 1
+        max_jobs = max_jobs if first.deliveries == 1 else 1
 
         def fits(job: AsyncJob) -> bool:
             alike = (job.queue, job.message.partition, job.deliveries)
             return alike == (first.queue, first.message.partition, first.deliveries)
 
-        jobs = [job for _, job in zip(range(most), takewhile(fits, list(self._waiting)), strict=False)]
+        jobs = [job for _, job in zip(range(max_jobs), takewhile(fits, list(self._waiting)), strict=False)]
         for _ in jobs:
             self._waiting.popleft()
         if lost := [job for job in jobs if job.lost]:
@@ -239,10 +239,10 @@ class ClaimSource:
         run.keeps_results = jobs[0].claimed.result_ttl > 0
         self._running[run] = jobs
         self._metrics.in_flight = len(self._running)
-        future = self._runner.start(run, self._place(jobs[0]))
+        future = self._runner.start(run, self._make_delivery(jobs[0]))
         future.add_done_callback(partial(self._on_run_end, run))
 
-    def _place(self, job: AsyncJob) -> Delivery:
+    def _make_delivery(self, job: AsyncJob) -> Delivery:
         return Delivery(Partition(self._queues[job.queue], job.message.partition), job.deliveries, job.state)
 
     def _on_run_end(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
@@ -253,6 +253,10 @@ class ClaimSource:
             self._handling.end_after_error(error)
 
     def _settle_run(self, run: MessageRun, ran: RunResult) -> None:
+        """Acknowledges the handled messages of a run, handles its failure, and queues the rest again, first.
+
+        The result of a run that had hung is ignored.
+        """
         self._leaked.pop(run, None)
         jobs, before = self._running.pop(run, None), self._finished.pop(run, 0)
         self._metrics.in_flight = len(self._running)
@@ -292,7 +296,7 @@ class ClaimSource:
 
     def _handle_failure(self, job: AsyncJob, failure: Failure, state: tuple[int, bytes] | None) -> None:
         """Retries, skips or buries a job, or ends the worker. A cancelled job is not retried."""
-        handling, place, message = self._handling, self._place(job), job.message
+        handling, place, message = self._handling, self._make_delivery(job), job.message
         retry = self._retry_of(message, failure) or TaskRetry()
         settings = self._settings
         if retry.attempts is not None:
@@ -399,7 +403,7 @@ class ClaimSource:
     def _check_runs(self, now: float) -> None:
         ages = [0.0]
         for run, jobs in list(self._running.items()):
-            age = run.measure_age(self._place(jobs[0]).partition, now, self._handling.call_of)
+            age = run.measure_age(self._make_delivery(jobs[0]).partition, now, self._handling.call_of)
             ages.append(age)
             handled = run.handled
             self._acknowledge_handled(run, jobs, self._finished.get(run, 0), handled)
@@ -438,7 +442,7 @@ class ClaimSource:
         self._update_quiet()
         finished = await wait_for_event(self._quiet, patience)
         if not finished:
-            names = sorted({str(self._place(jobs[0]).partition) for jobs in self._running.values()})
+            names = sorted({str(self._make_delivery(jobs[0]).partition) for jobs in self._running.values()})
             logger.warning("messages were not finished in time, so some will be handled again: %s", ", ".join(names))
         return finished and not self._leaked
 

@@ -44,7 +44,7 @@ class CrashSuspicion:
     """
 
     def __init__(self, committed: CommittedOffset, first: Message, watch: int, attempts: int) -> None:
-        self._found = committed.note
+        self._earlier_note = committed.note
         self._single = committed.note is not None and (committed.note.last or committed.note.until == first.id)
         self._remaining = watch if committed.held or committed.note is not None else 0
         self._attempts = attempts
@@ -59,11 +59,12 @@ class CrashSuspicion:
 
         False if the messages were handed back.
         """
-        note = self._found
+        note = self._earlier_note
         return note is not None and note.lost > 0 and order_of(message.id) <= order_of(note.until)
 
     def count_lost_attempts(self, message: Message) -> int:
-        note = self._found
+        """Returns the lost sessions that count as attempts at a message: 0 unless the note names it alone."""
+        note = self._earlier_note
         return note.lost if note is not None and self._single and note.until == message.id else 0
 
     def attempt_number(self, message: Message) -> int:
@@ -72,10 +73,11 @@ class CrashSuspicion:
         That is lost attempts + 1, or lost attempts if the last ran alone and the limit is reached.
         """
         lost = self.count_lost_attempts(message)
-        given_up = self._found is not None and self._found.last and 0 < self._attempts <= lost
+        given_up = self._earlier_note is not None and self._earlier_note.last and 0 < self._attempts <= lost
         return lost if given_up else lost + 1
 
     def must_run_alone(self, message: Message) -> bool:
+        """Returns whether a suspected message is at its last attempt; never without a limit of attempts."""
         return self.is_suspected(message) and 0 < self._attempts <= self._lost_before(message) + 1
 
     def begin_run(self, messages: Sequence[Message]) -> HandlingNote:
@@ -95,16 +97,18 @@ class CrashSuspicion:
         if self.is_over:
             return None
         if not self._begun or self.is_suspected(self._begun[0]):
-            return self._found
+            return self._earlier_note
         return HandlingNote(self._begun[-1].id, 0)
 
     def _lost_before(self, message: Message) -> int:
         """Returns the number of lost sessions, including the one that caused the watch."""
-        return self._found.lost if self._found is not None and self.is_suspected(message) else 1
+        return self._earlier_note.lost if self._earlier_note is not None and self.is_suspected(message) else 1
 
 
 class HungAttempts:
     """Attempts that did not end, kept until this worker gets messages of their partition again.
+
+    :meth:`add` returns False for an attempt that was added before.
 
     Attributes:
         notes: The attempt of each partition.

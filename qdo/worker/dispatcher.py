@@ -538,6 +538,7 @@ class Dispatcher(PartitionListener):
                         logger.warning("the running messages could not be recorded: %s", result)
 
     def _settle_run(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
+        """Settles a run and handles its failure, which ends the worker if it is fatal and belongs to no message."""
         failure = ran.failure
         failed = failure is not None and ran.handled < len(run.messages)
         before = work.partition_queue.count

@@ -150,11 +150,11 @@ def _full_name(kind: type[BaseException]) -> str:
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
 
 
-def _cut(text: str, most: int) -> str:
+def _cut(text: str, max_chars: int) -> str:
     """Cuts out the middle of a long text, because a traceback ends with the error."""
-    if len(text) <= most:
+    if len(text) <= max_chars:
         return text
-    return f"{text[: most // 2]} [{len(text) - most} characters left out] {text[-(most // 2) :]}"
+    return f"{text[: max_chars // 2]} [{len(text) - max_chars} characters left out] {text[-(max_chars // 2) :]}"
 
 
 def _format_text(error: BaseException) -> str:

@@ -152,7 +152,8 @@ class OrderedQueue:
 class KeyedQueue:
     """The messages of a partition, handled in parallel but in order for each key.
 
-    The methods are those of :class:`OrderedQueue`.
+    The methods are those of :class:`OrderedQueue`. A run gets an equal share of the waiting messages, of one or more
+    keys. After a run its unhandled messages wait again, before others of their keys.
 
     Args:
         key: Returns a message's key.
@@ -268,18 +269,18 @@ class KeyedQueue:
         self._ready = deque(key for key in self._ready if self._chains[key])
         return gaps
 
-    def _gather(self, most: int) -> tuple[list[Message], list[Hashable]]:
-        """Takes up to ``most`` messages key by key, and stops before a key whose message has failed before.
+    def _gather(self, max_messages: int) -> tuple[list[Message], list[Hashable]]:
+        """Takes up to ``max_messages`` messages key by key, and stops before a key whose message has failed before.
 
         Returns the messages and their keys, which are no longer ready.
         """
         taken: list[Message] = []
         keys: list[Hashable] = []
-        while self._ready and len(taken) < most and self._ready[0] not in self._attempts:
+        while self._ready and len(taken) < max_messages and self._ready[0] not in self._attempts:
             key = self._ready.popleft()
             keys.append(key)
             chain = self._chains[key]
-            while chain and len(taken) < most:
+            while chain and len(taken) < max_messages:
                 taken.append(chain.popleft())
         return taken, keys
 

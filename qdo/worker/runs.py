@@ -221,7 +221,8 @@ class BatchSize:
     """Estimates the time per message, and from it how many messages fill a run of ``seconds``.
 
     Fast handlers get many messages per run, which amortizes the cost of a run. Slow handlers get few, because messages
-    of a run are not available to other handlers, and other partitions wait until the run ends.
+    of a run are not available to other handlers, and other partitions wait until the run ends. Until a run has been
+    recorded, runs get ``first`` messages; later at least 1 and at most ``most``.
     """
 
     def __init__(self, seconds: float, most: int, first: int = _FIRST) -> None:

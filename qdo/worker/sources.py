@@ -35,6 +35,8 @@ REFUSED_PAUSE = 1.0
 class Handling(NamedTuple):
     """The worker as its source sees it.
 
+    The methods ``record_...`` count messages and call the hooks ``failed``, ``retrying`` and ``dead``.
+
     Attributes:
         runner: Runs handlers.
         stop_requested: Set when the worker should stop.

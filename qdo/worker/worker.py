@@ -238,6 +238,7 @@ class Worker:
             self._wake()
 
     def _stop_with(self, code: int) -> None:
+        """Stops the worker. An earlier exit code other than 0 stays."""
         self._code = self._code or code
         self._stop()
 
@@ -273,6 +274,7 @@ class Worker:
             await cancel(joining, stopping)
 
     async def _take_until_stopped(self) -> None:
+        """Handles messages until the worker is stopped, then drains; after an error without waiting."""
         patience = 0.0
         try:
             while not self._stopping:
@@ -385,6 +387,10 @@ def _make_executor(
     hooks: Hooks,
     process_setup: Callable[[], object] | None,
 ) -> Executor:
+    """Returns the executor: processes if the settings have them, else tasks for async handlers and threads for others.
+
+    Raises InvalidArgument if a plain handler would have a time limit in a thread.
+    """
     factory = handlers.load_context(context) if isinstance(context, str) else context
     handlers.check_handler(resolved)
     limited, tasks, resolved = getattr(resolved, "needs_processes", ""), resolved, handlers.wrap_in_span(resolved)

@@ -170,6 +170,7 @@ class GroupSession:
                 await self._session.retire()
 
     async def _recheck_on_change(self) -> None:
+        """Checks the group at each change and at intervals. Gives up all partitions if the group has a newer format."""
         failures = 0
         while True:
             self._events.changed.clear()
@@ -181,7 +182,6 @@ class GroupSession:
             except SessionLost:
                 raise
             except CoordinationIncompatible:
-                # This session can no longer read its assignment, so it must not keep any partition.
                 log.exception("all partitions are released: the group uses a newer format. Upgrade this program")
                 self.table.give_up(self.table.states)
             except CoordinationError as error:

@@ -110,7 +110,7 @@ class PartitionChanges(NamedTuple):
 
     Attributes:
         give_up: Partitions that the member owns, or may own, and that are not assigned to it.
-        claim: Partitions to claim.
+        claim: Assigned partitions that have no row or are unsure.
     """
 
     give_up: frozenset[Partition] = frozenset()

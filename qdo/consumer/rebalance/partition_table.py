@@ -188,6 +188,7 @@ class Ownership:
             self._writer = self._start(self._write_all())
 
     def _drop(self, row: OwnedPartition) -> None:
+        """Drops the pending offset of a row; its waiting commits end as not recorded."""
         self._pending.pop(row.partition, None)
         row.complete_commits(recorded=False)
 
@@ -383,6 +384,7 @@ class PartitionTable(Ownership):
     # Releases
 
     def give_up_all(self, seconds: float) -> None:
+        """Gives up all partitions. Revocations that begin from now on time out after ``seconds``."""
         self._revoke_timeout = seconds
         self.give_up(self.states)
 

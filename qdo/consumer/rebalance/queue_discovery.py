@@ -46,21 +46,21 @@ async def discover_queues(
     Raises:
         ClientError: The service does not answer or refuses.
     """
-    counts = await _find(client, subscription, subscription.names, listed)
+    counts = await _find_partition_counts(client, subscription, subscription.names, listed)
     return {name: count for name, count in counts.items() if count}
 
 
-async def _find(
+async def _find_partition_counts(
     client: AsyncClient, subscription: Subscription, names: Iterable[str], listed: int = LIST_PAGE_SIZE
 ) -> dict[str, int]:
     """Returns partition counts of the subscribed queues that the caller may see; 0 if a named queue does not exist."""
     counts: dict[str, int] = {}
     for text in subscription.literal_prefixes():
-        counts |= await _list_queues(client, subscription, text, listed)
-    return await _look_up(client, set(names) - counts.keys()) | counts
+        counts |= await _list_partition_counts(client, subscription, text, listed)
+    return await _look_up_partition_counts(client, set(names) - counts.keys()) | counts
 
 
-async def _list_queues(
+async def _list_partition_counts(
     client: AsyncClient, subscription: Subscription, prefix: str, listed: int = LIST_PAGE_SIZE
 ) -> dict[str, int]:
     counts: dict[str, int] = {}
@@ -72,7 +72,7 @@ async def _list_queues(
     return counts
 
 
-async def _look_up(client: AsyncClient, names: Iterable[str]) -> dict[str, int]:
+async def _look_up_partition_counts(client: AsyncClient, names: Iterable[str]) -> dict[str, int]:
     result = await find_queues(client, names)
     return dict.fromkeys(result.absent, 0) | {name: queue.partitions for name, queue in result.found.items()}
 
@@ -195,7 +195,7 @@ class QueueFinder:
         self._held = held
         if set(subscriptions) != set(self._wanted):
             self._wanted = subscriptions
-            self._look_now()
+            self._request_now()
 
     def follow(self, leader: Visibility | None, held: AbstractSet[Queue]) -> None:
         self._held = held
@@ -204,9 +204,9 @@ class QueueFinder:
         self._leader = leader
         self._wanted, self.partition_counts, self._prepared = (), None, False
         self.warn_of_unseen_queues(frozenset())
-        self._look_now()
+        self._request_now()
 
-    def _look_now(self) -> None:
+    def _request_now(self) -> None:
         for event in (self._begun, self._more, self._requested):
             event.set()
 
@@ -231,7 +231,7 @@ class QueueFinder:
             self._more.clear()
             before = self.sight, self.partition_counts
             try:
-                await self._check_once()
+                await self._refresh_once()
                 failures, failure = 0, None
             except Exception as error:  # noqa: BLE001 - logged, and the loop continues
                 failures, failure = failures + 1, error
@@ -252,7 +252,11 @@ class QueueFinder:
         if isinstance(error, NotAuthenticated | NotAllowed) and failures > 1:
             self._forget_sight()
 
-    async def _check_once(self) -> None:
+    async def _refresh_once(self) -> None:
+        """Sets ``sight``, and ``partition_counts`` if the member leads; else reports queues hidden from the leader.
+
+        Without patterns, it counts as a refusal to list queues if the member may see none of its named queues.
+        """
         subscriptions, others = self._wanted, dict[str, int]()
         if subscriptions:
             service = await self._identify()
@@ -291,11 +295,11 @@ class QueueFinder:
         counts = dict[str, int]()
         for text in subscription.literal_prefixes():
             try:
-                counts |= await _list_queues(self._client, subscription, text)
+                counts |= await _list_partition_counts(self._client, subscription, text)
             except (NotAllowed, InvalidRequest) as error:
                 # Members that may list these queues report them; queues that were found before are kept.
                 log.debug("queues whose names begin with %r cannot be listed: %s", text, error)
-        counts |= await _look_up(self._client, (subscription.names | held) - counts.keys())
+        counts |= await _look_up_partition_counts(self._client, (subscription.names | held) - counts.keys())
         if not self._wanted:
             return
         missing = {name for name in subscription.names if counts.get(name) == 0}
@@ -305,7 +309,13 @@ class QueueFinder:
         self.partition_counts = {Queue(*own, name): count for name, count in counts.items()}
 
     async def _find_queues_hidden_from_leader(self, leader: Visibility) -> dict[str, int]:
-        counts = await _find(self._client, self.own_subscription, self.own_subscription.names | self._held_names())
+        """Returns partition counts of subscribed and held queues that the leader may not see, 0 for missing ones.
+
+        Only the first ``MAX_OTHERS`` by name are returned.
+        """
+        counts = await _find_partition_counts(
+            self._client, self.own_subscription, self.own_subscription.names | self._held_names()
+        )
         others = {name: count for name, count in sorted(counts.items()) if not leader.covers(name)}
         if len(others) > MAX_OTHERS:
             text = "the group's leader may not see %d queues of this member's subscription; reporting only %d of them"
@@ -367,6 +377,7 @@ class Refusals:
     Attributes:
         hidden: Refused queues that only a pattern matches. They may be meant for other credentials, so their refusals
             are not timed.
+        seconds: The longest time between the first and the last refusal of one queue; 0 without refusals.
     """
 
     def __init__(self, subscription: Subscription) -> None:

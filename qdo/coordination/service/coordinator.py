@@ -367,6 +367,10 @@ def _make_offsets(
 
 
 def _was_recorded_by_owner(row: OwnedPartition) -> bool:
+    """Returns whether an offset was recorded since the present owner got the partition.
+
+    If the partition had no owner before, up to ``MAX_AHEAD`` seconds earlier count, too.
+    """
     if row.since is None or row.updated is None:
         return False
     ahead = MAX_AHEAD if row.came == "new" else 0.0  # "new": the partition had no owner before.

@@ -124,13 +124,13 @@ class ServiceSession:
                 try:
                     await self._heartbeat(wait)
                     failures, wait = 0, 0.0 if self._giving_back else self._wait
-                    self._report(suspended=False)
+                    self._set_suspended(suspended=False)
                 except SessionLost:
                     raise
                 except CoordinationError as error:
                     failures += 1
                     log.log(logging.DEBUG if failures > 1 else logging.WARNING, "no heartbeat: %s", error)
-                    self._report(suspended=True)
+                    self._set_suspended(suspended=True)
                     await asyncio.sleep(min(_BACKOFF.pause(failures, 0.5), max(0.0, self._remaining())))
         except SessionLost:
             self._end_as_lost()
@@ -167,6 +167,10 @@ class ServiceSession:
         self._apply_answer(answer, named)
 
     def _apply_answer(self, answer: HeartbeatAnswer, named: Mapping[Partition, int]) -> None:
+        """Applies an answer: new partitions, requests to give partitions back, and lost ones; ignores earlier epochs.
+
+        A loss counts only if the partition still has the epoch in ``named``, which the heartbeat sent.
+        """
         for partition, taken in self._iterate_partitions(answer.take):
             if taken.epoch > max(self._former.get(partition, 0), self._epochs.get(partition, 0)):
                 self._forget(partition)
@@ -204,7 +208,7 @@ class ServiceSession:
         self._to_give_back.discard(partition)
         return epoch
 
-    def _report(self, *, suspended: bool) -> None:
+    def _set_suspended(self, *, suspended: bool) -> None:
         if suspended != self._suspended:
             self._suspended = suspended
             self._emit("suspended" if suspended else "connected")

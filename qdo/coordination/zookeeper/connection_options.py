@@ -178,7 +178,7 @@ def parse(url: str, *, session_timeout: float | None = None, **options: Any) -> 
     )
 
 
-def _flag(value: Any) -> bool:  # noqa: ANN401 - may be anything
+def _parse_flag(value: Any) -> bool:  # noqa: ANN401 - may be anything
     return value if isinstance(value, bool) else WORDS[str(value).lower()]
 
 
@@ -186,14 +186,14 @@ OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "connect_timeout": float,
     "login": str,
     "login_file": Path,
-    "private": _flag,
-    "tls": _flag,
+    "private": _parse_flag,
+    "tls": _parse_flag,
     "ca": Path,
     "cert": Path,
     "key": Path,
     "key_password": str,
-    "check_hostname": _flag,
-    "shuffle": _flag,
+    "check_hostname": _parse_flag,
+    "shuffle": _parse_flag,
 }
 
 

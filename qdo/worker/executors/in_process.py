@@ -377,6 +377,7 @@ class MixedExecutor(TaskExecutor):
         return stopped
 
     def _is_plain(self, message: Message) -> bool:
+        """Returns whether a message calls a plain task. A message without a known task counts as async."""
         task = self._task_of(message)
         return task is not None and not task.is_async
 

@@ -108,6 +108,7 @@ class ChildProcess:
 
     Attributes:
         dead: Whether the child was killed.
+        gone: Whether the child was killed, was not started, or has closed its end of the socket.
     """
 
     def __init__(self, setup: ChildSetup, limit_of: Callable[[MessageRun], tuple[float, object]]) -> None:
@@ -260,7 +261,8 @@ class ChildProcess:
 class ProcessExecutor:
     """Runs handlers in a fixed number of children, and replaces children that die.
 
-    With hooks each message is sent separately. If one child cannot start when the executor opens, all are ended.
+    With hooks each message is sent separately, until the first failure or a halt. If one child cannot start when the
+    executor opens, all are ended.
 
     Args:
         setup: The setup of each child.

@@ -214,7 +214,7 @@ REAL_RECORDING, REAL_RELEASING, REAL_CLAIMING = Session._make_commit, Session._m
 REAL_REVOKE = PartitionTable._revoke_row
 REAL_SETTING = StoredAssignments._make_transactions
 REAL_CLAIM = PartitionTable.claim
-REAL_ASSIGNED, REAL_FIND = PartitionReader.assigned, QueueFinder._check_once
+REAL_ASSIGNED, REAL_FIND = PartitionReader.assigned, QueueFinder._refresh_once
 
 MUTATIONS: Mapping[str, Mutation] = {
     "version at a commit": Mutation(
@@ -293,7 +293,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "a run ends when its session does": Mutation(lambda: replace(MessageRun.stop, going_on), ("owner",), first=634),
     "look for queues": Mutation(
-        lambda: replace(QueueFinder._check_once, finding_once), ("balance", "lost", "gone"), first=7
+        lambda: replace(QueueFinder._refresh_once, finding_once), ("balance", "lost", "gone"), first=7
     ),
 }
 

@@ -45,6 +45,10 @@ class SessionLease:
         clock: Returns seconds.
         vitals: The memory in which a helper process records the servers' answers, or None if this process talks to the
             servers itself.
+
+    Attributes:
+        remaining: Seconds until the session may end; 0 if it has lapsed.
+        broken: Whether the servers have not answered for ``BROKEN_RATIO`` of the timeout.
     """
 
     def __init__(self, timeout: float, clock: Callable[[], float] = now, vitals: Vitals | None = None) -> None:
@@ -232,6 +236,7 @@ class Wire:
         return data
 
     def _update_lease(self, data: bytes) -> None:
+        """Grants the lease with the server's first answer, and renews it with each answer that the data completes."""
         greeted = self.is_greeted()
         sent = self._exchange.record_received(data)
         if sent is None or not self._exchange.timeout:

@@ -98,7 +98,7 @@ class ClientLink(Link):
         self._loop = asyncio.get_running_loop()
         self._state: State = "new"
         self._error: CoordinationError | None = None
-        self._inbox = Inbox(self._handle)
+        self._inbox = Inbox(self._handle_reports)
         self._changed: list[str] = []
         self._batches: set[RequestBatch] = set()
         self._waiting: deque[RequestBatch] = deque()
@@ -210,9 +210,9 @@ class ClientLink(Link):
         if event.path:
             self._inbox.put(partial(self._changed.append, event.path))
 
-    def _handle(self, happened: list[Callable[[], None]]) -> None:
-        for handle in happened:
-            handle()
+    def _handle_reports(self, reports: list[Callable[[], None]]) -> None:
+        for report in reports:
+            report()
         changed, self._changed[:] = list(self._changed), []
         if changed and self._state != "lost":
             self.on_watch(changed)
@@ -317,13 +317,13 @@ def translate(errors: Sequence[Exception], answered: int) -> CoordinationError:
     """
     for error in errors:
         if isinstance(error, FORBIDDEN):
-            return CoordinationRefused(f"ZooKeeper does not allow this: {_name(error)}")
+            return CoordinationRefused(f"ZooKeeper does not allow this: {_format_error(error)}")
     if not answered and all(isinstance(error, ENDED) for error in errors):
         return SessionLost("the session has ended: others may own its nodes now")
     if isinstance(errors[0], CoordinationError):
         return errors[0]
-    return CoordinationLost(f"ZooKeeper cannot be reached, or did not answer: {_name(errors[0])}")
+    return CoordinationLost(f"ZooKeeper cannot be reached, or did not answer: {_format_error(errors[0])}")
 
 
-def _name(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return f"{type(error).__name__} {error}".rstrip(" ()")
