@@ -191,7 +191,7 @@ class Facade(ABC):
                 return await (await self._authorization.admit(request, where, action)).apply(call)
             except QueueNotFound:
                 await request.in_pool(partial(self.create_queue, request, match))
-        raise _busy(match)
+        raise _make_busy_error(match)
 
     def create_queue(self, request: Request, match: Match) -> Queue:
         """Creates a queue, or returns the existing one, whatever its options. Needs the right to send to it.
@@ -205,6 +205,7 @@ class Facade(ABC):
         return self.create_queue_unchecked(match)
 
     def create_queue_unchecked(self, match: Match) -> Queue:
+        """Creates a queue without checking rights, or returns the existing one, whatever its options."""
         where, queues = self.queue_match(match), self._service.queues
         spec = queues.make_claimable(self.spec_of(match))
         try:
@@ -227,7 +228,7 @@ class OpenFacade(Facade):
 
     def set_credential(self, request: Request) -> None:
         # Gives the request all rights on the application, or refuses it if a web page may have sent it.
-        if (reason := self._refusal(request)) is not None:
+        if (reason := self._find_refusal_reason(request)) is not None:
             request.headers.pop("authorization", None)
             request.credential_error = NotAllowed(reason)
         else:
@@ -235,14 +236,14 @@ class OpenFacade(Facade):
 
     @abstractmethod
     def make_bad_name_error(self, reason: str) -> Exception:
-        """Returns the error for a queue name that is not valid."""
+        pass
 
     def queue_match(self, match: Match) -> Match:
         if (reason := queue_name_error(match["queue"], self._service.limits.max_queue_name)) is not None:
             raise self.make_bad_name_error(reason)
         return super().queue_match(match)
 
-    def _refusal(self, request: Request) -> str | None:
+    def _find_refusal_reason(self, request: Request) -> str | None:
         """Returns why a request may come from a web page of another site, or None if it does not.
 
         A header ``Host`` that is there must be an address, a name without dots or one of the setting ``hosts``.
@@ -283,5 +284,5 @@ def _is_cross_site(request: Request) -> bool:
     return origin is not None and origin.partition("://")[2] != request.headers.get("host")
 
 
-def _busy(match: Match) -> StoreBusy:
+def _make_busy_error(match: Match) -> StoreBusy:
     return StoreBusy(f"Queue {match['queue']!r} was deleted again and again while this request ran. Try again.")

@@ -36,7 +36,7 @@ DEFAULT_COUNT, DEFAULT_LOCK_SECONDS = 1, 10.0
 MIN_LOCK = 1.0
 """Min time of a lock, in seconds: shorter ones would often expire before the answer arrives."""
 ID_HEADER = "rqms-id"
-"""Header of a message that has the item's id."""
+"""Header of a message that has the item's id. The id of an item without it is that of its message."""
 ICON = "favicon.ico"
 """A file that browsers request on their own; the original never serves a queue of this name."""
 HTML: Header = ("Content-Type", "text/html; charset=utf-8")
@@ -66,8 +66,8 @@ class _Items(msgspec.Struct):
 class RqmsFacade(OpenFacade):
     """The calls of RQMS.
 
-    Errors get 503 for overload, the usual status for conflicts, missing rights and defects, and 400 for all others. If
-    too many requests wait, a fetch gets an empty list.
+    Errors get 503 for overload, the usual status for conflicts, missing rights and defects, and 400 for all others,
+    with a JSON body. If too many requests wait, a fetch gets an empty list with status 200.
     """
 
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")

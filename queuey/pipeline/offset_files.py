@@ -39,9 +39,10 @@ def read(path: Path, application: str) -> Offsets:
 
 
 def parse_lines(lines: Iterable[str], application: str, name: str) -> Offsets:
-    """Parses lines of offsets; skips lines of other applications.
+    """Parses lines of offsets; skips blank lines and lines of other applications.
 
-    A partition without processed messages has the offset null, or the lowest possible one.
+    A line without an application counts. A partition without processed messages has the offset null, or the lowest
+    possible one.
 
     Raises:
         OptionError: As in :func:`read`.

@@ -101,7 +101,7 @@ def run(spark: SparkSession, pipe: Pipe, say: Say, stop: Event) -> Piped:
         raise OptionError("the result of the transform does not depend on the stream of messages")
     written = _select_output(frame, pipe)
     _prepare_target(pipe)
-    query = _start(written, pipe)
+    query = _start_query(written, pipe)
     say(f"query {query.id} {'moves existing messages' if pipe.once else 'is running'}")
     return _report_until_end(query, say, stop)
 
@@ -293,7 +293,7 @@ def _prepare_target(pipe: Pipe) -> None:
 # Running
 
 
-def _start(frame: DataFrame, pipe: Pipe) -> StreamingQuery:
+def _start_query(frame: DataFrame, pipe: Pipe) -> StreamingQuery:
     """Starts the query. Shuffled rows are sorted in each task, and each micro-batch is written as a named run."""
     from pyspark.sql import functions as f
 

@@ -52,24 +52,26 @@ def _words(text: str) -> Iterator[str]:
     ended = False
     for token in _TOKEN.finditer(text):
         if token["open"]:
-            raise OptionError(f"{token['open']} in {_quote(text, token.start())} is never closed")
+            raise OptionError(f"{token['open']} in {_quote_around(text, token.start())} is never closed")
         word = token["word"] or token["quoted"]
         if ended and (word or token["mark"] not in {None, ";"}):
-            raise OptionError(f"there is more after ; in {_quote(text, token.start())}: only one statement is allowed")
+            raise OptionError(
+                f"there is more after ; in {_quote_around(text, token.start())}: only one statement is allowed"
+            )
         if word:
             yield word
         match token["mark"]:
             case "(":
                 opened.append(token.start())
             case ")" if not opened:
-                raise OptionError(f") in {_quote(text, token.start())} closes nothing")
+                raise OptionError(f") in {_quote_around(text, token.start())} closes nothing")
             case ")":
                 opened.pop()
             case ";":
                 ended = True
     if opened:
-        raise OptionError(f"( in {_quote(text, opened[-1])} is never closed")
+        raise OptionError(f"( in {_quote_around(text, opened[-1])} is never closed")
 
 
-def _quote(text: str, index: int) -> str:
+def _quote_around(text: str, index: int) -> str:
     return repr(" ".join(text[max(0, index - 20) : index + 20].split()))

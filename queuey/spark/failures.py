@@ -44,7 +44,8 @@ def silence_spark_loggers() -> None:
 def explain(error: BaseException) -> SparkFailure | None:
     """Returns the description of a Spark error, or None if it is another error.
 
-    Errors of py4j's connection count as the death of Spark's Java process.
+    An error that Queuey raised in a task is described by its text alone. Errors of py4j's connection count as the death
+    of Spark's Java process.
     """
     kind = type(error)
     if kind.__name__ == "Py4JNetworkError" or (

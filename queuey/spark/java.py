@@ -47,7 +47,7 @@ def find_java_home(environ: Mapping[str, str] | None = None, *, cache: Path | No
     """
     environ = os.environ if environ is None else environ
     seen = []
-    for java in _candidates(environ):
+    for java in _find_candidates(environ):
         version = read_major_version(java)
         if version is not None and version >= MIN_JAVA:
             return make_java_home(java.absolute(), cache or _cache_directory())
@@ -101,7 +101,7 @@ def _cache_directory() -> Path:
     return Path(platformdirs.user_cache_dir("queuey", appauthor=False))
 
 
-def _candidates(environ: Mapping[str, str]) -> list[Path]:
+def _find_candidates(environ: Mapping[str, str]) -> list[Path]:
     candidates = []
     if environ.get("JAVA_HOME"):
         candidates.append(Path(environ["JAVA_HOME"]) / "bin" / "java")

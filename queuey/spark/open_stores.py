@@ -88,7 +88,7 @@ def find_queue(store: Store, options: StoreOptions, name: str) -> Queue:
     Raises:
         QueueNotFound: The queue does not exist.
     """
-    return _look_up(store, application(store, options), name)
+    return _read_queue(store, application(store, options), name)
 
 
 def find_existing_queue(store: Store, options: StoreOptions, name: str, qid: int | None = None) -> Queue | None:
@@ -123,7 +123,7 @@ def find_selected_queues(options: StoreOptions, selection: Selection, *, page: i
         ]
     else:
         names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
-        queues = [_look_up(store, owner, name) for name in names]
+        queues = [_read_queue(store, owner, name) for name in names]
     return sorted(queues, key=lambda queue: queue.name)
 
 
@@ -186,7 +186,7 @@ def _open_existing(options: StoreOptions) -> Store:
     return store
 
 
-def _look_up(store: Store, owner: str, name: str) -> Queue:
+def _read_queue(store: Store, owner: str, name: str) -> Queue:
     try:
         return bridge.run(store.catalogue.queue(owner, name, fresh=True))
     except QueueNotFound as error:

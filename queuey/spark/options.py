@@ -35,6 +35,7 @@ MAX_NAME = 200
 _STORE = frozenset({"store", "data", "sync", "deadline", "readers", "default_ttl", "max_body"})
 """Settings of stores and messages that are also options, in addition to all settings for Cassandra."""
 SELECTIONS = ("subscribe", "subscribePattern", "assign")
+"""Options that select queues; a read needs exactly one of them."""
 _KAFKA = {
     "kafka.bootstrap.servers": "store",
     "kafka.group.id": "group",
@@ -302,13 +303,13 @@ def make_lasting_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_names(options: Mapping[str, str]) -> None:
-    """Checks the names of options.
+    """Checks the names of options; case does not matter.
 
     Raises:
         OptionError: An option is unknown. The message suggests the nearest known one.
     """
     for name in options:
-        _check_name(name)
+        _require_known_name(name)
 
 
 def _check_options(options: Mapping[str, str], *uses: str) -> dict[str, str]:
@@ -331,7 +332,7 @@ def _canonicalize(options: Mapping[str, str]) -> dict[str, str]:
     return {_canonical_names().get(name.lower(), name): text for name, text in options.items()}
 
 
-def _check_name(name: str) -> None:
+def _require_known_name(name: str) -> None:
     lower = name.lower()
     if lower in {"path", "paths"}:
         raise OptionError("Queues have no path: use option subscribe to read, option queue to write.")

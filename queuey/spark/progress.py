@@ -106,7 +106,7 @@ class ProgressMetrics(StreamingQueryListener):
         pass
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Drops the metrics of the query that ended longest ago, if there are too many."""
+        """Keeps the metrics of the ended query; if there are too many, drops those of the one that ended first."""
         query = str(event.id)
         if query in self._ended:
             self._ended.remove(query)
@@ -115,6 +115,7 @@ class ProgressMetrics(StreamingQueryListener):
             self._drop_query(self._ended.popleft())
 
     def _drop_query(self, query: str) -> None:
+        """Removes the metrics of a query, unless another query has its name."""
         self._moved_before.pop(query, None)
         name = self._names.pop(query, None)
         if name is None or name in self._names.values():

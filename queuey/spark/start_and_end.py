@@ -88,14 +88,14 @@ def read_bounds(options: Mapping[str, str], which: Literal["starting", "ending"]
     if (text := options.get(name := f"{which}Timestamp")) is not None:
         return Bounds(name, _parse_timestamp(name, text))
     if (text := options.get(name := f"{which}OffsetsByTimestamp")) is not None:
-        return Bounds(name, each=_parse_each(name, text, lambda value: _parse_timestamp(name, value)))
+        return Bounds(name, each=_parse_bounds_by_partition(name, text, lambda value: _parse_timestamp(name, value)))
     name = f"{which}Offsets"
     text = options.get(name)
     if text is None:
         return Bounds(name, default)
     if (symbol := _SYMBOLS.get(text.strip().lower())) is not None:
         return Bounds(name, symbol)
-    return Bounds(name, each=_parse_each(name, text, lambda value: _parse_offset(name, value)))
+    return Bounds(name, each=_parse_bounds_by_partition(name, text, lambda value: _parse_offset(name, value)))
 
 
 def parse_partition_numbers(option: str, text: str) -> range:
@@ -129,7 +129,7 @@ def parse_object(option: str, text: str, shape: str) -> dict[str, Any]:
     return value
 
 
-def _parse_each(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[str, dict[int, Bound]]:
+def _parse_bounds_by_partition(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[str, dict[int, Bound]]:
     shape = '{"queue":{"1":…,"2":…}}'
     result: dict[str, dict[int, Bound]] = {}
     for queue, partitions in parse_object(option, text, shape).items():

@@ -96,12 +96,13 @@ def table_schema(options: Mapping[str, str]) -> StructType:
             raise OptionError("Option run names a single write: set it at the write, not in a table.")
         table.write_options(options, streaming=False)
         kind = WRITE
-        fields = [_field(name, kind_of, comment) for name, (kind_of, comment) in _WRITE_COLUMNS.items()]
+        fields = [_make_field(name, kind_of, comment) for name, (kind_of, comment) in _WRITE_COLUMNS.items()]
     else:
         schema = columns.read_schema(headers=table.check_read(options))
         kind = READ
         fields = [
-            _field(field.name, field.dataType, _READ_COMMENTS[field.name], nullable=field.nullable) for field in schema
+            _make_field(field.name, field.dataType, _READ_COMMENTS[field.name], nullable=field.nullable)
+            for field in schema
         ]
     fields[0].metadata[kind] = table.make_lasting_options(options)
     return StructType(fields)
@@ -125,5 +126,5 @@ def merge_table_options(schema: StructType, kind: str, options: Mapping[str, str
     return {name.lower(): text for name, text in kept.items()} | own
 
 
-def _field(name: str, kind: DataType, comment: str, *, nullable: bool = True) -> StructField:
+def _make_field(name: str, kind: DataType, comment: str, *, nullable: bool = True) -> StructField:
     return StructField(name, kind, nullable=nullable, metadata={"comment": comment})

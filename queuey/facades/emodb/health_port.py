@@ -13,10 +13,12 @@ import ssl
 import threading
 
 HEAD_SECONDS = 10
+"""Timeout for the head of a request, in seconds."""
 HEAD_BYTES = 8 * 1024
 MAX_CONNECTIONS = 64
 """Max open connections; further ones are closed."""
 CHECK_SECONDS = 5
+"""Timeout for the service's own ``/__lbheartbeat__``, in seconds; it is healthy if that answers 200 in time."""
 
 
 class HealthPort:

@@ -40,6 +40,7 @@ ID_LENGTH = 40
 """Number of characters of an id."""
 _ID = re.compile(r"([0-9a-f]{4})([0-9a-f]{32})([0-9a-f]{4})", re.ASCII)
 _STATUS = {"running": "IN_PROGRESS", "cancelling": "IN_PROGRESS", "done": "COMPLETE"}
+"""State of a move -> its status for EmoDB's clients; any other state is ``ERROR``."""
 
 
 def queue_name(name: str, kind: Kind) -> str:

@@ -39,7 +39,7 @@ _decode_ids = msgspec.json.Decoder(list[str] | None).decode
 
 
 def read_ttl(query: dict[str, str]) -> int:
-    """Returns the time to claim messages for, in seconds.
+    """Returns the time to claim messages for, in seconds; ``DEFAULT_CLAIM`` if it is not given.
 
     Raises:
         BadParameter: The value is not a number.
@@ -54,7 +54,10 @@ def read_ttl(query: dict[str, str]) -> int:
 
 
 def read_limit(query: dict[str, str]) -> int:
-    """Returns the max number of messages; refuses less than 1 and above ``MAX_POLLED``. Raises as :func:`read_ttl`."""
+    """Returns the max number of messages, by default ``DEFAULT_LIMIT``.
+
+    Refuses less than 1 and above ``MAX_POLLED``. Raises as :func:`read_ttl`.
+    """
     limit = _read_integer(query, "limit", DEFAULT_LIMIT)
     if limit > MAX_POLLED:
         raise BadArgument(f"Limit must be <={MAX_POLLED}")
@@ -64,7 +67,7 @@ def read_limit(query: dict[str, str]) -> int:
 def read_count_limit(query: dict[str, str], max_count: int) -> int:
     """Returns the max number of messages to count exactly: the given one, but at most ``max_count``.
 
-    Refuses less than 1. Raises as :func:`read_ttl`.
+    Without one, returns ``max_count``. Refuses less than 1. Raises as :func:`read_ttl`.
     """
     return min(max_count, _check_positive(_read_integer(query, "limit", max_count)))
 
@@ -185,12 +188,13 @@ def write_messages(messages: Sequence[Message], ids: MessageIds) -> list[bytes]:
     pieces = [b"["]
     for number, message in enumerate(messages):
         pieces.append(
-            b'%b{"id":"%b","payload":%b}' % (b"," if number else b"", ids.write(message).encode(), _payload(message))
+            b'%b{"id":"%b","payload":%b}'
+            % (b"," if number else b"", ids.write(message).encode(), _render_payload(message))
         )
     return [*pieces, b"]"]
 
 
-def _payload(message: Message) -> bytes:
+def _render_payload(message: Message) -> bytes:
     body = message.body
     if isinstance(body, bytes):
         return encode(b64encode(body).decode())

@@ -321,7 +321,7 @@ class EmodbFacade(Facade):
         return _json(SUCCESS)
 
     def purge(self, request: Request, match: Match) -> Response:
-        """Removes all messages. Needs both rights, ``work`` and ``delete``."""
+        """Removes all messages; succeeds if the queue does not exist. Needs both rights, ``work`` and ``delete``."""
         self._enter(request, match, "work")
         access = self._enter(request, match, "delete")
         _read_query(request)

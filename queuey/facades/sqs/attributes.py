@@ -131,7 +131,7 @@ class Changes(msgspec.Struct):
     Attributes:
         options: New values of the queue's options.
         kept: New values of the fields of :class:`StoredAttributes`.
-        clear: Options to reset.
+        clear: Options to reset; :meth:`make_update` does not contain them.
     """
 
     options: dict[str, Any] = {}
@@ -209,12 +209,12 @@ def _read_by_content(name: str, text: str, changes: Changes) -> None:
     changes.kept["by_content"] = _read_boolean(name, text)
 
 
-def _check_fifo_kind(name: str, text: str, _changes: Changes) -> None:
+def _refuse_kind_change(name: str, text: str, _changes: Changes) -> None:
     if not _read_boolean(name, text):
         raise bad_value(name, "modifying queue type is not supported")
 
 
-def _check_boolean(name: str, text: str, _changes: Changes) -> None:
+def _ignore_valid_boolean(name: str, text: str, _changes: Changes) -> None:
     _read_boolean(name, text)
 
 
@@ -259,12 +259,12 @@ _PARSERS: dict[str, Callable[[str, str, Changes], None]] = {
     "MessageRetentionPeriod": _read_retention,
     "RedrivePolicy": _read_redrive,
     "RedriveAllowPolicy": _read_redrive_allow_policy,
-    "SqsManagedSseEnabled": _check_boolean,
+    "SqsManagedSseEnabled": _ignore_valid_boolean,
 }
 """Parsers of the attributes that can be set, by name."""
 _FIFO_PARSERS: dict[str, Callable[[str, str, Changes], None]] = {
     **dict.fromkeys(_WORDS, _read_word),
-    "FifoQueue": _check_fifo_kind,
+    "FifoQueue": _refuse_kind_change,
     "ContentBasedDeduplication": _read_by_content,
 }
 """Parsers of the attributes that can be set on FIFO queues only."""
@@ -356,7 +356,7 @@ def find_differing_attributes(queue: Queue, given: Mapping[str, str]) -> list[st
 
 
 def with_tags(kept: StoredAttributes, tags: Mapping[str, str]) -> StoredAttributes:
-    """Returns stored attributes with tags added.
+    """Returns stored attributes with tags added, which replace tags with the same keys.
 
     Raises:
         SqsError: The queue would have too many tags, or a key or value is too long.

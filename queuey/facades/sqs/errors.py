@@ -18,6 +18,7 @@ _QUERY = {
 """Names of errors in the Query protocol, where they differ from AWS JSON."""
 
 THROTTLED, UNAVAILABLE = "RequestThrottled", "ServiceUnavailable"
+"""Names of temporary errors, whose answers have the header ``Retry-After``."""
 
 
 class SqsError(errors.InvalidRequest):

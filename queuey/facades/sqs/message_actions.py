@@ -62,7 +62,13 @@ class MessageActions:
         self._claims = service.claims
         self._authorization = authorization
 
-    async def _call(self, signed: SignedRequest, url: str, action: Any, call: Callable[[Queue], Awaitable[T]]) -> T:  # noqa: ANN401
+    async def _call_with_queue(
+        self,
+        signed: SignedRequest,
+        url: str,
+        action: Any,  # noqa: ANN401 - passed on
+        call: Callable[[Queue], Awaitable[T]],
+    ) -> T:
         where = signed.match_of_url(url)
         access = self._authorization.admit_at_once(signed.request, where, action)
         if access is None:
@@ -83,7 +89,7 @@ class MessageActions:
             posted = await self._messages.post(queue, [draft], key=key)
             return sent_result(parameters, posted.locations[0], fifo=is_fifo(queue))
 
-        return await self._call(signed, parameters.queue_url, "send", send)
+        return await self._call_with_queue(signed, parameters.queue_url, "send", send)
 
     async def send_batch(self, signed: SignedRequest) -> Result:
         """Stores the valid messages of a batch; in a standard queue, all of these or none.
@@ -92,7 +98,7 @@ class MessageActions:
         :data:`MAX_MESSAGE` bytes, or has a bad or repeated id.
         """
         parameters = signed.read(requests.SendMessageBatch)
-        _check_batch(parameters.entries)
+        _require_valid_batch(parameters.entries)
         size = sum(size_of(entry) for entry in parameters.entries)
         if size > MAX_MESSAGE:
             text = f"Batch requests cannot be longer than {MAX_MESSAGE} bytes. You have sent {size} bytes."
@@ -110,7 +116,7 @@ class MessageActions:
             ]
             return _batch_result(done, failed)
 
-        return await self._call(signed, parameters.queue_url, "send", send)
+        return await self._call_with_queue(signed, parameters.queue_url, "send", send)
 
     async def _send_batch_in_order(self, queue: Queue, entries: Sequence[requests.SentEntry], trace: str) -> Result:
         """Stores messages in a FIFO queue: each group in order, and nothing of a group after a failed post.
@@ -197,11 +203,11 @@ class MessageActions:
                 raise _make_expired_error()
             return {}
 
-        return await self._call(signed, parameters.queue_url, "work", delete)
+        return await self._call_with_queue(signed, parameters.queue_url, "work", delete)
 
     async def delete_batch(self, signed: SignedRequest) -> Result:
         parameters = signed.read(requests.DeleteMessageBatch)
-        _check_batch(parameters.entries)
+        _require_valid_batch(parameters.entries)
 
         async def delete(queue: Queue) -> Result:
             parsed, failed = _parse_entries(parameters.entries, lambda entry: _read_handle(entry.receipt_handle, queue))
@@ -214,7 +220,7 @@ class MessageActions:
             failed += [_make_failure(name, _make_expired_error()) for name in expired]
             return _batch_result([{"Id": entry.id} for entry, _ in parsed if entry.id not in expired], failed)
 
-        return await self._call(signed, parameters.queue_url, "work", delete)
+        return await self._call_with_queue(signed, parameters.queue_url, "work", delete)
 
     async def change_visibility(self, signed: SignedRequest) -> Result:
         """Hides the message for the given seconds from now, also if that ends its claim sooner.
@@ -234,7 +240,7 @@ class MessageActions:
                 raise _make_refusal(settled, parameters.receipt_handle)
             return {}
 
-        return await self._call(signed, parameters.queue_url, "work", change)
+        return await self._call_with_queue(signed, parameters.queue_url, "work", change)
 
     async def change_visibility_batch(self, signed: SignedRequest) -> Result:
         """Releases the claims of a batch, each with its own delay, or else the queue's visibility timeout.
@@ -242,7 +248,7 @@ class MessageActions:
         Each entry succeeds or fails on its own, as :meth:`change_visibility` does.
         """
         parameters = signed.read(requests.ChangeVisibilityBatch)
-        _check_batch(parameters.entries)
+        _require_valid_batch(parameters.entries)
 
         async def change(queue: Queue) -> Result:
             kept = stored_attributes(queue)
@@ -262,7 +268,7 @@ class MessageActions:
             failed += [_make_failure(name, _make_refusal(result, handles[name])) for name, result in refused.items()]
             return _batch_result([{"Id": entry.id} for entry, _ in parsed if entry.id not in refused], failed)
 
-        return await self._call(signed, parameters.queue_url, "work", change)
+        return await self._call_with_queue(signed, parameters.queue_url, "work", change)
 
 
 def _read_trace(signed: SignedRequest) -> str:
@@ -329,7 +335,7 @@ def _make_expired_error() -> SqsError:
 # Batches
 
 
-def _check_batch(entries: Sequence[E]) -> None:
+def _require_valid_batch(entries: Sequence[E]) -> None:
     names = [entry.id for entry in entries]
     if not names:
         raise SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")
@@ -359,7 +365,7 @@ def _parse_entries(entries: Sequence[E], read: Callable[[E], T]) -> tuple[list[t
 
 
 def _batch_result(done: Sequence[Result], failed: Sequence[Result]) -> Result:
-    # Clients test whether the key Failed exists, so an empty list is left out.
+    """Returns the result of a batch. Leaves out an empty list: clients test whether the key ``Failed`` exists."""
     result = {"Successful": done, "Failed": failed}
     return {name: entries for name, entries in result.items() if entries}
 

@@ -144,7 +144,7 @@ def check_id(name: str, text: str) -> None:
 
 
 def _make_header(sqs_fields: SqsAttributes) -> str:
-    # json.dumps writes ASCII, as headers of dead letters have to be.
+    """Returns the fields as JSON in ASCII, which headers of dead letters have to be."""
     return json.dumps(msgspec.to_builtins(sqs_fields), separators=(",", ":"))
 
 
@@ -183,14 +183,14 @@ def _check_value(name: str, value: AttributeValue) -> None:
     if not text or other is not None:
         raise invalid(name, "", f"It needs a nonempty value of type {kind[1]}, and no value of another type.")
     if kind[1] == "Binary":
-        _bytes_of(name, text)
+        _decode_base64(name, text)
     elif NOT_IN_XML.search(text) is not None:
         raise invalid(name, text, "It has characters that a message cannot have.")
     elif kind[1] == "Number" and not _NUMBER.fullmatch(text):
         raise invalid(name, text, "Can't cast the value of message (user) attribute to a number.")
 
 
-def _bytes_of(name: str, text: str) -> bytes:
+def _decode_base64(name: str, text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except ValueError:
@@ -201,7 +201,6 @@ def _bytes_of(name: str, text: str) -> bytes:
 
 
 def md5_of(text: str | bytes) -> str:
-    """Returns the MD5 digest that clients verify."""
     return md5(text.encode() if isinstance(text, str) else text, usedforsecurity=False).hexdigest()
 
 
@@ -264,13 +263,13 @@ def render_received(
         region: Region that the client uses.
         now: Current time, in seconds since 1970.
         system: Names of the requested system attributes.
-        names: Names of the requested message attributes.
+        names: Names of the requested message attributes; one that ends with ``.*`` is a prefix.
     """
     message = delivery.message
     sqs_fields = _sqs_attributes(message)
     text = message.body if isinstance(message.body, str) else b64encode(message.body).decode()
     chosen = {name: value for name, value in sqs_fields.attributes.items() if _is_requested(name, names)}
-    source, location = _sent_to(message, queue)
+    source, location = _find_origin(message, queue)
     attributes = (
         _system_attributes(delivery, sqs_fields, queue, (source, location[1]), region, now, system) if system else {}
     )
@@ -297,7 +296,7 @@ def _sqs_attributes(message: Message) -> SqsAttributes:
     return _NO_ATTRIBUTES
 
 
-def _sent_to(message: Message, queue: Queue) -> tuple[str, tuple[int, ids.Position]]:
+def _find_origin(message: Message, queue: Queue) -> tuple[str, tuple[int, ids.Position]]:
     """Returns the queue that a message was sent to, blank if it is this one, and its partition and position there.
 
     A dead letter keeps the id and the time that it had in its first queue, unless its header cannot be read.

@@ -95,7 +95,8 @@ def is_json(request: Request) -> bool:
 def read_call(request: Request, body: bytes) -> Call:
     """Parses a request of either protocol; a form's fields may be in query and body, which has precedence.
 
-    Does not check whether the action exists; a form without one has a blank action.
+    Does not check whether the action exists; a form without one has a blank action. A field that is
+    given twice in one of them is refused, because the signature does not show which value applies.
 
     Raises:
         SqsError: The request is malformed.
@@ -117,7 +118,7 @@ def read_call(request: Request, body: bytes) -> Call:
 
 
 def read_parameters(call: Call, kind: type[T]) -> T:
-    """Converts the parameters of an action.
+    """Converts the parameters of an action to a struct; numbers may be given as text.
 
     Raises:
         SqsError: A parameter is missing or has the wrong type.

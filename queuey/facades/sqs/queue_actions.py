@@ -67,6 +67,10 @@ class QueueActions:
         return self._enter(signed, signed.match_of_url(call.queue_url)["queue"], action)
 
     def _enter_arn(self, signed: SignedRequest, parameter: str, arn: str, action: Any) -> QueueAccess:  # noqa: ANN401 - as above
+        """Authorizes the caller for an action on the queue of an ARN; ``parameter`` is its name in errors.
+
+        Raises SqsError if the ARN is not a queue's, or the queue does not exist.
+        """
         name = queue_of_arn(arn)
         if not name:
             raise invalid(parameter, arn, f"An ARN of a queue is needed, such as {arn_of('jobs', signed.region)}.")
@@ -299,7 +303,7 @@ class QueueActions:
         return names[0]
 
     def list_moves(self, signed: SignedRequest) -> Result:
-        """Lists moves out of a queue, the newest first; only one by default."""
+        """Lists moves out of a queue, the newest first; only one by default. Only a running move has a handle."""
         parameters = signed.read(requests.ListMoves)
         name = self._enter_arn(signed, "SourceArn", parameters.source_arn, "measure").queue.name
         limit = check_range("MaxResults", parameters.max_results, 1, MAX_MOVES, 1)

@@ -196,7 +196,9 @@ class SignedRequest(NamedTuple):
         return read_parameters(self.call, kind)
 
     def match_of_url(self, url: str) -> Match:
-        """Returns application and queue of a URL. Only its last part counts, not its host and account.
+        """Returns application and queue of a URL, or of the request's path if the URL names none.
+
+        Only the last part of the URL counts, not its host and account.
 
         Raises:
             SqsError: Neither the URL nor the request's path names a queue.

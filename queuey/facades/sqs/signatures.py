@@ -123,9 +123,10 @@ def _canonical_query(query: str) -> str:
 
 
 def verify(signature: Signature, request: Request, body: bytes, secret: str, now: float) -> None:
-    """Verifies that a secret signed the request as it is, and that the signature has not expired.
+    """Verifies that a secret signed the request as it is, and that the signature is valid now.
 
-    The signature has to cover the header Host and all headers ``x-amz-…``. A signed hash of the body has to be right.
+    A signature has not expired, and was made at most :data:`MAX_SKEW` seconds in the future. It has to cover the header
+    Host and all headers ``x-amz-…``. A signed hash of the body has to be right.
 
     Raises:
         SqsError: The signature is not valid.

@@ -208,6 +208,8 @@ class ArchiveRun:
     def find_broken_units(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
         """Returns units for buckets with unusable manifests and without messages in the store.
 
+        They are archived again from the files that the archive has.
+
         Args:
             units: The units found in the store.
         """
@@ -296,7 +298,7 @@ class ArchiveRun:
         self._lease.ensure_held()
         self.directory.begin_run(run, self.now)
         older = self.directory.find_present_versions(keys, damaged)
-        rows, files = self._write(run, units, older, extra)
+        rows, files = self._write_merged(run, units, older, extra)
         summaries = checksums.summarize_buckets(rows)
         differing = {}
         if self.options.verify:
@@ -314,7 +316,7 @@ class ArchiveRun:
         self.directory.commit_run(run, manifests)
         return manifests, differing
 
-    def _write(
+    def _write_merged(
         self, run: str, units: Sequence[WorkUnit], older: Mapping[Key, PresentVersion], extra: DataFrame | None
     ) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
         """Writes the messages of units to new files, merged with older versions and ``extra``; reads them back.
@@ -346,6 +348,10 @@ class ArchiveRun:
     def _find_differences(
         self, units: Sequence[WorkUnit], archived: DataFrame, summaries: Mapping[Key, Summary]
     ) -> dict[Key, Difference]:
+        """Scans the store again; returns the buckets whose messages are missing or changed in the archive.
+
+        Compares single messages only in buckets whose summaries differ.
+        """
         stored = checksums.summarize_buckets(
             find_buckets.scan_messages(self.spark, self.options.store, self._group_units(units))
         )

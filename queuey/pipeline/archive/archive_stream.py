@@ -113,7 +113,7 @@ def archive_stream(
 
 
 class BucketCloser:
-    """Writes micro-batches and completes closed buckets. A lock ensures that only one of both runs.
+    """Writes micro-batches and completes closed buckets. A lock keeps both from running at the same time.
 
     ``grace`` is the time between the end of a bucket and its completion, in seconds.
     """

@@ -82,6 +82,10 @@ def find_closed_end(horizon: int, seconds: int) -> Position:
 
 
 def find_gaps(end: Position, done: Collection[ArchiveBucket]) -> Iterator[tuple[Position, Position]]:
+    """Yields the ranges of positions below ``end`` that no done bucket covers, ascending.
+
+    The bucket at the start of 1970 also covers everything before it.
+    """
     lower = FIRST
     for bucket in sorted(done):
         if bucket.lower >= end:

@@ -28,7 +28,9 @@ class Difference(NamedTuple):
 
 
 def add_hashes(messages: DataFrame) -> DataFrame:
-    return messages.select(*PLACE, "position", "expires", _byte_length("value").alias("size"), _hash().alias("hash"))
+    return messages.select(
+        *PLACE, "position", "expires", _byte_length("value").alias("size"), _hash_column().alias("hash")
+    )
 
 
 def summarize_buckets(messages: DataFrame) -> dict[Key, Summary]:
@@ -66,7 +68,10 @@ def summarize_rows(rows: list[Row]) -> Summary:
         hash=MessageSetHash.from_xor_and_sum(
             reduce(xor, (row["xor"] for row in rows)), reduce(add, (int(row["total"]) for row in rows))
         ),
-        partitions={row["partition"]: PartitionEnds(row["count"], _id(row["first"]), _id(row["last"])) for row in rows},
+        partitions={
+            row["partition"]: PartitionEnds(row["count"], _position_to_id(row["first"]), _position_to_id(row["last"]))
+            for row in rows
+        },
         expires=(
             format_time(min(row["expires_first"] for row in rows) / _MICROSECONDS),
             format_time(max(row["expires_last"] for row in rows) / _MICROSECONDS),
@@ -103,7 +108,7 @@ def merge_messages(newer: DataFrame, older: DataFrame) -> DataFrame:
     return newer.unionByName(older.join(newer.select(*key_columns), key_columns, "left_anti").select(newer.columns))
 
 
-def _hash() -> Column:
+def _hash_column() -> Column:
     from pyspark.sql import functions as f
 
     # xxhash64 skips nulls, so a null and an empty content type need different inputs.
@@ -117,5 +122,5 @@ def _byte_length(name: str) -> Column:
     return f.octet_length(name).cast("long")
 
 
-def _id(position: str) -> str:
+def _position_to_id(position: str) -> str:
     return ids.to_hex(columns.parse_position(position))

@@ -110,7 +110,7 @@ def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayRepor
     manifests = select_manifests(opened, options)
     targets = find_targets(manifests, options)
     say(f"reading {format_count(len(manifests), 'bucket')}")
-    _check_partitions(manifests, options)
+    _require_enough_partitions(manifests, options)
     store = open_stores.opened(options.store)
     replay_run = ReplayRun(spark, options, opened, store, manifests, targets)
     existing = replay_run.find_existing_targets()
@@ -208,6 +208,8 @@ class ReplayRun:
 
     def count_messages(self) -> tuple[dict[str, int], int]:
         """Counts the messages to write, by archived queue, and the expired ones.
+
+        Without ``keep_expiry``, no message counts as expired.
 
         Raises:
             ArchiveDamaged: The number of messages in a bucket differs from its manifest.
@@ -321,6 +323,7 @@ class ReplayRun:
         return chosen if self._options.where is None else chosen.where(self._options.where)
 
     def _expired_column(self) -> Column:
+        """Returns whether a message has expired by the store's clock; always False without ``keep_expiry``."""
         from pyspark.sql import functions as f
 
         if not self._options.keep_expiry:
@@ -368,7 +371,10 @@ class ReplayRun:
             raise OptionError(f"run {self.run!r} is being replayed by another program")
 
     def _has_created(self, queue: Queue, recorded: ReplayNote | None) -> bool:
-        """True also for an empty queue if the creation was begun but not recorded."""
+        """Returns whether an earlier attempt of this replay has created the queue.
+
+        True also for an empty queue if its creation was begun but not recorded.
+        """
         if recorded is None or queue.name not in recorded.made:
             return False
         uid = recorded.made[queue.name]
@@ -433,7 +439,7 @@ def _overlaps(bucket: str, seconds: int, options: ReplayOptions) -> bool:
     return (span.lower < options.upper or span.start == 0) and span.upper > options.lower
 
 
-def _check_partitions(manifests: Sequence[Manifest], options: ReplayOptions) -> None:
+def _require_enough_partitions(manifests: Sequence[Manifest], options: ReplayOptions) -> None:
     most = max(map(_count_partitions, manifests), default=1)
     if options.partitions is not None and options.partitions < most and not options.fresh:
         raise OptionError(f"an archived queue had {most} partitions: fewer partitions need fresh ids")

@@ -100,7 +100,7 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
         storage.read_paths(spark, opened.files, chain.from_iterable(present.values()))
     )
     damaged = [damage for bucket in manifests for damage in compare_summary(bucket, summaries.get(bucket.key))]
-    damaged += [damage for bucket in manifests for damage in _check_files(bucket, lengths)]
+    damaged += [damage for bucket in manifests for damage in _find_damaged_files(bucket, lengths)]
     waiting: list[UnarchivedBucket] = []
     if options.against_store:
         say("comparing with the store")
@@ -117,7 +117,7 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
 
 
 def compare_summary(bucket: Manifest, actual: Summary | None) -> list[Damage]:
-    """Returns only the first difference between a manifest and the messages that were read."""
+    """Returns the first difference between a manifest and the messages that were read; empty if they agree."""
     expected = bucket.summary
     if actual is None:
         return [Damage(*bucket.key, f"its {expected.count} messages are missing")]
@@ -130,7 +130,7 @@ def compare_summary(bucket: Manifest, actual: Summary | None) -> list[Damage]:
     return []
 
 
-def _check_files(bucket: Manifest, lengths: Mapping[str, int | None]) -> list[Damage]:
+def _find_damaged_files(bucket: Manifest, lengths: Mapping[str, int | None]) -> list[Damage]:
     damaged = []
     for path, file in zip(bucket.data_paths, bucket.files, strict=True):
         if lengths[path] is None:
@@ -147,6 +147,10 @@ def _compare_with_store(
     names: Iterable[str],
     present: Mapping[Key, Sequence[str]],
 ) -> tuple[list[Damage], list[UnarchivedBucket]]:
+    """Returns archived buckets that lack or alter messages of the store, and closed buckets not archived yet.
+
+    Skips queues that were deleted. ``present`` has the existing data files of each archived bucket.
+    """
     store = open_stores.opened(options.store)
     seconds = archive.about.seconds
     # A deleted queue does not make its archived buckets invalid.

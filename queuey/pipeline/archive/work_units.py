@@ -72,6 +72,7 @@ def make_bucket_units(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[
 
 
 def divide_large_units(units: Iterable[WorkUnit]) -> list[WorkUnit]:
+    """Divides each unit of ``MAX_COUNTED`` messages or more into up to ``PARTS`` spans of equal time."""
     result: list[WorkUnit] = []
     for unit in units:
         step = math.ceil((unit.upper[0] - unit.lower[0]) / PARTS)

@@ -227,6 +227,7 @@ def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
 def _count_by_partition(
     matched: DataFrame, strays: DataFrame, groups: Sequence[str], *, copies: bool
 ) -> dict[str, dict[int, Account]]:
+    """Returns queue -> partition -> counts. If ``copies`` is False, equal bodies do not count as copies."""
     from pyspark.sql import functions as f
 
     key_columns = ["queue", "partition"]

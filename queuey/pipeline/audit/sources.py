@@ -141,11 +141,11 @@ class MessageSources:
         )
 
     def read_offsets(self, spans: Sequence[Span]) -> dict[str, Mapping[str, Mapping[int, Position]]]:
-        """Returns group -> queue -> partition -> position."""
         names = [span.queue for span in spans]
         return {group: {name: self._read_offsets(name, group) for name in names} for group in self._groups}
 
     def _read_manifests(self, spans: Sequence[Span]) -> list[Manifest]:
+        """Returns the manifests of buckets that reach above the starts of the spans; cached by the first call."""
         assert self._archive is not None  # noqa: S101 - called only with an archive
         if self._cached_manifests is None:
             seconds = self._archive.about.seconds
@@ -159,7 +159,10 @@ class MessageSources:
         return self._cached_manifests
 
     def _describe_queue(self, name: str) -> tuple[float, int, float]:
-        """Returns TTL, horizon and read delay; a deleted queue has the highest possible horizon."""
+        """Returns TTL, horizon and read delay, by the store or else by the archive.
+
+        A deleted queue has the highest possible horizon, and the delay is ``DEFAULT_LATE`` if it is zero or unknown.
+        """
         if self._store is None:
             return self._describe_archived_queue(name)
         default = float(open_stores.read_settings(self._options).default_ttl)
@@ -174,6 +177,10 @@ class MessageSources:
         return float(queue.ttl or default), horizon, self._store.read_delay(queue) or DEFAULT_LATE
 
     def _describe_archived_queue(self, name: str) -> tuple[float, int, float]:
+        """Returns TTL, horizon and read delay of a queue by its last manifest.
+
+        The horizon is the end of the bucket; without a manifest it is 0.
+        """
         assert self._archive is not None  # noqa: S101 - otherwise there is a store
         manifests = self._archive.read_manifests(
             [(name, bucket) for bucket in self._archive.list_bucket_names(name)[-1:]]

@@ -117,12 +117,12 @@ def classify_dead_letters(
     ordered = grouped.orderBy(f.desc("count"), "queue", "error", "shape")
     less = f.lit(OTHERS), f.sum("count"), f.min("first"), f.max("last"), f.max("attempts")
     others = ordered.offset(max_classes).groupBy("queue", "error").agg(*less)
-    whole = [_error_class(row, samples) for row in [*ordered.limit(max_classes).collect(), *others.collect()]]
+    whole = [_make_error_class(row, samples) for row in [*ordered.limit(max_classes).collect(), *others.collect()]]
     grouped.unpersist()
     return DeadLetterClasses(sum(error_class.count for error_class in whole), tuple(whole))
 
 
-def _error_class(row: Iterable[Any], samples: int) -> ErrorClass:
+def _make_error_class(row: Iterable[Any], samples: int) -> ErrorClass:
     queue, error, text, count, first, last, attempts, *kept = row
     newest = sorted(chain(*kept), reverse=True)[:samples]
     return ErrorClass(
@@ -133,10 +133,10 @@ def _error_class(row: Iterable[Any], samples: int) -> ErrorClass:
 def rows(options: StoreOptions, payload: bytes) -> Batches:
     selected, units = _decode(payload)
     for page in selection.read_all_pages(open_stores.opened(options), options, units, selected):
-        yield pa.RecordBatch.from_pylist([_row(found.dead_letter) for found in page], schema=_ROWS)
+        yield pa.RecordBatch.from_pylist([_make_row(found.dead_letter) for found in page], schema=_ROWS)
 
 
-def _row(dead_letter: DeadLetter) -> dict[str, object]:
+def _make_row(dead_letter: DeadLetter) -> dict[str, object]:
     cause = dead_letter.cause
     names = {name: getattr(dead_letter, name) for name in ("queue", "lies_in", "partition", "id")}
     failure = {name: getattr(cause, name) for name in ("error", "at", "attempts", "text")}

@@ -44,7 +44,7 @@ class RedriveOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         run: Name of the run; another attempt with this name continues it.
-        wanted: The dead letters.
+        wanted: The dead letters. All attempts of a run need the same ones; the other options may change.
         ttl: TTL of the sent messages in seconds; the default of their queue if None.
         lead: Seconds by which ids are reserved ahead of the clock.
         dry_run: Change nothing.
@@ -162,7 +162,7 @@ class Redrive:
             if chunk.about != self._about:
                 raise OptionError(f"run {self._order.run!r} began with other queues or filters; use another name")
             if chunk.outcome is None:
-                raw, chunk = self._send(sending, number, raw, chunk)
+                raw, chunk = self._send_chunk(sending, number, raw, chunk)
             if chunk.dead_letters:
                 sending.remove_dead_letters(chunk)
                 raw, chunk = sending.set_chunk(number, raw, msgspec.structs.replace(chunk, dead_letters=()))
@@ -171,7 +171,9 @@ class Redrive:
             if start is None:
                 return outcome
 
-    def _send(self, sending: _UnitRedrive, number: int, raw: bytes, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
+    def _send_chunk(
+        self, sending: _UnitRedrive, number: int, raw: bytes, chunk: RedriveChunk
+    ) -> tuple[bytes, RedriveChunk]:
         """Sends those of a chunk's dead letters that still exist, and records the chunk as sent."""
         stored = sending.find_existing(chunk)
         targets, going, outcome = self._group_by_target([found.dead_letter for _, found in stored])
@@ -233,6 +235,11 @@ class _UnitRedrive:
     def plan_chunk(
         self, number: int, unit: DeadLetterUnit, about: bytes, start: MessageLocation | None, earlier_count: int
     ) -> tuple[bytes, RedriveChunk]:
+        """Reads the next chunk of selected dead letters, from ``start`` on, and records it as planned.
+
+        Returns the recorded entry, perhaps of another attempt. ``earlier_count`` dead letters of the unit are planned
+        already and count for the limit.
+        """
         selected = self._order.wanted
         if selected.limit is not None:
             selected = msgspec.structs.replace(selected, limit=selected.limit - earlier_count)

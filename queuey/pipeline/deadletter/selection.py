@@ -93,7 +93,7 @@ def find_units(options: StoreOptions, selected: DeadLetterFilter) -> list[DeadLe
         places: set[str] = set()
         for name in selected.queues:
             places |= deadletters.dead_letter_queues_of(
-                name, *(queue.dead_letter for queue in _look_up(store, options, [name]))
+                name, *(queue.dead_letter for queue in _find_existing_queues(store, options, [name]))
             )
         for pattern in selected.patterns:
             places |= {
@@ -102,16 +102,15 @@ def find_units(options: StoreOptions, selected: DeadLetterFilter) -> list[DeadLe
             places |= {
                 queue.dead_letter for queue in open_stores.find_selected_queues(options, Pattern(translate(pattern)))
             }
-        dead_queues = _look_up(store, options, sorted(places - {""}))
+        dead_queues = _find_existing_queues(store, options, sorted(places - {""}))
     return [unit for queue in dead_queues for unit in _make_units(queue, selected)]
 
 
-def _look_up(store: Store, options: StoreOptions, names: Iterable[str]) -> list[Queue]:
+def _find_existing_queues(store: Store, options: StoreOptions, names: Iterable[str]) -> list[Queue]:
     return [queue for name in names if (queue := open_stores.find_existing_queue(store, options, name))]
 
 
 def _make_units(queue: Queue, selected: DeadLetterFilter) -> Iterator[DeadLetterUnit]:
-    """Yields a unit for each selected partition, or one for all of them if there is a limit."""
     numbers = [
         number for number in range(1, queue.partitions + 1) if not selected.partitions or number in selected.partitions
     ]

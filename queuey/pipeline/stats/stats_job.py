@@ -124,7 +124,7 @@ def _measure_queues(
 def measure_rows(options: StoreOptions, payload: bytes) -> Batches:
     pending: list[tuple[object, ...]] = []
     for queue, measures in _measure_range(options, payload):
-        pending += [_row(queue, measure) for measure in measures if measure.count] or [_empty_row(queue)]
+        pending += [_make_row(queue, measure) for measure in measures if measure.count] or [_make_empty_row(queue)]
         if len(pending) >= name_ranges.PAGE_SIZE:
             yield _to_batch(pending)
             pending = []
@@ -132,7 +132,7 @@ def measure_rows(options: StoreOptions, payload: bytes) -> Batches:
         yield _to_batch(pending)
 
 
-def _row(queue: Queue, measure: Measure) -> tuple[object, ...]:
+def _make_row(queue: Queue, measure: Measure) -> tuple[object, ...]:
     ends = measure.oldest[0], measure.newest[0]
     oldest, newest = ((ticks - ids.EPOCH_TICKS) // _MICROSECOND for ticks in ends)
     speed = messages_per_second(measure.count, *map(ids.ticks_to_seconds, ends))
@@ -149,7 +149,7 @@ def _row(queue: Queue, measure: Measure) -> tuple[object, ...]:
     )
 
 
-def _empty_row(queue: Queue) -> tuple[object, ...]:
+def _make_empty_row(queue: Queue) -> tuple[object, ...]:
     return queue.name, queue.partitions, 0, 0, 0, True, None, None, None
 
 
@@ -166,6 +166,10 @@ def _measure_range(options: StoreOptions, payload: bytes) -> Iterator[tuple[Queu
 
 
 def _count_recent(store: Store, options: StoreOptions, tally: Totals) -> dict[str, RecentCounts]:
+    """Counts recent messages of the queues with the most messages; skips queues that are gone or change.
+
+    Counts at most ``MAX_RECENT`` in a partition.
+    """
     counts: dict[str, RecentCounts] = {}
     now = bridge.run(store.ledger.now())
     for figures in tally.top.get("messages", ()):

@@ -86,7 +86,7 @@ def messages_per_second(messages: int, oldest: float, newest: float) -> float:
 def sum_by_queue(measures: DataFrame) -> DataFrame:
     """Returns a row for each queue: the columns of :class:`QueueFigures`, ``filled`` partitions, ``rate`` and ``skew``.
 
-    ``skew`` is null if a queue has too few messages.
+    ``skew`` is null if a queue has one partition or too few messages.
 
     Args:
         measures: A row for each partition with messages, and one with partition 0 for each empty queue.

@@ -42,7 +42,7 @@ TYPES: Mapping[str, tuple[str, ...]] = {
 _ALIASES = {"body": "value", "topic": "queue"}
 _NAMES = {name.lower(): name for name in TYPES} | _ALIASES
 _IMPLIED_BY_ID = ("position", "timestamp")
-"""Columns of a read that follow from the id."""
+"""Columns of a read that follow from the id; they are ignored, but need the column ``id``."""
 _NEVER_TOGETHER = (("id", "sequence"), ("ttl", "expires"))
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
@@ -90,13 +90,13 @@ def read_layout(schema: _Schema, *, queue: str | None) -> ColumnLayout:
         types[name] = kind = re.sub(r"^(var)?char\(\d+\)$", "string", field.dataType.simpleString())
         if kind not in TYPES[name]:
             raise OptionError(f"The column {field.name} is of type {kind}; it can be {' or '.join(TYPES[name])}.")
-    _check_combination(types, queue)
+    _require_valid_combination(types, queue)
     # As with Kafka, the option overrides the column: it names the target when rows of another queue are copied.
     unused = _IMPLIED_BY_ID if queue is None else (*_IMPLIED_BY_ID, "queue")
     return ColumnLayout(tuple("" if name in unused else name for name in types), types["value"] == "string")
 
 
-def _check_combination(types: Mapping[str, str], queue: str | None) -> None:
+def _require_valid_combination(types: Mapping[str, str], queue: str | None) -> None:
     if "value" not in types:
         raise OptionError("A write needs a column value, with the bodies of messages.")
     if "queue" not in types and queue is None:

@@ -211,13 +211,13 @@ class Reserver:
 
     def has_begun(self, piece: int) -> bool:
         """Returns whether the ledger has an entry of this micro-batch, or a later one, for a chunk."""
-        return self._read_entry(piece) is not None
+        return self._read_current_entry(piece) is not None
 
     def count_undone(self, piece: int, indexes: Integers) -> int:
-        entry = self._read_entry(piece)
+        entry = self._read_current_entry(piece)
         return len(indexes) if entry is None else int((~find_members(entry.done, indexes)).sum())
 
-    def _read_entry(self, piece: int) -> ChunkEntry | None:
+    def _read_current_entry(self, piece: int) -> ChunkEntry | None:
         raw = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(self._work, piece)))
         entry = None if raw is None else decode(raw)
         return entry if entry is not None and entry.batch >= self._batch else None
@@ -237,7 +237,7 @@ class Reserver:
         done = find_members(entry.done, rows.indexes)
         skipped = int(done.sum())
         if not (done.all() and entry.content == rows.content and entry.span == rows.span):
-            self._check_same_rows(piece, entry, rows)
+            self._require_same_rows(piece, entry, rows)
         written = expired = 0
         while not (done := find_members(entry.done, rows.indexes)).all():
             if entry.max_moves(rows.indexes[~done]) >= MAX_MOVES:
@@ -289,13 +289,17 @@ class Reserver:
             lowest_base = max(lowest_base, entry.end)
 
     def _reserve_in_order(self, piece: int, span: int) -> int:
+        """Reserves ids for a piece in the ledger entry that all tasks share; returns their base in ticks.
+
+        The first task of a micro-batch clears the entry. Raises NotRepeatable if a later micro-batch has begun.
+        """
         work = f"{self._work}/order"
         raw = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(work, 0)))
         lead = round(self._lead * TICKS_PER_SECOND)
         while True:
             order = PieceOrder(self._batch) if raw is None else _decode_order(raw)
             if order.batch > self._batch:
-                raise self._overtaken_error(order.batch)
+                raise self._make_overtaken_error(order.batch)
             if order.batch < self._batch:
                 order = order.start_batch(self._batch, span)
             now = self._target.retry_call(lambda: bridge.run(self._store.ledger.now()))
@@ -335,16 +339,16 @@ class Reserver:
         )
         result = entry if stored == value else decode(stored)
         if result.batch > self._batch:
-            raise self._overtaken_error(result.batch)
+            raise self._make_overtaken_error(result.batch)
         return stored, result
 
-    def _overtaken_error(self, batch: int) -> NotRepeatable:
+    def _make_overtaken_error(self, batch: int) -> NotRepeatable:
         return NotRepeatable(
             f"Micro-batch {self._batch} is repeated, but micro-batch {batch} of the same query has "
             "begun to write: the checkpoint is an old copy, or this attempt is outdated. Nothing more is written."
         )
 
-    def _check_same_rows(self, piece: int, entry: ChunkEntry, rows: ReservableRows) -> None:
+    def _require_same_rows(self, piece: int, entry: ChunkEntry, rows: ReservableRows) -> None:
         if entry.span == rows.span and entry.order == rows.order:
             return
         raise NotRepeatable(

@@ -42,7 +42,7 @@ class Rules(msgspec.Struct, frozen=True):
         highest: Present number of partitions; rows may name any of them.
         first: The partition of the first row without partition and key.
         ttl: TTL in seconds of rows without their own.
-        most: Max bytes of a body.
+        most: Max bytes of a body; a null or empty one is refused.
         now: The store's clock in ticks, for the check of expiries.
     """
 
@@ -86,20 +86,23 @@ class MessageBuilder(msgspec.Struct):
 
     def make_messages(self, base: int, low: int) -> MessageColumns:
         ticks = self.indexes % self.span + base
-        return self._messages(ticks, np.full(len(ticks), low), ticks)
+        return self._build_messages(ticks, np.full(len(ticks), low), ticks)
 
     def make_messages_with_own_ids(self, now: int) -> MessageColumns:
         """Returns the messages with the ids in their rows. A TTL counts from now, or from the id if that is later."""
         ticks, low = self.positions or (self.indexes, self.indexes)
-        return self._messages(ticks, low, np.maximum(ticks, now))
+        return self._build_messages(ticks, low, np.maximum(ticks, now))
 
-    def _messages(self, ticks: Integers, low: Integers, since: Integers) -> MessageColumns:
+    def _build_messages(self, ticks: Integers, low: Integers, since: Integers) -> MessageColumns:
         ends = np.where(self.relative, since, 0) + self.ends
         columns = [pa.array(ticks), pa.array(low), pa.array(ends), self.bodies, self.metas]
         return MessageColumns(self.partitions, pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 
     def select_rows(self, chosen: Integers, indexes: Integers, span: int) -> MessageBuilder:
-        """Returns the rows at some places, with other indexes that belong to the rows themselves."""
+        """Returns the rows at some places, with other indexes that belong to the rows themselves.
+
+        They need no digests, and have no ids of their own.
+        """
         places = pa.array(chosen)
         return MessageBuilder(
             indexes=indexes,
@@ -202,7 +205,10 @@ def _integers(column: pa.Array, null: int) -> Integers:
 
 
 class _RowConverter:
-    """Validates and converts the columns of some rows of a chunk."""
+    """Validates and converts the columns of some rows of a chunk.
+
+    Each method raises OptionError for the first row with an invalid value.
+    """
 
     def __init__(self, chunk: RowChunk, layout: ColumnLayout, which: Integers, rules: Rules) -> None:
         self._chunk = chunk
@@ -284,7 +290,7 @@ class _RowConverter:
             for place in texts.tolist():
                 self._parse_cell(place, "value", _as_text, self._bodies[place].as_py())
         for place, body in zip(jsons.tolist(), bytes_values(self._bodies.take(pa.array(jsons))), strict=True):
-            self._parse_cell(place, "value", _check_json, body.decode())
+            self._parse_cell(place, "value", _require_valid_json, body.decode())
 
     def _content_types(self) -> tuple[list[str | None], Integers]:
         """Returns the distinct content types, blank ones as None, and for each row the index of its type.
@@ -300,7 +306,10 @@ class _RowConverter:
         return [kind or None for kind in types], codes
 
     def _distinct_headers(self) -> tuple[list[tuple[tuple[str, str], ...]], Integers]:
-        """Returns the distinct headers, first none, and for each row the index of its own; refuses invalid ones."""
+        """Returns the distinct headers, first none, and for each row the index of its own; refuses invalid ones.
+
+        Names become lower-case.
+        """
         column = self._column("headers")
         codes = np.zeros(len(self._which), np.int64)
         distinct: dict[tuple[tuple[str, str], ...], int] = {(): 0}
@@ -414,7 +423,7 @@ def _parse_headers(pairs: Sequence[Mapping[str, str | bytes | None] | None] | No
     return tuple(headers)
 
 
-def _check_json(text: str) -> None:
+def _require_valid_json(text: str) -> None:
     try:
         value = _decode_json(text)
     except RecursionError:

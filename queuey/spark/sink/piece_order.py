@@ -104,7 +104,6 @@ def reserve_piece(order: PieceOrder, piece: int, timing: Timing) -> tuple[PieceO
 
 
 def _join_adjacent(stretches: list[Stretch]) -> tuple[Stretch, ...]:
-    """Joins neighbours in a sorted list of stretches whose pieces are consecutive."""
     result = stretches[:1]
     for stretch in stretches[1:]:
         if stretch.first == result[-1].last + 1:

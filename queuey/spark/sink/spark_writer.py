@@ -66,7 +66,7 @@ class QueueyWriter(DataSourceArrowWriter):
         self._writer_name = ("once", secrets.token_hex(16)) if options.run is None else ("run", options.run)
 
     def write(self, iterator: Iterator[RecordBatch]) -> TaskCommit:
-        return _write(iterator, self._options, self._layout, self._writer_name)
+        return _write_task_rows(iterator, self._options, self._layout, self._writer_name)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Logs the counts. For a run, records them, and that it has finished its queues.
@@ -108,7 +108,7 @@ class QueueyStreamWriter(DataSourceStreamArrowWriter):
         query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
         if query is None or batch is None:
             raise OptionError("Spark does not name the micro-batch, so it cannot be written exactly once.")
-        done = _write(iterator, self._options, self._layout, ("stream", query), batch=int(batch))
+        done = _write_task_rows(iterator, self._options, self._layout, ("stream", query), batch=int(batch))
         return TaskCommit(done.counts, done.uids, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -161,7 +161,7 @@ def _prepare_queue(options: SinkOptions) -> None:
         ) from error
 
 
-def _write(
+def _write_task_rows(
     iterator: Iterator[RecordBatch],
     options: SinkOptions,
     layout: ColumnLayout,

@@ -32,6 +32,7 @@ def record_run(ledger: Ledger, application: str, run: str, counts: WriteCounts) 
 
 
 def report(store: Store, application: str, run: str) -> WriteCounts | None:
+    """Returns the counts of a run, or None if no write of that name has committed."""
     raw = bridge.run(store.ledger.entry(_ledger_name("run", application, run), 0))
     return None if raw is None else msgspec.msgpack.decode(raw, type=WriteCounts)
 

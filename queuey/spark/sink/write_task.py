@@ -211,6 +211,10 @@ class TaskWriter:
         return queue
 
     def _convert(self, chunk: RowChunk, queue: Queue, row_indexes: Integers) -> MessageBuilder:
+        """Converts the rows of a chunk for a queue to messages.
+
+        Rows without a TTL get the option's, else the queue's, else the service's default.
+        """
         ttl = self._options.ttl or queue.ttl or self._limits.default_ttl
         partitions = self._initial_partitions(chunk, queue)
         first = (crc32(self._identity.task_name().encode()) + chunk.number) % partitions + 1
@@ -232,6 +236,7 @@ class TaskWriter:
         return self._partitions[queue.uid]
 
     def _write_rows(self, chunk: RowChunk, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
+        """Writes rows to one queue: all at once if they have ids, by pieces if they are numbered, else as one piece."""
         if drafts.positions is not None:
             return self._bulk_load(target, drafts)
         work = self._ledger_name(f"{target.queue.uid:x}")

@@ -136,6 +136,10 @@ Ranges = dict[int, tuple[Position, Position]]
 
 
 def _make_range_finder(options: SourceOptions, queues: list[Queue]) -> Callable[[Queue], Ranges]:
+    """Returns a function that finds the positions to read in each partition of a queue, by the options.
+
+    Raises OptionError now if the options name a partition that does not exist, or a queue that is not read.
+    """
     counts = {queue.name: queue.partitions for queue in queues}
     assigned: Mapping[str, Iterable[int]] = {}
     if isinstance(options.selection, Assign):
@@ -196,6 +200,7 @@ def _divide_queue(
 
 
 def _estimate_within(info: PartitionInfo, bounds: tuple[Position, Position]) -> PartitionInfo:
+    """Reduces a count to the share of the partition's time that is within the bounds, but at least 1."""
     if info.oldest is None or info.newest is None:
         return info
     first, end = info.oldest[0], info.newest[0] + 1

@@ -36,7 +36,7 @@ class ScannedTo(NamedTuple):
 
 
 class StreamOffset(msgspec.Struct, frozen=True):
-    """The next position to read in each partition, ``FIRST`` for the beginning."""
+    """The next position to read in each partition; ``FIRST`` for the beginning, and for a missing partition."""
 
     positions: dict[QueuePartition, Position] = {}
 

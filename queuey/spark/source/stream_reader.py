@@ -90,9 +90,10 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._group_offsets = None if options.group is None else GroupOffsets(options.store, options.group)
         self._default_ttl: int | None = None
         self._initial: StreamOffset | None = None
-        self._to_be_kept = False
+        self._is_start_unsaved = False
         """The start is "latest", and no batch has written its position to the checkpoint yet."""
-        self._targets: dict[QueuePartition, Position] | None = None
+        self._run_ends: dict[QueuePartition, Position] | None = None
+        """Ends of a run that only reads what exists at its start; None if the stream goes on."""
         self._newest_horizons: StreamOffset | None = None
         self._lag = StreamLag()
         self._remaining: dict[Queue, dict[int, Position]] = {}
@@ -117,7 +118,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 queue_partition: front.horizon for front in fronts for queue_partition in front.queue_partitions()
             }
             bounds = {queue_partition: starting.find_bound(*queue_partition) for queue_partition in queue_partitions}
-            self._to_be_kept = LATEST in bounds.values()
+            self._is_start_unsaved = LATEST in bounds.values()
             self._initial = StreamOffset(
                 {
                     queue_partition: bound.position
@@ -135,7 +136,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._targets = {
+        self._run_ends = {
             queue_partition: front.horizon
             for front in self._read_horizons()
             for queue_partition in front.queue_partitions()
@@ -152,8 +153,8 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             StoreUnavailable: The store did not answer for ``READ_TIMEOUT`` seconds.
         """
         begin = stream_offsets.parse(start)
-        if self._to_be_kept and begin == self._initial:
-            self._to_be_kept = False
+        if self._is_start_unsaved and begin == self._initial:
+            self._is_start_unsaved = False
             self._last_answer = start
             return start
         if self._group_offsets is not None:
@@ -222,7 +223,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._report_loss(
                 f"Queue {names[0]!r} or a partition of it was deleted, or is not read any more.", names[1:]
             )
-        uppers = self._limit_to_targets(horizons)
+        uppers = self._limit_to_run_ends(horizons)
         waiting = stream_offsets.find_ranges(start, StreamOffset(uppers))
         self._check_age(waiting, {name: front.queue for name, front in fronts.items()}, bridge.run(store.ledger.now()))
         unseen = list(self._skip_empty_ranges(waiting))
@@ -262,13 +263,13 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return read_queue_horizons(self._options, skip_missing=skip_missing)
         return fronts
 
-    def _limit_to_targets(self, horizons: Mapping[QueuePartition, Position]) -> dict[QueuePartition, Position]:
+    def _limit_to_run_ends(self, horizons: Mapping[QueuePartition, Position]) -> dict[QueuePartition, Position]:
         """Lowers horizons to the end of this run, if it is fixed; drops partitions without an end."""
-        if self._targets is None:
+        if self._run_ends is None:
             return dict(horizons)
         return {
             queue_partition: min(horizons[queue_partition], target)
-            for queue_partition, target in self._targets.items()
+            for queue_partition, target in self._run_ends.items()
             if queue_partition in horizons
         }
 
@@ -291,6 +292,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream_offsets.find_occupied(waiting, extent)
 
     def _check_data_loss(self, planned: Sequence[QueueSlice]) -> None:
+        """Reports data loss if a planned queue was deleted, or messages of a range may have expired."""
         if not planned:
             return
         store = open_stores.opened(self._options.store)
@@ -311,7 +313,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lost = []
         for queue_slice in waiting:
             expired = now - self._ttl_seconds(queues[queue_slice.queue]) * TICKS_PER_SECOND
-            if FIRST[0] < queue_slice.lower[0] < expired and not self._is_instant(queue_slice):
+            if FIRST[0] < queue_slice.lower[0] < expired and not self._starts_at_requested_time(queue_slice):
                 lost.append(queue_slice)
         if lost:
             queue, number = lost[0].queue_partition
@@ -323,7 +325,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 others,
             )
 
-    def _is_instant(self, part: QueueSlice) -> bool:
+    def _starts_at_requested_time(self, part: QueueSlice) -> bool:
         """Returns whether a range starts at a time from the options, which may be arbitrarily early."""
         named = self._options.starting.each.get(part.queue, {}).get(part.partition, self._options.starting.everywhere)
         return named == At(part.lower) and part.lower[1] == LOW_MIN

@@ -311,13 +311,13 @@ def test_a_bad_row_ends_the_task_and_its_chunk_is_not_written(
 
 def test_deep_json_is_refused() -> None:
     """JSON that the service would refuse over HTTP is refused from Spark, too."""
-    from queuey.spark.sink.messages_from_rows import _check_json  # noqa: PLC0415 - private
+    from queuey.spark.sink.messages_from_rows import _require_valid_json  # noqa: PLC0415 - private
 
-    _check_json("[" * 200 + "]" * 200)
+    _require_valid_json("[" * 200 + "]" * 200)
     for deep in (201, 100_000):
         with pytest.raises(ValueError, match="nested deeper than 200 levels"):
-            _check_json("[" * deep + "]" * deep)
-    _check_json("[" + ",".join(["[]"] * 1000) + "]")
+            _require_valid_json("[" * deep + "]" * deep)
+    _require_valid_json("[" + ",".join(["[]"] * 1000) + "]")
 
 
 def test_rows_go_to_the_queues_that_they_name(setup: WriteSetup) -> None:
