@@ -24,8 +24,8 @@ async def gate() -> AsyncIterator[None]:
 
 
 def plain(message: Message, context: object) -> None:
-    """Handles a message."""
+    """Does nothing with a message."""
 
 
 async def awaited(message: Message, context: object) -> None:
-    """Handles a message on the worker's event loop."""
+    """Does nothing with a message, on the worker's event loop."""

@@ -63,7 +63,6 @@ class Bench:
         return quick if self.quick else full
 
     def print_progress(self, text: str) -> None:
-        """Prints progress to standard error; the tables go to standard output."""
         print(f"  {text}", file=sys.stderr, flush=True)
 
     def new_directory(self, name: str) -> Path:
@@ -103,6 +102,8 @@ REGISTRY: dict[str, Measure] = {}
 def measure(
     name: str, title: str, *, peers: bool = False
 ) -> Callable[[Callable[[Bench], Report]], Callable[[Bench], Report]]:
+    """Registers the decorated function under this name in :data:`REGISTRY`; see :class:`Measure`."""
+
     def register(run: Callable[[Bench], Report]) -> Callable[[Bench], Report]:
         REGISTRY[name] = Measure(name, title, run, peers)
         return run
@@ -147,7 +148,6 @@ def disk_directory() -> Path:
     """Returns the first writable one of the temporary directory, ``/var/tmp`` and the user's cache that is on a disk.
 
     Creates the ones that it tries. In memory an fsync would cost nothing.
-
 
     Raises:
         Void: This machine has no such directory.

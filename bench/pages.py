@@ -111,6 +111,7 @@ def fill_page(text: str, reports: Mapping[str, MeasuredReport]) -> str:
 
 
 def parts_before(parts: Sequence[str]) -> str:
+    """Returns the text before the section "Figures", which lists the measures of the page."""
     return "".join(parts[: next(place for place, part in enumerate(parts) if part.startswith("## Figures"))])
 
 

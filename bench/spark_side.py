@@ -211,6 +211,7 @@ KINDS: Mapping[str, Callable[..., Any]] = {
     "write-queuey": _make_queuey_write,
     "write-connector": _make_connector_write,
 }
+"""Each returns a function that runs the workload once and returns its rows, or 0 if they are not counted."""
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ SELECT = "SELECT timeuuid_as_blob(id), text_as_blob(body) FROM messages WHERE qu
 """Selects blobs, because decoding UUIDs and strings would cost the driver more than everything else."""
 PARTITION_ROWS = 50_000
 FLYING = 8
+"""Max batches in flight."""
 
 
 def make_reader(session: Session, fetch: int) -> Callable[[], int]:

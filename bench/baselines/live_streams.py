@@ -49,17 +49,15 @@ class Streams:
 
 
 class Caller:
-    """Sends requests one by one over one connection; reconnects if the server has closed it."""
+    """Sends requests one by one over one connection; reconnects if the server has closed it.
+
+    Raises Void if the server refuses a request.
+    """
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
 
     def send(self, method: str, path: str, body: str, headers: Mapping[str, str]) -> None:
-        """Sends a request.
-
-        Raises:
-            Void: The server refused it.
-        """
         try:
             answer = self._answer(method, path, body, headers)
         except ConnectionError:  # The server closes idle connections.

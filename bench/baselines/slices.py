@@ -39,6 +39,8 @@ class Id:
 
 
 class Insert:
+    """Writes a batch of :data:`ROWS` new rows at each call, with ids that no other caller uses."""
+
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
         self.statement = session.prepare(cassandra_table.INSERT)

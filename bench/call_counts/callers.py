@@ -17,6 +17,8 @@ SECONDS = 30.0
 
 
 class Caller:
+    """Sends requests one by one over one open connection."""
+
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), SECONDS)
 

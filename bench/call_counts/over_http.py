@@ -52,6 +52,8 @@ class Claims:
 
 
 class ProfiledService:
+    """A running service whose profiler counts on command; ``orders`` is the connection to it."""
+
     def __init__(self, server: Process, orders: Connection) -> None:
         self.port = server.port
         self._orders = orders

@@ -72,6 +72,7 @@ def measure_sending(side: Side, plan: Plan) -> Sent:
 
 
 def calls_per_second(call: Callable[[], object], seconds: float) -> float:
+    """Repeats a call for some seconds, after a shorter warm-up that does not count; returns its rate."""
     count_calls(call, seconds * WARM_UP_SHARE)
     began = time.perf_counter()
     calls = count_calls(call, seconds)

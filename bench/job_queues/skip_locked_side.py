@@ -26,6 +26,8 @@ DELETE = "DELETE FROM jobs WHERE id = ANY(%s)"
 
 
 class SkipLocked:
+    """Inserts jobs as rows of a table, which the constructor creates unless it exists."""
+
     bulk = True
 
     def __init__(self) -> None:

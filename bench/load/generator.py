@@ -61,6 +61,8 @@ class BadAnswer(Exception):
 
 
 class Connection:
+    """A connection with at most one request in flight; ``left`` is the number of missing bytes of the answer's body."""
+
     __slots__ = ("head", "left", "sent_at", "sock", "unsent")
 
     def __init__(self, port: int) -> None:
@@ -74,6 +76,8 @@ class Connection:
 
 
 class Generator:
+    """Drives all connections of a plan from one epoll loop; each sends its next request after an answer."""
+
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.requests = [text.encode("latin-1") for text in plan["requests"]]

@@ -45,6 +45,8 @@ class ReceivedMessages(TypedDict):
 
 
 class Listener(asyncio.Protocol):
+    """One stream: appends the delay of each message to ``heard``, and sets ``begun`` with the first data."""
+
     def __init__(
         self, ask: bytes, heard: list[float], begun: asyncio.Event, times: re.Pattern[bytes], *, each: bool
     ) -> None:

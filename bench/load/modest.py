@@ -43,6 +43,8 @@ class Times(TypedDict):
 
 
 class SingleConnectionCaller:
+    """Runs the jobs of a plan in turn over one connection, and records their times."""
+
     def __init__(self, plan: ModestPlan) -> None:
         self.plan = plan
         self.sock = socket.create_connection(("127.0.0.1", plan["port"]), timeout=60)

@@ -186,6 +186,7 @@ def make_sample(result: load.Result, spent: Sequence[float], each: int, messages
 
 
 def row(name: str, samples: Sequence[Sample], unit: str = "messages/s") -> Row:
+    """Returns a row of the rates, with median latencies and CPU as details, except figures that were not measured."""
     medians = {
         "p50 ms": statistics.median(sample.p50 for sample in samples),
         "p99 ms": statistics.median(sample.p99 for sample in samples),

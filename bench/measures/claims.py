@@ -59,6 +59,7 @@ def run(
     backend: Metered | None = None,
     joined: bool = False,
 ) -> Sample:
+    """Claims ``count`` messages, up to ``limit`` at a time, and acknowledges them; see :func:`run_cycles`."""
     return run_cycles(server, make_dialect(limit, queue, joined=joined), count, connections, backend)
 
 

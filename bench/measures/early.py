@@ -104,7 +104,10 @@ def _measure_query_rate(server: Process, seconds: float) -> float:
 def _post_for(
     queues: list[Queue], seconds: float, post: Callable[[Queue, AcknowledgementTimes], None]
 ) -> AcknowledgementTimes:
-    """Posts to random queues, :data:`POSTS_PER_SECOND` times a second at random moments, and waits a second more."""
+    """Posts to random queues, :data:`POSTS_PER_SECOND` times a second at random moments, and waits a second more.
+
+    Returns when each message was acknowledged.
+    """
     rng, acknowledged = random.Random(1), AcknowledgementTimes()
     until = time.monotonic() + seconds
     while time.monotonic() < until:

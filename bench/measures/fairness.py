@@ -43,6 +43,7 @@ Sample = dict[str, Times]
 
 @contextlib.contextmanager
 def run_greedy(server: Process, kind: str) -> Iterator[None]:
+    """Runs a greedy caller, or what :data:`ALONE` and :data:`BUSY` say, during the block, which begins 1.5 s later."""
     commands = {ALONE: [], BUSY: [["-c", BURN]] * 2}.get(kind, [["-m", "bench.load.greedy", str(server.port), kind]])
     children = [subprocess.Popen([sys.executable, *command]) for command in commands]
     try:

@@ -95,7 +95,7 @@ class Peer:
 
 
 def program() -> Path:
-    """Builds the load generator.
+    """Builds the load generator unless it is cached; returns its path.
 
     Raises:
         Skip: The program could not be built.

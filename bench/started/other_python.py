@@ -48,11 +48,6 @@ def find_interpreter() -> Path:
 
 
 def run_setup_step(command: Sequence[str]) -> None:
-    """Runs one step of creating the environment.
-
-    Raises:
-        Skip: The step failed.
-    """
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=MAKING_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -18,7 +18,7 @@ VERSIONS = f"river {RIVER}, modernc.org/sqlite {SQLITE}"
 
 
 def program() -> Path:
-    """Builds the program.
+    """Builds the program unless it is cached; returns its path.
 
     Raises:
         Skip: The program could not be built.

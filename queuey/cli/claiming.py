@@ -368,6 +368,7 @@ def _send_signal(program: Popen[bytes], number: int) -> None:
 
 
 def _failure_text(code: int) -> str:
+    """Returns how a program failed, by a negative signal or an exit code; empty for the exit code 0."""
     if code >= 0:
         return f"ended with {code}" if code else ""
     names = {number.value: number.name for number in signal.Signals}

@@ -39,7 +39,7 @@ Ids = Annotated[
 Name = Annotated[str | None, typer.Option(help="Name of a message, instead of ids.")]
 
 
-def _check_partitions(text: str) -> str:
+def _validate_partitions(text: str) -> str:
     for number in () if text.strip() == "*" else text.split(","):
         if not (number.strip().isdecimal() and int(number) > 0):
             raise typer.BadParameter(f"{number!r} is not a partition: use a number from 1, or * for all")
@@ -48,7 +48,9 @@ def _check_partitions(text: str) -> str:
 
 Partitions = Annotated[
     str,
-    typer.Option("--partitions", "-p", help="* for all, or numbers separated by commas.", callback=_check_partitions),
+    typer.Option(
+        "--partitions", "-p", help="* for all, or numbers separated by commas.", callback=_validate_partitions
+    ),
 ]
 
 
@@ -177,6 +179,7 @@ def json_fields(message: Message) -> dict[str, Any]:
 
 
 def _report_unreadable(client: Client, queue: str, page: Page) -> None:
+    """Prints when the newest stored message becomes readable, if it is above the page's horizon."""
     info = client.info(queue)
     newest = [ids.parse_position(part.newest) for part in info.partition_info.values() if part.newest is not None]
     if not newest or max(newest) < ids.parse_position(page.horizon):
@@ -252,7 +255,7 @@ def _require_ids_or_name(ids: list[str] | None, name: str | None, otherwise: str
 
 
 def _find_places(client: Client, queue: str, ids: Iterable[str]) -> list[str]:
-    """An id without a partition may be in any partition of the queue."""
+    """Returns the places to look in: an id without a partition may be in any partition of the queue."""
     requested = list(dict.fromkeys(ids))
     any_bare = any(":" not in text for text in requested)
     numbers = range(1, client.info(queue).partitions + 1) if any_bare else ()

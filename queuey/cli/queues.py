@@ -47,7 +47,7 @@ Identifier = Annotated[str, typer.Argument(help="Id of the move.", show_default=
 
 
 def _with_fields(command: Callable[..., None], *, changes: bool) -> Callable[..., None]:
-    """Adds an option for each field of a queue to a command, which receives them as its last parameter.
+    """Adds an option for each field of a queue to a command, whose last parameter receives the given ones.
 
     Args:
         command: Creates or updates a queue; its first parameter is an open client.

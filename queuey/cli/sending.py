@@ -93,7 +93,7 @@ def send(
     if source is None:
         _send_bodies(client, queue, body, options, at)
         return
-    _check_feed(queue, body, queue_field, key_field, message_key, raw=raw)
+    _require_feed_options(queue, body, queue_field, key_field, message_key, raw=raw)
     from queuey.cli.feed import Route
 
     route = Route(queue, raw, queue_field, key_field, options, at)
@@ -170,7 +170,10 @@ class _Feeding:
             yield line
 
     def _send(self, batch: Buffered) -> None:
-        """First creates the queue if ``--create`` was given. The delay is what is left of it now."""
+        """Sends a batch, with the delay that is left of it now, and reports the progress.
+
+        First creates the queue if ``--create`` was given.
+        """
         if self._partitions is not None and batch.queue not in self._known_queues:
             count = self._partitions if self._partitions > 1 else None
             self._client.create_queue(batch.queue, partitions=count)
@@ -199,7 +202,7 @@ class _Feeding:
 def _send_bodies(
     client: Client, queue: str, body: list[str] | None, options: dict[str, Any], due: float | None
 ) -> None:
-    """``-`` stands for standard input, as does an empty list."""
+    """Sends bodies and prints a receipt for each. ``-`` stands for standard input, as does an empty list."""
     from queuey.client import Outgoing
 
     bodies = [_read_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
@@ -250,7 +253,7 @@ def _read_input() -> str | bytes:
     return text_or_bytes(data)
 
 
-def _check_feed(
+def _require_feed_options(
     queue: str,
     body: list[str] | None,
     queue_field: str | None,

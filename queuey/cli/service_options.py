@@ -144,7 +144,7 @@ def _explain_missing(client: Client, error: Exception, values: Iterable[object],
 
 
 def complete_queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns no names if the service does not answer in a second."""
+    """Returns queue names from the typed text on; none if the service does not answer in a second."""
     return _complete(ctx, lambda client: client.name_page(start=incomplete or None, limit=MAX_COMPLETIONS).names)
 
 
@@ -153,7 +153,10 @@ def group_names(ctx: typer.Context, incomplete: str) -> list[str]:  # noqa: ARG0
 
 
 def _complete(ctx: typer.Context, ask: Callable[[Client], Iterable[str]]) -> list[str]:
-    """Returns no names on an error of the client. Omits names that are not safe in a shell."""
+    """Returns the completions that ``ask`` reads with a client, without texts that are not safe in a shell.
+
+    Returns none on an error of the client.
+    """
     from queuey.client import ClientError, RetryPolicy
 
     with (

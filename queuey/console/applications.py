@@ -140,11 +140,10 @@ SORTS: dict[str, Callable[[overview.Row], Any]] = {
     "sent": lambda row: row.rates[0],
     "taken": lambda row: row.rates[1],
 }
-"""Sort keys of rows; rows without a value come last."""
+"""Sort keys of rows; rows without a value come last, in both directions."""
 
 
 def _sort_rows(rows: Sequence[overview.Row], sort: str, *, down: bool) -> list[overview.Row]:
-    """Sorts rows; rows without a value come last in both directions."""
     value = SORTS[sort or "name"]
     counted = [row for row in rows if value(row) is not None]
     return sorted(counted, key=value, reverse=down) + [row for row in rows if value(row) is None]
@@ -196,15 +195,18 @@ def _dead_letter_names(queue: Queue) -> list[str]:
 
 
 def _prefix_and_start(ask: PageRequest) -> tuple[str, str]:
+    """Returns the prefix that filters names, and the first name of the page, which is not before the prefix."""
     prefix = ask.given.get("prefix", "")
     return prefix, max(prefix, ask.given.get("start", ""))
 
 
 def _next_start(prefix: str, following: str | None) -> str | None:
+    """Returns where the next page starts, or None if it cannot have names with the prefix."""
     return following if following is not None and following.startswith(prefix) else None
 
 
 def _own_applications(caller: Caller) -> list[str]:
+    """Returns the applications that the caller owns, is a user of, or has a grant for, sorted by name."""
     owned = {name.removeprefix(owner_name("")) for name in caller.names if name.startswith(owner_name(""))}
     owned |= {application_of_scoped_name(name) for name in caller.names if " " in name}
     return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})

@@ -144,6 +144,8 @@ def make_table(cells: Cells, seconds: int) -> list[Interval]:
 
 
 class ChartView:
+    """Streams charts to pages, and counts the streams of each key and user."""
+
     def __init__(self, service: Service, authorization: Authorization, history: History) -> None:
         self._service = service
         self._authorization = authorization

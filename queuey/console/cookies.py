@@ -49,10 +49,12 @@ def host_of(request: Request) -> str:
 
 
 def name_of(authority: str) -> str:
+    """Returns the host name of an authority, such as that of an origin: in lower case, without the port."""
     return re.sub(r":\d*$", "", authority.lower())
 
 
 def read(request: Request, name: str) -> str | None:
+    """Returns the token in a cookie, or None if the cookie is missing or does not have the form of our tokens."""
     expected = _cookie_name(request, name)
     for pair in request.headers.get("cookie", "").split(";"):
         sent, _, token = pair.strip().partition("=")

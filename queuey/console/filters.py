@@ -162,6 +162,7 @@ class Sorting(NamedTuple):
     address: Callable[[str, bool], str]
 
     def link(self, head: Head) -> str:
+        """Returns the address of the list sorted by a column; a further click reverses it. Numbers begin descending."""
         return self.address(head.key, not self.down if head.key == self.key else head.kind == "number")
 
 

@@ -70,7 +70,7 @@ class LoginViews:
         self._of_key = NamedRateLimiter(LOGINS, "logins of this key")
 
     async def show_form(self, request: Request, match: Match) -> Response:
-        """Redirects a request from another site through our own page, so that cookies are sent."""
+        """Shows the login form; sends a request from another site through our own page first, to get its cookies."""
         following = read_query(request, _FIELDS).get("next", "")
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A link of another site leads here, so the browser does not send its strict cookies, and a new form would
@@ -251,7 +251,7 @@ class ProviderViews:
         return await request.in_pool(partial(self._redirect_to_provider, request, self._find_provider(match)))
 
     async def finish_login(self, request: Request, match: Match) -> Response:
-        """Finishes a login.
+        """Begins a session after a login at the provider; shows the login form with an error if the login failed.
 
         The provider's redirect is first sent through our own page, because a browser keeps strict cookies from another
         site's.
@@ -333,6 +333,7 @@ class ProviderViews:
     def _failure_page(
         self, request: Request, following: str, error: InvalidToken | IssuerUnavailable | TooManyRequests
     ) -> Response:
+        """Shows the login form with 403 for an invalid answer of the provider, else 429 or 503 with Retry-After."""
         if isinstance(error, InvalidToken):
             return self._login.render_form(request, following, status=403, error=str(error))
         status = 429 if isinstance(error, TooManyRequests) else 503

@@ -101,6 +101,7 @@ def show_list(ask: PageRequest) -> Response:
 
 
 def show(ask: PageRequest) -> Response:
+    """Shows a message, and explains why it is read or not. A message that does not exist gets 404 with that reason."""
     access = ask.enter("read")
     partition, position = parse_place(ask.match["place"])
     message = _fetch(ask, access, partition, position)

@@ -141,7 +141,7 @@ def count_backlogs(ask: PageRequest, queues: Iterable[Queue], until: float) -> d
 
 
 def _count_backlog(ask: PageRequest, queue: Queue) -> Backlog:
-    """Authorizes the caller. Raises if the queue is gone or may not be measured."""
+    """Returns the backlog of a queue. Raises NotFound if the queue is gone, NotAllowed if it may not be measured."""
     where = {"app": queue.application, "queue": queue.name}
     access = ask.authorization.enter(ask.request, where, "measure")
     return count_backlog(ask.service, access)

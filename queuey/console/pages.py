@@ -111,6 +111,7 @@ def link(*parts: object, **query: object) -> str:
 
 
 def is_part(request: Request) -> bool:
+    """Returns whether a script (htmx) loads only a part of a page."""
     return "hx-request" in request.headers
 
 
@@ -244,7 +245,7 @@ def file_address(name: str) -> str:
 
 
 async def show_file(request: Request, match: Match) -> Response:
-    """Browsers may cache the file forever. An old hash in the address is not found."""
+    """Sends a static file, which browsers may cache forever; an old hash in the address is not found."""
     name = match["name"]
     file = FILES.get(name)
     if file is None or file.digest != match["hash"]:
@@ -276,6 +277,10 @@ class ShownBody(msgspec.Struct, frozen=True):
 
 
 def make_shown_body(body: str | bytes) -> ShownBody:
+    """Returns a body for a page: text up to :data:`MAX_SHOWN` characters, bytes as a hex dump up to :data:`MAX_HEX`.
+
+    A JSON object or array is indented unless it is too large or too deep.
+    """
     size = body_bytes(body)
     if isinstance(body, bytes):
         return ShownBody("bytes", _hex_dump(body[:MAX_HEX]), size, len(body) > MAX_HEX)

@@ -70,6 +70,10 @@ def show_tab(ask: PageRequest) -> Response:
 
 
 def read_head_values(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    """Returns the values of the head of each page of a queue: acts, and links to the pages that have contents.
+
+    Pages that the caller may not read are left out.
+    """
     queue, rights = access.queue, ask.rights()
     with_claims = takes_claims(ask, queue)
     applies = {

@@ -225,6 +225,7 @@ class Console:
 
 
 def _login_address(following: str) -> str:
+    """Returns the address of the login that leads back to a page, unless that is longer than :data:`MAX_FOLLOWING`."""
     if following == pages.ROOT or len(following) > MAX_FOLLOWING:
         following = ""
     return pages.link("login", next=following)
@@ -277,7 +278,10 @@ class HealthView:
         return findings if any(grant.application is None for grant in ask.caller.grants) else findings[-1:]
 
     async def _await_findings(self) -> list[Finding]:
-        # One thread examines the store for all concurrent requests.
+        """Returns findings up to :data:`MAX_FINDINGS_AGE` seconds old; the last one says whether the store answers.
+
+        One thread examines the store for all concurrent requests.
+        """
         return await asyncio.shield(asyncio.wrap_future(self._findings.begin_or_reuse()))
 
     def _ping_store(self) -> Finding:

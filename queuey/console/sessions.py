@@ -71,6 +71,7 @@ class SessionCallers:
         return msgspec.structs.replace(identity, expires=expires)
 
     def find_holder_name(self, request: Request) -> str:
+        """Returns who acts in a session: the name of its first user, or the id, application and note of its key."""
         holder = self._session(request).holder
         if isinstance(holder, UserLogin):
             return holder.users[0][1]
@@ -131,10 +132,11 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.match.get("queue", "")
 
     def queue(self, name: str = "") -> Queue:
-        """Returns the queue of the request, or another queue of the application.
+        """Returns the queue of the request, or another queue of the application. Needs no right.
 
         Raises:
             NotFound: The queue does not exist.
+            NotAllowed: The application is private, and the queue does not concern the caller.
         """
         return self.authorization.find(self.request, self._queue_match(name))
 
@@ -157,6 +159,10 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         return {"app": self.application, "queue": name or self.name}
 
     def rights(self, name: str = "") -> list[Action]:
+        """Returns what the caller may do with the queue of the request or another one, even if it does not exist.
+
+        Returns nothing if the principals and the type of an existing queue do not concern the caller.
+        """
         return self.authorization.list_rights(self.request, self.application, name or self.name)
 
     def may(self, action: Action, name: str) -> bool:
@@ -173,6 +179,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.authorization.patterns(self.request, self.application, action)
 
     def matching(self, action: Action) -> Callable[[str], bool]:
+        """Returns a test whether the caller has a right with a queue, by its name alone. Raises as :meth:`patterns`."""
         return self.authorization.make_name_test(self.request, self.application, action)
 
     def get(self, name: str) -> str:
@@ -192,6 +199,8 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageRequestFactory(NamedTuple):
+    """Makes page requests for callers who have logged in, and the views that receive them."""
+
     service: Service
     authorization: Authorization
     callers: SessionCallers

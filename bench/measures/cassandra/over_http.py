@@ -96,7 +96,10 @@ def compare_with_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float
 
 
 def compare_equal_resources(samples: dict[str, list[Sample]], generator: str, goal: float, aim: float) -> list[Verdict]:
-    """Compares, for one generator, sides of equal means, and the service's default with the best view."""
+    """Compares, for one generator, sides of equal means, and the service's default with the best view.
+
+    Only the comparisons of equal means have a goal.
+    """
     rates = {name: traffic.rates(runs) for name, runs in samples.items()}
     verdicts = []
     for means in EQUAL_RESOURCES:
@@ -182,11 +185,6 @@ def make_http_runs(
 
 
 def run_baseline(cassandra: Nodes, action: str, callers: int, seconds: float) -> Sample:
-    """Runs the baseline without a service in a child process.
-
-    Raises:
-        Void: The process failed.
-    """
     environment = cassandra.environment()
     printed = processes.run_module(
         slices.__name__, action, callers, seconds, seconds=seconds + 60, environment=environment

@@ -209,6 +209,7 @@ PASTS: dict[str, Callable[[Store, str, int], Position]] = {
     "expired": post_and_expire,
     "purged": post_and_purge,
 }
+"""Each adds messages to a queue and removes them; returns the position of the first, as a cursor."""
 
 
 def count_idle_requests(store: Store) -> tuple[list[Row], list[Verdict]]:

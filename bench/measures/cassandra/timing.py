@@ -40,9 +40,12 @@ COUNTS = {
 """Metrics of the service; a missing one counts as 0."""
 PARTITIONS = 4
 SETTLING = 300.0
+"""Timeout for all nodes to see each other again, in seconds."""
 
 
 class NamedTiming(NamedTuple):
+    """A timing, its name in the tables, and the seconds after which a request also goes to a second node."""
+
     name: str
     timing: Timing
     speculative: float

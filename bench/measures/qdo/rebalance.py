@@ -37,7 +37,9 @@ START_SECONDS = 20
 AT_ONCE = 5
 """Messages of each partition per append."""
 PATIENCE = 60.0
+"""Timeout for a change of the group to take effect, in seconds."""
 LOOK_SECONDS = 0.02
+"""Seconds between two queries of the members' states."""
 
 
 class Member:

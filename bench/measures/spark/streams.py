@@ -106,11 +106,6 @@ def compare_sizes(bench: Bench, calls: Mapping[tuple[str, int], Callable[[], flo
 
 
 def require_pyspark() -> None:
-    """Checks that PySpark is installed.
-
-    Raises:
-        Skip: PySpark is not installed.
-    """
     try:
         import pyspark  # noqa: F401, PLC0415 - only checks that it is installed
     except ModuleNotFoundError as error:

@@ -62,7 +62,7 @@ Owner = Annotated[
 @on_store
 def create(store_at: ConfiguredStore, name: Name, note: Note = "", expires: Expires = None) -> None:
     """Create an application and its first key."""
-    _check_name(name)
+    _require_valid_name(name)
     with store_at.open() as store:
         end = _expiry_time(expires)
         bridge.run(store.applications.create_application(name))
@@ -211,7 +211,7 @@ def key_import(
     """Import an existing key from standard input. Creates the application if it does not exist."""
     from queuey.cli.operations import first_start
 
-    _check_name(name)
+    _require_valid_name(name)
     scope = _parse_scope(allow, queues)
     secret = read_key()
     with store_at.open() as store:
@@ -238,7 +238,7 @@ def _require_existing(store: Store, name: str) -> None:
         raise ApplicationNotFound(name)
 
 
-def _check_name(name: str) -> None:
+def _require_valid_name(name: str) -> None:
     from queuey.access import owner_name, parse_principal
 
     try:
@@ -250,6 +250,7 @@ def _check_name(name: str) -> None:
 
 
 def _parse_scope(allow: str, queues: str) -> Scope | None:
+    """Returns the limits of a key, or None if both texts are blank; a single blank text means no limit of its kind."""
     from queuey.access import parse_scope
 
     try:
@@ -296,6 +297,7 @@ def _add_access_key(
 
 
 def _is_of_sqs(key: Key) -> bool:
+    """Returns whether a key is an access key of SQS, which only its note shows."""
     from queuey.access import is_access_key
 
     return is_access_key(key.note.partition(" ")[0])

@@ -68,19 +68,19 @@ def plan_profile(
     """
     for file in (main, beside):
         if file.profile is not None and file.profile.url == url:
-            return Plan(file.path, file.profile, write=False, notes=_how_to_use(file, main))
+            return Plan(file.path, file.profile, write=False, notes=_make_usage_notes(file, main))
     if main.profile is not None and not answers(main.profile.url):
         moved = f"The profile now says {url} instead of {main.profile.url}."
         return Plan(main.path, main.profile, write=True, notes=(moved,))
     if main.profile is not None:
-        return Plan(beside.path, main.profile, write=True, notes=_how_to_use(beside, main))
+        return Plan(beside.path, main.profile, write=True, notes=_make_usage_notes(beside, main))
     target = main if main.state == "absent" and beside.profile is None else beside
     if target.state == "foreign":
         raise ProfileInvalid(f"neither {main.path} nor {beside.path} can be used; name another place with --profile")
     if target.profile is not None:
-        return Plan(target.path, target.profile, write=True, notes=_how_to_use(target, main))
+        return Plan(target.path, target.profile, write=True, notes=_make_usage_notes(target, main))
     lost = ("The store has keys, but no profile with one was found. A new key was created.",) if keys else ()
-    return Plan(target.path, None, write=True, notes=(*lost, *_how_to_use(target, main)))
+    return Plan(target.path, None, write=True, notes=(*lost, *_make_usage_notes(target, main)))
 
 
 def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[str], bool]) -> Plan:
@@ -101,7 +101,9 @@ def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[st
     valid = [
         key for key in bridge.run(store.applications.keys(APPLICATION)) if key.expires is None or key.expires > now
     ]
-    made = plan_profile(_inspect(store, main), _inspect(store, beside), url, keys=len(valid), answers=answers)
+    made = plan_profile(
+        _read_profile_file(store, main), _read_profile_file(store, beside), url, keys=len(valid), answers=answers
+    )
     if not made.write:
         return made
     secret = made.profile.key if made.profile is not None else new_secret()
@@ -143,7 +145,7 @@ def hash_key(secret: str) -> bytes:
     return sha256(secret.encode("ascii", "replace")).digest()
 
 
-def _inspect(store: Store, path: Path) -> ProfileFile:
+def _read_profile_file(store: Store, path: Path) -> ProfileFile:
     """Returns whether the profile is absent, ours (a valid key of this store) or foreign.
 
     Raises ProfileExposed if others may read it.
@@ -161,7 +163,7 @@ def _inspect(store: Store, path: Path) -> ProfileFile:
     return ProfileFile(path, "ours", profile)
 
 
-def _how_to_use(used: ProfileFile, main: ProfileFile) -> tuple[str, ...]:
+def _make_usage_notes(used: ProfileFile, main: ProfileFile) -> tuple[str, ...]:
     if used.path == main.path:
         return ()
     owner = urlsplit(main.profile.url).netloc if main.profile is not None else "another server"

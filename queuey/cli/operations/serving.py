@@ -125,7 +125,7 @@ def _serve(settings: Settings) -> int:
     settings = msgspec.structs.replace(settings, extensions=extensions)
     url = server.url_of(settings, address[1])
     if opening.is_cassandra(settings):
-        start = _check_cassandra(settings)._replace(welcome=_welcome_lines(settings, url, None))
+        start = _prepare_cassandra(settings)._replace(welcome=_welcome_lines(settings, url, None))
     else:
         start = _prepare_sqlite(settings, url)
     start = add_room_notes(settings, start)
@@ -178,7 +178,7 @@ def _welcome_lines(settings: Settings, url: str, link: Callable[[], str] | None)
     return tuple(line for extension in settings.extensions for line in extension.welcome(url, link))
 
 
-def _check_cassandra(settings: Settings) -> Start:
+def _prepare_cassandra(settings: Settings) -> Start:
     """Describes the store, or why it cannot be used yet. The service starts in either case.
 
     Also lets extensions prepare what they need, which may raise Failed.

@@ -58,7 +58,7 @@ def doctor(store_at: ConfiguredStore) -> None:
     findings = opening.make_examiner(store_at.settings)()
     # After a failed check, opening the store would only repeat the finding.
     if all(finding.state != "fail" for finding in findings):
-        findings.append(_check_ping(store_at.settings))
+        findings.append(_ping_store(store_at.settings))
     failed = any(finding.state == "fail" for finding in findings)
     document = {"store": store_at.settings.store, "ok": not failed, "findings": findings}
     output.show(document, _describe_findings(findings))
@@ -66,7 +66,7 @@ def doctor(store_at: ConfiguredStore) -> None:
         raise typer.Exit(1)
 
 
-def _check_ping(settings: Settings) -> Finding:
+def _ping_store(settings: Settings) -> Finding:
     from queuey.errors import QueueyError
     from queuey.storage import opening
     from queuey.time_parsing import clock_warning

@@ -56,7 +56,7 @@ def archive(
     if stream and checkpoint is None:
         raise typer.BadParameter("--stream needs a directory for its checkpoint", param_hint="--checkpoint")
     if check:
-        _check(run, selection, fields["to"], verify=fields["verify"])
+        _check_archive(run, selection, fields["to"], verify=fields["verify"])
         return
     from queuey.pipeline.archive.archive_job import archive as job
 
@@ -77,6 +77,7 @@ def archive(
 
 
 def make_selection(queues: list[str] | None, pattern: str | None) -> Selection:
+    """Selects the named queues, or the queues that match a pattern. Raises BadParameter unless exactly one is given."""
     import re
 
     from queuey.spark.options import Pattern, Subscribe
@@ -92,7 +93,7 @@ def make_selection(queues: list[str] | None, pattern: str | None) -> Selection:
     return Pattern(pattern)
 
 
-def _check(run: PipelineRun, selection: Selection, archive: str, *, verify: bool) -> None:
+def _check_archive(run: PipelineRun, selection: Selection, archive: str, *, verify: bool) -> None:
     from queuey.pipeline.archive.verify import CheckOptions
     from queuey.pipeline.archive.verify import check as job
 

@@ -117,6 +117,7 @@ def stop_by_signals() -> Iterator[Event]:
 
 
 def _absolute_directory(text: str) -> str:
+    """Makes a path absolute; a text with a colon is a URL and stays as it is."""
     return text if ":" in text else str(Path(text).expanduser().absolute())
 
 

@@ -102,9 +102,10 @@ class ActViews:
         }
 
     def show(self, request: Request, match: Match) -> Response:
+        """Shows the plan and the form of an act. Raises NoSuchResource or, without its rights, NotAllowed."""
         act = self._find_act(match)
         ask = self._asks.identify(request, match, read_query(request, frozenset(act.fields)))
-        _admit(act, ask)
+        _require_rights(act, ask)
         return self._render_page(act, ask)
 
     def do(self, request: Request, match: Match) -> Response:
@@ -133,9 +134,9 @@ class ActViews:
         if sent is not None and sent.content == content:
             return pages.redirect(_entry_url(ask.application, sent))
         ask = msgspec.structs.replace(ask, given=fields)
-        _admit(act, ask)
+        _require_rights(act, ask)
         try:
-            _check_form(act, ask, sent)
+            _require_valid_form(act, ask, sent)
             self._bound.take(who)
             details = {name: ask.given[name][:MAX_NOTED] for name in act.logged_fields if ask.given.get(name)}
             entry, sent, is_first = self._audit.begin(
@@ -173,6 +174,7 @@ class ActViews:
         return ask.render("deed.html", act.title, deed=result, unlogged=unlogged)
 
     def _find_act(self, match: Match) -> Act:
+        """Returns the act of an address, on a queue or an application. Raises NoSuchResource if the name is unknown."""
         act = self._acts.get(("queue" in match, match["act"]))
         if act is None:
             raise NoSuchResource("The resource could not be found.")
@@ -213,7 +215,7 @@ class ActViews:
         )
 
 
-def _admit(act: Act, ask: PageRequest) -> None:
+def _require_rights(act: Act, ask: PageRequest) -> None:
     """Raises NotAllowed unless the caller has all rights of the act, for the queue or for any queue."""
     for action in act.needs:
         if ask.name:
@@ -222,7 +224,7 @@ def _admit(act: Act, ask: PageRequest) -> None:
             ask.patterns(action)
 
 
-def _check_form(act: Act, ask: PageRequest, sent: SubmittedForm | None) -> None:
+def _require_valid_form(act: Act, ask: PageRequest, sent: SubmittedForm | None) -> None:
     """Raises InvalidRequest if ``sent``, an earlier use of the form's id, exists, or if the typed name is wrong."""
     if sent is not None:
         raise InvalidRequest({"form": "It was sent before, with other contents. Check it, and send it again"})

@@ -290,7 +290,10 @@ def _find_page(ask: PageRequest, access: QueueAccess, selection: DeadLetterFilte
 
 
 def _read_filter(ask: PageRequest) -> DeadLetterFilter:
-    # The texts come from messages: surrounding white space counts, and they may be blank.
+    """Reads which dead letters a form selects: one message, those with a reason, or all.
+
+    Texts of the reason come from messages, so surrounding white space counts, and they may be blank.
+    """
     field = ask.given.get
     place = _parse_place(ask) if ask.get("message") else None
     return DeadLetterFilter(
