@@ -87,8 +87,8 @@ class LastDelivery(msgspec.Struct, gc=False):
     """The last delivery of a message that is not done.
 
     Attributes:
-        number: Number of the entry that delivered it. 0 matches no receipt: a move gave the message back, or it was
-            claimed by its id alone.
+        number: Number of the entry that delivered it; 0 if a move gave the message back, or it was claimed by its id
+            alone.
         deliveries: Number of deliveries so far.
         expires: Expiry of the claim (milliseconds since 1970); 0 if the claim was ended.
         secret: Secret of the receipt.

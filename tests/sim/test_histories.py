@@ -222,7 +222,7 @@ async def answering_first(log: PartitionLog, queue: Queue, entry: Entry, taken: 
             receipt = partial(ClaimReceipt, log.key[1], number=log.state.number + 1)
             request.answer([(one, 1, receipt(*one.position), expires) for one in request.poll.given])
         elif isinstance(request, SettleRequest):
-            request.answer(request.is_settled)
+            request.answer(request.settlements)
     applied: bool = await REAL_APPEND(log, queue, entry, taken)
     return applied
 

@@ -128,7 +128,7 @@ def _serve(settings: Settings) -> int:
         start = _prepare_cassandra(settings)._replace(welcome=_welcome_lines(settings, url, None))
     else:
         start = _prepare_sqlite(settings, url)
-    start = add_room_notes(settings, start)
+    start = add_extension_notes(settings, start)
     with ExitStack() as stack:
         answering = [stack.enter_context(extension.beside(settings, address)) for extension in settings.extensions]
 
@@ -207,7 +207,7 @@ def _prepare_cassandra(settings: Settings) -> Start:
     return Start(facts, (f"There is no application yet. Create one and its key: {make}",), promise)
 
 
-def add_room_notes(settings: Settings, start: Start) -> Start:
+def add_extension_notes(settings: Settings, start: Start) -> Start:
     """Adds the notes of the extensions.
 
     Raises:

@@ -392,12 +392,12 @@ class PartitionLog:
         for request in requests:
             if isinstance(request, SettleRequest):
                 request.decided = end.decided
-                statuses = {settlement.status for settlement in request.is_settled}
+                statuses = {settlement.status for settlement in request.settlements}
                 if ReceiptStatus.REFUSED in statuses:
                     outcome: Outcome = "unknown" if ReceiptStatus.DONE in statuses else "none"
                     request.answer(None, too_many_claims_error(self._partition, outcome))
                 else:
-                    request.answer(request.is_settled)
+                    request.answer(request.settlements)
             elif not isinstance(request, PollRequest):
                 request.answer(request.result(self.state))
 

@@ -146,10 +146,10 @@ class SettleRequest(Request):
 
     Attributes:
         newest: Highest entry number among the receipts.
-        is_settled: The settlements, in the order of the receipts; empty before the first decision.
+        settlements: In the order of the receipts; empty before the first decision.
     """
 
-    __slots__ = ("is_settled", "kind", "newest", "receipts", "ttl")
+    __slots__ = ("kind", "newest", "receipts", "settlements", "ttl")
 
     def __init__(self, queue: Queue, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0) -> None:
         super().__init__(queue, len(receipts))
@@ -157,28 +157,28 @@ class SettleRequest(Request):
         self.receipts = receipts
         self.newest = max([receipt.number for receipt in receipts], default=0)
         self.ttl = ttl
-        self.is_settled: list[Settlement] = []
+        self.settlements: list[Settlement] = []
 
     def edit(self, draft: EntryDraft) -> None:
         if self.kind == "acknowledge":
-            self.is_settled = draft.acknowledge(self.receipts)
+            self.settlements = draft.acknowledge(self.receipts)
         elif self.kind == "renew":
-            self.is_settled = draft.renew(self.receipts, self.ttl)
+            self.settlements = draft.renew(self.receipts, self.ttl)
         elif self.kind == "release":
-            self.is_settled = draft.release(self.receipts, self.ttl)
+            self.settlements = draft.release(self.receipts, self.ttl)
         elif self.kind == "fail":
-            self.is_settled = draft.release(self.receipts, partial(delay_after_failure, self.queue))
+            self.settlements = draft.release(self.receipts, partial(delay_after_failure, self.queue))
         elif self.kind == "give_up":
             target = queue_for(self.queue.name, self.queue.dead_letter)
-            self.is_settled = draft.dead_letter_claimed(self.receipts, target)
+            self.settlements = draft.dead_letter_claimed(self.receipts, target)
         elif self.kind == "verify":
-            self.is_settled = draft.verify(self.receipts)
+            self.settlements = draft.verify(self.receipts)
 
     @property
     def depends_on_others(self) -> bool:
         # Only an entry proves that no other caller has claimed a message meanwhile.
         refused = {ReceiptStatus.SUPERSEDED, ReceiptStatus.REFUSED}
-        return self.kind == "verify" or any(settlement.status in refused for settlement in self.is_settled)
+        return self.kind == "verify" or any(settlement.status in refused for settlement in self.settlements)
 
 
 def delay_after_failure(queue: Queue, receipt: ClaimReceipt, deliveries: int) -> float:
@@ -404,7 +404,7 @@ class ClaimTotals:
         with self._lock:
             for request in requests:
                 if isinstance(request, SettleRequest):
-                    for result in request.is_settled:
+                    for result in request.settlements:
                         counts["acknowledged"] += result.status is ReceiptStatus.DONE and request.kind == "acknowledge"
                         counts["superseded"] += result.status is ReceiptStatus.SUPERSEDED
             if entry is None:

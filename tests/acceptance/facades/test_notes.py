@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuey.cli.operations.serving import Start, add_room_notes
+from queuey.cli.operations.serving import Start, add_extension_notes
 from queuey.facades import FacadesExtension
 from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.messages import Acknowledgement
@@ -19,7 +19,7 @@ EARLY = Acknowledgement("memory", "in the memory of two nodes")
 
 def collect_notes(host: str = "127.0.0.1", promise: Acknowledgement | None = SYNCED, **fields: Any) -> str:  # noqa: ANN401
     settings = Settings(host=host, extensions=(FacadesExtension(facades=Facades(app="shop", **fields)),))
-    return "\n".join(add_room_notes(settings, Start("facts", ("first",), promise)).notes)
+    return "\n".join(add_extension_notes(settings, Start("facts", ("first",), promise)).notes)
 
 
 @pytest.mark.parametrize(
