@@ -107,7 +107,7 @@ class ScriptedNode:
     def wire(self) -> Wire:
         return self.wires[-1]
 
-    async def is_connected_again(self, wire: Wire) -> None:
+    async def wait_until_reconnected(self, wire: Wire) -> None:
         await until_async(lambda: self.wire is not wire)
 
     @property

@@ -100,7 +100,7 @@ async def test_a_connection_that_breaks_within_an_answer(scene: Scene, *, idempo
             wire.send(frame(wire.unanswered_requests[0][0], protocol.RESULT, ROW)[:cut])
             wire.abort()
             await scene.await_ended(cut + 1)
-            await node.is_connected_again(wire)
+            await node.wait_until_reconnected(wire)
     await scene.turn()
     assert scene.fallbacks == [1 for _ in cuts if idempotent]
     assert scene.outcomes == [None if idempotent else "unknown" for _ in cuts]
