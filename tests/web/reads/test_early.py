@@ -92,7 +92,8 @@ def test_a_stream(owner: Caller, queue: str, run: Run, store: Store, path: str) 
             await until(lambda: len(reader.bodies) == 1)
             await store.messages.append(row, [new_message("b", partition=2)])
             await until(lambda: len(reader.bodies) == 2)
-        events = [event for event in reader.events if event.data]
+        # A reader that leaves during an attempt may get a last "bye".
+        events = [event for event in reader.events if event.kind == "message" and event.data]
         async with reading(gateway, Reader(path, "early=1", last=events[-1].id)) as again:
             await until(lambda: len(again.bodies) == 2)
         async with reading(gateway, Reader(path, last=events[-1].id)) as later:
