@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cassandra import OperationTimedOut
+from cassandra import OperationTimedOut, ReadFailure
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 from cassandra.cqltypes import BytesType
@@ -19,7 +19,8 @@ from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.calls import Deadline
-from queuey.storage.cassandra.driver import Driver, Encoded, Request, Statement
+from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request, Statement, TooManyDead
+from queuey.storage.cassandra.driver.errors import translate
 from queuey.storage.cassandra.driver.fast_request import FastRequest
 from queuey.storage.cassandra.driver.store_loop import StoreLoop
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
@@ -161,6 +162,13 @@ async def test_a_write_that_a_node_may_have_is_in_doubt(asked: int, outcome: str
     ((_, error),) = told
     assert error is not None
     assert error.outcome == outcome
+
+
+@pytest.mark.parametrize(("reads", "kind", "outcome"), [(True, TooManyDead, "none"), (False, InDoubt, "unknown")])
+def test_a_write_whose_read_failed_is_in_doubt(reads: bool, kind: type[StoreUnavailable], outcome: str) -> None:  # noqa: FBT001 - parameter
+    """A failed read had no effect. A conditional write that failed to read may have been applied by an earlier try."""
+    error = translate(ReadFailure("failed"), reads=reads)
+    assert (type(error), error.outcome) == (kind, outcome)
 
 
 async def test_a_request_for_one_node_goes_to_no_other() -> None:

@@ -1,7 +1,7 @@
 """Translates the driver's errors, and decides what each says about a write.
 
 A write certainly had no effect only if no node was given it, or if the only node that was given it refused before doing
-anything (``Unavailable``). Everything else leaves doubt.
+anything (``Unavailable``, ``InvalidRequest``, ``Unauthorized``, ``AlreadyExists``). Everything else leaves doubt.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ class TooManyDead(StoreUnavailable):
 def translate(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreUnavailable:
     """Returns the store's error for a driver error; ``attempts``: number of nodes that were given the request.
 
-    It is :class:`InDoubt` for a write that a node may have applied, and :class:`TooManyDead` for a failed read.
+    It is :class:`InDoubt` for a write that a node may have applied, and :class:`TooManyDead` for a read that a replica
+    failed (a ``ReadFailure``). A conditional write may fail so as well, after an earlier try of its own was applied.
     """
     outcome: Outcome = "none" if reads or _without_effect(error, attempts) else "unknown"
     message = f"Cassandra {_describe(error)}"
-    if isinstance(error, ReadFailure):
+    if reads and isinstance(error, ReadFailure):
         # Version 4 of the protocol does not say why a replica failed; tombstones are by far the likeliest cause.
         too_many = TooManyDead(message)
         too_many.__cause__ = error
