@@ -3,7 +3,7 @@
 The part is passed as an object, never as a string, so refactoring tools rename it here, and mypy reports it when it is
 gone::
 
-    with replace(Writer._judge, judge_nothing): ...
+    with replace(Writer._end_batch, judge_nothing): ...
     with replace_in(writer, Fence, endless): ...  # under the name by which the module writer has imported it
 """
 

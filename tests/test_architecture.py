@@ -140,7 +140,7 @@ def test_it_is_found(line: str) -> None:
         'monkeypatch.setattr(Own, "run", later)',
         'monkeypatch.setenv("QUEUEY_STORE", "x")',
         'with mock.patch("socket.socket"): pass',
-        "with replace(Writer._judge, later): pass",
+        "with replace(Writer._end_batch, later): pass",
         "store._closing = Waiting()",
         'found["name"] = 5',
         "requests.patch(url, json={})",

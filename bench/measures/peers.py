@@ -43,7 +43,7 @@ class Goals(NamedTuple):
     f"ElasticMQ {elasticmq.VERSION}, in memory and warm, over HTTP; the service with synchronous=FULL",
     peers=True,
 )
-def peer(bench: Bench) -> Report:
+def compare_elasticmq(bench: Bench) -> Report:
     """One message per call, and batches of the usual size of each side: 10 (ElasticMQ's limit) against 100."""
     directory = bench.new_directory("queuey")
     service.prepare(directory).close()
@@ -54,7 +54,7 @@ def peer(bench: Bench) -> Report:
 @measure(
     "peers", "Messages and jobs beside other logs and queues, each with its messages on the disk first", peers=True
 )
-def others(bench: Bench) -> Report:
+def compare_other_systems(bench: Bench) -> Report:
     """Runs all servers concurrently and measures them in turn. A system not installed is skipped with a note."""
     notes, peers = list(NOTES), {}
     with contextlib.ExitStack() as stack:
@@ -256,7 +256,7 @@ def warm_up(server: Process, seconds: float, texts: list[str]) -> None:
         elasticmq.purge(server)
 
 
-def run_emptied(server: Process, call: Callable[[], Sample]) -> Sample:
+def run_after_elasticmq_purge(server: Process, call: Callable[[], Sample]) -> Sample:
     """Empties the queue before the run, which favours ElasticMQ: it keeps messages in memory."""
     elasticmq.purge(server)
     return call()
@@ -265,22 +265,24 @@ def run_emptied(server: Process, call: Callable[[], Sample]) -> Sample:
 def make_single_runs(
     ours: Process, other: Process, texts: list[str], seconds: float
 ) -> dict[str, Callable[[], Sample]]:
+    """Returns the runs with one message per call; ElasticMQ's begin with an empty queue."""
     run = partial(traffic.run, seconds=seconds)
     calls: dict[str, Callable[[], Sample]] = {"queuey": partial(run, ours, traffic.posts_of_one(QUEUE, texts))}
     for protocol in PROTOCOLS:
         call = partial(run, other, elasticmq.sends(texts, protocol))
-        calls[f"elasticmq, {protocol}"] = partial(run_emptied, other, call)
+        calls[f"elasticmq, {protocol}"] = partial(run_after_elasticmq_purge, other, call)
     return calls
 
 
 def make_batch_runs(
     ours: Process, other: Process, texts: list[str], seconds: float, connections: int
 ) -> dict[str, Callable[[], Sample]]:
+    """Returns the runs with batches; ElasticMQ's begin with an empty queue."""
     run = partial(traffic.run, seconds=seconds, connections=connections)
     calls: dict[str, Callable[[], Sample]] = {
         "queuey, 100": partial(run, ours, traffic.posts_of_many(QUEUE, texts, 100))
     }
     for protocol in PROTOCOLS:
         call = partial(run, other, elasticmq.batch_sends(texts, protocol))
-        calls[f"elasticmq, {protocol}, {elasticmq.BATCH}"] = partial(run_emptied, other, call)
+        calls[f"elasticmq, {protocol}, {elasticmq.BATCH}"] = partial(run_after_elasticmq_purge, other, call)
     return calls

@@ -389,7 +389,7 @@ def _make_executor(
 ) -> Executor:
     """Returns the executor: processes if the settings have them, else tasks for async handlers and threads for others.
 
-    Raises InvalidArgument if a plain handler would have a time limit in a thread.
+    Mixed handlers get tasks and threads. Raises InvalidArgument if a plain handler would have a time limit in a thread.
     """
     factory = handlers.load_context(context) if isinstance(context, str) else context
     handlers.check_handler(resolved)

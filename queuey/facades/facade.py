@@ -60,7 +60,8 @@ class FacadeCredentials:
 class AccessKeyCredentials:
     """Issues and reads the credentials of requests that an access key has signed.
 
-    A credential only names the key. The facade verifies the signature before it carries out the request.
+    A credential only names the key. The facade verifies the signature before it carries out the request. A secret mark
+    proves that this process issued the credential; without it, the credential is refused.
     """
 
     scheme = "Signed"

@@ -82,7 +82,7 @@ class MqFacade(OpenFacade):
         return Response(201, b"")
 
     def delete_queue(self, request: Request, match: Match) -> Response:
-        """Deletes a queue. Succeeds if it does not exist."""
+        """Deletes a queue. Answers 200, also if it does not exist."""
         where = self.queue_match(match)
         with suppress(QueueNotFound):
             self._queues.delete(self._authorization.enter(request, where, "admin"))
@@ -91,7 +91,10 @@ class MqFacade(OpenFacade):
     # Messages
 
     async def post(self, request: Request, match: Match) -> Response:
-        """Stores a message; creates a missing queue. A repeated idempotency key stores nothing."""
+        """Stores a message; creates a missing queue. Answers its id in ``X-Message-Id``.
+
+        A repeated idempotency key stores nothing, and the answer is marked as a replay.
+        """
         self.queue_match(match)
         draft = Draft(text_or_bytes(read_body(request, MAX_FACADE_BODY)))
         key = request.headers.get("idempotency-key")

@@ -14,7 +14,7 @@ from queuey.facades.settings import KEYLESS_FACADES, EmodbFacade, Facades, SqsFa
 from queuey.messages import Acknowledgement
 from queuey.settings import Settings, is_loopback
 from queuey.settings.extensions import Applications
-from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, WRONG_USAGE, Failed, reason_of
+from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, WRONG_USAGE, Failed, os_error_text
 
 if TYPE_CHECKING:
     from queuey.facades.emodb.registration import Registration
@@ -133,4 +133,4 @@ def _open_health_port(settings: Settings, address: tuple[str, int]) -> None:
         HealthPort(address[0], address[1] + 1, address, tls=settings.tls_cert is not None).start()
     except (OSError, OverflowError) as error:
         text = f"cannot listen on {settings.host}:{address[1] + 1}, where EmoDB's clients check the service's health"
-        raise Failed(f"{text}: {reason_of(error)}", BAD_ADDRESS) from error
+        raise Failed(f"{text}: {os_error_text(error)}", BAD_ADDRESS) from error

@@ -58,7 +58,7 @@ def divide_names(
     ]
 
 
-def check(options: StoreOptions, selection: Selection) -> None:
+def check_selection(options: StoreOptions, selection: Selection) -> None:
     """Checks that named queues exist, or that a pattern is valid.
 
     Raises:

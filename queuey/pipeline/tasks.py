@@ -30,7 +30,7 @@ FORMAT = "queuey_tasks"
 KINDS = {
     "dead_letters": "queuey.pipeline.deadletter.deadletter_job:rows",
     "measures": "queuey.pipeline.stats.stats_job:measure_rows",
-    "digests": "queuey.pipeline.audit.body_hashes:rows",
+    "digests": "queuey.pipeline.audit.body_hashes:scan_hashes",
     "units": "queuey.pipeline.archive.find_buckets:rows",
 }
 """Kind of work -> function of store and payload that yields record batches."""

@@ -186,7 +186,7 @@ class DueRunner:
     async def _run(self) -> None:
         """Takes turns until the service or the store ends; the pause doubles with each failed turn.
 
-        When the service ends, it ends the work, too.
+        When the service ends, it ends the work, too. If the store closes first, it returns without ending the work.
         """
         failed = 0
         while not self._stopping.is_set():

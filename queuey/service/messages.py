@@ -94,7 +94,10 @@ AnyDraft = Draft | PlainDraft
 
 
 def hash_content(drafts: Sequence[AnyDraft]) -> bytes:
-    """Returns a hash of all fields that a caller sets in its messages. Every version must compute the same hash."""
+    """Returns a BLAKE2b hash (16 bytes) of all fields that a caller sets in its messages.
+
+    Every version must compute the same hash.
+    """
     fields = []
     for draft in drafts:
         meta = draft.meta or _NOTHING

@@ -212,6 +212,10 @@ class NameUseCases:
         return await self._store_draft(queue, name, draft, free_only=False)
 
     async def _store_draft(self, queue: Queue, name: str, draft: Draft, *, free_only: bool) -> Changed:
+        """Stores the message in the partition that its name determines.
+
+        If the message is kept when it expires, ensures its expiry before and after it is stored.
+        """
         if queue.kind == "dedup":
             raise InvalidRequest({"name": "Messages of a dedup queue have no names. Leave it out."})
         if queue.kind == "ordered":

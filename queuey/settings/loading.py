@@ -97,7 +97,10 @@ def _check_known(key: str, known: Collection[str], where: str) -> None:
 
 
 def _read_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, Given]]:
-    """Reads a settings file. Each table in a table, such as ``[consistency.strong]``, is one setting."""
+    """Reads a settings file, without checks of the names. Relative paths in it start at the file's directory.
+
+    Each table in a table, such as ``[consistency.strong]``, is one setting.
+    """
     owners = {name.rpartition(".")[0] for name in lines} - {""}
     for name, value in file_values(path).items():
         tables = value if name in owners and isinstance(value, dict) else None

@@ -33,11 +33,11 @@ class SparkFailure(NamedTuple):
 
 
 def silence_spark_loggers() -> None:
+    """Silences Spark's loggers, and py4j's, which logs each broken connection to a dead Java process."""
     from pyspark.logger import PySparkLogger
 
     for name in _LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
-    # It logs each broken connection to a dead Java process with a stack trace.
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
 
 

@@ -268,7 +268,10 @@ class LoopCalls:
                 raise
 
     def _drain(self) -> None:
-        """Makes the waiting calls in order, including calls that arrive meanwhile."""
+        """Makes the waiting calls in order, including calls that arrive meanwhile.
+
+        If a call raises, the loop reports the error, and the remaining calls run in the loop's next turn.
+        """
         self._waking = False
         calls = self._calls
         while calls:
@@ -276,7 +279,7 @@ class LoopCalls:
             try:
                 call(*args)
             except BaseException:
-                if calls:  # The loop reports the error, and the others must not wait for the next call.
+                if calls:
                     self._waking = True
                     self.loop.call_soon(self._drain)
                 raise

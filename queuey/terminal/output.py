@@ -60,7 +60,8 @@ class Failed(Exception):
         self.exit_code = exit_code
 
 
-def reason_of(error: Exception) -> str:
+def os_error_text(error: Exception) -> str:
+    """Returns the system's text of an error, with the name of its file if any; of another error its own text."""
     strerror = getattr(error, "strerror", None)
     filename = getattr(error, "filename", None)
     return f"{strerror}{f' ({filename})' if filename else ''}" if strerror else str(error)

@@ -222,8 +222,8 @@ def test_named_and_moved_messages_are_kept(store: Store) -> None:
     between.instead(KeyedPosts.append_once, append_once)
     mover = Mover(between.store)
     names = BlockingNames(mover.service)
-    names.create(mover.way(target), "a", Draft("a"))
-    names.create(mover.way(target), "b", Draft("b", ttl=60))
+    names.create(mover.access(target), "a", Draft("a"))
+    names.create(mover.access(target), "b", Draft("b", ttl=60))
     source = make_queue(store, consistency=PROMPT)
     append_bodies(store, source, "c", ttl=1000)
     assert mover.wait_until_ended(mover.begin(source, target)).moved == 1

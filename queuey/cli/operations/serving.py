@@ -25,7 +25,7 @@ from queuey.cli.operations.store_options import Config, load, with_settings
 from queuey.storage import bridge
 from queuey.terminal import output
 from queuey.terminal.commands import with_json
-from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, BAD_TLS, NEWER_STORE, Failed, reason_of
+from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, BAD_TLS, NEWER_STORE, Failed, os_error_text
 from queuey.terminal.signals import end_at_once
 
 if TYPE_CHECKING:
@@ -112,11 +112,11 @@ def _serve(settings: Settings) -> int:
     try:
         server.check_tls(settings)
     except OSError as error:
-        raise Failed(f"the TLS files cannot be used: {reason_of(error)}", BAD_TLS) from error
+        raise Failed(f"the TLS files cannot be used: {os_error_text(error)}", BAD_TLS) from error
     try:
         listeners = server.listen(settings)
     except OSError as error:
-        text = f"cannot listen on {settings.host}:{settings.port}: {reason_of(error)}"
+        text = f"cannot listen on {settings.host}:{settings.port}: {os_error_text(error)}"
         hint = ". Another service may be running: stop it, or choose another port: --port"
         raise Failed(text + (hint if error.errno == EADDRINUSE else ""), BAD_ADDRESS) from error
     address = address_of(listeners[0])
@@ -153,7 +153,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
     except StoreIncompatible as error:
         raise Failed(f"the data directory {settings.data} cannot be used: {error}", NEWER_STORE) from error
     except (StoreUnavailable, OSError) as error:
-        raise Failed(f"the data directory {settings.data} cannot be used: {reason_of(error)}", BAD_STORE) from error
+        raise Failed(f"the data directory {settings.data} cannot be used: {os_error_text(error)}", BAD_STORE) from error
     try:
         promise = bridge.run(store.acknowledgement())
         plan = (

@@ -46,7 +46,10 @@ def classes(
 @on_spark
 @with_filter(*ORIGIN, *FILTERS)
 def list_dead_letters(run: PipelineRun, choose: Choose) -> None:
-    """List dead letters; with --json one per line, with all fields. Changes nothing."""
+    """List dead letters; with --json one per line, with all fields. Changes nothing.
+
+    Without --limit, lists at most 100 of each queue of dead letters.
+    """
     from queuey.pipeline.deadletter import deadletter_job
 
     selected = choose(shown=_SHOWN)

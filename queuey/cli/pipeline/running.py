@@ -136,7 +136,7 @@ class PipelineRun:
         # Mistakes in the store or in names are found before Spark starts.
         store = self.store
         if queues is not None:
-            name_ranges.check(store, queues)
+            name_ranges.check_selection(store, queues)
         failures.silence_spark_loggers()
         try:
             spark = session(master=self.master, conf=dict(self.conf))

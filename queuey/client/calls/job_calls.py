@@ -58,6 +58,7 @@ def encode_result(value: object) -> JobResult | None:
 
 
 def make_result_fields(results: JobResults) -> dict[str, Any]:
+    """Returns the fields ``results`` and ``too_large`` (bytes of results that are not sent), each only if not empty."""
     kept = {receipt: msgspec.Raw(result) for receipt, result in results.items() if isinstance(result, bytes)}
     too_large = {receipt: result for receipt, result in results.items() if isinstance(result, int)}
     return ({"results": kept} if kept else {}) | ({"too_large": too_large} if too_large else {})

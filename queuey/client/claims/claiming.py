@@ -131,8 +131,8 @@ class Claiming:
     def record_work(self, claim: HeldClaim) -> bool:
         """Records that a job was worked on, for the next acknowledgement if it is finished.
 
-        Returns whether to acknowledge finished jobs before the next job. This is so after :data:`_MAX_ACK_DELAY`, or if
-        their results do not fit into one request.
+        Returns whether to acknowledge finished jobs before the next job. This is so once :data:`_MAX_ACK_DELAY` has
+        passed since the last acknowledgement began, or if their results do not fit into one request.
         """
         now = self._last = self._clock()
         if claim.state == "finished":

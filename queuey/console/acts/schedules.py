@@ -55,9 +55,10 @@ class ScheduleAct(Act):
         return Plan(about=about, hidden={"seen": str(schedule.changed)}, button=self.title)
 
     def save(self, ask: PageRequest, **changes: object) -> None:
-        """Changes the given fields of the schedule, or creates it; the others stay. Needs ``admin`` with its queue.
+        """Changes the given fields of the schedule, or creates it; the others stay.
 
-        Does not check ``seen``, which :meth:`queue` does.
+        Needs ``admin`` and ``send`` with its queue, or only ``admin`` to pause it. Does not check ``seen``, which
+        :meth:`queue` does.
         """
         match = {"app": ask.application, "schedule": ask.get("schedule")}
         ask.schedules.save(ask.request, match, msgspec.json.encode(changes), ask.matching("admin"))

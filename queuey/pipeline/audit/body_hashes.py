@@ -37,7 +37,7 @@ def encode_slices(parts: Iterable[QueueSlice]) -> bytes:
     return msgspec.msgpack.encode(list(parts))
 
 
-def rows(options: StoreOptions, payload: bytes) -> Batches:
+def scan_hashes(options: StoreOptions, payload: bytes) -> Batches:
     """Scans slices and hashes the bodies. Runs in a task.
 
     Skips queues that were purged or deleted since the slices were planned.

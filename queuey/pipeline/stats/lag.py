@@ -179,7 +179,7 @@ def _make_payloads(options: LagOptions) -> list[bytes]:
     """
     if options.offsets is None:
         if options.selection is not None:
-            name_ranges.check(options.store, options.selection)
+            name_ranges.check_selection(options.store, options.selection)
         parts = name_ranges.divide_names(options.store, options.selection, options.size)
         return [msgspec.msgpack.encode((part, None)) for part in parts]
     names = set(options.offsets)

@@ -83,7 +83,7 @@ def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] =
     store = open_stores.opened(options.store)
     began_at = ids.ticks_to_seconds(bridge.run(store.ledger.now()))
     if options.selection is not None:
-        name_ranges.check(options.store, options.selection)
+        name_ranges.check_selection(options.store, options.selection)
     say("listing queues")
     queues = sum_by_queue(_measure_queues(spark, options, say)).persist()
     tally = sum_queues(queues, options.top)
@@ -106,7 +106,7 @@ def frame(spark: SparkSession, options: StatsOptions) -> DataFrame:
         OptionError, QueueNotFound, StoreUnavailable: As in :func:`run`.
     """
     if options.selection is not None:
-        name_ranges.check(options.store, options.selection)
+        name_ranges.check_selection(options.store, options.selection)
     return _measure_queues(spark, options).where("messages > 0")
 
 

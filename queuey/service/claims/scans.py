@@ -185,6 +185,8 @@ class Scanner:
     async def scan(self, state: State, now: int, max_messages: int, max_bytes: int) -> ScanResult:
         """Reads messages until there are enough: by the chain if it is due, then from the front or a little below it.
 
+        If too much is remembered, reads nothing above the horizon, so that the cursor moves first.
+
         Args:
             state: May grow during the scan.
             now: Milliseconds since 1970.

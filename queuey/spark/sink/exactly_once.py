@@ -58,8 +58,8 @@ MAX_MOVES = 10
 """Max moves of one row. Each move doubles the lead, so that even a slow store does not reach this limit."""
 MAX_LEAD = 3600.0
 """Max lead, in seconds."""
-PIECES_PER_LEAD = 10
-"""Min pieces of numbered rows that a task writes within one lead."""
+CHUNKS_PER_LEAD = 10
+"""Min chunks of numbered rows that a task writes within one lead."""
 MAX_LEADS = 12
 """Max room for numbered rows that no task has reached yet, in leads ahead of the clock."""
 SETTLING, LONGEST_SETTLING = 5.0, 10.0
@@ -188,15 +188,15 @@ class TargetQueue:
 
 
 class Reserver:
-    """Writes chunks of one piece of work to one queue.
+    """Writes the chunks of one task, or the numbered chunks of all tasks, to one queue.
 
     Args:
         target: The queue.
-        work: The name of the work in the ledger, unique and the same for all attempts.
+        work: The name of these chunks in the ledger, unique and the same for all attempts.
         lead: Seconds by which ids are reserved ahead of the clock.
         batch: The micro-batch of a stream, which begins when all earlier ones are done.
-        numbered: Chunks are pieces of numbered rows, which several tasks write in any order. Their ids are in the
-            order of pieces nevertheless. All pieces have the same span.
+        numbered: Chunks consist of numbered rows, and several tasks write them in any order. Their ids are in the order
+            of chunks nevertheless (see ``piece_order``, whose pieces are these chunks). All have the same span.
     """
 
     def __init__(self, target: TargetQueue, work: str, *, lead: float, batch: int = 0, numbered: bool = False) -> None:
@@ -207,37 +207,37 @@ class Reserver:
         self._batch = batch
         self._numbered = numbered
         self._last: tuple[int, int] = (-1, 0)
-        """The last piece with reserved ids, and the lowest base above them."""
+        """The last chunk with reserved ids, and the lowest base above them."""
 
-    def has_begun(self, piece: int) -> bool:
+    def has_begun(self, chunk: int) -> bool:
         """Returns whether the ledger has an entry of this micro-batch, or a later one, for a chunk."""
-        return self._read_current_entry(piece) is not None
+        return self._read_current_entry(chunk) is not None
 
-    def count_undone(self, piece: int, indexes: Integers) -> int:
-        entry = self._read_current_entry(piece)
+    def count_undone(self, chunk: int, indexes: Integers) -> int:
+        entry = self._read_current_entry(chunk)
         return len(indexes) if entry is None else int((~find_members(entry.done, indexes)).sum())
 
-    def _read_current_entry(self, piece: int) -> ChunkEntry | None:
-        raw = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(self._work, piece)))
+    def _read_current_entry(self, chunk: int) -> ChunkEntry | None:
+        raw = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(self._work, chunk)))
         entry = None if raw is None else decode(raw)
         return entry if entry is not None and entry.batch >= self._batch else None
 
-    def write(self, piece: int, rows: ReservableRows) -> WriteCounts:
+    def write(self, chunk: int, rows: ReservableRows) -> WriteCounts:
         """Writes all or some rows of a chunk. All of them are done when it returns.
 
         Args:
-            piece: The number of the chunk. Ids ascend from chunk to chunk if chunks are written in order.
+            chunk: Its number. Ids ascend from chunk to chunk if chunks are written in order.
             rows: The rows.
 
         Raises:
             NotRepeatable: An earlier attempt had other rows here, or a later micro-batch has begun.
             QueueChanged, StoreUnavailable: Some rows may be written. It is safe to try again.
         """
-        raw, entry = self._enter_chunk(piece, rows)
+        raw, entry = self._enter_chunk(chunk, rows)
         done = find_members(entry.done, rows.indexes)
         skipped = int(done.sum())
         if not (done.all() and entry.content == rows.content and entry.span == rows.span):
-            self._require_same_rows(piece, entry, rows)
+            self._require_same_rows(chunk, entry, rows)
         written = expired = 0
         while not (done := find_members(entry.done, rows.indexes)).all():
             if entry.max_moves(rows.indexes[~done]) >= MAX_MOVES:
@@ -246,7 +246,7 @@ class Reserver:
                 )
             attempt = _ChunkAttempt(self._target, entry, rows)
             attempt.write(~done)
-            raw, entry = self._set_entry(piece, raw, self._next_entry(entry, attempt))
+            raw, entry = self._set_entry(chunk, raw, self._next_entry(entry, attempt))
             written, expired = written + attempt.written, expired + attempt.expired
             if attempt.late.any() and find_members(entry.done, rows.indexes[attempt.late]).all():
                 log.warning(
@@ -262,7 +262,7 @@ class Reserver:
             expired=expired,
         )
 
-    def _enter_chunk(self, piece: int, rows: ReservableRows) -> tuple[bytes, ChunkEntry]:
+    def _enter_chunk(self, chunk: int, rows: ReservableRows) -> tuple[bytes, ChunkEntry]:
         """Returns the chunk's ledger entry, encoded and decoded; the first attempt reserves ids in it.
 
         It replaces the entry of an earlier micro-batch. Rows are not compared.
@@ -270,26 +270,26 @@ class Reserver:
         raw: bytes | None = None
         lowest_base, lead = 0, self._lead
         if self._numbered:
-            raw = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(self._work, piece)))
+            raw = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(self._work, chunk)))
             if raw is not None:
                 entry = decode(raw)
                 if entry.batch == self._batch:
                     return raw, entry
                 lowest_base = entry.end
-            lowest_base, lead = max(lowest_base, self._reserve_in_order(piece, rows.span)), 0.0
+            lowest_base, lead = max(lowest_base, self._reserve_in_order(chunk, rows.span)), 0.0
         else:
-            lowest_base = self._find_lowest_base(piece)
+            lowest_base = self._find_lowest_base(chunk)
         while True:
             first = ReservedIds(self._choose_base(lowest_base, lead), ids.random_low())
             mine = ChunkEntry(FORMAT, self._batch, rows.span, rows.order, rows.content, (first,))
-            raw, entry = self._set_entry(piece, raw, mine)
+            raw, entry = self._set_entry(chunk, raw, mine)
             if entry.batch == self._batch:
-                self._last = piece, entry.end
+                self._last = chunk, entry.end
                 return raw, entry
             lowest_base = max(lowest_base, entry.end)
 
-    def _reserve_in_order(self, piece: int, span: int) -> int:
-        """Reserves ids for a piece in the ledger entry that all tasks share; returns their base in ticks.
+    def _reserve_in_order(self, chunk: int, span: int) -> int:
+        """Reserves ids for a chunk in the ledger entry that all tasks share; returns their base in ticks.
 
         The first task of a micro-batch clears the entry. Raises NotRepeatable if a later micro-batch has begun.
         """
@@ -303,8 +303,8 @@ class Reserver:
             if order.batch < self._batch:
                 order = order.start_batch(self._batch, span)
             now = self._target.retry_call(lambda: bridge.run(self._store.ledger.now()))
-            timing = Timing(now + lead, now + lead // 2, span, lead // PIECES_PER_LEAD, lead * MAX_LEADS)
-            changed, base = piece_order.reserve_piece(order, piece, timing)
+            timing = Timing(now + lead, now + lead // 2, span, lead // CHUNKS_PER_LEAD, lead * MAX_LEADS)
+            changed, base = piece_order.reserve_piece(order, chunk, timing)
             if changed == order:
                 return base
             value = msgspec.msgpack.encode(changed)
@@ -315,11 +315,11 @@ class Reserver:
     def _exchange_order(self, work: str, value: bytes, expected: bytes | None) -> bytes:
         return bridge.run(self._store.ledger.enter(work, 0, value, expected=expected))
 
-    def _find_lowest_base(self, piece: int) -> int:
+    def _find_lowest_base(self, chunk: int) -> int:
         """Returns the lowest base above the previous chunk's ids, or 0 if that chunk is not in the ledger."""
-        if self._last[0] in {piece - 1, piece} or not piece:
+        if self._last[0] in {chunk - 1, chunk} or not chunk:
             return self._last[1]
-        before = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(self._work, piece - 1)))
+        before = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(self._work, chunk - 1)))
         return decode(before).end if before is not None else 0
 
     def _choose_base(self, lowest_base: int, lead: float) -> int:
@@ -328,14 +328,14 @@ class Reserver:
             self._target.retry_call(lambda: bridge.run(self._store.ledger.now())) + round(lead * TICKS_PER_SECOND),
         )
 
-    def _set_entry(self, piece: int, raw: bytes | None, entry: ChunkEntry) -> tuple[bytes, ChunkEntry]:
+    def _set_entry(self, chunk: int, raw: bytes | None, entry: ChunkEntry) -> tuple[bytes, ChunkEntry]:
         """Replaces the chunk's entry ``raw``; returns the entry that is then recorded, perhaps of another attempt.
 
         Raises NotRepeatable if that is of a later micro-batch.
         """
         value = encode(entry)
         stored = self._target.retry_call(
-            lambda: bridge.run(self._store.ledger.enter(self._work, piece, value, expected=raw))
+            lambda: bridge.run(self._store.ledger.enter(self._work, chunk, value, expected=raw))
         )
         result = entry if stored == value else decode(stored)
         if result.batch > self._batch:
@@ -348,11 +348,11 @@ class Reserver:
             "begun to write: the checkpoint is an old copy, or this attempt is outdated. Nothing more is written."
         )
 
-    def _require_same_rows(self, piece: int, entry: ChunkEntry, rows: ReservableRows) -> None:
+    def _require_same_rows(self, chunk: int, entry: ChunkEntry, rows: ReservableRows) -> None:
         if entry.span == rows.span and entry.order == rows.order:
             return
         raise NotRepeatable(
-            f"An earlier attempt of this write had other rows, or rows in another order, in chunk {piece} of this task "
+            f"An earlier attempt of this write had other rows, or rows in another order, in chunk {chunk} of this task "
             f"({entry.span} then, {rows.span} now), so it is unknown which are written. Nothing more is written. Sort "
             "rows within their partitions, or number them in a column sequence, and write under another name."
         )

@@ -39,18 +39,18 @@ class Rules(msgspec.Struct, frozen=True):
 
     Attributes:
         partitions: Number of partitions when the writer began; rows without a partition are distributed among these.
-        highest: Present number of partitions; rows may name any of them.
+        present_partitions: Present number of partitions; rows may name any of them.
         first: The partition of the first row without partition and key.
         ttl: TTL in seconds of rows without their own.
-        most: Max bytes of a body; a null or empty one is refused.
+        max_body_bytes: Max bytes of a body; a null or empty one is refused.
         now: The store's clock in ticks, for the check of expiries.
     """
 
     partitions: int
-    highest: int
+    present_partitions: int
     first: int
     ttl: int
-    most: int
+    max_body_bytes: int
     now: int
 
 
@@ -239,7 +239,7 @@ class _RowConverter:
             raise make_row_error(self._chunk, int(self._which[index]), name, str(error)) from error
 
     def convert_bodies(self) -> pa.Array:
-        most = self._rules.most
+        most = self._rules.max_body_bytes
         sizes = _integers(pc.binary_length(self._bodies), -1)
         self._refuse_rows(
             (sizes < 1) | (sizes > most),
@@ -255,6 +255,7 @@ class _RowConverter:
         return self._bodies
 
     def convert_metas(self) -> pa.Array:
+        """Returns the encoded metadata of each row: content type, headers and the kind of body; not the key."""
         text, json = self._body_kinds()
         types, type_codes = self._content_types()
         headers, header_codes = self._distinct_headers()
@@ -324,7 +325,7 @@ class _RowConverter:
 
         Refuses partitions that the queue does not have.
         """
-        count, most = len(self._which), self._rules.highest
+        count, most = len(self._which), self._rules.present_partitions
         column, keys = self._column("partition"), self._column("key")
         partitions, assigned = np.zeros(count, np.int64), np.zeros(count, bool)
         if column is not None:

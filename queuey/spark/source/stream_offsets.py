@@ -135,6 +135,7 @@ def find_occupied(
 
 
 def _has_messages(part: QueueSlice, extent: ScanExtent) -> bool:
+    """Returns whether a range has a message. An extent may end early without one; then asks on from there."""
     reached = extent(part, 1)
     while not reached.found and part.lower < reached.position < part.upper:
         part = msgspec.structs.replace(part, lower=reached.position)

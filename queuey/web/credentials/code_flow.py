@@ -29,7 +29,7 @@ from queuey.service.operating.credentials import UserLogin
 from queuey.settings import UserIssuer, is_loopback, is_safe_url
 from queuey.user_queues import issuer_tag
 from queuey.web.credentials.bearer import Bearer
-from queuey.web.credentials.key_sets import FETCH_TIMEOUT, RETRY_INTERVAL, IssuerDocument, fetch, reason_of
+from queuey.web.credentials.key_sets import FETCH_TIMEOUT, RETRY_INTERVAL, IssuerDocument, fetch, short_reason
 from queuey.web.credentials.strict_json import read_object
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,8 @@ def read_discovery(issuer: str, content: bytes) -> ProviderEndpoints:
     """Reads a provider's discovery document.
 
     Raises:
-        ValueError: It is of another issuer, or its endpoints are missing or not safe to use.
+        ValueError: It is of another issuer, or its endpoints are missing, are not safe (see :func:`is_safe_url`), or
+            are on this machine although the issuer is not.
     """
     document = read_object(content)
     if document.get("issuer") != issuer:
@@ -246,7 +247,7 @@ class Provider:
         try:
             status, content = fetch(endpoint, self._fetch_seconds, form, headers)
         except Exception as error:  # whatever the HTTP client raises
-            logger.warning("Codes cannot be exchanged with %s: %s.", self.issuer, reason_of(error))
+            logger.warning("Codes cannot be exchanged with %s: %s.", self.issuer, short_reason(error))
             text = f"{self.host} did not send a valid response. Log in again, or with a key."
             raise IssuerUnavailable(text, retry_after=round(RETRY_INTERVAL)) from error
         try:

@@ -115,7 +115,7 @@ class IssuerDocument(Generic[T]):
             if age > MAX_AGE:
                 self._wait_for_load()
             if self._value is None or self._clock() - self._loaded > MAX_AGE:
-                raise self._make_unavailable()
+                raise self._make_unavailable_error()
             return self._value
 
     def get_newer_than(self, value: T) -> T:
@@ -129,7 +129,7 @@ class IssuerDocument(Generic[T]):
                 self._start_load()
                 self._wait_for_load()
             if self._failure or self._value is None:
-                raise self._make_unavailable()
+                raise self._make_unavailable_error()
             return self._value
 
     def _start_load(self) -> None:
@@ -144,7 +144,7 @@ class IssuerDocument(Generic[T]):
         try:
             threading.Thread(target=self._load, name="queuey-issuer", daemon=True).start()
         except RuntimeError as error:  # The system cannot start a thread.
-            self._record_load(None, reason_of(error))
+            self._record_load(None, short_reason(error))
 
     def _wait_for_load(self) -> None:
         """Waits for the load under way, if any; only one request waits, and raises after a timeout; others raise."""
@@ -152,9 +152,13 @@ class IssuerDocument(Generic[T]):
             self._waited = True
             self._change.wait_for(lambda: not self._loading, self._wait_seconds)
         if self._loading:
-            raise self._make_unavailable()
+            raise self._make_unavailable_error()
 
-    def _make_unavailable(self) -> IssuerUnavailable:
+    def _make_unavailable_error(self) -> IssuerUnavailable:
+        """Returns the error for a request that needs the document.
+
+        Its ``retry_after`` is the time until the next load may start, or 1 s while a load is under way.
+        """
         pause = 1 if self._loading else self._began + RETRY_INTERVAL - self._clock()
         text = f"The issuer of this credential cannot be asked for its {self._what} now."
         return IssuerUnavailable(text, retry_after=max(1, round(pause)))
@@ -165,7 +169,7 @@ class IssuerDocument(Generic[T]):
         try:
             value = self._parse(_read_url_or_file(self._place, self._fetch_seconds))
         except Exception as error:  # noqa: BLE001 - whatever a server sends, this thread must report its end
-            failure = reason_of(error)
+            failure = short_reason(error)
         self._record_load(value, failure)
 
     def _record_load(self, value: T | None, failure: str) -> None:
@@ -263,7 +267,7 @@ def _make_trusting_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context(trust_env=False)
 
 
-def reason_of(error: Exception) -> str:
+def short_reason(error: Exception) -> str:
     """Returns an error's text without a final full stop, cut to 200 characters, or the name of its class."""
     text = error.strerror if isinstance(error, OSError) else None
     return (text or str(error) or type(error).__name__)[:200].rstrip(".")

@@ -218,6 +218,10 @@ async def _serve(
     identity: WorkerIdentity,
     stop: asyncio.Event,
 ) -> None:
+    """Serves the listener until ``stop`` is set, then ends connections, service and gateway in this order.
+
+    SIGHUP loads the TLS certificate again.
+    """
     from queuey.web.errors import refusal_response  # noqa: PLC0415 - not in the parent process
     from queuey.web.gateway.asgi import make_gateway  # noqa: PLC0415
     from queuey.web.http.listening import Certificate, Connections  # noqa: PLC0415 - as above

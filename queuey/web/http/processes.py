@@ -292,7 +292,7 @@ class Parent:
                 _send_signal(worker, signal.SIGABRT)
 
     def _read_heartbeats(self, worker: _Worker) -> None:
-        """Reads a worker's heartbeats; the first of any worker lets the workers waiting for it start."""
+        """Reads a worker's heartbeats. After the first of any worker, the workers waiting for it can be started."""
         worker.read_heartbeats()
         if worker.is_up and not self._restarts.was_up:
             self._restarts.record_up(time.monotonic())

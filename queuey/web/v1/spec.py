@@ -113,6 +113,7 @@ def _json_answers(kind: Any, *statuses: int) -> dict[int, ResponseSpec]:  # noqa
 
 
 def _claims_operation(what: str, summary: str, view: Callable[..., Any], body: Any) -> Operation:  # noqa: ANN401 - a msgspec type
+    """Returns an operation on claims, which answers 409 with the same body if some of them failed."""
     about = "409: some messages were delivered again, moved or replaced (see `results`). All others succeeded."
     path = f"POST {QUEUE}/claims/{what}"
     return _operation(path, summary, claims.Settled, view, about=about, body=body, also=(409,))

@@ -96,6 +96,7 @@ def target(cassandra: Cassandra) -> Iterator[DataCentreTarget]:
 
 @pytest.fixture
 def driver(target: DataCentreTarget) -> Iterator[Driver]:
+    """A connected driver without a keyspace, which a migration creates."""
     opened = Driver(target, OPTIONS, keyspace=False)
     assert opened.ready(60)
     yield opened

@@ -66,11 +66,11 @@ class Mover:
         self.service = Service(store, stopping=self.stopping)
         self.moves = MoveUseCases(store, self.service.claims, self.stopping, timing=SOON)
 
-    def way(self, queue: Queue) -> QueueAccess:
+    def access(self, queue: Queue) -> QueueAccess:
         return self.service.enter(queue, lambda _queue: None)
 
     def begin(self, source: Queue, target: Queue) -> MoveState:
-        return self.moves.begin(self.way(source), self.way(target))
+        return self.moves.begin(self.access(source), self.access(target))
 
     def show(self, report: MoveState) -> MoveState:
         return self.moves.show(APP, report.id, ANYTHING)
@@ -122,9 +122,9 @@ def test_everything_arrives(store: Store, mover: Mover) -> None:
         assert [(one.body, one.meta) for one in moved] == [(one.body, one.meta) for one in old]
         assert all(abs(a.expires - b.expires) < 120e7 for a, b in zip(moved, old, strict=True))
         assert bodies(store, source, number) == []
-    assert blocking(mover.service.claims).claim(mover.way(source), limit=10, ttl=30) == []
-    assert len(blocking(mover.service.claims).claim(mover.way(target), limit=1000, ttl=30, partitions=[3])) == 1000
-    assert mover.service.claims.size(mover.way(source), 10).size == 0
+    assert blocking(mover.service.claims).claim(mover.access(source), limit=10, ttl=30) == []
+    assert len(blocking(mover.service.claims).claim(mover.access(target), limit=1000, ttl=30, partitions=[3])) == 1000
+    assert mover.service.claims.size(mover.access(source), 10).size == 0
     assert asdict(mover.moves.list(APP, ANYTHING)[0]) == asdict(report)
 
 
@@ -133,16 +133,16 @@ def test_what_stays(store: Store, mover: Mover) -> None:
     """Claimed messages stay with their callers, acknowledged ones are done, and later ones are not moved."""
     source, target = make_queue(store), make_queue(store)
     append_bodies(store, source, "acknowledged", "claimed", "released", "waiting")
-    way = mover.way(source)
-    held = blocking(mover.service.claims).claim(way, limit=3, ttl=600)
-    blocking(mover.service.claims).acknowledge(way, [held[0].receipt])
-    blocking(mover.service.claims).release(way, [held[2].receipt])
+    access = mover.access(source)
+    held = blocking(mover.service.claims).claim(access, limit=3, ttl=600)
+    blocking(mover.service.claims).acknowledge(access, [held[0].receipt])
+    blocking(mover.service.claims).release(access, [held[2].receipt])
     report = mover.wait_until_ended(mover.begin(source, target))
     assert (report.state, report.moved, report.left) == ("done", 2, 1)
     assert bodies(store, target) == ["released", "waiting"]
     append_bodies(store, source, "later")
-    blocking(mover.service.claims).release(way, [held[1].receipt])
-    assert [delivery.message.body for delivery in blocking(mover.service.claims).claim(way, limit=9, ttl=30)] == [
+    blocking(mover.service.claims).release(access, [held[1].receipt])
+    assert [delivery.message.body for delivery in blocking(mover.service.claims).claim(access, limit=9, ttl=30)] == [
         "claimed",
         "later",
     ]
@@ -156,7 +156,7 @@ def make_kind(store: Store, kind: str, partitions: int) -> Queue:
 
 def claim_all(mover: Mover, queue: Queue) -> Counter[str | bytes]:
     body_counts: Counter[str | bytes] = Counter()
-    while given := blocking(mover.service.claims).claim(mover.way(queue), limit=1000, ttl=600):
+    while given := blocking(mover.service.claims).claim(mover.access(queue), limit=1000, ttl=600):
         body_counts.update(delivery.message.body for delivery in given)
     return body_counts
 
@@ -169,18 +169,18 @@ KINDS = [pytest.param("dedup", "dedup", marks=pytest.mark.slow), ("dedup", "plai
 def test_dedup_queues(store: Store, mover: Mover, kind: str, to: str) -> None:
     """Copies of one body, also those that wait in the target, still count as one; later posts stay in the source."""
     source, target = make_kind(store, kind, 2), make_kind(store, to, 3)
-    source_way = mover.way(source)
+    source_access = mover.access(source)
     bodies = [f"m{number % 700}" for number in range(1600)]
     for start in range(0, len(bodies), 400):
-        post(mover.service, source_way, [Draft(body) for body in bodies[start : start + 400]])
+        post(mover.service, source_access, [Draft(body) for body in bodies[start : start + 400]])
     waiting = ["m3", "only here"]
-    post(mover.service, mover.way(target), [Draft(body) for body in waiting])
+    post(mover.service, mover.access(target), [Draft(body) for body in waiting])
     report = mover.wait_until_ended(mover.begin(source, target))
     moved = 1600 if kind == "plain" else 700
     assert (report.state, report.moved, report.left) == ("done", moved, 0)
-    assert mover.service.claims.size(source_way, 10).size == 0
+    assert mover.service.claims.size(source_access, 10).size == 0
     assert claim_all(mover, source) == {}
-    post(mover.service, source_way, [Draft("m3")])
+    post(mover.service, source_access, [Draft("m3")])
     assert claim_all(mover, source) == {"m3": 1}
     assert claim_all(mover, target) == Counter({*bodies, *waiting}) + Counter(["m3"] if to == "plain" else [])
 
@@ -190,13 +190,13 @@ def test_copies_of_what_is_claimed(store: Store, mover: Mover) -> None:
     """Copies of a claimed message are not moved: it stays, and is delivered again alone when its claim ends."""
     source, target = make_kind(store, "dedup", 1), make_kind(store, "plain", 1)
     append_bodies(store, source, "a", "b", "a")
-    way = mover.way(source)
-    held, other = blocking(mover.service.claims).claim(way, limit=9, ttl=600)
-    blocking(mover.service.claims).release(way, [other.receipt])
+    access = mover.access(source)
+    held, other = blocking(mover.service.claims).claim(access, limit=9, ttl=600)
+    blocking(mover.service.claims).release(access, [other.receipt])
     report = mover.wait_until_ended(mover.begin(source, target))
     assert (report.state, report.moved, report.left) == ("done", 1, 1)
     assert bodies(store, target) == ["b"]
-    blocking(mover.service.claims).release(way, [held.receipt])
+    blocking(mover.service.claims).release(access, [held.receipt])
     assert claim_all(mover, source) == {"a": 1}
 
 
@@ -214,7 +214,7 @@ def test_fewer_partitions(store: Store, mover: Mover) -> None:
 
 
 @pytest.mark.slow_on("cassandra")
-def test_what_cannot_be(store: Store, mover: Mover) -> None:
+def test_refused_moves(store: Store, mover: Mover) -> None:
     """Moves to the same queue, to two queues, or without claims are refused; a repeated move is the same one."""
     source, target, third = make_queue(store), make_queue(store), make_queue(store)
     with pytest.raises(InvalidRequest, match="another"):
@@ -292,8 +292,8 @@ def test_the_target_goes(store: Store, mover: Mover, change: Callable[..., Any])
     purging.stopping.set()
     assert report.state == "failed"
     assert target.name in (report.error or "")
-    refuse_made_up_receipts(store, mover.way(source), *places)
-    claimed = blocking(mover.service.claims).claim(mover.way(source), limit=9, ttl=30)
+    refuse_made_up_receipts(store, mover.access(source), *places)
+    claimed = blocking(mover.service.claims).claim(mover.access(source), limit=9, ttl=30)
     assert [delivery.message.body for delivery in claimed] == ["a", "b", "c"]
 
 

@@ -104,6 +104,7 @@ def test_a_post_is_five_statements(store: SqliteStore, queue: Queue, count: Coun
 
 
 def rows_of(store: SqliteStore) -> list[tuple[object, ...]]:
+    """Returns all rows of a store. Times are relative to the first message, so that two stores compare."""
     with store._db.readers.lend() as opened:
         messages: list[Any] = opened.execute("SELECT * FROM messages ORDER BY ticks").fetchall()
         windows: list[Any] = opened.execute(

@@ -273,15 +273,15 @@ def sent_again() -> Iterator[None]:
     """Lets the writer resend a batch up to three times if it is in doubt or late, with a new start time."""
     resends: Counter[InFlightBatch] = Counter()
 
-    def judge(writer: MessageWriter, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
+    def end_batch(writer: MessageWriter, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
         if error is None or resends[in_flight] == 3:
-            REAL_JUDGE(writer, in_flight, error)
+            REAL_END_BATCH(writer, in_flight, error)
             return
         resends[in_flight] += 1
         in_flight.id_boottime = writer._clock.boottime()
         writer._send(in_flight, in_flight.operations[0].level)
 
-    with replace(MessageWriter._judge, judge):
+    with replace(MessageWriter._end_batch, end_batch):
         yield
 
 
@@ -309,7 +309,7 @@ def written_again() -> Iterator[None]:
 
 
 REAL_ARRIVED = MessageWriter._on_answer
-REAL_JUDGE = MessageWriter._judge
+REAL_END_BATCH = MessageWriter._end_batch
 REAL_UNDO = UndoWriter.undo
 REAL_DELAYS = SliceReader._delays
 REAL_APPEND = MessageUseCases._append

@@ -58,9 +58,9 @@ def test_queues_by_name(embedded: Kept) -> None:
     for name in ("a", "b", "c"):
         embedded.queue(name)
     chosen = Subscribe(("c", "a"))
-    name_ranges.check(embedded.store_options, chosen)
+    name_ranges.check_selection(embedded.store_options, chosen)
     assert sorted(list_names(embedded, name_ranges.divide_names(embedded.store_options, chosen))) == ["a", "c"]
     with pytest.raises(QueueNotFound):
-        name_ranges.check(embedded.store_options, Subscribe(("a", "absent")))
+        name_ranges.check_selection(embedded.store_options, Subscribe(("a", "absent")))
     with pytest.raises(OptionError, match="regular expression"):
-        name_ranges.check(embedded.store_options, Pattern("("))
+        name_ranges.check_selection(embedded.store_options, Pattern("("))

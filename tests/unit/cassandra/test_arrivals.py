@@ -18,7 +18,7 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
 from queuey.storage.cassandra.waiting.arrivals import (
     EARLY_READ_INTERVAL,
-    FIRST,
+    FIRST_WINDOW_READS,
     MAX_POLLED,
     POLLS_BESIDE_RECORD,
     POLLS_PER_TURN,
@@ -83,7 +83,7 @@ class Process:
             woken = lambda number=number: self.woken.append(number)  # noqa: E731
             self.stops.append(self.arrivals.watch(queue(number), 1, woken, delayed=True, early=early))
         if settled:
-            driver.advance((2 * FIRST + 1.5) * EVERY)
+            driver.advance((2 * FIRST_WINDOW_READS + 1.5) * EVERY)
             self.woken.clear()
             self.store.polled.clear()
 

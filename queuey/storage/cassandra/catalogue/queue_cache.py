@@ -226,9 +226,8 @@ class QueueCache:
     async def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
         """Makes a queue's row cover messages (see :func:`covering`) before one of them is written.
 
-        ``given``: readers' horizons may have passed the ids, so a call that changes the row returns only when no
-        process uses the previous row. A call that finds the row changed does not wait, even if another process still
-        does.
+        ``given``: readers' horizons may have passed the ids, so the call waits C, after which no process uses the
+        previous row. It waits even if another call made the change, but not if ``row`` already covers the messages.
         """
         if covering(row, ttls, size) is row:
             return row

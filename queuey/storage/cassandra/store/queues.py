@@ -177,11 +177,12 @@ class CassandraCatalogue(Catalogue):
     async def delete_queue(self, queue: Queue) -> None:
         await self._add_pending_delete(queue, deleted=True)
         changed = await self._change_row(queue, _DELETE)
-        # After a doubt the name may belong to another queue that was created since.
+        # After an unclear outcome the name may belong to another queue that was created since: this one is deleted.
         if not changed.is_done and not (changed.is_unclear and changed.row[0] != queue.uid):
             raise QueueChanged(queue.name)
         await self._wait_for_others()
         self._arrivals.notify_rewritten(queue.qid, range(1, queue.partitions + 1))
+        # Last, because the index has an entry of every queue that exists (see ``queue_index``).
         await self._index.remove(queue.application, queue.name, queue.uid)
 
     async def _add_pending_delete(self, queue: Queue, *, deleted: bool) -> None:

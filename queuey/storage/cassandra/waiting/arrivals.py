@@ -52,11 +52,11 @@ STEPS_PER_TURN, POLLS_PER_TURN = 1_000, 16
 """Max watches or keys that one turn of the loop handles, and max polls that it begins: a few milliseconds of work."""
 MAX_WITHOUT_RECORD = 3
 """Max watches without a record: all of them are polled in each turn."""
-FIRST = 2
-"""Number of initial reads of the record that go back further."""
+FIRST_WINDOW_READS = 2
+"""Number of initial reads of the record that go back up to ``FIRST_WINDOW``."""
 EARLY_READ_INTERVAL = 0.08
 """Interval between two reads of the record, in seconds, while there are early readers."""
-NEAR = 0.01
+EARLY_POLL_TOLERANCE = 0.01
 """Max seconds by which a poll turn may come too early, which saves a read of the record just before it."""
 TURNS_BETWEEN_POLLS = 5
 """Interval between polls, in turns, while the record is read."""
@@ -199,7 +199,9 @@ class PolledArrivals:
             if self._record.due <= now:
                 self._record.write(ends_turn=False)
             if self._find_next_turn_time() <= now:
-                turn = self._poll_turn(now) if self._next_poll_at <= now + NEAR else self._read_early(now)
+                turn = (
+                    self._poll_turn(now) if self._next_poll_at <= now + EARLY_POLL_TOLERANCE else self._read_early(now)
+                )
                 self._is_busy = True
                 with suppress(StoreClosed):  # The store is being closed, which wakes all watchers.
                     self._calls.begin(turn, self._end_turn)
@@ -355,7 +357,7 @@ class PolledArrivals:
             return max_polls
         try:
             # Goes back further twice: the first read may miss what this process itself wrote just before.
-            await self._read_record(first=self._readings < FIRST)
+            await self._read_record(first=self._readings < FIRST_WINDOW_READS)
         except QueueyError as error:
             log.debug("Cannot read the record of recent writes: %s", error)
             self._readings, self._missed = 0, True

@@ -133,9 +133,10 @@ class MessageWriter:
         parts: dict[int, OperationPart],
         go: Callable[[], None],
     ) -> None:
-        """Makes an operation pending. Calls ``go`` in the loop's thread once the queue's row and the clock are right.
+        """Makes an operation pending. Calls ``go`` in the loop's thread once the messages may be written.
 
-        Raises StoreUnavailable without effect if it is refused.
+        They may once the queue's row is current and covers them, and the clock is sound. Raises InvalidRequest if
+        ``after`` is too far ahead, and StoreUnavailable without effect if the operation is refused.
         """
         queue = operation.queue
         self._check_acceptance(len(items))
@@ -373,10 +374,10 @@ class MessageWriter:
         if error is None and arrived - in_flight.id_boottime > level.deadline:
             self.late += 1
             error = InDoubt("Cassandra wrote the message too late; the write is undone")
-        self._judge(in_flight, error)
+        self._end_batch(in_flight, error)
         self._end_flight(in_flight.buffer)
 
-    def _judge(self, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
+    def _end_batch(self, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
         """Ends a batch's part of operations. After an error, only the outcome ``unknown`` counts as stored."""
         stored = error is None or error.outcome == "unknown"
         for operation in in_flight.operations:
