@@ -36,6 +36,7 @@ State = Callable[[], object]
 
 
 async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -> Counter[str]:
+    """Returns the calls that a worker makes for one message until it is committed: the fewest of several runs."""
     caller = Caller(port)
     async with AsyncClient(f"http://127.0.0.1:{port}", key=traffic.KEY, application=service.APPLICATION) as client:
         coordinator: AnyCoordinator

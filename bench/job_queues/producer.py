@@ -97,7 +97,8 @@ def fill(side: Side, receiver: Receiver, jobs: int) -> None:
 def measure_handling(side: Side, receiver: Receiver, jobs: int) -> float:
     """Returns a worker's jobs per second, from the start of the first job until all jobs are acknowledged.
 
-    Raises TimeoutError if the jobs do not start, end or become acknowledged in time.
+    The jobs are in the queue already (see :func:`fill`). Raises TimeoutError if they do not start, end or become
+    acknowledged in time.
     """
     first = receiver.receive(TIMEOUT_SECONDS)
     last = receiver.receive(TIMEOUT_SECONDS)

@@ -105,7 +105,10 @@ async def append(link: Link, path: str, prefix: str, data: bytes) -> None:
 
 
 async def count(link: Link, path: str) -> int:
-    """Returns the number of a node's children, 0 if it is missing; waits while the connection is broken."""
+    """Returns the number of a node's children, 0 if it is missing.
+
+    Waits for a connection first; does not repeat a request that fails.
+    """
     await link.open()
     (number,) = await link.count([path])
     return number or 0

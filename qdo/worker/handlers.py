@@ -160,6 +160,10 @@ def check_context(factory: object, name: str = "") -> None:
 
 
 def find_import_name(handler: object, what: str) -> str:
+    """Returns ``module:function`` by which child processes import a handler.
+
+    Raises HandlerError if it is in ``__main__`` or not found by that name.
+    """
     name = f"{getattr(handler, '__module__', '')}:{getattr(handler, '__qualname__', '')}"
     if name.startswith("__main__:"):
         raise HandlerError(f"the {what} is defined in the main program: move it to a module that processes can import")

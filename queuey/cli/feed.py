@@ -24,8 +24,8 @@ class Route(NamedTuple):
         raw: Whether lines are text, not JSON.
         queue_field, key_field: Fields of the line that choose the queue, and the key that chooses the partition.
         options: Fields of :class:`Outgoing`, the same for all messages.
-        due: When all messages are due, in seconds since 1970; their delay is computed when they are sent. If None,
-            ``options`` decides.
+        due: When all messages are due, in seconds since 1970. The sender computes the delay; :meth:`make_message`
+            ignores this. If None, ``options`` decides.
     """
 
     queue: str
@@ -39,10 +39,12 @@ class Route(NamedTuple):
         return not (line if self.raw else line.strip())
 
     def make_message(self, line: bytes) -> tuple[str, Outgoing]:
-        """Returns the queue and the message of a line without its line end. With ``raw`` the fields are ignored.
+        """Returns the queue and the message of a line without its line end.
+
+        With ``raw`` the fields are ignored, and a line that is not UTF-8 becomes bytes.
 
         Raises:
-            BadLine: The line is not JSON (without ``raw``), not UTF-8, or lacks a required field.
+            BadLine: Without ``raw``, the line is not JSON, not UTF-8, or lacks a required field.
         """
         if self.raw:
             return self.queue, Outgoing(text_or_bytes(line), **self.options)

@@ -283,7 +283,10 @@ class ResultTooLarge(JobError):
 
 
 class ResultUnknown(JobError):
-    """The result of the job was not set, or is not kept any more. The queue keeps results for ``info.kept`` seconds."""
+    """The result of the job was not set, or is not kept any more, or the job was never in this queue.
+
+    The queue keeps results for ``info.kept`` seconds.
+    """
 
     code = "ResultUnknown"
 

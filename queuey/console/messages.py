@@ -29,7 +29,7 @@ PAGE_SIZE = 50
 """Max messages on a page."""
 SCAN_SIZE = 500
 """Max messages that one request of a scan reads."""
-MAX_UNCONFIRMED = 100_000
+MAX_SCANNED = 100_000
 """Max messages that a scan reads before the user must continue it."""
 MAX_TEXT = 200
 """Max characters of the text to search for."""
@@ -66,7 +66,7 @@ def show_list(ask: PageRequest) -> Response:
     """Shows messages, newest first, or the next ones of a scan. Consumes nothing. With ``id`` it redirects to that.
 
     Without a filter it reads :data:`PAGE_SIZE` messages, else :data:`SCAN_SIZE` in one request; the page goes on by
-    itself until it has shown enough or read :data:`MAX_UNCONFIRMED`. A part of a page has only the rows.
+    itself until it has shown enough or read :data:`MAX_SCANNED`. A part of a page has only the rows.
     """
     access, fields = ask.enter("read"), ask.given
     if fields.get("id"):
@@ -253,13 +253,10 @@ def _is_newest(query: ListRequest) -> bool:
 def _is_pause(query: ListRequest, result: ScanResult) -> bool:
     """Returns whether a scan has read or shown enough messages to stop until the user continues it.
 
-    That is at each multiple of :data:`MAX_UNCONFIRMED` messages read, or of :data:`PAGE_SIZE` shown.
+    That is at each multiple of :data:`MAX_SCANNED` messages read, or of :data:`PAGE_SIZE` shown.
     """
     scanned, matched = query.scanned + result.scanned, query.matched + len(result.messages)
-    return (
-        scanned // MAX_UNCONFIRMED != query.scanned // MAX_UNCONFIRMED
-        or matched // PAGE_SIZE != query.matched // PAGE_SIZE
-    )
+    return scanned // MAX_SCANNED != query.scanned // MAX_SCANNED or matched // PAGE_SIZE != query.matched // PAGE_SIZE
 
 
 def _list_columns(queue: Queue, first: str) -> list[str | tuple[str, ...]]:

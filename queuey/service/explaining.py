@@ -96,6 +96,7 @@ class Explaining:
         return _make_explanation(position, reasons, stored=True, readable=any(shown.values()))
 
     def _find_stored(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, Message]:
+        """Returns up to ``MAX_EXPLAINED_PARTITIONS`` stored messages with this id, by partition."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
         stored: dict[int, Message] = {}
         for start in range(0, len(numbers), step):

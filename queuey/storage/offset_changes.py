@@ -130,6 +130,7 @@ def decide(
     """Applies changes in turn. A change with a failed comparison has no effect.
 
     A member changes only partitions that it owns in the same epoch. Unless it compares, its commit only moves forward.
+    A member's notes are stored even if its offset is kept.
 
     Args:
         present: The recorded rows, by partition.

@@ -106,7 +106,7 @@ def test_a_scan_pauses(browser: Browser, owner: Caller) -> None:
     owner.batch("q", *({"body": "x"} for _ in range(40)))
     with replace_in(messages, messages.SCAN_SIZE, 10):
         assert "data-scan" in browser.get(LIST, query="text=y").text
-        with replace_in(messages, messages.MAX_UNCONFIRMED, 10):
+        with replace_in(messages, messages.MAX_SCANNED, 10):
             page = browser.get(LIST, query="text=y").text
             assert "data-scan" not in page
             assert "Go on" in page

@@ -157,7 +157,10 @@ class Served:
                 return line
 
     def end(self, *numbers: int) -> int:
-        """Sends the signals in turn, waits for the process to end, and returns its exit code."""
+        """Sends the signals in turn, waits for the process to end, and returns its exit code.
+
+        Without signals it only waits.
+        """
         for number in numbers:
             self.process.send_signal(number)
         code = self.process.wait(END_SECONDS)

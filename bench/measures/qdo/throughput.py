@@ -43,7 +43,7 @@ def serve_filled(bench: Bench, partitions: int, count: int) -> Iterator[Process]
         yield server
 
 
-@measure("qdo-worker", "One worker with an empty handler, from one partition and from eight")
+@measure("qdo-worker", "One worker with empty plain and async handlers, from one partition and from eight")
 def one_worker(bench: Bench) -> Report:
     count = bench.count(1_000_000, 40_000)
     with contextlib.ExitStack() as stack:

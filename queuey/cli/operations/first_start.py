@@ -52,9 +52,9 @@ def plan_profile(
 ) -> Plan:
     """Decides which profile a start uses, and whether it must be written.
 
-    A profile of ours with the URL is used as it is. Otherwise one is written: the one beside the main one if the main
-    one is foreign, or ours and a service answers at its URL, or absent and the one beside it is ours; else the main
-    one. It gets the key of the main one, else its own, else a new one.
+    If either profile is ours and has the URL, it is used as it is. Otherwise one is written: the one beside the main
+    one if the main one is foreign, or ours and a service answers at its URL, or absent and the one beside it is ours;
+    else the main one. It gets the key of the main one, else its own, else a new one.
 
     Args:
         main: The profile at the path where clients read it.

@@ -105,7 +105,7 @@ class StreamParts:
     def remove_complete(self, query: str, batch: int) -> None:
         """Removes earlier micro-batches whose buckets are all complete.
 
-        The last micro-batch stays, because it may run again.
+        Also removes attempts that were never committed. The last micro-batch stays, because it may run again.
 
         Args:
             query: The stream's id.

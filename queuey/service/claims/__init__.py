@@ -316,7 +316,7 @@ class ClaimUseCases(JobActs):
         if partitions is not None and len(partitions) == 1:
             return partitions
         order = self._rotation.order(
-            queue.qid, queue.partitions, lambda number: self._logs.find_last_refusal((queue.qid, number))
+            queue.qid, queue.partitions, lambda number: self._logs.find_last_conflict((queue.qid, number))
         )
         if partitions is not None:
             requested = set(partitions)

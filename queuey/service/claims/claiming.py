@@ -40,7 +40,7 @@ MAX_ROUND = 1.0
 MAX_QUEUES = 10_000
 """Max queues whose rotation is remembered."""
 
-Refused = Callable[[int], float]
+LastConflict = Callable[[int], float]
 """Returns the boot time at which another process was last found at work on a partition."""
 IsLate = Callable[[float], bool]
 """Returns whether claims decided at this boot time may expire before the answer arrives."""
@@ -128,7 +128,7 @@ class PartitionRotation:
         self._lock = threading.Lock()
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
 
-    def order(self, qid: int, partitions: int, refused: Refused) -> Sequence[int]:
+    def order(self, qid: int, partitions: int, last_conflict: LastConflict) -> Sequence[int]:
         """Returns the partitions of a queue in search order. Starts the next turn if the current one is over.
 
         Do not modify the list.
@@ -139,8 +139,8 @@ class PartitionRotation:
             if turn is None or len(turn.order) != partitions:
                 turn = self._add_queue(qid, partitions)
             self._turns.move_to_end(qid)
-            if now >= turn.ends or refused(turn.order[0]) > turn.began:
-                self._start_next(turn, now, refused)
+            if now >= turn.ends or last_conflict(turn.order[0]) > turn.began:
+                self._start_next(turn, now, last_conflict)
             return turn.order
 
     def end_turn(self, qid: int, number: int) -> None:
@@ -157,10 +157,10 @@ class PartitionRotation:
             self._turns.popitem(last=False)
         return turn
 
-    def _start_next(self, turn: _Turn, now: float, refused: Refused) -> None:
+    def _start_next(self, turn: _Turn, now: float, last_conflict: LastConflict) -> None:
         """Starts the turn of the next partition where no other process works; skipped partitions come last."""
         order = turn.order
-        free = (i for i in range(1, len(order)) if refused(order[i]) <= now - AVOIDED)
+        free = (i for i in range(1, len(order)) if last_conflict(order[i]) <= now - AVOIDED)
         start = next(free, 1)
         turn.order = [*order[start:], *order[:start]]
         turn.began = now

@@ -83,7 +83,7 @@ class Forwarding:
         workers.handle(CLAIM, self._begin_work)
         workers.handle(SETTLE, self._begin_work)
 
-    def forward(self, key: Key, refused: float, requests: Sequence[Request]) -> Sequence[Request]:
+    def forward(self, key: Key, last_conflict: float, requests: Sequence[Request]) -> Sequence[Request]:
         """Sends requests to the partition's home; returns the requests to be done here.
 
         It sends them only if the home is another worker that is up, and an append of this worker was refused recently.
@@ -92,7 +92,7 @@ class Forwarding:
         if total == 1:
             return requests
         now, home = self._core.boottime(), 1 + (key[0] + key[1]) % total
-        if home == own_number or now - refused > SHARED or not self._workers.is_up(home):
+        if home == own_number or now - last_conflict > SHARED or not self._workers.is_up(home):
             return requests
         return [request for request in requests if not self._send(home, key, now, request)]
 

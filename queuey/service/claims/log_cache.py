@@ -20,7 +20,7 @@ the requests to be done here."""
 class LogCache:
     """Returns logs by key: creates missing ones and evicts the least recently used ones.
 
-    A log that is not in memory has no load, no refusal and none of the receipts' entries.
+    A log that is not in memory has no load, no conflict and none of the receipts' entries.
 
     Args:
         make: Creates a log. Its second argument is called after each round of the log.
@@ -34,7 +34,7 @@ class LogCache:
         self._weights: dict[Key, int] = {}
         self.weight = 0
         """Approximate bytes of all states together."""
-        self.forward: Forward = lambda _key, _refused, requests: requests
+        self.forward: Forward = lambda _key, _last_conflict, requests: requests
         """Forwards requests to another worker; returns those to be done here."""
 
     def __len__(self) -> int:
@@ -43,8 +43,8 @@ class LogCache:
     def add(self, key: Key, *requests: Request) -> None:
         """Adds requests to a log, unless another process was at work on it and a worker takes them."""
         log = self._logs.get(key)
-        if log is not None and log.refused >= 0:
-            requests = tuple(self.forward(key, log.refused, requests))
+        if log is not None and log.last_conflict >= 0:
+            requests = tuple(self.forward(key, log.last_conflict, requests))
             if not requests:
                 return
         self.add_here(key, *requests)
@@ -60,10 +60,10 @@ class LogCache:
         log = self._logs.get(key)
         return log is not None and all(receipt.number <= log.state.number for receipt in receipts)
 
-    def find_last_refusal(self, key: Key) -> float:
+    def find_last_conflict(self, key: Key) -> float:
         """Returns the boot time at which another process was last found at work on a log; -1e9 if never."""
         log = self._logs.get(key)
-        return -1e9 if log is None else log.refused
+        return -1e9 if log is None else log.last_conflict
 
     def count_finished(self, key: Key) -> tuple[int, int]:
         """Returns the state's counts ``freed`` and ``vacated``; zeros if the log is not in memory."""

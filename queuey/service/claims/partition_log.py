@@ -70,7 +70,7 @@ MAX_BACK_OFF = 0.02
 """Max seconds to wait after another process's entry was first; at most as long as this process's last append took."""
 WORTH = 500
 """Min messages that the cursor must pass to justify an entry of its own."""
-MIN_THREAD_BYTES = 1 << 16
+MAX_LOOP_BYTES = 1 << 16
 """Max bytes of entries applied in the event loop; more take several milliseconds and are applied in a thread."""
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ class PartitionLog:
         self.key = key
         self.state = State()
         self._is_loaded = False
-        self.refused = -1e9
+        self.last_conflict = -1e9
         """Boot time at which another process was last found at work on this log."""
         self._store = store
         self._partition = key[1]
@@ -405,7 +405,8 @@ class PartitionLog:
         """Answers a poll, unless it got nothing and another round may find messages; returns whether it was answered.
 
         An empty answer comes only from a round that found no message, so at some moment none was free. If others got
-        the candidates, new messages may have come since.
+        the candidates, new messages may have come since. Answers with an error if a limit was reached or others took
+        all candidates. Releases the claims if the caller has gone.
         """
         if claimed := request.list_claimed(self.state, self._partition, end.number):
             request.decided = end.decided
@@ -525,7 +526,7 @@ class PartitionLog:
             self._compaction.add_entry(log_entry.number, len(log_entry.body), began)
             self._current_at = began
             return True
-        self.refused = self._core.boottime()
+        self.last_conflict = self._core.boottime()
         self._totals.count_refusal()
         await asyncio.sleep(min(MAX_BACK_OFF, self._append_seconds) * self._core.rng.random())
         reading = self._read_from(queue, state)
@@ -579,4 +580,4 @@ async def _await_in_doubt(work: Awaitable[T]) -> T:
 
 
 def _is_long(page: LogPage) -> bool:
-    return page.snapshot is not None or sum(len(entry.body) for entry in page.entries) > MIN_THREAD_BYTES
+    return page.snapshot is not None or sum(len(entry.body) for entry in page.entries) > MAX_LOOP_BYTES

@@ -37,13 +37,13 @@ MAX_LATE = 60
 """Max seconds by which a tick may fire late; after that it is missed."""
 MAX_CAUGHT_UP = 100
 """Max missed ticks that ``catch_up`` fires: the newest ones."""
-INTERVAL_CAUGHT_UP = 86_400
+MAX_CATCH_UP_AGE = 86_400
 """Max age in seconds of a missed tick that ``catch_up`` fires."""
 MAX_FIRING = 3600
 """Max seconds for which posting the message of a firing is retried."""
 KEY_SECONDS = 86_400
 """Seconds for which a key is remembered: far longer than ``MAX_FIRING``, so also for a process that was paused."""
-TIMEOUT_FIRING = 5
+FIRING_TIMEOUT = 5
 """Seconds after which other processes continue a firing."""
 MAX_REMEMBERED = 4096
 """Max timetables whose next instants are cached."""
@@ -173,7 +173,7 @@ decode = msgspec.msgpack.Decoder(Schedule).decode
 def due_ticks(schedule: Schedule) -> int:
     """Returns the time of the next step (ticks). For a firing, that is when other processes continue it."""
     if schedule.firing is not None:
-        return schedule.firing.began + TIMEOUT_FIRING * TICKS_PER_SECOND
+        return schedule.firing.began + FIRING_TIMEOUT * TICKS_PER_SECOND
     return ids.TICKS_MAX if schedule.next is None else ids.EPOCH_TICKS + schedule.next * TICKS_PER_SECOND
 
 
@@ -190,7 +190,7 @@ def choose(schedule: Schedule, now: float) -> TickChoice:
     if first is None or first > now:
         return TickChoice(None, first)
     if schedule.plan.missed == "catch_up":
-        begin = max(first, int(now) - INTERVAL_CAUGHT_UP) if now - first > MAX_LATE else first
+        begin = max(first, int(now) - MAX_CATCH_UP_AGE) if now - first > MAX_LATE else first
         [*missed] = deque(_instants_between(timetable, begin - 1, now), MAX_CAUGHT_UP)
         instant = missed[0] if missed else None
         return TickChoice(instant, find_next_instant(timetable, now if instant is None else instant))
@@ -247,7 +247,10 @@ def end_firing(schedule: Schedule, outcome: Outcome) -> Schedule:
 
 
 def reschedule(schedule: Schedule, now: float) -> Schedule:
-    """Returns a copy with the next instant after now and the last one that was fired; None if paused."""
+    """Returns a copy whose ``next`` is the first instant after both now and ``fired``, or None if paused.
+
+    If the clock was ahead, ``fired`` is ignored.
+    """
     after = now if _was_ahead(schedule, now) else max(now, float(schedule.fired))
     following = None if schedule.plan.paused else find_next_instant(schedule.plan.timetable, after)
     return replace(schedule, next=following)

@@ -58,7 +58,10 @@ def check_zone(name: str) -> None:
 
 
 def check_cron(expression: str, zone: str, now: float) -> None:
-    """Raises ``ValueError`` if a cron expression is not valid, or has no instant within ``_YEARS`` years."""
+    """Raises ``ValueError`` if a cron expression is not valid, or has no instant within ``_YEARS`` years.
+
+    Raises ``TimeZoneUnknown``, which is not a ``ValueError``, for an unknown zone.
+    """
     shown = expression[:MAX_EXPRESSION]
     if len(expression) > MAX_EXPRESSION or _ALLOWED.fullmatch(expression) is None:
         raise ValueError(f'"{shown}" is not a cron expression: minute, hour, day, month, day of the week')

@@ -225,7 +225,7 @@ class ConsistencyLevels:
         """Returns the consistency level of claim log reads that must show why an append was refused.
 
         An accepted entry may be committed at a majority of all copies only, whatever level was requested. If catalogue
-        reads ask one data centre and so may miss it, logs are read serially.
+        reads ask one data centre and so may miss it, logs are read at the option ``catalogue_serial``.
         """
         reads = self._options.catalogue_read
         return reads if _meets_everywhere("QUORUM", reads, self._replication()) else self._options.catalogue_serial

@@ -109,9 +109,13 @@ def render_fetched(messages: Sequence[Message]) -> list[bytes]:
 
 
 def render_claims(
-    claims: Sequence[ClaimDelivery], mark: str, acknowledged: object = None, more: Mapping[str, object] | None = None
+    claims: Sequence[ClaimDelivery],
+    receipt_suffix: str,
+    acknowledged: object = None,
+    more: Mapping[str, object] | None = None,
 ) -> list[bytes]:
-    ending = mark.encode()
+    """Renders the answer to a claim; ``receipt_suffix`` is the last part of every receipt."""
+    ending = receipt_suffix.encode()
     parts = [
         b',"receipt":"%d-%08x%b-%b-%b","deliveries":%d,"expires":%.3f%b'
         % (

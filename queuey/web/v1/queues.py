@@ -170,6 +170,7 @@ class QueueViews(Views):
         return json_response(api.Me(names=names, expires=caller.expires, rights=rights))
 
     def applications(self, request: Request, match: Match) -> Response:
+        """Lists a page of all applications. Needs an operator."""
         self._authorization.require_operator(request)
         query = self.fields(api.ListQuery).query(request)
         limit = query.limit or self._limits.default_list

@@ -211,9 +211,9 @@ def test_rows_that_come_again(driver: FaultlessDriver) -> None:
         writer.add_keys([turn])
         writer.write()
         assert [keys_of(one.keys) for one in read(reader)] == [[turn]]
-        assert [reader.lost(), reader.lost()] == [bool(turn), False]
+        assert [reader.take_missed(), reader.take_missed()] == [bool(turn), False]
         driver.advance(PROCESS_TIMEOUT + 0.1)
-        assert [reader.lost(), reader.lost()] == [True, False]
+        assert [reader.take_missed(), reader.take_missed()] == [True, False]
 
 
 def test_a_turn_while_the_store_is_being_closed(reader: Process, driver: FaultlessDriver) -> None:

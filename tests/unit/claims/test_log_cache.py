@@ -15,7 +15,7 @@ class FakeLog:
 
     def __init__(self, key: Key, after: Callable[[Any], None]) -> None:
         self.key, self.after = key, after
-        self.weight, self.idle, self.refused = 0, True, -1.0
+        self.weight, self.idle, self.last_conflict = 0, True, -1.0
         self.requests: list[Request] = []
 
     def add(self, *requests: Request) -> None:

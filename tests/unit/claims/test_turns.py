@@ -31,13 +31,13 @@ def turns(clock: Clock, first: float = 0.0) -> PartitionRotation:
 
 
 def heads(
-    known: PartitionRotation, clock: Clock, partitions: int, seconds: float, refused: Callable[[int], float]
+    known: PartitionRotation, clock: Clock, partitions: int, seconds: float, last_conflict: Callable[[int], float]
 ) -> list[int]:
     """Returns which partition comes first over the time, each once until another takes its place."""
     numbers_seen: list[int] = []
     for _ in range(round(seconds * 1000)):
         clock.now += 0.001
-        head = known.order(QUEUE, partitions, refused)[0]
+        head = known.order(QUEUE, partitions, last_conflict)[0]
         if not numbers_seen or numbers_seen[-1] != head:
             numbers_seen.append(head)
     return numbers_seen
@@ -82,11 +82,11 @@ def test_where_another_process_is_at_work_comes_last_for_a_while() -> None:
     clock.now += 0.001
     found_at = clock.now
 
-    def refused(number: int) -> float:
+    def last_conflict(number: int) -> float:
         return found_at if number == head else -1e9
 
-    assert head not in heads(claim_turns, clock, 8, AVOIDED - 0.01, refused)
-    assert head in heads(claim_turns, clock, 8, MAX_ROUND + MAX_TURN, refused)
+    assert head not in heads(claim_turns, clock, 8, AVOIDED - 0.01, last_conflict)
+    assert head in heads(claim_turns, clock, 8, MAX_ROUND + MAX_TURN, last_conflict)
 
 
 def test_what_is_used_is_remembered() -> None:

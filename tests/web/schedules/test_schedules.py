@@ -30,6 +30,7 @@ def owner(owner: Caller) -> Caller:
 
 
 def put(caller: Caller, name: str = "s", **fields: object) -> dict[str, Any]:
+    """Creates or changes a schedule with the given fields only; returns the answer."""
     reply = caller.send_json("PUT", f"_schedules/{name}", fields)
     assert reply.status in {200, 201}, reply
     schedule: dict[str, Any] = reply.json

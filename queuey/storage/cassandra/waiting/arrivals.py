@@ -363,7 +363,7 @@ class PolledArrivals:
             self._readings, self._missed = 0, True
             return MAX_POLLED
         self._readings += 1
-        if self._record.lost() or self._missed:
+        if self._record.take_missed() or self._missed:
             for watch in watches:
                 self._plan_poll(watch)
                 await self._count_steps(1)

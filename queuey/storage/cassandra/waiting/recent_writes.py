@@ -96,7 +96,8 @@ class RecentWrites:
         The keys are dropped while the copies are unknown; the polls of other processes find their messages.
 
         Args:
-            ends_turn: This ends a turn, so a turn without writes is recorded as well.
+            ends_turn: This ends a turn, so a turn without writes is recorded as well. False for a write between two
+                turns, which never records that nothing was written.
         """
         keys = {self._waiting_keys.popleft() for _ in range(min(len(self._waiting_keys), MAX_ROW_KEYS))}
         if not keys and (self._in_between or not ends_turn):
@@ -177,8 +178,8 @@ class RecentWrites:
             else:
                 self._others.pop(process, None)
 
-    def lost(self) -> bool:
-        """Returns whether this process may have missed earlier writes for good, since the last call.
+    def take_missed(self) -> bool:
+        """Returns, and resets, whether this process may have missed earlier writes for good.
 
         That is so after a process has ended without recording its end, and when rows of a process arrive again after a
         gap.

@@ -47,7 +47,7 @@ def look(before: Schedule, now: float) -> tuple[Schedule, list[int]]:
             return states.record_skip(before, ticks, now), fired
         fired.append(ticks.instant)
         began = states.begin_firing(states.pass_instant(before, ticks), ticks.instant, 1, 5)
-        assert states.due_ticks(began) == 5 + states.TIMEOUT_FIRING * ids.TICKS_PER_SECOND
+        assert states.due_ticks(began) == 5 + states.FIRING_TIMEOUT * ids.TICKS_PER_SECOND
         before = states.end_firing(began, Outcome(ticks.instant, now, "published"))
 
 
@@ -74,7 +74,7 @@ def test_caught_up(timetable: Timetable, steps: list[float]) -> None:
     for step in steps:
         now += step
         due = list(takewhile(lambda each: each <= now, iterate_instants(timetable, last)))  # noqa: B023 - at once
-        recent = [each for each in due if each >= int(now) - states.INTERVAL_CAUGHT_UP][-MAX_CAUGHT_UP:]
+        recent = [each for each in due if each >= int(now) - states.MAX_CATCH_UP_AGE][-MAX_CAUGHT_UP:]
         late = bool(due) and now - due[0] > MAX_LATE
         current, fired = look(current, now)
         assert fired == (recent if late else due)
