@@ -85,10 +85,8 @@ class OrderedQueue:
         """Whether there are messages that are not done, including running and held ones."""
         return self._next_index < len(self._messages)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether adding more messages now would only use memory."""
-        return self._next_index < len(self._messages)
+    is_full = has_waiting
+    """Whether adding more messages now would only use memory."""
 
     def add(self, messages: Sequence[Message]) -> None:
         self._messages = [*self._messages[self._next_index :], *messages] if self.has_waiting else messages

@@ -68,17 +68,18 @@ class Ledger:
 
     def record_shown(self, name: str, messages: Iterable[tuple[int, str]]) -> None:
         """Records messages as :meth:`record_received`, but, if messages may move, none again under a new id."""
-        numbers = []
-        with self._lock:
-            account = self._accounts[name]
-            for number, identifier in messages:
-                known = account.ids.setdefault(number, set())
-                if self._may_move and known and identifier not in known:
-                    account.moved += 1
-                else:
-                    numbers.append(number)
-                known.add(identifier)
-        self.record_received(name, numbers)
+        if self._may_move:
+            with self._lock:
+                messages = [shown for shown in messages if not self._has_moved(self._accounts[name], *shown)]
+        self.record_received(name, (number for number, _ in messages))
+
+    def _has_moved(self, account: _Account, number: int, identifier: str) -> bool:
+        """Records the id of a shown message. Returns whether the message was only shown under others before."""
+        known = account.ids.setdefault(number, set())
+        has_moved = bool(known) and identifier not in known
+        account.moved += has_moved
+        known.add(identifier)
+        return has_moved
 
     def record_received(self, name: str, numbers: Iterable[int]) -> None:
         """Records messages that a consumer received. Those not due count as early: not acknowledged, or seen before."""

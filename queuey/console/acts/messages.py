@@ -269,17 +269,12 @@ class Redrive(Act):
 
 
 def _describe_outcome(ask: PageRequest, name: str) -> str:
-    refusal = _find_refusal(ask, name)
-    return f"stay: {refusal}" if refusal else "go back"
-
-
-def _find_refusal(ask: PageRequest, name: str) -> str:
-    """Returns why the caller may not send to a queue, or an empty text if it may."""
+    """Returns whether dead letters go back to their queue, or why they stay."""
     try:
         ask.enter("send", name)
     except (NotAllowed, NotFound) as refusal:
-        return str(refusal)
-    return ""
+        return f"stay: {refusal}"
+    return "go back"
 
 
 def _find_page(ask: PageRequest, access: QueueAccess, selection: DeadLetterFilter, cursor: str) -> DeadLetterPage:

@@ -81,14 +81,11 @@ class HealthPort:
         return lines % (status, len(body)) + (b"" if method == b"HEAD" else body)
 
     async def _is_service_healthy(self) -> bool:
-        writer = None
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 reader, writer = await asyncio.open_connection(*self._service, ssl=self._context)
-                writer.write(b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                return (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+                with contextlib.closing(writer):
+                    writer.write(b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                    return (await reader.readline()).startswith(b"HTTP/1.1 200 ")
         except (OSError, ValueError):
             return False
-        finally:
-            if writer is not None:
-                writer.close()
