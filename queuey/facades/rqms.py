@@ -26,7 +26,7 @@ from queuey.web.endpoint import Match, View
 from queuey.web.json_values import check_value
 from queuey.web.requests import Request, parse_form, read_body
 from queuey.web.responses import Header, Response, encode, json_response
-from queuey.web.v1.claims import receipt_mark
+from queuey.web.v1.claims import receipt_suffix
 from queuey.web.validators import JSON_ERRORS, Errors
 
 FETCH_TIMEOUT = 0.25
@@ -251,11 +251,11 @@ def _read_number(text: object, least: float) -> float:
 
 def _show_items(queue: Queue, claimed: Sequence[ClaimDelivery]) -> list[_Item]:
     """Returns claimed items with their tickets, in ascending order of the bytes of their ids."""
-    mark = receipt_mark(queue.qid)
+    suffix = receipt_suffix(queue.qid)
     items = []
     for delivery in claimed:
         name = _id_of(delivery.message)
-        ticket = encode((name, f"{delivery.receipt}-{mark}")).decode()
+        ticket = encode((name, f"{delivery.receipt}-{suffix}")).decode()
         items.append((name.encode(), _Item(ticket, _value_of(delivery.message))))
     items.sort(key=itemgetter(0))
     return [item for _, item in items]
@@ -296,7 +296,7 @@ def _read_revision(body: bytes) -> str:
 
 def _read_receipt(revision: str, queue: Queue) -> ClaimReceipt | None:
     """Parses the revision of a ticket. Returns None if it is malformed, holds no lock or belongs to another queue."""
-    text, _, mark = revision.rpartition("-")
+    text, _, suffix = revision.rpartition("-")
     try:
         receipt = parse_receipt(text)
     except ValueError:
@@ -304,7 +304,7 @@ def _read_receipt(revision: str, queue: Queue) -> ClaimReceipt | None:
     # Claim number 0 would be a lock that nobody holds.
     return (
         receipt
-        if mark == receipt_mark(queue.qid) and receipt.partition <= queue.partitions and receipt.number
+        if suffix == receipt_suffix(queue.qid) and receipt.partition <= queue.partitions and receipt.number
         else None
     )
 

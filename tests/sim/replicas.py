@@ -144,7 +144,7 @@ class Replicas:
         if rng.random() < faults.stuck:
             log.pending.append(proposal)
             if rng.random() < 0.7:
-                self.world.at(self.world.random_time(1.0), partial(self._apply_pending, log, proposal))
+                self.world.after(self.world.random_time(1.0), partial(self._apply_pending, log, proposal))
             return None
         log.show(self.world.now)
         applied = self.apply(log, proposal)
@@ -210,11 +210,11 @@ class Replicas:
         self.stored.write(partition, position, sorted(arrivals)[QUORUM - 1])
         acknowledged = sorted(arrivals)[QUORUM - 1] + world.random_time(faults.slow)
         if acknowledged - minted <= DEADLINE:
-            world.at(acknowledged - world.now, lambda: done(position))
+            world.after(acknowledged - world.now, lambda: done(position))
         else:
             # It is undone: the undo write wins over the write wherever it arrives.
-            world.at(DEADLINE, lambda: self.undo(partition, position))
-            world.at(DEADLINE + world.random_time(faults.slow), lambda: done(None))
+            world.after(DEADLINE, lambda: self.undo(partition, position))
+            world.after(DEADLINE + world.random_time(faults.slow), lambda: done(None))
         return position
 
     def undo(self, partition: int, position: Position) -> None:
@@ -454,7 +454,7 @@ class ModelStore:
             replicas.log(queue, partition).show(world.now)
             answer(applied, None)
 
-        world.at(world.random_time(slow), arrive)
+        world.after(world.random_time(slow), arrive)
         process.soon(TIMEOUT, lambda: answer(None, StoreUnavailable("no answer", outcome="unknown")))
 
     def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:

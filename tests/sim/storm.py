@@ -171,7 +171,7 @@ class Client:
         """The messages that the next claim acknowledges."""
 
     def start(self) -> None:
-        self._world.at(self._world.random_time(1.0), self._poll)
+        self._world.after(self._world.random_time(1.0), self._poll)
 
     def _calm(self) -> bool:
         return self._world.now > self._history.calm
@@ -197,7 +197,7 @@ class Client:
             if jobs:
                 settled(None if error else ack.settled, error)
             self._plan_work(web, asked, found or [])
-            self._world.at(
+            self._world.after(
                 self._world.random_time(0.3 if self._storm.world.now < self._history.calm else 1.0), self._poll
             )
 
@@ -207,7 +207,7 @@ class Client:
                 done_calls.append(True)
                 self._poll()
 
-        self._world.at(8.0, give_up)
+        self._world.after(8.0, give_up)
         wait = self._rng.choice((0, 0, 0, 1.0))
         poll = Poll(web, done, limit=self._rng.randint(1, 3), ttl=ttl, wait=wait, queue=self._storm.queue, ack=ack)
         if self._storm.queue.kind != "dedup":
@@ -241,13 +241,13 @@ class Client:
         self._storm.act_on(jobs)
         draw = 1.0 if self._calm() else self._rng.random()
         if not self._calm() and self._storm.failing and self._rng.random() < self._storm.failing:
-            self._world.at(self._world.random_time(1.0), partial(self._release, jobs))
+            self._world.after(self._world.random_time(1.0), partial(self._release, jobs))
         elif draw > 0.35:
-            self._world.at(self._world.random_time(0.3 if self._calm() else 1.5), partial(self._acknowledge, jobs))
+            self._world.after(self._world.random_time(0.3 if self._calm() else 1.5), partial(self._acknowledge, jobs))
         elif draw > 0.2:
-            self._world.at(self._world.random_time(1.5), partial(self._renew, jobs))
+            self._world.after(self._world.random_time(1.5), partial(self._renew, jobs))
         elif draw > 0.1:
-            self._world.at(self._world.random_time(1.0), partial(self._release, jobs))
+            self._world.after(self._world.random_time(1.0), partial(self._release, jobs))
 
     def _renew(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
         """Renews claims at a random process, then acknowledges the messages whatever the result."""
@@ -259,7 +259,7 @@ class Client:
                 if one.status is ReceiptStatus.DONE:
                     job.lives.append((now, one.expires - web.process.offset))
                     job.renewals[now] = asked
-            self._world.at(self._world.random_time(1.5), partial(self._acknowledge, jobs))
+            self._world.after(self._world.random_time(1.5), partial(self._acknowledge, jobs))
 
         receipts, ttl = [receipt for _, receipt in jobs], self._rng.choice((2.0, 6.0))
         begin(web.core, web.claims.renew(self._storm.queue, receipts, ttl), done)
@@ -278,7 +278,7 @@ class Client:
         if not self._storm.failing:
             begin(web.core, web.claims.release(self._storm.queue, receipts, delay))
             if delay and (self._storm.queue.max_claimed or self._storm.queue.max_claimed_per_key):
-                self._world.at(self._world.random_time(1.0), partial(self._resume, jobs))
+                self._world.after(self._world.random_time(1.0), partial(self._resume, jobs))
         elif self._rng.random() < 0.5:
             begin(web.core, web.claims._settle(self._storm.queue, "fail", receipts))
         else:
@@ -298,7 +298,7 @@ class Client:
                     lives = [(now, one.expires - web.process.offset)]
                     resumed = Delivery(job.position, job.number, asked, now, lives, partition=job.partition)
                     self._history.deliveries.append(resumed)
-                    self._world.at(self._world.random_time(1.5), partial(self._acknowledge, [(resumed, receipt)]))
+                    self._world.after(self._world.random_time(1.5), partial(self._acknowledge, [(resumed, receipt)]))
 
         begin(web.core, web.claims.renew(self._storm.queue, [receipt for _, receipt in jobs], 6.0), done)
 
@@ -327,14 +327,14 @@ class Client:
             """Records the results. May repeat an unanswered request, or use the ids of finished messages again."""
             take_in(settled, error)
             if settled is None and self._rng.random() < 0.5:
-                self._world.at(0.1, partial(self._acknowledge, jobs))
+                self._world.after(0.1, partial(self._acknowledge, jobs))
             elif settled is not None and self._rng.random() < 0.4:
                 ended = [
                     ClaimReceipt(job.partition, *job.position)
                     for (job, _), one in zip(jobs, sent, strict=True)
                     if one.outcome in FINAL_OUTCOMES
                 ]
-                self._world.at(self._world.random_time(4.0), partial(self._use_old_receipts, ended))
+                self._world.after(self._world.random_time(4.0), partial(self._use_old_receipts, ended))
 
         return done
 
@@ -432,14 +432,14 @@ class Storm:
         for _ in range(rng.randint(1, 3)):
             Client(self).start()
         for _ in range(rng.randint(2, 8)):
-            world.at(rng.random() * STORM * 0.7, self._post)
+            world.after(rng.random() * STORM * 0.7, self._post)
         trouble = rng.choice((0, 1, 3))
         for _ in range(trouble):
-            world.at(rng.random() * STORM, self._crash)
-            world.at(rng.random() * STORM, self._pause)
+            world.after(rng.random() * STORM, self._crash)
+            world.after(rng.random() * STORM, self._pause)
         if rng.random() < 0.3:
-            world.at(STORM - 1.5, self._claim_forever)
-            world.at(STORM + 6.0, self.release_all)
+            world.after(STORM - 1.5, self._claim_forever)
+            world.after(STORM + 6.0, self.release_all)
         world.run(self.history.calm)
         self.faults = self.replicas.faults = Faults(slow=self.faults.slow)
         world.run(self.history.calm + CALM)
@@ -459,7 +459,7 @@ class Storm:
             if error is None:
                 demand.answered = self.world.now
             else:
-                self.world.at(1.0, ask)
+                self.world.after(1.0, ask)
 
         def ask() -> None:
             claims = self.world.rng.choice(self.webs).claims
@@ -470,7 +470,7 @@ class Storm:
     def act_on(self, jobs: Sequence[tuple[Delivery, ClaimReceipt]]) -> None:
         for job, _ in jobs if self.cancelling and self.world.now < self.history.calm else ():
             if self.world.rng.random() < self.cancelling:
-                self.world.at(self.world.random_time(2.0), partial(self.act, job))
+                self.world.after(self.world.random_time(2.0), partial(self.act, job))
 
     def act(self, job: Delivery) -> None:
         """Cancels a message that a client has or had, or makes it due at once."""

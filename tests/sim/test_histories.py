@@ -361,7 +361,7 @@ async def current_already(log: PartitionLog, queue: Queue, polls: Sequence[PollR
 
 
 def empty_when_old(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
-    if end.decided - request.asked < REQUEST_TIMEOUT or request.list_claimed(log.state, log.key[1], end.number):
+    if end.decided - request.arrived < REQUEST_TIMEOUT or request.list_claimed(log.state, log.key[1], end.number):
         return REAL_ANSWER(log, request, found, end)
     request.answer([])
     return True

@@ -23,7 +23,7 @@ from tests.sim.world import Process, Work, World
 class Instant(World):
     """A world in which everything happens at once, except timeouts."""
 
-    def at(self, seconds: float, work: Work) -> None:
+    def after(self, seconds: float, work: Work) -> None:
         if seconds < 1:
             work()
 

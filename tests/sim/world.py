@@ -41,7 +41,7 @@ class World:
         self._events: list[tuple[float, int, Work]] = []
         self._numbers = itertools.count()
 
-    def at(self, seconds: float, work: Work) -> None:
+    def after(self, seconds: float, work: Work) -> None:
         """Schedules work ``seconds`` from now."""
         heapq.heappush(self._events, (self.now + seconds, next(self._numbers), work))
 
@@ -108,12 +108,12 @@ class Process:
             if self.life != life:
                 return
             if self.world.now < self.paused_until:
-                self.world.at(self.paused_until - self.world.now, run)
+                self.world.after(self.paused_until - self.world.now, run)
                 return
             Process.present = self
             work()
 
-        self.world.at(seconds, run)
+        self.world.after(seconds, run)
 
     def pause(self, seconds: float) -> None:
         """Pauses from now for ``seconds``; a longer pause goes on."""
@@ -151,7 +151,7 @@ class _Call:
         if self._was_cancelled or process.life != loop.life:
             return
         if process.world.now < process.paused_until:
-            process.world.at(process.paused_until - process.world.now, self.run)
+            process.world.after(process.paused_until - process.world.now, self.run)
             return
         Process.present = process
         before = asyncio._get_running_loop()
@@ -291,7 +291,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> Any:  # noqa: ANN401
         call = _Call(self, callback, args, context)
-        self.process.world.at(max(0.0, delay), call.run)
+        self.process.world.after(max(0.0, delay), call.run)
         return call
 
     def running(self) -> AbstractContextManager[None]:

@@ -40,7 +40,7 @@ from queuey.service.messages import Placed
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.service.watching import Waiter
 from queuey.web.authorization import Authorization
-from queuey.web.v1.claims import receipt_mark
+from queuey.web.v1.claims import receipt_suffix
 
 T = TypeVar("T")
 E = TypeVar("E", bound="requests.Entry | requests.SentEntry")
@@ -307,7 +307,7 @@ def _read_handle(handle: str, queue: Queue) -> ClaimReceipt:
     Raises:
         SqsError: The text is not a receipt handle, or is of another queue or from before a purge.
     """
-    text, _, mark = handle.rpartition("-")
+    text, _, suffix = handle.rpartition("-")
     try:
         receipt = parse_receipt(text)
     except ValueError:
@@ -316,7 +316,7 @@ def _read_handle(handle: str, queue: Queue) -> ClaimReceipt:
         raise SqsError(
             "ReceiptHandleIsInvalid", f'The input receipt handle "{handle[:100]}" is not a valid receipt handle.'
         )
-    if mark != receipt_mark(queue.qid) or receipt.partition > queue.partitions:
+    if suffix != receipt_suffix(queue.qid) or receipt.partition > queue.partitions:
         text = "The receipt handle belongs to another queue, or was issued before this one was purged."
         raise SqsError("ReceiptHandleIsInvalid", text)
     return receipt

@@ -26,7 +26,7 @@ from queuey.facades.sqs.protocols import NOT_IN_XML
 from queuey.facades.sqs.requests import AttributeValue, MessageParameters
 from queuey.messages import Message, Meta, PostKey, Queue, body_bytes
 from queuey.service import ClaimDelivery, Draft
-from queuey.web.v1.claims import receipt_mark
+from queuey.web.v1.claims import receipt_suffix
 
 HEADER = "sqs-attributes"
 """Header of a stored message that has its SQS fields as JSON (:class:`SqsAttributes`)."""
@@ -275,7 +275,7 @@ def render_received(
     )
     fields = {
         "MessageId": message_id(location),
-        "ReceiptHandle": f"{delivery.receipt}-{receipt_mark(queue.qid)}",
+        "ReceiptHandle": f"{delivery.receipt}-{receipt_suffix(queue.qid)}",
         "MD5OfBody": md5_of(text),
         "Body": text,
         "Attributes": attributes,

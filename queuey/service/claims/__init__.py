@@ -322,11 +322,13 @@ class ClaimUseCases(JobActs):
             requested = set(partitions)
             order = [number for number in order if number in requested]
 
-        def load(number: int) -> int:
-            return self._logs.load((queue.qid, number))
+        def count_pending(number: int) -> int:
+            return self._logs.count_pending_ids((queue.qid, number))
 
-        has_room = (number for number in order if not (pending := load(number)) or pending + limit <= MAX_PENDING_IDS)
-        start = order.index(next(has_room, None) or min(order, key=load))
+        has_room = (
+            number for number in order if not (pending := count_pending(number)) or pending + limit <= MAX_PENDING_IDS
+        )
+        start = order.index(next(has_room, None) or min(order, key=count_pending))
         return [*order[start:], *order[:start]] if start else order
 
     # Receipts

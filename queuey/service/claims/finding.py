@@ -123,7 +123,7 @@ class Finder:
         waiting: Messages of an ordered queue that wait for others of their keys; else None.
         claim_limits: Max live claims; None if there is no limit.
         max_deliveries: Max deliveries of a message; 0 if there is no limit.
-        keeps: Reads include messages that have ended.
+        includes_ended: Reads include messages that have ended.
     """
 
     def __init__(self, store: Store, partition: int, core: Core, timing: ClaimTiming, limits: Limits) -> None:
@@ -139,7 +139,7 @@ class Finder:
         self.waiting: Waiting | None = None
         self.claim_limits: ClaimLimits | None = None
         self.max_deliveries = 0
-        self.keeps = False
+        self.includes_ended = False
         self._read_at = 0
         """Start of the last read (ticks), in a log that keeps messages that have ended."""
 
@@ -163,7 +163,7 @@ class Finder:
         Reads no more than the polls request, one entry may have, and limits of claims allow. ``taken`` are all requests
         of the round: their receipts may free keys and places.
         """
-        if self.keeps != state.keeps_expired:
+        if self.includes_ended != state.keeps_expired:
             self._adapt_to_log(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
@@ -172,7 +172,9 @@ class Finder:
         limits = [request.poll.limit for request in polls]
         max_messages, max_per_key = min(MAX_ENTRY_IDS, sum(limits)), max(limits)
         max_bytes = min(self._limits.page_bytes, sum([request.poll.max_bytes for request in polls]))
-        candidates = Candidates(by_key=self.ordered is not None, covers=state.covers.version, keeps=state.keeps_expired)
+        candidates = Candidates(
+            by_key=self.ordered is not None, covers=state.covers.version, includes_ended=state.keeps_expired
+        )
         candidates.full = len(state.outstanding) >= MAX_OUTSTANDING
         places = (
             None if self.claim_limits is None else LikelyPlaces(state, self.claim_limits, expired, _find_ending(taken))
@@ -189,7 +191,7 @@ class Finder:
             if self.waiting is not None:
                 ended = partial(find_ended_in_order, state, expired, max_per_key)
             max_bytes = await self._read_ended(state, candidates, ended, max_messages, max_bytes)
-            max_messages -= len(candidates.again)
+            max_messages -= len(candidates.returned)
         if candidates.full or max_bytes <= 0 or max_messages <= 0:
             return candidates
         if self.ordered is None:
@@ -200,7 +202,7 @@ class Finder:
             free = partial(count_deliverable_in_order, state, _find_freed(state, taken, candidates), max_per_key)
             demand = ScanDemand(max_messages, max_bytes, free, key_of, in_order=True, exact=exact)
         else:
-            places.take_places(candidates.again)
+            places.take_places(candidates.returned)
             demand = ScanDemand(max_messages, max_bytes, places.of_key, limited_key_of, exact=exact)
         candidates.scan = await self.ordered.scan(state, demand)
         return candidates
@@ -210,7 +212,7 @@ class Finder:
 
         Forgets the waiting messages.
         """
-        self.keeps = state.keeps_expired
+        self.includes_ended = state.keeps_expired
         self.scanner.split_ended = self._split_ended if state.keeps_expired else None
         if self.ordered is not None:
             # Its front lies above messages that had ended and were not read.
@@ -222,7 +224,7 @@ class Finder:
 
     async def read_for(self, state: State, request: ReadingRequest) -> None:
         """Lets a request read for itself, after covers were written if there are too many."""
-        if self.keeps != state.keeps_expired:
+        if self.includes_ended != state.keeps_expired:
             self._adapt_to_log(state)
         if self.duplicates is not None:
             await self.duplicates.write(state)
@@ -241,7 +243,7 @@ class Finder:
     ) -> int:
         """Reads messages whose claims have ended; returns the bytes left.
 
-        Cancelled and missing messages are ``gone``; messages at the limit of deliveries are ``dead``; expired ones are
+        Cancelled and missing messages are ``gone``, messages at the limit of deliveries ``dead_letters``, expired ones
         ``ended``. Others are read instead. Sets ``unread`` if some remain although there are too few messages.
 
         Args:
@@ -254,28 +256,30 @@ class Finder:
         horizon, longest = self.scanner.horizon, self._limits.longest
         step, tried_count, max_positions = max(1, max_bytes // longest), 0, max_messages
         while (
-            max_bytes > 0 and len(candidates.again) < max_messages and (ended := all_ended(max_positions)[tried_count:])
+            max_bytes > 0
+            and len(candidates.returned) < max_messages
+            and (ended := all_ended(max_positions)[tried_count:])
         ):
             tried_count, max_positions = tried_count + len(ended), min(MAX_ENTRY_IDS, 2 * max_positions)
             if state.cancelled:
                 candidates.gone += [place for place in ended if place in state.cancelled]
                 ended = [place for place in ended if place not in state.cancelled]
             dead, ended, doubt = split_by_deliveries(state, ended, self.max_deliveries)
-            candidates.dead += dead
+            candidates.dead_letters += dead
             while ended and max_bytes > 0:
                 batch, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
                 messages = await self.fetch(batch)
                 existing = {message.position for message in messages}
                 live = self.scanner.split_live(messages, candidates.ended)
-                candidates.again += (kept := [message for message in live if message.position not in doubt])
-                candidates.dead += [place for place in sorted(existing & doubt) if place < horizon]
+                candidates.returned += (kept := [message for message in live if message.position not in doubt])
+                candidates.dead_letters += [place for place in sorted(existing & doubt) if place < horizon]
                 # A message missing above the horizon may not be visible yet.
                 candidates.gone += [place for _, place in batch if place not in existing and place < horizon]
                 max_bytes -= bytes_of(kept)
                 # As many as fit into the remaining bytes, if they are about as long as these.
                 fitting = (len(messages) or PAGE) * max_bytes // max(1, bytes_of(messages))
                 step = max(1, min(self._limits.page_bytes // longest, fitting))
-        candidates.unread = len(candidates.again) < max_messages and bool(all_ended(tried_count + 1)[tried_count:])
+        candidates.unread = len(candidates.returned) < max_messages and bool(all_ended(tried_count + 1)[tried_count:])
         return max_bytes
 
     def record_scan(self, state: State, scan: ScanResult) -> bool:
@@ -283,13 +287,13 @@ class Finder:
         return self.scanner.advance_front(state, scan) if self.ordered is None else self.ordered.moved
 
     async def fetch(self, places: Sequence[Location]) -> list[Message]:
-        if self.keeps:
+        if self.includes_ended:
             self._read_at = self._store.claim_logs.claim_time()
-        return await self._store.messages.fetch(self.row, places, kept=self.keeps)
+        return await self._store.messages.fetch(self.row, places, kept=self.includes_ended)
 
     async def read(self, requested: Slice) -> Page:
         """Reads a page; if the queue keeps expired messages, with those, and records the time of the read."""
-        if self.keeps:
+        if self.includes_ended:
             self._read_at, requested = self._store.claim_logs.claim_time(), replace(requested, kept=True)
         [page] = await self._store.messages.read(self.row, [requested])
         return page
@@ -308,11 +312,13 @@ def _find_freed(state: State, requests: Sequence[Request], candidates: Candidate
     All outstanding messages of such a key are acknowledged or given up by receipts that come with the polls, are gone,
     become dead letters, or are delivered again.
     """
+    if not state.busy:
+        return set()
     ending = {"acknowledge", "give_up"}
     settles = [request for request in requests if isinstance(request, SettleRequest) and request.kind in ending]
     ended = [receipt.position for request in settles for receipt in request.receipts]
-    redelivered = [message.position for message in candidates.again]
-    return find_freed_keys(state, [*ended, *candidates.gone, *candidates.dead, *redelivered]) if state.busy else set()
+    redelivered = [message.position for message in candidates.returned]
+    return find_freed_keys(state, [*ended, *candidates.gone, *candidates.dead_letters, *redelivered])
 
 
 def split_by_deliveries(

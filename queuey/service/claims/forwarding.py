@@ -110,7 +110,7 @@ class Forwarding:
             return False
 
         # The home chooses the claims' expiries later; whether they are late for the caller counts from now.
-        request.asked = request.decided = now
+        request.arrived = request.decided = now
         request.sent = True
         self._totals.count_forwarding()
         ask()
@@ -120,7 +120,7 @@ class Forwarding:
         """Answers the request, or does it here if no answer came. Claims for a caller that is gone are released."""
         if answer is None:
             if not request.future.done():
-                request.doubtful = True
+                request.maybe_done = True
                 self._add(key, request)
         elif not request.answer(answer) and answer and isinstance(request, PollRequest) and request.poll.ttl:
             self._add(key, make_release_request(request.queue, [receipt for _, _, receipt, _ in answer]))

@@ -20,7 +20,7 @@ the requests to be done here."""
 class LogCache:
     """Returns logs by key: creates missing ones and evicts the least recently used ones.
 
-    A log that is not in memory has no load, no conflict and none of the receipts' entries.
+    A log that is not in memory has no pending ids, no conflict and none of the receipts' entries.
 
     Args:
         make: Creates a log. Its second argument is called after each round of the log.
@@ -70,9 +70,9 @@ class LogCache:
         log = self._logs.get(key)
         return (0, 0) if log is None else (log.state.freed, log.state.vacated)
 
-    def load(self, key: Key) -> int:
+    def count_pending_ids(self, key: Key) -> int:
         log = self._logs.get(key)
-        return 0 if log is None else log.load
+        return 0 if log is None else log.pending_ids
 
     def measure(self) -> dict[str, float]:
         """Returns the totals of all logs by metric name: claims, covers and bytes. Any thread may call it."""

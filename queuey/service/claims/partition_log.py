@@ -151,8 +151,8 @@ class PartitionLog:
         return self._queue.idle
 
     @property
-    def load(self) -> int:
-        return self._queue.load
+    def pending_ids(self) -> int:
+        return self._queue.pending_ids
 
     def add(self, *requests: Request) -> None:
         if self._queue.add(requests, self._core.boottime()):
@@ -276,7 +276,7 @@ class PartitionLog:
         for request in requests:
             if isinstance(request, SettleRequest) and request.newest > self.state.number:
                 unknown.append(request)
-            elif isinstance(request, StateQuery) and request.asked > self._current_at:
+            elif isinstance(request, StateQuery) and request.arrived > self._current_at:
                 is_current = False
         if unknown or not is_current:
             await self._read_from(queue, self.state)
@@ -292,13 +292,13 @@ class PartitionLog:
             candidates is None
             or candidates.by_key
             or candidates.covers != self.state.covers.version
-            or candidates.keeps != state.keeps_expired
+            or candidates.includes_ended != state.keeps_expired
         ):
             return False
         if any(not state.is_known(message.position) for message in candidates.scan.fresh):
             return True
         expired = self._timing.expiry_limit(self._store.claim_logs.claim_now())
-        return any(state.has_ended(message.position, expired) for message in candidates.again)
+        return any(state.has_ended(message.position, expired) for message in candidates.returned)
 
     def _decide(
         self, queue: Queue, requests: Sequence[Request], candidates: Candidates | None
@@ -324,10 +324,10 @@ class PartitionLog:
             return draft, 0
         if candidates.gone:
             draft.end_gone(candidates.gone)
-        if candidates.dead:
-            draft.make_dead_letters(candidates.dead, queue_for(queue.name, queue.dead_letter))
-        draft.deliver(polls, candidates.again, candidates.scan.fresh, self._finder.max_deliveries)
-        for ended in (candidates.ended, candidates.scan.ended) if candidates.keeps else ():
+        if candidates.dead_letters:
+            draft.make_dead_letters(candidates.dead_letters, queue_for(queue.name, queue.dead_letter))
+        draft.deliver(polls, candidates.returned, candidates.scan.fresh, self._finder.max_deliveries)
+        for ended in (candidates.ended, candidates.scan.ended) if candidates.includes_ended else ():
             draft.expire(ended, queue_for(queue.name, queue.dead_letter))
         chain = candidates.scan.chain
         return draft, draft.advance(chain.bound, chain.seen, delete=queue.on_ack == "delete")
@@ -413,7 +413,7 @@ class PartitionLog:
             if not request.answer(claimed) and request.poll.ttl:
                 self.add(make_release_request(request.queue, [receipt for _, _, receipt, _ in claimed]))
             return True
-        if end.must_search_again and end.decided - request.asked < REQUEST_TIMEOUT:
+        if end.must_search_again and end.decided - request.arrived < REQUEST_TIMEOUT:
             mark_unsent([request])
             return False
         may_find_more = end.must_search_again
@@ -435,7 +435,7 @@ class PartitionLog:
         all_requests = [*requests, *self._queue.list_waiting()]
         oldest = self._core.boottime() - REQUEST_TIMEOUT
         for request in all_requests:
-            if request.asked < oldest and not request.future.done():
+            if request.arrived < oldest and not request.future.done():
                 outcome: Outcome = "unknown" if request.sent else "none"
                 request.answer(None, StoreUnavailable("The claim log could not be written in time.", outcome=outcome))
 
@@ -443,7 +443,7 @@ class PartitionLog:
 
     async def _catch_up_for(self, queue: Queue, requests: Sequence[Request], *, always: bool) -> bool:
         """Reads other processes' entries if answers depend on them; returns whether there were new ones."""
-        if not always and all(request.asked <= self._current_at for request in requests if request.depends_on_others):
+        if not always and all(request.arrived <= self._current_at for request in requests if request.depends_on_others):
             return False
         before = self.state.number
         await self._read_from(queue, self.state)

@@ -39,20 +39,20 @@ class Request:
 
     Attributes:
         future: Awaited by the caller, which gives up by cancelling it.
-        asked: Boot time at which the request first came to a log or to another worker.
+        arrived: Boot time at which the request first came to a log or to another worker.
         decided: Boot time of the decision on the entry that answered it.
         sent: An entry that carries it may have been appended.
-        doubtful: It may have been done before it came to this log, so no error may say that nothing changed.
+        maybe_done: It may have been done before it came to this log, so no error may say that nothing changed.
     """
 
-    __slots__ = ("asked", "decided", "doubtful", "future", "queue", "sent", "weight")
+    __slots__ = ("arrived", "decided", "future", "maybe_done", "queue", "sent", "weight")
 
     def __init__(self, queue: Queue, weight: int = 1) -> None:
         self.queue = queue
         self.weight = weight
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.asked = self.decided = 0.0
-        self.sent = self.doubtful = False
+        self.arrived = self.decided = 0.0
+        self.sent = self.maybe_done = False
 
     def answer(self, value: Any, error: Exception | None = None) -> bool:  # noqa: ANN401 - depends on the request
         """Answers the caller; returns False if it already has an answer or has given up.
@@ -64,7 +64,7 @@ class Request:
         if error is None:
             self.future.set_result(value)
         else:
-            self.future.set_exception(in_doubt(error) if self.doubtful else error)
+            self.future.set_exception(in_doubt(error) if self.maybe_done else error)
             self.future.exception()  # Mark as retrieved: the caller may not await it.
         return True
 
@@ -257,15 +257,15 @@ class RequestQueue:
     :meth:`stop` keeps them; the next :meth:`add` then starts the rounds again.
 
     Attributes:
-        load: Number of ids in all requests that wait or are being answered.
+        pending_ids: Number of ids in all requests that wait or are being answered.
     """
 
-    __slots__ = ("_answering", "_busy", "_waiting", "load")
+    __slots__ = ("_answering", "_busy", "_waiting", "pending_ids")
 
     def __init__(self) -> None:
         self._waiting: deque[Request] = deque()
         self._busy = False
-        self.load = self._answering = 0
+        self.pending_ids = self._answering = 0
 
     @property
     def idle(self) -> bool:
@@ -277,16 +277,16 @@ class RequestQueue:
         The rounds continue until :meth:`take` returns no requests.
         """
         for request in requests:
-            request.asked = request.asked or now
+            request.arrived = request.arrived or now
             self._waiting.append(request)
-            self.load += request.weight
+            self.pending_ids += request.weight
         was_idle, self._busy = not self._busy, True
         return was_idle
 
     def put_back(self, requests: Sequence[Request]) -> None:
         """Puts requests back at the front. Only while a round is running."""
         self._waiting.extendleft(reversed(requests))
-        self.load += sum(request.weight for request in requests)
+        self.pending_ids += sum(request.weight for request in requests)
 
     def take(self) -> list[Request]:
         """Removes up to ``MAX_ENTRY_IDS`` ids of requests for one entry, in order of arrival; at least one request.
@@ -295,11 +295,11 @@ class RequestQueue:
         """
         taken: list[Request] = []
         weight = 0
-        self.load -= self._answering
+        self.pending_ids -= self._answering
         while self._waiting and (not taken or weight + self._waiting[0].weight <= MAX_ENTRY_IDS):
             request = self._waiting.popleft()
             if request.future.done():
-                self.load -= request.weight
+                self.pending_ids -= request.weight
             else:
                 taken.append(request)
                 weight += request.weight
@@ -329,7 +329,7 @@ class RequestQueue:
         """Returns the requests that no round has taken yet; drops answered ones."""
         unanswered = [request for request in self._waiting if not request.future.done()]
         self._waiting = deque(unanswered)
-        self.load = self._answering + sum(request.weight for request in unanswered)
+        self.pending_ids = self._answering + sum(request.weight for request in unanswered)
         return unanswered
 
     def stop(self) -> None:
@@ -347,7 +347,7 @@ def polls_of(requests: Iterable[Request]) -> list[PollRequest]:
 def mark_unsent(requests: Iterable[Request]) -> None:
     """Marks requests as certainly not done, unless they may have been done before they came here."""
     for request in requests:
-        request.sent = request.doubtful
+        request.sent = request.maybe_done
 
 
 def make_release_request(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest:

@@ -121,13 +121,13 @@ class Candidates(msgspec.Struct):
     """Messages that a round has read for its polls.
 
     Attributes:
-        again: Messages whose claims have ended.
+        returned: Messages whose claims have ended: they are delivered again.
         gone: Positions of messages that no longer exist.
-        dead: Positions of messages that become dead letters.
+        dead_letters: Positions of messages that become dead letters.
         scan: Result of a scan.
         full: No new messages were searched, because the partition has too many claims.
         covers: Version of the covers by which copies were found.
-        keeps: Reads have included messages that have ended.
+        includes_ended: Reads have included messages that have ended.
         ended: Messages that have ended, and whose claims have ended.
         unread: More claims have ended, whose messages were not read.
         by_key: The queue keeps keys. Then candidates are valid only for the state by which they were read: other
@@ -137,10 +137,10 @@ class Candidates(msgspec.Struct):
 
     by_key: bool
     covers: int
-    keeps: bool = False
-    again: list[Message] = []
+    includes_ended: bool = False
+    returned: list[Message] = []
     gone: list[Position] = []
-    dead: list[Position] = []
+    dead_letters: list[Position] = []
     ended: EndedMessages = msgspec.field(default_factory=EndedMessages)
     scan: ScanResult = msgspec.field(default_factory=ScanResult)
     full: bool = False
@@ -149,7 +149,7 @@ class Candidates(msgspec.Struct):
     @property
     def has_any(self) -> bool:
         """True if messages were found, even if they are gone or other callers got them."""
-        return bool(self.again or self.gone or self.dead or self.scan.fresh)
+        return bool(self.returned or self.gone or self.dead_letters or self.scan.fresh)
 
 
 class Scanner:

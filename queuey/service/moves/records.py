@@ -179,10 +179,10 @@ class MoveRecords:
         """
         move = decode(record.value).move
         value = _encode(MoveRecord(move, progress))
+        await self._end_old(move, progress)  # First: a process that dies later leaves nothing that is adopted again.
         with suppress(RecordChanged):  # Another process has ended it.
             await self._store.records.set_record(Record(_ENDED, move.application, move.id, value, ids.TICKS_MAX))
         await self._store.records.remove_record(record)
-        await self._end_old(move, progress)
         ended = await self._store.records.records(_ENDED, move.application, limit=2 * MAX_LISTED)
         for old in ended[:-MAX_LISTED]:
             with suppress(RecordChanged):

@@ -61,13 +61,13 @@ class _Claimed(msgspec.Struct):
     """Messages that a claim got; false without messages.
 
     Attributes:
-        mark: Last part of the receipts (:func:`receipt_mark`).
+        suffix: Last part of the receipts (:func:`receipt_suffix`).
         messages: Claimed messages.
         name: Queue of the messages, in a claim from several queues.
         result_ttl: Option of the queue.
     """
 
-    mark: str
+    suffix: str
     messages: list[ClaimDelivery]
     name: str | None = None
     result_ttl: int = 0
@@ -117,7 +117,7 @@ class ClaimViews(Views):
                 if "results" in body or "too_large" in body:
                     ack.results = _read_results_of(body, ack.texts, ack.receipts)
             messages = await self._service.claims.claim(queue, **terms, waiter=waiter, ack=ack)
-            return _Claimed(receipt_mark(queue.qid), messages, result_ttl=queue.result_ttl)
+            return _Claimed(receipt_suffix(queue.qid), messages, result_ttl=queue.result_ttl)
 
         try:
             claimed = await request.until_found(wait, attempt, ClaimUndecided)
@@ -128,7 +128,7 @@ class ClaimViews(Views):
             request.in_doubt = ack.in_doubt
         acknowledged = _make_settlements(ack.texts, ack.settled or ())
         extra = _result_fields(claimed.result_ttl) if claimed.result_ttl else None
-        return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged, extra)), JSON)
+        return Response(200, body_of(render_claims(claimed.messages, claimed.suffix, acknowledged, extra)), JSON)
 
     async def claim_first(self, request: Request, match: Match) -> Response:
         """Claims messages from the first of several queues that has any.
@@ -154,14 +154,14 @@ class ClaimViews(Views):
             queue, messages = await self._service.claims.claim_first(current, claim, waiter, refused)
             if queue is None:
                 return _Claimed("", messages)
-            return _Claimed(receipt_mark(queue.qid), messages, queue.name, queue.result_ttl)
+            return _Claimed(receipt_suffix(queue.qid), messages, queue.name, queue.result_ttl)
 
         claimed = await request.until_found(wait, attempt, ClaimUndecided)
         extra = {"queue_name": claimed.name, **_result_fields(claimed.result_ttl)}
         if refused:
             errors = {name: error_texts(error) for name, error in refused.items()}
             extra["refused"] = [QueueReadError(queue_name=name, error_msg=texts) for name, texts in errors.items()]
-        return Response(200, body_of(render_claims(claimed.messages, claimed.mark, acknowledged, extra)), JSON)
+        return Response(200, body_of(render_claims(claimed.messages, claimed.suffix, acknowledged, extra)), JSON)
 
     async def _enter_each(
         self, request: Request, application: str, names: Sequence[str], refused: Refusals
@@ -529,9 +529,9 @@ def _parse_receipts(name: str, texts: list[Any], queue: Queue, errors: Errors) -
     Receipts of another queue, from before a purge, or of a claim with ``ttl=0`` are errors, too.
     """
     receipts = []
-    mark = receipt_mark(queue.qid)
+    suffix = receipt_suffix(queue.qid)
     for index, item in enumerate(texts):
-        text, _, marked = item.rpartition("-") if isinstance(item, str) else ("", "", "")
+        text, _, ending = item.rpartition("-") if isinstance(item, str) else ("", "", "")
         try:
             receipt = parse_receipt(text)
         except ValueError:
@@ -539,7 +539,7 @@ def _parse_receipts(name: str, texts: list[Any], queue: Queue, errors: Errors) -
             continue
         if not receipt.number:
             errors[f"{name}.{index}"] = f'"{item}" is from a claim with ttl=0, which only shows messages'
-        elif marked != mark or receipt.partition > queue.partitions:
+        elif ending != suffix or receipt.partition > queue.partitions:
             errors[f"{name}.{index}"] = f'"{item}" is from another queue, or from before this one was purged'
             errors.depend_on_row = True
         receipts.append(receipt)
@@ -547,7 +547,7 @@ def _parse_receipts(name: str, texts: list[Any], queue: Queue, errors: Errors) -
 
 
 @lru_cache(1024)
-def receipt_mark(qid: int) -> str:
+def receipt_suffix(qid: int) -> str:
     """Returns the last part of a queue's receipts, which differs between queues and changes with a purge."""
     return f"{crc32(b'%d' % qid) & 0xFFFFFF:06x}"
 

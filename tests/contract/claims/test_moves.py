@@ -34,7 +34,7 @@ from queuey.service.moves import MoveCarrier, MoveTiming, MoveUseCases
 from queuey.service.moves import records as module
 from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import KIND, MAX_LISTED, MAX_RUNNING, Move, MoveRecord, MoveRecords, Progress, decode
-from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Messages, Store, bridge
+from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Ledger, Messages, Records, Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post
 from tests.contract import samples
@@ -416,10 +416,13 @@ def enter(store: Store, work: str, piece: int, value: object, before: bytes | No
     return bridge.run(store.ledger.enter(work, piece, msgspec.msgpack.encode(value), expected=before))
 
 
-def read_state_of_0_1_0(store: Store, move: Move) -> str:
-    value = bridge.run(store.ledger.entry("move", move.number))
-    assert value is not None
-    return decode(value).progress.state
+def assert_not_adopted_again(store: Store, records: MoveRecords) -> None:
+    """A move of 0.1.0 that has ended is not continued, even after its record was removed because many ended since."""
+    for record in bridge.run(store.records.records("ended move", APP)):
+        bridge.run(store.records.remove_record(record))
+    for _ in range(3):
+        bridge.run(records.adopt())
+    assert bridge.run(store.records.records(KIND, APP)) == []
 
 
 def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
@@ -442,17 +445,37 @@ def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
     assert (report.state, report.moved, report.total) == ("done", 2, 2)
     assert bodies(store, target) == ["a", "b"]
     assert [each.state for each in idle.moves.list(APP, ANYTHING)] == ["done"]
-    # The end is shown before it is recorded where 0.1.0 looks.
-    assert eventually(lambda: read_state_of_0_1_0(store, move) == "done")
-    for record in bridge.run(store.records.records("ended move", APP)):  # as if many had ended since
-        bridge.run(store.records.remove_record(record))
-    for _ in range(3):
-        bridge.run(idle.moves._records.adopt())
-    assert bridge.run(store.records.records(KIND, APP)) == []
+    # The end is shown before the record of the running move is removed.
+    assert eventually(lambda: bridge.run(store.records.records(KIND, APP)) == [])
+    assert_not_adopted_again(store, idle.moves._records)
     later = process.begin(source, third)
     assert later.id > move.id
     assert process.wait_until_ended(later).state == "done"
     process.stopping.set()
+
+
+@pytest.mark.parametrize("step", [Ledger.enter, Records.set_record, Records.remove_record])
+def test_a_process_dies_while_it_ends_a_move_of_0_1_0(store: Store, step: Callable[..., Any]) -> None:
+    """Wherever the process that ends a move of 0.1.0 dies, another one ends it, and it is not adopted again."""
+    source, target, records = make_queue(store), make_queue(store), MoveRecords(store)
+    number = bridge.run(store.ledger.now())
+    move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
+    enter(store, "moves under way", 0, (move.number, [move]))
+    enter(store, "move", move.number, (move, Progress(runner=7, beat=3)))
+    for _ in range(2):
+        bridge.run(records.adopt())
+    [record] = bridge.run(store.records.records(KIND, APP))
+    dying = InterposedStore(store)
+
+    async def die(*_: object, **_options: object) -> None:
+        raise Killed
+
+    dying.instead(step, die)
+    with pytest.raises(Killed):
+        bridge.run(MoveRecords(dying.store).end(record, Progress("done")))
+    for left in bridge.run(store.records.records(KIND, APP)):
+        bridge.run(records.end(left, Progress("done")))
+    assert_not_adopted_again(store, records)
 
 
 def test_a_move_of_0_1_0_that_is_alive_is_left_to_its_process(store: Store) -> None:

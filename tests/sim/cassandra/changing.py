@@ -114,9 +114,9 @@ class ChangingStorm(PostStorm):
     def _planned_events(self) -> dict[Callable[[], None], int]:
         rng = self.world.rng
         planned = {work: 2 * times for work, times in super()._planned_events().items()}
-        self.world.at(rng.random() * 4.0, self._change_times)
+        self.world.after(rng.random() * 4.0, self._change_times)
         if rng.random() < 0.6:
-            self.world.at(rng.random() * 4.0, self._deafen)
+            self.world.after(rng.random() * 4.0, self._deafen)
         return planned | {self._cause_long_fault: rng.choice((0, 2, 4))}
 
     def _read_partition(self, site: PostSite, partition: int, queue: Queue) -> None:  # type: ignore[override]
@@ -155,7 +155,7 @@ class ChangingStorm(PostStorm):
 
         site.begin(work())
         if self.world.rng.random() < 0.5:
-            self.world.at(6.0, self._change_times)
+            self.world.after(6.0, self._change_times)
 
 
 def change_times(site: PostSite, wanted: Timing) -> None:

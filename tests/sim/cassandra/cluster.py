@@ -201,7 +201,7 @@ class Cluster:
                 end(self._answer(request, values, merged))
 
         for node in asked:
-            self.world.at(self.world.random_time(self.network_faults.slow), partial(take, node))
+            self.world.after(self.world.random_time(self.network_faults.slow), partial(take, node))
 
     def _answer(self, request: Request | Encoded, values: Sequence[Any], there: Mapping[Place, Partition]) -> Rows:
         command = cql.command(request.statement.cql)
@@ -253,7 +253,7 @@ class Cluster:
                 rng.choice((weather.slow, 3.0 * scale, 9.0 * scale)) if far else weather.slow
             )
             # A node that is away gets the write when it is back.
-            self.world.at(max(seconds, node.away_until - now), partial(take, node))
+            self.world.after(max(seconds, node.away_until - now), partial(take, node))
 
     # Conditional writes
 
@@ -275,7 +275,7 @@ class Cluster:
             lying = partial(self._apply, place, calls, needed, lambda _rows: None)
             self._pending_writes[place].append(lying)
             if rng.random() < 0.7:
-                self.world.at(self.world.random_time(self.pace.scale), partial(self._apply_pending, place, lying))
+                self.world.after(self.world.random_time(self.pace.scale), partial(self._apply_pending, place, lying))
             return
         self._apply(place, calls, needed, end)
 
@@ -357,7 +357,7 @@ class Machine:
             self.node.offset -= seconds
         self._still_until = max(self._still_until, world.now) + seconds
         self._process.pause(self._still_until - world.now)
-        world.at(self._still_until - world.now + world.random_time(3.0 * self._pace.scale), self.set_clock)
+        world.after(self._still_until - world.now + world.random_time(3.0 * self._pace.scale), self.set_clock)
 
     def set_clock(self, wrong: float = 0.0) -> None:
         """Sets the wall clock to the right time plus ``wrong`` seconds."""
@@ -500,7 +500,7 @@ class SimulatedDriver(Driver):
         if request.host is not None and way == 1.0 and self._near is not None and world.now < self._opened:
             tell(None, StoreUnavailable("not connected"))
             return
-        world.at(way * world.random_time(weather.slow), partial(cluster.ask, request, end))
+        world.after(way * world.random_time(weather.slow), partial(cluster.ask, request, end))
         late = StoreUnavailable("no answer in time") if reads else InDoubt("no answer in time")
         process.soon(timeout, partial(tell, None, late), self._life)
 

@@ -188,7 +188,7 @@ class MessageStorm:
             self._start_readers(site)
         for work, times in self._planned_events().items():
             for _ in range(times):
-                world.at(rng.random() * storm, work)
+                world.after(rng.random() * storm, work)
         world.run(world.now + storm)
         self.cluster.network_faults = NetworkFaults()
         for site in self.sites:

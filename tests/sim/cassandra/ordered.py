@@ -26,7 +26,7 @@ class OrderedStorm(PostStorm):
     def _maybe_post_after(self, last: Position) -> None:
         super()._maybe_post_after(last)
         if self.world.rng.random() < 0.4:
-            self.world.at(0.0, self._post)
+            self.world.after(0.0, self._post)
 
     # Checks
 

@@ -250,7 +250,7 @@ class PostStorm(MessageStorm):
 
     def _maybe_post_after(self, last: Position) -> None:
         if self.world.rng.random() < 0.2:
-            self.world.at(0.0, partial(self._post, last))
+            self.world.after(0.0, partial(self._post, last))
 
     def _update(self) -> None:
         ttl = self.world.rng.choice((3600, 7200))

@@ -41,7 +41,7 @@ class DeafStorm(ChangingStorm):
         self.weather.late, self.weather.lost, self.weather.stalls = 0.6, 0.0, 0.1
         self.sites[0].deaf_until = self.world.now + self.seconds
         for _ in range(150):
-            self.world.at(self.seconds * self.world.rng.random(), self._post)
+            self.world.after(self.seconds * self.world.rng.random(), self._post)
         return {}
 
 

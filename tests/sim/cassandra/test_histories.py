@@ -62,7 +62,7 @@ class SharedStorm(MessageStorm):
         self._post()
         self._posting = None
         if self.world.rng.random() < 0.5:
-            self.world.at(self.world.random_time(2 * self.weather.slow), partial(site.machine.stand_still, 7.0))
+            self.world.after(self.world.random_time(2 * self.weather.slow), partial(site.machine.stand_still, 7.0))
             return
         driver = site.store._driver
         send = driver.send
@@ -85,7 +85,7 @@ class SharedStorm(MessageStorm):
         site.crash()
         for _ in range(5):
             self._start_readers(site)
-        self.world.at(1.0, site.machine.set_clock)
+        self.world.after(1.0, site.machine.set_clock)
 
 
 class StallingStorm(MessageStorm):

@@ -237,16 +237,16 @@ class History:
         world, rng = self.world, self.rng
         HesitantRecords.post = staticmethod(self._post)
         for _ in range(rng.choice((1, 3, 6, 12))):
-            world.at(rng.random() * ACTIVE, self._post)
+            world.after(rng.random() * ACTIVE, self._post)
         for _ in range(rng.choice((0, 0, 3, 10))):
-            world.at(rng.random() * ACTIVE, self._claim)
+            world.after(rng.random() * ACTIVE, self._claim)
         for _ in range(rng.choice((0, 1, 3))):
-            world.at(rng.random() * ACTIVE, lambda: rng.choice(self.webs).crash())
-            world.at(rng.random() * ACTIVE, self._pause)
+            world.after(rng.random() * ACTIVE, lambda: rng.choice(self.webs).crash())
+            world.after(rng.random() * ACTIVE, self._pause)
         for _ in range(rng.choice((0, 2))):
-            world.at(rng.random() * 4000, self._post)
-            world.at(rng.random() * 4000, self._claim)
-            world.at(rng.random() * 4000, lambda: rng.choice(self.webs).crash())
+            world.after(rng.random() * 4000, self._post)
+            world.after(rng.random() * 4000, self._claim)
+            world.after(rng.random() * 4000, lambda: rng.choice(self.webs).crash())
         world.run(world.now + ACTIVE + 10)
         self.replicas.faults = Faults(failing=self.replicas.faults.failing)
         world.run(world.now + 100_000)
@@ -283,7 +283,7 @@ class History:
                 at = self.world.now + self.rng.random() * min(ttl, 200.0)
                 self.held.append((position, self.world.now, min(until, at) if acknowledges else until))
                 if acknowledges:
-                    self.world.at(at - self.world.now, partial(self._acknowledge, one.receipt))
+                    self.world.after(at - self.world.now, partial(self._acknowledge, one.receipt))
 
         begin(web.core, web.claims.claim(self.queue, limit=2, ttl=ttl), done)
 

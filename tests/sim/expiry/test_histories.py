@@ -86,7 +86,7 @@ def removing_at_once(records: ExpiryRecords, value: ExpiryRecord, began: int) ->
 
 def hidden(finder: Finder, state: State) -> None:
     """Does not read messages after their end."""
-    finder.keeps, finder.scanner.split_ended = False, None
+    finder.includes_ended, finder.scanner.split_ended = False, None
 
 
 def remembering(waiting: Waiting) -> None:

@@ -96,12 +96,12 @@ class MemberLoop(ProcessLoop):
         context: Context | None = None,
     ) -> Call:
         call = Call(self, callback, args, context, self._world.now + delay)
-        self._world.at(max(0.0, delay), call.due)
+        self._world.after(max(0.0, delay), call.due)
         return call
 
     def add(self, call: Call) -> None:
         if not self._ready:
-            self._world.at(0.0, self._turn)
+            self._world.after(0.0, self._turn)
         self._ready.append(call)
 
     def call(self, call: Call) -> None:
@@ -116,7 +116,7 @@ class MemberLoop(ProcessLoop):
         if process.life != self.life:
             ready.clear()
         elif self._world.now < process.paused_until:
-            self._world.at(process.paused_until - self._world.now, self._turn)
+            self._world.after(process.paused_until - self._world.now, self._turn)
         else:
             Process.present = process
             asyncio._set_running_loop(self)

@@ -91,7 +91,7 @@ class Machine(Process):
         def heal() -> None:
             self.no_tree = False
 
-        self.world.at(0.5 + self.world.random_time(1.0), heal)
+        self.world.after(0.5 + self.world.random_time(1.0), heal)
 
     def speed_up(self) -> None:
         self.latency = self.usual_latency

@@ -132,7 +132,7 @@ class Storm:
         """
         with self._seed_randomness():
             for machine in self.machines:
-                self.world.at(self.world.random_time(0.5), machine.begin)
+                self.world.after(self.world.random_time(0.5), machine.begin)
             end = self.faults.end = self.world.now + STORM
             self._cause_faults_until(end)
             self._post_until(end + AFTER)
@@ -193,7 +193,7 @@ class Storm:
                 for _ in range(rng.randrange(1, 4)):
                     self.service.post(name, rng.choice(list(self.service.queues[name])))
             if self.world.now < end:
-                self.world.at(self.world.random_time(POSTING), post)
+                self.world.after(self.world.random_time(POSTING), post)
 
         post()
 
@@ -209,7 +209,7 @@ class Storm:
             if self.world.now >= end:
                 return
             self.world.rng.choice(self._deeds)()
-            self.world.at(self.world.random_time(BETWEEN), strike)
+            self.world.after(self.world.random_time(BETWEEN), strike)
 
         self._deeds = [
             self._crash,
@@ -234,7 +234,7 @@ class Storm:
             self._add_partition,
             self._change_rights,
         ]
-        self.world.at(JOINING + self.world.random_time(BETWEEN), strike)
+        self.world.after(JOINING + self.world.random_time(BETWEEN), strike)
 
     def _pick_machine(self) -> Machine:
         return self.world.rng.choice(self.machines)
@@ -243,7 +243,7 @@ class Storm:
         machine = self._pick_machine()
         if machine.up:
             machine.crash()
-            self.world.at(self.world.random_time(3.0), machine.begin)
+            self.world.after(self.world.random_time(3.0), machine.begin)
 
     def _pause(self) -> None:
         self._pick_machine().pause(self.world.random_time(2.5))
@@ -258,7 +258,7 @@ class Storm:
         def heal() -> None:
             machine.no_tree = False
 
-        self.world.at(self.world.random_time(1.5), heal)
+        self.world.after(self.world.random_time(1.5), heal)
 
     def _lose_claim(self) -> None:
         self._pick_machine().loses_claim = True
@@ -266,7 +266,7 @@ class Storm:
     def _slow_tree(self) -> None:
         machine = self._pick_machine()
         machine.latency = SLOW
-        self.world.at(self.world.random_time(2.5), machine.speed_up)
+        self.world.after(self.world.random_time(2.5), machine.speed_up)
 
     def _depose(self) -> None:
         """Slows the leader and lets a member leave. Removes the leader's node later, so that two may set the target."""
@@ -278,9 +278,9 @@ class Storm:
         for machine in self.machines:
             if leader is not None and self.history.loops.get(leader.session) is machine.loop:
                 machine.latency = SLOW
-                self.world.at(self.world.random_time(2.5), machine.speed_up)
+                self.world.after(self.world.random_time(2.5), machine.speed_up)
                 self._pick_machine().leave()
-                self.world.at(self.world.random_time(1.0), remove)
+                self.world.after(self.world.random_time(1.0), remove)
 
     def _cut_service(self) -> None:
         machine = self._pick_machine()
@@ -289,7 +289,7 @@ class Storm:
         def heal() -> None:
             machine.no_service = False
 
-        self.world.at(self.world.random_time(2.0), heal)
+        self.world.after(self.world.random_time(2.0), heal)
 
     def _leave_and_restart(self) -> None:
         machine = self._pick_machine()
@@ -302,11 +302,11 @@ class Storm:
 
         def look() -> None:
             if machine.life == life:
-                self.world.at(CHECK_SECONDS, look)  # it is still leaving
+                self.world.after(CHECK_SECONDS, look)  # it is still leaving
             else:
                 machine.begin()
 
-        self.world.at(1.0 + self.world.random_time(2.0), look)
+        self.world.after(1.0 + self.world.random_time(2.0), look)
 
     def _replace(self) -> None:
         """Starts another machine under the name of a living static member, which is slowed and crashes later."""
@@ -319,8 +319,8 @@ class Storm:
         machine.latency = SLOW
         if self.world.rng.random() < 0.5:
             machine.leave()
-        self.world.at(self.world.random_time(0.3), twin.begin)
-        self.world.at(0.3 + self.world.random_time(2.5), machine.crash)
+        self.world.after(self.world.random_time(0.3), twin.begin)
+        self.world.after(0.3 + self.world.random_time(2.5), machine.crash)
 
     def _create_or_remove_queue(self) -> None:
         rng = self.world.rng

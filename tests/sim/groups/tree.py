@@ -51,7 +51,7 @@ class Scheduler(Protocol):
     def now(self) -> float:
         """The time in seconds."""
 
-    def at(self, seconds: float, work: Callable[[], None]) -> None:
+    def after(self, seconds: float, work: Callable[[], None]) -> None:
         """Schedules work in ``seconds`` seconds."""
 
     def number(self) -> int:
@@ -72,7 +72,7 @@ class LoopClock:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def at(self, seconds: float, work: Callable[[], None]) -> None:
+    def after(self, seconds: float, work: Callable[[], None]) -> None:
         later(asyncio.get_running_loop(), seconds, work)
 
     def number(self) -> int:
@@ -173,7 +173,7 @@ class Tree(Nodes):
             else:
                 self._expire_later(session, timeout)
 
-        self.world.at(self._heard[session] + timeout + late - self.world.now, check)
+        self.world.after(self._heard[session] + timeout + late - self.world.now, check)
 
 
 class Connection:
@@ -209,7 +209,7 @@ class Connection:
                 work()
                 self._answering = None
 
-        world.at(self._arrival - world.now, arrive)
+        world.after(self._arrival - world.now, arrive)
 
     def deliver(self, work: Callable[[], None]) -> None:
         """Does work at the client after a random time. A client that was paused meanwhile reads it a little later."""

@@ -95,7 +95,7 @@ class Dying(Aimed):
 
     def _crash_all(self) -> None:
         for web in self.webs:
-            self.world.at(0.004, web.crash)
+            self.world.after(0.004, web.crash)
 
     def end_faults(self) -> None:
         self.history.planned = lambda: None
@@ -113,7 +113,7 @@ class Standing(Aimed):
     def _stand_and_cut(self) -> None:
         rng = self.rng
         rng.choice(self.webs).process.stand(3.0)
-        self.world.at(3.0 + rng.random() * 0.3, partial(self._cut, rng.choice(self.members)))
+        self.world.after(3.0 + rng.random() * 0.3, partial(self._cut, rng.choice(self.members)))
 
     def _cut(self, member: Member) -> None:
         member.cut = self.world.now + 8.0

@@ -84,8 +84,8 @@ class LargeGroup(Storm):
     def restart(self, number: int) -> None:
         """Restarts this many instances, one every 3 s, while that time passes."""
         for at, member in enumerate(self.members[:number]):
-            self.world.at(3.0 * at, partial(self._end_member, member))
-            self.world.at(3.0 * at + 1.0, partial(self._begin_again, member))
+            self.world.after(3.0 * at, partial(self._end_member, member))
+            self.world.after(3.0 * at + 1.0, partial(self._begin_again, member))
         self.world.run(self.world.now + 3.0 * number)
 
     def _begin_again(self, member: Member) -> None:
@@ -96,6 +96,6 @@ class LargeGroup(Storm):
     def start(self, seconds: float) -> float:
         """Begins the members evenly over ``seconds``; returns how long the group then takes to settle, at most 60 s."""
         for at, member in enumerate(self.members):
-            self.world.at(seconds * at / len(self.members), member.begin)
+            self.world.after(seconds * at / len(self.members), member.begin)
         self.world.run(self.world.now + seconds)
         return self.settle(60.0)

@@ -37,15 +37,15 @@ class Machine(Process):
         self.pause(seconds)
         self.offset -= seconds
         rng = self.world.rng
-        self.world.at(seconds + rng.random() * CHECKED, self._learn_offset)
-        self.world.at(seconds + 2 * CHECKED + self.world.random_time(1.0), self._reset)
+        self.world.after(seconds + rng.random() * CHECKED, self._learn_offset)
+        self.world.after(seconds + 2 * CHECKED + self.world.random_time(1.0), self._reset)
 
     def _learn_offset(self) -> None:
         self.known = self.offset
 
     def _reset(self) -> None:
         self.offset, self.was_set = self._usual, self.world.now
-        self.world.at(self.world.rng.random() * CHECKED, self._learn_offset)
+        self.world.after(self.world.rng.random() * CHECKED, self._learn_offset)
 
 
 class GroupCore(SimulatedCore):

@@ -112,7 +112,7 @@ class GroupStore:
         def arrive() -> None:
             process.soon(world.random_time(faults.slow), partial(_answer, answered, effect()), life)
 
-        world.at(world.random_time(faults.slow), arrive)
+        world.after(world.random_time(faults.slow), arrive)
         value: T = await answered
         return value
 

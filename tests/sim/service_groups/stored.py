@@ -136,7 +136,7 @@ class Register:
         if faults.stuck and rng.random() < faults.stuck:
             self._pending.append(proposal)
             if rng.random() < 0.7:
-                stored.world.at(stored.world.random_time(1.5), lambda: self._apply_pending(proposal))
+                stored.world.after(stored.world.random_time(1.5), lambda: self._apply_pending(proposal))
             return None
         applied = self._apply(proposal)
         if faults.lost and rng.random() < faults.lost:

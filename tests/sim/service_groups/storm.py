@@ -167,9 +167,9 @@ class Storm:
     def run(self) -> History:
         world, rng = self.world, self.rng
         for member in self.members:
-            world.at(rng.random() * rng.choice((0.1, 2.0, 8.0)), member.begin)
+            world.after(rng.random() * rng.choice((0.1, 2.0, 8.0)), member.begin)
         for deed in self.choose_disturbances():
-            world.at(rng.random() * STORM, deed)
+            world.after(rng.random() * STORM, deed)
         world.run(world.now + STORM)
         self.end_faults()
         end = world.now + LATE + (2 * self.session + self.revoke + self.grace) / 1000 + 10
@@ -222,7 +222,7 @@ class Storm:
             member.wanted = True
             member.begin()
 
-        self.world.at(self.rng.random() * self.rng.choice((0.2, 5.0)), begin)
+        self.world.after(self.rng.random() * self.rng.choice((0.2, 5.0)), begin)
 
     def _pause_member(self) -> None:
         self.rng.choice(self.members).pause(self.rng.choice((0.7, 3.0, 7.0)))
@@ -249,7 +249,7 @@ class Storm:
         self.members.append(member)
         member.begin()
         if former.request.instance:
-            self.world.at(self.rng.random() * 3, partial(self._end_member, former))
+            self.world.after(self.rng.random() * 3, partial(self._end_member, former))
 
     def _end_member(self, member: Member) -> None:
         member.wanted = False
@@ -271,7 +271,7 @@ class Storm:
         else:
             del stored.queues[name]
             if rng.random() < 0.7:
-                self.world.at(rng.random() * rng.choice((0.1, 6.0)), partial(self._create_if_missing, name))
+                self.world.after(rng.random() * rng.choice((0.1, 6.0)), partial(self._create_if_missing, name))
 
     def _create_if_missing(self, name: str) -> None:
         if name not in self.stored.queues:
@@ -284,7 +284,7 @@ class Storm:
         now = rng.choice((None, NARROW, OWNER))
         self._set_rights(key, now)
         if now is None:
-            self.world.at(rng.random() * 4, partial(self._set_rights, key, OWNER))
+            self.world.after(rng.random() * 4, partial(self._set_rights, key, OWNER))
 
     def _set_rights(self, key: bytes, caller: Caller | None) -> None:
         """Sets the rights of a key. Lives with this key are excused for errors."""
@@ -303,7 +303,7 @@ class Storm:
             member.wanted = False
             self._restart_later(member)
         for deed in (self._record_offset, self._forget_offsets, self._forget_offsets):
-            self.world.at(self.rng.random() * 3, deed)
+            self.world.after(self.rng.random() * 3, deed)
 
     def _forget_offsets(self) -> None:
         """Forgets the offsets of a random queue, or the whole group."""

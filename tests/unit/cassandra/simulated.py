@@ -59,7 +59,7 @@ class HandLoop(StoreLoop):
         def ring() -> None:
             call()
 
-        self._world.at(seconds, ring)
+        self._world.after(seconds, ring)
 
 
 class FaultlessDriver(Driver):

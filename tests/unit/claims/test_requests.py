@@ -25,9 +25,9 @@ QUEUE = Queue(application="a", name="q", uid=1, qid=2, partitions=1)
 async def test_no_error_is_certain_of_what_may_be_done(error: StoreUnavailable | TooManyClaims) -> None:
     """An entry that another worker may have written is in doubt, whatever the error of writing it again."""
     told: list[Outcome] = []
-    for doubtful in (False, True):
+    for maybe_done in (False, True):
         request = SettleRequest(QUEUE, "acknowledge", [ClaimReceipt(1, 1, 1, 1)])
-        request.doubtful = doubtful
+        request.maybe_done = maybe_done
         request.answer(None, error)
         told.append(cast("StoreUnavailable", request.future.exception()).outcome)
     assert told == ["none", "unknown"]

@@ -77,7 +77,7 @@ class PresentWorld(World):
     @now.setter
     def now(self, _: float) -> None: ...
 
-    def at(self, seconds: float, work: Work) -> None:
+    def after(self, seconds: float, work: Work) -> None:
         work()
 
     def random_time(self, mean: float) -> float:

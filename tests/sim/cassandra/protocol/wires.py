@@ -106,7 +106,7 @@ class Wire(asyncio.Transport):
         self._distance = distance
         self._is_open, self._is_aborted = True, False
         self._requests = bytearray()
-        self._to_node = Direction(self._world, self._world.at, self._read)
+        self._to_node = Direction(self._world, self._world.after, self._read)
         self._to_client = Direction(self._world, loop.call_later, self._pass_on)
 
     # The client's side
@@ -148,7 +148,7 @@ class Wire(asyncio.Transport):
         lost.
         """
         if (away := self._time_away()) > 0.0:
-            self._world.at(away, self._work)
+            self._world.after(away, self._work)
             return
         for stream, opcode, body in frames.requests_in(self._requests):
             if opcode in {EXECUTE, BATCH}:
@@ -209,7 +209,7 @@ class Wire(asyncio.Transport):
         fate = rng.choice(("none", "late", "late", "half", "broken"))
         cluster.faults[fate] += 1
         if fate == "late":
-            self._world.at(rng.choice((1.0, 4.0, 9.0)) * cluster.pace.scale, partial(self._send, data))
+            self._world.after(rng.choice((1.0, 4.0, 9.0)) * cluster.pace.scale, partial(self._send, data))
         elif fate == "half" and self._is_open:
             self._to_client.send(self._transport_time(), data[: self._inside(data)])
         if fate in {"half", "broken"}:
@@ -220,7 +220,7 @@ class Wire(asyncio.Transport):
         if not self._is_open:
             return
         if (away := self._time_away()) > 0.0:
-            self._world.at(away, partial(self._send, data))
+            self._world.after(away, partial(self._send, data))
             return
         rng = self._world.rng
         if rng.random() < SPLIT_PROBABILITY:

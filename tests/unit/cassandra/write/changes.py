@@ -126,7 +126,7 @@ class Scene:
                 self._send(request, lambda *_: done(None, InDoubt("the answer was lost")))
             case "rival":
                 self.cluster.ask(caller.rival_change(request), lambda *_: None)
-                self.world.at(RIVAL_SECONDS, partial(self._send, request, done))
+                self.world.after(RIVAL_SECONDS, partial(self._send, request, done))
             case "well":
                 self._send(request, done)
 
