@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from http.client import HTTPMessage
@@ -31,6 +32,8 @@ from tests.servers.served import free_port
 
 POSTS, JOBS = "bench", "jobs"
 """The queue for posts, and a queue of 1,000 messages to read, claim and receive."""
+BACKLOG_SECONDS = 2.1
+"""Age of the claimed messages: a read of messages older than 2 s first looks up the lowest live one, by one call."""
 SQS_PREFIX = "/sqs"
 SQS_SETTINGS = f'[facades.sqs]\nprefix = "{SQS_PREFIX}"\n'
 CONSOLE_PAGE = f"/console/a/{service.APPLICATION}/{JOBS}"
@@ -96,6 +99,7 @@ def serve_profiled(directory: Path, *options: str) -> Iterator[ProfiledService]:
 
 def count_requests(served: ProfiledService) -> dict[str, Counter[str]]:
     read = traffic.request("GET", f"{service.BASE}/{JOBS}?since=0&limit=100")
+    time.sleep(BACKLOG_SECONDS)
     with contextlib.closing(Caller(served.port)) as caller:
         return {
             "POST": served.count(lambda: caller.ask(post(POSTS), 201)),
