@@ -7,16 +7,18 @@ const SILENCE = 60_000;
 
 let now = 0;
 let pauses = [];
+/** Whether a minute without a byte is over at once. */
+let isImpatient = false;
 const { setTimeout: later } = globalThis;
 performance.now = () => now;
 globalThis.setTimeout = (call, milliseconds, ...more) => {
-  if (milliseconds === SILENCE) return later(call, milliseconds, ...more);
+  if (milliseconds === SILENCE) return later(call, isImpatient ? 50 : milliseconds, ...more);
   pauses.push(milliseconds);
   now += milliseconds;
   return later(call, 0, ...more);
 };
 beforeEach(() => {
-  [now, pauses] = [0, []];
+  [now, pauses, isImpatient] = [0, [], false];
 });
 
 const event = (type, data) => `event: ${type}\ndata: ${JSON.stringify(data)}\n\n`;
@@ -53,6 +55,30 @@ for (const [name, answer] of [
     assert.ok(Math.max(...pauses) <= 5_100, pauses.join());
   });
 }
+
+test("a service that accepts a connection and is silent is asked again, and the silent request is aborted", async () => {
+  isImpatient = true;
+  const ended = [];
+  const never = (name) => (_url, { signal }) =>
+    new Promise((_, reject) => {
+      signal.addEventListener("abort", () => ended.push(name));
+      signal.addEventListener("abort", () => reject(signal.reason));
+    });
+  const empty = (_url, { signal }) => {
+    signal.addEventListener("abort", () => ended.push("no byte"));
+    return open("");
+  };
+  const answers = [never("no answer"), empty, () => open(MESSAGE)];
+  const queuey = new Queuey("http://127.0.0.1:9", "shop", { key: "k", fetch: async (...args) => answers.shift()(...args) });
+  const states = [];
+  for await (const message of queuey.stream("q", { onState: (state, error) => states.push([state, error?.message]) })) {
+    assert.equal(message.body, "came");
+    break;
+  }
+  const silent = ["waiting", "nothing came for a minute"];
+  assert.deepEqual(states, [silent, ["open", undefined], silent, ["open", undefined]]);
+  assert.deepEqual(ended, ["no answer", "no byte"]);
+});
 
 test("failures are retried after growing pauses", async () => {
   await streamed(times(40, () => new Response(event("bye", { status: 401 }))));

@@ -261,15 +261,20 @@ export class Queuey {
       const isStable = () => performance.now() - startedAt > MIN_STABLE_MILLISECONDS;
       const isTokenNew = refreshToken;
       refreshToken = false;
+      const connection = new AbortController();
+      const disconnect = () => connection.abort(options.signal?.reason);
+      options.signal?.addEventListener("abort", disconnect);
+      if (options.signal?.aborted) disconnect();
       try {
         const resume = position.lastEventId && { "Last-Event-ID": toHeaderValue("lastEventId", position.lastEventId) };
         const headers = { Accept: "text/event-stream", ...resume };
-        const request = { headers, query, body, type: "application/json", signal: options.signal, refreshToken: isTokenNew };
-        const response = await this.#requestOnce(isSingle ? "GET" : "POST", target, request);
+        const { signal } = connection;
+        const request = { headers, query, body, type: "application/json", signal, refreshToken: isTokenNew };
+        const response = await withSilenceTimeout(this.#requestOnce(isSingle ? "GET" : "POST", target, request));
         failures = 0;
         options.onState?.("open");
         if (!response.body) throw new QueueyError("the answer has no events");
-        for await (const event of parseEvents(response.body, position, options.signal)) {
+        for await (const event of parseEvents(response.body, position)) {
           if (event.type === "message") {
             const message = JSON.parse(event.data);
             const isNew = earlyMessages.accept(message);
@@ -294,6 +299,9 @@ export class Queuey {
         error = exception;
         if (!isTemporary(error)) throw error;
         failures += 1;
+      } finally {
+        options.signal?.removeEventListener("abort", disconnect);
+        disconnect();
       }
       if (options.signal?.aborted) return;
       options.onState?.("waiting", error);
@@ -1000,14 +1008,14 @@ function sleep(milliseconds, signal) {
 }
 
 /** Yields the server-sent events of a response's body (WHATWG HTML, 9.2); keeps `position` up to date for reconnecting. */
-async function* parseEvents(body, position, signal) {
+async function* parseEvents(body, position) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
   let rest = "";
   let event = { type: "", data: [], id: undefined };
   try {
     for (;;) {
-      const { done, value } = await withSilenceTimeout(reader.read(), signal);
+      const { done, value } = await withSilenceTimeout(readChunk(reader));
       if (done) return;
       const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
       rest = lines.pop() ?? "";
@@ -1038,17 +1046,22 @@ function parseLine(line, event, position) {
   else if (field === "retry" && /^\d+$/.test(value)) position.retryMilliseconds = Number(value);
 }
 
-/** Waits for a read of a stream; rejects if nothing arrives in time, because a lost connection may go unnoticed. */
-async function withSilenceTimeout(read, signal) {
+async function readChunk(reader) {
+  try {
+    return await reader.read();
+  } catch (error) {
+    throw error instanceof QueueyError ? error : new QueueyError("the stream has broken off", {}, error);
+  }
+}
+
+/** Waits for an answer or a chunk of it; rejects if nothing comes in time, because a lost connection may go unnoticed. */
+async function withSilenceTimeout(promise) {
   let timer;
   const timeout = new Promise((_, reject) => {
     timer = setTimeout(() => reject(new QueueyError("nothing came for a minute")), SILENCE_TIMEOUT_MILLISECONDS);
   });
   try {
-    return await Promise.race([read, timeout]);
-  } catch (error) {
-    if (signal?.aborted || error instanceof QueueyError) throw error;
-    throw new QueueyError("the stream has broken off", {}, error);
+    return await Promise.race([promise, timeout]);
   } finally {
     clearTimeout(timer);
   }
