@@ -33,8 +33,8 @@ Start = Callable[[Done], object]
 """Starts work with a callback for its end. It may return a function that gives the work up and returns the outcome."""
 
 _logger = logging.getLogger(__name__)
-_SECOND = 1.0
-GIVEN_UP = "the caller has given up"
+_MAX_WAIT_STEP = 1.0
+GIVEN_UP_MESSAGE = "the caller has given up"
 
 
 def may_block() -> bool:
@@ -153,7 +153,7 @@ class Deadline(threading.local):
         call.wrote = True  # Set before the check, for a thread that gives the call up now.
         if call.is_given_up:
             call.wrote = False  # So that the next change is refused as well.
-            raise StoreUnavailable(GIVEN_UP)
+            raise StoreUnavailable(GIVEN_UP_MESSAGE)
 
     @contextmanager
     def without_marking_sent(self) -> Iterator[None]:
@@ -191,7 +191,7 @@ class Deadline(threading.local):
         Raises:
             StoreUnavailable: No time is left; see :meth:`time_left`.
         """
-        while not acquire(timeout=self.time_left(_SECOND)):
+        while not acquire(timeout=self.time_left(_MAX_WAIT_STEP)):
             pass
 
     def result(self, begin: Callable[[Done], object], late_message: str | None = None) -> Any:  # noqa: ANN401 - as begun
@@ -346,14 +346,14 @@ async def iterate_in_thread(items: Iterator[T]) -> AsyncIterator[T]:
 
 
 async def start_and_wait(
-    start: Start, deadline: Deadline, late: str | None = None, *, long: bool = False, raise_given_up: bool = False
+    start: Start, deadline: Deadline, late_message: str | None = None, *, long: bool = False, raise_given_up: bool = False
 ) -> Any:  # noqa: ANN401 - of the work
     """Starts work and waits until it calls back. Returns its result.
 
     Args:
         start: Starts the work; see ``Start``.
         deadline: Bounds the wait of a thread. On a loop the work bounds its own time.
-        late: Error message when no time is left; by default the message of :meth:`Deadline.time_left`.
+        late_message: Error message when no time is left; by default the message of :meth:`Deadline.time_left`.
         long: The work as a whole has no deadline; each of its steps has.
         raise_given_up: If the caller is cancelled, raise :class:`GivenUp` with the outcome, not ``CancelledError``.
 
@@ -365,7 +365,7 @@ async def start_and_wait(
     if thread.runs:  # As :func:`may_block`, which each post would pay for.
         present = None if deadline.call is NO_CALL else deadline.call  # Of which this is a part.
         with deadline.running(Call() if long else present):
-            return deadline.result(start, late)
+            return deadline.result(start, late_message)
     end = _Callback(Home.for_running_loop().calls)
     begun: object = None
     try:

@@ -13,7 +13,7 @@ from functools import partial
 
 from queuey.messages import Queue
 
-EVERY = 0.2
+POLL_INTERVAL = 0.2
 """Interval in seconds from the end of a poll to the next poll."""
 
 

@@ -36,12 +36,12 @@ from tests.servers.keyspaces import LastingDriver
 INSERTS = message_codec.INSERT
 DELETES = message_codec.DELETE
 READS = (*message_codec.UP, *message_codec.DOWN)
-RECORDS = (bucket_index._RECORD,)
+RECORDS = (bucket_index._RECORD_BUCKET,)
 BUCKET_LOOKUPS = (bucket_index.FIRST,)
 LOW_WATERMARKS = (bucket_index.SET_LOW_WATERMARK,)
 CLOCKS = (clock_watch.NOW,)
 QUEUES = (queue_cache.FIND,)
-APPENDS = (claim_logs._ADVANCE, claim_logs._ADVANCE_AND_NAME)
+APPENDS = (claim_logs._ADVANCE_NUMBER, claim_logs._ADVANCE_AND_NAME)
 
 UNLIMITED = math.inf
 """The count of a rule that is permanent."""

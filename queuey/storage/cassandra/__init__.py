@@ -90,9 +90,9 @@ PREPARED = (
 )
 """Statements that the loop's thread sends often, to be prepared ahead."""
 
-_BEAT = Statement("INSERT INTO heartbeats (process, seen_at, tails) VALUES (?, ?, ?) USING TIMESTAMP ?")
+_WRITE_HEARTBEAT = Statement("INSERT INTO heartbeats (process, seen_at, tails) VALUES (?, ?, ?) USING TIMESTAMP ?")
 """Concurrent health checks share a row: the write with the highest timestamp wins, whichever comes last."""
-_BEATS = Statement("SELECT seen_at FROM heartbeats WHERE process = ?")
+_SELECT_HEARTBEAT = Statement("SELECT seen_at FROM heartbeats WHERE process = ?")
 
 
 class CassandraStore(Store):
@@ -178,8 +178,8 @@ class CassandraStore(Store):
             self._parts.tails.text(self._timing.stored.change),
             now // TICKS_PER_MICROSECOND,
         )
-        self._driver.run(_BEAT, values, consistency=self._options.catalogue_write)
-        rows = self._driver.run(_BEATS, (self._parts.process,), consistency=self._options.catalogue_read)
+        self._driver.run(_WRITE_HEARTBEAT, values, consistency=self._options.catalogue_write)
+        rows = self._driver.run(_SELECT_HEARTBEAT, (self._parts.process,), consistency=self._options.catalogue_read)
         if not rows or rows[0][0] < now:
             raise StoreUnavailable("Cassandra did not return the row that was just written")
         if not self._timing.is_fresh(self._clock.boottime()):

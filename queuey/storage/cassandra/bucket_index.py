@@ -39,7 +39,7 @@ MARGIN = 7200
 """Min seconds that a record outlives its bucket's messages: longer than a writer uses it without renewal."""
 REFRESH_PUT = 3600.0
 """Interval after which a bucket of given ids is recorded again, in seconds: it may get messages at any time."""
-_BEFORE = 60 * TICKS_PER_SECOND
+_LOOKBACK_TICKS = 60 * TICKS_PER_SECOND
 """Number of ticks that a lookup begins below the requested tick, so that readers with nearby cursors share it."""
 LOW_WATERMARK_EVERY = 5.0
 LOW_WATERMARK_STEP = TICKS_PER_SECOND
@@ -53,25 +53,25 @@ FIRST = Statement(
     f"{MAX_FIRST_ROWS}",
     frequent=True,
 )
-_WIDE = Statement(
+_SELECT_WIDTH = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? AND "
     "width_index = ?"
 )
-_UP = Statement(
+_SELECT_UPWARDS = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? AND "
     "width_index = ? AND start > ? "
     f"ORDER BY width_index DESC, start ASC, ttl_class DESC LIMIT {MORE}"
 )
-_DOWN = Statement(
+_SELECT_DOWNWARDS = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index "
     f"WHERE qid = ? AND partition = ? AND width_index = ? AND start > ? AND start < ? LIMIT {MORE}"
 )
-_RECORD = Statement(
+_RECORD_BUCKET = Statement(
     "INSERT INTO bucket_index (qid, partition, width_index, start, ttl_class) VALUES (?, ?, ?, ?, ?) USING TTL ?"
 )
 SET_LOW_WATERMARK = Statement("UPDATE bucket_index USING TTL ? SET low_watermark = ? WHERE qid = ? AND partition = ?")
 
-PREPARED = (FIRST, _WIDE, _UP, _DOWN, SET_LOW_WATERMARK)
+PREPARED = (FIRST, _SELECT_WIDTH, _SELECT_UPWARDS, _SELECT_DOWNWARDS, SET_LOW_WATERMARK)
 """Statements to prepare ahead."""
 
 
@@ -123,7 +123,7 @@ class BucketIndex:
             return
         now = self._clock.boottime()
         records = [
-            (_RECORD, (qid, part, bucket.width_index, bucket.start, bucket.ttl_class, self._lifetime(bucket)))
+            (_RECORD_BUCKET, (qid, part, bucket.width_index, bucket.start, bucket.ttl_class, self._lifetime(bucket)))
             for bucket in missing
         ]
         for start in range(0, len(records), 100):
@@ -179,7 +179,7 @@ class BucketIndex:
         for (qid, part, start), rows in zip(starts, first, strict=True):
             lookup = complete_lookup(began, rows, trust_low_watermarks=trust_low_watermarks)
             if lookup is None:
-                low_watermark = _low_watermark(rows) if trust_low_watermarks else None
+                low_watermark = _parse_low_watermark(rows) if trust_low_watermarks else None
                 key = (qid, part)
                 lookup = await self._read_lookup_near(
                     began, key, start, low_watermark, consistency, descending=descending
@@ -195,13 +195,13 @@ class BucketIndex:
         narrow = [
             width_index for width_index in bucketing.WIDTHS if width_index not in {bucketing.HOME_WIDTH, bucketing.PUT}
         ]
-        requests = [Request(_WIDE, (*key, width), consistency) for width in (bucketing.HOME_WIDTH, bucketing.PUT)]
-        low = 0 if descending else max(0, start - _BEFORE)
-        high = start + _BEFORE if descending else ids.TICKS_MAX + 1
+        requests = [Request(_SELECT_WIDTH, (*key, width), consistency) for width in (bucketing.HOME_WIDTH, bucketing.PUT)]
+        low = 0 if descending else max(0, start - _LOOKBACK_TICKS)
+        high = start + _LOOKBACK_TICKS if descending else ids.TICKS_MAX + 1
         for width_index in narrow:
             lowest = max(low, low_watermark[0]) if low_watermark and width_index < bucketing.PUT else low
             bottom = lowest - bucketing.width(len(CLASSES) - 1, width_index)
-            statement, ends = (_DOWN, (bottom, high)) if descending else (_UP, (bottom,))
+            statement, ends = (_SELECT_DOWNWARDS, (bottom, high)) if descending else (_SELECT_UPWARDS, (bottom,))
             requests.append(Request(statement, (*key, width_index, *ends), consistency))
         answers = await self._driver.ask_all(requests)
         for rows in answers[2:]:
@@ -239,7 +239,7 @@ def complete_lookup(began: float, rows: Rows, *, trust_low_watermarks: bool) -> 
     """Returns the result of a first lookup, None if it is incomplete. Ignores an unreliable low watermark."""
     if len(rows) >= MAX_FIRST_ROWS:
         return None
-    low_watermark = _low_watermark(rows) if trust_low_watermarks else None
+    low_watermark = _parse_low_watermark(rows) if trust_low_watermarks else None
     return BucketLookup(began, RecordedBuckets(_to_buckets(rows)), 0, ids.TICKS_MAX + 1, low_watermark)
 
 
@@ -256,7 +256,7 @@ def _to_buckets(rows: Rows) -> tuple[Bucket, ...]:
     )
 
 
-def _low_watermark(rows: Rows) -> Position | None:
+def _parse_low_watermark(rows: Rows) -> Position | None:
     return ids.parse_position(rows[0][0].hex) if rows and rows[0][0] is not None else None
 
 

@@ -33,7 +33,7 @@ PUT = 5
 LOAD = 6
 DENSE_LOAD = 7
 WIDTHS = range(8)
-_SECONDS = (0, 6 * HOUR, 15 * 60, 60, 5, 0, 15 * 60, 5)
+_WIDTH_SECONDS = (0, 6 * HOUR, 15 * 60, 60, 5, 0, 15 * 60, 5)
 """Bucket widths by width index, in seconds; 0 stands for the width of the class."""
 
 
@@ -59,7 +59,7 @@ class Bucket(NamedTuple):
 
     @property
     def wide(self) -> bool:
-        return not _SECONDS[self.code & 7]
+        return not _WIDTH_SECONDS[self.code & 7]
 
     @property
     def start(self) -> int:
@@ -80,7 +80,7 @@ def class_of(seconds: float) -> int:
 
 
 def width(ttl_class: int, width_index: int) -> int:
-    return (_SECONDS[width_index] or CLASSES[ttl_class]) * TICKS_PER_SECOND
+    return (_WIDTH_SECONDS[width_index] or CLASSES[ttl_class]) * TICKS_PER_SECOND
 
 
 def bucket_of(ticks: int, ttl_class: int, width_index: int) -> Bucket:

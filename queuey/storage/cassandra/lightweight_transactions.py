@@ -48,7 +48,7 @@ MIN_TIMEOUT = 0.1
 """Min timeout of one attempt, in seconds."""
 MAX_TURN_SECONDS = 5.0
 """Max seconds of a change while others wait for it. A longer one is in doubt."""
-_LOOK_EVERY = 0.1
+_WAKE_INTERVAL = 0.1
 
 
 class ChangeResult(NamedTuple):
@@ -194,7 +194,7 @@ class LightweightTransactions:
     def _await_wake_up(self, turn: Turn, done: Done) -> None:
         """Calls ``done`` when the turn is woken, and after a while at the latest."""
         turn.go_on = partial(done, None, None)
-        self._driver.loop.later(_LOOK_EVERY, turn.wake)
+        self._driver.loop.later(_WAKE_INTERVAL, turn.wake)
 
     def leave(self, key: Hashable, turn: Turn) -> None:
         waiting = self._turns[key]

@@ -48,21 +48,21 @@ FETCH = tuple(
     Statement(f"SELECT {_COLUMNS} FROM messages_{name} WHERE qid = ? AND partition = ? AND bucket = ? AND id = ?")
     for name in NAMES
 )
-_RANGE = "WHERE qid = ? AND partition = ? AND bucket = ? AND id >= ? AND id <= ?"
-UP = tuple(Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES)
-DOWN = tuple(Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_RANGE} ORDER BY id DESC LIMIT ?") for name in NAMES)
+_WHERE_RANGE = "WHERE qid = ? AND partition = ? AND bucket = ? AND id >= ? AND id <= ?"
+UP = tuple(Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_WHERE_RANGE} LIMIT ?") for name in NAMES)
+DOWN = tuple(Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_WHERE_RANGE} ORDER BY id DESC LIMIT ?") for name in NAMES)
 IDS_UP = tuple(
-    Statement(f"SELECT timeuuid_as_blob(id), expires FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES
+    Statement(f"SELECT timeuuid_as_blob(id), expires FROM messages_{name} {_WHERE_RANGE} LIMIT ?") for name in NAMES
 )
 IDS_DOWN = tuple(
-    Statement(f"SELECT timeuuid_as_blob(id), expires FROM messages_{name} {_RANGE} ORDER BY id DESC LIMIT ?")
+    Statement(f"SELECT timeuuid_as_blob(id), expires FROM messages_{name} {_WHERE_RANGE} ORDER BY id DESC LIMIT ?")
     for name in NAMES
 )
 
-BULK_UP = tuple(Statement(f"SELECT id, body, expires, meta FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES)
-BULK_IDS_UP = tuple(Statement(f"SELECT id, expires FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES)
+BULK_UP = tuple(Statement(f"SELECT id, body, expires, meta FROM messages_{name} {_WHERE_RANGE} LIMIT ?") for name in NAMES)
+BULK_IDS_UP = tuple(Statement(f"SELECT id, expires FROM messages_{name} {_WHERE_RANGE} LIMIT ?") for name in NAMES)
 ID_COLUMNS = 2
-COUNT = tuple(Statement(f"SELECT count(id) FROM messages_{name} {_RANGE}") for name in NAMES)
+COUNT = tuple(Statement(f"SELECT count(id) FROM messages_{name} {_WHERE_RANGE}") for name in NAMES)
 
 
 def id_bytes(ticks: int, low: int) -> bytes:
@@ -78,13 +78,13 @@ _pack_stamp_and_ttl = struct.Struct(">iqii").pack
 _pack_stamp = struct.Struct(">iq").pack
 _pack_range = struct.Struct(">i16si16sii").pack
 _pack_only_id = struct.Struct(">iIHHQ").pack
-_start_of_row = struct.Struct(">i16si").unpack_from
-_end_of_row = struct.Struct(">iqi").unpack_from
-_ticks_at = struct.Struct(">q").unpack_from
-_shape = struct.Struct(">ii").unpack_from
-_size_at = struct.Struct(">i").unpack_from
-_end_at = struct.Struct(">i8xi").unpack_from
-_minus_one = struct.pack(">i", -1)
+_unpack_row_start = struct.Struct(">i16si").unpack_from
+_unpack_row_end = struct.Struct(">iqi").unpack_from
+_unpack_ticks = struct.Struct(">q").unpack_from
+_unpack_shape = struct.Struct(">ii").unpack_from
+_unpack_size = struct.Struct(">i").unpack_from
+_unpack_end_sizes = struct.Struct(">i8xi").unpack_from
+_NULL_SIZE = struct.pack(">i", -1)
 
 INSERTED, DELETED, RANGED = 9, 5, 6
 """Number of values that each kind of statement takes."""
@@ -139,24 +139,24 @@ def find_starts(body: bytes, columns: int) -> list[int]:
 
     Any ``columns`` but COLUMNS means an answer to ``IDS_UP`` or ``IDS_DOWN``.
     """
-    _, count = _shape(body, 8)
+    _, count = _unpack_shape(body, 8)
     offset = 16
     offsets = []
     if columns == COLUMNS:
         body += bytes(8)  # Allows one read of a row's end, even for a last row without values.
         for _ in range(count):
             offsets.append(offset)
-            (size,) = _size_at(body, offset + 20)
+            (size,) = _unpack_size(body, offset + 20)
             offset += 24 + size if size > 0 else 24
-            expires_size, size = _end_at(body, offset)
+            expires_size, size = _unpack_end_sizes(body, offset)
             if expires_size < 0:
-                (size,) = _size_at(body, offset + 4)
+                (size,) = _unpack_size(body, offset + 4)
                 offset -= 8
             offset += 16 + size if size > 0 else 16
         return offsets
     for _ in range(count):
         offsets.append(offset)
-        (expires_size,) = _size_at(body, offset + 20)
+        (expires_size,) = _unpack_size(body, offset + 20)
         offset += 24 + max(0, expires_size)
     return offsets
 
@@ -168,7 +168,7 @@ def pack_rows(rows: Rows, columns: int) -> bytes:
         values = (row[0].bytes, *row[1:])
         for value in values:
             data = struct.pack(">q", value) if isinstance(value, int) else value
-            cells.append(_minus_one if data is None else struct.pack(">i", len(data)) + data)
+            cells.append(_NULL_SIZE if data is None else struct.pack(">i", len(data)) + data)
     return struct.pack(">iiii", 2, 4, columns, len(rows)) + b"".join(cells)
 
 
@@ -177,16 +177,16 @@ def decode(body: bytes) -> Rows:
 
     Raises ValueError if a row has no body or no end.
     """
-    columns, count = _shape(body, 8)
+    columns, count = _unpack_shape(body, 8)
     if columns != COLUMNS:
         raise ValueError(f"the answer has {columns} columns, not {COLUMNS}")
     offset = 16
     rows: Rows = []
     for _ in range(count):
-        _, data, size = _start_of_row(body, offset)
+        _, data, size = _unpack_row_start(body, offset)
         offset += 24
         text = body[offset : offset + size]
-        expires_size, expires, meta_size = _end_of_row(body, offset + size)
+        expires_size, expires, meta_size = _unpack_row_end(body, offset + size)
         if size < 0 or expires_size != 8:  # noqa: PLR2004 - a bigint's size
             raise ValueError("a row without a body or an end")
         offset += size + 16
@@ -203,13 +203,13 @@ def decode_ids(body: bytes) -> Rows:
 
     Raises ValueError for another number of columns.
     """
-    columns, _ = _shape(body, 8)
+    columns, _ = _unpack_shape(body, 8)
     if columns != ID_COLUMNS:
         raise ValueError(f"the answer has {columns} columns, not {ID_COLUMNS}")
     rows: Rows = []
     for offset in find_starts(body, ID_COLUMNS):
-        _, data, size = _start_of_row(body, offset)
-        rows.append((data, _ticks_at(body, offset + 24)[0] if size > 0 else None))
+        _, data, size = _unpack_row_start(body, offset)
+        rows.append((data, _unpack_ticks(body, offset + 24)[0] if size > 0 else None))
     return rows
 
 

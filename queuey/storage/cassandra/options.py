@@ -18,7 +18,7 @@ DEFAULT_PORT = 9042
 MOST_BODY = 4 << 20
 """Max bytes of a body that Cassandra accepts with its default settings: well under half a commit log segment."""
 
-_KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
+_KEYSPACE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def parse_url(text: str) -> DataCentreTarget:
     if len(ports) > 1:
         raise SettingsError(f"{text!r} names several ports: use one port for all nodes of a cluster.")
     keyspace = unquote(parts.path.removeprefix("/"))
-    if not _KEYSPACE.fullmatch(keyspace):
+    if not _KEYSPACE_PATTERN.fullmatch(keyspace):
         raise SettingsError(
             f"{keyspace!r} is not a valid keyspace name: use a letter, then up to 47 letters, digits or underscores."
         )

@@ -99,13 +99,13 @@ class Timing(msgspec.Struct, frozen=True):
         return values
 
 
-def _both(level: LevelTiming, clock_difference: float, row_age: float) -> Timing:
+def _make_timing(level: LevelTiming, clock_difference: float, row_age: float) -> Timing:
     return Timing(clock_difference, row_age, {"strong": level, "very_strong": level})
 
 
-SOON = _both(LevelTiming(0.4, 0.35, 1.0), 0.25, 0.75)
+SOON = _make_timing(LevelTiming(0.4, 0.35, 1.0), 0.25, 0.75)
 """Timing of a new keyspace in one data centre."""
-PATIENT = _both(LevelTiming(3.0, 1.0, 5.0), 1.0, 1.0)
+PATIENT = _make_timing(LevelTiming(3.0, 1.0, 5.0), 1.0, 1.0)
 """Timing of a new keyspace in several data centres."""
 
 

@@ -33,10 +33,10 @@ carray: Callable[[tuple[str | bytes, ...]], object] | None = getattr(apsw, "carr
 """Binds a tuple that a statement can read as a table. None if SQLite was built without it."""
 DatabaseError = apsw.Error
 
-DAMAGE = (UnicodeDecodeError, msgspec.MsgspecError)
+DAMAGE_ERRORS = (UnicodeDecodeError, msgspec.MsgspecError)
 """Errors raised by damaged rows, besides those of the driver: SQLite does not detect bytes changed inside a value."""
 
-LOG_LIMIT = 4000
+MAX_LOG_PAGES = 4000
 """Max pages of 4 KiB (16 MiB) in the write-ahead log. Then a commit also copies the log into the database file and the
 log starts over, because overwriting it is cheaper than growing it. The sweep's thread has copied most of it before."""
 
@@ -125,15 +125,15 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
         # which took longer than reading ten messages.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.set_busy_handler(_make_busy_handler(options.busy_timeout))
-        _use_log(connection, options.busy_timeout)
+        _enable_write_ahead_log(connection, options.busy_timeout)
         connection.execute(f"PRAGMA synchronous = {options.sync}")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {0 if read_only else LOG_LIMIT}").fetchall()
+        connection.execute(f"PRAGMA wal_autocheckpoint = {0 if read_only else MAX_LOG_PAGES}").fetchall()
         # Truncates a log that one large transaction made long when the log starts over.
-        connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT * 4096}").fetchall()
+        connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_PAGES * 4096}").fetchall()
         connection.execute(f"PRAGMA cache_size = {-2048 if read_only else -16384}")
         if read_only:
             connection.execute("PRAGMA query_only = ON")
-            connection.set_progress_handler(_should_stop, _HASTY_STEPS)
+            connection.set_progress_handler(_should_stop, _STEPS_PER_HANDLER_CALL)
         for pragma in options.pragmas:
             connection.execute(pragma).fetchall()
     except apsw.Error as error:
@@ -147,7 +147,7 @@ def open_copy(path: Path) -> Connection:
     return apsw.Connection(f"file:{quote(str(path.absolute()))}?immutable=1", flags=flags)
 
 
-def _use_log(connection: Connection, seconds: float) -> None:
+def _enable_write_ahead_log(connection: Connection, seconds: float) -> None:
     """Switches a file to a write-ahead log.
 
     If another process is doing the same, SQLite fails at once without calling the busy handler. So this function waits.
@@ -198,7 +198,7 @@ class _Haste(threading.local):
 
 
 _haste = _Haste()
-_HASTY_STEPS, _MAX_HASTY_CALLS = 5_000, 4
+_STEPS_PER_HANDLER_CALL, _MAX_HANDLER_CALLS = 5_000, 4
 """Steps of SQLite (about 15 per message) between calls of the progress handler, and max calls: a millisecond in all.
 
 SQLite counts the steps of a statement since it was prepared, so even a short read may call the handler once."""
@@ -207,7 +207,7 @@ SQLite counts the steps of a statement since it was prepared, so even a short re
 def _should_stop() -> bool:
     """Returns whether SQLite must stop, as a progress handler: only hasty reads, after their max calls."""
     _haste.handler_calls += 1
-    return _haste.on and _haste.handler_calls > _MAX_HASTY_CALLS
+    return _haste.on and _haste.handler_calls > _MAX_HANDLER_CALLS
 
 
 class Readers:
@@ -287,7 +287,7 @@ class Readers:
         try:
             yield connection
         except BaseException as error:
-            self._end_failed(connection, error)
+            self._release_after_error(connection, error)
             raise
         else:
             self.release(connection)
@@ -312,12 +312,12 @@ class Readers:
             message = "this read takes too long"
             raise TooLong(message) from error
         except BaseException as error:
-            self._end_failed(connection, error)
+            self._release_after_error(connection, error)
             raise
         self.release(connection)
         return result
 
-    def _end_failed(self, connection: Connection, error: BaseException) -> None:
+    def _release_after_error(self, connection: Connection, error: BaseException) -> None:
         """Gives a connection back after an error, closed unless the error is Queuey's own.
 
         Raises the translated error if it is the driver's.
@@ -329,7 +329,7 @@ class Readers:
         self.drop(connection)
         if isinstance(error, apsw.Error):
             raise translate(error) from error
-        if isinstance(error, DAMAGE):
+        if isinstance(error, DAMAGE_ERRORS):
             raise make_damage_error(error) from error
 
     def close(self, timeout: float) -> None:

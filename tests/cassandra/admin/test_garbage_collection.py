@@ -131,9 +131,9 @@ def test_deleted_by_a_store_that_lost_cassandra(
     reaping: CassandraStore, wire: Wire, application: str, queue: Queue
 ) -> None:
     """A delete succeeds even if the index cannot be written; garbage collection removes the rest."""
-    wire.fail([queue_index._REMOVE])
+    wire.fail([queue_index._REMOVE_ENTRY])
     bridge.run(reaping.catalogue.delete_queue(queue))
-    assert wire.log.count([queue_index._REMOVE]) == 1
+    assert wire.log.count([queue_index._REMOVE_ENTRY]) == 1
     assert bridge.run(reaping.catalogue.list_queues(application)) == []
     assert len(reaping._driver.calls.run(reaping._parts.index.scan(application, "").take(9))) == 1
     bridge.run(reaping.reap())

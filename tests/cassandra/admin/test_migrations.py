@@ -232,7 +232,7 @@ def test_who_lost_the_lock_stops(target: DataCentreTarget, driver: Driver) -> No
 
 def test_lock_in_doubt(target: DataCentreTarget) -> None:
     """Lock steps whose answers are lost are repeated: the lock names its owner, so the run recognizes its own lock."""
-    steps, wire = (migrations._LOCK, migrations._RECORD, migrations._UNLOCK), Wire()
+    steps, wire = (migrations._SET_LOCK, migrations._RECORD_MIGRATION, migrations._CLEAR_LOCK), Wire()
     for step in steps:
         wire.lose([step])
     running = Running(ALL, driver=wire.driver, lock_every=0.01)

@@ -64,7 +64,7 @@ def test_every_call_ends_in_time(scene: Scene, name: str) -> None:
         scene.world.advance(EACH)
 
     process.wire.fail(READS, UNLIMITED, TooManyDead("too many"), then=pass_by)
-    process.wire.lose([offsets._COMPARE], UNLIMITED, then=pass_by)
+    process.wire.lose([offsets._SWAP_VERSION], UNLIMITED, then=pass_by)
     process.wire.after_answer(lambda statement: statement not in CLOCKS, pass_by, UNLIMITED)
     began = process.machine.boottime()
     with pytest.raises(StoreUnavailable):

@@ -106,7 +106,7 @@ class ChangingStorm(PostStorm):
         return FollowingSite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
     def _insert(self, stored: StoredTiming) -> None:
-        for place, change in cql.command(stored_timing._WRITE.cql).changes((encode(stored), None), 1, self.world.now):
+        for place, change in cql.command(stored_timing._SWAP_TIMING.cql).changes((encode(stored), None), 1, self.world.now):
             self.cluster.committed[place].absorb(change)
             for node in self.cluster.nodes:
                 node.data[place].absorb(change)

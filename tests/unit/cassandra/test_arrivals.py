@@ -28,7 +28,7 @@ from queuey.storage.cassandra.waiting.arrivals import (
     next_to_poll,
 )
 from queuey.storage.cassandra.waiting.recent_writes import PREPARED, PROCESS_TIMEOUT, RecentWrites, Recorded, keys_of
-from queuey.storage.watching import EVERY, Watch
+from queuey.storage.watching import POLL_INTERVAL, Watch
 from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.waiting import PATIENCE_SECONDS, until, until_async
 
@@ -83,7 +83,7 @@ class Process:
             woken = lambda number=number: self.woken.append(number)  # noqa: E731
             self.stops.append(self.arrivals.watch(queue(number), 1, woken, delayed=True, early=early))
         if settled:
-            driver.advance((2 * FIRST_WINDOW_READS + 1.5) * EVERY)
+            driver.advance((2 * FIRST_WINDOW_READS + 1.5) * POLL_INTERVAL)
             self.woken.clear()
             self.store.polled.clear()
 
@@ -184,7 +184,7 @@ def test_what_may_have_been_missed_is_polled(
         assert len(reader.store.polled) >= MAX_POLLED
         del reader.record.read
     reader.store.polled.clear()
-    driver.advance(EVERY * (1000 // MAX_POLLED + 8))
+    driver.advance(POLL_INTERVAL * (1000 // MAX_POLLED + 8))
     assert {*reader.store.polled} == {*range(1, 1001)}
 
 
@@ -195,7 +195,7 @@ def test_who_begins_to_wait_after_a_message(
     """A watcher that begins after a message is stored and before it is shown is woken when it is; so are many."""
     process = reader if whose == "its own" else writer
     process.write(2000)
-    driver.advance(2 * EVERY)
+    driver.advance(2 * POLL_INTERVAL)
     reader.arrivals.watch(queue(2000), 1, lambda: reader.woken.append(2000), delayed=True)
     process.write(7)
     other = Process(driver, "other", 1000, settled=False)
@@ -276,7 +276,7 @@ def test_long_work_is_cut(driver: FaultlessDriver, what: str) -> None:
         writer.write()
         most = 4 * STEPS_PER_TURN
     driver.loop.soon = next_turn  # type: ignore[method-assign]
-    driver.advance(2.5 * EVERY)
+    driver.advance(2.5 * POLL_INTERVAL)
     work.append(reader.store.work)
     assert sum(work) >= (most - 1) * (STEPS_PER_TURN // POLLS_PER_TURN if what == "polls" else 1)
     assert max(work) <= STEPS_PER_TURN + 2 * (STEPS_PER_TURN // POLLS_PER_TURN)

@@ -24,10 +24,10 @@ __all__ = ["acknowledgement_of", "examine"]
 
 CONNECT_WITHIN = 8.0
 
-_KEYSPACE = Statement("SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?")
-_GRACE = Statement("SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?")
-_READ_REPAIR = Statement("SELECT table_name, read_repair FROM system_schema.tables WHERE keyspace_name = ?")
-_VERSION = Statement("SELECT release_version FROM system.local")
+_SELECT_KEYSPACE = Statement("SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?")
+_SELECT_GC_GRACE = Statement("SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?")
+_SELECT_READ_REPAIR = Statement("SELECT table_name, read_repair FROM system_schema.tables WHERE keyspace_name = ?")
+_SELECT_VERSION = Statement("SELECT release_version FROM system.local")
 
 Look = Callable[[], list[Finding]]
 
@@ -53,7 +53,7 @@ def _check_cluster(driver: Driver, target: DataCentreTarget, options: CassandraO
 def _check_keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
     """Checks copies, levels, schema, tables and timing. If the keyspace does not exist, that is the only finding."""
     make = f"queuey migrate --store {target.url}"
-    if not driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
+    if not driver.run(_SELECT_KEYSPACE, (target.keyspace,), consistency="ONE"):
         advice = f"Create it: {make} --replication COPIES"
         yield Finding("schema", "fail", f"keyspace {target.keyspace} does not exist", advice)
         return
@@ -82,7 +82,7 @@ def _check_settings(driver: Driver) -> list[Finding]:
 
 def _check_versions(driver: Driver) -> Finding:
     by_address: dict[str, str] = {}
-    _ask_each(driver, _VERSION, lambda address, rows: by_address.update({address: str(rows[0][0])}))
+    _ask_each(driver, _SELECT_VERSION, lambda address, rows: by_address.update({address: str(rows[0][0])}))
     return doctor_rules.judge_versions(by_address)
 
 
@@ -101,7 +101,7 @@ def _check_clocks(driver: Driver, target: DataCentreTarget, options: CassandraOp
 
 def _read_clock_difference(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> float:
     """Returns the max clock difference in use (S): the keyspace's, or the setting if it has no keyspace that fits."""
-    if driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
+    if driver.run(_SELECT_KEYSPACE, (target.keyspace,), consistency="ONE"):
         with suppress(SettingsError), connected(target, options, CONNECT_WITHIN) as inside:
             if migrations.schema_problem(inside) is None:
                 return stored_timing.read_timing_status(inside, options).stored.kept.clock_difference
@@ -127,12 +127,12 @@ def _check_schema(target: DataCentreTarget, options: CassandraOptions, make: str
 
 
 def _check_grace(driver: Driver, target: DataCentreTarget) -> Finding:
-    tables = dict(driver.run(_GRACE, (target.keyspace,), consistency="ONE"))
+    tables = dict(driver.run(_SELECT_GC_GRACE, (target.keyspace,), consistency="ONE"))
     return doctor_rules.judge_grace(tables, max(node.hints for node in node_settings.read_nodes(driver)))
 
 
 def _check_read_repair(driver: Driver, target: DataCentreTarget) -> Finding:
-    return doctor_rules.judge_read_repair(dict(driver.run(_READ_REPAIR, (target.keyspace,), consistency="ONE")))
+    return doctor_rules.judge_read_repair(dict(driver.run(_SELECT_READ_REPAIR, (target.keyspace,), consistency="ONE")))
 
 
 def _check_timing(target: DataCentreTarget, options: CassandraOptions) -> Finding:

@@ -32,15 +32,15 @@ AGREEMENT_TIMEOUT = 60.0
 
 Tell = Callable[[str], None]
 
-_KEYSPACE = Statement("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?")
-_TABLE = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = 'migrations'")
-_RECORDED = Statement("SELECT number, name, checksum FROM migrations WHERE singleton = 0")
-_RECORD = Statement(
+_SELECT_REPLICATION = Statement("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?")
+_FIND_MIGRATIONS_TABLE = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = 'migrations'")
+_SELECT_RECORDED = Statement("SELECT number, name, checksum FROM migrations WHERE singleton = 0")
+_RECORD_MIGRATION = Statement(
     "INSERT INTO migrations (singleton, number, name, checksum, applied_at) VALUES (0, ?, ?, ?, ?) IF NOT EXISTS",
     idempotent=False,
 )
-_LOCK = Statement("UPDATE migrations USING TTL ? SET lock = ? WHERE singleton = 0 IF lock = ?", idempotent=False)
-_UNLOCK = Statement("UPDATE migrations SET lock = null WHERE singleton = 0 IF lock = ?", idempotent=False)
+_SET_LOCK = Statement("UPDATE migrations USING TTL ? SET lock = ? WHERE singleton = 0 IF lock = ?", idempotent=False)
+_CLEAR_LOCK = Statement("UPDATE migrations SET lock = null WHERE singleton = 0 IF lock = ?", idempotent=False)
 
 _FACTOR = re.compile(r"[0-9]{1,3}")
 _DATA_CENTRE = re.compile(r"[A-Za-z0-9_.-]+")
@@ -213,7 +213,7 @@ def _apply_missing(
                 _change_schema(driver, options, statement)
             lock.renew()
             values = migration.number, migration.name, migration.checksum, time.time()
-            lock.transactions.wait(_RECORD, values)
+            lock.transactions.wait(_RECORD_MIGRATION, values)
             tell(f"{migration.name}: applied")
     return tuple(missing), stored_timing.write_first(driver, options, tell)
 
@@ -241,7 +241,7 @@ class _Lock:
 
     def __exit__(self, *_: object) -> None:
         with suppress(StoreUnavailable):  # The lock then expires.
-            self.transactions.wait(_UNLOCK, (self._owner,))
+            self.transactions.wait(_CLEAR_LOCK, (self._owner,))
 
     def renew(self) -> None:
         """Extends the lock. Raises StoreUnavailable if this run has lost it."""
@@ -251,14 +251,14 @@ class _Lock:
 
     def _acquire(self, expected: str | None) -> str | None:
         """Acquires the lock if its holder is the expected one; returns the holder afterwards."""
-        result = self.transactions.wait(_LOCK, (self._running.lock_ttl, self._owner, expected), self._owner)
+        result = self.transactions.wait(_SET_LOCK, (self._running.lock_ttl, self._owner, expected), self._owner)
         if result.is_done:
             return self._owner
         return result.row[-1] if result.row else None
 
 
 def _read_replication(driver: Driver) -> dict[str, str] | None:
-    rows = driver.run(_KEYSPACE, (driver.target.keyspace,), consistency="ONE")
+    rows = driver.run(_SELECT_REPLICATION, (driver.target.keyspace,), consistency="ONE")
     if not rows:
         return None
     replication = {str(name): str(value) for name, value in rows[0][0].items()}
@@ -292,9 +292,9 @@ def _make_keyspace(driver: Driver, options: CassandraOptions, replication: Mappi
 
 
 def _read_recorded(driver: Driver) -> list[AppliedMigration]:
-    if not driver.run(_TABLE, (driver.target.keyspace,), consistency="ONE"):
+    if not driver.run(_FIND_MIGRATIONS_TABLE, (driver.target.keyspace,), consistency="ONE"):
         return []
-    return [AppliedMigration(*row) for row in driver.run(_RECORDED) if row[0] is not None]
+    return [AppliedMigration(*row) for row in driver.run(_SELECT_RECORDED) if row[0] is not None]
 
 
 def _change_schema(driver: Driver, options: CassandraOptions, statement: str) -> None:

@@ -28,8 +28,8 @@ from queuey.storage.cassandra.timing import (
     make_step,
 )
 
-_WRITE = Statement("UPDATE migrations SET timing = ? WHERE singleton = 0 IF timing = ?", idempotent=False)
-_TAILS = Statement("SELECT process, tails FROM heartbeats")
+_SWAP_TIMING = Statement("UPDATE migrations SET timing = ? WHERE singleton = 0 IF timing = ?", idempotent=False)
+_SELECT_TAILS = Statement("SELECT process, tails FROM heartbeats")
 
 Tell = Callable[[str], None]
 
@@ -68,7 +68,7 @@ def read_timing_status(driver: Driver, options: CassandraOptions) -> TimingStatu
     [(text,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
     if text is None:
         raise SettingsError("The keyspace has no timing; run `queuey migrate`.")
-    rows = driver.run(_TAILS, consistency=options.catalogue_read)
+    rows = driver.run(_SELECT_TAILS, consistency=options.catalogue_read)
     measured = {process: msgspec.json.decode(tails, type=Measured) for process, tails in rows if tails}
     return TimingStatus(decode(text), measured, _count_centres(driver))
 
@@ -117,6 +117,6 @@ def _compare_and_swap(driver: Driver, options: CassandraOptions, new: StoredTimi
     text, expected = encode(new), None if old is None else encode(old)
     return (
         LightweightTransactions(driver, options, driver.calls.deadline.clock)
-        .wait(_WRITE, (text, expected), text)
+        .wait(_SWAP_TIMING, (text, expected), text)
         .is_done
     )

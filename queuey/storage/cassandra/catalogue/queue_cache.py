@@ -33,7 +33,7 @@ from queuey.storage.cassandra.lightweight_transactions import LightweightTransac
 from queuey.storage.cassandra.options import CassandraOptions
 
 _OWN = ("home_class", "longest_ttl", "longest_row")
-_FIELDS = ("uid", "qid", *_OWN, *catalogue_rows.CHOSEN, "created", "version")
+_FIELDS = ("uid", "qid", *_OWN, *catalogue_rows.SPEC_COLUMNS, "created", "version")
 COLUMNS = ", ".join(_FIELDS)
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?", frequent=True)
 LONGEST_NAME = 10_000
@@ -47,7 +47,7 @@ FIRST_PAUSE = 0.05
 SHORTEST = 1088
 """Min value of ``longest_row``, in bytes. Each larger class is four times the one before. The sixteenth above a power
 of two allows for a row's other columns, for a body of exactly that length."""
-_COVER = Statement(
+_RAISE_LONGEST = Statement(
     "UPDATE queues SET longest_ttl = ?, longest_row = ? WHERE application = ? AND name = ? "
     "IF version = ? AND longest_ttl = ? AND longest_row = ?",
     idempotent=False,
@@ -239,7 +239,7 @@ class QueueCache:
                 new_values = covering_row.longest_ttl, covering_row.longest_row
                 expected = queue.version, row.longest_ttl, row.longest_row
                 values = *new_values, queue.application, queue.name, *expected
-                if (await self._transactions.run(_COVER, values)).is_done:
+                if (await self._transactions.run(_RAISE_LONGEST, values)).is_done:
                     row = msgspec.structs.replace(covering_row, read_at=began)
                     self.put(row)
                 else:  # Another process raised it, this one did before an answer was lost, or the queue changed.

@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 SHARDS = 16
 
-_ADD = Statement("INSERT INTO queue_index (application, shard, name, uid) VALUES (?, ?, ?, ?)")
-_REMOVE = Statement("DELETE FROM queue_index WHERE application = ? AND shard = ? AND name = ? AND uid = ?")
-_SLICE = Statement(
+_ADD_ENTRY = Statement("INSERT INTO queue_index (application, shard, name, uid) VALUES (?, ?, ?, ?)")
+_REMOVE_ENTRY = Statement("DELETE FROM queue_index WHERE application = ? AND shard = ? AND name = ? AND uid = ?")
+_SELECT_ENTRIES_AFTER = Statement(
     "SELECT name, uid FROM queue_index WHERE application = ? AND shard = ? AND (name, uid) > (?, ?) LIMIT ?"
 )
 
@@ -52,7 +52,7 @@ class QueueIndex:
     async def add(self, application: str, name: str, uid: int) -> None:
         """Adds a queue to the index. Call it before the queue is created."""
         values = application, shard_of(name), name, uid
-        await self._driver.ask(Request(_ADD, values, self._options.catalogue_write))
+        await self._driver.ask(Request(_ADD_ENTRY, values, self._options.catalogue_write))
 
     async def remove(self, application: str, name: str, uid: int) -> None:
         """Removes a queue from the index. Call it only when the queue's row is gone for good.
@@ -61,7 +61,7 @@ class QueueIndex:
         """
         values = application, shard_of(name), name, uid
         try:
-            await self._driver.ask(Request(_REMOVE, values, self._options.catalogue_write))
+            await self._driver.ask(Request(_REMOVE_ENTRY, values, self._options.catalogue_write))
         except StoreUnavailable as error:
             log.info("Queue %s of %s could not be removed from the index of names: %s", name, application, error)
 
@@ -74,7 +74,7 @@ class QueueIndex:
         """Returns up to ``limit`` entries per shard, each after the given one."""
         consistency = self._options.catalogue_read
         answers = await self._driver.ask_all(
-            [Request(_SLICE, (application, shard, entry.name, entry.uid, limit), consistency) for shard, entry in after]
+            [Request(_SELECT_ENTRIES_AFTER, (application, shard, entry.name, entry.uid, limit), consistency) for shard, entry in after]
         )
         return [[IndexEntry(*row) for row in rows] for rows in answers]
 

@@ -48,14 +48,14 @@ NOW = Statement("SELECT now() FROM system_virtual_schema.keyspaces WHERE keyspac
 """Reads a row that every role may read. It costs a node little: the row is made in memory, not read from a table."""
 Told = Callable[[StoreUnavailable | None], object]
 
-_time_at = struct.Struct(">IHH").unpack_from
+_unpack_time = struct.Struct(">IHH").unpack_from
 _FIRST_VALUE = 20
 """Number of bytes before the value, in an answer with one row of one column and without a description of it."""
 
 
 def decode_time(body: bytes) -> Rows:
     """Returns one row with the time, in ticks since the epoch of UUIDs."""
-    low, middle, high = _time_at(body, _FIRST_VALUE)
+    low, middle, high = _unpack_time(body, _FIRST_VALUE)
     return [((high & 0x0FFF) << 48 | middle << 32 | low,)]
 
 

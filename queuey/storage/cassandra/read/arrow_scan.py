@@ -30,7 +30,7 @@ from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Probe, Span
-from queuey.storage.columns import BYTES, PLACES, SCHEMA, TEXT, rows_as_bytes
+from queuey.storage.columns import BYTES, SCHEMA_WITHOUT_BODIES, SCHEMA, TEXT, rows_as_bytes
 
 FIRST_ROWS = 64
 """Max rows of the first page of a range, while the size of bodies is unknown."""
@@ -43,11 +43,11 @@ AHEAD = 4
 LARGE = 1000
 """Min rows of a large page."""
 
-_HEAD = 16
+_HEAD_BYTES = 16
 """Number of bytes of an answer before its rows."""
-_ID = 16
-_ID_AND_SIZE = 24
-_EXPIRES = 8
+_ID_BYTES = 16
+_ID_AND_SIZE_BYTES = 24
+_EXPIRES_BYTES = 8
 _META = len(SCHEMA) - 1
 Array = np.ndarray[Any, Any]
 
@@ -80,9 +80,9 @@ def page_of(body: bytes, columns: int) -> ScanPage:
         raise ValueError(msg)
     if not count:
         return ScanPage(body, np.empty(0, np.int64))
-    stride, remainder = divmod(len(body) - _HEAD, count)
-    if not remainder and _is_uniform(np.frombuffer(body, np.uint8, offset=_HEAD).reshape(count, stride), columns):
-        return ScanPage(body, np.arange(count, dtype=np.int64) * stride + _HEAD, stride)
+    stride, remainder = divmod(len(body) - _HEAD_BYTES, count)
+    if not remainder and _is_uniform(np.frombuffer(body, np.uint8, offset=_HEAD_BYTES).reshape(count, stride), columns):
+        return ScanPage(body, np.arange(count, dtype=np.int64) * stride + _HEAD_BYTES, stride)
     starts = _find_starts_by_ids(body, columns, count)
     return ScanPage(body, np.array(message_codec.find_starts(body, columns), np.int64) if starts is None else starts)
 
@@ -93,13 +93,13 @@ def _find_starts_by_ids(body: bytes, columns: int, count: int) -> Array | None:
     Only then are the rows walked one by one, because that costs half a microsecond for each.
     """
     octets = np.frombuffer(body, np.uint8)
-    ends = np.flatnonzero(octets == _ID)
+    ends = np.flatnonzero(octets == _ID_BYTES)
     ends = ends[(octets[ends - 1] | octets[ends - 2] | octets[ends - 3]) == 0]
     starts: Array = ends[octets[np.minimum(ends + 7, len(body) - 1)] >> 4 == 1] - 3
-    if len(starts) != count or starts[0] != _HEAD:
+    if len(starts) != count or starts[0] != _HEAD_BYTES:
         return None
     sizes = np.ndarray((len(body) - 3,), ">i4", body, 0, (1,))
-    offsets = starts + 4 + _ID
+    offsets = starts + 4 + _ID_BYTES
     for _ in range(columns - 1):
         offsets = np.minimum(offsets, len(sizes) - 1)
         offsets = offsets + 4 + np.maximum(sizes[offsets], 0)
@@ -121,7 +121,7 @@ class Columns(NamedTuple):
 
     Attributes:
         ticks, low: The positions of the rows.
-        batch: All columns, with the schema ``PLACES`` or ``SCHEMA``.
+        batch: All columns, with the schema ``SCHEMA_WITHOUT_BODIES`` or ``SCHEMA``.
     """
 
     ticks: Array
@@ -151,15 +151,15 @@ def columns_of(page: ScanPage, *, bodies: bool) -> Columns:
     body_ends = starts + 20
     if bodies:
         lengths = sizes[body_ends].astype(np.int64)
-        body_ends = starts + _ID_AND_SIZE + np.maximum(lengths, 0)
-    whole = sizes[body_ends] == _EXPIRES
+        body_ends = starts + _ID_AND_SIZE_BYTES + np.maximum(lengths, 0)
+    whole = sizes[body_ends] == _EXPIRES_BYTES
     kept = whole & (lengths >= 0) if bodies else whole
     if not kept.all():
         starts, body_ends = starts[kept], body_ends[kept]
         if not len(starts):
             return NOTHING[bodies]
     texts = (
-        [_cut_column(body, starts + _ID_AND_SIZE, body_ends), _make_metas(body, body_ends + 4 + _EXPIRES, sizes)]
+        [_cut_column(body, starts + _ID_AND_SIZE_BYTES, body_ends), _make_metas(body, body_ends + 4 + _EXPIRES_BYTES, sizes)]
         if bodies
         else []
     )
@@ -171,7 +171,7 @@ def _make_columns(high: Array, low: Array, expires: Array, *texts: pa.Array) -> 
     ticks = ((high & 0xFFF) << 48 | (high >> 16 & 0xFFFF) << 32 | high >> 32).astype(np.int64)
     low = (low.astype(np.uint64) ^ FLIP).view(np.int64)
     columns = [pa.array(ticks), pa.array(low), pa.array(expires.astype(np.int64)), *texts]
-    return Columns(ticks, low, pa.RecordBatch.from_arrays(columns, schema=SCHEMA if texts else PLACES))
+    return Columns(ticks, low, pa.RecordBatch.from_arrays(columns, schema=SCHEMA if texts else SCHEMA_WITHOUT_BODIES))
 
 
 def _make_uniform_columns(body: bytes, count: int, stride: int, *, bodies: bool) -> Columns | None:
@@ -179,28 +179,28 @@ def _make_uniform_columns(body: bytes, count: int, stride: int, *, bodies: bool)
 
     Each column is a slice of a table, so no row is visited.
     """
-    table = np.frombuffer(body, np.uint8, offset=_HEAD).reshape(count, stride)
+    table = np.frombuffer(body, np.uint8, offset=_HEAD_BYTES).reshape(count, stride)
 
     def length(at: int) -> int:
         return int.from_bytes(table[0, at : at + 4].tobytes(), "big", signed=True)
 
     def numbers(at: int) -> Array:
-        return np.ndarray((count,), ">u8", body, _HEAD + at, (stride,))
+        return np.ndarray((count,), ">u8", body, _HEAD_BYTES + at, (stride,))
 
-    size = length(4 + _ID) if bodies else 0
-    body_end = _ID_AND_SIZE + size if bodies else 4 + _ID
-    if size < 0 or length(body_end) != _EXPIRES:
+    size = length(4 + _ID_BYTES) if bodies else 0
+    body_end = _ID_AND_SIZE_BYTES + size if bodies else 4 + _ID_BYTES
+    if size < 0 or length(body_end) != _EXPIRES_BYTES:
         return None
     fixed = [numbers(4), numbers(12), numbers(body_end + 4).view(">i8")]
     if not bodies:
         return _make_columns(*fixed)
-    at = body_end + 4 + _EXPIRES
+    at = body_end + 4 + _EXPIRES_BYTES
     metas = table[:, at + 4 : at + 4 + max(0, length(at))]
     nothing = metas.shape[1] == 0 or (metas.shape[1] == 1 and not metas.any())
     meta = pa.nulls(count, pa.binary()) if nothing else rows_as_bytes(np.ascontiguousarray(metas))
     if not nothing and metas.shape[1] == 1 and not metas.all():  # Some values are null, although the lengths are equal.
         return None
-    return _make_columns(*fixed, rows_as_bytes(np.ascontiguousarray(table[:, _ID_AND_SIZE:body_end])), meta)
+    return _make_columns(*fixed, rows_as_bytes(np.ascontiguousarray(table[:, _ID_AND_SIZE_BYTES:body_end])), meta)
 
 
 def _make_metas(body: bytes, offsets: Array, sizes: Array) -> pa.Array:
@@ -235,7 +235,7 @@ NOTHING = {
         np.empty(0, np.int64),
         pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema),
     )
-    for bodies, schema in ((False, PLACES), (True, SCHEMA))
+    for bodies, schema in ((False, SCHEMA_WITHOUT_BODIES), (True, SCHEMA))
 }
 
 

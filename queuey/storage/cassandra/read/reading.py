@@ -236,7 +236,7 @@ class _PageBuilder:
         stop = _find_window_end(sources, begin, narrow, down=down)
         if down:
             return self._shorten_to_rest(sources, max(bound, stop), begin)[0]
-        return self._shorten_to_rest(sources, begin, _before_next_wide(sources, begin, min(bound, stop)))[1]
+        return self._shorten_to_rest(sources, begin, _end_before_next_wide(sources, begin, min(bound, stop)))[1]
 
     def _shorten_to_rest(
         self, sources: Sequence[BucketSource], start: Position, stop: Position
@@ -342,7 +342,7 @@ def _find_window_end(sources: Sequence[BucketSource], begin: Position, narrow: i
     return (max(stops) if down else min(stops)), LOW_MIN
 
 
-def _before_next_wide(sources: Sequence[BucketSource], begin: Position, stop: Position) -> Position:
+def _end_before_next_wide(sources: Sequence[BucketSource], begin: Position, stop: Position) -> Position:
     """Ends the window where the first partly empty wide bucket may hold messages, if other buckets may before.
 
     The page mostly fills before that, and then the wide bucket is not queried.
@@ -440,7 +440,7 @@ async def run_readers(
         for number, probes in pending.items():
             rows = answers.pop(number)
             if note_empty is not None and rows is not None and not all(rows):
-                _note_empty(note_empty, keys[number], probes, rows)
+                _report_empty_probes(note_empty, keys[number], probes, rows)
             advance(number, rows)
         if len(waiting) > 1 and enough_bytes < math.inf:
             enough_bytes -= sum([bytes_of(results[number].messages) for number in pending])
@@ -460,7 +460,7 @@ def room_for(max_bytes: int, longest: int, *, first: bool = False) -> float:
     return (room if first and longest > SHORTEST else max(room, MIN_ROUND_BYTES)) / longest
 
 
-def _note_empty(note: Note, key: tuple[int, int], probes: Sequence[Probe], answers: Sequence[Rows]) -> None:
+def _report_empty_probes(note: Note, key: tuple[int, int], probes: Sequence[Probe], answers: Sequence[Rows]) -> None:
     for probe, answer in zip(probes, answers, strict=True):
         if not answer:
             note(key, probe)

@@ -167,7 +167,7 @@ class CassandraBulk(Bulk):
         self._run(self._watch.require())
         loader = self._make_loader(self._run(self._rows.find_current(queue)))
         written = 0
-        for piece in columns.chunk(messages, LOADED_AT_ONCE):
+        for piece in columns.split_into_chunks(messages, LOADED_AT_ONCE):
             self._cover_loaded(self._run(self._rows.find_current(queue)), piece, given=True)
             written += loader.write(piece)
         return written

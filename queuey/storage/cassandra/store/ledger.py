@@ -26,8 +26,8 @@ MAX_WORK_BYTES = 500
 """Max bytes of a work's name."""
 _MAX_PIECES = 1 << 63
 
-_FIND = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?", frequent=True)
-_SET = Statement(
+_SELECT_ENTRY = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?", frequent=True)
+_UPDATE_ENTRY = Statement(
     "UPDATE ledger USING TTL ? SET value = ?, version = ? WHERE work = ? AND piece = ? IF version = ?", idempotent=False
 )
 
@@ -98,7 +98,7 @@ class CassandraLedger(Ledger):
                     return present.value
                 token = new_number()
                 values = kept, value, token, work, piece, present.version
-                if (await self._transactions.run(_SET, values, token)).is_done:
+                if (await self._transactions.run(_UPDATE_ENTRY, values, token)).is_done:
                     return value
                 # Another caller was faster, or this change was applied and then replaced: the present entry decides.
                 if self._clock.boottime() > until:
@@ -110,7 +110,7 @@ class CassandraLedger(Ledger):
         A plain read may miss a change that a majority accepted before its writer died. That change could take effect
         later, after decisions that were made without it.
         """
-        rows = await self._driver.ask(Request(_FIND, (work, piece), self._options.catalogue_serial))
+        rows = await self._driver.ask(Request(_SELECT_ENTRY, (work, piece), self._options.catalogue_serial))
         version, value = rows[0] if rows else NOTHING
         return NOTHING if version is None or value is None else LedgerEntry(version, value)
 

@@ -176,7 +176,7 @@ class PolledArrivals:
     def _set_timer(self) -> None:
         needs_look = self.watches or self._arriving or self._record.is_open
         if needs_look and self._next_poll_at == math.inf and not self._is_busy:
-            self._next_poll_at = self._clock.boottime() + watching.EVERY
+            self._next_poll_at = self._clock.boottime() + watching.POLL_INTERVAL
         due = min(self._record.due, self._find_next_turn_time())
         if due < self._timer_at and not self.watches.is_closed:
             self._timer_at = due
@@ -395,14 +395,14 @@ def next_to_poll(watches: Sequence[Watch], now: float, most: int) -> list[Watch]
     """
     free = [watch for watch in watches if not watch.asking]
     room = MAX_POLLED - (len(watches) - len(free))
-    chosen = _by_turns([watch for watch in free if watch.due <= now], room)
+    chosen = _choose_in_turns([watch for watch in free if watch.due <= now], room)
     remaining = min(most, room) - len(chosen)
     if remaining > 0:
-        chosen += _by_turns([watch for watch in free if watch.due > now], remaining)
+        chosen += _choose_in_turns([watch for watch in free if watch.due > now], remaining)
     return chosen
 
 
-def _by_turns(watches: Iterable[Watch], most: int) -> list[Watch]:
+def _choose_in_turns(watches: Iterable[Watch], most: int) -> list[Watch]:
     """Returns up to ``most`` watches. Applications take turns, each with the watches polled longest ago first."""
     by_application: dict[str, list[Watch]] = {}
     for watch in watches:

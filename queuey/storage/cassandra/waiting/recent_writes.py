@@ -38,15 +38,15 @@ ROWS_IN_A_TURN = 2_000
 SPACING = 0.05
 """Min seconds between two rows of a process."""
 TIMEOUT = 1.0
-_KEY = 9
+_KEY_BYTES = 9
 """Number of bytes of a key."""
-_MINUTE = ticks(60.0)
+_TICKS_PER_MINUTE = ticks(60.0)
 
-_ADD = Statement("INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)", frequent=True)
-_LATELY = Statement(
+_ADD_ROW = Statement("INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)", frequent=True)
+_SELECT_SINCE = Statement(
     f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MAX_ROWS}"
 )
-PREPARED = (_ADD, _LATELY)
+PREPARED = (_ADD_ROW, _SELECT_SINCE)
 """Statements to prepare ahead."""
 
 
@@ -105,7 +105,7 @@ class RecentWrites:
             return
         if keys or self.is_open:
             try:
-                self._add_row(b"".join([key.to_bytes(_KEY) for key in keys]))
+                self._add_row(b"".join([key.to_bytes(_KEY_BYTES) for key in keys]))
             except StoreUnavailable:
                 return
         self.is_open, self._in_between = bool(keys), not ends_turn
@@ -122,8 +122,8 @@ class RecentWrites:
         """Sends a row without waiting; its failure is ignored. Raises StoreUnavailable while the copies are unknown."""
         now = self._clock.now()
         consistency = auto_level(self._driver.replication())
-        values = now // _MINUTE, self._shard, now, self._process, keys
-        self._driver.send(Request(_ADD, values, consistency, timeout=TIMEOUT), lambda _rows, _error: None)
+        values = now // _TICKS_PER_MINUTE, self._shard, now, self._process, keys
+        self._driver.send(Request(_ADD_ROW, values, consistency, timeout=TIMEOUT), lambda _rows, _error: None)
 
     async def read(self, *, first: bool, latest: bool = False) -> list[Recorded]:
         """Returns rows that were not returned before: those of other processes, in the last seconds.
@@ -138,9 +138,9 @@ class RecentWrites:
         now = self._clock.now()
         since = now - ticks(EARLY_WINDOW if latest else FIRST_WINDOW if first else WINDOW)
         consistency = auto_level(self._driver.replication())
-        minutes = range(since // _MINUTE, (now + ticks(1.0)) // _MINUTE + 1)  # Other clocks may be ahead.
+        minutes = range(since // _TICKS_PER_MINUTE, (now + ticks(1.0)) // _TICKS_PER_MINUTE + 1)  # Other clocks may be ahead.
         requests = [
-            Request(_LATELY, (minute, shard, since), consistency, timeout=TIMEOUT)
+            Request(_SELECT_SINCE, (minute, shard, since), consistency, timeout=TIMEOUT)
             for minute in minutes
             for shard in range(SHARDS)
         ]
@@ -194,4 +194,4 @@ class RecentWrites:
 
 
 def keys_of(encoded: bytes) -> list[int]:
-    return [int.from_bytes(encoded[first : first + _KEY]) for first in range(0, len(encoded), _KEY)]
+    return [int.from_bytes(encoded[first : first + _KEY_BYTES]) for first in range(0, len(encoded), _KEY_BYTES)]

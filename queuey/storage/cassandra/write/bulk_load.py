@@ -41,7 +41,7 @@ connection while one that exceeds the socket's buffer is being sent."""
 
 _NO_META = b"\0"
 """Metadata of a loaded message without metadata: it overwrites that of an earlier message."""
-_NOTHING = pa.scalar(b"", pa.binary())
+_NO_SEPARATOR = pa.scalar(b"", pa.binary())
 
 # Each value follows its length, in the order of ``message_codec.INSERT``.
 _HEAD = np.dtype(
@@ -90,7 +90,7 @@ def encoded_inserts(
         _fill_columns(middle, expires_size=8, expires=expires, meta_size=pc.binary_length(meta).to_numpy())
         _fill_columns(tail, stamp_size=8, stamp=stamps, ttl_size=4, ttl=ttls)
         ends = [rows_as_bytes(middle), meta, rows_as_bytes(tail)]
-    return bytes_values(pc.binary_join_element_wise(rows_as_bytes(head), body, *ends, _NOTHING))
+    return bytes_values(pc.binary_join_element_wise(rows_as_bytes(head), body, *ends, _NO_SEPARATOR))
 
 
 def _fill_columns(table: NDArray[np.void], **values: Any) -> None:  # noqa: ANN401 - a number, or one for each row

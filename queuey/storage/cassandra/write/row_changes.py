@@ -23,7 +23,7 @@ from queuey.storage.cassandra.write.post_keys import IdRun, KeyRow, MadeIds, Pos
 from queuey.storage.cassandra.write.reserving_writer import Reservation, ReservingWriter
 from queuey.storage.cassandra.write.write_batches import Written
 
-_size_at = struct.Struct(">i").unpack_from
+_unpack_size = struct.Struct(">i").unpack_from
 
 T = TypeVar("T")
 
@@ -58,12 +58,12 @@ class RowStatements:
 
 
 def decode_row(body: bytes) -> Rows:
-    (count,), offset = _size_at(body, 12), 16
+    (count,), offset = _unpack_size(body, 12), 16
     if not count:
         return []
     cells: list[bytes | None] = []
     for _ in range(4):
-        (size,) = _size_at(body, offset)
+        (size,) = _unpack_size(body, offset)
         cells.append(body[offset + 4 : offset + 4 + size] if size >= 0 else None)
         offset += 4 + max(0, size)
     state, content, messages, version = cells

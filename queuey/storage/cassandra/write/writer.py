@@ -30,7 +30,7 @@ from typing import Any
 from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable, WriteUndone
 from queuey.ids import Position
 from queuey.messages import KEPT_SECONDS, NewMessage, Queue
-from queuey.storage.calls import GIVEN_UP
+from queuey.storage.calls import GIVEN_UP_MESSAGE
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import BucketIndex
 from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
@@ -273,7 +273,7 @@ class MessageWriter:
         if late:
             ready = [part for part in ready if part not in late]
             runs = [run for run in runs if run.part not in late]
-            self._fail_parts(late, StoreUnavailable(GIVEN_UP))
+            self._fail_parts(late, StoreUnavailable(GIVEN_UP_MESSAGE))
         level = self._levels.of(row.queue)  # Read after the ids were made and W was found unchanged.
         for part in ready:
             part.operation.level = level
@@ -305,7 +305,7 @@ class MessageWriter:
             if operation.queue.version != row.queue.version:
                 self._count_down(operation, QueueChanged(operation.queue.name), stored=False)
             elif operation.given_up:
-                self._count_down(operation, StoreUnavailable(GIVEN_UP), stored=False)
+                self._count_down(operation, StoreUnavailable(GIVEN_UP_MESSAGE), stored=False)
             else:
                 ready.append(part)
         parts[:] = ready  # If a preparation is needed first, only these parts go on waiting.

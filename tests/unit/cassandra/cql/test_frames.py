@@ -50,7 +50,7 @@ def test_a_decision(rows: Rows) -> None:
 
 def test_a_read() -> None:
     """The values of a read arrive as the caller has encoded them."""
-    values = b"".join(protocol._value(part) for part in (b"\0" * 8, None, b"text"))
+    values = b"".join(protocol._encode_value(part) for part in (b"\0" * 8, None, b"text"))
     prepared = prepare(READ)
     body = protocol.encode_execute(prepared.query_id, RANGED, values, 4)
     request = frames.parse_sent(protocol.EXECUTE, body).request({prepared.query_id: READ})

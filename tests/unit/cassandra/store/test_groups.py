@@ -146,7 +146,7 @@ def test_centre(opened: Opened) -> None:
 
 @pytest.fixture
 def queue(opened: Opened) -> Queue:
-    opened.calm.run_to_end(opened.store._parts.transactions.run(applications._CREATE, ("acme", 0.0, 1)))
+    opened.calm.run_to_end(opened.store._parts.transactions.run(applications._INSERT_APPLICATION, ("acme", 0.0, 1)))
     made, _ = opened.run_call(CassandraCatalogue.create_queue, "acme", "queue", QueueSpec(partitions=2))
     assert isinstance(made, Queue)
     return made
