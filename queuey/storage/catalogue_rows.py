@@ -67,6 +67,7 @@ def _check_max_claimed(fields: Mapping[str, Any]) -> None:
 
 
 def find_differing(queue: Queue, spec: QueueSpec) -> list[str]:
+    """Returns the names of fields that a spec sets to another value than the queue has."""
     return [name for name, value in find_set_fields(spec).items() if getattr(queue, name) != value]
 
 
@@ -104,7 +105,7 @@ def encode_scope(scope: Scope | None) -> str | None:
 
 
 def decode_scope(text: str | None) -> Scope | None:
-    """Decodes the result of :func:`encode_scope`.
+    """Decodes a scope from the result of :func:`encode_scope`.
 
     Raises:
         msgspec.DecodeError: The text is not a valid scope; a key with it must not be accepted.

@@ -31,7 +31,9 @@ from queuey.storage import items as items_of
 
 SCHEMA_WITHOUT_BODIES = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("ticks", "low", "expires")])
 """``SCHEMA`` without bodies."""
-SCHEMA = pa.schema([*SCHEMA_WITHOUT_BODIES, pa.field("body", pa.binary(), nullable=False), pa.field("meta", pa.binary())])
+SCHEMA = pa.schema(
+    [*SCHEMA_WITHOUT_BODIES, pa.field("body", pa.binary(), nullable=False), pa.field("meta", pa.binary())]
+)
 TEXT, BYTES = b"\0", b"\1"
 """First byte of ``meta``."""
 
@@ -112,11 +114,13 @@ class MessageColumns(Sequence[Message]):
         return list(zip(self.partitions.tolist(), positions, strict=True))
 
     def where(self, kept: Mask) -> MessageColumns:
+        """Returns the messages for which the mask is true."""
         if kept.all():
             return self
         return MessageColumns(self.partitions[kept], self.batch.filter(pa.array(kept)))
 
     def take(self, order: Integers) -> MessageColumns:
+        """Returns the messages with these indexes, in their order."""
         return MessageColumns(self.partitions[order], self.batch.take(pa.array(order)))
 
     def __len__(self) -> int:

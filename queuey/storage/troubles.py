@@ -24,7 +24,12 @@ class Trouble:
     __slots__ = ("_clock", "_last", "_lock", "_log", "_quiet", "_since", "_thing", "reason")
 
     def __init__(
-        self, log: logging.Logger, thing: str, *, quiet: float = QUIET_SECONDS, clock: Callable[[], float] = time.monotonic
+        self,
+        log: logging.Logger,
+        thing: str,
+        *,
+        quiet: float = QUIET_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
         self._thing = thing

@@ -192,6 +192,10 @@ class BucketIndex:
     async def _read_lookup_near(
         self, began: float, key: Key, start: int, low_watermark: Position | None, consistency: str, *, descending: bool
     ) -> BucketLookup:
+        """Reads all buckets of the home width and of puts; of each other width only ``MORE`` near ``start`` (ticks).
+
+        The lookup is complete only between its ``low`` and ``high``.
+        """
         narrow = [
             width_index for width_index in bucketing.WIDTHS if width_index not in {bucketing.HOME_WIDTH, bucketing.PUT}
         ]

@@ -33,7 +33,8 @@ def sessions_of(clock: int, rows: Iterable[tuple[int, int, int]]) -> GroupSessio
     Args:
         clock: Clock sampled before the rows were read (ms).
         rows: For each session: member number, 0, and when the member was seen (ms). For each request to give partitions
-            back: member number, uid of the queue, and when it was made (ms). The row :data:`SEARCH_ROW` gives ``searched``.
+            back: member number, uid of the queue, and when it was made (ms). The row :data:`SEARCH_ROW` gives
+            ``searched``.
     """
     times = {(member, uid): when for member, uid, when in rows}
     searched = times.pop(SEARCH_ROW, 0)

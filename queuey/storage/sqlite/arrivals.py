@@ -99,7 +99,7 @@ class CommittedArrivals:
         self._db.on_commit = self._announce_commit
 
     def hear(self, moment: int, partitions: Iterable[int]) -> bool:
-        """Wakes watches; ``moment`` is the last id of the other process (ticks).
+        """Wakes watches of partitions that another process wrote to; ``moment`` is its last id (ticks).
 
         Returns whether this process watches anything, these partitions or others.
         """
@@ -121,7 +121,7 @@ class CommittedArrivals:
     def _wake_partitions(self, partitions: Iterable[int], last: int) -> None:
         """Wakes the watches of partitions. Prompt ones search only above ``last`` from now on."""
         for key in partitions:
-            for watch in self.watches.of(key):
+            for watch in self.watches.find(key):
                 if watch.prompt:
                     watch.position = max(watch.position, last + 1)  # The woken reader reads everything below.
                 watch.wake()
@@ -180,7 +180,9 @@ def _find_arrivals(connection: Connection, watches: Sequence[Watch], safe: int, 
         watch.position = max(watch.position, upper)
     if not ranges:
         return []
-    rows: list[Any] = connection.execute(_SELECT_RANGES_WITH_MESSAGES, (msgspec.json.encode(ranges).decode(),)).fetchall()
+    rows: list[Any] = connection.execute(
+        _SELECT_RANGES_WITH_MESSAGES, (msgspec.json.encode(ranges).decode(),)
+    ).fetchall()
     return [watches[number] for (number,) in rows]
 
 

@@ -38,7 +38,8 @@ _BODY = 3
 
 # Bodies are read as blobs: text would be decoded and encoded again.
 _SELECT_ROWS = (
-    f"SELECT ticks, low, expires, CAST(body AS BLOB), typeof(body) = 'text', meta {FROM_LIVE_RANGE} ORDER BY ticks, low LIMIT ?"
+    "SELECT ticks, low, expires, CAST(body AS BLOB), typeof(body) = 'text', meta "  # noqa: S608 - constants only
+    f"{FROM_LIVE_RANGE} ORDER BY ticks, low LIMIT ?"
 )
 
 
@@ -123,10 +124,12 @@ class SqliteBulk(Bulk):
                     column.extend(map(take, keys))
         return columns, len(columns[0]) >= limit
 
-    def _make_range_parameters(self, connection: Connection, queue: Queue, requested: Slice) -> tuple[int, int, int, int, int, int]:
+    def _make_range_parameters(
+        self, connection: Connection, queue: Queue, requested: Slice
+    ) -> tuple[int, int, int, int, int, int]:
         """Returns the parameters of a range query: ``qp``, lower and upper position, and the clock.
 
-        Checks first that the queue's row is current.
+        Raises QueueChanged if the queue's row is out of date.
 
         ``qp`` is -1 if the queue has no such partition.
         """

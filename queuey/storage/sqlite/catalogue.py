@@ -131,6 +131,7 @@ class SqliteCatalogue(Catalogue):
         return self._replace_cached(queue, await self._db.write(work))
 
     def _replace_cached(self, old: Queue, new: Queue) -> Queue:
+        """Replaces the cached row, whichever it is. Returns ``new``, which is now the last to be evicted."""
         self._db.queues.drop(old.application, old.name)
         self._db.queues.put(new)
         return new
@@ -224,7 +225,9 @@ class SqliteApplications(Applications):
         with self._db.readers.lend() as connection:
             return [
                 _key_from_row(row)
-                for row in connection.execute(_SELECT_KEYS + "WHERE application = ? ORDER BY created, id", (application,))
+                for row in connection.execute(
+                    _SELECT_KEYS + "WHERE application = ? ORDER BY created, id", (application,)
+                )
             ]
 
     async def revoke_key(self, application: str, key_id: str) -> None:
@@ -243,7 +246,9 @@ class SqliteApplications(Applications):
             connection.execute(
                 "UPDATE keys SET expires = ? WHERE application = ? AND id = ?", (expires, application, key_id)
             )
-            row = connection.execute(_SELECT_KEYS + "WHERE application = ? AND id = ?", (application, key_id)).fetchone()
+            row = connection.execute(
+                _SELECT_KEYS + "WHERE application = ? AND id = ?", (application, key_id)
+            ).fetchone()
             if row is None:
                 raise KeyNotFound(key_id)
             return _key_from_row(row)

@@ -17,7 +17,9 @@ from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Transaction
 
 _SELECT_LAST_NUMBER = "SELECT coalesce(max(number), 0) FROM claims WHERE queue_partition = ?"
-_APPEND_ENTRY = f"INSERT INTO claims (queue_partition, number, body) SELECT ?, ?, ? WHERE ({_SELECT_LAST_NUMBER}) = ? RETURNING 1"
+_APPEND_ENTRY = (
+    f"INSERT INTO claims (queue_partition, number, body) SELECT ?, ?, ? WHERE ({_SELECT_LAST_NUMBER}) = ? RETURNING 1"
+)
 _DELETE_ENTRIES_BELOW = "DELETE FROM claims WHERE queue_partition = ? AND number < min(?, ?)"
 _NAME_SNAPSHOT = "UPDATE claim_snapshots SET named = 1 WHERE queue_partition = ? AND number = ? RETURNING 1"
 _DELETE_OLDER_SNAPSHOTS = "DELETE FROM claim_snapshots WHERE queue_partition = ? AND number < ?"

@@ -173,7 +173,7 @@ def _make_busy_handler(seconds: float) -> Callable[[int], bool]:
 
     def handler(tries: int) -> bool:
         nonlocal began
-        if _haste.on:
+        if _no_wait_read.is_active:
             return False
         now = time.monotonic()
         if tries == 0:
@@ -190,14 +190,14 @@ class TooLong(StoreBusy):
     """A read without waiting would take too long."""
 
 
-class _Haste(threading.local):
+class _NoWaitRead(threading.local):
     """Whether this thread runs a read without waiting, and how often SQLite has called the progress handler."""
 
-    on = False
+    is_active = False
     handler_calls = 0
 
 
-_haste = _Haste()
+_no_wait_read = _NoWaitRead()
 _STEPS_PER_HANDLER_CALL, _MAX_HANDLER_CALLS = 5_000, 4
 """Steps of SQLite (about 15 per message) between calls of the progress handler, and max calls: a millisecond in all.
 
@@ -205,9 +205,9 @@ SQLite counts the steps of a statement since it was prepared, so even a short re
 
 
 def _should_stop() -> bool:
-    """Returns whether SQLite must stop, as a progress handler: only hasty reads, after their max calls."""
-    _haste.handler_calls += 1
-    return _haste.on and _haste.handler_calls > _MAX_HANDLER_CALLS
+    """Returns whether SQLite must stop, as a progress handler: only reads without waiting, after their max calls."""
+    _no_wait_read.handler_calls += 1
+    return _no_wait_read.is_active and _no_wait_read.handler_calls > _MAX_HANDLER_CALLS
 
 
 class Readers:
@@ -222,19 +222,19 @@ class Readers:
         for _ in range(options.readers):
             self._free.put(None)
 
-    def acquire(self, *, hasty: bool = False) -> Connection:
+    def acquire(self, *, no_wait: bool = False) -> Connection:
         """Returns a free connection. Return it with :meth:`release`, or call :meth:`drop` after an error.
 
-        Waits for a free connection up to the deadline, and opens it if necessary. With ``hasty`` it does neither.
+        Waits for a free connection up to the deadline, and opens it if necessary. With ``no_wait`` it does neither.
 
         Raises:
-            StoreBusy: All connections are in use, or with ``hasty`` all open ones are.
+            StoreBusy: All connections are in use, or with ``no_wait`` all open ones are.
             StoreUnavailable: The file cannot be opened.
             StoreClosed: The store is closed.
         """
         connection: Connection | None
         try:
-            if hasty:
+            if no_wait:
                 connection = self._take_open()
             else:
                 connection = self._free.get(timeout=self._deadline.time_left(self._options.deadline))
@@ -292,7 +292,7 @@ class Readers:
         else:
             self.release(connection)
 
-    def read_hastily(self, read: Callable[[Connection], T]) -> T:
+    def read_without_waiting(self, read: Callable[[Connection], T]) -> T:
         """Reads without waiting for a connection or another process, and stops after too many rows.
 
         Raises:
@@ -300,13 +300,13 @@ class Readers:
             TooLong: The read would have to wait, or goes through too many rows.
             StoreUnavailable: The read failed.
         """
-        connection = self.acquire(hasty=True)
+        connection = self.acquire(no_wait=True)
         try:
-            _haste.on, _haste.handler_calls = True, 0
+            _no_wait_read.is_active, _no_wait_read.handler_calls = True, 0
             try:
                 result = read(connection)
             finally:
-                _haste.on = False
+                _no_wait_read.is_active = False
         except (apsw.InterruptError, apsw.BusyError) as error:
             self.release(connection)
             message = "this read takes too long"

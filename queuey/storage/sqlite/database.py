@@ -189,7 +189,11 @@ class Database:
         """
         row: Any = connection.execute(row_codec.SELECT_CLOCK).fetchone()
         last, catalogue, due, _ = row
-        if due is not None and last < due <= (now := self.clock()) and _has_due_message(connection, partitions, last, now):
+        if (
+            due is not None
+            and last < due <= (now := self.clock())
+            and _has_due_message(connection, partitions, last, now)
+        ):
             if not wait:
                 message = "a delayed message has become due"
                 raise StoreBusy(message)
@@ -209,7 +213,9 @@ class Database:
             raise StoreUnavailable(message, retry_after=30)
 
     def verify_free_space(self) -> None:
-        """Checks that the file can grow. A test write would not show it: small writes succeed on a nearly full disk.
+        """Checks that the disk has free space.
+
+        A test write would not show it, because small writes succeed on a nearly full disk.
 
         Raises:
             StoreFull: Fewer than ``MIN_FREE_BYTES`` bytes are free.
@@ -253,4 +259,6 @@ class Database:
 
 def _has_due_message(connection: Connection, partitions: Iterable[int] | None, last: int, now: int) -> bool:
     """Returns whether a message above ``last`` has become due in these partitions; always true for all partitions."""
-    return partitions is None or any(connection.execute(_HAS_DUE_MESSAGE, (qp, last, now)).fetchall() for qp in partitions)
+    return partitions is None or any(
+        connection.execute(_HAS_DUE_MESSAGE, (qp, last, now)).fetchall() for qp in partitions
+    )

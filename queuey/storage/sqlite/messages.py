@@ -163,14 +163,14 @@ class SqliteMessages(Messages):
     def _read_at_once(self, queue: Queue, part: Slice) -> Page | None:
         """Reads a slice in the loop's thread. Returns None if the read would wait or take too long.
 
-        For a second after that took too long for a partition, or was slow for any, it is not tried.
+        Returns None at once for a second after a read took too long (of the same partition) or was slow (of any).
         """
         began = monotonic()
         key = queue.qid << 8 | part.partition
         if began < max(self._loop_reads_from, self._long_until.get(key, 0.0)):
             return None
         try:
-            return self._db.readers.read_hastily(partial(self._read_page_hastily, queue, part))
+            return self._db.readers.read_without_waiting(partial(self._read_page_without_waiting, queue, part))
         except TooLong:
             if len(self._long_until) >= _MAX_LONG_PARTITIONS:
                 self._long_until.clear()
@@ -183,7 +183,7 @@ class SqliteMessages(Messages):
             if ended - began > SLOW_READ_SECONDS:
                 self._loop_reads_from = ended + LOOP_READ_PAUSE
 
-    def _read_page_hastily(self, queue: Queue, requested: Slice, connection: Connection) -> Page:
+    def _read_page_without_waiting(self, queue: Queue, requested: Slice, connection: Connection) -> Page:
         """Reads a page without waiting: raises ``StoreBusy`` if the clock must be advanced."""
         safe = sample_horizon(self._db, connection, queue, (requested.partition,), wait=False)
         return _read_page(connection, queue, requested, safe, self._db.clock())

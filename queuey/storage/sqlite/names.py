@@ -17,7 +17,9 @@ from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 
-_SELECT_NAME = "SELECT version, content, location, replaced, expires FROM names WHERE qid = ? AND name = ? AND expires > ?"
+_SELECT_NAME = (
+    "SELECT version, content, location, replaced, expires FROM names WHERE qid = ? AND name = ? AND expires > ?"
+)
 _WRITE_NAME = (
     "INSERT OR REPLACE INTO names (qid, name, version, content, location, replaced, expires) "
     "VALUES (?, ?, ?, ?, ?, ?, ?)"

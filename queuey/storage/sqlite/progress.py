@@ -34,7 +34,9 @@ _DELETE_OFFSETS = (
     "DELETE FROM offsets WHERE uid = ? AND consumer_group = ? "
     "RETURNING partition, ticks, low, updated_at, owner, epoch, came, note"
 )
-_SELECT_GROUPS = "SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group < ? ORDER BY consumer_group"
+_SELECT_GROUPS = (
+    "SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group < ? ORDER BY consumer_group"
+)
 _COUNT_READERS = (
     "SELECT count(*) FROM (SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group >= ? LIMIT ?)"
 )
@@ -181,7 +183,7 @@ class SqliteLedger(Ledger):
     async def _enter(
         self, work: str, piece: int, value: bytes, expected: bytes | None, changed: Callable[[int], int]
     ) -> bytes:
-        """Sets a value if the present one is ``expected``, else returns that; raises Conflict if it is gone.
+        """Sets a value if the present one is ``expected``, else returns the present one; raises Conflict if none is.
 
         ``changed`` turns the clock into the time from which ``LEDGER_TTL`` counts (ticks).
         """
@@ -236,7 +238,9 @@ class SqliteRecords(Records):
         return [RecordDue(*row) for row in rows]
 
 
-def _read_rows(connection: Connection, queue: Queue, group: str, statement: str = _SELECT_OFFSETS) -> dict[int, OwnedOffset]:
+def _read_rows(
+    connection: Connection, queue: Queue, group: str, statement: str = _SELECT_OFFSETS
+) -> dict[int, OwnedOffset]:
     """Returns the rows of a group for a queue, by partition. The statement may also delete them."""
     stored: Any = sorted(connection.execute(statement, (queue.uid, group)))
     return {
@@ -257,6 +261,7 @@ def _add_version(rows: dict[int, OwnedOffset]) -> OwnedOffsets:
 
 
 def _find_disowned(rows: dict[int, OwnedOffset], disown: int | None) -> set[int]:
+    """Returns the partitions that lose their owners, if any; see :func:`.offset_changes.find_disowned`."""
     return offset_changes.find_disowned(_add_version(rows), disown) if has_been_owned(rows) else set()
 
 

@@ -15,17 +15,23 @@ from queuey.messages import FRAME, KEPT_SECONDS, MAX_ESCAPED_BYTES, Message, Pag
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.row_codec import decode_meta
 
-FROM_LIVE_RANGE = "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) < (?, ?) AND expires > ?"
+FROM_LIVE_RANGE = (
+    "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) < (?, ?) AND expires > ?"
+)
 """Live rows of a partition, from a position (inclusive) up to a position (exclusive)."""
 KEPT_TICKS = KEPT_SECONDS * TICKS_PER_SECOND
 
 
 def include_kept(query: str) -> str:
+    """Returns a query that also finds expired messages whose rows are kept."""
     return query.replace("expires > ?", "coalesce(stored_until, expires) > ?")
 
 
 _SELECT_ROWS = {
-    (bodies, descending): f"SELECT ticks, low, expires, {columns} {FROM_LIVE_RANGE} ORDER BY ticks {order}, low {order} LIMIT ?"
+    (
+        bodies,
+        descending,
+    ): f"SELECT ticks, low, expires, {columns} {FROM_LIVE_RANGE} ORDER BY ticks {order}, low {order} LIMIT ?"
     for bodies, columns in ((True, "body, meta"), (False, "'', NULL"))
     for descending, order in ((False, "ASC"), (True, "DESC"))
 }

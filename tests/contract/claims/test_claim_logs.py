@@ -112,7 +112,9 @@ def test_long_logs_come_in_pages(store: Store) -> None:
     fill(store, queue, MAX_PAGE_ENTRIES + 3)
     page = read(store, queue, 1)
     assert page == LogPage(MAX_PAGE_ENTRIES + 3, entries(1, MAX_PAGE_ENTRIES))
-    assert read(store, queue, MAX_PAGE_ENTRIES + 1) == LogPage(MAX_PAGE_ENTRIES + 3, entries(MAX_PAGE_ENTRIES + 1, MAX_PAGE_ENTRIES + 3))
+    assert read(store, queue, MAX_PAGE_ENTRIES + 1) == LogPage(
+        MAX_PAGE_ENTRIES + 3, entries(MAX_PAGE_ENTRIES + 1, MAX_PAGE_ENTRIES + 3)
+    )
 
 
 def test_snapshots(store: Store, other: Store) -> None:

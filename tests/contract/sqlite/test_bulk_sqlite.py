@@ -146,7 +146,11 @@ class TestStatements:
     @pytest.mark.parametrize(
         ("statement", "parameters", "steps"),
         [
-            (bulk._SELECT_ROWS, (*RANGE, 10), ["SEARCH messages USING PRIMARY KEY (queue_partition=? AND (ticks,low)>"]),
+            (
+                bulk._SELECT_ROWS,
+                (*RANGE, 10),
+                ["SEARCH messages USING PRIMARY KEY (queue_partition=? AND (ticks,low)>"],
+            ),
             (slices._SELECT_KEYS, BEGIN, ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
             (bulk._SELECT_NEXT_KEY, (*BEGIN, 10), ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
             (

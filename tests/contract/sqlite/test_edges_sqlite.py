@@ -314,7 +314,7 @@ class TestReadsAtOnce:
         """A file that another process has locked does not block the loop's thread."""
         assert bodies_in_partition(store, make_queue(store)) == []
         patience = _make_busy_handler(60.0)
-        assert not store._db.readers.read_hastily(lambda _: patience(0))
+        assert not store._db.readers.read_without_waiting(lambda _: patience(0))
         assert patience(0)
 
     def test_a_connection_that_cannot_begin_is_replaced(self, store: SqliteStore) -> None:
@@ -325,7 +325,7 @@ class TestReadsAtOnce:
             pass
         connection.close()
         with pytest.raises(StoreUnavailable):
-            store._db.readers.read_hastily(lambda lent: lent.execute("SELECT 1").fetchall())
+            store._db.readers.read_without_waiting(lambda lent: lent.execute("SELECT 1").fetchall())
         assert _make_busy_handler(60.0)(0)
         assert bodies_in_partition(store, queue) == []
 

@@ -177,7 +177,7 @@ class TestLocked:
         stuck = open_store(made.directory, options=SqliteOptions(busy_timeout=60.0, deadline=1.0))
         errors: dict[str, StoreUnavailable] = {}
         threads: list[threading.Thread] = []
-        attempt, taken = SqliteWriter._attempt, threading.Event()
+        attempt, taken = SqliteWriter._commit_group, threading.Event()
 
         def noticed(self: SqliteWriter, group: Any) -> None:  # noqa: ANN401 - what the writer takes
             taken.set()

@@ -51,7 +51,7 @@ class TimingStatus(NamedTuple):
 def write_first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | None:
     """Writes the timing of a new keyspace and returns it; None if the keyspace has one.
 
-    It is that of one or of several data centres, with the values that settings state.
+    Its values depend on whether there are several data centres; values that settings state replace them.
     """
     [(present,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
     if present is not None:

@@ -109,6 +109,7 @@ class Scan:
         return entries
 
     async def _refill(self, share: int) -> None:
+        """Reads up to ``share`` entries of each shard that has none in the heap and may have more."""
         empty = [(shard, end) for shard, end in self._ends.items() if not self._left[shard]]
         slices = await self._index.read_slices(self._application, empty, share)
         for (shard, _), entries in zip(empty, slices, strict=True):

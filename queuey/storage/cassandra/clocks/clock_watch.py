@@ -282,6 +282,7 @@ class ClockWatch:
             self._loop.later(RETRY_INTERVAL, partial(self._confirm_since, arrived, attempts, done))
 
     def _compare_again(self) -> None:
+        """Calls ``beat``, begins a round unless one is under way, and schedules itself again."""
         # Compares again soon after the start, so that requests need not wait for the first round.
         seconds = self._interval if self._interval is not None and self._driver.problem() is None else 0.2
         self._loop.later(seconds, self._compare_again)

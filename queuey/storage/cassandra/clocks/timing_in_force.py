@@ -63,14 +63,17 @@ class TimingInForce:
         return StoreUnavailable(self._problem or "the timing of the keyspace could not be read for a while")
 
     async def renew(self, driver: Driver) -> str | None:
-        """Reads the stored timing. Returns why this process cannot serve, None if it can."""
+        """Reads the stored timing now. Returns why this process cannot serve, or None if it can.
+
+        Returns None without reading unless the options follow the keyspace.
+        """
         if not self._options.follow:
             return None
         began = self._clock.boottime()
         return self._adopt(await driver.ask(Request(READ, (), self._options.catalogue_read)), began)
 
     def refresh(self, driver: Driver) -> None:
-        """Begins to read the stored timing again if that is due. Never blocks."""
+        """Begins to read the stored timing again if the last read is old enough. Never blocks; ignores errors."""
         now = self._clock.boottime()
         if not self._options.follow or now - max(self._read_at, self._asked_at) < EVERY:
             return
@@ -83,7 +86,10 @@ class TimingInForce:
         driver.send(Request(READ, (), self._options.catalogue_read), done)
 
     def _adopt(self, rows: Rows, began: float) -> str | None:
-        """Returns why the timing cannot be used, else None. Changes nothing if a later read was applied."""
+        """Uses the timing that was read, unless it is invalid or a later read was applied.
+
+        Returns why this process cannot serve now, or None.
+        """
         if began < self._read_at:
             return self._problem
         try:

@@ -15,10 +15,10 @@ A call of a store is a coroutine (:class:`Calls`), but not a task. Whatever brin
 request, so it needs no turn of the loop of its own::
 
     calls.begin(page(driver), done)  # done(value, error) is called once, in the loop's thread
-    await calls.awaited(page(driver))  # in any thread
+    await calls.run_async(page(driver))  # in any thread
 
     async def page(driver):
-        rows = await called(partial(driver.send, request))
+        rows = await wait_for_callback(partial(driver.send, request))
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ class StoreLoop:
             raise StoreClosed("the store is closed")
 
     def _take_back(self, entry: tuple[Callable[..., object], tuple[Any, ...]]) -> bool:
+        """Removes a pending call. Returns False if it was made meanwhile."""
         try:
             self._calls.remove(entry)
         except ValueError:

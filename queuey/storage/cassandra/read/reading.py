@@ -119,7 +119,7 @@ class EmptyRanges:
         return source
 
 
-Note = Callable[[tuple[int, int], Probe], None]
+Note = Callable[[Key, Probe], None]
 """Called with a reader's key and a probe that found no row at all."""
 Rounds = Generator[list[Probe], list[Rows] | None, "Gathered"]
 """Yields probes and is sent their rows, or None if their ranges have too many dead rows."""

@@ -88,7 +88,7 @@ class StoreParts:
         )
 
     def _verify_keyspace(self, driver: Driver) -> str | None:
-        """Returns why it cannot be used; else adopts its timing and prepares frequent statements."""
+        """Returns why the keyspace cannot be used; else adopts its timing, prepares statements and returns None."""
         problem = self._schema_problem(driver) or driver.calls.run(self.timing.renew(driver))
         if problem is None:
             driver.prepare(self._prepared)

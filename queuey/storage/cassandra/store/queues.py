@@ -50,7 +50,7 @@ _SELECT_BY_NAMES = Statement(
 _CLOSING_POLL_INTERVAL = 0.2
 """Max seconds until a waiting call finds that the store is being closed."""
 _MAX_CONCURRENT_ROWS = 500
-"""Max rows that a listing reads concurrently."""
+"""Max entries that ``list_queues`` passes to one ``_read_existing``, which has no limit of its own."""
 
 
 class CassandraCatalogue(Catalogue):

@@ -44,7 +44,10 @@ _SELECT_DUE_TIMES_OF_APPLICATION = Statement(
 
 
 class CassandraRecords(Records):
-    """Records on Cassandra. ``due_records`` reads all records of the kind or the application, without values."""
+    """Records on Cassandra.
+
+    ``record`` reads serially, so a change in doubt is finished or discarded first. ``due_records`` reads all records of the kind or the application, without values.
+    """
 
     def __init__(self, parts: StoreParts) -> None:
         self._driver = parts.driver
@@ -53,7 +56,6 @@ class CassandraRecords(Records):
 
     @store_call()
     async def record(self, kind: str, application: str, name: str) -> Record | None:
-        # A serial read first finishes or discards a change whose outcome is unknown.
         values = kind, _shard(application, name), application, name
         rows = await self._driver.ask(Request(_SELECT_RECORD, values, self._options.catalogue_serial))
         return Record(kind, application, name, *rows[0]) if rows else None

@@ -275,7 +275,7 @@ class PolledArrivals:
         if self._readings:
             self._stored_at.put(key, at, at)
         # After the put: a watch that is added meanwhile finds the entry, or is found here.
-        for watch in self.watches.of(key):
+        for watch in self.watches.find(key):
             if watch.prompt:
                 watch.wake()
             if not watch.prompt or at > self._clock.boottime():  # Written by another clock, which is ahead.

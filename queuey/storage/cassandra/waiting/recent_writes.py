@@ -96,8 +96,8 @@ class RecentWrites:
         The keys are dropped while the copies are unknown; the polls of other processes find their messages.
 
         Args:
-            ends_turn: This ends a turn, so a turn without writes is recorded as well. False for a write between two
-                turns, which never records that nothing was written.
+            ends_turn: True: if nothing was written since the last turn, records that the process has stopped. False:
+                writes only waiting keys.
         """
         keys = {self._waiting_keys.popleft() for _ in range(min(len(self._waiting_keys), MAX_ROW_KEYS))}
         if not keys and (self._in_between or not ends_turn):

@@ -38,8 +38,12 @@ _DELETE_ENDED_ROWS = (
     "DELETE FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) AND "
     "coalesce(stored_until, expires) <= ? RETURNING 1"
 )
-_SELECT_OLD_ENTRIES = "SELECT work, piece, changed_ticks FROM ledger WHERE changed_ticks < ? ORDER BY changed_ticks LIMIT 500"
-_SELECT_PARTITIONS = "SELECT DISTINCT queue_partition FROM expiry_windows WHERE queue_partition >= ? AND queue_partition < ?"
+_SELECT_OLD_ENTRIES = (
+    "SELECT work, piece, changed_ticks FROM ledger WHERE changed_ticks < ? ORDER BY changed_ticks LIMIT 500"
+)
+_SELECT_PARTITIONS = (
+    "SELECT DISTINCT queue_partition FROM expiry_windows WHERE queue_partition >= ? AND queue_partition < ?"
+)
 _HAS_ROWS_OF_QUEUE = "SELECT 1 FROM {} WHERE queue_partition >= ? AND queue_partition < ? LIMIT 1"
 _DELETE_ROWS_OF_QUEUE = (
     "DELETE FROM {0} WHERE (queue_partition, {1}) IN "
@@ -194,7 +198,10 @@ class Sweep:
             yield took
 
     def _run_timed_step(self, work: Callable[[Transaction], int]) -> float:
-        """Runs a step in the writer. Returns its duration in seconds, without the wait for the writer."""
+        """Runs a step in the writer and adds what it removed to ``removed``.
+
+        Returns its duration in seconds, without the wait for the writer.
+        """
         took = 0.0
 
         def timed(transaction: Transaction) -> int:
@@ -208,6 +215,8 @@ class Sweep:
         return took
 
     def _execute_many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> float:
+        """Executes a statement for each row in one step. Counts nothing as removed. Returns the step's seconds."""
+
         def work(transaction: Transaction) -> int:
             transaction.connection.executemany(statement, rows)
             return 0

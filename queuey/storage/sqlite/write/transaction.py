@@ -132,7 +132,9 @@ _DELETE_MESSAGE = (
 )
 
 
-_HAS_MESSAGE_BETWEEN = "SELECT 1 FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) LIMIT 1"
+_HAS_MESSAGE_BETWEEN = (
+    "SELECT 1 FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) LIMIT 1"
+)
 
 Row = tuple[int, int, int, int, str | bytes, bytes | None]
 """A row of ``messages``: qp, ticks, low, expires, body, meta."""

@@ -215,6 +215,7 @@ class SqliteWriter:
             self._inbox.put(None)  # `_refuse_rest` may have removed the previous None.
 
     def _refuse_rest(self) -> None:
+        """Ends all operations that have not begun with ``StoreClosed``."""
         with contextlib.suppress(Empty):
             while True:
                 self._waiting += self._inbox.get_nowait() or ()
@@ -285,7 +286,8 @@ class SqliteWriter:
         """Checks the file, runs a group in one transaction, and sets the results. Then calls ``committed``.
 
         Raises:
-            QueueyError: The store failed.
+            StoreUnavailable: The store failed; with outcome ``unknown`` if COMMIT may have succeeded.
+            StoreIncompatible: The file is not a database.
             Exception: An operation failed with an unexpected error. Nothing was stored.
         """
         self._verify()

@@ -89,6 +89,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def ask(self, message: Any) -> asyncio.Future[Any]:  # noqa: ANN401 - of the driver
+        """Sends a message. If the connection accepts none, the future gets ``ConnectionException``."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self.send(message.opcode, body_of(message), partial(_settle, future)):
             _settle(future, ConnectionException(f"the connection to Cassandra node {self.address} accepts no requests"))
