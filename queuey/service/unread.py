@@ -1,8 +1,8 @@
 """Use cases of read marks: how far a reader has read a queue, and the number of unread messages.
 
-A mark is stored as the offsets of a group for the reader (:data:`~queuey.storage.offset_changes.READER_PREFIX`): in each
-partition the id of the last message that counts as read. It moves forward, or back if the reader requests it, but never
-above the horizon of reads: a message that becomes visible later is always unread.
+A mark is stored as the offsets of a group for the reader (:data:`~queuey.storage.offset_changes.READER_PREFIX`): in
+each partition the id of the last message that counts as read. It moves forward, or back if the reader requests it, but
+never above the horizon of reads: a message that becomes visible later is always unread.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
 from queuey.errors import Outcome, StoreUnavailable
-from queuey.storage.bridge import thread
+from queuey.storage.bridge import thread_state
 
 T = TypeVar("T")
 Done = Callable[[Any, Any], object]
@@ -39,7 +39,7 @@ GIVEN_UP_MESSAGE = "the caller has given up"
 
 def may_block() -> bool:
     """Returns whether this thread runs a call by the bridge, so that the call must block instead of awaiting."""
-    return thread.runs > 0
+    return thread_state.runs > 0
 
 
 def share_in_run(key: object, make: Callable[[], T]) -> T:
@@ -47,11 +47,11 @@ def share_in_run(key: object, make: Callable[[], T]) -> T:
 
     Outside such a run, makes a value for each call.
     """
-    if thread.shared is None:
+    if thread_state.shared is None:
         return make()
-    if key not in thread.shared:
-        thread.shared[key] = make()
-    value: T = thread.shared[key]
+    if key not in thread_state.shared:
+        thread_state.shared[key] = make()
+    value: T = thread_state.shared[key]
     return value
 
 
@@ -346,7 +346,12 @@ async def iterate_in_thread(items: Iterator[T]) -> AsyncIterator[T]:
 
 
 async def start_and_wait(
-    start: Start, deadline: Deadline, late_message: str | None = None, *, long: bool = False, raise_given_up: bool = False
+    start: Start,
+    deadline: Deadline,
+    late_message: str | None = None,
+    *,
+    long: bool = False,
+    raise_given_up: bool = False,
 ) -> Any:  # noqa: ANN401 - of the work
     """Starts work and waits until it calls back. Returns its result.
 
@@ -362,7 +367,7 @@ async def start_and_wait(
         StoreUnavailable: No time is left in a thread, and the work was given up.
         GivenUp: The caller was cancelled, and the work was given up.
     """
-    if thread.runs:  # As :func:`may_block`, which each post would pay for.
+    if thread_state.runs:  # As :func:`may_block`, which each post would pay for.
         present = None if deadline.call is NO_CALL else deadline.call  # Of which this is a part.
         with deadline.running(Call() if long else present):
             return deadline.result(start, late_message)

@@ -105,7 +105,7 @@ class LightweightTransactions:
         read_back: Request | None = None,
     ) -> ChangeResult:
         """Runs a conditional statement, batched with ``further`` ones of its partition; see :meth:`decide`."""
-        request = self.request(statement, values, further)
+        request = self.make_request(statement, values, further)
 
         async def change() -> Request:
             return request
@@ -115,7 +115,7 @@ class LightweightTransactions:
     def wait(self, statement: Statement, values: Sequence[Any], token: object = None) -> ChangeResult:
         return self._driver.calls.run(self.run(statement, values, token))
 
-    def request(self, statement: Statement, values: Sequence[Any], further: Sequence[Call] = ()) -> Request:
+    def make_request(self, statement: Statement, values: Sequence[Any], further: Sequence[Call] = ()) -> Request:
         levels = self._options.catalogue_write, self._options.catalogue_serial
         return Request(statement, values, *levels, further=further)
 
@@ -197,6 +197,7 @@ class LightweightTransactions:
         self._driver.loop.later(_WAKE_INTERVAL, turn.wake)
 
     def leave(self, key: Hashable, turn: Turn) -> None:
+        """Ends a turn, or the wait for it. Wakes the next caller in the next turn of the loop."""
         waiting = self._turns[key]
         waiting.remove(turn)
         if waiting:

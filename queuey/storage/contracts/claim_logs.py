@@ -75,8 +75,8 @@ class ClaimLogs(ABC):
 
         If ``first`` is 1 and the log names a snapshot, or if entries from ``first`` on have been removed, the page has
         the snapshot that the log names and the entries after it. A page has at most ``MAX_PAGE_ENTRIES`` entries: a
-        reader that has not reached ``last`` reads again from the number after the page's last entry. Without ``newest`` a page may be
-        empty although ``last`` is higher, because an entry has not reached all replicas.
+        reader that has not reached ``last`` reads again from the number after the page's last entry. Without ``newest``
+        a page may be empty although ``last`` is higher, because an entry has not reached all replicas.
 
         Args:
             queue: The queue.

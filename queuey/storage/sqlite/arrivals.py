@@ -94,11 +94,11 @@ class CommittedArrivals:
             except Exception:
                 log.exception("Checking for new messages failed.")
 
-    def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
+    def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         self.watches.share, self.watches.wanted = stored, wanted
         self._db.on_commit = self._announce_commit
 
-    def hear(self, moment: int, partitions: Iterable[int]) -> bool:
+    def receive_news(self, moment: int, partitions: Iterable[int]) -> bool:
         """Wakes watches of partitions that another process wrote to; ``moment`` is its last id (ticks).
 
         Returns whether this process watches anything, these partitions or others.

@@ -24,7 +24,7 @@ from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.messages import apply_read_delay, sample_horizon
-from queuey.storage.sqlite.slices import FROM_POSITION, FROM_LIVE_RANGE, find_bounds, read_live_keys
+from queuey.storage.sqlite.slices import FROM_LIVE_RANGE, FROM_POSITION, find_bounds, read_live_keys
 from queuey.storage.sqlite.write.transaction import Row, Transaction
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _BODY = 3
 
 # Bodies are read as blobs: text would be decoded and encoded again.
 _SELECT_ROWS = (
-    "SELECT ticks, low, expires, CAST(body AS BLOB), typeof(body) = 'text', meta "  # noqa: S608 - constants only
+    "SELECT ticks, low, expires, CAST(body AS BLOB), typeof(body) = 'text', meta "
     f"{FROM_LIVE_RANGE} ORDER BY ticks, low LIMIT ?"
 )
 

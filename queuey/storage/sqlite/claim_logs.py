@@ -10,7 +10,7 @@ from queuey.errors import InvalidRequest
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.calls import start_and_wait
-from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_SNAPSHOT_BYTES, MAX_PAGE_ENTRIES, ClaimLogs
+from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES, MAX_SNAPSHOT_BYTES, ClaimLogs
 from queuey.storage.contracts.covers import Covers
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded

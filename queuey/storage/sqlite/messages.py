@@ -239,10 +239,10 @@ class SqliteMessages(Messages):
         return self._arrivals.watch(queue, partition, wake, delayed=delayed, early=early)
 
     def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
-        self._arrivals.share(stored, wanted)
+        self._arrivals.share_news(stored, wanted)
 
     def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
-        return self._arrivals.hear(moment, partitions)
+        return self._arrivals.receive_news(moment, partitions)
 
 
 def sample_horizon(

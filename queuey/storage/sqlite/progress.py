@@ -261,7 +261,7 @@ def _add_version(rows: dict[int, OwnedOffset]) -> OwnedOffsets:
 
 
 def _find_disowned(rows: dict[int, OwnedOffset], disown: int | None) -> set[int]:
-    """Returns the partitions that lose their owners, if any; see :func:`.offset_changes.find_disowned`."""
+    """Returns the partitions that lose their owners, if any; see :func:`offset_changes.find_disowned`."""
     return offset_changes.find_disowned(_add_version(rows), disown) if has_been_owned(rows) else set()
 
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 BODY = "x" * 200
 FRAME = 300
 """Max bytes that an answer has for each of these messages."""
-IDS = (*message_codec.IDS_UP, *message_codec.IDS_DOWN)
+IDS = (*message_codec.SELECT_IDS_UP, *message_codec.SELECT_IDS_DOWN)
 DAY = 86_400
 PAGE_BYTES = 8 << 20
 WIDTHS = {1: [0], 3: [0, 1, 2], 16: [4] * 16}
@@ -164,7 +164,17 @@ def sent_by(process: Process, call: Callable[[], T]) -> tuple[Sent, T]:
     log = process.wire.log
     log.clear()
     result = call()
-    counted = (*READS, *IDS, *INSERTS, *DELETES, *APPENDS, _NAME_STATEMENTS.find, _NAME_STATEMENTS.change, *CLOCKS, *QUEUES)
+    counted = (
+        *READS,
+        *IDS,
+        *INSERTS,
+        *DELETES,
+        *APPENDS,
+        _NAME_STATEMENTS.find,
+        _NAME_STATEMENTS.change,
+        *CLOCKS,
+        *QUEUES,
+    )
     sent = Sent(
         log.count((*READS, *IDS)),
         log.rows,

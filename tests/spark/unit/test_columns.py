@@ -12,7 +12,7 @@ from queuey.ids import EPOCH_TICKS, LOW_MAX, LOW_MIN, TICKS_MAX
 from queuey.messages import Message, Meta
 from queuey.spark.errors import OptionError
 from queuey.spark.source import columns
-from queuey.storage.columns import SCHEMA_WITHOUT_BODIES, SCHEMA, batch_from_messages
+from queuey.storage.columns import SCHEMA, SCHEMA_WITHOUT_BODIES, batch_from_messages
 
 positions = st.tuples(st.integers(0, TICKS_MAX), st.integers(LOW_MIN, LOW_MAX))
 metas = st.one_of(

@@ -25,9 +25,15 @@ from queuey.storage.cassandra.waiting.arrivals import (
     STEPS_PER_TURN,
     TURNS_BETWEEN_POLLS,
     PolledArrivals,
-    next_to_poll,
+    choose_watches_to_poll,
 )
-from queuey.storage.cassandra.waiting.recent_writes import PREPARED, PROCESS_TIMEOUT, RecentWrites, Recorded, keys_of
+from queuey.storage.cassandra.waiting.recent_writes import (
+    PROCESS_TIMEOUT,
+    STATEMENTS_TO_PREPARE,
+    RecentWrites,
+    Recorded,
+    keys_of,
+)
 from queuey.storage.watching import POLL_INTERVAL, Watch
 from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.waiting import PATIENCE_SECONDS, until, until_async
@@ -115,7 +121,7 @@ def reader(driver: FaultlessDriver) -> Process:
 def test_applications_take_turns(many: int, few: int) -> None:
     """However much one application watches, another gets half of the polls, or all that it needs."""
     one, other = watches("one", many), watches("other", few)
-    chosen = next_to_poll([*one, *other], 0.0, MAX_POLLED)
+    chosen = choose_watches_to_poll([*one, *other], 0.0, MAX_POLLED)
     assert len(chosen) == min(MAX_POLLED, many + few)
     assert sum(watch in other for watch in chosen) >= min(few, MAX_POLLED // 2)
 
@@ -126,7 +132,7 @@ def test_each_has_its_turn() -> None:
     mine[0].asking = True
     seen: list[Watch] = []
     for turn in range(1, 4):
-        for watch in next_to_poll(mine, 0.0, MAX_POLLED):
+        for watch in choose_watches_to_poll(mine, 0.0, MAX_POLLED):
             watch.polled = turn
             seen.append(watch)
     assert {*map(id, mine[1:])} == {*map(id, seen[: len(mine) - 1])}
@@ -134,7 +140,7 @@ def test_each_has_its_turn() -> None:
     for watch in mine:
         watch.due = 50.0
     mine[7].due, mine[7].polled = 5.0, 1
-    assert [mine.index(watch) for watch in next_to_poll(mine, 10.0, 3)] == [7, 0, 1]
+    assert [mine.index(watch) for watch in choose_watches_to_poll(mine, 10.0, 3)] == [7, 0, 1]
 
 
 def test_cost_of_watching(reader: Process, driver: FaultlessDriver) -> None:
@@ -344,7 +350,7 @@ def test_closing_in_the_middle_of_a_look(own: Own) -> None:
     own.arrivals.close()
     assert {*own.woken} == {*range(1, 11)}
     own.loop.close()
-    assert own.driver.count(PREPARED[:1]) == 2  # The write, and the end.
+    assert own.driver.count(STATEMENTS_TO_PREPARE[:1]) == 2  # The write, and the end.
     until(lambda: own.threads_before.issuperset(threading.enumerate()))
     own.arrivals.watch(queue(11), 1, lambda: own.woken.append(11), delayed=True)
     assert 11 in own.woken

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from queuey.errors import InvalidRequest
 from queuey.ids import Position
 from queuey.messages import Message, Meta
-from queuey.storage.columns import split_into_chunks, columns_of
+from queuey.storage.columns import columns_of, split_into_chunks
 from tests import strategies
 from tests.unit.cassandra.test_message_codec import longs, metas
 

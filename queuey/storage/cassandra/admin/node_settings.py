@@ -79,7 +79,9 @@ def read_nodes(driver: Driver) -> list[Node]:
         StoreUnavailable: No node answered.
     """
     by_address: dict[str, Node] = {}
-    failed = ask_each(driver, _SELECT_SETTINGS, lambda address, rows: by_address.update({address: _make_node(address, rows)}))
+    failed = ask_each(
+        driver, _SELECT_SETTINGS, lambda address, rows: by_address.update({address: _make_node(address, rows)})
+    )
     if not by_address:
         reasons = "; ".join(sorted(set(failed.values()))) or "no node is up"
         raise StoreUnavailable(f"no Cassandra node answered about its settings: {reasons}")

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import msgspec
 
 from queuey.errors import SettingsError, StoreUnavailable
-from queuey.storage.cassandra.clocks.timing_in_force import READ, Measured
+from queuey.storage.cassandra.clocks.timing_in_force import READ_TIMING, Measured
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.timing import (
     LEASE,
-    PATIENT,
-    SOON,
+    MANY_CENTRES_TIMING,
+    ONE_CENTRE_TIMING,
     StoredTiming,
     Timing,
     apply_stated,
@@ -48,15 +48,15 @@ class TimingStatus(NamedTuple):
     centres: int
 
 
-def write_first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | None:
+def write_first_timing(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | None:
     """Writes the timing of a new keyspace and returns it; None if the keyspace has one.
 
     Its values depend on whether there are several data centres; values that settings state replace them.
     """
-    [(present,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
+    [(present,)] = driver.run(READ_TIMING, consistency=options.catalogue_read) or [(None,)]
     if present is not None:
         return None
-    timing = apply_stated(SOON if _count_centres(driver) == 1 else PATIENT, options.stated)
+    timing = apply_stated(ONE_CENTRE_TIMING if _count_centres(driver) == 1 else MANY_CENTRES_TIMING, options.stated)
     if not _compare_and_swap(driver, options, make_settled(timing, secrets.token_hex(8)), None):
         return None
     tell(f"times: {describe_timing(timing)}")
@@ -65,7 +65,7 @@ def write_first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing
 
 def read_timing_status(driver: Driver, options: CassandraOptions) -> TimingStatus:
     """Reads the timing and the measurements. Raises SettingsError if the keyspace has no timing."""
-    [(text,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
+    [(text,)] = driver.run(READ_TIMING, consistency=options.catalogue_read) or [(None,)]
     if text is None:
         raise SettingsError("The keyspace has no timing; run `queuey migrate`.")
     rows = driver.run(_SELECT_TAILS, consistency=options.catalogue_read)
@@ -73,7 +73,7 @@ def read_timing_status(driver: Driver, options: CassandraOptions) -> TimingStatu
     return TimingStatus(decode(text), measured, _count_centres(driver))
 
 
-def change(
+def change_timing(
     driver: Driver,
     options: CassandraOptions,
     wanted: Timing,

@@ -221,7 +221,7 @@ class GarbageCollector:
             )
             for time_bucket in time_buckets
         ]
-        await self._driver.ask_all(removals, most=_MAX_DELETES_IN_FLIGHT)
+        await self._driver.ask_all(removals, max_in_flight=_MAX_DELETES_IN_FLIGHT)
 
 
 def unrecorded_buckets(pending: PendingDelete, now: int) -> list[Bucket]:

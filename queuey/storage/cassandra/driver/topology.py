@@ -35,7 +35,7 @@ from queuey.storage.troubles import Trouble
 
 log = logging.getLogger(__name__)
 
-RETRY_EVERY = 1.0
+RETRY_INTERVAL = 1.0
 """Interval between attempts to connect, in seconds."""
 CONNECT_TIMEOUT = 3.0
 
@@ -192,7 +192,7 @@ def new_cluster(target: DataCentreTarget, options: CassandraOptions) -> Cluster:
         execution_profiles={EXEC_PROFILE_DEFAULT: _make_profile(options)},
         connect_timeout=CONNECT_TIMEOUT,
         control_connection_timeout=CONNECT_TIMEOUT,
-        reconnection_policy=ConstantReconnectionPolicy(RETRY_EVERY, max_attempts=None),
+        reconnection_policy=ConstantReconnectionPolicy(RETRY_INTERVAL, max_attempts=None),
         idle_heartbeat_interval=3,
         idle_heartbeat_timeout=3,
         compression=False,

@@ -30,7 +30,7 @@ from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Probe, Span
-from queuey.storage.columns import BYTES, SCHEMA_WITHOUT_BODIES, SCHEMA, TEXT, rows_as_bytes
+from queuey.storage.columns import BYTES, SCHEMA, SCHEMA_WITHOUT_BODIES, TEXT, rows_as_bytes
 
 FIRST_ROWS = 64
 """Max rows of the first page of a range, while the size of bodies is unknown."""
@@ -38,7 +38,7 @@ PAGE_ROWS = 5_000
 PAGE_BYTES = 2 << 20
 MAX_GROWTH_RATIO = 16
 """Max ratio of the rows of a page to the rows of the page before."""
-AHEAD = 4
+MAX_BUCKETS_AHEAD = 4
 """Max buckets that are requested before their rows are needed, if pages are large; otherwise one."""
 LARGE = 1000
 """Min rows of a large page."""
@@ -159,7 +159,10 @@ def columns_of(page: ScanPage, *, bodies: bool) -> Columns:
         if not len(starts):
             return NOTHING[bodies]
     texts = (
-        [_cut_column(body, starts + _ID_AND_SIZE_BYTES, body_ends), _make_metas(body, body_ends + 4 + _EXPIRES_BYTES, sizes)]
+        [
+            _cut_column(body, starts + _ID_AND_SIZE_BYTES, body_ends),
+            _make_metas(body, body_ends + 4 + _EXPIRES_BYTES, sizes),
+        ]
         if bodies
         else []
     )
@@ -247,18 +250,18 @@ class ScanContext(NamedTuple):
         key: qid and partition.
         consistency: The queue's read level.
         bodies: True if bodies are read, too.
-        most_rows: Max rows of a page.
-        most_bytes: Approximate max body bytes of a page.
-        note: Called with each probe that found no row, to remember the empty range.
+        max_rows: Max rows of a page.
+        max_bytes: Approximate max body bytes of a page.
+        record_empty: Called with each probe that found no row, to remember the empty range.
     """
 
     driver: Driver
     key: tuple[int, int]
     consistency: str
     bodies: bool
-    most_rows: int
-    most_bytes: int
-    note: Callable[[tuple[int, int], Probe], None] | None = None
+    max_rows: int
+    max_bytes: int
+    record_empty: Callable[[tuple[int, int], Probe], None] | None = None
 
 
 class Pace:
@@ -268,8 +271,8 @@ class Pace:
     """
 
     def __init__(self, reading: ScanContext, *, page_bytes: int = PAGE_BYTES) -> None:
-        self._most = min(reading.most_rows, PAGE_ROWS)
-        self._bytes = min(reading.most_bytes, page_bytes)
+        self._most = min(reading.max_rows, PAGE_ROWS)
+        self._bytes = min(reading.max_bytes, page_bytes)
         self.rows = min(self._most, FIRST_ROWS) if reading.bodies else self._most
 
     def record_page(self, page: ScanPage) -> None:
@@ -325,13 +328,13 @@ class Stream:
             self._answers.put((probe, error if error is not None else found or []))
 
         bucket_key = *self._reading.key, self._time_bucket.code
-        statements = message_codec.BULK_UP if self._reading.bodies else message_codec.BULK_IDS_UP
-        values = message_codec.encoded_range(
+        statements = message_codec.SELECT_BULK_UP if self._reading.bodies else message_codec.SELECT_BULK_IDS_UP
+        values = message_codec.encode_range(
             message_codec.key_of(*bucket_key), probe.lower, ids.preceding(probe.upper), probe.limit
         )
         sent = (
             statements[self._time_bucket.ttl_class],
-            message_codec.RANGED,
+            message_codec.RANGE_VALUE_COUNT,
             [values],
             message_codec.routing_of(*bucket_key),
         )
@@ -356,7 +359,7 @@ class Stream:
             if isinstance(answer, StoreClosed) or not self._pace.reduce(probe):
                 raise answer
             return
-        columns = message_codec.COLUMNS if self._reading.bodies else message_codec.ID_COLUMNS
+        columns = message_codec.COLUMN_COUNT if self._reading.bodies else message_codec.ID_COLUMN_COUNT
         # The driver returns decoded rows. It answers only after the fast path has failed, so rarely.
         body = answer[0] if answer and isinstance(answer[0], bytes) else message_codec.pack_rows(answer, columns)
         page = page_of(body, columns)
@@ -364,8 +367,8 @@ class Stream:
         self._span.widen()
         if len(page.starts) < probe.limit:
             self._at = probe.upper
-            if not len(page.starts) and self._reading.note is not None:
-                self._reading.note(self._reading.key, probe)
+            if not len(page.starts) and self._reading.record_empty is not None:
+                self._reading.record_empty(self._reading.key, probe)
         else:
             self._at = ids.following(page.last)
         self.ask()
@@ -395,7 +398,7 @@ def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Col
         while waiting and waiting[0].begin < needed:
             opened.append(waiting.popleft())
             needed = _wait_until_filled(opened)
-        for stream in islice(waiting, AHEAD if pace.rows >= LARGE else 1):
+        for stream in islice(waiting, MAX_BUCKETS_AHEAD if pace.rows >= LARGE else 1):
             stream.ask()
         cut = [(stream.has_new_ids_only, stream.cut(needed)) for stream in opened]
         opened = [stream for stream in opened if not stream.is_finished]

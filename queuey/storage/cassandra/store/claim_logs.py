@@ -14,8 +14,8 @@ from queuey.storage.cassandra.driver import Driver, InDoubt, Request, Rows, Stat
 from queuey.storage.cassandra.driver.requests import Call
 from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.store.connected import StoreParts
-from queuey.storage.cassandra.store.covers import FORGET_ALL as FORGET_ALL_COVERS
-from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_SNAPSHOT_BYTES, MAX_PAGE_ENTRIES, ClaimLogs
+from queuey.storage.cassandra.store.covers import DELETE_ALL_COVERS
+from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES, MAX_SNAPSHOT_BYTES, ClaimLogs
 
 _WHERE = "WHERE qid = ? AND partition = ?"
 _ADVANCE_NUMBER = Statement(f"UPDATE claims SET last_number = ? {_WHERE} IF last_number = ?", idempotent=False)
@@ -25,16 +25,32 @@ _ADVANCE_AND_NAME = Statement(
 _INSERT_ENTRY = Statement("INSERT INTO claims (qid, partition, number, body) VALUES (?, ?, ?, ?)", idempotent=False)
 _INSERT_HEAD = Statement("INSERT INTO claims (qid, partition, number) VALUES (?, ?, -1)", idempotent=False)
 _DELETE_ENTRIES_BELOW = Statement(f"DELETE FROM claims {_WHERE} AND number >= 0 AND number < ?", idempotent=False)
-_SELECT_HEAD = Statement(f"SELECT last_number, snapshot_number, number FROM claims {_WHERE} AND number = -1", frequent=True)
-_SELECT_ENTRIES = Statement(f"SELECT last_number, number, body FROM claims {_WHERE} AND number >= ? LIMIT {MAX_PAGE_ENTRIES}")
+_SELECT_HEAD = Statement(
+    f"SELECT last_number, snapshot_number, number FROM claims {_WHERE} AND number = -1", frequent=True
+)
+_SELECT_ENTRIES = Statement(
+    f"SELECT last_number, number, body FROM claims {_WHERE} AND number >= ? LIMIT {MAX_PAGE_ENTRIES}"
+)
 _SELECT_SNAPSHOT = Statement(f"SELECT body FROM claim_snapshots {_WHERE} AND number = ?")
 _INSERT_SNAPSHOT = Statement("INSERT INTO claim_snapshots (qid, partition, number, body) VALUES (?, ?, ?, ?)")
 _DELETE_OLDER_SNAPSHOTS = Statement(f"DELETE FROM claim_snapshots {_WHERE} AND number < ?")
-_DELETE_NUMBERS = Statement(f"DELETE last_number, snapshot_number FROM claims {_WHERE} IF last_number = ?", idempotent=False)
+_DELETE_NUMBERS = Statement(
+    f"DELETE last_number, snapshot_number FROM claims {_WHERE} IF last_number = ?", idempotent=False
+)
 _DELETE_LOG = Statement(f"DELETE FROM claims {_WHERE} AND number >= -1", idempotent=False)
 _DELETE_ALL_SNAPSHOTS = Statement(f"DELETE FROM claim_snapshots {_WHERE}")
 
-PREPARED = (_ADVANCE_NUMBER, _ADVANCE_AND_NAME, _INSERT_ENTRY, _INSERT_HEAD, _DELETE_ENTRIES_BELOW, _SELECT_HEAD, _SELECT_ENTRIES, _SELECT_SNAPSHOT, _DELETE_OLDER_SNAPSHOTS)
+STATEMENTS_TO_PREPARE = (
+    _ADVANCE_NUMBER,
+    _ADVANCE_AND_NAME,
+    _INSERT_ENTRY,
+    _INSERT_HEAD,
+    _DELETE_ENTRIES_BELOW,
+    _SELECT_HEAD,
+    _SELECT_ENTRIES,
+    _SELECT_SNAPSHOT,
+    _DELETE_OLDER_SNAPSHOTS,
+)
 """Statements that are prepared when the store connects."""
 
 _TIMEOUT_MESSAGE = "Cassandra did not give the claim log in time"
@@ -70,7 +86,7 @@ class CassandraClaimLogs(ClaimLogs):
         items_of.check_partition(queue, partition)
         items_of.check_length("entry", entry.body, MAX_ENTRY_BYTES)
         if not self._watch.sound() or self._rows.find_cached(queue) is None:
-            await self._watch.require()
+            await self._watch.require_sound()
             await self._rows.find_current(queue)
         key = (queue.qid, partition)
         (advance, values), *further = _make_batch(key, entry, snapshot, truncate_below)
@@ -89,7 +105,7 @@ class CassandraClaimLogs(ClaimLogs):
     async def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
         items_of.check_partition(queue, partition)
         await self._rows.find_current(queue)
-        consistency = self._options.catalogue_serial if newest else self._levels.log_reads()
+        consistency = self._options.catalogue_serial if newest else self._levels.log_read_level()
         return await _read_page(self._driver, (queue.qid, partition), first, consistency)
 
     @store_call()
@@ -118,7 +134,7 @@ class CassandraClaimLogs(ClaimLogs):
 
     async def _remove_log(self, key: tuple[int, int], last: int | None) -> None:
         """Removes snapshots and covers, and the log last: while it exists, an interrupted removal starts again."""
-        for statement in (_DELETE_ALL_SNAPSHOTS, FORGET_ALL_COVERS):
+        for statement in (_DELETE_ALL_SNAPSHOTS, DELETE_ALL_COVERS):
             await self._driver.ask(Request(statement, key, self._options.catalogue_write))
         while last is not None:
             result = await self._transactions.run(_DELETE_NUMBERS, (*key, last), further=[(_DELETE_LOG, key)])
@@ -161,7 +177,9 @@ async def _read_page(driver: Driver, key: tuple[int, int], first: int, consisten
         if named is None or named < first:
             rows = await driver.ask(entries(first))
             return _make_page(rows, last)
-        snapshot, rows = await driver.ask_all([Request(_SELECT_SNAPSHOT, (*key, named), consistency), entries(named + 1)])
+        snapshot, rows = await driver.ask_all(
+            [Request(_SELECT_SNAPSHOT, (*key, named), consistency), entries(named + 1)]
+        )
         if snapshot:
             return _make_page(rows, last, LogEntry(named, snapshot[0][0]))
         # An entry has named another snapshot since the head was read, and this one was removed.

@@ -69,7 +69,7 @@ class StoreParts:
         self.stamps = Stamps(clock, lambda: self.timing.assumed.clock_difference)
         self.levels = ConsistencyLevels(options, self.driver.replication, self.timing)
         self.clock_check = ClockCheck(clock, self.timing.clock_difference)
-        self.clock_check.jumped = self._forget_cached
+        self.clock_check.on_jump = self._forget_cached
         self.tails = Tails(clock, lambda: self.clock_check.offset_bound)
         self.watch = ClockWatch(
             self.driver, clock, self.clock_check, options.heartbeat, timing=self.timing, beat=self._refresh_and_publish

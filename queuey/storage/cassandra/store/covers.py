@@ -31,7 +31,7 @@ _WRITE_COVER = Statement(
 )
 _SELECT_COVERS = Statement(f"SELECT digest, until FROM covers {_WHERE_SHARD} AND digest IN ?")
 _DELETE_COVERS = Statement(f"DELETE FROM covers USING TIMESTAMP ? {_WHERE_ALL_SHARDS}")
-FORGET_ALL = Statement(f"DELETE FROM covers {_WHERE_ALL_SHARDS}")
+DELETE_ALL_COVERS = Statement(f"DELETE FROM covers {_WHERE_ALL_SHARDS}")
 _MAX_REQUEST_ROWS = 100
 """Max rows of one request."""
 _TICKS_PER_MICROSECOND = 10
@@ -59,7 +59,7 @@ class CassandraCovers(Covers):
     async def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
         items_of.check_partition(queue, partition)
         await self._rows.find_current(queue)
-        level = self._levels.of(queue)
+        level = self._levels.resolve(queue)
         writes = []
         for shard, chunk in _divide_by_shard(covers, lambda cover: cover[0]):
             key = _pack_key(8, queue.qid, 4, partition, 4, shard)
@@ -74,11 +74,20 @@ class CassandraCovers(Covers):
     async def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
         items_of.check_partition(queue, partition)
         await self._rows.find_current(queue)
-        reads, level = [], self._levels.of(queue).reads
+        reads, level = [], self._levels.resolve(queue).reads
         for shard, chunk in _divide_by_shard(digests, lambda digest: digest):
             digest_list = struct.pack(">i", len(chunk)) + b"".join(map(_prefix_size, chunk))
             values = _pack_key(8, queue.qid, 4, partition, 4, shard) + _prefix_size(digest_list)
-            reads.append(Encoded(_SELECT_COVERS, _READ_VALUE_COUNT, [values], _make_routing_key(queue, partition, shard), level, _decode))
+            reads.append(
+                Encoded(
+                    _SELECT_COVERS,
+                    _READ_VALUE_COUNT,
+                    [values],
+                    _make_routing_key(queue, partition, shard),
+                    level,
+                    _decode,
+                )
+            )
         return {digest: until for rows in await self._driver.ask_all(reads) for digest, until in rows}
 
     @store_call()
@@ -87,7 +96,7 @@ class CassandraCovers(Covers):
         items_of.check_partition(queue, partition)
         await self._rows.find_current(queue)
         values = _stamp(until) - 1, queue.qid, partition
-        await self._driver.ask(Request(_DELETE_COVERS, values, self._levels.of(queue).writes))
+        await self._driver.ask(Request(_DELETE_COVERS, values, self._levels.resolve(queue).writes))
 
 
 def _divide_by_shard(items: Iterable[T], digest_of: Callable[[T], bytes]) -> Iterator[tuple[int, list[T]]]:

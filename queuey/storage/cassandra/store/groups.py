@@ -73,12 +73,15 @@ class CassandraGroups(ConsumerGroups):
 
     @store_call()
     async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
-        level = self._options.catalogue_serial if serial else self._levels.log_reads()
+        level = self._options.catalogue_serial if serial else self._levels.log_read_level()
         return _decode_head(await self._driver.ask(Request(_SELECT_HEAD, (application, name), level)))
 
     @store_call()
     async def group_state(self, application: str, name: str) -> StoredGroup | None:
-        reads = [Request(statement, (application, name), self._levels.log_reads()) for statement in (_SELECT_HEAD, _SELECT_ROWS)]
+        reads = [
+            Request(statement, (application, name), self._levels.log_read_level())
+            for statement in (_SELECT_HEAD, _SELECT_ROWS)
+        ]
         for _ in range(_MAX_READS):
             heads, rows = await self._driver.ask_all(reads)
             head = _decode_head(heads)
@@ -127,8 +130,10 @@ class CassandraGroups(ConsumerGroups):
         existing: list[str] = []
         while len(existing) < limit:
             values = application, start, limit
-            names = [name for (name,) in await self._driver.ask(Request(_SELECT_NAMES, values, self._options.catalogue_read))]
-            reads = [Request(_SELECT_HEAD, (application, name), self._levels.log_reads()) for name in names]
+            names = [
+                name for (name,) in await self._driver.ask(Request(_SELECT_NAMES, values, self._options.catalogue_read))
+            ]
+            reads = [Request(_SELECT_HEAD, (application, name), self._levels.log_read_level()) for name in names]
             heads = await self._driver.ask_all(reads)
             existing += [name for name, rows in zip(names, heads, strict=True) if _decode_head(rows) is not None]
             if len(names) < limit:
@@ -142,7 +147,7 @@ class CassandraGroups(ConsumerGroups):
 
     @store_call()
     async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
-        await self._watch.require()
+        await self._watch.require_sound()
         seen = self._claim_now()
         await self._write_session(application, name, member, 0, seen, session_ttl(session))
         return seen
@@ -150,12 +155,12 @@ class CassandraGroups(ConsumerGroups):
     @store_call()
     async def confirm_clock(self, sample: ClockSample) -> None:
         await wait_for_callback(lambda done: self._watch.confirm_soon(partial(done, None)))
-        if not self._watch.timed_correctly_since(sample.since_boot):
+        if not self._watch.is_timed_correctly_since(sample.since_boot):
             raise StoreUnavailable("the clock was wrong and has been corrected; try again")
 
     @store_call()
     async def group_sessions(self, application: str, name: str) -> GroupSessions:
-        await self._watch.require()
+        await self._watch.require_sound()
         clock = self._claim_now()
         rows = await self._driver.ask(Request(_SELECT_SESSIONS, (application, name), self._options.catalogue_read))
         return sessions_of(clock, rows)

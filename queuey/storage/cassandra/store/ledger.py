@@ -20,7 +20,7 @@ from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.lightweight_transactions import new_number
 from queuey.storage.cassandra.store.connected import StoreParts
 
-FOR_EVER = 0
+NO_EXPIRY = 0
 """Default TTL: the entry never expires."""
 MAX_WORK_BYTES = 500
 """Max bytes of a work's name."""
@@ -56,7 +56,7 @@ class CassandraLedger(Ledger):
     async def now(self) -> int:
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
-        await self._watch.require()
+        await self._watch.require_sound()
         return self._clock.now()
 
     async def ids_ahead(self) -> float:
@@ -72,7 +72,7 @@ class CassandraLedger(Ledger):
         self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
     ) -> bytes:
         _check_piece(work, piece)
-        seconds = min(LEDGER_TTL, ceil(kept), bucketing.longest_ttl(self._clock.now()))
+        seconds = min(LEDGER_TTL, ceil(kept), bucketing.max_cassandra_ttl(self._clock.now()))
         return await self._write_entry(work, piece, value, expected=expected, kept=seconds)
 
     @store_call()
@@ -80,7 +80,7 @@ class CassandraLedger(Ledger):
         # The identity is an entry that never expires.
         stored_id = (await self._read_entry(IDENTITY, 0)).value
         if stored_id is None:
-            stored_id = await self._write_entry(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=FOR_EVER)
+            stored_id = await self._write_entry(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=NO_EXPIRY)
         return stored_id.decode()
 
     async def _write_entry(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: int) -> bytes:

@@ -35,7 +35,7 @@ from queuey.storage.contracts.names import Names
 
 _KEY_STATEMENTS = RowStatements("idempotency_keys", "key")
 _NAME_STATEMENTS = RowStatements("names", "name")
-PREPARED = (_KEY_STATEMENTS.find, _KEY_STATEMENTS.change, _NAME_STATEMENTS.find, _NAME_STATEMENTS.change)
+STATEMENTS_TO_PREPARE = (_KEY_STATEMENTS.find, _KEY_STATEMENTS.change, _NAME_STATEMENTS.find, _NAME_STATEMENTS.change)
 """Statements that are prepared when the store connects."""
 
 ROW_TTL_MARGIN = 60
@@ -179,7 +179,7 @@ def show_values(gathered: Gathered, found: Verdicts, *, waits: bool) -> Gathered
     """
     messages: list[Message] = []
     for message in gathered.messages:
-        shows = not isinstance(message, NamedMessage) or found[message.name].shows(_location(message))
+        shows = not isinstance(message, NamedMessage) or found[message.name].is_shown(_location(message))
         if shows is None and waits:
             return Gathered(messages, message.position, more=False)
         if shows:

@@ -49,7 +49,9 @@ _SET_OWNER = Statement(
 )
 _ORIGINS: tuple[Origin, ...] = "new", "given back", "lost"
 """Meanings of the values of ``came``, by index."""
-_DELETE_OFFSET = Statement("DELETE FROM offsets WHERE uid = ? AND consumer_group = ? AND partition = ?", idempotent=False)
+_DELETE_OFFSET = Statement(
+    "DELETE FROM offsets WHERE uid = ? AND consumer_group = ? AND partition = ?", idempotent=False
+)
 _DELETE_GROUPS = Statement("DELETE FROM offset_groups WHERE uid = ?")
 _ADD_GROUP = Statement("INSERT INTO offset_groups (uid, consumer_group) VALUES (?, ?)")
 _SELECT_GROUPS_AND_READERS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ?")
@@ -93,7 +95,7 @@ class CassandraOffsets(Offsets):
         compares = any(change.compare for change in changes)
         async with self._transactions.turn(("offsets", uid, group)):
             while True:
-                recorded = await self._read_recorded(uid, group, self._levels.log_reads() if commit else "")
+                recorded = await self._read_recorded(uid, group, self._levels.log_read_level() if commit else "")
                 lost = find_disowned(recorded, disown) if commit is None else set()
                 decision = decide(recorded.rows, changes, ids.ticks_to_seconds(self._clock.now()), commit, lost)
                 if not decision.written:
@@ -136,7 +138,7 @@ class CassandraOffsets(Offsets):
 
     @store_call()
     async def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
-        recorded = await self._read_recorded(queue.uid, group, self._levels.log_reads())
+        recorded = await self._read_recorded(queue.uid, group, self._levels.log_read_level())
         return offset_changes.keep_notes(recorded, notes)
 
     @store_call()
@@ -164,7 +166,9 @@ class CassandraOffsets(Offsets):
             await self._driver.ask(Request(_DELETE_GROUPS, (uid,), self._options.catalogue_write))
 
     async def _read_recorded(self, uid: int, group: str, consistency: str = "") -> OwnedOffsets:
-        return _decode(await self._driver.ask(Request(_SELECT_OFFSETS, (uid, group), consistency or self._options.catalogue_read)))
+        return _decode(
+            await self._driver.ask(Request(_SELECT_OFFSETS, (uid, group), consistency or self._options.catalogue_read))
+        )
 
     async def _check_group_count(self, queue: Queue, group: str) -> None:
         """Raises Conflict if the queue may have no further group. Counts exactly only near the limit."""
@@ -179,6 +183,7 @@ class CassandraOffsets(Offsets):
             offset_changes.check_group_count(queue, len(await self._groups_with_offsets(queue.uid)))
 
     async def _add_group(self, uid: int, group: str) -> None:
+        """Records the name of a group, unless this process has done so before."""
         if (uid, group) in self._listed_groups:
             return
         await self._driver.ask(Request(_ADD_GROUP, (uid, group), self._options.catalogue_write))
@@ -192,7 +197,9 @@ class CassandraOffsets(Offsets):
 
     async def _groups_with_offsets(self, uid: int) -> list[str]:
         names = await self._group_names(uid)
-        rows = await self._driver.ask_all([Request(_HAS_OFFSETS, (uid, name), self._options.catalogue_read) for name in names])
+        rows = await self._driver.ask_all(
+            [Request(_HAS_OFFSETS, (uid, name), self._options.catalogue_read) for name in names]
+        )
         return sorted(name for name, partitions in zip(names, rows, strict=True) if _has_rows(partitions))
 
     async def _forget_group(self, uid: int, group: str, check: Callable[[OwnedOffsets], object]) -> bool:

@@ -19,7 +19,7 @@ from queuey.errors import (
 from queuey.messages import KEPT_SECONDS, Queue, QueueSpec
 from queuey.storage import Catalogue, catalogue_rows
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, FIND, SHORTEST, Row, row_of
+from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, MIN_LONGEST_ROW, SELECT_QUEUE, Row, row_of
 from queuey.storage.cassandra.catalogue.queue_index import IndexEntry
 from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.driver.store_loop import store_call
@@ -33,7 +33,8 @@ _INSERT_QUEUE = Statement(
     idempotent=False,
 )
 _UPDATE_QUEUE = Statement(
-    f"UPDATE queues SET {catalogue_rows.make_assignments()}, version = ? WHERE application = ? AND name = ? IF version = ?",
+    f"UPDATE queues SET {catalogue_rows.make_assignments()}, version = ? "
+    "WHERE application = ? AND name = ? IF version = ?",
     idempotent=False,
 )
 _PURGE_QUEUE = Statement(
@@ -100,7 +101,7 @@ class CassandraCatalogue(Catalogue):
                 row = self._new_row(application, name, spec)
                 tried[row.queue.uid] = row
                 await self._index.add(application, name, row.queue.uid)
-                return self._transactions.request(_INSERT_QUEUE, _values_of(row))
+                return self._transactions.make_request(_INSERT_QUEUE, _values_of(row))
 
             result = await self._transactions.decide(change)
             try:
@@ -117,7 +118,7 @@ class CassandraCatalogue(Catalogue):
             # The other caller has deleted the queue again.
 
     def _new_row(self, application: str, name: str, spec: QueueSpec) -> Row:
-        now, read_at = self._clock.both()
+        now, read_at = self._clock.now_and_boottime()
         queue = Queue(
             application=application,
             name=name,
@@ -166,7 +167,7 @@ class CassandraCatalogue(Catalogue):
         purged = msgspec.structs.replace(queue, qid=new_number(), version=new_number())
         longest_ttl = self._default_longest_ttl(queue)
         await self._add_pending_delete(queue, deleted=False)
-        numbers = purged.qid, bucketing.class_of(longest_ttl), longest_ttl, SHORTEST, purged.version
+        numbers = purged.qid, bucketing.class_of(longest_ttl), longest_ttl, MIN_LONGEST_ROW, purged.version
         changed = await self._change_row(queue, _PURGE_QUEUE, numbers, purged.version)
         changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
         await self._wait_for_others()
@@ -195,7 +196,7 @@ class CassandraCatalogue(Catalogue):
     ) -> ChangeResult:
         """Changes a queue's row if its version is still ``queue.version``; drops the cached row before and after."""
         key = queue.application, queue.name
-        read_back = Request(FIND, key, self._options.catalogue_serial) if token is None else None
+        read_back = Request(SELECT_QUEUE, key, self._options.catalogue_serial) if token is None else None
         async with self._transactions.turn(("queue", *key)):
             self._rows.forget(*key)
             result = await self._transactions.run(statement, (*values, *key, queue.version), token, read_back=read_back)

@@ -35,7 +35,9 @@ _INSERT_RECORD = Statement(
     "IF NOT EXISTS",
     idempotent=False,
 )
-_UPDATE_RECORD = Statement(f"UPDATE records SET value = ?, due = ?, version = ? WHERE {_WHERE_RECORD} IF version = ?", idempotent=False)
+_UPDATE_RECORD = Statement(
+    f"UPDATE records SET value = ?, due = ?, version = ? WHERE {_WHERE_RECORD} IF version = ?", idempotent=False
+)
 _DELETE_RECORD = Statement(f"DELETE FROM records WHERE {_WHERE_RECORD} IF version = ?", idempotent=False)
 _SELECT_DUE_TIMES = Statement("SELECT application, name, due, version FROM records WHERE kind = ? AND shard = ?")
 _SELECT_DUE_TIMES_OF_APPLICATION = Statement(
@@ -46,7 +48,8 @@ _SELECT_DUE_TIMES_OF_APPLICATION = Statement(
 class CassandraRecords(Records):
     """Records on Cassandra.
 
-    ``record`` reads serially, so a change in doubt is finished or discarded first. ``due_records`` reads all records of the kind or the application, without values.
+    ``record`` reads serially, so a change in doubt is finished or discarded first. ``due_records`` reads
+    all records of the kind or the application, without values.
     """
 
     def __init__(self, parts: StoreParts) -> None:
@@ -63,7 +66,9 @@ class CassandraRecords(Records):
     @store_call()
     async def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
         level = self._options.catalogue_read
-        requests = [Request(_SELECT_RECORDS, (kind, shard, application, start, limit), level) for shard in range(SHARDS)]
+        requests = [
+            Request(_SELECT_RECORDS, (kind, shard, application, start, limit), level) for shard in range(SHARDS)
+        ]
         records = [Record(kind, application, *row) for rows in await self._driver.ask_all(requests) for row in rows]
         # Cassandra orders names by their bytes, and so does the merge.
         return heapq.nsmallest(limit, records, key=lambda record: record.name.encode())
@@ -104,7 +109,9 @@ class CassandraRecords(Records):
         if application is None:
             requests = [Request(_SELECT_DUE_TIMES, (kind, shard), level) for shard in range(SHARDS)]
         else:
-            requests = [Request(_SELECT_DUE_TIMES_OF_APPLICATION, (kind, shard, application), level) for shard in range(SHARDS)]
+            requests = [
+                Request(_SELECT_DUE_TIMES_OF_APPLICATION, (kind, shard, application), level) for shard in range(SHARDS)
+            ]
         due: list[RecordDue] = []
         for rows in await self._driver.ask_all(requests):
             for first in range(0, len(rows), _ROWS_PER_TURN):

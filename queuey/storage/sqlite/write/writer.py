@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
-from queuey.storage.bridge import thread
+from queuey.storage.bridge import thread_state
 from queuey.storage.calls import Deadline, Done
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions
@@ -130,7 +130,7 @@ class SqliteWriter:
         operation = _Operation(append, done, weight)
         loop = self._loop
         is_here = loop is not None and loop is asyncio._get_running_loop()  # noqa: SLF001 - the quick form of get_running_loop
-        if loop is None or not is_here or thread.runs:  # A blocked loop has no next iteration.
+        if loop is None or not is_here or thread_state.runs:  # A blocked loop has no next iteration.
             self._submit(operation)
         else:
             if self._closed:

@@ -169,7 +169,7 @@ def _cell(kind: str, value: Any) -> bytes:  # noqa: ANN401 - of any type
 
 @lru_cache(maxsize=1000)
 def prepared_statement(statement: Statement, keyspace: str) -> PreparedStatement:
-    parsed, words = cql.command(statement.cql), statement.within(keyspace)
+    parsed, words = cql.command(statement.cql), statement.qualify_tables(keyspace)
     columns = [ColumnMetadata(keyspace, parsed.table.name, name, _type(kind)) for name, kind in parsed.markers]
     names = [name for name, _ in parsed.markers]
     key = [names.index(name) for name in parsed.table.partition if name in names]

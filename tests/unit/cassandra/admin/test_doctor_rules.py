@@ -12,7 +12,7 @@ from queuey.storage.cassandra.admin import doctor_rules
 from queuey.storage.cassandra.admin.node_settings import Node, make_acknowledgement
 from queuey.storage.cassandra.driver import Host
 from queuey.storage.cassandra.options import STRONG, VERY_STRONG, WEAK, CassandraOptions, DataCentreTarget
-from queuey.storage.sqlite.doctor import judge_mount, judge_free_space
+from queuey.storage.sqlite.doctor import judge_free_space, judge_mount
 
 THREE = [Host("n1", "a", up=True), Host("n2", "a", up=True), Host("n3", "a", up=True)]
 TWO_CENTRES = [Host("n1", "a", up=True), Host("n2", "b", up=True)]

@@ -37,7 +37,7 @@ class Opened:
         clock = Clock(calm.clock().raw_boottime_ns, wall=lambda: round((calm.world.now + calm.ahead + ahead) * 1e9))
         options = CassandraOptions(heartbeat=1e9)
         self.store = CassandraStore("cassandra://a/b", options, clock, driver=lambda *_, **__: calm)
-        calm.run_to_end(self.store._watch.require())
+        calm.run_to_end(self.store._watch.require_sound())
 
     def begin(self, call: Any, *arguments: object, **named: object) -> Coroutine[Any, Any, Any]:  # noqa: ANN401
         contracts = self.store.groups, self.store.offsets, self.store.catalogue

@@ -26,7 +26,7 @@ from queuey.storage.cassandra.store import (
     queues,
     records,
 )
-from queuey.storage.cassandra.timing import SOON, make_settled
+from queuey.storage.cassandra.timing import ONE_CENTRE_TIMING, make_settled
 from tests.backends import APP
 from tests.sim.cassandra.cluster import Cluster, NetworkFaults
 from tests.sim.cassandra.cql import command
@@ -273,9 +273,8 @@ def settle_name(scene: Scene) -> Callable[[], Any]:
 
 def set_times(scene: Scene) -> Callable[[], Any]:
     store = scene.store
-    return lambda: (
-        f"written {stored_timing._compare_and_swap(store._driver, store._options, make_settled(SOON, 'ours'), None)}"
-    )
+    timing = make_settled(ONE_CENTRE_TIMING, "ours")
+    return lambda: f"written {stored_timing._compare_and_swap(store._driver, store._options, timing, None)}"
 
 
 def lock(scene: Scene) -> migrations._Lock:
@@ -334,7 +333,9 @@ CALLERS = {
         queues._DELETE_QUEUE,
         "QueueChanged",
     ),
-    "cover long messages": Caller(cover_long_message, queue_cache._RAISE_LONGEST, "done", token="longest_ttl", reads_on=True),
+    "cover long messages": Caller(
+        cover_long_message, queue_cache._RAISE_LONGEST, "done", token="longest_ttl", reads_on=True
+    ),
     "enter into the ledger": Caller(
         lambda scene: lambda: [bridge.run(scene.store.ledger.enter("work", 1, b"value", expected=None))],
         ledger._UPDATE_ENTRY,
@@ -369,7 +370,9 @@ CALLERS = {
     ),
     "clear a name": Caller(clear_name, NAMED, "NameChanged", "unknown"),
     "settle a name": Caller(settle_name, NAMED, "done"),
-    "write the times": Caller(set_times, stored_timing._SWAP_TIMING, "written False", lost="written True", token="timing"),
+    "write the times": Caller(
+        set_times, stored_timing._SWAP_TIMING, "written False", lost="written True", token="timing"
+    ),
     "acquire the lock": Caller(take_lock, migrations._SET_LOCK, "a rival", lost="ours", token="lock"),
     "release the lock": Caller(
         release_lock,

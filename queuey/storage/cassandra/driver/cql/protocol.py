@@ -24,7 +24,7 @@ VOID = struct.pack(">i", 1)
 """A result without rows."""
 ROWS = struct.pack(">ii", 2, 4), struct.pack(">ii", 2, 5)
 """Beginnings of a result with rows, without a further page or a description of its columns (of one table or not)."""
-MAX_BODY = 256 << 20
+MAX_ANSWER_BYTES = 256 << 20
 """Max bytes of an answer. Cassandra itself sends less."""
 
 Frame = tuple[int, int, int, bytes]
@@ -48,7 +48,7 @@ class BrokenFrame(ConnectionException):  # type: ignore[misc] # the driver ships
     """A node sent bytes that are not an answer; the connection cannot be used any further."""
 
 
-def header(opcode: int, body: bytes, stream: int) -> bytes:
+def encode_header(opcode: int, body: bytes, stream: int) -> bytes:
     return _HEADER.pack(PROTOCOL, 0, stream, opcode, len(body))
 
 
@@ -68,14 +68,22 @@ def encode_execute(query_id: bytes, count: int, values: bytes, consistency: int)
 
 def encode_batch(query_id: bytes, count: int, rows: Sequence[bytes], consistency: int) -> bytes:
     prefix = _PREPARED_KIND + _pack_short(len(query_id)) + query_id + _pack_short(count)
-    return b"".join((_UNLOGGED_BATCH, _pack_short(len(rows)), prefix, prefix.join(rows), _pack_short(consistency), _NO_FLAGS))
+    return b"".join(
+        (_UNLOGGED_BATCH, _pack_short(len(rows)), prefix, prefix.join(rows), _pack_short(consistency), _NO_FLAGS)
+    )
 
 
 def encode_conditional_batch(request: BatchStatement) -> bytes:
     statements = request._statements_and_parameters  # noqa: SLF001 - the driver has no name for it
     parts = [_UNLOGGED_BATCH, _pack_short(len(statements))]
     for _, query_id, values in statements:
-        parts += [_PREPARED_KIND, _pack_short(len(query_id)), query_id, _pack_short(len(values)), *map(_encode_value, values)]
+        parts += [
+            _PREPARED_KIND,
+            _pack_short(len(query_id)),
+            query_id,
+            _pack_short(len(values)),
+            *map(_encode_value, values),
+        ]
     levels = _pack_short(request.consistency_level), _SERIAL_FLAG, _pack_short(request.serial_consistency_level)
     return b"".join([*parts, *levels])
 
@@ -109,7 +117,7 @@ def values_of(encoded: bytes) -> list[Any]:
     return values
 
 
-def body_of(message: Any) -> bytes:  # noqa: ANN401 - of the driver
+def encode_body(message: Any) -> bytes:  # noqa: ANN401 - of the driver
     body = io.BytesIO()
     message.send_body(body, PROTOCOL)
     return body.getvalue()
@@ -157,7 +165,7 @@ class FrameReader:
         while end - start >= _HEADER_SIZE:
             version, flags, stream, opcode, size = _unpack_header(data, start)
             body = start + _HEADER_SIZE
-            if version != _ANSWER or not 0 <= size <= MAX_BODY:
+            if version != _ANSWER or not 0 <= size <= MAX_ANSWER_BYTES:
                 raise BrokenFrame(f"an answer begins with {data[start:body].hex()}")
             if body + size > end:
                 self._missing = body + size - end
