@@ -15,7 +15,7 @@ from queuey.storage import Store, bridge
 from queuey.storage.cassandra import CassandraOptions, open_store
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.options import parse_url
-from queuey.storage.cassandra.timing import PATIENT
+from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING
 from queuey.storage.opening import retry_until_available
 
 KEYSPACE = "bench"
@@ -36,7 +36,11 @@ def prepare(
             may pause for longer than the shorter time.
     """
     url = nodes.store_url(keyspace)
-    stated = {name: value for name, value in PATIENT.values().items() if name.endswith(STATED)} if patient else {}
+    stated = (
+        {name: value for name, value in MANY_CENTRES_TIMING.values().items() if name.endswith(STATED)}
+        if patient
+        else {}
+    )
     options = CassandraOptions(follow=patient, stated=stated)
     migrate(parse_url(url), options, replication=str(len(nodes.address.hosts)))
     store = open_store(url, options=options)

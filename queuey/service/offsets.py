@@ -18,7 +18,7 @@ from queuey.service.core import Core
 from queuey.service.messages import partition_error
 from queuey.service.queue_access import ATTEMPTS, QueueAccess
 from queuey.storage import Store, bridge
-from queuey.storage.offset_changes import READERS
+from queuey.storage.offset_changes import READER_PREFIX
 
 T = TypeVar("T")
 _GROUP = re.compile(r"[A-Za-z0-9._:@\-]{1,100}")
@@ -37,7 +37,7 @@ def check_partitions(numbers: Iterable[int], queue: Queue) -> None:
 
 def _refuse_reader(group: str) -> None:
     """Raises ``GroupNotFound`` for the group of a reader: read marks are private to the reader."""
-    if group.startswith(READERS):
+    if group.startswith(READER_PREFIX):
         raise GroupNotFound(group)
 
 

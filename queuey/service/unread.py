@@ -1,8 +1,8 @@
 """Use cases of read marks: how far a reader has read a queue, and the number of unread messages.
 
-A mark is stored as the offsets of a group for the reader (:data:`~queuey.storage.offset_changes.READERS`): in each
-partition the id of the last message that counts as read. It moves forward, or back if the reader requests it, but never
-above the horizon of reads: a message that becomes visible later is always unread.
+A mark is stored as the offsets of a group for the reader (:data:`~queuey.storage.offset_changes.READER_PREFIX`): in
+each partition the id of the last message that counts as read. It moves forward, or back if the reader requests it, but
+never above the horizon of reads: a message that becomes visible later is always unread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHERS, make_horizon_slice
 from queuey.storage import Store, bridge
 from queuey.storage.calls import in_thread
-from queuey.storage.offset_changes import READERS
+from queuey.storage.offset_changes import READER_PREFIX
 
 DEFAULT_COUNTED = 100
 MAX_ROWS = 200_000
@@ -209,7 +209,7 @@ class UnreadUseCases:
 
 
 def group_of(reader: str) -> str:
-    return READERS + reader
+    return READER_PREFIX + reader
 
 
 def _unread_slices(queue: Queue, marks: Marks, limit: int) -> list[Slice]:

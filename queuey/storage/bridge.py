@@ -22,14 +22,14 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class _Thread(threading.local):
+class _ThreadState(threading.local):
     runs = 0
     """Number of nested calls that run in this thread."""
     shared: dict[object, Any] | None = None
     """Values that calls of a run with ``as_one`` share; None outside such a run."""
 
 
-thread = _Thread()
+thread_state = _ThreadState()
 
 
 def run(call: Coroutine[Any, Any, T], *, as_one: bool = False) -> T:
@@ -43,18 +43,18 @@ def run(call: Coroutine[Any, Any, T], *, as_one: bool = False) -> T:
         RuntimeError: The coroutine awaits something else.
         Exception: The error of the coroutine.
     """
-    before = thread.shared
-    thread.runs += 1
+    before = thread_state.shared
+    thread_state.runs += 1
     if as_one and before is None:
-        thread.shared = {}
+        thread_state.shared = {}
     try:
         call.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
     finally:
-        thread.runs -= 1
-        thread.shared = before
+        thread_state.runs -= 1
+        thread_state.shared = before
     call.close()
     raise RuntimeError("This coroutine awaits more than store calls. Await it on an event loop.")
 

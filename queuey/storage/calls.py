@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
 from queuey.errors import Outcome, StoreUnavailable
-from queuey.storage.bridge import thread
+from queuey.storage.bridge import thread_state
 
 T = TypeVar("T")
 Done = Callable[[Any, Any], object]
@@ -33,13 +33,13 @@ Start = Callable[[Done], object]
 """Starts work with a callback for its end. It may return a function that gives the work up and returns the outcome."""
 
 _logger = logging.getLogger(__name__)
-_SECOND = 1.0
-GIVEN_UP = "the caller has given up"
+_MAX_WAIT_STEP = 1.0
+GIVEN_UP_MESSAGE = "the caller has given up"
 
 
 def may_block() -> bool:
     """Returns whether this thread runs a call by the bridge, so that the call must block instead of awaiting."""
-    return thread.runs > 0
+    return thread_state.runs > 0
 
 
 def share_in_run(key: object, make: Callable[[], T]) -> T:
@@ -47,11 +47,11 @@ def share_in_run(key: object, make: Callable[[], T]) -> T:
 
     Outside such a run, makes a value for each call.
     """
-    if thread.shared is None:
+    if thread_state.shared is None:
         return make()
-    if key not in thread.shared:
-        thread.shared[key] = make()
-    value: T = thread.shared[key]
+    if key not in thread_state.shared:
+        thread_state.shared[key] = make()
+    value: T = thread_state.shared[key]
     return value
 
 
@@ -153,7 +153,7 @@ class Deadline(threading.local):
         call.wrote = True  # Set before the check, for a thread that gives the call up now.
         if call.is_given_up:
             call.wrote = False  # So that the next change is refused as well.
-            raise StoreUnavailable(GIVEN_UP)
+            raise StoreUnavailable(GIVEN_UP_MESSAGE)
 
     @contextmanager
     def without_marking_sent(self) -> Iterator[None]:
@@ -191,7 +191,7 @@ class Deadline(threading.local):
         Raises:
             StoreUnavailable: No time is left; see :meth:`time_left`.
         """
-        while not acquire(timeout=self.time_left(_SECOND)):
+        while not acquire(timeout=self.time_left(_MAX_WAIT_STEP)):
             pass
 
     def result(self, begin: Callable[[Done], object], late_message: str | None = None) -> Any:  # noqa: ANN401 - as begun
@@ -346,14 +346,19 @@ async def iterate_in_thread(items: Iterator[T]) -> AsyncIterator[T]:
 
 
 async def start_and_wait(
-    start: Start, deadline: Deadline, late: str | None = None, *, long: bool = False, raise_given_up: bool = False
+    start: Start,
+    deadline: Deadline,
+    late_message: str | None = None,
+    *,
+    long: bool = False,
+    raise_given_up: bool = False,
 ) -> Any:  # noqa: ANN401 - of the work
     """Starts work and waits until it calls back. Returns its result.
 
     Args:
         start: Starts the work; see ``Start``.
         deadline: Bounds the wait of a thread. On a loop the work bounds its own time.
-        late: Error message when no time is left; by default the message of :meth:`Deadline.time_left`.
+        late_message: Error message when no time is left; by default the message of :meth:`Deadline.time_left`.
         long: The work as a whole has no deadline; each of its steps has.
         raise_given_up: If the caller is cancelled, raise :class:`GivenUp` with the outcome, not ``CancelledError``.
 
@@ -362,10 +367,10 @@ async def start_and_wait(
         StoreUnavailable: No time is left in a thread, and the work was given up.
         GivenUp: The caller was cancelled, and the work was given up.
     """
-    if thread.runs:  # As :func:`may_block`, which each post would pay for.
+    if thread_state.runs:  # As :func:`may_block`, which each post would pay for.
         present = None if deadline.call is NO_CALL else deadline.call  # Of which this is a part.
         with deadline.running(Call() if long else present):
-            return deadline.result(start, late)
+            return deadline.result(start, late_message)
     end = _Callback(Home.for_running_loop().calls)
     begun: object = None
     try:

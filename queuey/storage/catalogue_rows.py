@@ -10,9 +10,9 @@ import msgspec
 from queuey.errors import InvalidRequest
 from queuey.messages import Backoff, Principal, Queue, QueueSpec, Scope
 
-CHOSEN = QueueSpec.__struct_fields__
+SPEC_COLUMNS = QueueSpec.__struct_fields__
 """Columns that callers set."""
-_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Queue) if field.name in CHOSEN}
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Queue) if field.name in SPEC_COLUMNS}
 _JSON = {
     "principals": msgspec.json.Decoder(tuple[Principal, ...]).decode,
     "backoff": msgspec.json.Decoder(Backoff).decode,
@@ -21,7 +21,7 @@ _decode_scope = msgspec.json.Decoder(Scope).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def encode_values(queue: Queue, columns: Iterable[str] = CHOSEN) -> list[Any]:
+def encode_values(queue: Queue, columns: Iterable[str] = SPEC_COLUMNS) -> list[Any]:
     fields = ((name, getattr(queue, name)) for name in columns)
     return [(_encode(value).decode() if value else None) if name in _JSON else value for name, value in fields]
 
@@ -35,11 +35,11 @@ def decode_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def assignments() -> str:
-    return ", ".join(f"{name} = ?" for name in CHOSEN)
+def make_assignments() -> str:
+    return ", ".join(f"{name} = ?" for name in SPEC_COLUMNS)
 
 
-def set_fields(spec: QueueSpec) -> dict[str, Any]:
+def find_set_fields(spec: QueueSpec) -> dict[str, Any]:
     return {name: value for name, value in msgspec.structs.asdict(spec).items() if value is not None}
 
 
@@ -49,7 +49,7 @@ def new_queue_fields(spec: QueueSpec) -> dict[str, Any]:
     Raises:
         InvalidRequest: The claim limits do not fit the kind or the number of partitions.
     """
-    fields = set_fields(spec)
+    fields = find_set_fields(spec)
     complete = _DEFAULTS | fields
     if complete["max_claimed_per_key"] and complete["kind"] != "plain":
         text = f"Only a plain queue can have it, but this queue has the kind {complete['kind']}. Omit one of them."
@@ -67,7 +67,8 @@ def _check_max_claimed(fields: Mapping[str, Any]) -> None:
 
 
 def find_differing(queue: Queue, spec: QueueSpec) -> list[str]:
-    return [name for name, value in set_fields(spec).items() if getattr(queue, name) != value]
+    """Returns the names of fields that a spec sets to another value than the queue has."""
+    return [name for name, value in find_set_fields(spec).items() if getattr(queue, name) != value]
 
 
 def find_changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def find_changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict
     Raises:
         InvalidRequest: See :meth:`~queuey.storage.Catalogue.update_queue`.
     """
-    fields = {name: _DEFAULTS[name] for name in clear if name in _DEFAULTS} | set_fields(changes)
+    fields = {name: _DEFAULTS[name] for name in clear if name in _DEFAULTS} | find_set_fields(changes)
     if fields.get("kind", queue.kind) != queue.kind:
         text = f"Queue {queue.name!r} is {queue.kind}, which never changes. Create another queue."
         raise InvalidRequest({"InvalidUpdate": text}, code="InvalidUpdate")
@@ -99,12 +100,12 @@ def find_changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict
     return fields
 
 
-def scope_text(scope: Scope | None) -> str | None:
+def encode_scope(scope: Scope | None) -> str | None:
     return None if scope is None else _encode(scope).decode()
 
 
-def scope_of(text: str | None) -> Scope | None:
-    """Decodes the result of :func:`scope_text`.
+def decode_scope(text: str | None) -> Scope | None:
+    """Decodes a scope from the result of :func:`encode_scope`.
 
     Raises:
         msgspec.DecodeError: The text is not a valid scope; a key with it must not be accepted.

@@ -29,9 +29,11 @@ from queuey.ids import Position
 from queuey.messages import Message, Meta, stored_meta
 from queuey.storage import items as items_of
 
-PLACES = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("ticks", "low", "expires")])
+SCHEMA_WITHOUT_BODIES = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("ticks", "low", "expires")])
 """``SCHEMA`` without bodies."""
-SCHEMA = pa.schema([*PLACES, pa.field("body", pa.binary(), nullable=False), pa.field("meta", pa.binary())])
+SCHEMA = pa.schema(
+    [*SCHEMA_WITHOUT_BODIES, pa.field("body", pa.binary(), nullable=False), pa.field("meta", pa.binary())]
+)
 TEXT, BYTES = b"\0", b"\1"
 """First byte of ``meta``."""
 
@@ -56,7 +58,7 @@ def batch_from_messages(messages: Sequence[Message], *, bodies: bool = True) -> 
 
 
 def batch_from_columns(*columns: Sequence[object]) -> pa.RecordBatch:
-    schema = SCHEMA if len(columns) == len(SCHEMA) else PLACES
+    schema = SCHEMA if len(columns) == len(SCHEMA) else SCHEMA_WITHOUT_BODIES
     arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -112,11 +114,13 @@ class MessageColumns(Sequence[Message]):
         return list(zip(self.partitions.tolist(), positions, strict=True))
 
     def where(self, kept: Mask) -> MessageColumns:
+        """Returns the messages for which the mask is true."""
         if kept.all():
             return self
         return MessageColumns(self.partitions[kept], self.batch.filter(pa.array(kept)))
 
     def take(self, order: Integers) -> MessageColumns:
+        """Returns the messages with these indexes, in their order."""
         return MessageColumns(self.partitions[order], self.batch.take(pa.array(order)))
 
     def __len__(self) -> int:
@@ -157,18 +161,18 @@ def columns_of(messages: Iterable[Message]) -> MessageColumns:
     )
 
 
-def chunk(messages: Iterable[Message], most: int) -> Iterator[MessageColumns]:
-    """Yields messages as columns, in chunks of at most ``most``.
+def split_into_chunks(messages: Iterable[Message], max_messages: int) -> Iterator[MessageColumns]:
+    """Yields messages as columns, in chunks of at most ``max_messages``.
 
     Raises:
         InvalidRequest: A body is not valid Unicode text.
     """
     if isinstance(messages, MessageColumns):
-        for first in range(0, len(messages), most):
-            yield messages[first : first + most]
+        for first in range(0, len(messages), max_messages):
+            yield messages[first : first + max_messages]
         return
     remaining = iter(messages)
-    while chunk := list(islice(remaining, most)):
+    while chunk := list(islice(remaining, max_messages)):
         yield columns_of(chunk)
 
 

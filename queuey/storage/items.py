@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from queuey.errors import InvalidRequest
 from queuey.messages import MAX_TTL, NewMessage, Queue, Record, body_bytes
-from queuey.storage.contracts.records import MAX_RECORD
+from queuey.storage.contracts.records import MAX_RECORD_BYTES
 
 
 def check_items(queue: Queue, items: Sequence[NewMessage]) -> int:
@@ -20,7 +20,7 @@ def check_items(queue: Queue, items: Sequence[NewMessage]) -> int:
         if item.delay and not 0 <= item.delay <= MAX_TTL:
             raise InvalidRequest({"delay": f"{item.delay} is not between 0 and {MAX_TTL} seconds"})
         if not 0 < item.partition <= queue.partitions:
-            raise _no_partition(queue, item.partition)
+            raise _make_partition_error(queue, item.partition)
         body = item.body
         weight += len(body) if body.isascii() else _encoded_bytes(body)
     return weight
@@ -28,14 +28,15 @@ def check_items(queue: Queue, items: Sequence[NewMessage]) -> int:
 
 def check_partition(queue: Queue, partition: int) -> None:
     if not 0 < partition <= queue.partitions:
-        raise _no_partition(queue, partition)
+        raise _make_partition_error(queue, partition)
 
 
-def _no_partition(queue: Queue, partition: int) -> InvalidRequest:
+def _make_partition_error(queue: Queue, partition: int) -> InvalidRequest:
     return InvalidRequest({"partition": f"{partition} is not a partition of this queue (1 to {queue.partitions})"})
 
 
 def check_text(body: str | bytes) -> None:
+    """Raises InvalidRequest if text cannot be encoded as UTF-8."""
     if not body.isascii():
         _encoded_bytes(body)
 
@@ -47,10 +48,10 @@ def _encoded_bytes(body: str | bytes) -> int:
         raise InvalidRequest({"body": "is not valid Unicode text"}) from error
 
 
-def check_length(name: str, body: bytes, longest: int) -> None:
-    if not 0 < len(body) <= longest:
-        raise InvalidRequest({name: f"has {len(body)} bytes; 1 to {longest} are allowed"})
+def check_length(name: str, body: bytes, max_bytes: int) -> None:
+    if not 0 < len(body) <= max_bytes:
+        raise InvalidRequest({name: f"has {len(body)} bytes; 1 to {max_bytes} are allowed"})
 
 
 def check_record(record: Record) -> None:
-    check_length("value", record.value, MAX_RECORD)
+    check_length("value", record.value, MAX_RECORD_BYTES)

@@ -18,7 +18,7 @@ MAX_GROUPS = 1000
 """Max groups of one queue, because a listing has all of them. Concurrent calls may exceed it by a few."""
 MAX_READERS = 10_000
 """Max readers of one queue, which are not listed. Concurrent calls may exceed it by a few."""
-READERS = "~"
+READER_PREFIX = "~"
 """Prefix of groups that are readers; their offsets are read marks. It sorts after all other names."""
 
 

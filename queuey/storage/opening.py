@@ -241,10 +241,10 @@ def _check_files(options: CassandraOptions) -> None:
 
 
 def _check_max_body(settings: Settings) -> None:
-    from queuey.storage.cassandra.options import MOST_BODY  # noqa: PLC0415 - needs the driver
+    from queuey.storage.cassandra.options import MAX_BODY_BYTES  # noqa: PLC0415 - needs the driver
 
-    if settings.max_body > MOST_BODY:
-        raise SettingsError(f"Setting max_body can be at most {MOST_BODY} with Cassandra.")
+    if settings.max_body > MAX_BODY_BYTES:
+        raise SettingsError(f"Setting max_body can be at most {MAX_BODY_BYTES} with Cassandra.")
 
 
 def refuse_password() -> str:

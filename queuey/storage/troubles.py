@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-QUIET = 10.0
+QUIET_SECONDS = 10.0
 """Min seconds since the last failure until a trouble counts as over. On a full disk small writes succeed in between."""
 
 
@@ -24,7 +24,12 @@ class Trouble:
     __slots__ = ("_clock", "_last", "_lock", "_log", "_quiet", "_since", "_thing", "reason")
 
     def __init__(
-        self, log: logging.Logger, thing: str, *, quiet: float = QUIET, clock: Callable[[], float] = time.monotonic
+        self,
+        log: logging.Logger,
+        thing: str,
+        *,
+        quiet: float = QUIET_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
         self._thing = thing

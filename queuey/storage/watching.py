@@ -13,7 +13,7 @@ from functools import partial
 
 from queuey.messages import Queue
 
-EVERY = 0.2
+POLL_INTERVAL = 0.2
 """Interval in seconds from the end of a poll to the next poll."""
 
 
@@ -26,7 +26,7 @@ class Watch:
         prompt: True if ``wake`` is called when messages are stored, before reads with the read delay show them.
         wake: The callback.
         position: Messages below this need no further call (ticks). This and the following attributes are for polls.
-        asking, polled: True while a poll is running, and the time of the last poll.
+        asking, polled: True while a poll is running, and the number of the last poll.
         due: Time of the next poll even without a hint of new messages.
     """
 
@@ -90,7 +90,7 @@ class Watches:
                 else:
                     self._by_key.pop(watch.key, None)
 
-    def of(self, key: int) -> tuple[Watch, ...]:
+    def find(self, key: int) -> tuple[Watch, ...]:
         return self._by_key.get(key, ())
 
     def all(self) -> Sequence[Watch]:
@@ -102,7 +102,7 @@ class Watches:
 
     def notify(self, keys: Iterable[int]) -> None:
         for key in keys:
-            _wake(self.of(key))
+            _wake(self.find(key))
 
     def close(self) -> None:
         """Wakes all watches, and from now on each new one at once, so that their next read finds the store closed."""

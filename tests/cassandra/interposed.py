@@ -35,13 +35,13 @@ from tests.servers.keyspaces import LastingDriver
 
 INSERTS = message_codec.INSERT
 DELETES = message_codec.DELETE
-READS = (*message_codec.UP, *message_codec.DOWN)
-RECORDS = (bucket_index._RECORD,)
-BUCKET_LOOKUPS = (bucket_index.FIRST,)
+READS = (*message_codec.SELECT_UP, *message_codec.SELECT_DOWN)
+RECORDS = (bucket_index._RECORD_BUCKET,)
+BUCKET_LOOKUPS = (bucket_index.SELECT_FIRST,)
 LOW_WATERMARKS = (bucket_index.SET_LOW_WATERMARK,)
-CLOCKS = (clock_watch.NOW,)
-QUEUES = (queue_cache.FIND,)
-APPENDS = (claim_logs._ADVANCE, claim_logs._ADVANCE_AND_NAME)
+CLOCKS = (clock_watch.SELECT_NOW,)
+QUEUES = (queue_cache.SELECT_QUEUE,)
+APPENDS = (claim_logs._ADVANCE_NUMBER, claim_logs._ADVANCE_AND_NAME)
 
 UNLIMITED = math.inf
 """The count of a rule that is permanent."""
@@ -278,7 +278,7 @@ class _Interposed(LastingDriver):
         except StoreUnavailable as error:
             done(None, error)
             return
-        self._wire.start(request, done, partial(self._within, self._deadline.call, send, request))
+        self._wire.start(request, done, partial(self._run_in, self._deadline.call, send, request))
 
     async def ask_all(self, requests: Sequence[Request | Encoded], **options: Any) -> list[Rows]:  # noqa: ANN401
         self._wire.log.rounds.append(len(requests))

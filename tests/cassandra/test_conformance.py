@@ -136,7 +136,7 @@ def test_all_statements_are_found() -> None:
                 called = [one.func for one in ast.walk(outer) if isinstance(one, ast.Call)]
                 functions |= {name for one in called if isinstance(one, ast.Name) and one.id == "Statement"}
     assert functions == {"row_changes.py"}  # Statements of RowStatements, whose objects are asked.
-    assert {*store.PREPARED} - {*product_statements()} == {clock_watch.NOW}
+    assert {*store.STATEMENTS_TO_PREPARE} - {*product_statements()} == {clock_watch.SELECT_NOW}
 
 
 # Lifetimes
@@ -315,8 +315,8 @@ def test_clocks(both: PairedClusters) -> None:
     both.real.await_pools(60)
     for driver, ask in ((both.real, both.ask_real), (both.simulated, both.ask_simulated)):
         [first, *_] = driver.hosts()
-        as_bytes = Encoded(clock_watch.NOW, 0, (b"",), b"", "ONE", clock_watch.decode_time, host=first.address)
+        as_bytes = Encoded(clock_watch.SELECT_NOW, 0, (b"",), b"", "ONE", clock_watch.decode_time, host=first.address)
         earliest = time.time()
         [(ticks,)] = ask(as_bytes)
-        [(value,)] = ask(Request(clock_watch.NOW, (), "ONE", host=first.address))
+        [(value,)] = ask(Request(clock_watch.SELECT_NOW, (), "ONE", host=first.address))
         assert earliest - 1 < (ticks - EPOCH_TICKS) / 1e7 <= (value.time - EPOCH_TICKS) / 1e7 + 0.1 < time.time() + 1

@@ -28,7 +28,7 @@ from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.admin.doctor import examine
 from queuey.storage.cassandra.clocks import clock_watch
 from queuey.storage.cassandra.driver import Driver, Encoded, Statement
-from queuey.storage.cassandra.timing import PATIENT
+from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING
 from queuey.storage.opening import retry_until_available
 from tests.waiting import until_async
 
@@ -141,7 +141,7 @@ def test_nodes_give_up_before_we_do(lines: dict[str, Any]) -> None:
     New messages of one data centre are given up sooner: they are undone, and what comes late changes nothing.
     """
     ours = options.CassandraOptions()
-    deadline = min(ours.timeout, *(level.deadline for level in PATIENT.levels.values()))
+    deadline = min(ours.timeout, *(level.deadline for level in MANY_CENTRES_TIMING.levels.values()))
     assert seconds(lines["write_request_timeout"]) < deadline
     assert seconds(lines["cas_contention_timeout"]) < ours.timeout
     assert seconds(lines["read_request_timeout"]) < ours.timeout
@@ -223,7 +223,7 @@ def test_the_event_loops_connections_log_in_and_encrypt(prepared: options.DataCe
         await until_async(lambda: client.is_usable)
         answer: asyncio.Future[list[Any]] = loop.create_future()
         [address] = [host.address for host in driver.hosts()]
-        request = Encoded(clock_watch.NOW, 0, (b"",), b"", "ONE", clock_watch.decode_time, host=address)
+        request = Encoded(clock_watch.SELECT_NOW, 0, (b"",), b"", "ONE", clock_watch.decode_time, host=address)
         driver.send(request, lambda rows, _: answer.set_result(rows or []))
         result = await asyncio.wait_for(answer, 60)
         driver.loop.adopt(None)
@@ -232,7 +232,7 @@ def test_the_event_loops_connections_log_in_and_encrypt(prepared: options.DataCe
     migrations.migrate(prepared, connect("queuey", "change-me-2"))
     with closing(Driver(prepared, connect("queuey", "change-me-2"))) as driver:
         assert driver.ready(100), driver.problem()
-        driver.prepare([clock_watch.NOW])
+        driver.prepare([clock_watch.SELECT_NOW])
         assert len(asyncio.run(ask(driver))) == 1
 
 
@@ -278,7 +278,9 @@ def test_a_full_bucket_that_expired_is_read(prepared: options.DataCentreTarget, 
         lower, upper = message_codec.uuid_of((0, 0)), message_codec.uuid_of((bucketing.FULL_ROWS + 1, 0))
         rows: list[Any] = []
         while len(rows) != 1:  # The last ones expire a second after they were written.
-            rows = list(driver.run(message_codec.UP[1], (1, 1, 0, lower, upper, 10), consistency="ONE", timeout=20.0))
+            rows = list(
+                driver.run(message_codec.SELECT_UP[1], (1, 1, 0, lower, upper, 10), consistency="ONE", timeout=20.0)
+            )
         assert rows[0][1] == b"alive"
 
 

@@ -71,7 +71,7 @@ def test_reads_meet_writes(installed: Path, name: str, copies: dict[str, int]) -
     loaded_options = options(installed, name)
     levels = ConsistencyLevels(loaded_options, lambda: copies, TimingInForce(loaded_options, Clock()))
     queue = Queue(application="acme", name="orders", uid=1, qid=1)
-    strong, very_strong = (levels.of(replace(queue, consistency=level)) for level in ("strong", "very_strong"))
+    strong, very_strong = (levels.resolve(replace(queue, consistency=level)) for level in ("strong", "very_strong"))
     assert meeting(strong.writes, strong.reads, copies) == ("everywhere" if name == ONE else "locally")
     assert meeting(very_strong.writes, very_strong.reads, copies) == "everywhere"
     assert meeting(loaded_options.catalogue_write, loaded_options.catalogue_read, copies) == "everywhere"

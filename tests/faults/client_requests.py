@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra.driver import Driver, Statement, connected
+from queuey.storage.cassandra.driver import Driver, Statement, open_driver
 from queuey.storage.cassandra.options import CassandraOptions, parse_url
 
 LOOP_CLIENT = "queuey"
@@ -49,7 +49,7 @@ class ClientRequests:
 
         Requests count as made during faults if there was one both before and after the query that found them.
         """
-        with connected(self._target, self._options, CONNECT_SECONDS) as driver:
+        with open_driver(self._target, self._options, CONNECT_SECONDS) as driver:
             while not stop.wait(INTERVAL):
                 before, faulty = self._total, is_faulty()
                 for node in self._nodes:

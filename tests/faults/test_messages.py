@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from queuey.storage.cassandra.timing import SOON
+from queuey.storage.cassandra.timing import ONE_CENTRE_TIMING
 from tests.faults.message_run import MessageRun
 from tests.faults.webs import MakeStore, Span, Store, make_span
 from tests.harness.checking.rules import Limits
@@ -85,7 +85,9 @@ LONG_LEAST = {"acknowledged": 4000, "refused": 3, "unknown": 8, "none_late": 2, 
 @plans("messages/cassandra-defaults", long_plan(1, "kill,pause", LONG_LEAST))
 def test_cassandra_with_defaults(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
     """Two web processes keep all guarantees with the W, S, D and C of a new keyspace, and clocks that differ."""
-    store = three_nodes(make_span(SOON), difference=SOON.clock_difference, row_age=SOON.row_age)
+    store = three_nodes(
+        make_span(ONE_CENTRE_TIMING), difference=ONE_CENTRE_TIMING.clock_difference, row_age=ONE_CENTRE_TIMING.row_age
+    )
     store = store._replace(clocks={"web-1": 0.1, "web-2": -0.1})
     run = MessageRun(tmp_path, store, slowness=2.0, written={})
     verify(plan, lambda: run.run(plan, limits=Limits(calm=3.0), rest=2.0), record_property)

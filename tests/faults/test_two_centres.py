@@ -42,7 +42,7 @@ APPLICATION = "centres"
 class Concluding(ConsistencyLevels):
     """Concludes that a range is empty if none was found there, without regard to other data centres."""
 
-    def _concludes(self, level: InForce) -> bool:
+    def _is_empty_read_proof_at(self, level: InForce) -> bool:
         return True
 
 
@@ -220,9 +220,9 @@ def test_a_data_centre_is_added(centre_stores: CentreStores, centres: Centres) -
     try:
         store = centre_stores.open(CassandraStore, EAST)
         queue = make_queue(store)
-        assert store._levels.concludes(queue)
+        assert store._levels.is_empty_read_proof(queue)
         replicate(driver, f"'{EAST}': 1, '{WEST}': 3")
-        until(lambda: not store._levels.concludes(queue))
+        until(lambda: not store._levels.is_empty_read_proof(queue))
     finally:
         replicate(driver, centres.copies)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.storage.cassandra.driver import Driver, Statement, connected
+from queuey.storage.cassandra.driver import Driver, Statement, open_driver
 from queuey.storage.cassandra.options import parse_url
 from queuey.storage.cassandra.timing import LevelTiming, Timing
 from tests.servers.keyspaces import OPTIONS
@@ -49,7 +49,7 @@ def schema_hashes() -> dict[str, str]:
 
 def dump(url: str) -> dict[str, list[dict[str, Any]]]:
     """Returns all rows of a keyspace that outlive processes."""
-    with connected(parse_url(url), OPTIONS, 60) as driver:
+    with open_driver(parse_url(url), OPTIONS, 60) as driver:
         names = [str(row[0]) for row in driver.run(TABLES, (parse_url(url).keyspace,))]
         return {name: _rows(driver, name) for name in sorted(set(names) - PROCESS_TABLES)}
 
@@ -60,7 +60,7 @@ def _rows(driver: Driver, table: str) -> list[dict[str, Any]]:
 
 
 def load(url: str, tables: dict[str, list[dict[str, Any]]]) -> None:
-    with connected(parse_url(url), OPTIONS, 60) as driver:
+    with open_driver(parse_url(url), OPTIONS, 60) as driver:
         for table, rows in tables.items():
             for row in rows:
                 values = ", ".join(["fromJson(?)"] * len(row))

@@ -14,7 +14,7 @@ from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.clocks.clock import Clock, boottime_ns
-from queuey.storage.cassandra.driver import Driver, Statement, connected
+from queuey.storage.cassandra.driver import Driver, Statement, open_driver
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, parse_url
 from queuey.storage.cassandra.store import groups
 from queuey.storage.cassandra.timing import Timing
@@ -36,7 +36,7 @@ class HandClock(Clock):
     def now(self) -> int:
         return self._hand()
 
-    def both(self) -> tuple[int, float]:
+    def now_and_boottime(self) -> tuple[int, float]:
         return self._hand(), self.boottime()
 
 
@@ -114,8 +114,8 @@ def empty(url: str) -> None:
 def set_timing(url: str, timing: Timing, local_dc: str | None = None) -> None:
     """Sets the timing of a keyspace at once. The keyspace must not be in use."""
     options = replace(OPTIONS, local_dc=local_dc)
-    with connected(parse_url(url), options, 60) as driver:
-        stored_timing.change(driver, options, timing, lambda _: None, wait=lambda _: None)
+    with open_driver(parse_url(url), options, 60) as driver:
+        stored_timing.change_timing(driver, options, timing, lambda _: None, wait=lambda _: None)
 
 
 def close() -> None:

@@ -344,7 +344,7 @@ async def _read(new_version: Any) -> Shown:  # noqa: ANN401
     found = Found(row)
     if row is None or row.state != "done" or row.kept.runs or marked != {found.value[0]}:
         found = await names.find_shown(ASKING, "n", new_version)
-    return Shown(tuple(id_ for id_ in scanned.there if found.shows((1, _position(id_)))), scanned)
+    return Shown(tuple(id_ for id_ in scanned.there if found.is_shown((1, _position(id_)))), scanned)
 
 
 def _next_step(process: Process) -> Any:  # noqa: ANN401 - of the use case, or of the store

@@ -38,7 +38,7 @@ from queuey.messages import (
 )
 from queuey.storage import Store
 from queuey.storage.calls import Deadline, Done, in_thread, start_and_wait
-from queuey.storage.contracts.claim_logs import PAGE, ClaimLogs
+from queuey.storage.contracts.claim_logs import MAX_PAGE_ENTRIES, ClaimLogs
 from tests.sim.availability import Stored
 from tests.sim.world import Process, World
 
@@ -478,7 +478,7 @@ class ModelStore:
         if log.snapshot and (first == 1 or (first <= last and first not in log.entries)):
             snapshot = LogEntry(log.snapshot, log.snapshots[log.snapshot])
             first = log.snapshot + 1
-        entries = [log.entries[number] for number in range(first, min(last, first + PAGE - 1) + 1)]
+        entries = [log.entries[number] for number in range(first, min(last, first + MAX_PAGE_ENTRIES - 1) + 1)]
         return LogPage(last, entries, snapshot)
 
     def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:

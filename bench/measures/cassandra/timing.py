@@ -26,7 +26,7 @@ from queuey.messages import QueueSpec
 from queuey.storage import bridge
 from queuey.storage.cassandra import timing
 from queuey.storage.cassandra.admin import stored_timing
-from queuey.storage.cassandra.driver import connected
+from queuey.storage.cassandra.driver import open_driver
 from queuey.storage.cassandra.options import CassandraOptions, parse_url
 from queuey.storage.cassandra.timing import LevelTiming, Timing
 
@@ -58,15 +58,15 @@ class NamedTiming(NamedTuple):
         return self.timing.levels["strong"]
 
 
-PATIENT = NamedTiming("W 3 s", timing.PATIENT, 0.5)
-SOON = NamedTiming("W 0.4 s", timing.SOON, 0.1)
+PATIENT = NamedTiming("W 3 s", timing.MANY_CENTRES_TIMING, 0.5)
+SOON = NamedTiming("W 0.4 s", timing.ONE_CENTRE_TIMING, 0.1)
 
 
 def store_timing(url: str, times: NamedTiming) -> None:
     """Stores the timing in the keyspace, without the waits that a change in use needs."""
     options = CassandraOptions()
-    with connected(parse_url(url), options, 60) as driver:
-        stored_timing.change(driver, options, times.timing, lambda _: None, wait=lambda _: None)
+    with open_driver(parse_url(url), options, 60) as driver:
+        stored_timing.change_timing(driver, options, times.timing, lambda _: None, wait=lambda _: None)
 
 
 class Scenario(NamedTuple):

@@ -166,7 +166,7 @@ def timing(
         status = stored_timing.read_timing_status(driver, store_options)
         if named or soon or patient:
             timing = _choose_timing(status, named, level, soon=soon, patient=patient)
-            stored_timing.change(driver, store_options, timing, output.print_note)
+            stored_timing.change_timing(driver, store_options, timing, output.print_note)
             status = stored_timing.read_timing_status(driver, store_options)
     stored = status.stored
     about = {"settled": stored.settled, "kept": stored.kept, "assumed": stored.assumed, "measured": status.measured}
@@ -181,10 +181,10 @@ def _connect(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
     if not opening.is_cassandra(settings):
         raise SettingsError("On SQLite, messages are readable at once; name a Cassandra store with --store.")
     target = opening.cassandra_target(settings)
-    from queuey.storage.cassandra.driver import connected
+    from queuey.storage.cassandra.driver import open_driver
 
     options = opening.cassandra_options(settings)
-    with connected(target, options, CONNECT_TIMEOUT) as driver:
+    with open_driver(target, options, CONNECT_TIMEOUT) as driver:
         yield driver, options
 
 
@@ -199,7 +199,7 @@ def _choose_timing(
         SettingsError: The level is not known, a preset is combined with others, or a time is missing.
     """
     from queuey.errors import SettingsError
-    from queuey.storage.cassandra.timing import PATIENT, SOON, change_values
+    from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING, ONE_CENTRE_TIMING, change_values
 
     stored = status.stored
     if level is not None and level not in stored.kept.levels:
@@ -207,7 +207,7 @@ def _choose_timing(
     if soon or patient:
         if named or level or (soon and patient):
             raise SettingsError("--soon and --patient set all times: give only one of them, and no other times.")
-        return SOON if soon else PATIENT
+        return ONE_CENTRE_TIMING if soon else MANY_CENTRES_TIMING
     if not stored.settled and not {"deadline", "undo", "clock_difference"} <= named.keys():
         raise SettingsError(
             "A change of the times is in progress, or was interrupted. To finish it, or to start another, give all of "

@@ -38,9 +38,8 @@ from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
 from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.catalogue.garbage_collection import GarbageCollector
 from queuey.storage.cassandra.clocks.clock import TICKS_PER_MICROSECOND, Clock
-from queuey.storage.cassandra.clocks.clock_watch import NOW
-from queuey.storage.cassandra.clocks.timing_in_force import READ as READ_TIMING
-from queuey.storage.cassandra.clocks.timing_in_force import TELL_TAILS
+from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
+from queuey.storage.cassandra.clocks.timing_in_force import PUBLISH_TAILS, READ_TIMING
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import CassandraOptions, Level
 from queuey.storage.cassandra.store import claim_logs, names
@@ -72,27 +71,27 @@ MAX_CLOCK_DIFFERENCE = 60.0
 OPEN_TIMEOUT = 3.0
 """Timeout of opening, in seconds. The store then opens without Cassandra."""
 
-PREPARED = (
+STATEMENTS_TO_PREPARE = (
     *message_codec.INSERT,
     *message_codec.DELETE,
-    *message_codec.UP,
-    *message_codec.DOWN,
-    *message_codec.IDS_UP,
-    *message_codec.IDS_DOWN,
-    queue_cache.FIND,
+    *message_codec.SELECT_UP,
+    *message_codec.SELECT_DOWN,
+    *message_codec.SELECT_IDS_UP,
+    *message_codec.SELECT_IDS_DOWN,
+    queue_cache.SELECT_QUEUE,
     READ_TIMING,
-    TELL_TAILS,
-    *bucket_index.PREPARED,
-    *recent_writes.PREPARED,
-    NOW,
-    *claim_logs.PREPARED,
-    *names.PREPARED,
+    PUBLISH_TAILS,
+    *bucket_index.STATEMENTS_TO_PREPARE,
+    *recent_writes.STATEMENTS_TO_PREPARE,
+    SELECT_NOW,
+    *claim_logs.STATEMENTS_TO_PREPARE,
+    *names.STATEMENTS_TO_PREPARE,
 )
 """Statements that the loop's thread sends often, to be prepared ahead."""
 
-_BEAT = Statement("INSERT INTO heartbeats (process, seen_at, tails) VALUES (?, ?, ?) USING TIMESTAMP ?")
+_WRITE_HEARTBEAT = Statement("INSERT INTO heartbeats (process, seen_at, tails) VALUES (?, ?, ?) USING TIMESTAMP ?")
 """Concurrent health checks share a row: the write with the highest timestamp wins, whichever comes last."""
-_BEATS = Statement("SELECT seen_at FROM heartbeats WHERE process = ?")
+_SELECT_HEARTBEAT = Statement("SELECT seen_at FROM heartbeats WHERE process = ?")
 
 
 class CassandraStore(Store):
@@ -105,7 +104,7 @@ class CassandraStore(Store):
     def __init__(
         self, url: str, options: CassandraOptions, clock: Clock, *, driver: Callable[..., Driver] = Driver
     ) -> None:
-        parts = self._parts = StoreParts(url, options, clock, schema_problem, PREPARED, driver=driver)
+        parts = self._parts = StoreParts(url, options, clock, schema_problem, STATEMENTS_TO_PREPARE, driver=driver)
         self._driver = parts.driver
         self._clock = clock
         self._options = options
@@ -175,11 +174,11 @@ class CassandraStore(Store):
         values = (
             self._parts.process,
             now,
-            self._parts.tails.text(self._timing.stored.change),
+            self._parts.tails.encode_measurements(self._timing.stored.change),
             now // TICKS_PER_MICROSECOND,
         )
-        self._driver.run(_BEAT, values, consistency=self._options.catalogue_write)
-        rows = self._driver.run(_BEATS, (self._parts.process,), consistency=self._options.catalogue_read)
+        self._driver.run(_WRITE_HEARTBEAT, values, consistency=self._options.catalogue_write)
+        rows = self._driver.run(_SELECT_HEARTBEAT, (self._parts.process,), consistency=self._options.catalogue_read)
         if not rows or rows[0][0] < now:
             raise StoreUnavailable("Cassandra did not return the row that was just written")
         if not self._timing.is_fresh(self._clock.boottime()):

@@ -7,7 +7,8 @@ rule.
 The record also holds the partition's **low watermark**: no message under a new id is alive below it. A reader without a
 cursor begins there, behind any number of deleted messages. The low watermark must be true but need not be exact, and
 once true it stays so. Where reads may miss acknowledged writes
-(:meth:`.consistency_levels.ConsistencyLevels.concludes`), no low watermark is written, and an existing one is ignored.
+(:meth:`.consistency_levels.ConsistencyLevels.is_empty_read_proof`), no low watermark is written, and an existing one is
+ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket, RecordedBuckets
-from queuey.storage.cassandra.clocks.clock import Clock, Recent
+from queuey.storage.cassandra.clocks.clock import Clock, ExpiringCache
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.message_codec import uuid_of
@@ -31,47 +32,47 @@ log = logging.getLogger(__name__)
 
 MAX_FIRST_ROWS = 64
 """Max rows of the first lookup: nearly all partitions have fewer."""
-MORE = 500
+MAX_FURTHER_ROWS = 500
 """Max rows of each further lookup, per width."""
 BUCKETS_LIKE_A_LOOKUP = 16
 """Number of buckets that need as much memory as the rest of a lookup."""
-MARGIN = 7200
+RECORD_TTL_MARGIN = 7200
 """Min seconds that a record outlives its bucket's messages: longer than a writer uses it without renewal."""
-REFRESH_PUT = 3600.0
+PUT_RECORD_INTERVAL = 3600.0
 """Interval after which a bucket of given ids is recorded again, in seconds: it may get messages at any time."""
-_BEFORE = 60 * TICKS_PER_SECOND
+_LOOKBACK_TICKS = 60 * TICKS_PER_SECOND
 """Number of ticks that a lookup begins below the requested tick, so that readers with nearby cursors share it."""
-LOW_WATERMARK_EVERY = 5.0
-LOW_WATERMARK_STEP = TICKS_PER_SECOND
+LOW_WATERMARK_INTERVAL = 5.0
+MIN_LOW_WATERMARK_STEP = TICKS_PER_SECOND
 """Min step of a low watermark, in ticks. The interval between two steps is in seconds."""
 
 Key = tuple[int, int]
 """qid and partition."""
 
-FIRST = Statement(
+SELECT_FIRST = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? LIMIT "
     f"{MAX_FIRST_ROWS}",
     frequent=True,
 )
-_WIDE = Statement(
+_SELECT_WIDTH = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? AND "
     "width_index = ?"
 )
-_UP = Statement(
+_SELECT_UPWARDS = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? AND "
     "width_index = ? AND start > ? "
-    f"ORDER BY width_index DESC, start ASC, ttl_class DESC LIMIT {MORE}"
+    f"ORDER BY width_index DESC, start ASC, ttl_class DESC LIMIT {MAX_FURTHER_ROWS}"
 )
-_DOWN = Statement(
+_SELECT_DOWNWARDS = Statement(
     "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index "
-    f"WHERE qid = ? AND partition = ? AND width_index = ? AND start > ? AND start < ? LIMIT {MORE}"
+    f"WHERE qid = ? AND partition = ? AND width_index = ? AND start > ? AND start < ? LIMIT {MAX_FURTHER_ROWS}"
 )
-_RECORD = Statement(
+_RECORD_BUCKET = Statement(
     "INSERT INTO bucket_index (qid, partition, width_index, start, ttl_class) VALUES (?, ?, ?, ?, ?) USING TTL ?"
 )
 SET_LOW_WATERMARK = Statement("UPDATE bucket_index USING TTL ? SET low_watermark = ? WHERE qid = ? AND partition = ?")
 
-PREPARED = (FIRST, _WIDE, _UP, _DOWN, SET_LOW_WATERMARK)
+STATEMENTS_TO_PREPARE = (SELECT_FIRST, _SELECT_WIDTH, _SELECT_UPWARDS, _SELECT_DOWNWARDS, SET_LOW_WATERMARK)
 """Statements to prepare ahead."""
 
 
@@ -99,19 +100,19 @@ class BucketIndex:
         self._driver = driver
         self._clock = clock
         self._size = size
-        self._known: Recent[tuple[int, int, bool, bool], BucketLookup] = Recent(
+        self._known: ExpiringCache[tuple[int, int, bool, bool], BucketLookup] = ExpiringCache(
             clock.boottime, lambda: timing.kept.row_age, size
         )
         self._recorded: OrderedDict[tuple[int, int, Bucket], float] = OrderedDict()
-        self._raised: Recent[Key, float] = Recent(clock.boottime, lambda: LOW_WATERMARK_EVERY, size)
+        self._raised: ExpiringCache[Key, float] = ExpiringCache(clock.boottime, lambda: LOW_WATERMARK_INTERVAL, size)
 
     # Writing
 
     def is_recorded(self, qid: int, part: int, time_bucket: Bucket) -> bool:
-        """Returns whether this process has recorded a bucket; if it is for given ids, within ``REFRESH_PUT``."""
+        """Returns whether this process has recorded a bucket; of given ids, within ``PUT_RECORD_INTERVAL``."""
         recorded_at = self._recorded.get((qid, part, time_bucket))
         return recorded_at is not None and (
-            time_bucket.new_ids_only or self._clock.boottime() - recorded_at < REFRESH_PUT
+            time_bucket.new_ids_only or self._clock.boottime() - recorded_at < PUT_RECORD_INTERVAL
         )
 
     async def record(self, qid: int, part: int, time_buckets: Iterable[Bucket], *, consistency: str) -> None:
@@ -123,7 +124,7 @@ class BucketIndex:
             return
         now = self._clock.boottime()
         records = [
-            (_RECORD, (qid, part, bucket.width_index, bucket.start, bucket.ttl_class, self._lifetime(bucket)))
+            (_RECORD_BUCKET, (qid, part, bucket.width_index, bucket.start, bucket.ttl_class, self._lifetime(bucket)))
             for bucket in missing
         ]
         for start in range(0, len(records), 100):
@@ -139,7 +140,7 @@ class BucketIndex:
         """Seconds to keep a record: by then all messages of the bucket have expired."""
         now = self._clock.now()
         ahead = max(0, time_bucket.end - now) // TICKS_PER_SECOND
-        return min(ahead + CLASSES[time_bucket.ttl_class] + MARGIN, bucketing.longest_ttl(now))
+        return min(ahead + CLASSES[time_bucket.ttl_class] + RECORD_TTL_MARGIN, bucketing.max_cassandra_ttl(now))
 
     # Reading
 
@@ -174,12 +175,12 @@ class BucketIndex:
         if not starts:
             return []
         began = self._clock.boottime()
-        first = await self._driver.ask_all([Request(FIRST, (qid, part), consistency) for qid, part, _ in starts])
+        first = await self._driver.ask_all([Request(SELECT_FIRST, (qid, part), consistency) for qid, part, _ in starts])
         lookups = []
         for (qid, part, start), rows in zip(starts, first, strict=True):
             lookup = complete_lookup(began, rows, trust_low_watermarks=trust_low_watermarks)
             if lookup is None:
-                low_watermark = _low_watermark(rows) if trust_low_watermarks else None
+                low_watermark = _parse_low_watermark(rows) if trust_low_watermarks else None
                 key = (qid, part)
                 lookup = await self._read_lookup_near(
                     began, key, start, low_watermark, consistency, descending=descending
@@ -192,20 +193,29 @@ class BucketIndex:
     async def _read_lookup_near(
         self, began: float, key: Key, start: int, low_watermark: Position | None, consistency: str, *, descending: bool
     ) -> BucketLookup:
+        """Reads the buckets of a partition near ``start`` (ticks).
+
+        Reads all of the home width and of puts, but of each other width only ``MAX_FURTHER_ROWS``. The
+        lookup is complete only between its ``low`` and ``high``.
+        """
         narrow = [
-            width_index for width_index in bucketing.WIDTHS if width_index not in {bucketing.HOME_WIDTH, bucketing.PUT}
+            width_index
+            for width_index in bucketing.WIDTHS
+            if width_index not in {bucketing.HOME_WIDTH, bucketing.PUT_WIDTH}
         ]
-        requests = [Request(_WIDE, (*key, width), consistency) for width in (bucketing.HOME_WIDTH, bucketing.PUT)]
-        low = 0 if descending else max(0, start - _BEFORE)
-        high = start + _BEFORE if descending else ids.TICKS_MAX + 1
+        requests = [
+            Request(_SELECT_WIDTH, (*key, width), consistency) for width in (bucketing.HOME_WIDTH, bucketing.PUT_WIDTH)
+        ]
+        low = 0 if descending else max(0, start - _LOOKBACK_TICKS)
+        high = start + _LOOKBACK_TICKS if descending else ids.TICKS_MAX + 1
         for width_index in narrow:
-            lowest = max(low, low_watermark[0]) if low_watermark and width_index < bucketing.PUT else low
+            lowest = max(low, low_watermark[0]) if low_watermark and width_index < bucketing.PUT_WIDTH else low
             bottom = lowest - bucketing.width(len(CLASSES) - 1, width_index)
-            statement, ends = (_DOWN, (bottom, high)) if descending else (_UP, (bottom,))
+            statement, ends = (_SELECT_DOWNWARDS, (bottom, high)) if descending else (_SELECT_UPWARDS, (bottom,))
             requests.append(Request(statement, (*key, width_index, *ends), consistency))
         answers = await self._driver.ask_all(requests)
         for rows in answers[2:]:
-            if len(rows) >= MORE:  # There may be more rows: the lookup is incomplete beyond the last one.
+            if len(rows) >= MAX_FURTHER_ROWS:  # There may be more rows: the lookup is incomplete beyond the last one.
                 last = rows[-1][2]
                 if descending:
                     low = max(low, last + bucketing.width(rows[-1][3], rows[-1][1]))
@@ -223,11 +233,11 @@ class BucketIndex:
 
         Neither waits nor fails. ``lifetime``: seconds for which the low watermark can matter to a reader.
         """
-        if low_watermark[0] - (known.low_watermark[0] if known.low_watermark else 0) < LOW_WATERMARK_STEP:
+        if low_watermark[0] - (known.low_watermark[0] if known.low_watermark else 0) < MIN_LOW_WATERMARK_STEP:
             return
         now = self._clock.boottime()
         raised = self._raised.get(key)
-        if raised is not None and now - raised < LOW_WATERMARK_EVERY:
+        if raised is not None and now - raised < LOW_WATERMARK_INTERVAL:
             return
         self._raised.put(key, now, now)
         values = lifetime, uuid_of(low_watermark), *key
@@ -239,7 +249,7 @@ def complete_lookup(began: float, rows: Rows, *, trust_low_watermarks: bool) -> 
     """Returns the result of a first lookup, None if it is incomplete. Ignores an unreliable low watermark."""
     if len(rows) >= MAX_FIRST_ROWS:
         return None
-    low_watermark = _low_watermark(rows) if trust_low_watermarks else None
+    low_watermark = _parse_low_watermark(rows) if trust_low_watermarks else None
     return BucketLookup(began, RecordedBuckets(_to_buckets(rows)), 0, ids.TICKS_MAX + 1, low_watermark)
 
 
@@ -256,7 +266,7 @@ def _to_buckets(rows: Rows) -> tuple[Bucket, ...]:
     )
 
 
-def _low_watermark(rows: Rows) -> Position | None:
+def _parse_low_watermark(rows: Rows) -> Position | None:
     return ids.parse_position(rows[0][0].hex) if rows and rows[0][0] is not None else None
 
 

@@ -29,11 +29,11 @@ NAMES = ("6h", "4d", "32d", "400d")
 
 HOME_WIDTH = 0
 NARROWEST = 4
-PUT = 5
-LOAD = 6
-DENSE_LOAD = 7
+PUT_WIDTH = 5
+LOAD_WIDTH = 6
+DENSE_LOAD_WIDTH = 7
 WIDTHS = range(8)
-_SECONDS = (0, 6 * HOUR, 15 * 60, 60, 5, 0, 15 * 60, 5)
+_WIDTH_SECONDS = (0, 6 * HOUR, 15 * 60, 60, 5, 0, 15 * 60, 5)
 """Bucket widths by width index, in seconds; 0 stands for the width of the class."""
 
 
@@ -55,11 +55,11 @@ class Bucket(NamedTuple):
     @property
     def new_ids_only(self) -> bool:
         """False if its rows were written under given ids (``put``, loads)."""
-        return self.code & 7 < PUT
+        return self.code & 7 < PUT_WIDTH
 
     @property
     def wide(self) -> bool:
-        return not _SECONDS[self.code & 7]
+        return not _WIDTH_SECONDS[self.code & 7]
 
     @property
     def start(self) -> int:
@@ -80,14 +80,14 @@ def class_of(seconds: float) -> int:
 
 
 def width(ttl_class: int, width_index: int) -> int:
-    return (_SECONDS[width_index] or CLASSES[ttl_class]) * TICKS_PER_SECOND
+    return (_WIDTH_SECONDS[width_index] or CLASSES[ttl_class]) * TICKS_PER_SECOND
 
 
 def bucket_of(ticks: int, ttl_class: int, width_index: int) -> Bucket:
     return Bucket(ttl_class, (ticks // width(ttl_class, width_index)) << 3 | width_index)
 
 
-def narrower(ttl_class: int, width_index: int) -> int:
+def find_narrower_width(ttl_class: int, width_index: int) -> int:
     """Returns the next width index whose buckets are really narrower; the narrowest stays."""
     if width_index >= NARROWEST:
         return width_index
@@ -95,7 +95,7 @@ def narrower(ttl_class: int, width_index: int) -> int:
     return following if width(ttl_class, following) < width(ttl_class, width_index) else following + 1
 
 
-def wider(ttl_class: int, width_index: int) -> int:
+def find_wider_width(ttl_class: int, width_index: int) -> int:
     """Returns the next width index whose buckets are wider. Index 1 is as wide as the class of 6 h, which skips it."""
     previous = max(HOME_WIDTH, width_index - 1)
     return previous if width(ttl_class, previous) < width(ttl_class, HOME_WIDTH) else HOME_WIDTH
@@ -110,7 +110,7 @@ def home_buckets(ttl_class: int, lower: int, upper: int) -> list[Bucket]:
     ]
 
 
-def longest_ttl(now: int) -> int:
+def max_cassandra_ttl(now: int) -> int:
     """Returns the max TTL in seconds that Cassandra accepts for a write now (ticks).
 
     Nothing may expire after 2038-01-19 unless ``storage_compatibility_mode`` is ``NONE``, which cannot be queried.
@@ -147,7 +147,7 @@ class RecordedBuckets:
             ]
             self._narrow.append((width(ttl_class, width_index), [time_bucket.start for time_bucket in row], row))
 
-    def overlapping(self, lower: int, upper: int) -> list[Bucket]:
+    def find_overlapping(self, lower: int, upper: int) -> list[Bucket]:
         """Returns the buckets that may hold ids in ``[lower, upper)`` (ticks), by start, wide ones first."""
         buckets = [time_bucket for time_bucket in self._wide if time_bucket.start < upper and time_bucket.end > lower]
         for size, starts, row in self._narrow:
@@ -155,15 +155,15 @@ class RecordedBuckets:
         buckets.sort(key=lambda time_bucket: (time_bucket.start, -time_bucket.end))
         return buckets
 
-    def nearest(
-        self, lower: int, upper: int, most: int, *, alive: Sequence[int], descending: bool
+    def find_nearest(
+        self, lower: int, upper: int, max_narrow: int, *, alive: Sequence[int], descending: bool
     ) -> tuple[list[Bucket], int | None]:
         """Returns all wide buckets that overlap ``[lower, upper)``, and the narrow ones nearest to one end.
 
         Args:
             lower: The first tick of interest.
             upper: The tick after the last.
-            most: Max narrow buckets; more than can overlap in one tick.
+            max_narrow: Max narrow buckets; more than can overlap in one tick.
             alive: By class, the tick below which buckets of new ids hold no messages and are skipped.
             descending: Nearest to the upper end.
 
@@ -176,14 +176,14 @@ class RecordedBuckets:
         for size, starts, row in self._narrow:
             lowest = max(lower, alive[row[0].ttl_class]) if row[0].new_ids_only else lower
             low, high = bisect_right(starts, lowest - size), bisect_left(starts, upper)
-            if high - low > most:
-                low, high = (high - most - 1, high) if descending else (low, low + most + 1)
+            if high - low > max_narrow:
+                low, high = (high - max_narrow - 1, high) if descending else (low, low + max_narrow + 1)
             narrow += row[low:high]
-        if len(narrow) <= most:
+        if len(narrow) <= max_narrow:
             return wide + narrow, None
         narrow.sort(key=lambda time_bucket: -time_bucket.end if descending else time_bucket.start)
-        next_bucket = narrow[most]
-        return wide + narrow[:most], next_bucket.end if descending else next_bucket.start
+        next_bucket = narrow[max_narrow]
+        return wide + narrow[:max_narrow], next_bucket.end if descending else next_bucket.start
 
 
 FULL_ROWS = 50_000
@@ -230,16 +230,16 @@ class BucketWidths:
     def _begin_next(self, now: int) -> None:
         rate = self._fill / (now - self._began)
         while self.width_index != HOME_WIDTH:
-            next_width = wider(self.ttl_class, self.width_index)
+            next_width = find_wider_width(self.ttl_class, self.width_index)
             if rate * width(self.ttl_class, next_width) >= MIN_FILL:
                 break
             self.width_index = next_width
         self._begin_bucket(now)
 
     def _narrow(self, rate: float, now: int) -> None:
-        width_index = narrower(self.ttl_class, self.width_index)
+        width_index = find_narrower_width(self.ttl_class, self.width_index)
         while rate * width(self.ttl_class, width_index) > 1 and width_index != NARROWEST:
-            width_index = narrower(self.ttl_class, width_index)
+            width_index = find_narrower_width(self.ttl_class, width_index)
         if width_index != self.width_index:
             self.width_index = width_index
             self._begin_bucket(now)

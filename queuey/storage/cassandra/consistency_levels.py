@@ -96,7 +96,7 @@ def auto_level(copies: Copies) -> str:
     return "LOCAL_QUORUM" if len(copies) > 1 else "QUORUM"
 
 
-def concludes(reads: str, options: CassandraOptions, copies: Copies) -> bool:
+def is_empty_read_proof(reads: str, options: CassandraOptions, copies: Copies) -> bool:
     """Returns whether a read without results proves that no acknowledged message is there.
 
     It does if every read meets every acknowledged write of every data centre. That includes writes at the other safe
@@ -133,20 +133,20 @@ class ConsistencyLevels:
         self._concluding: tuple[Copies, dict[str, bool]] = {}, {}
         """The copies, and for them by read level whether it concludes. One value, so that threads do not mix them."""
 
-    def of(self, queue: Queue) -> InForce:
+    def resolve(self, queue: Queue) -> InForce:
         stored, by_level = self._known
         if stored is not self._timing.stored:
             stored, by_level = self._known = self._timing.stored, {}
         return by_level.get(queue.consistency) or self._resolve_level(queue.consistency, stored, by_level)
 
     def delay(self, queue: Queue) -> float:
-        return self.of(queue).delay if queue.read_delay is None else queue.read_delay
+        return self.resolve(queue).delay if queue.read_delay is None else queue.read_delay
 
-    def concludes(self, queue: Queue) -> bool:
+    def is_empty_read_proof(self, queue: Queue) -> bool:
         """Returns whether an empty read of a queue may be remembered, stored or trusted."""
-        return self._concludes(self.of(queue))
+        return self._is_empty_read_proof_at(self.resolve(queue))
 
-    def _concludes(self, level: InForce) -> bool:
+    def _is_empty_read_proof_at(self, level: InForce) -> bool:
         """Returns whether an empty read at a level proves that no acknowledged message is there.
 
         False for weak levels, and while the keyspace's copies are unknown.
@@ -163,7 +163,7 @@ class ConsistencyLevels:
             by_level = {}
             self._concluding = copies, by_level
         if level.reads not in by_level:
-            by_level[level.reads] = concludes(level.reads, self._options, copies)
+            by_level[level.reads] = is_empty_read_proof(level.reads, self._options, copies)
         return by_level[level.reads]
 
     def claims_refusal(self, queue: Queue) -> str | None:
@@ -177,7 +177,7 @@ class ConsistencyLevels:
             return refusal
         if self._is_claimable(queue.consistency, copies):
             return None
-        level = self.of(queue)
+        level = self.resolve(queue)
         why = (
             f"Queue {queue.name!r} is {queue.consistency!r}, written at {level.writes} and read at {level.reads}: "
             f"a read may miss acknowledged messages{' of other data centres' if level.safe else ''}, so they cannot be "
@@ -206,6 +206,7 @@ class ConsistencyLevels:
         )
 
     def _serial_refusal(self, copies: Copies, purpose: str) -> str | None:
+        """Returns why not all data centres compare a change together, or None if they do."""
         if len(copies) == 1 or self._options.catalogue_serial == "SERIAL":
             return None
         return (
@@ -213,7 +214,7 @@ class ConsistencyLevels:
             f"store has several. Set its serial level to SERIAL {purpose}."
         )
 
-    def row_serial(self) -> str:
+    def row_serial_level(self) -> str:
         """Returns the serial consistency level of the rows of idempotency keys and names.
 
         A post may be repeated in any data centre, so all of them compare, even if catalogue changes are compared within
@@ -221,7 +222,7 @@ class ConsistencyLevels:
         """
         return "SERIAL" if len(self._replication()) > 1 else self._options.catalogue_serial
 
-    def log_reads(self) -> str:
+    def log_read_level(self) -> str:
         """Returns the consistency level of claim log reads that must show why an append was refused.
 
         An accepted entry may be committed at a majority of all copies only, whatever level was requested. If catalogue
@@ -236,8 +237,8 @@ class ConsistencyLevels:
 
     def empty_below(self, queue: Queue, now: int) -> Position | None:
         """Returns the position below which an empty read stays empty, or None."""
-        level = self.of(queue)
-        return (now - ticks(level.delay), LOW_MIN) if self._concludes(level) else None
+        level = self.resolve(queue)
+        return (now - ticks(level.delay), LOW_MIN) if self._is_empty_read_proof_at(level) else None
 
     def _resolve_level(self, name: str, stored: StoredTiming, by_level: dict[str, InForce]) -> InForce:
         """Resolves a level for the present copies and caches it. QUORUM, not cached, while the copies are unknown."""
@@ -259,7 +260,7 @@ class ConsistencyLevels:
         return InForce(level.write or auto, level.read or auto, delay, deadline, undone_within, level.safe)
 
     def guarantee(self, queue: Queue) -> str:
-        level = self.of(queue)
+        level = self.resolve(queue)
         how = f"written at {level.writes}, read at {level.reads}"
         if not level.safe:
             return f"weak ({how}): a reader continuing from its cursor may miss messages, and one node can lose them"

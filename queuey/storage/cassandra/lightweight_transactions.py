@@ -48,7 +48,7 @@ MIN_TIMEOUT = 0.1
 """Min timeout of one attempt, in seconds."""
 MAX_TURN_SECONDS = 5.0
 """Max seconds of a change while others wait for it. A longer one is in doubt."""
-_LOOK_EVERY = 0.1
+_WAKE_INTERVAL = 0.1
 
 
 class ChangeResult(NamedTuple):
@@ -105,7 +105,7 @@ class LightweightTransactions:
         read_back: Request | None = None,
     ) -> ChangeResult:
         """Runs a conditional statement, batched with ``further`` ones of its partition; see :meth:`decide`."""
-        request = self.request(statement, values, further)
+        request = self.make_request(statement, values, further)
 
         async def change() -> Request:
             return request
@@ -115,7 +115,7 @@ class LightweightTransactions:
     def wait(self, statement: Statement, values: Sequence[Any], token: object = None) -> ChangeResult:
         return self._driver.calls.run(self.run(statement, values, token))
 
-    def request(self, statement: Statement, values: Sequence[Any], further: Sequence[Call] = ()) -> Request:
+    def make_request(self, statement: Statement, values: Sequence[Any], further: Sequence[Call] = ()) -> Request:
         levels = self._options.catalogue_write, self._options.catalogue_serial
         return Request(statement, values, *levels, further=further)
 
@@ -194,9 +194,10 @@ class LightweightTransactions:
     def _await_wake_up(self, turn: Turn, done: Done) -> None:
         """Calls ``done`` when the turn is woken, and after a while at the latest."""
         turn.go_on = partial(done, None, None)
-        self._driver.loop.later(_LOOK_EVERY, turn.wake)
+        self._driver.loop.later(_WAKE_INTERVAL, turn.wake)
 
     def leave(self, key: Hashable, turn: Turn) -> None:
+        """Ends a turn, or the wait for it. Wakes the next caller in the next turn of the loop."""
         waiting = self._turns[key]
         waiting.remove(turn)
         if waiting:

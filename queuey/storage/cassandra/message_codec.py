@@ -40,29 +40,35 @@ DELETE = tuple(
     )
     for name in NAMES
 )
-COLUMNS = 4
-ROW = 40
+COLUMN_COUNT = 4
+ROW_OVERHEAD_BYTES = 40
 """Number of bytes of a row in an answer besides body and metadata: id, end, and a length before each column."""
 _COLUMNS = "timeuuid_as_blob(id), body, expires, meta"
 FETCH = tuple(
     Statement(f"SELECT {_COLUMNS} FROM messages_{name} WHERE qid = ? AND partition = ? AND bucket = ? AND id = ?")
     for name in NAMES
 )
-_RANGE = "WHERE qid = ? AND partition = ? AND bucket = ? AND id >= ? AND id <= ?"
-UP = tuple(Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES)
-DOWN = tuple(Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_RANGE} ORDER BY id DESC LIMIT ?") for name in NAMES)
-IDS_UP = tuple(
-    Statement(f"SELECT timeuuid_as_blob(id), expires FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES
+_WHERE_RANGE = "WHERE qid = ? AND partition = ? AND bucket = ? AND id >= ? AND id <= ?"
+SELECT_UP = tuple(Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_WHERE_RANGE} LIMIT ?") for name in NAMES)
+SELECT_DOWN = tuple(
+    Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_WHERE_RANGE} ORDER BY id DESC LIMIT ?") for name in NAMES
 )
-IDS_DOWN = tuple(
-    Statement(f"SELECT timeuuid_as_blob(id), expires FROM messages_{name} {_RANGE} ORDER BY id DESC LIMIT ?")
+SELECT_IDS_UP = tuple(
+    Statement(f"SELECT timeuuid_as_blob(id), expires FROM messages_{name} {_WHERE_RANGE} LIMIT ?") for name in NAMES
+)
+SELECT_IDS_DOWN = tuple(
+    Statement(f"SELECT timeuuid_as_blob(id), expires FROM messages_{name} {_WHERE_RANGE} ORDER BY id DESC LIMIT ?")
     for name in NAMES
 )
 
-BULK_UP = tuple(Statement(f"SELECT id, body, expires, meta FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES)
-BULK_IDS_UP = tuple(Statement(f"SELECT id, expires FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES)
-ID_COLUMNS = 2
-COUNT = tuple(Statement(f"SELECT count(id) FROM messages_{name} {_RANGE}") for name in NAMES)
+SELECT_BULK_UP = tuple(
+    Statement(f"SELECT id, body, expires, meta FROM messages_{name} {_WHERE_RANGE} LIMIT ?") for name in NAMES
+)
+SELECT_BULK_IDS_UP = tuple(
+    Statement(f"SELECT id, expires FROM messages_{name} {_WHERE_RANGE} LIMIT ?") for name in NAMES
+)
+ID_COLUMN_COUNT = 2
+COUNT = tuple(Statement(f"SELECT count(id) FROM messages_{name} {_WHERE_RANGE}") for name in NAMES)
 
 
 def id_bytes(ticks: int, low: int) -> bytes:
@@ -78,15 +84,15 @@ _pack_stamp_and_ttl = struct.Struct(">iqii").pack
 _pack_stamp = struct.Struct(">iq").pack
 _pack_range = struct.Struct(">i16si16sii").pack
 _pack_only_id = struct.Struct(">iIHHQ").pack
-_start_of_row = struct.Struct(">i16si").unpack_from
-_end_of_row = struct.Struct(">iqi").unpack_from
-_ticks_at = struct.Struct(">q").unpack_from
-_shape = struct.Struct(">ii").unpack_from
-_size_at = struct.Struct(">i").unpack_from
-_end_at = struct.Struct(">i8xi").unpack_from
-_minus_one = struct.pack(">i", -1)
+_unpack_row_start = struct.Struct(">i16si").unpack_from
+_unpack_row_end = struct.Struct(">iqi").unpack_from
+_unpack_ticks = struct.Struct(">q").unpack_from
+_unpack_shape = struct.Struct(">ii").unpack_from
+_unpack_size = struct.Struct(">i").unpack_from
+_unpack_end_sizes = struct.Struct(">i8xi").unpack_from
+_NULL_SIZE = struct.pack(">i", -1)
 
-INSERTED, DELETED, RANGED = 9, 5, 6
+INSERT_VALUE_COUNT, DELETE_VALUE_COUNT, RANGE_VALUE_COUNT = 9, 5, 6
 """Number of values that each kind of statement takes."""
 
 
@@ -98,7 +104,7 @@ def routing_of(qid: int, partition: int, bucket: int) -> bytes:
     return _pack_routing(8, qid, 0, 4, partition, 0, 8, bucket, 0)
 
 
-def encoded_insert(
+def encode_insert(
     key: bytes,
     position: Position,
     body: bytes,
@@ -118,7 +124,7 @@ def encoded_insert(
     )
 
 
-def encoded_delete(key: bytes, position: Position, stamp: int) -> bytes:
+def encode_delete(key: bytes, position: Position, stamp: int) -> bytes:
     ticks, low = position
     return b"".join(
         (
@@ -129,34 +135,34 @@ def encoded_delete(key: bytes, position: Position, stamp: int) -> bytes:
     )
 
 
-def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> bytes:
-    """Returns the encoded values of ``UP`` and ``DOWN``; both bounds are inclusive."""
+def encode_range(key: bytes, lower: Position, upper: Position, limit: int) -> bytes:
+    """Returns the encoded values of ``SELECT_UP`` and ``SELECT_DOWN``; both bounds are inclusive."""
     return key + _pack_range(16, id_bytes(*lower), 16, id_bytes(*upper), 4, limit)
 
 
 def find_starts(body: bytes, columns: int) -> list[int]:
     """Returns the offset of each row in an answer's body.
 
-    Any ``columns`` but COLUMNS means an answer to ``IDS_UP`` or ``IDS_DOWN``.
+    ``columns`` other than ``COLUMN_COUNT`` means an answer to ``SELECT_IDS_UP`` or ``SELECT_IDS_DOWN``.
     """
-    _, count = _shape(body, 8)
+    _, count = _unpack_shape(body, 8)
     offset = 16
     offsets = []
-    if columns == COLUMNS:
+    if columns == COLUMN_COUNT:
         body += bytes(8)  # Allows one read of a row's end, even for a last row without values.
         for _ in range(count):
             offsets.append(offset)
-            (size,) = _size_at(body, offset + 20)
+            (size,) = _unpack_size(body, offset + 20)
             offset += 24 + size if size > 0 else 24
-            expires_size, size = _end_at(body, offset)
+            expires_size, size = _unpack_end_sizes(body, offset)
             if expires_size < 0:
-                (size,) = _size_at(body, offset + 4)
+                (size,) = _unpack_size(body, offset + 4)
                 offset -= 8
             offset += 16 + size if size > 0 else 16
         return offsets
     for _ in range(count):
         offsets.append(offset)
-        (expires_size,) = _size_at(body, offset + 20)
+        (expires_size,) = _unpack_size(body, offset + 20)
         offset += 24 + max(0, expires_size)
     return offsets
 
@@ -168,25 +174,25 @@ def pack_rows(rows: Rows, columns: int) -> bytes:
         values = (row[0].bytes, *row[1:])
         for value in values:
             data = struct.pack(">q", value) if isinstance(value, int) else value
-            cells.append(_minus_one if data is None else struct.pack(">i", len(data)) + data)
+            cells.append(_NULL_SIZE if data is None else struct.pack(">i", len(data)) + data)
     return struct.pack(">iiii", 2, 4, columns, len(rows)) + b"".join(cells)
 
 
 def decode(body: bytes) -> Rows:
-    """Returns id, body, expires and meta of the rows in an answer (``cql.protocol.ROWS``) to ``UP`` or ``DOWN``.
+    """Returns id, body, expires and meta of the rows in an answer to ``SELECT_UP`` or ``SELECT_DOWN``.
 
     Raises ValueError if a row has no body or no end.
     """
-    columns, count = _shape(body, 8)
-    if columns != COLUMNS:
-        raise ValueError(f"the answer has {columns} columns, not {COLUMNS}")
+    columns, count = _unpack_shape(body, 8)
+    if columns != COLUMN_COUNT:
+        raise ValueError(f"the answer has {columns} columns, not {COLUMN_COUNT}")
     offset = 16
     rows: Rows = []
     for _ in range(count):
-        _, data, size = _start_of_row(body, offset)
+        _, data, size = _unpack_row_start(body, offset)
         offset += 24
         text = body[offset : offset + size]
-        expires_size, expires, meta_size = _end_of_row(body, offset + size)
+        expires_size, expires, meta_size = _unpack_row_end(body, offset + size)
         if size < 0 or expires_size != 8:  # noqa: PLR2004 - a bigint's size
             raise ValueError("a row without a body or an end")
         offset += size + 16
@@ -199,17 +205,17 @@ def decode(body: bytes) -> Rows:
 
 
 def decode_ids(body: bytes) -> Rows:
-    """Returns id and expires (None if it is gone) of the rows in an answer to ``IDS_UP`` or ``IDS_DOWN``.
+    """Returns id and expires (None if it is gone) of the rows in an answer to ``SELECT_IDS_UP`` or ``SELECT_IDS_DOWN``.
 
     Raises ValueError for another number of columns.
     """
-    columns, _ = _shape(body, 8)
-    if columns != ID_COLUMNS:
-        raise ValueError(f"the answer has {columns} columns, not {ID_COLUMNS}")
+    columns, _ = _unpack_shape(body, 8)
+    if columns != ID_COLUMN_COUNT:
+        raise ValueError(f"the answer has {columns} columns, not {ID_COLUMN_COUNT}")
     rows: Rows = []
-    for offset in find_starts(body, ID_COLUMNS):
-        _, data, size = _start_of_row(body, offset)
-        rows.append((data, _ticks_at(body, offset + 24)[0] if size > 0 else None))
+    for offset in find_starts(body, ID_COLUMN_COUNT):
+        _, data, size = _unpack_row_start(body, offset)
+        rows.append((data, _unpack_ticks(body, offset + 24)[0] if size > 0 else None))
     return rows
 
 
@@ -262,7 +268,7 @@ def _decode_meta(data: bytes) -> tuple[bool, Meta | None]:
 
 
 def row_size(body: bytes, meta: Any) -> int:  # noqa: ANN401 - bytes, or the mark for nothing
-    return ROW + len(body) + (0 if meta is UNSET else len(meta))
+    return ROW_OVERHEAD_BYTES + len(body) + (0 if meta is UNSET else len(meta))
 
 
 def decode_message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the driver
@@ -304,7 +310,7 @@ Marked = dict[str, set[Location]]
 """By name, the locations of messages that were written as its value."""
 
 
-def marked_in(messages: Iterable[Message]) -> Marked:
+def collect_marked(messages: Iterable[Message]) -> Marked:
     """Returns, by name, partition and position of each message that was written as the value of a name."""
     marked: Marked = {}
     for message in messages:

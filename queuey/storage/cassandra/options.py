@@ -15,10 +15,10 @@ from queuey.storage.cassandra.timing import LevelTiming, Timing
 WRITE_LEVELS = ("ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL")
 READ_LEVELS = ("ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "ALL")
 DEFAULT_PORT = 9042
-MOST_BODY = 4 << 20
+MAX_BODY_BYTES = 4 << 20
 """Max bytes of a body that Cassandra accepts with its default settings: well under half a commit log segment."""
 
-_KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
+_KEYSPACE_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class CassandraOptions:
         stated: Timing values that the deployment sets, by setting; with ``follow`` they must match the keyspace.
         default_ttl: TTL in seconds of a message if neither it nor its queue has one.
         cached_queues: Max queue rows in memory, and max partitions with a bucket index in memory.
-        most_pending: Max messages that wait for Cassandra in this process; further ones are refused at once.
+        max_pending: Max messages that wait for Cassandra in this process; further ones are refused at once.
         catalogue_write: Consistency level at which changes of queues, applications, keys and offsets are committed.
         catalogue_read: Consistency level of reads of the catalogue. Every read must meet every commit (LOCAL_QUORUM:
             EACH_QUORUM).
@@ -103,7 +103,7 @@ class CassandraOptions:
     stated: Mapping[str, float] = field(default_factory=dict)
     default_ttl: int = 259_200
     cached_queues: int = 100_000
-    most_pending: int = 50_000
+    max_pending: int = 50_000
     catalogue_write: str = "QUORUM"
     catalogue_read: str = "QUORUM"
     catalogue_serial: str = "SERIAL"
@@ -175,7 +175,7 @@ def parse_url(text: str) -> DataCentreTarget:
     if len(ports) > 1:
         raise SettingsError(f"{text!r} names several ports: use one port for all nodes of a cluster.")
     keyspace = unquote(parts.path.removeprefix("/"))
-    if not _KEYSPACE.fullmatch(keyspace):
+    if not _KEYSPACE_PATTERN.fullmatch(keyspace):
         raise SettingsError(
             f"{keyspace!r} is not a valid keyspace name: use a letter, then up to 47 letters, digits or underscores."
         )

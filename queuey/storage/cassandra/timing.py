@@ -99,13 +99,13 @@ class Timing(msgspec.Struct, frozen=True):
         return values
 
 
-def _both(level: LevelTiming, clock_difference: float, row_age: float) -> Timing:
+def _make_timing(level: LevelTiming, clock_difference: float, row_age: float) -> Timing:
     return Timing(clock_difference, row_age, {"strong": level, "very_strong": level})
 
 
-SOON = _both(LevelTiming(0.4, 0.35, 1.0), 0.25, 0.75)
+ONE_CENTRE_TIMING = _make_timing(LevelTiming(0.4, 0.35, 1.0), 0.25, 0.75)
 """Timing of a new keyspace in one data centre."""
-PATIENT = _both(LevelTiming(3.0, 1.0, 5.0), 1.0, 1.0)
+MANY_CENTRES_TIMING = _make_timing(LevelTiming(3.0, 1.0, 5.0), 1.0, 1.0)
 """Timing of a new keyspace in several data centres."""
 
 
@@ -183,7 +183,7 @@ def encode(stored: StoredTiming) -> str:
     return msgspec.json.encode(stored).decode()
 
 
-LONGEST_ROW_AGE = 1.0
+MAX_ROW_AGE = 1.0
 """Default C in seconds: a change of a queue is answered after it."""
 
 
@@ -202,7 +202,7 @@ def change_values(base: Timing, levels: Iterable[str], named: Mapping[str, float
         min_delay = round(new.deadline + new.undo + difference, 6)
         level_timings[name] = msgspec.structs.replace(new, delay=min_delay if delay is None else delay)
     max_age = min(level.delay for level in level_timings.values()) - difference
-    age = named.get("row_age", min(LONGEST_ROW_AGE, round(max_age, 6)))
+    age = named.get("row_age", min(MAX_ROW_AGE, round(max_age, 6)))
     if difference <= 0 or age <= 0 or any(level.deadline <= 0 or level.undo < 0 for level in level_timings.values()):
         raise SettingsError("W, S and C must be above 0, and U must not be negative.")
     return Timing(difference, age, level_timings).check()

@@ -10,7 +10,7 @@ from queuey.ids import EPOCH_TICKS
 if TYPE_CHECKING:
     from queuey.messages import LogEntry, LogPage, Queue
 
-PAGE = 256
+MAX_PAGE_ENTRIES = 256
 """Max entries that :meth:`ClaimLogs.read_log` returns. Usually a log has fewer after its snapshot."""
 MAX_ENTRY_BYTES = 1 << 20
 """Max bytes of an entry's body."""
@@ -74,9 +74,9 @@ class ClaimLogs(ABC):
         because of it. An entry that was shown is never missing from a later read.
 
         If ``first`` is 1 and the log names a snapshot, or if entries from ``first`` on have been removed, the page has
-        the snapshot that the log names and the entries after it. A page has at most ``PAGE`` entries: a reader that has
-        not reached ``last`` reads again from the number after the page's last entry. Without ``newest`` a page may be
-        empty although ``last`` is higher, because an entry has not reached all replicas.
+        the snapshot that the log names and the entries after it. A page has at most ``MAX_PAGE_ENTRIES`` entries: a
+        reader that has not reached ``last`` reads again from the number after the page's last entry. Without ``newest``
+        a page may be empty although ``last`` is higher, because an entry has not reached all replicas.
 
         Args:
             queue: The queue.

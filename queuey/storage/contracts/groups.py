@@ -22,7 +22,7 @@ def session_ttl(session: int) -> int:
     return 2 * session + 3_600_000
 
 
-SEARCH = 0, 0
+SEARCH_ROW = 0, 0
 """Member and uid of the row with the time of the last search for queues. It is kept for ``SEARCH_TTL`` ms."""
 SEARCH_TTL = 86_400_000
 
@@ -33,10 +33,11 @@ def sessions_of(clock: int, rows: Iterable[tuple[int, int, int]]) -> GroupSessio
     Args:
         clock: Clock sampled before the rows were read (ms).
         rows: For each session: member number, 0, and when the member was seen (ms). For each request to give partitions
-            back: member number, uid of the queue, and when it was made (ms). The row :data:`SEARCH` gives ``searched``.
+            back: member number, uid of the queue, and when it was made (ms). The row :data:`SEARCH_ROW` gives
+            ``searched``.
     """
     times = {(member, uid): when for member, uid, when in rows}
-    searched = times.pop(SEARCH, 0)
+    searched = times.pop(SEARCH_ROW, 0)
     uids: dict[int, set[int]] = {member: set() for member, _ in times}
     for member, uid in times:
         uids[member] |= {uid} - {0}

@@ -29,7 +29,7 @@ class Offsets(ABC):
     ) -> list[Offset]:
         """Records offsets, each partition by its own compare-and-set. Returns the offsets now recorded.
 
-        A group with a name that begins with :data:`~queuey.storage.offset_changes.READERS` is a reader of the queue.
+        A group is a reader of the queue if its name begins with :data:`~queuey.storage.offset_changes.READER_PREFIX`.
 
         Args:
             queue: The queue.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from queuey.messages import Record, RecordDue
 
-MAX_RECORD = 1 << 16
+MAX_RECORD_BYTES = 1 << 16
 """Max bytes of a record's value."""
 
 
@@ -40,7 +40,7 @@ class Records(ABC):
 
         Raises:
             RecordChanged: The stored record has another version, or does not exist, or exists and was to be created.
-            InvalidRequest: The value is empty or longer than ``MAX_RECORD``.
+            InvalidRequest: The value is empty or longer than ``MAX_RECORD_BYTES``.
         """
 
     @abstractmethod

@@ -68,7 +68,7 @@ class SqliteStore(Store):
 
     @threaded
     def ping(self) -> None:
-        self._db.verify_room()
+        self._db.verify_free_space()
         self._db.writer.perform(Transaction.advance)
         with self._db.readers.lend() as connection:
             self._db.read_clock(connection)

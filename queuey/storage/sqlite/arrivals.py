@@ -26,14 +26,14 @@ from queuey.storage.watching import Watch, Watches
 
 log = logging.getLogger(__name__)
 
-_NEWS = (
+_SELECT_RANGES_WITH_MESSAGES = (
     "SELECT asked.key FROM json_each(?) AS asked WHERE EXISTS (SELECT 1 FROM messages WHERE "
     "queue_partition = asked.value ->> 0 AND ticks >= asked.value ->> 1 AND ticks < asked.value ->> 2)"
 )
 """Selects the triples [qp, lowest tick, upper bound of ticks] whose ranges have a message."""
 _LOOKBACK_TICKS = TICKS_PER_SECOND
 """Number of ticks before its start from which a watch searches for messages."""
-_TIMES, _PAUSE = 4, 0.005
+_MAX_RECORD_CHECKS, _RECORD_CHECK_INTERVAL = 4, 0.005
 """Max checks, and seconds between them, until a visible commit of this process has been recorded by the writer."""
 
 
@@ -80,7 +80,7 @@ class CommittedArrivals:
 
     def _poll_forever(self) -> None:
         """Polls until closed. Waits while nobody watches; an error does not end it."""
-        while not self._closed.wait(watching.EVERY):
+        while not self._closed.wait(watching.POLL_INTERVAL):
             self._added.clear()
             if not (self.watches or self._closed.is_set()):
                 self._added.wait()
@@ -94,12 +94,12 @@ class CommittedArrivals:
             except Exception:
                 log.exception("Checking for new messages failed.")
 
-    def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
+    def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         self.watches.share, self.watches.wanted = stored, wanted
         self._db.on_commit = self._announce_commit
 
-    def hear(self, moment: int, partitions: Iterable[int]) -> bool:
-        """Wakes watches; ``moment`` is the last id of the other process (ticks).
+    def receive_news(self, moment: int, partitions: Iterable[int]) -> bool:
+        """Wakes watches of partitions that another process wrote to; ``moment`` is its last id (ticks).
 
         Returns whether this process watches anything, these partitions or others.
         """
@@ -121,7 +121,7 @@ class CommittedArrivals:
     def _wake_partitions(self, partitions: Iterable[int], last: int) -> None:
         """Wakes the watches of partitions. Prompt ones search only above ``last`` from now on."""
         for key in partitions:
-            for watch in self.watches.of(key):
+            for watch in self.watches.find(key):
                 if watch.prompt:
                     watch.position = max(watch.position, last + 1)  # The woken reader reads everything below.
                 watch.wake()
@@ -160,10 +160,10 @@ class CommittedArrivals:
 
     def _read_own_last(self, last: int) -> int:
         """Returns the last id of this process. Waits a little until a visible commit of its own is recorded."""
-        for _ in range(_TIMES):
+        for _ in range(_MAX_RECORD_CHECKS):
             if last <= max(self._own_last, self._seen):
                 break
-            sleep(_PAUSE)
+            sleep(_RECORD_CHECK_INTERVAL)
         return self._own_last
 
 
@@ -180,7 +180,9 @@ def _find_arrivals(connection: Connection, watches: Sequence[Watch], safe: int, 
         watch.position = max(watch.position, upper)
     if not ranges:
         return []
-    rows: list[Any] = connection.execute(_NEWS, (msgspec.json.encode(ranges).decode(),)).fetchall()
+    rows: list[Any] = connection.execute(
+        _SELECT_RANGES_WITH_MESSAGES, (msgspec.json.encode(ranges).decode(),)
+    ).fetchall()
     return [watches[number] for (number,) in rows]
 
 

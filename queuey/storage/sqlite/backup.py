@@ -29,14 +29,14 @@ ReportProgress = Callable[[str, int, int | None], None]
 
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite creates beside a database."""
-_STEPS = 1000
+_STEPS_PER_REPORT = 1000
 """Interval between two progress reports, in virtual machine steps of SQLite; a message takes five."""
-_PIECE = 1 << 20
+_CHUNK_BYTES = 1 << 20
 _PARTIAL = ".queuey-partial"
 """Suffix of files that are being written. Other programs do not use it."""
 _CHECKSUM = re.compile(rb"\\?([0-9a-f]{64}) [ *][^\n]+\n?")
 """A line as written by sha256sum."""
-_LONGEST_LINE = 1000
+_MAX_CHECKSUM_BYTES = 1000
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ def checksum_file(backup: Path) -> Path:
 def _read_checksum(path: Path) -> str | None:
     """Returns the SHA-256 in a checksum file, or None if the file is not one."""
     with path.open("rb") as file:
-        match = _CHECKSUM.fullmatch(file.read(_LONGEST_LINE))
+        match = _CHECKSUM.fullmatch(file.read(_MAX_CHECKSUM_BYTES))
     return None if match is None else match[1].decode()
 
 
@@ -179,7 +179,7 @@ def examine(path: Path, tell: ReportProgress, *, name: Path | None = None) -> Co
         connection = driver.open_copy(path)
         try:
             # Lets Python handle Ctrl-C while SQLite works.
-            connection.set_progress_handler(lambda: False, _STEPS)
+            connection.set_progress_handler(lambda: False, _STEPS_PER_REPORT)
             schema.require_format(connection, name)
             if complaints := schema.find_problems(connection):
                 text = f"{name} is damaged: {len(complaints)} defects, the first: {complaints[0]}. Use another backup."
@@ -211,7 +211,7 @@ def _vacuum_into(connection: Connection, partial: Path, tell: ReportProgress) ->
         tell("copying", partial.stat().st_size, sizes[0])
         return False
 
-    connection.set_progress_handler(report, _STEPS)
+    connection.set_progress_handler(report, _STEPS_PER_REPORT)
     connection.execute("VACUUM INTO ?", (str(partial),)).fetchall()
 
 
@@ -238,7 +238,7 @@ def _copy(backup: Path, partial: Path, tell: ReportProgress) -> str:
     digest = hashlib.sha256()
     with backup.open("rb") as source, partial.open("r+b") as file:
         size = os.fstat(source.fileno()).st_size
-        while piece := source.read(_PIECE):
+        while piece := source.read(_CHUNK_BYTES):
             file.write(piece)
             digest.update(piece)
             tell("copying", file.tell(), size)

@@ -24,48 +24,49 @@ from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.messages import apply_read_delay, sample_horizon
-from queuey.storage.sqlite.slices import FROM, RANGE, find_bounds, read_live_keys
+from queuey.storage.sqlite.slices import FROM_LIVE_RANGE, FROM_POSITION, find_bounds, read_live_keys
 from queuey.storage.sqlite.write.transaction import Row, Transaction
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 LOADED_AT_ONCE = 1000
-_STEP = 64
+_MAX_CHUNK_ROWS = 64
 """Max rows between checks of the size of a batch."""
 _GETTERS = [itemgetter(number) for number in range(6)]
 _BODY = 3
 
 # Bodies are read as blobs: text would be decoded and encoded again.
-_ROWS = (
-    f"SELECT ticks, low, expires, CAST(body AS BLOB), typeof(body) = 'text', meta {RANGE} ORDER BY ticks, low LIMIT ?"
+_SELECT_ROWS = (
+    "SELECT ticks, low, expires, CAST(body AS BLOB), typeof(body) = 'text', meta "
+    f"{FROM_LIVE_RANGE} ORDER BY ticks, low LIMIT ?"
 )
 
 
-MEASURED_QUEUES = 500
+MAX_MEASURED_QUEUES = 500
 """Max queues that are measured in one snapshot."""
-MEASURED_MESSAGES = 50_000
+MAX_MEASURED_MESSAGES = 50_000
 """Max messages of one partition that are counted in one snapshot (approximate)."""
 SPARE_ROWS = 8
 """Number of rows to read beyond the expected count of a partition, because window counts may be slightly low."""
 _END: Position = (TICKS_MAX + 1, LOW_MIN)
 
-_HELD = (
+_SELECT_PARTITION_COUNTS = (
     "SELECT queue_partition, sum(message_count), min(max(first_ticks, ?2 - longest_ttl)) FROM json_each(?1) AS asked "
     "CROSS JOIN expiry_windows ON queue_partition >= asked.value << 8 AND queue_partition < (asked.value + 1) << 8 "
     "WHERE expired_by > ?2 "
     "GROUP BY queue_partition ORDER BY queue_partition"
 )
-_SOME = (
+_SELECT_TOTALS_OF_FIRST_ROWS = (
     "SELECT count(*), sum(size), min(ticks), max(ticks), min(low), max(low), min(expires) "  # noqa: S608 - constants only
-    f"FROM (SELECT queue_partition, ticks, low, expires, octet_length(body) AS size {FROM} LIMIT ?) WHERE "
+    f"FROM (SELECT queue_partition, ticks, low, expires, octet_length(body) AS size {FROM_POSITION} LIMIT ?) WHERE "
     "queue_partition = ?"
 )
 """Selects totals of the partition among the first rows from a position on."""
-_NEXT = f"SELECT queue_partition, ticks, low {FROM} LIMIT 1 OFFSET ?"
-_ALIVE = f"SELECT count(*), sum(octet_length(body)) {RANGE}"
-_OLDEST = f"SELECT ticks, low {RANGE} ORDER BY ticks, low LIMIT 1"
-_NEWEST = f"SELECT ticks, low {RANGE} ORDER BY ticks DESC, low DESC LIMIT 1"
+_SELECT_NEXT_KEY = f"SELECT queue_partition, ticks, low {FROM_POSITION} LIMIT 1 OFFSET ?"
+_SELECT_LIVE_TOTALS = f"SELECT count(*), sum(octet_length(body)) {FROM_LIVE_RANGE}"
+_SELECT_OLDEST = f"SELECT ticks, low {FROM_LIVE_RANGE} ORDER BY ticks, low LIMIT 1"
+_SELECT_NEWEST = f"SELECT ticks, low {FROM_LIVE_RANGE} ORDER BY ticks DESC, low DESC LIMIT 1"
 
 
 class SqliteBulk(Bulk):
@@ -114,19 +115,21 @@ class SqliteBulk(Bulk):
         """Reads the columns of one batch. Returns them, and whether more messages may follow."""
         limit = max(0, requested.limit)
         with self._db.readers.lend() as connection:
-            where = self._bounds_of(connection, queue, requested)
+            where = self._make_range_parameters(connection, queue, requested)
             if bodies:
-                return _gather_columns(connection.execute(_ROWS, (*where, limit)), limit, requested.max_bytes)
+                return _gather_columns(connection.execute(_SELECT_ROWS, (*where, limit)), limit, requested.max_bytes)
             columns: list[list[int]] = [[], [], []]
             for keys in read_live_keys(connection, *where, limit=limit):
                 for take, column in zip(_GETTERS[1:4], columns, strict=True):
                     column.extend(map(take, keys))
         return columns, len(columns[0]) >= limit
 
-    def _bounds_of(self, connection: Connection, queue: Queue, requested: Slice) -> tuple[int, int, int, int, int, int]:
+    def _make_range_parameters(
+        self, connection: Connection, queue: Queue, requested: Slice
+    ) -> tuple[int, int, int, int, int, int]:
         """Returns the parameters of a range query: ``qp``, lower and upper position, and the clock.
 
-        Checks first that the queue's row is current.
+        Raises QueueChanged if the queue's row is out of date.
 
         ``qp`` is -1 if the queue has no such partition.
         """
@@ -143,7 +146,7 @@ class SqliteBulk(Bulk):
         count = 0
         end = part.lower
         with self._db.readers.lend() as connection:
-            where = self._bounds_of(connection, queue, part)
+            where = self._make_range_parameters(connection, queue, part)
             for keys in read_live_keys(connection, *where, limit=part.limit):
                 count += len(keys)
                 end = ids.following(keys[-1][1:3])
@@ -193,7 +196,7 @@ def _gather_columns(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[
             chunk = chunk[: _count_until(chunk, remaining)]
         remaining -= size
         # As many rows as fit if their bodies have the same average size; surplus long bodies would be read twice.
-        step = min(_STEP, max(1, remaining * step // max(1, size)))
+        step = min(_MAX_CHUNK_ROWS, max(1, remaining * step // max(1, size)))
         for take, column in zip(_GETTERS, columns, strict=True):
             column.extend(map(take, chunk))
     return columns, remaining <= 0 or len(columns[0]) >= limit
@@ -227,7 +230,7 @@ def _load_alive(transaction: Transaction, queue: Queue, messages: Sequence[Messa
 
 
 def measure(
-    database: Database, queues: Sequence[Queue], *, messages: int = MEASURED_MESSAGES
+    database: Database, queues: Sequence[Queue], *, messages: int = MAX_MEASURED_MESSAGES
 ) -> Iterator[list[Measure]]:
     """Measures queues, at most ``messages`` of a partition in one snapshot; see the storage contract.
 
@@ -235,8 +238,8 @@ def measure(
     one statement for many queues, which would have to sort. Each snapshot covers only one chunk of queues, or one chunk
     of a partition's messages, because the write-ahead log cannot start over while a snapshot is held.
     """
-    for start in range(0, len(queues), MEASURED_QUEUES):
-        yield from _measure_queues(database, queues[start : start + MEASURED_QUEUES], messages)
+    for start in range(0, len(queues), MAX_MEASURED_QUEUES):
+        yield from _measure_queues(database, queues[start : start + MAX_MEASURED_QUEUES], messages)
 
 
 def _measure_queues(database: Database, queues: Sequence[Queue], messages: int) -> Iterator[list[Measure]]:
@@ -250,7 +253,7 @@ def _measure_queues(database: Database, queues: Sequence[Queue], messages: int) 
     with _snapshot(database) as connection:
         current = [_is_current(database, connection, queue) for queue in queues]
         qids = json.dumps([queue.qid for queue, is_current in zip(queues, current, strict=True) if is_current])
-        held: Any = connection.execute(_HELD, (qids, now)).fetchall()
+        held: Any = connection.execute(_SELECT_PARTITION_COUNTS, (qids, now)).fetchall()
         for qp, count, ticks in held:
             measured, border = _measure_chunk(
                 connection, qp, (ticks, LOW_MIN), min(max(0, count) + SPARE_ROWS, messages), now
@@ -297,9 +300,9 @@ def _measure_chunk(
     Returns:
         The measure, or None without live messages; and the next position of the partition, or None at its end.
     """
-    sums: Any = connection.execute(_SOME, (qp, *lower, limit, qp)).fetchone()
+    sums: Any = connection.execute(_SELECT_TOTALS_OF_FIRST_ROWS, (qp, *lower, limit, qp)).fetchone()
     count, size, first, last, low, high, ended = sums
-    following: Any = connection.execute(_NEXT, (qp, *lower, limit)).fetchone() if count == limit else None
+    following: Any = connection.execute(_SELECT_NEXT_KEY, (qp, *lower, limit)).fetchone() if count == limit else None
     border: Position | None = following[1:] if following is not None and following[0] == qp else None
     if not count:
         return None, border
@@ -307,13 +310,13 @@ def _measure_chunk(
     newest: Any = (last, high)
     where = (qp, *lower, *(border or _END), now)
     if ended <= now:
-        [(count, size)] = connection.execute(_ALIVE, where).fetchall()
+        [(count, size)] = connection.execute(_SELECT_LIVE_TOTALS, where).fetchall()
         if not count:
             return None, border
     if low != high or ended <= now:
         # Several processes made the ids, or some rows have expired: min and max may come from different messages.
-        oldest = connection.execute(_OLDEST, where).fetchone()
-        newest = connection.execute(_NEWEST, where).fetchone()
+        oldest = connection.execute(_SELECT_OLDEST, where).fetchone()
+        newest = connection.execute(_SELECT_NEWEST, where).fetchone()
     return Measure(qp & 0xFF, count, size, exact=True, oldest=oldest, newest=newest), border
 
 

@@ -16,11 +16,11 @@ from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Transaction
 
-_INSERT = (
+_INSERT_QUEUE = (
     f"INSERT INTO queues ({row_codec.QUEUE_COLUMNS}) "  # noqa: S608 - constants
     f"VALUES ({', '.join('?' for _ in row_codec.QUEUE_COLUMNS.split(','))})"
 )
-_UPDATE = f"UPDATE queues SET {catalogue_rows.assignments()} WHERE application = ? AND name = ?"  # noqa: S608 - constants
+_UPDATE_QUEUE = f"UPDATE queues SET {catalogue_rows.make_assignments()} WHERE application = ? AND name = ?"  # noqa: S608 - constants
 _LIST_QUEUES = (
     f"SELECT {row_codec.QUEUE_COLUMNS} FROM queues "  # noqa: S608 - constants
     "WHERE application = ? AND name >= ? ORDER BY name LIMIT ?"
@@ -28,8 +28,8 @@ _LIST_QUEUES = (
 
 
 _LIST_APPLICATIONS = "SELECT name FROM applications WHERE name >= ? ORDER BY name LIMIT ?"
-_KEY = "SELECT application, id, created, expires, note, scope FROM keys "
-_CACHED = 5.0
+_SELECT_KEYS = "SELECT application, id, created, expires, note, scope FROM keys "
+_MAX_EXISTENCE_AGE = 5.0
 """Max seconds for which the existence of an application is remembered."""
 
 
@@ -61,7 +61,7 @@ class SqliteCatalogue(Catalogue):
                 version=transaction.catalogue,
                 **fields,
             )
-            connection.execute(_INSERT, row_codec.queue_to_row(queue))
+            connection.execute(_INSERT_QUEUE, row_codec.queue_to_row(queue))
             return queue, True
 
         queue, created = await self._db.write(work)
@@ -96,7 +96,7 @@ class SqliteCatalogue(Catalogue):
             transaction.verify(queue)
             changed = msgspec.structs.replace(queue, **fields, version=transaction.bump_catalogue_version())
             transaction.connection.execute(
-                _UPDATE, (*catalogue_rows.encode_values(changed), queue.application, queue.name)
+                _UPDATE_QUEUE, (*catalogue_rows.encode_values(changed), queue.application, queue.name)
             )
             return changed
 
@@ -131,6 +131,7 @@ class SqliteCatalogue(Catalogue):
         return self._replace_cached(queue, await self._db.write(work))
 
     def _replace_cached(self, old: Queue, new: Queue) -> Queue:
+        """Replaces the cached row, whichever it is. Returns ``new``, which is now the last to be evicted."""
         self._db.queues.drop(old.application, old.name)
         self._db.queues.put(new)
         return new
@@ -177,7 +178,7 @@ class SqliteApplications(Applications):
         with self._db.readers.lend() as connection:
             exists = row_codec.has_application(connection, name)
         if exists:
-            self._known[name] = now + _CACHED
+            self._known[name] = now + _MAX_EXISTENCE_AGE
         return exists
 
     def forget(self) -> None:
@@ -196,7 +197,7 @@ class SqliteApplications(Applications):
             connection = transaction.connection
             if application != OPERATORS and not row_codec.has_application(connection, application):
                 raise ApplicationNotFound(application)
-            present = connection.execute(_KEY + "WHERE digest = ?", (digest,)).fetchone()
+            present = connection.execute(_SELECT_KEYS + "WHERE digest = ?", (digest,)).fetchone()
             if present is not None:
                 if present[0] != application:
                     raise Conflict("This key belongs to another application.")
@@ -213,7 +214,7 @@ class SqliteApplications(Applications):
             connection.execute(
                 "INSERT INTO keys (digest, application, id, created, expires, note, scope) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (digest, application, key.id, key.created, expires, note, catalogue_rows.scope_text(scope)),
+                (digest, application, key.id, key.created, expires, note, catalogue_rows.encode_scope(scope)),
             )
             return key
 
@@ -224,7 +225,9 @@ class SqliteApplications(Applications):
         with self._db.readers.lend() as connection:
             return [
                 _key_from_row(row)
-                for row in connection.execute(_KEY + "WHERE application = ? ORDER BY created, id", (application,))
+                for row in connection.execute(
+                    _SELECT_KEYS + "WHERE application = ? ORDER BY created, id", (application,)
+                )
             ]
 
     async def revoke_key(self, application: str, key_id: str) -> None:
@@ -243,7 +246,9 @@ class SqliteApplications(Applications):
             connection.execute(
                 "UPDATE keys SET expires = ? WHERE application = ? AND id = ?", (expires, application, key_id)
             )
-            row = connection.execute(_KEY + "WHERE application = ? AND id = ?", (application, key_id)).fetchone()
+            row = connection.execute(
+                _SELECT_KEYS + "WHERE application = ? AND id = ?", (application, key_id)
+            ).fetchone()
             if row is None:
                 raise KeyNotFound(key_id)
             return _key_from_row(row)
@@ -253,7 +258,7 @@ class SqliteApplications(Applications):
     @threaded
     def find_key(self, digest: bytes) -> Key | None:
         with self._db.readers.lend() as connection:
-            row = connection.execute(_KEY + "WHERE digest = ?", (digest,)).fetchone()
+            row = connection.execute(_SELECT_KEYS + "WHERE digest = ?", (digest,)).fetchone()
         return None if row is None else _key_from_row(row)
 
 
@@ -265,5 +270,5 @@ def _key_from_row(row: Any) -> Key:  # noqa: ANN401 - a row of the driver
         created=created,
         expires=expires,
         note=note,
-        scope=catalogue_rows.scope_of(scope),
+        scope=catalogue_rows.decode_scope(scope),
     )

@@ -10,22 +10,24 @@ from queuey.errors import InvalidRequest
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.calls import start_and_wait
-from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_SNAPSHOT_BYTES, PAGE, ClaimLogs
+from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES, MAX_SNAPSHOT_BYTES, ClaimLogs
 from queuey.storage.contracts.covers import Covers
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Transaction
 
-_LAST = "SELECT coalesce(max(number), 0) FROM claims WHERE queue_partition = ?"
-_APPEND = f"INSERT INTO claims (queue_partition, number, body) SELECT ?, ?, ? WHERE ({_LAST}) = ? RETURNING 1"
-_TRUNCATE = "DELETE FROM claims WHERE queue_partition = ? AND number < min(?, ?)"
-_NAME = "UPDATE claim_snapshots SET named = 1 WHERE queue_partition = ? AND number = ? RETURNING 1"
-_FORGET = "DELETE FROM claim_snapshots WHERE queue_partition = ? AND number < ?"
-_ENTRIES = "SELECT number, body FROM claims WHERE queue_partition = ? AND number >= ? ORDER BY number LIMIT ?"
-_SNAPSHOT = (
+_SELECT_LAST_NUMBER = "SELECT coalesce(max(number), 0) FROM claims WHERE queue_partition = ?"
+_APPEND_ENTRY = (
+    f"INSERT INTO claims (queue_partition, number, body) SELECT ?, ?, ? WHERE ({_SELECT_LAST_NUMBER}) = ? RETURNING 1"
+)
+_DELETE_ENTRIES_BELOW = "DELETE FROM claims WHERE queue_partition = ? AND number < min(?, ?)"
+_NAME_SNAPSHOT = "UPDATE claim_snapshots SET named = 1 WHERE queue_partition = ? AND number = ? RETURNING 1"
+_DELETE_OLDER_SNAPSHOTS = "DELETE FROM claim_snapshots WHERE queue_partition = ? AND number < ?"
+_SELECT_ENTRIES = "SELECT number, body FROM claims WHERE queue_partition = ? AND number >= ? ORDER BY number LIMIT ?"
+_SELECT_NAMED_SNAPSHOT = (
     "SELECT number, body FROM claim_snapshots WHERE queue_partition = ? AND named = 1 ORDER BY number DESC LIMIT 1"
 )
-_WRITE = (
+_INSERT_SNAPSHOT = (
     "INSERT INTO claim_snapshots (queue_partition, number, body, named) VALUES (?, ?, ?, 0) "
     "ON CONFLICT (queue_partition, number) DO NOTHING"
 )
@@ -36,9 +38,9 @@ _WRITE_COVER = (
     "ON CONFLICT (queue_partition, digest) DO UPDATE SET until = max(until, excluded.until)"
 )
 _READ_COVERS = "SELECT digest, until FROM covers WHERE queue_partition = ? AND digest IN ({})"
-_COVERS_TOGETHER = 500
+_MAX_COVERS_PER_STATEMENT = 500
 """Max digests of one query, and max rows that one transaction deletes."""
-_FORGET_COVERS = (
+_DELETE_COVERS = (
     "DELETE FROM covers WHERE queue_partition = ? AND digest IN "
     "(SELECT digest FROM covers WHERE queue_partition = ? AND until <= ? AND digest > ? ORDER BY digest LIMIT ?) "
     "RETURNING digest"
@@ -82,7 +84,7 @@ class SqliteClaimLogs(ClaimLogs):
 
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
-            transaction.connection.execute(_WRITE, (queue.qid << 8 | partition, number, body))
+            transaction.connection.execute(_INSERT_SNAPSHOT, (queue.qid << 8 | partition, number, body))
 
         await self._db.write(work, weight=len(body))
 
@@ -114,8 +116,8 @@ class SqliteCovers(Covers):
         covers: dict[bytes, int] = {}
         with self._db.readers.lend() as connection:
             self._db.verify(connection, queue)
-            for start in range(0, len(requested), _COVERS_TOGETHER):
-                chunk = requested[start : start + _COVERS_TOGETHER]
+            for start in range(0, len(requested), _MAX_COVERS_PER_STATEMENT):
+                chunk = requested[start : start + _MAX_COVERS_PER_STATEMENT]
                 marks = ", ".join("?" * len(chunk))
                 rows: Any = connection.execute(
                     _READ_COVERS.format(marks), (queue.qid << 8 | partition, *chunk)
@@ -130,8 +132,8 @@ class SqliteCovers(Covers):
 
         def work(transaction: Transaction) -> list[bytes]:
             transaction.verify(queue)
-            values = (qp, qp, until, last, _COVERS_TOGETHER)
-            rows: Any = transaction.connection.execute(_FORGET_COVERS, values).fetchall()
+            values = (qp, qp, until, last, _MAX_COVERS_PER_STATEMENT)
+            rows: Any = transaction.connection.execute(_DELETE_COVERS, values).fetchall()
             return [digest for (digest,) in rows]
 
         while removed := await self._db.write(work):
@@ -147,14 +149,14 @@ def _append_to_log(
     """
     transaction.verify(queue)
     connection = transaction.connection
-    if not connection.execute(_APPEND, (qp, entry.number, entry.body, qp, entry.number - 1)).fetchall():
+    if not connection.execute(_APPEND_ENTRY, (qp, entry.number, entry.body, qp, entry.number - 1)).fetchall():
         return False
     if snapshot is not None:
-        if not connection.execute(_NAME, (qp, snapshot)).fetchall():
+        if not connection.execute(_NAME_SNAPSHOT, (qp, snapshot)).fetchall():
             raise InvalidRequest({"snapshot": f"{snapshot} was not written"})
-        connection.execute(_FORGET, (qp, snapshot))
+        connection.execute(_DELETE_OLDER_SNAPSHOTS, (qp, snapshot))
     if truncate_below is not None:
-        connection.execute(_TRUNCATE, (qp, truncate_below, entry.number))
+        connection.execute(_DELETE_ENTRIES_BELOW, (qp, truncate_below, entry.number))
     return True
 
 
@@ -164,12 +166,12 @@ def _read_page(connection: Connection, qp: int, first: int) -> LogPage:
     If the log does not have that entry any more, or for 1, it returns the newest named snapshot with the entries after
     it.
     """
-    row: Any = connection.execute(_LAST, (qp,)).fetchone()
+    row: Any = connection.execute(_SELECT_LAST_NUMBER, (qp,)).fetchone()
     last: int = row[0]
     entries = _read_entries(connection, qp, first)
     if first > 1 and (last < first or (entries and entries[0].number == first)):
         return LogPage(last, entries)
-    row = connection.execute(_SNAPSHOT, (qp,)).fetchone()
+    row = connection.execute(_SELECT_NAMED_SNAPSHOT, (qp,)).fetchone()
     if row is None:
         return LogPage(last, entries)
     snapshot = LogEntry(*row)
@@ -177,5 +179,5 @@ def _read_page(connection: Connection, qp: int, first: int) -> LogPage:
 
 
 def _read_entries(connection: Connection, qp: int, first: int) -> list[LogEntry]:
-    rows: Any = connection.execute(_ENTRIES, (qp, first, PAGE)).fetchall()
+    rows: Any = connection.execute(_SELECT_ENTRIES, (qp, first, MAX_PAGE_ENTRIES)).fetchall()
     return [LogEntry(number, body) for number, body in rows]

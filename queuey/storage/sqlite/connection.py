@@ -33,10 +33,10 @@ carray: Callable[[tuple[str | bytes, ...]], object] | None = getattr(apsw, "carr
 """Binds a tuple that a statement can read as a table. None if SQLite was built without it."""
 DatabaseError = apsw.Error
 
-DAMAGE = (UnicodeDecodeError, msgspec.MsgspecError)
+DAMAGE_ERRORS = (UnicodeDecodeError, msgspec.MsgspecError)
 """Errors raised by damaged rows, besides those of the driver: SQLite does not detect bytes changed inside a value."""
 
-LOG_LIMIT = 4000
+MAX_LOG_PAGES = 4000
 """Max pages of 4 KiB (16 MiB) in the write-ahead log. Then a commit also copies the log into the database file and the
 log starts over, because overwriting it is cheaper than growing it. The sweep's thread has copied most of it before."""
 
@@ -125,15 +125,15 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
         # which took longer than reading ten messages.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.set_busy_handler(_make_busy_handler(options.busy_timeout))
-        _use_log(connection, options.busy_timeout)
+        _enable_write_ahead_log(connection, options.busy_timeout)
         connection.execute(f"PRAGMA synchronous = {options.sync}")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {0 if read_only else LOG_LIMIT}").fetchall()
+        connection.execute(f"PRAGMA wal_autocheckpoint = {0 if read_only else MAX_LOG_PAGES}").fetchall()
         # Truncates a log that one large transaction made long when the log starts over.
-        connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT * 4096}").fetchall()
+        connection.execute(f"PRAGMA journal_size_limit = {MAX_LOG_PAGES * 4096}").fetchall()
         connection.execute(f"PRAGMA cache_size = {-2048 if read_only else -16384}")
         if read_only:
             connection.execute("PRAGMA query_only = ON")
-            connection.set_progress_handler(_should_stop, _HASTY_STEPS)
+            connection.set_progress_handler(_should_stop, _STEPS_PER_HANDLER_CALL)
         for pragma in options.pragmas:
             connection.execute(pragma).fetchall()
     except apsw.Error as error:
@@ -147,7 +147,7 @@ def open_copy(path: Path) -> Connection:
     return apsw.Connection(f"file:{quote(str(path.absolute()))}?immutable=1", flags=flags)
 
 
-def _use_log(connection: Connection, seconds: float) -> None:
+def _enable_write_ahead_log(connection: Connection, seconds: float) -> None:
     """Switches a file to a write-ahead log.
 
     If another process is doing the same, SQLite fails at once without calling the busy handler. So this function waits.
@@ -173,7 +173,7 @@ def _make_busy_handler(seconds: float) -> Callable[[int], bool]:
 
     def handler(tries: int) -> bool:
         nonlocal began
-        if _haste.on:
+        if _no_wait_read.is_active:
             return False
         now = time.monotonic()
         if tries == 0:
@@ -190,24 +190,24 @@ class TooLong(StoreBusy):
     """A read without waiting would take too long."""
 
 
-class _Haste(threading.local):
+class _NoWaitRead(threading.local):
     """Whether this thread runs a read without waiting, and how often SQLite has called the progress handler."""
 
-    on = False
+    is_active = False
     handler_calls = 0
 
 
-_haste = _Haste()
-_HASTY_STEPS, _MAX_HASTY_CALLS = 5_000, 4
+_no_wait_read = _NoWaitRead()
+_STEPS_PER_HANDLER_CALL, _MAX_HANDLER_CALLS = 5_000, 4
 """Steps of SQLite (about 15 per message) between calls of the progress handler, and max calls: a millisecond in all.
 
 SQLite counts the steps of a statement since it was prepared, so even a short read may call the handler once."""
 
 
 def _should_stop() -> bool:
-    """Returns whether SQLite must stop, as a progress handler: only hasty reads, after their max calls."""
-    _haste.handler_calls += 1
-    return _haste.on and _haste.handler_calls > _MAX_HASTY_CALLS
+    """Returns whether SQLite must stop, as a progress handler: only reads without waiting, after their max calls."""
+    _no_wait_read.handler_calls += 1
+    return _no_wait_read.is_active and _no_wait_read.handler_calls > _MAX_HANDLER_CALLS
 
 
 class Readers:
@@ -222,19 +222,19 @@ class Readers:
         for _ in range(options.readers):
             self._free.put(None)
 
-    def acquire(self, *, hasty: bool = False) -> Connection:
+    def acquire(self, *, no_wait: bool = False) -> Connection:
         """Returns a free connection. Return it with :meth:`release`, or call :meth:`drop` after an error.
 
-        Waits for a free connection up to the deadline, and opens it if necessary. With ``hasty`` it does neither.
+        Waits for a free connection up to the deadline, and opens it if necessary. With ``no_wait`` it does neither.
 
         Raises:
-            StoreBusy: All connections are in use, or with ``hasty`` all open ones are.
+            StoreBusy: All connections are in use, or with ``no_wait`` all open ones are.
             StoreUnavailable: The file cannot be opened.
             StoreClosed: The store is closed.
         """
         connection: Connection | None
         try:
-            if hasty:
+            if no_wait:
                 connection = self._take_open()
             else:
                 connection = self._free.get(timeout=self._deadline.time_left(self._options.deadline))
@@ -287,12 +287,12 @@ class Readers:
         try:
             yield connection
         except BaseException as error:
-            self._end_failed(connection, error)
+            self._release_after_error(connection, error)
             raise
         else:
             self.release(connection)
 
-    def read_hastily(self, read: Callable[[Connection], T]) -> T:
+    def read_without_waiting(self, read: Callable[[Connection], T]) -> T:
         """Reads without waiting for a connection or another process, and stops after too many rows.
 
         Raises:
@@ -300,24 +300,24 @@ class Readers:
             TooLong: The read would have to wait, or goes through too many rows.
             StoreUnavailable: The read failed.
         """
-        connection = self.acquire(hasty=True)
+        connection = self.acquire(no_wait=True)
         try:
-            _haste.on, _haste.handler_calls = True, 0
+            _no_wait_read.is_active, _no_wait_read.handler_calls = True, 0
             try:
                 result = read(connection)
             finally:
-                _haste.on = False
+                _no_wait_read.is_active = False
         except (apsw.InterruptError, apsw.BusyError) as error:
             self.release(connection)
             message = "this read takes too long"
             raise TooLong(message) from error
         except BaseException as error:
-            self._end_failed(connection, error)
+            self._release_after_error(connection, error)
             raise
         self.release(connection)
         return result
 
-    def _end_failed(self, connection: Connection, error: BaseException) -> None:
+    def _release_after_error(self, connection: Connection, error: BaseException) -> None:
         """Gives a connection back after an error, closed unless the error is Queuey's own.
 
         Raises the translated error if it is the driver's.
@@ -329,7 +329,7 @@ class Readers:
         self.drop(connection)
         if isinstance(error, apsw.Error):
             raise translate(error) from error
-        if isinstance(error, DAMAGE):
+        if isinstance(error, DAMAGE_ERRORS):
             raise make_damage_error(error) from error
 
     def close(self, timeout: float) -> None:

@@ -35,8 +35,8 @@ MIN_CHECKPOINT_BYTES = 2 << 20
 """Min bytes of bodies written before the sweep copies the log: an eighth of the size at which a commit copies it."""
 
 
-_LAST_TICKS = "SELECT last_ticks FROM clock"
-_COMES_DUE = "SELECT 1 FROM messages WHERE queue_partition = ? AND ticks > ? AND ticks <= ? LIMIT 1"
+_SELECT_LAST_TICKS = "SELECT last_ticks FROM clock"
+_HAS_DUE_MESSAGE = "SELECT 1 FROM messages WHERE queue_partition = ? AND ticks > ? AND ticks <= ? LIMIT 1"
 
 
 def threaded(
@@ -147,13 +147,13 @@ class Database:
         return result
 
     def refresh_catalogue_version(self, connection: Connection) -> int:
-        row: Any = connection.execute(row_codec.CATALOGUE).fetchone()
+        row: Any = connection.execute(row_codec.SELECT_CATALOGUE_VERSION).fetchone()
         self.catalogue = row[0]
         return self.catalogue
 
     def last_ticks(self) -> int:
         with self.readers.lend() as connection:
-            row: Any = connection.execute(_LAST_TICKS).fetchone()
+            row: Any = connection.execute(_SELECT_LAST_TICKS).fetchone()
         last: int = row[0]
         return last
 
@@ -187,9 +187,13 @@ class Database:
         Raises:
             StoreBusy: The clock must be advanced, and ``wait`` is false.
         """
-        row: Any = connection.execute(row_codec.CLOCK).fetchone()
+        row: Any = connection.execute(row_codec.SELECT_CLOCK).fetchone()
         last, catalogue, due, _ = row
-        if due is not None and last < due <= (now := self.clock()) and _comes_due(connection, partitions, last, now):
+        if (
+            due is not None
+            and last < due <= (now := self.clock())
+            and _has_due_message(connection, partitions, last, now)
+        ):
             if not wait:
                 message = "a delayed message has become due"
                 raise StoreBusy(message)
@@ -208,8 +212,10 @@ class Database:
             message = f"{self.path} was moved, removed or replaced while in use"
             raise StoreUnavailable(message, retry_after=30)
 
-    def verify_room(self) -> None:
-        """Checks that the file can grow. A test write would not show it: small writes succeed on a nearly full disk.
+    def verify_free_space(self) -> None:
+        """Checks that the disk has free space.
+
+        A test write would not show it, because small writes succeed on a nearly full disk.
 
         Raises:
             StoreFull: Fewer than ``MIN_FREE_BYTES`` bytes are free.
@@ -251,6 +257,8 @@ class Database:
         self.readers.close(min(timeout, 2.0))
 
 
-def _comes_due(connection: Connection, partitions: Iterable[int] | None, last: int, now: int) -> bool:
+def _has_due_message(connection: Connection, partitions: Iterable[int] | None, last: int, now: int) -> bool:
     """Returns whether a message above ``last`` has become due in these partitions; always true for all partitions."""
-    return partitions is None or any(connection.execute(_COMES_DUE, (qp, last, now)).fetchall() for qp in partitions)
+    return partitions is None or any(
+        connection.execute(_HAS_DUE_MESSAGE, (qp, last, now)).fetchall() for qp in partitions
+    )

@@ -15,7 +15,7 @@ from queuey.storage.sqlite.database import MIN_FREE_BYTES
 LOW_FREE_BYTES = 256 << 20
 """Min free bytes on the disk without a warning: several times the size of the write-ahead log."""
 _MOUNTS = Path("/proc/self/mounts")
-_REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs", "lustre"})
+_NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs", "lustre"})
 
 
 def examine(directory: Path, options: SqliteOptions, *, whole: bool = True) -> list[Finding]:
@@ -41,13 +41,13 @@ def examine(directory: Path, options: SqliteOptions, *, whole: bool = True) -> l
     return [
         _check_directory(directory),
         _check_mount(directory),
-        _check_room(directory),
+        _check_free_space(directory),
         *integrity,
         _check_sync(options),
     ]
 
 
-def judge_room(free: int) -> Finding:
+def judge_free_space(free: int) -> Finding:
     text = f"{free / (1 << 20):,.0f} MiB are free"
     if free < MIN_FREE_BYTES:
         return Finding("disk", "fail", text, "Free disk space. Until then posts are refused.")
@@ -66,7 +66,7 @@ def judge_mount(directory: Path, mounts: str) -> Finding:
         path = path.replace("\\040", " ")
         if directory.is_relative_to(path) and len(path) >= len(mount):
             mount, kind = path, type_
-    if kind in _REMOTE:
+    if kind in _NETWORK_FILE_SYSTEMS:
         advice = "Move the directory to a local disk: the processes share memory through a file beside the store."
         return Finding("file system", "fail", f"{kind} at {mount}", advice)
     return Finding("file system", "ok", f"{kind} at {mount}" if kind else "not known")
@@ -88,9 +88,9 @@ def _check_mount(directory: Path) -> Finding:
         return Finding("file system", "ok", "not known")
 
 
-def _check_room(directory: Path) -> Finding:
+def _check_free_space(directory: Path) -> Finding:
     disk = os.statvfs(directory)
-    return judge_room(disk.f_bavail * disk.f_frsize)
+    return judge_free_space(disk.f_bavail * disk.f_frsize)
 
 
 def _check_integrity(path: Path) -> Finding:

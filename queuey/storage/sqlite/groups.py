@@ -11,28 +11,28 @@ from msgspec.structs import astuple, replace
 from queuey.groups.ownership import ClockSample, GroupSessions
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage.contracts.claim_logs import ClaimLogs
-from queuey.storage.contracts.groups import SEARCH, SEARCH_TTL, ConsumerGroups, session_ttl, sessions_of
+from queuey.storage.contracts.groups import SEARCH_ROW, SEARCH_TTL, ConsumerGroups, session_ttl, sessions_of
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Transaction
 
-_HEAD = "SELECT body FROM group_heads WHERE application = ? AND name = ?"
-_NEW_HEAD = (
+_SELECT_HEAD = "SELECT body FROM group_heads WHERE application = ? AND name = ?"
+_INSERT_HEAD = (
     "INSERT INTO group_heads (version, body, application, name) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1"
 )
-_SET_HEAD = (
+_UPDATE_HEAD = (
     "UPDATE group_heads SET version = ?, body = ? WHERE application = ? AND name = ? AND version = ? RETURNING 1"
 )
 _REMOVE_HEAD = "DELETE FROM group_heads WHERE application = ? AND name = ? AND version = ? RETURNING 1"
-_NAMES = "SELECT name FROM group_heads WHERE application = ? AND name >= ? ORDER BY name LIMIT ?"
-_ROWS = "SELECT kind, key, body FROM group_rows WHERE application = ? AND name = ? ORDER BY kind, key"
+_SELECT_NAMES = "SELECT name FROM group_heads WHERE application = ? AND name >= ? ORDER BY name LIMIT ?"
+_SELECT_ROWS = "SELECT kind, key, body FROM group_rows WHERE application = ? AND name = ? ORDER BY kind, key"
 _SET_ROW = "INSERT OR REPLACE INTO group_rows (application, name, kind, key, body) VALUES (?, ?, ?, ?, ?)"
 _REMOVE_ROWS = "DELETE FROM group_rows WHERE application = ? AND name = ?"
-_SEEN = (
+_RECORD_SESSION = (
     "INSERT INTO group_sessions (application, name, member, uid, seen, expires) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT DO UPDATE SET seen = max(seen, excluded.seen), expires = max(expires, excluded.expires)"
 )
-_SESSIONS = "SELECT member, uid, seen FROM group_sessions WHERE application = ? AND name = ? AND expires > ?"
+_SELECT_SESSIONS = "SELECT member, uid, seen FROM group_sessions WHERE application = ? AND name = ? AND expires > ?"
 
 _decode = Decoder(Head).decode
 
@@ -53,7 +53,7 @@ class SqliteGroups(ConsumerGroups):
             connection.execute("BEGIN")
             try:
                 head = _read_head(connection, application, name)
-                rows: Any = connection.execute(_ROWS, (application, name)).fetchall()
+                rows: Any = connection.execute(_SELECT_ROWS, (application, name)).fetchall()
             finally:
                 connection.execute("COMMIT")
         return None if head is None else StoredGroup(head, tuple(GroupRow(*row) for row in rows))
@@ -64,7 +64,7 @@ class SqliteGroups(ConsumerGroups):
 
         def work(transaction: Transaction) -> Head | None:
             execute = transaction.connection.execute
-            applied = execute(_SET_HEAD, (*values, version)) if version else execute(_NEW_HEAD, values)
+            applied = execute(_UPDATE_HEAD, (*values, version)) if version else execute(_INSERT_HEAD, values)
             if not applied.fetchall():
                 return None
             rows = [(application, name, *astuple(row)) for row in change.rows]
@@ -86,7 +86,7 @@ class SqliteGroups(ConsumerGroups):
     @threaded
     def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
         with self._db.readers.lend() as connection:
-            return [name for (name,) in connection.execute(_NAMES, (application, start, limit))]
+            return [name for (name,) in connection.execute(_SELECT_NAMES, (application, start, limit))]
 
     def sample_clock(self) -> ClockSample:
         return ClockSample(self._claim_now())
@@ -106,24 +106,24 @@ class SqliteGroups(ConsumerGroups):
     def group_sessions(self, application: str, name: str) -> GroupSessions:
         clock = self._claim_now()
         with self._db.readers.lend() as connection:
-            rows: Any = connection.execute(_SESSIONS, (application, name, clock)).fetchall()
+            rows: Any = connection.execute(_SELECT_SESSIONS, (application, name, clock)).fetchall()
         return sessions_of(clock, rows)
 
     async def ask_member(self, application: str, name: str, member: int, uid: int, session: int) -> None:
         await self._write_session(application, name, member, uid, self._claim_now(), session)
 
     async def record_search(self, application: str, name: str, when: int) -> None:
-        await self._write_session(application, name, *SEARCH, when, SEARCH_TTL)
+        await self._write_session(application, name, *SEARCH_ROW, when, SEARCH_TTL)
 
     async def _write_session(self, application: str, name: str, member: int, uid: int, when: int, ttl: int) -> None:
         """Records a moment (ms). Neither the moment nor the expiry of a stored row is ever lowered."""
 
         def work(transaction: Transaction) -> None:
-            transaction.connection.execute(_SEEN, (application, name, member, uid, when, when + ttl))
+            transaction.connection.execute(_RECORD_SESSION, (application, name, member, uid, when, when + ttl))
 
         await self._db.write(work)
 
 
 def _read_head(connection: Connection, application: str, name: str) -> Head | None:
-    row: Any = connection.execute(_HEAD, (application, name)).fetchone()
+    row: Any = connection.execute(_SELECT_HEAD, (application, name)).fetchone()
     return None if row is None else _decode(row[0])

@@ -44,29 +44,29 @@ MAX_LOOP_MESSAGES = 1000
 """Max messages of a read that is tried in the loop's thread."""
 MAX_COUNTED = 10_000
 """Max messages that are counted exactly; larger counts are estimated from the expiry windows."""
-SLOW = 0.05
+SLOW_READ_SECONDS = 0.05
 """Min seconds of a read in the loop's thread that counts as slow, because it had to wait for the disk."""
 LOOP_READ_PAUSE = 1.0
 """Interval in seconds without reads in the loop's thread, after one was slow or took too many steps."""
-_LONG = 1000
+_MAX_LONG_PARTITIONS = 1000
 """Max partitions remembered because their reads take too long."""
 
-_FETCH = (
+_SELECT_MESSAGE = (
     "SELECT ticks, low, expires, body, meta FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? "
     "AND expires > ?"
 )
-_FETCH_KEPT = include_kept(_FETCH)
-_COUNT = (
+_SELECT_KEPT_MESSAGE = include_kept(_SELECT_MESSAGE)
+_COUNT_ABOVE = (
     "SELECT count(*) FROM (SELECT 1 FROM messages "
     "WHERE queue_partition = ? AND (ticks, low) > (?, ?) AND ticks < ? AND expires > ? LIMIT ?)"
 )
-_ENDS = (
+_SELECT_FIRST_ORDERED = (
     "SELECT ticks, low FROM messages WHERE queue_partition = ? AND ticks >= ? AND expires > ? ORDER BY ticks {0}, "
     "low {0} LIMIT 1"
 )
-_OLDEST = _ENDS.format("ASC")
-_NEWEST = _ENDS.format("DESC")
-_FIRST_ABOVE = (
+_SELECT_OLDEST = _SELECT_FIRST_ORDERED.format("ASC")
+_SELECT_NEWEST = _SELECT_FIRST_ORDERED.format("DESC")
+_SELECT_FIRST_ABOVE = (
     "SELECT ticks FROM messages WHERE queue_partition = ? AND (ticks, low) > (?, ?) AND ticks < ? AND expires > ? "
     "ORDER BY ticks, low LIMIT 1"
 )
@@ -113,7 +113,7 @@ class SqliteMessages(Messages):
     @threaded
     def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]], *, kept: bool = False) -> list[Message]:
         messages: list[Message] = []
-        query = _FETCH_KEPT if kept else _FETCH
+        query = _SELECT_KEPT_MESSAGE if kept else _SELECT_MESSAGE
         now = self._db.clock()
         with self._db.readers.lend() as connection:
             self._db.verify(connection, queue)
@@ -163,16 +163,16 @@ class SqliteMessages(Messages):
     def _read_at_once(self, queue: Queue, part: Slice) -> Page | None:
         """Reads a slice in the loop's thread. Returns None if the read would wait or take too long.
 
-        For a second after that took too long for a partition, or was slow for any, it is not tried.
+        Returns None at once for a second after a read took too long (of the same partition) or was slow (of any).
         """
         began = monotonic()
         key = queue.qid << 8 | part.partition
         if began < max(self._loop_reads_from, self._long_until.get(key, 0.0)):
             return None
         try:
-            return self._db.readers.read_hastily(partial(self._read_page_hastily, queue, part))
+            return self._db.readers.read_without_waiting(partial(self._read_page_without_waiting, queue, part))
         except TooLong:
-            if len(self._long_until) >= _LONG:
+            if len(self._long_until) >= _MAX_LONG_PARTITIONS:
                 self._long_until.clear()
             self._long_until[key] = began + LOOP_READ_PAUSE
             return None
@@ -180,10 +180,10 @@ class SqliteMessages(Messages):
             return None
         finally:
             ended = monotonic()
-            if ended - began > SLOW:
+            if ended - began > SLOW_READ_SECONDS:
                 self._loop_reads_from = ended + LOOP_READ_PAUSE
 
-    def _read_page_hastily(self, queue: Queue, requested: Slice, connection: Connection) -> Page:
+    def _read_page_without_waiting(self, queue: Queue, requested: Slice, connection: Connection) -> Page:
         """Reads a page without waiting: raises ``StoreBusy`` if the clock must be advanced."""
         safe = sample_horizon(self._db, connection, queue, (requested.partition,), wait=False)
         return _read_page(connection, queue, requested, safe, self._db.clock())
@@ -209,8 +209,8 @@ class SqliteMessages(Messages):
         if alive is None:
             return PartitionInfo(partition, 0, exact=True, oldest=None, newest=None)
         count, exact = _count_live(connection, qp, (alive - 1, ids.LOW_MAX), ids.TICKS_MAX + 1, now)
-        oldest: Any = connection.execute(_OLDEST, (qp, alive, now)).fetchone()
-        newest: Any = connection.execute(_NEWEST, (qp, alive, now)).fetchone()
+        oldest: Any = connection.execute(_SELECT_OLDEST, (qp, alive, now)).fetchone()
+        newest: Any = connection.execute(_SELECT_NEWEST, (qp, alive, now)).fetchone()
         return PartitionInfo(partition, count, exact=exact, oldest=oldest, newest=newest)
 
     @threaded
@@ -228,7 +228,7 @@ class SqliteMessages(Messages):
                     continue
                 above = max(offset or ids.FIRST, (alive - 1, ids.LOW_MAX))
                 count, exact = _count_live(connection, qp, above, horizon, now)
-                first: Any = connection.execute(_FIRST_ABOVE, (qp, *above, horizon, now)).fetchone()
+                first: Any = connection.execute(_SELECT_FIRST_ABOVE, (qp, *above, horizon, now)).fetchone()
                 seconds = 0.0 if first is None else max(0, now - first[0]) / TICKS_PER_SECOND
                 lags.append(Lag(count, exact=exact, seconds=seconds))
         return lags
@@ -239,10 +239,10 @@ class SqliteMessages(Messages):
         return self._arrivals.watch(queue, partition, wake, delayed=delayed, early=early)
 
     def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
-        self._arrivals.share(stored, wanted)
+        self._arrivals.share_news(stored, wanted)
 
     def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
-        return self._arrivals.hear(moment, partitions)
+        return self._arrivals.receive_news(moment, partitions)
 
 
 def sample_horizon(
@@ -278,7 +278,7 @@ def _count_live(connection: Connection, qp: int, above: Position, horizon: int, 
 
     Returns False with an estimate if there are too many.
     """
-    row: Any = connection.execute(_COUNT, (qp, *above, horizon, now, MAX_COUNTED + 1)).fetchone()
+    row: Any = connection.execute(_COUNT_ABOVE, (qp, *above, horizon, now, MAX_COUNTED + 1)).fetchone()
     count: int = row[0]
     if count <= MAX_COUNTED:
         return count, True

@@ -17,16 +17,18 @@ from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 
-_FIND = "SELECT version, content, location, replaced, expires FROM names WHERE qid = ? AND name = ? AND expires > ?"
-_KEEP = (
+_SELECT_NAME = (
+    "SELECT version, content, location, replaced, expires FROM names WHERE qid = ? AND name = ? AND expires > ?"
+)
+_WRITE_NAME = (
     "INSERT OR REPLACE INTO names (qid, name, version, content, location, replaced, expires) "
     "VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
-_SETTLE = "UPDATE names SET replaced = ? WHERE qid = ? AND name = ? AND version = ?"
+_SET_REPLACED = "UPDATE names SET replaced = ? WHERE qid = ? AND name = ? AND version = ?"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Location | None).decode
-_NOWHERE = _encode(None)
+_NO_LOCATION = _encode(None)
 
 
 class SqliteNames(Names):
@@ -52,7 +54,7 @@ class SqliteNames(Names):
 
 def _read_named(connection: Connection, queue: Queue, name: str, now: int) -> tuple[Named, int] | None:
     """Returns the value of a name and the expiry of its row (ticks), or None."""
-    row: Any = connection.execute(_FIND, (queue.qid, name, now)).fetchone()
+    row: Any = connection.execute(_SELECT_NAME, (queue.qid, name, now)).fetchone()
     if row is None:
         return None
     version, content, location, replaced, expires = row
@@ -84,10 +86,10 @@ def _write_named(
         expires = max(expires, position[0] + row_ttl * TICKS_PER_SECOND)
     version = secrets.randbits(62)
     values = (queue.qid, name, version, content, _encode(location), _encode(replaced), expires)
-    transaction.connection.execute(_KEEP, values)
+    transaction.connection.execute(_WRITE_NAME, values)
     return Named(location, content, replaced, 0.0, version)
 
 
 def _forget_replaced(queue: Queue, name: str, seen: Named, transaction: Transaction) -> None:
     transaction.verify(queue)
-    transaction.connection.execute(_SETTLE, (_NOWHERE, queue.qid, name, seen.state))
+    transaction.connection.execute(_SET_REPLACED, (_NO_LOCATION, queue.qid, name, seen.state))

@@ -21,45 +21,47 @@ from queuey.groups.ownership import MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.ids import TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.messages import Offset, OffsetChange, Queue, Record, RecordDue
 from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, items, offset_changes
-from queuey.storage.offset_changes import MAX_READERS, READERS, Decision, decide, decode_position, has_been_owned
+from queuey.storage.offset_changes import MAX_READERS, READER_PREFIX, Decision, decide, decode_position, has_been_owned
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Transaction
 
-_OFFSETS = (
+_SELECT_OFFSETS = (
     "SELECT partition, ticks, low, updated_at, owner, epoch, came, note FROM offsets "
     "WHERE uid = ? AND consumer_group = ? ORDER BY partition"
 )
-_FORGET = (
+_DELETE_OFFSETS = (
     "DELETE FROM offsets WHERE uid = ? AND consumer_group = ? "
     "RETURNING partition, ticks, low, updated_at, owner, epoch, came, note"
 )
-_GROUPS = "SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group < ? ORDER BY consumer_group"
-_READERS = (
+_SELECT_GROUPS = (
+    "SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group < ? ORDER BY consumer_group"
+)
+_COUNT_READERS = (
     "SELECT count(*) FROM (SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group >= ? LIMIT ?)"
 )
 _SET_OFFSET = (
     "INSERT OR REPLACE INTO offsets (uid, consumer_group, partition, ticks, low, updated_at, owner, epoch, came, note) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-LEDGER_TICKS = LEDGER_TTL * TICKS_PER_SECOND
+LEDGER_TTL_TICKS = LEDGER_TTL * TICKS_PER_SECOND
 """Number of ticks after its last change at which the sweep removes a ledger entry. An entry to be kept for a shorter
 time is stored with an earlier change."""
 
-_ENTRY = "SELECT value FROM ledger WHERE work = ? AND piece = ?"
+_SELECT_ENTRY = "SELECT value FROM ledger WHERE work = ? AND piece = ?"
 _SET_ENTRY = (
     "INSERT INTO ledger (work, piece, value, changed_ticks) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (work, piece) DO UPDATE SET value = excluded.value, changed_ticks = excluded.changed_ticks"
 )
-_RECORD = "SELECT value, due, version FROM records WHERE kind = ? AND application = ? AND name = ?"
-_RECORDS = (
+_SELECT_RECORD = "SELECT value, due, version FROM records WHERE kind = ? AND application = ? AND name = ?"
+_SELECT_RECORDS = (
     "SELECT name, value, due, version FROM records WHERE kind = ? AND application = ? AND name >= ? "
     "ORDER BY name LIMIT ?"
 )
 _SET_RECORD = "INSERT OR REPLACE INTO records (kind, application, name, value, due, version) VALUES (?, ?, ?, ?, ?, ?)"
-_REMOVE_RECORD = "DELETE FROM records WHERE kind = ? AND application = ? AND name = ?"
-_DUE = "SELECT application, name, due, version FROM records WHERE kind = ? AND due <= ? ORDER BY due LIMIT ?"
-_DUE_OF = (
+_DELETE_RECORD = "DELETE FROM records WHERE kind = ? AND application = ? AND name = ?"
+_SELECT_DUE = "SELECT application, name, due, version FROM records WHERE kind = ? AND due <= ? ORDER BY due LIMIT ?"
+_SELECT_DUE_OF_APPLICATION = (
     "SELECT application, name, due, version FROM records WHERE kind = ? AND application = ? AND due <= ? "
     "ORDER BY due LIMIT ?"
 )
@@ -118,7 +120,7 @@ class SqliteOffsets(Offsets):
     async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
-            rows = _read_rows(transaction.connection, queue, group, _FORGET)
+            rows = _read_rows(transaction.connection, queue, group, _DELETE_OFFSETS)
             if not rows:
                 raise GroupNotFound(group)
             _find_disowned(rows, disown)  # An error restores the rows.
@@ -175,13 +177,13 @@ class SqliteLedger(Ledger):
     async def enter(
         self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
     ) -> bytes:
-        shortened = max(0, LEDGER_TICKS - round(kept * TICKS_PER_SECOND))
+        shortened = max(0, LEDGER_TTL_TICKS - round(kept * TICKS_PER_SECOND))
         return await self._enter(work, piece, value, expected, lambda now: now - shortened)
 
     async def _enter(
         self, work: str, piece: int, value: bytes, expected: bytes | None, changed: Callable[[int], int]
     ) -> bytes:
-        """Sets a value if the present one is ``expected``, else returns that; raises Conflict if it is gone.
+        """Sets a value if the present one is ``expected``, else returns the present one; raises Conflict if none is.
 
         ``changed`` turns the clock into the time from which ``LEDGER_TTL`` counts (ticks).
         """
@@ -206,13 +208,13 @@ class SqliteRecords(Records):
     @threaded
     def record(self, kind: str, application: str, name: str) -> Record | None:
         with self._db.readers.lend() as connection:
-            row: Any = connection.execute(_RECORD, (kind, application, name)).fetchone()
+            row: Any = connection.execute(_SELECT_RECORD, (kind, application, name)).fetchone()
         return None if row is None else Record(kind, application, name, *row)
 
     @threaded
     def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
         with self._db.readers.lend() as connection:
-            rows: Any = connection.execute(_RECORDS, (kind, application, start, limit)).fetchall()
+            rows: Any = connection.execute(_SELECT_RECORDS, (kind, application, start, limit)).fetchall()
         return [Record(kind, application, *row) for row in rows]
 
     async def set_record(self, record: Record) -> Record:
@@ -230,13 +232,15 @@ class SqliteRecords(Records):
     ) -> list[RecordDue]:
         with self._db.readers.lend() as connection:
             if application is None:
-                rows: Any = connection.execute(_DUE, (kind, until, limit)).fetchall()
+                rows: Any = connection.execute(_SELECT_DUE, (kind, until, limit)).fetchall()
             else:
-                rows = connection.execute(_DUE_OF, (kind, application, until, limit)).fetchall()
+                rows = connection.execute(_SELECT_DUE_OF_APPLICATION, (kind, application, until, limit)).fetchall()
         return [RecordDue(*row) for row in rows]
 
 
-def _read_rows(connection: Connection, queue: Queue, group: str, statement: str = _OFFSETS) -> dict[int, OwnedOffset]:
+def _read_rows(
+    connection: Connection, queue: Queue, group: str, statement: str = _SELECT_OFFSETS
+) -> dict[int, OwnedOffset]:
     """Returns the rows of a group for a queue, by partition. The statement may also delete them."""
     stored: Any = sorted(connection.execute(statement, (queue.uid, group)))
     return {
@@ -257,6 +261,7 @@ def _add_version(rows: dict[int, OwnedOffset]) -> OwnedOffsets:
 
 
 def _find_disowned(rows: dict[int, OwnedOffset], disown: int | None) -> set[int]:
+    """Returns the partitions that lose their owners, if any; see :func:`offset_changes.find_disowned`."""
     return offset_changes.find_disowned(_add_version(rows), disown) if has_been_owned(rows) else set()
 
 
@@ -269,26 +274,26 @@ def _write_rows(connection: Connection, queue: Queue, group: str, rows: Iterable
 
 def _read_groups(connection: Connection, queue: Queue) -> list[str]:
     """Returns the names of a queue's groups, without those of individual readers."""
-    return [name for (name,) in connection.execute(_GROUPS, (queue.uid, READERS))]
+    return [name for (name,) in connection.execute(_SELECT_GROUPS, (queue.uid, READER_PREFIX))]
 
 
 def _check_group_count(connection: Connection, queue: Queue, group: str) -> None:
     """Raises Conflict if a queue may have no more groups. Individual readers have their own limit."""
-    if not group.startswith(READERS):
+    if not group.startswith(READER_PREFIX):
         offset_changes.check_group_count(queue, len(_read_groups(connection, queue)))
         return
-    counted: Any = connection.execute(_READERS, (queue.uid, READERS, MAX_READERS)).fetchone()
+    counted: Any = connection.execute(_COUNT_READERS, (queue.uid, READER_PREFIX, MAX_READERS)).fetchone()
     offset_changes.check_group_count(queue, counted[0], readers=True)
 
 
 def _read_entry(connection: Connection, work: str, piece: int) -> bytes | None:
-    row: Any = connection.execute(_ENTRY, (work, piece)).fetchone()
+    row: Any = connection.execute(_SELECT_ENTRY, (work, piece)).fetchone()
     return None if row is None else bytes(row[0])
 
 
 def _require_version(connection: Connection, record: Record, version: int) -> None:
     """Raises ``RecordChanged`` unless the stored record has a version; 0 stands for a missing record."""
-    row: Any = connection.execute(_RECORD, (record.kind, record.application, record.name)).fetchone()
+    row: Any = connection.execute(_SELECT_RECORD, (record.kind, record.application, record.name)).fetchone()
     if (0 if row is None else row[2]) != version:
         raise RecordChanged(record.name)
 
@@ -301,4 +306,4 @@ def _set_record(version: int, new: Record, transaction: Transaction) -> None:
 
 def _remove_record(record: Record, transaction: Transaction) -> None:
     _require_version(transaction.connection, record, record.version or -1)
-    transaction.connection.execute(_REMOVE_RECORD, (record.kind, record.application, record.name))
+    transaction.connection.execute(_DELETE_RECORD, (record.kind, record.application, record.name))

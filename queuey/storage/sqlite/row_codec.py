@@ -13,12 +13,12 @@ from queuey.messages import Meta, Queue, stored_meta
 from queuey.storage import catalogue_rows
 from queuey.storage.sqlite.connection import Connection
 
-CLOCK = "SELECT last_ticks, catalogue_version, (SELECT min(ticks) FROM delayed), next_queue_id FROM clock"
-CATALOGUE = "SELECT catalogue_version FROM clock"
+SELECT_CLOCK = "SELECT last_ticks, catalogue_version, (SELECT min(ticks) FROM delayed), next_queue_id FROM clock"
+SELECT_CATALOGUE_VERSION = "SELECT catalogue_version FROM clock"
 
-_QUEUE_FIELDS = ("application", "name", "uid", "qid", *catalogue_rows.CHOSEN, "created")
+_QUEUE_FIELDS = ("application", "name", "uid", "qid", *catalogue_rows.SPEC_COLUMNS, "created")
 QUEUE_COLUMNS = ", ".join(_QUEUE_FIELDS)
-_FIND = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE application = ? AND name = ?"  # noqa: S608 - constants only
+_SELECT_QUEUE = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE application = ? AND name = ?"  # noqa: S608 - constants only
 
 _encode_meta = msgspec.msgpack.Encoder().encode
 _decode_meta = msgspec.msgpack.Decoder(Meta).decode
@@ -33,7 +33,7 @@ def queue_to_row(queue: Queue) -> list[Any]:
 
 
 def find_queue(connection: Connection, application: str, name: str, version: int) -> Queue | None:
-    row = connection.execute(_FIND, (application, name)).fetchone()
+    row = connection.execute(_SELECT_QUEUE, (application, name)).fetchone()
     return None if row is None else queue_from_row(row, version)
 
 

@@ -20,7 +20,7 @@ from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOp
 APPLICATION_ID = 0x51554559
 """Code of Queuey's files in the header of SQLite databases: ``QUEY``."""
 FORMAT = 2
-_GROUPS = """
+_CREATE_GROUP_TABLES = """
 CREATE TABLE group_heads (
     application TEXT NOT NULL,
     name TEXT NOT NULL,
@@ -59,11 +59,11 @@ UPGRADES = {
         ALTER TABLE offsets ADD COLUMN came TEXT NOT NULL DEFAULT 'new';
         ALTER TABLE offsets ADD COLUMN note BLOB;
     """
-    + _GROUPS
+    + _CREATE_GROUP_TABLES
 }
 """Statements that upgrade each earlier format to the next one."""
 
-TABLES = (
+CREATE_TABLES = (
     """
 CREATE TABLE clock (
     singleton INTEGER PRIMARY KEY CHECK (singleton = 1),
@@ -221,7 +221,7 @@ CREATE TABLE covers (
     PRIMARY KEY (queue_partition, digest)
 ) WITHOUT ROWID;
 """
-    + _GROUPS
+    + _CREATE_GROUP_TABLES
 )
 
 
@@ -238,7 +238,7 @@ def prepare(connection: Connection, path: Path) -> None:
             version, application = _read_format_and_application(connection)
             empty = not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
             if empty and version == 0:
-                connection.execute(TABLES)
+                connection.execute(CREATE_TABLES)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
                 version, application = FORMAT, APPLICATION_ID

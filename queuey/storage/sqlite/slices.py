@@ -15,32 +15,38 @@ from queuey.messages import FRAME, KEPT_SECONDS, MAX_ESCAPED_BYTES, Message, Pag
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.row_codec import decode_meta
 
-RANGE = "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) < (?, ?) AND expires > ?"
+FROM_LIVE_RANGE = (
+    "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) < (?, ?) AND expires > ?"
+)
 """Live rows of a partition, from a position (inclusive) up to a position (exclusive)."""
 KEPT_TICKS = KEPT_SECONDS * TICKS_PER_SECOND
 
 
 def include_kept(query: str) -> str:
+    """Returns a query that also finds expired messages whose rows are kept."""
     return query.replace("expires > ?", "coalesce(stored_until, expires) > ?")
 
 
-_ROWS = {
-    (bodies, descending): f"SELECT ticks, low, expires, {columns} {RANGE} ORDER BY ticks {order}, low {order} LIMIT ?"
+_SELECT_ROWS = {
+    (
+        bodies,
+        descending,
+    ): f"SELECT ticks, low, expires, {columns} {FROM_LIVE_RANGE} ORDER BY ticks {order}, low {order} LIMIT ?"
     for bodies, columns in ((True, "body, meta"), (False, "'', NULL"))
     for descending, order in ((False, "ASC"), (True, "DESC"))
 }
-_KEPT_ROWS = {order: include_kept(query) for order, query in _ROWS.items()}
-_BESIDE = 64
+_SELECT_KEPT_ROWS = {order: include_kept(query) for order, query in _SELECT_ROWS.items()}
+_MAX_META_OVERHEAD = 64
 """Number of bytes by which the overhead of metadata as JSON may exceed its overhead in the column."""
 
-_RECENT = 2 * TICKS_PER_SECOND
+_RECENT_TICKS = 2 * TICKS_PER_SECOND
 """Max ticks between now and the start of a read that does not look up the lowest live message."""
-FROM = "FROM messages WHERE (queue_partition, ticks, low) >= (?, ?, ?) ORDER BY queue_partition, ticks, low"
+FROM_POSITION = "FROM messages WHERE (queue_partition, ticks, low) >= (?, ?, ?) ORDER BY queue_partition, ticks, low"
 """Rows of a partition from a position on, followed by the rows of the next partitions."""
-_KEYS = f"SELECT queue_partition, ticks, low, expires {FROM}"
-KEYS_TOGETHER = 256
+_SELECT_KEYS = f"SELECT queue_partition, ticks, low, expires {FROM_POSITION}"
+MAX_CHUNK_KEYS = 256
 """Number of rows read at a time. The last rows may belong to the next partition."""
-_LOWEST = (
+_SELECT_LOWEST_LIVE = (
     "SELECT min(max(first_ticks, ? - longest_ttl)) FROM expiry_windows WHERE queue_partition = ? AND expired_by > ?"
 )
 
@@ -51,7 +57,7 @@ def read_slice(connection: Connection, qp: int, part: Slice, horizon: int, now: 
     rows: list[Any] = []
     more = False
     if lower < upper and part.limit > 0:
-        query = (_KEPT_ROWS if part.kept else _ROWS)[part.bodies, part.descending]
+        query = (_SELECT_KEPT_ROWS if part.kept else _SELECT_ROWS)[part.bodies, part.descending]
         cursor = connection.execute(query, (qp, *lower, *upper, now, part.limit))
         rows, more = _read_bounded(cursor, part.limit, part.max_bytes if part.bodies else sys.maxsize)
     messages = to_messages(rows, part.partition)
@@ -66,7 +72,7 @@ def find_bounds(connection: Connection, qp: int, part: Slice, horizon: int, now:
     lower, upper = part.lower, part.upper
     if part.due:
         upper = min(upper, (horizon, ids.LOW_MIN))
-    if lower[0] < now - _RECENT:
+    if lower[0] < now - _RECENT_TICKS:
         alive = find_lowest_live(connection, qp, now, kept=part.kept)
         lower = max(lower, upper if alive is None else (alive, ids.LOW_MIN))
     return lower, upper
@@ -87,7 +93,7 @@ def _read_bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[li
         rows.append(row)
         upper += FRAME + MAX_ESCAPED_BYTES * len(row[3])
         if row[4] is not None:
-            upper += _BESIDE + MAX_ESCAPED_BYTES * len(row[4])
+            upper += _MAX_META_OVERHEAD + MAX_ESCAPED_BYTES * len(row[4])
         if upper >= max_bytes:
             # Each row is measured exactly only once, and only if the upper bound exceeds the limit.
             exact += sum([_rendered_bytes(row) for row in rows[measured:]])
@@ -114,7 +120,7 @@ def _find_next_bound(part: Slice, messages: list[Message], upper: ids.Position, 
 def read_live_keys(
     connection: Connection, qp: int, ticks: int, low: int, end: int, end_low: int, now: int, *, limit: int
 ) -> Iterator[list[tuple[int, int, int, int]]]:
-    """Yields the keys of live messages of a range, at most ``limit`` in all, in chunks of ``KEYS_TOGETHER``.
+    """Yields the keys of live messages of a range, at most ``limit`` in all, in chunks of ``MAX_CHUNK_KEYS``.
 
     A key is a tuple of ``qp``, ticks, low and expiry (ticks).
 
@@ -123,10 +129,10 @@ def read_live_keys(
     column ``expires`` precedes ``body``, so it is always on the first page of a row.)
     """
     upper = (qp, end, end_low)
-    with contextlib.closing(connection.execute(_KEYS, (qp, ticks, low))) as cursor:
+    with contextlib.closing(connection.execute(_SELECT_KEYS, (qp, ticks, low))) as cursor:
         more = (qp, ticks, low) < upper
         while more and limit > 0:
-            rows: list[Any] = list(islice(cursor, min(KEYS_TOGETHER, limit)))
+            rows: list[Any] = list(islice(cursor, min(MAX_CHUNK_KEYS, limit)))
             more = bool(rows) and rows[-1] < upper
             if not more:
                 del rows[bisect_left(rows, upper) :]
@@ -175,7 +181,7 @@ def find_lowest_live(connection: Connection, qp: int, now: int, *, kept: bool = 
     been swept. With one TTL per partition the tick is exact. The minimum is computed in the database, because with
     delayed messages a partition may have many windows.
     """
-    row: Any = connection.execute(_LOWEST, (now - KEPT_TICKS if kept else now, qp, now)).fetchone()
+    row: Any = connection.execute(_SELECT_LOWEST_LIVE, (now - KEPT_TICKS if kept else now, qp, now)).fetchone()
     lowest: int | None = row[0]
     return lowest
 

@@ -15,7 +15,7 @@ import pytest
 
 from queuey.client import Client, RetryPolicy
 from queuey.storage import Store, bridge, cassandra, sqlite
-from queuey.storage.cassandra.timing import SOON, change_values
+from queuey.storage.cassandra.timing import ONE_CENTRE_TIMING, change_values
 from queuey.web.credentials import digest_of
 from tests.harness.history import running as threads
 from tests.servers import keyspaces
@@ -46,7 +46,9 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
     if request.param == "cassandra":
         url = request.getfixturevalue("contract_keyspace")
         keyspaces.empty(url)
-        keyspaces.set_timing(url, change_values(SOON, list(SOON.levels), {"deadline": float(W)}))
+        keyspaces.set_timing(
+            url, change_values(ONE_CENTRE_TIMING, list(ONE_CENTRE_TIMING.levels), {"deadline": float(W)})
+        )
         options = ["--store", url]
         store = cassandra.open_store(url)
     else:
@@ -55,7 +57,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
     store.close()
     yield lambda port: Served(tmp_path, options, port=port)
     if options:
-        keyspaces.set_timing(options[-1], SOON)
+        keyspaces.set_timing(options[-1], ONE_CENTRE_TIMING)
 
 
 def kill_often(

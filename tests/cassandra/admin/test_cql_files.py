@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.admin.cql_files import directory, known, parse, split_statements
+from queuey.storage.cassandra.admin.cql_files import find_directory, parse, read_known_migrations, split_statements
 
 PLAIN = st.text("abc =\n'\"", max_size=8).map(lambda text: text.replace("'", "").replace('"', ""))
 QUOTED = st.text("abc;-/*$\n '", max_size=8).map(lambda text: "'" + text.replace("'", "''") + "'")
@@ -52,20 +52,22 @@ def test_checksum_is_of_the_text() -> None:
 
 def test_files_are_numbered_without_gaps() -> None:
     """The files are numbered from 0 without gaps; the first one makes the table that records them."""
-    assert [migration.number for migration in known()] == list(range(len(known())))
-    assert "migrations" in known()[0].statements[0]
-    assert len(list(directory().iterdir())) == len(known())
+    assert [migration.number for migration in read_known_migrations()] == list(range(len(read_known_migrations())))
+    assert "migrations" in read_known_migrations()[0].statements[0]
+    assert len(list(find_directory().iterdir())) == len(read_known_migrations())
 
 
 def test_every_statement_may_be_run_again() -> None:
     """Every statement can be run twice, because a run that died between two statements starts the file again."""
     again = re.compile(r"CREATE (TABLE|INDEX|TYPE|MATERIALIZED VIEW) IF NOT EXISTS |ALTER TABLE \w+ (ADD|DROP) IF ")
-    assert [line for migration in known() for line in migration.statements if not again.match(line)] == []
+    assert [
+        line for migration in read_known_migrations() for line in migration.statements if not again.match(line)
+    ] == []
 
 
 def test_every_table_says_what_it_is_for() -> None:
     """A comment above each table names its query and why its key is so (the four message tables share one)."""
-    for path in directory().glob("*.cql"):
+    for path in find_directory().glob("*.cql"):
         text = path.read_text()
         for table in re.finditer(r"CREATE TABLE IF NOT EXISTS (\w+)", text):
             if table[1] not in {"messages_4d", "messages_32d", "messages_400d"}:

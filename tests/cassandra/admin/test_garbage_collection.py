@@ -131,9 +131,9 @@ def test_deleted_by_a_store_that_lost_cassandra(
     reaping: CassandraStore, wire: Wire, application: str, queue: Queue
 ) -> None:
     """A delete succeeds even if the index cannot be written; garbage collection removes the rest."""
-    wire.fail([queue_index._REMOVE])
+    wire.fail([queue_index._REMOVE_ENTRY])
     bridge.run(reaping.catalogue.delete_queue(queue))
-    assert wire.log.count([queue_index._REMOVE]) == 1
+    assert wire.log.count([queue_index._REMOVE_ENTRY]) == 1
     assert bridge.run(reaping.catalogue.list_queues(application)) == []
     assert len(reaping._driver.calls.run(reaping._parts.index.scan(application, "").take(9))) == 1
     bridge.run(reaping.reap())
@@ -218,7 +218,7 @@ def test_done_in_the_background(open_with: OpenStore, application: str, queue: Q
     """A store collects garbage in the background, and continues after a failure."""
     failed = threading.Event()
     failing = Wire()
-    failing.fail([grave_rows._OLDEST], then=failed.set)
+    failing.fail([grave_rows._SELECT_OLDER], then=failed.set)
     store, other = open_with(failing, reap_after=-1.0, reap_interval=0.05), open_with()
     assert failed.wait(60)
     bridge.run(other.catalogue.purge_queue(queue))
@@ -227,9 +227,9 @@ def test_done_in_the_background(open_with: OpenStore, application: str, queue: Q
         pass
     assert pending_deletes(other, application) == []
     store.close()
-    lookups = failing.log.count([grave_rows._OLDEST])
+    lookups = failing.log.count([grave_rows._SELECT_OLDER])
     time.sleep(0.2)
-    assert failing.log.count([grave_rows._OLDEST]) == lookups
+    assert failing.log.count([grave_rows._SELECT_OLDER]) == lookups
 
 
 @given(st.integers(0, 3), st.integers(0, 500 * 86_400), st.data())

@@ -47,7 +47,7 @@ def target(cassandra: Cassandra) -> Iterator[DataCentreTarget]:
 
 def test_from_a_plan_to_the_tables(target: DataCentreTarget, tmp_path: Path) -> None:
     """A run does what the dry run has shown; results go to standard output, progress to standard error."""
-    names = [migration.name for migration in cql_files.known()]
+    names = [migration.name for migration in cql_files.read_known_migrations()]
     missing = run("--store", target.url, directory=tmp_path)
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "--replication" in missing.stderr
@@ -57,7 +57,7 @@ def test_from_a_plan_to_the_tables(target: DataCentreTarget, tmp_path: Path) -> 
     assert (planned["keyspace"], planned["migrations"], planned["dry_run"]) == (target.keyspace, names, True)
     script = run("--store", target.url, "--replication", "1", "--dry-run", directory=tmp_path)
     assert cql_files.split_statements(script.stdout) == [
-        line for migration in cql_files.known() for line in migration.statements
+        line for migration in cql_files.read_known_migrations() for line in migration.statements
     ]
     made = run("--store", target.url, "--replication", "1", directory=tmp_path)
     assert made.returncode == 0, made.stderr

@@ -30,7 +30,7 @@ from tests.servers.plugin import Cassandra, unique_name
 from tests.waiting import PATIENCE_SECONDS
 
 OPTIONS = CassandraOptions(timeout=60.0)
-FIRST = cql_files.known()[0]
+FIRST = cql_files.read_known_migrations()[0]
 TABLE = "CREATE TABLE IF NOT EXISTS {} (k int PRIMARY KEY);"
 BEATS = "CREATE TABLE IF NOT EXISTS heartbeats (process text PRIMARY KEY, seen_at bigint);"
 SECOND = parse("001_some.cql", TABLE.format("a") + BEATS)
@@ -152,7 +152,7 @@ def is_refused(store: CassandraStore, why: str) -> bool:
 
 def test_store_waits_for_it(target: DataCentreTarget) -> None:
     """A store on a missing or old keyspace says what to do, and works once that is done; a newer one is refused."""
-    migrations = cql_files.known()
+    migrations = cql_files.read_known_migrations()
     store = open_store(target.url, options=OPTIONS)
     try:
         assert is_refused(store, "does not exist; run `queuey migrate`")
@@ -175,7 +175,7 @@ def makes_table(name: str) -> Callable[[Statement], bool]:
 
 def test_goes_on_after_a_crash(target: DataCentreTarget, driver: Driver) -> None:
     """A run that dies in the middle of a file leaves the lock and half the file; later runs wait and finish it."""
-    running, wire = Running(ALL, lock_ttl=600, lock_every=0.05), Wire()
+    running, wire = Running(ALL, lock_ttl=600, lock_retry_interval=0.05), Wire()
     table = f"{target.keyspace}.migrations"
 
     wire.after_answer(
@@ -232,10 +232,10 @@ def test_who_lost_the_lock_stops(target: DataCentreTarget, driver: Driver) -> No
 
 def test_lock_in_doubt(target: DataCentreTarget) -> None:
     """Lock steps whose answers are lost are repeated: the lock names its owner, so the run recognizes its own lock."""
-    steps, wire = (migrations._LOCK, migrations._RECORD, migrations._UNLOCK), Wire()
+    steps, wire = (migrations._SET_LOCK, migrations._RECORD_MIGRATION, migrations._CLEAR_LOCK), Wire()
     for step in steps:
         wire.lose([step])
-    running = Running(ALL, driver=wire.driver, lock_every=0.01)
+    running = Running(ALL, driver=wire.driver, lock_retry_interval=0.01)
     assert names(migrate(target, OPTIONS, replication="1", running=running).migrations) == names(ALL)
     made = len(SECOND.statements) + len(THIRD.statements) + len(FIRST.statements)
     # The lock is acquired, then renewed before each change and each record; the first of each kind is sent twice.

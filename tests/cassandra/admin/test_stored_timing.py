@@ -17,10 +17,10 @@ from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
 from queuey.storage.cassandra.admin import doctor, stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
-from queuey.storage.cassandra.clocks.clock_check import REFUSE
+from queuey.storage.cassandra.clocks.clock_check import REFUSE_RATIO
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
-from queuey.storage.cassandra.timing import PATIENT, SOON, Timing
+from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING, ONE_CENTRE_TIMING, Timing
 from tests.contract.samples import becomes_healthy, eventually
 from tests.servers import keyspaces
 from tests.servers.plugin import Cassandra
@@ -58,10 +58,10 @@ def silent(_line: str) -> None:
 
 def test_a_new_keyspace_has_the_times_of_one_data_centre_unless_settings_name_others(driver: Driver, url: str) -> None:
     """A migration writes timing if the keyspace has none, also after a migration that stopped before it did."""
-    assert stored_timing.read_timing_status(driver, OPTIONS).stored.kept == SOON
+    assert stored_timing.read_timing_status(driver, OPTIONS).stored.kept == ONE_CENTRE_TIMING
     erase = Statement("UPDATE migrations SET timing = null WHERE singleton = 0 IF timing != null", idempotent=False)
     stated = {"consistency.strong.deadline": 2.0, "consistency.strong.delay": 6.0}
-    for named, expected in (({}, SOON.levels["strong"].delay), (stated, 6.0)):
+    for named, expected in (({}, ONE_CENTRE_TIMING.levels["strong"].delay), (stated, 6.0)):
         assert driver.run(erase, serial="SERIAL")[0][0]
         report = migrate(parse_url(url), replace(OPTIONS, stated=named))
         assert report.timing is not None
@@ -69,7 +69,7 @@ def test_a_new_keyspace_has_the_times_of_one_data_centre_unless_settings_name_ot
         assert stored_timing.read_timing_status(driver, OPTIONS).stored.assumed == report.timing
     assert migrate(parse_url(url), OPTIONS).timing is None
     [clocks] = [finding for finding in doctor.examine(parse_url(url), OPTIONS) if finding.check == "clocks"]
-    assert f"the limit is {REFUSE * SOON.clock_difference:g} s" in clocks.text
+    assert f"the limit is {REFUSE_RATIO * ONE_CENTRE_TIMING.clock_difference:g} s" in clocks.text
 
 
 def test_a_keyspace_without_times_is_not_served(driver: Driver, url: str) -> None:
@@ -94,32 +94,32 @@ def test_settings_that_differ_are_refused(url: str) -> None:
 
 def test_a_change_that_stopped_is_gone_on_with(driver: Driver, url: str) -> None:
     """The timing after the first step of a change is safe; the same or another command can continue from there."""
-    keyspaces.set_timing(url, PATIENT)
+    keyspaces.set_timing(url, MANY_CENTRES_TIMING)
 
     def killed(_seconds: float) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        stored_timing.change(driver, OPTIONS, SOON, silent, killed)
+        stored_timing.change_timing(driver, OPTIONS, ONE_CENTRE_TIMING, silent, killed)
     stored = stored_timing.read_timing_status(driver, OPTIONS).stored
-    assert (stored.kept, stored.assumed) == (SOON, PATIENT)
+    assert (stored.kept, stored.assumed) == (ONE_CENTRE_TIMING, MANY_CENTRES_TIMING)
     [finding] = [one for one in doctor.examine(parse_url(url), OPTIONS) if one.check == "timing"]
     assert finding.state == "warn"
-    stored_timing.change(driver, OPTIONS, PATIENT, silent, lambda _: None)
-    assert stored_timing.read_timing_status(driver, OPTIONS).stored.assumed == PATIENT
+    stored_timing.change_timing(driver, OPTIONS, MANY_CENTRES_TIMING, silent, lambda _: None)
+    assert stored_timing.read_timing_status(driver, OPTIONS).stored.assumed == MANY_CENTRES_TIMING
 
 
 def test_two_changes_at_once(driver: Driver, url: str) -> None:
     """The first of two simultaneous changes detects the other and leaves what that has written."""
 
     def other(_seconds: float) -> None:
-        stored_timing.change(driver, OPTIONS, PATIENT, silent, lambda _: None)
+        stored_timing.change_timing(driver, OPTIONS, MANY_CENTRES_TIMING, silent, lambda _: None)
 
     with pytest.raises(StoreUnavailable, match="another command"):
-        stored_timing.change(driver, OPTIONS, replace_difference(SOON, 0.1), silent, other)
-    assert stored_timing.read_timing_status(driver, OPTIONS).stored.kept == PATIENT
+        stored_timing.change_timing(driver, OPTIONS, replace_difference(ONE_CENTRE_TIMING, 0.1), silent, other)
+    assert stored_timing.read_timing_status(driver, OPTIONS).stored.kept == MANY_CENTRES_TIMING
     with pytest.raises(SettingsError, match="shorter"):
-        stored_timing.change(driver, OPTIONS, replace_difference(SOON, 0.5), silent, other)
+        stored_timing.change_timing(driver, OPTIONS, replace_difference(ONE_CENTRE_TIMING, 0.5), silent, other)
 
 
 def replace_difference(timing: Timing, difference: float) -> Timing:

@@ -19,9 +19,9 @@ def test_an_entry_that_was_in_doubt(open_with: OpenStore, application: str) -> N
     wire = Wire()
     store = open_with(wire)
     for sent, (expected, value) in enumerate([(None, b"a"), (b"a", b"b")], 1):
-        wire.lose([ledger._SET], times=2)
+        wire.lose([ledger._UPDATE_ENTRY], times=2)
         assert bridge.run(store.ledger.enter(application, 0, value, expected=expected)) == value
-        assert wire.log.count([ledger._SET]) == 3 * sent
+        assert wire.log.count([ledger._UPDATE_ENTRY]) == 3 * sent
     assert bridge.run(store.ledger.entry(application, 0)) == b"b"
 
 

@@ -194,7 +194,7 @@ def looks_of_longer_ago(removed: ExitStack) -> None:
 
 def age_not_checked(removed: ExitStack) -> None:
     """Uses a queue's row of any age after ids were minted."""
-    fresh = MessageWriter._fresh_row
+    fresh = MessageWriter._require_fresh_row
     removed.enter_context(
         replace(fresh, lambda self, queue: msgspec.structs.replace(fresh(self, queue), read_at=math.inf))
     )

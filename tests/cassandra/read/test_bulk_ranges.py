@@ -22,7 +22,7 @@ EACH = 3
 def scattered(store: CassandraStore, application: str) -> tuple[Queue, list[Message]]:
     """A queue with messages in very many narrow buckets, in a wide one and in both; returns them in order."""
     queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec(read_delay=0.0)))
-    size = bucketing.width(0, bucketing.DENSE_LOAD)
+    size = bucketing.width(0, bucketing.DENSE_LOAD_WIDTH)
     now = bridge.run(store.ledger.now())
     first = (now // size - PLACES) * size
     messages = [
@@ -30,7 +30,7 @@ def scattered(store: CassandraStore, application: str) -> tuple[Queue, list[Mess
         for time_bucket in range(PLACES)
         for n in range(EACH)
     ]
-    with replace(bulk_load._choose_width_class, lambda _: bucketing.DENSE_LOAD):
+    with replace(bulk_load._choose_width_class, lambda _: bucketing.DENSE_LOAD_WIDTH):
         bridge.run(store.bulk.load(queue, messages))
     bridge.run(
         store.messages.put(queue, [(1, messages[0].position), (1, messages[7].position)], NewMessage("put", 1, 3600))

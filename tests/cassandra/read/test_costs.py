@@ -19,7 +19,7 @@ from queuey.service.reading import MAX_SHORT_BYTES, MAX_SHORT_MESSAGES
 from queuey.storage import bridge
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import BucketWidths, class_of, home_buckets
-from queuey.storage.cassandra.store.names import _NAMES
+from queuey.storage.cassandra.store.names import _NAME_STATEMENTS
 from tests.blocking import BlockingNames
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import APPENDS, CLOCKS, DELETES, INSERTS, QUEUES, READS
@@ -31,7 +31,7 @@ T = TypeVar("T")
 BODY = "x" * 200
 FRAME = 300
 """Max bytes that an answer has for each of these messages."""
-IDS = (*message_codec.IDS_UP, *message_codec.IDS_DOWN)
+IDS = (*message_codec.SELECT_IDS_UP, *message_codec.SELECT_IDS_DOWN)
 DAY = 86_400
 PAGE_BYTES = 8 << 20
 WIDTHS = {1: [0], 3: [0, 1, 2], 16: [4] * 16}
@@ -164,14 +164,24 @@ def sent_by(process: Process, call: Callable[[], T]) -> tuple[Sent, T]:
     log = process.wire.log
     log.clear()
     result = call()
-    counted = (*READS, *IDS, *INSERTS, *DELETES, *APPENDS, _NAMES.find, _NAMES.change, *CLOCKS, *QUEUES)
+    counted = (
+        *READS,
+        *IDS,
+        *INSERTS,
+        *DELETES,
+        *APPENDS,
+        _NAME_STATEMENTS.find,
+        _NAME_STATEMENTS.change,
+        *CLOCKS,
+        *QUEUES,
+    )
     sent = Sent(
         log.count((*READS, *IDS)),
         log.rows,
         log.count((*INSERTS, *DELETES)),
         log.count(APPENDS),
-        log.count([_NAMES.find]),
-        log.count([_NAMES.change]),
+        log.count([_NAME_STATEMENTS.find]),
+        log.count([_NAME_STATEMENTS.change]),
         len(log.statements) - log.count(counted),
     )
     return sent, result

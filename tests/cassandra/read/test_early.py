@@ -7,7 +7,7 @@ import threading
 from queuey.ids import LOW_MIN
 from queuey.messages import Queue, Slice
 from queuey.storage import bridge
-from queuey.storage.cassandra.store.names import _NAMES
+from queuey.storage.cassandra.store.names import _NAME_STATEMENTS
 from tests.cassandra.begun import page_of
 from tests.cassandra.scene import TTL, D, Process, S, Scene, message
 from tests.cassandra.write.test_names import CHANGES as NAME_CHANGES
@@ -44,7 +44,7 @@ def test_pending_values_of_names(scene: Scene) -> None:
     second.wire.log.clear()
     assert early(scene, second, queue) == ["beside"]
     assert second.wire.log.count(NAME_CHANGES) == 0
-    assert second.wire.log.count([_NAMES.find, _NAMES.change])
+    assert second.wire.log.count([_NAME_STATEMENTS.find, _NAME_STATEMENTS.change])
     gate.open()
     thread.join(60)
     assert early(scene, second, queue) == ["new", "beside"]

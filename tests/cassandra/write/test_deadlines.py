@@ -15,7 +15,7 @@ from queuey.storage import bridge
 from queuey.storage.cassandra.driver import TooManyDead
 from queuey.storage.cassandra.lightweight_transactions import MAX_PAUSE
 from queuey.storage.cassandra.store import offsets
-from queuey.storage.cassandra.store.counting import COUNTED_AT_ONCE
+from queuey.storage.cassandra.store.counting import MAX_CONCURRENT_COUNTS
 from queuey.storage.cassandra.store.messages import PUT_BYTES
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import CLOCKS, INSERTS, READS, UNLIMITED
@@ -24,7 +24,7 @@ from tests.cassandra.scene import D, Process, S, Scene, message
 DEADLINE = 10.0
 EACH = 1.0
 """Seconds of the world's time that each answer takes, one after another."""
-COUNTING = 3 * COUNTED_AT_ONCE
+COUNTING = 3 * MAX_CONCURRENT_COUNTS
 """Max requests in flight of a count over partitions: a few per partition."""
 PARTITIONS = 40
 ID = (ids.seconds_to_ticks(1_700_000_000), 1)
@@ -64,7 +64,7 @@ def test_every_call_ends_in_time(scene: Scene, name: str) -> None:
         scene.world.advance(EACH)
 
     process.wire.fail(READS, UNLIMITED, TooManyDead("too many"), then=pass_by)
-    process.wire.lose([offsets._COMPARE], UNLIMITED, then=pass_by)
+    process.wire.lose([offsets._SWAP_VERSION], UNLIMITED, then=pass_by)
     process.wire.after_answer(lambda statement: statement not in CLOCKS, pass_by, UNLIMITED)
     began = process.machine.boottime()
     with pytest.raises(StoreUnavailable):

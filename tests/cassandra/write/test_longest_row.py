@@ -11,7 +11,7 @@ from queuey.messages import Message, Meta, NewMessage, PostKey, Queue, QueueSpec
 from queuey.service import Draft, Service
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore, message_codec
-from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
+from queuey.storage.cassandra.catalogue.queue_cache import MIN_LONGEST_ROW
 from tests.blocking import BlockingNames
 from tests.cassandra.conftest import OpenStore
 
@@ -58,7 +58,7 @@ def test_every_write_makes_the_row_cover_it(
     store = open_with()
     queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec(partitions=2)))
     bridge.run(store.messages.append(queue, [NewMessage("x" * 200, 1, 600)]))
-    assert store._driver.calls.run(store._parts.rows.read(application, "queue")).longest_row == SHORTEST
+    assert store._driver.calls.run(store._parts.rows.read(application, "queue")).longest_row == MIN_LONGEST_ROW
     write(store, queue)
-    assert store._driver.calls.run(store._parts.rows.read(application, "queue")).longest_row == 16 * SHORTEST
-    assert message_codec.ROW + len(LONG) > 4 * SHORTEST
+    assert store._driver.calls.run(store._parts.rows.read(application, "queue")).longest_row == 16 * MIN_LONGEST_ROW
+    assert message_codec.ROW_OVERHEAD_BYTES + len(LONG) > 4 * MIN_LONGEST_ROW

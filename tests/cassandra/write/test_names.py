@@ -15,7 +15,7 @@ from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import DELETES, INSERTS, WAIT_TIMEOUT, Gate
 from tests.cassandra.scene import TTL, D, Process, S, Scene, W, message
 
-CHANGES = (names._NAMES.change,)
+CHANGES = (names._NAME_STATEMENTS.change,)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_names_that_cannot_be_looked_at(scene: Scene, two: tuple[Process, Proces
     """If Cassandra cannot read a name's row, the read fails, and a later read shows everything."""
     _, second, queue, _ = two
     scene.world.advance(D + S)
-    second.wire.fail((names._NAMES.find,))
+    second.wire.fail((names._NAME_STATEMENTS.find,))
     with pytest.raises(StoreUnavailable):
         bridge.run(second.store.messages.read(queue, [Slice(1)]))
     assert shown(second, queue) == ["old"]

@@ -11,7 +11,7 @@ from queuey import ids
 from queuey.errors import InvalidRequest, RecordChanged
 from queuey.messages import Record, RecordDue
 from queuey.storage import Store, bridge
-from queuey.storage.contracts.records import MAX_RECORD
+from queuey.storage.contracts.records import MAX_RECORD_BYTES
 from tests.backends import APP
 from tests.contract.samples import at_once, fresh_name
 
@@ -140,7 +140,7 @@ def _due(each: RecordDue) -> int:
 
 def test_bounded(store: Store) -> None:
     """A value above the size limit is refused, and one at the limit is kept."""
-    long = replace(record(), value=b"x" * MAX_RECORD)
+    long = replace(record(), value=b"x" * MAX_RECORD_BYTES)
     with pytest.raises(InvalidRequest):
         bridge.run(store.records.set_record(replace(long, value=long.value + b"x")))
     with pytest.raises(InvalidRequest):

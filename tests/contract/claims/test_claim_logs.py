@@ -11,7 +11,7 @@ import pytest
 from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Queue, QueueSpec
 from queuey.storage import Store, bridge
-from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, PAGE
+from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES
 from tests.contract.samples import append_log_entry, at_once, begin, begin_entry, make_queue
 from tests.waiting import join
 
@@ -109,10 +109,12 @@ def test_racing_appenders(store: Store, other: Store) -> None:
 def test_long_logs_come_in_pages(store: Store) -> None:
     """A page has a limited number of entries, and says how far the log goes."""
     queue = make_queue(store)
-    fill(store, queue, PAGE + 3)
+    fill(store, queue, MAX_PAGE_ENTRIES + 3)
     page = read(store, queue, 1)
-    assert page == LogPage(PAGE + 3, entries(1, PAGE))
-    assert read(store, queue, PAGE + 1) == LogPage(PAGE + 3, entries(PAGE + 1, PAGE + 3))
+    assert page == LogPage(MAX_PAGE_ENTRIES + 3, entries(1, MAX_PAGE_ENTRIES))
+    assert read(store, queue, MAX_PAGE_ENTRIES + 1) == LogPage(
+        MAX_PAGE_ENTRIES + 3, entries(MAX_PAGE_ENTRIES + 1, MAX_PAGE_ENTRIES + 3)
+    )
 
 
 def test_snapshots(store: Store, other: Store) -> None:

@@ -199,7 +199,7 @@ def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: in
 @pytest.fixture(name="unpolled")
 def _unpolled() -> Iterator[None]:
     """Disables polling in all stores."""
-    with replace_in(watching, watching.EVERY, 10 * LONG):
+    with replace_in(watching, watching.POLL_INTERVAL, 10 * LONG):
         yield
 
 

@@ -45,7 +45,7 @@ def _pair(store: Store, other: Store) -> Iterator[tuple[Worker, Worker]]:
     """Two workers of one service, whose stores do not poll."""
     service = WorkerIdentity.of_service(2)
     with ExitStack() as stack:
-        stack.enter_context(replace_in(watching, watching.EVERY, 10 * LONG))
+        stack.enter_context(replace_in(watching, watching.POLL_INTERVAL, 10 * LONG))
         first, second = (Worker(service._replace(number=number), each) for number, each in ((1, store), (2, other)))
         stack.callback(first.leave)
         stack.callback(second.leave)

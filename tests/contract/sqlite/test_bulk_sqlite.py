@@ -123,7 +123,7 @@ class TestSnapshots:
     def test_none_is_held_between_results(self, opened: Opened, kind: str) -> None:
         """While a caller holds a result, the log with all later writes can be checkpointed."""
         fill(opened, 200)
-        queues = [opened.queue, *(make_queue(opened.store) for _ in range(bulk.MEASURED_QUEUES))]
+        queues = [opened.queue, *(make_queue(opened.store) for _ in range(bulk.MAX_MEASURED_QUEUES))]
         results: Iterator[object] = (
             bridge.iterate(opened.store.bulk.scan_arrow(opened.queue, Slice(1, limit=50)))
             if kind == "scan_arrow"
@@ -146,16 +146,20 @@ class TestStatements:
     @pytest.mark.parametrize(
         ("statement", "parameters", "steps"),
         [
-            (bulk._ROWS, (*RANGE, 10), ["SEARCH messages USING PRIMARY KEY (queue_partition=? AND (ticks,low)>"]),
-            (slices._KEYS, BEGIN, ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
-            (bulk._NEXT, (*BEGIN, 10), ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
             (
-                bulk._SOME,
+                bulk._SELECT_ROWS,
+                (*RANGE, 10),
+                ["SEARCH messages USING PRIMARY KEY (queue_partition=? AND (ticks,low)>"],
+            ),
+            (slices._SELECT_KEYS, BEGIN, ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
+            (bulk._SELECT_NEXT_KEY, (*BEGIN, 10), ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
+            (
+                bulk._SELECT_TOTALS_OF_FIRST_ROWS,
                 (*BEGIN, 10, 256),
                 ["CO-ROUTINE", "SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>", "SCAN"],
             ),
             (
-                bulk._HELD,
+                bulk._SELECT_PARTITION_COUNTS,
                 ("[1]", 10),
                 ["SCAN asked", "SEARCH expiry_windows USING PRIMARY KEY (queue_partition>", "USE TEMP B-TREE"],
             ),
@@ -179,7 +183,7 @@ class TestStatements:
         with contextlib.closing(driver.connect(opened.file, SqliteOptions(), read_only=True)) as connection:
             connection.authorizer = permit
             for limit in range(1, 20):
-                connection.execute(bulk._ROWS, (*self.RANGE, limit)).fetchall()
+                connection.execute(bulk._SELECT_ROWS, (*self.RANGE, limit)).fetchall()
         # SQLite asks the authorizer whenever it compiles.
         assert set(calls) == {1}
 

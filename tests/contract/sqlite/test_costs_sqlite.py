@@ -210,7 +210,7 @@ def test_waiting_for_own_messages(store: SqliteStore, statements: list[str]) -> 
         bridge.run(store.messages.append(queue, [new_message("x")]))
         arrivals._poll(arrivals.watches.all())
     assert len(woken) == 3 * 20
-    assert arrivals_module._NEWS not in statements
+    assert arrivals_module._SELECT_RANGES_WITH_MESSAGES not in statements
     arrivals._others = True
     arrivals._poll(arrivals.watches.all())
     assert len(woken) == 3 * 20

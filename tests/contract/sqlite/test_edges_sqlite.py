@@ -21,7 +21,7 @@ from queuey.storage.calls import Home, LoopCalls
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import _make_busy_handler
-from queuey.storage.sqlite.messages import LOOP_READ_PAUSE, SLOW
+from queuey.storage.sqlite.messages import LOOP_READ_PAUSE, SLOW_READ_SECONDS
 from queuey.storage.sqlite.slices import read_slice
 from queuey.storage.sqlite.write.sweep import Sweep
 from queuey.storage.sqlite.write.transaction import Transaction
@@ -314,7 +314,7 @@ class TestReadsAtOnce:
         """A file that another process has locked does not block the loop's thread."""
         assert bodies_in_partition(store, make_queue(store)) == []
         patience = _make_busy_handler(60.0)
-        assert not store._db.readers.read_hastily(lambda _: patience(0))
+        assert not store._db.readers.read_without_waiting(lambda _: patience(0))
         assert patience(0)
 
     def test_a_connection_that_cannot_begin_is_replaced(self, store: SqliteStore) -> None:
@@ -325,7 +325,7 @@ class TestReadsAtOnce:
             pass
         connection.close()
         with pytest.raises(StoreUnavailable):
-            store._db.readers.read_hastily(lambda lent: lent.execute("SELECT 1").fetchall())
+            store._db.readers.read_without_waiting(lambda lent: lent.execute("SELECT 1").fetchall())
         assert _make_busy_handler(60.0)(0)
         assert bodies_in_partition(store, queue) == []
 
@@ -342,15 +342,15 @@ class TestReadsAtOnce:
         assert bodies_in_partition(store, queue) == []
 
         def slow(*args: Any, **kwargs: Any) -> Page:  # noqa: ANN401 - as read_slice takes them
-            seconds[0] += 2 * SLOW
+            seconds[0] += 2 * SLOW_READ_SECONDS
             return read_slice(*args, **kwargs)
 
         with replace_in(messages, read_slice, slow):
             assert self.bodies(store, queue) == []
         assert self.bodies(store, queue) is None
-        seconds[0] += LOOP_READ_PAUSE - SLOW
+        seconds[0] += LOOP_READ_PAUSE - SLOW_READ_SECONDS
         assert self.bodies(store, queue) is None
-        seconds[0] += 2 * SLOW
+        seconds[0] += 2 * SLOW_READ_SECONDS
         assert self.bodies(store, queue) == []
 
 
@@ -442,7 +442,7 @@ def test_a_long_log_becomes_short_again(store: SqliteStore, tmp_path: Path) -> N
         for _ in range(25):
             start_append(store, queue, [new_message("x" * 1_000_000)]).result(60)
         connection.execute("COMMIT")
-    assert log.stat().st_size > (longest := driver.LOG_LIMIT * 4096)
+    assert log.stat().st_size > (longest := driver.MAX_LOG_PAGES * 4096)
     store._sweep.checkpoint_if_due()
     append_bodies(store, queue, "y")
     assert log.stat().st_size <= longest

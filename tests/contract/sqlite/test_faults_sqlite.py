@@ -26,7 +26,7 @@ from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.write.writer import SqliteWriter
-from queuey.storage.troubles import QUIET, Trouble
+from queuey.storage.troubles import QUIET_SECONDS, Trouble
 from tests.backends import APP, Clock
 from tests.contract.catalogue.test_lifecycle import CALLS, DIGEST, PLACE
 from tests.contract.samples import (
@@ -177,7 +177,7 @@ class TestLocked:
         stuck = open_store(made.directory, options=SqliteOptions(busy_timeout=60.0, deadline=1.0))
         errors: dict[str, StoreUnavailable] = {}
         threads: list[threading.Thread] = []
-        attempt, taken = SqliteWriter._attempt, threading.Event()
+        attempt, taken = SqliteWriter._commit_group, threading.Event()
 
         def noticed(self: SqliteWriter, group: Any) -> None:  # noqa: ANN401 - what the writer takes
             taken.set()
@@ -285,7 +285,7 @@ class TestFull:
 
         assert logged() == ["Writing: no space left for the store: database or disk is full"]
         bridge.run(full.store.messages.delete(full.queue, places_of(full)))
-        now[0] += QUIET
+        now[0] += QUIET_SECONDS
         assert room(full)
         assert room(full)
         assert logged()[1:] == ["Writing: works again after 10 s."]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from queuey.storage.cassandra.timing import SOON
+from queuey.storage.cassandra.timing import ONE_CENTRE_TIMING
 from tests.faults.claiming.run import ClaimRun
 from tests.faults.webs import MakeStore, Span, Store, make_span
 from tests.harness.nemesis import Step, Wave
@@ -77,5 +77,7 @@ LONG_LEAST = {"acknowledged": 1200, "again": 40, "acknowledgements done": 1200, 
 @plans("claims/cassandra-defaults", *(long_plan(seed, "kill,pause", LONG_LEAST) for seed in (1, 2)))
 def test_cassandra_with_defaults(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
     """G4 to G6 hold for minutes of random faults, with the W, S, D and C of a new keyspace."""
-    store = three_nodes(make_span(SOON), difference=SOON.clock_difference, row_age=SOON.row_age)
+    store = three_nodes(
+        make_span(ONE_CENTRE_TIMING), difference=ONE_CENTRE_TIMING.clock_difference, row_age=ONE_CENTRE_TIMING.row_age
+    )
     verify(plan, lambda: ClaimRun(tmp_path, store, written={}).run(plan, rest=2.0), record_property)

@@ -19,7 +19,7 @@ from queuey.storage.cassandra import CassandraOptions, timing
 from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.clocks import timing_in_force
 from queuey.storage.cassandra.driver import Driver
-from queuey.storage.cassandra.timing import PATIENT, StoredTiming, Timing, encode, make_settled
+from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING, StoredTiming, Timing, encode, make_settled
 from tests.replacing import replace, replace_in
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.loops import present_thread
@@ -49,7 +49,7 @@ def short_lease() -> Iterator[None]:
     with ExitStack() as replaced:
         for module in (timing_in_force, stored_timing):
             replaced.enter_context(replace_in(module, timing.LEASE, LEASE))
-        replaced.enter_context(replace_in(timing_in_force, timing_in_force.EVERY, EVERY))
+        replaced.enter_context(replace_in(timing_in_force, timing_in_force.READ_INTERVAL, EVERY))
         replaced.enter_context(replace_in(stored_timing, time, SimpleNamespace(time=_now)))
         replaced.enter_context(replace(stored_timing.read_timing_status, standing))
         yield
@@ -62,7 +62,7 @@ def _now() -> float:
 
 def standing(driver: Driver, options: CassandraOptions) -> stored_timing.TimingStatus:
     """Reads the timing alone: the simulated cluster cannot scan tables."""
-    [(text,)] = driver.run(timing_in_force.READ, consistency=options.catalogue_read)
+    [(text,)] = driver.run(timing_in_force.READ_TIMING, consistency=options.catalogue_read)
     return stored_timing.TimingStatus(timing.decode(text), {}, 1)
 
 
@@ -91,7 +91,7 @@ class FollowingSite(PostSite):
 
 class ChangingStorm(PostStorm):
     sites: list[FollowingSite]  # type: ignore[assignment]
-    before, wanted = PATIENT, SOON.timing
+    before, wanted = MANY_CENTRES_TIMING, SOON.timing
     seconds = SECONDS
 
     def __init__(self, seed: int) -> None:
@@ -106,7 +106,9 @@ class ChangingStorm(PostStorm):
         return FollowingSite(self.world, self.cluster, generous=self._generous, on_loop=self._on_loop)
 
     def _insert(self, stored: StoredTiming) -> None:
-        for place, change in cql.command(stored_timing._WRITE.cql).changes((encode(stored), None), 1, self.world.now):
+        for place, change in cql.command(stored_timing._SWAP_TIMING.cql).changes(
+            (encode(stored), None), 1, self.world.now
+        ):
             self.cluster.committed[place].absorb(change)
             for node in self.cluster.nodes:
                 node.data[place].absorb(change)
@@ -159,7 +161,7 @@ class ChangingStorm(PostStorm):
 
 
 def change_times(site: PostSite, wanted: Timing) -> None:
-    stored_timing.change(site.store._driver, site.store._options, wanted, lambda _line: None, between)
+    stored_timing.change_timing(site.store._driver, site.store._options, wanted, lambda _line: None, between)
 
 
 def between(seconds: float) -> None:

@@ -27,7 +27,7 @@ from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.calls import Deadline
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.clock_watch import NOW
+from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.driver.cql import CqlClient
 from queuey.storage.cassandra.options import DataCentreTarget
@@ -164,7 +164,7 @@ class Cluster:
         end: Callable[[Rows | None, StoreUnavailable | None], None],
         values: Sequence[Any] | None = None,
     ) -> None:
-        if request.statement == NOW:
+        if request.statement == SELECT_NOW:
             end(self._encode_rows(request, [(_uuid(self.world.now + node.offset),)]), None)
             return
         command = cql.command(request.statement.cql)
@@ -419,11 +419,11 @@ class SimulatedDriver(Driver):
             loop,
             TARGET.keyspace,
             self._options.speculative,
-            self._text_of,
+            self._find_cql,
             connect=connector(self._cluster_of_world, loop, self._near),
             clock=self._deadline.clock,
         )
-        self._follow()
+        self._pass_cluster_to_client()
         loop.at_end[self.calls.close_new] = None
         return partial(self._end_client, client)
 

@@ -25,20 +25,20 @@ class Pace:
     @property
     def scale(self) -> float:
         """Factor for durations, relative to :data:`PATIENT`."""
-        return self.timing.levels["strong"].delay / timing.PATIENT.levels["strong"].delay
+        return self.timing.levels["strong"].delay / timing.MANY_CENTRES_TIMING.levels["strong"].delay
 
     @property
     def clocks(self) -> float:
-        return self.timing.clock_difference / timing.PATIENT.clock_difference
+        return self.timing.clock_difference / timing.MANY_CENTRES_TIMING.clock_difference
 
     def options(self) -> CassandraOptions:
         options = CassandraOptions(heartbeat=self.heartbeat, timeout=4.0 * self.scale, reap_interval=None)
         return with_timing(options, self.timing)
 
 
-PATIENT = Pace(timing.PATIENT, heartbeat=0.5, calm=25.0)
+PATIENT = Pace(timing.MANY_CENTRES_TIMING, heartbeat=0.5, calm=25.0)
 """For several data centres."""
-SOON = Pace(timing.SOON, heartbeat=0.25, calm=16.0)
+SOON = Pace(timing.ONE_CENTRE_TIMING, heartbeat=0.25, calm=16.0)
 """For one data centre."""
 
 

@@ -30,7 +30,7 @@ ENOUGH = 200
 class RaisingStorm(ChangingStorm):
     """A storm in which the times become longer."""
 
-    before, wanted = timing.SOON, timing.PATIENT
+    before, wanted = timing.ONE_CENTRE_TIMING, timing.MANY_CENTRES_TIMING
 
 
 class DeafStorm(ChangingStorm):

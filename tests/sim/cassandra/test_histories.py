@@ -16,7 +16,7 @@ from queuey.storage.cassandra.bucket_index import BucketIndex, BucketLookup
 from queuey.storage.cassandra.clocks import clock, clock_check
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_check import WITNESSES, ClockCheck, Interval
-from queuey.storage.cassandra.clocks.clock_watch import ClockWatch, Told
+from queuey.storage.cassandra.clocks.clock_watch import CheckCallback, ClockWatch
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Done, Encoded, Request
 from queuey.storage.cassandra.message_codec import INSERT
@@ -219,7 +219,7 @@ def by_few(check: ClockCheck, answers: Mapping[str, Interval], began: float | No
     REAL_NOTE(check, answers, began, 1)
 
 
-def acknowledging_at_once(watch: ClockWatch, told: Told) -> None:
+def acknowledging_at_once(watch: ClockWatch, told: CheckCallback) -> None:
     told(None)
 
 
@@ -230,7 +230,7 @@ def taking_over(clock: Clock, offset: int) -> None:
 
 @contextmanager
 def vouching_across_jumps() -> Iterator[None]:
-    with replace(ClockWatch.timed_correctly_since, lambda self, _: self.sound()), replace(Clock.accept, taking_over):
+    with replace(ClockWatch.is_timed_correctly_since, lambda self, _: self.sound()), replace(Clock.accept, taking_over):
         yield
 
 

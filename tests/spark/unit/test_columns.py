@@ -12,7 +12,7 @@ from queuey.ids import EPOCH_TICKS, LOW_MAX, LOW_MIN, TICKS_MAX
 from queuey.messages import Message, Meta
 from queuey.spark.errors import OptionError
 from queuey.spark.source import columns
-from queuey.storage.columns import PLACES, SCHEMA, batch_from_messages
+from queuey.storage.columns import SCHEMA, SCHEMA_WITHOUT_BODIES, batch_from_messages
 
 positions = st.tuples(st.integers(0, TICKS_MAX), st.integers(LOW_MIN, LOW_MAX))
 metas = st.one_of(
@@ -101,7 +101,7 @@ def test_which_columns_need_bodies() -> None:
     without = {"queue", "partition", "id", "position", "timestamp", "expires"}
     needing = {field.name for field in WHOLE if columns.needs_bodies(pa.schema([field]))}
     assert needing == set(WHOLE.names) - without
-    assert PLACES.names == SCHEMA.names[: len(PLACES.names)]
+    assert SCHEMA_WITHOUT_BODIES.names == SCHEMA.names[: len(SCHEMA_WITHOUT_BODIES.names)]
 
 
 def test_headers_are_asked_for() -> None:

@@ -25,10 +25,16 @@ from queuey.storage.cassandra.waiting.arrivals import (
     STEPS_PER_TURN,
     TURNS_BETWEEN_POLLS,
     PolledArrivals,
-    next_to_poll,
+    choose_watches_to_poll,
 )
-from queuey.storage.cassandra.waiting.recent_writes import PREPARED, PROCESS_TIMEOUT, RecentWrites, Recorded, keys_of
-from queuey.storage.watching import EVERY, Watch
+from queuey.storage.cassandra.waiting.recent_writes import (
+    PROCESS_TIMEOUT,
+    STATEMENTS_TO_PREPARE,
+    RecentWrites,
+    Recorded,
+    keys_of,
+)
+from queuey.storage.watching import POLL_INTERVAL, Watch
 from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.waiting import PATIENCE_SECONDS, until, until_async
 
@@ -83,7 +89,7 @@ class Process:
             woken = lambda number=number: self.woken.append(number)  # noqa: E731
             self.stops.append(self.arrivals.watch(queue(number), 1, woken, delayed=True, early=early))
         if settled:
-            driver.advance((2 * FIRST_WINDOW_READS + 1.5) * EVERY)
+            driver.advance((2 * FIRST_WINDOW_READS + 1.5) * POLL_INTERVAL)
             self.woken.clear()
             self.store.polled.clear()
 
@@ -115,7 +121,7 @@ def reader(driver: FaultlessDriver) -> Process:
 def test_applications_take_turns(many: int, few: int) -> None:
     """However much one application watches, another gets half of the polls, or all that it needs."""
     one, other = watches("one", many), watches("other", few)
-    chosen = next_to_poll([*one, *other], 0.0, MAX_POLLED)
+    chosen = choose_watches_to_poll([*one, *other], 0.0, MAX_POLLED)
     assert len(chosen) == min(MAX_POLLED, many + few)
     assert sum(watch in other for watch in chosen) >= min(few, MAX_POLLED // 2)
 
@@ -126,7 +132,7 @@ def test_each_has_its_turn() -> None:
     mine[0].asking = True
     seen: list[Watch] = []
     for turn in range(1, 4):
-        for watch in next_to_poll(mine, 0.0, MAX_POLLED):
+        for watch in choose_watches_to_poll(mine, 0.0, MAX_POLLED):
             watch.polled = turn
             seen.append(watch)
     assert {*map(id, mine[1:])} == {*map(id, seen[: len(mine) - 1])}
@@ -134,7 +140,7 @@ def test_each_has_its_turn() -> None:
     for watch in mine:
         watch.due = 50.0
     mine[7].due, mine[7].polled = 5.0, 1
-    assert [mine.index(watch) for watch in next_to_poll(mine, 10.0, 3)] == [7, 0, 1]
+    assert [mine.index(watch) for watch in choose_watches_to_poll(mine, 10.0, 3)] == [7, 0, 1]
 
 
 def test_cost_of_watching(reader: Process, driver: FaultlessDriver) -> None:
@@ -184,7 +190,7 @@ def test_what_may_have_been_missed_is_polled(
         assert len(reader.store.polled) >= MAX_POLLED
         del reader.record.read
     reader.store.polled.clear()
-    driver.advance(EVERY * (1000 // MAX_POLLED + 8))
+    driver.advance(POLL_INTERVAL * (1000 // MAX_POLLED + 8))
     assert {*reader.store.polled} == {*range(1, 1001)}
 
 
@@ -195,7 +201,7 @@ def test_who_begins_to_wait_after_a_message(
     """A watcher that begins after a message is stored and before it is shown is woken when it is; so are many."""
     process = reader if whose == "its own" else writer
     process.write(2000)
-    driver.advance(2 * EVERY)
+    driver.advance(2 * POLL_INTERVAL)
     reader.arrivals.watch(queue(2000), 1, lambda: reader.woken.append(2000), delayed=True)
     process.write(7)
     other = Process(driver, "other", 1000, settled=False)
@@ -276,7 +282,7 @@ def test_long_work_is_cut(driver: FaultlessDriver, what: str) -> None:
         writer.write()
         most = 4 * STEPS_PER_TURN
     driver.loop.soon = next_turn  # type: ignore[method-assign]
-    driver.advance(2.5 * EVERY)
+    driver.advance(2.5 * POLL_INTERVAL)
     work.append(reader.store.work)
     assert sum(work) >= (most - 1) * (STEPS_PER_TURN // POLLS_PER_TURN if what == "polls" else 1)
     assert max(work) <= STEPS_PER_TURN + 2 * (STEPS_PER_TURN // POLLS_PER_TURN)
@@ -344,7 +350,7 @@ def test_closing_in_the_middle_of_a_look(own: Own) -> None:
     own.arrivals.close()
     assert {*own.woken} == {*range(1, 11)}
     own.loop.close()
-    assert own.driver.count(PREPARED[:1]) == 2  # The write, and the end.
+    assert own.driver.count(STATEMENTS_TO_PREPARE[:1]) == 2  # The write, and the end.
     until(lambda: own.threads_before.issuperset(threading.enumerate()))
     own.arrivals.watch(queue(11), 1, lambda: own.woken.append(11), delayed=True)
     assert 11 in own.woken

@@ -58,14 +58,14 @@ def test_a_place_holds_the_ids_it_was_made_for(at: int, kind: int, width_index: 
 def test_widths_go_down_step_by_step_and_up_again(kind: int) -> None:
     """Levels for new ids go from 0 to 5 seconds, each step up undoes one down, and at both ends there are no more."""
     steps = [HOME_WIDTH]
-    while (following := bucketing.narrower(kind, steps[-1])) != steps[-1]:
+    while (following := bucketing.find_narrower_width(kind, steps[-1])) != steps[-1]:
         assert bucketing.width(kind, following) < bucketing.width(kind, steps[-1])
-        assert bucketing.wider(kind, following) == steps[-1]
+        assert bucketing.find_wider_width(kind, following) == steps[-1]
         steps.append(following)
     assert (steps[-1], len(steps)) == (NARROWEST, 4 if kind == 0 else 5)
-    assert bucketing.wider(kind, HOME_WIDTH) == HOME_WIDTH
+    assert bucketing.find_wider_width(kind, HOME_WIDTH) == HOME_WIDTH
     for width_index in range(1, NARROWEST + 1):  # Also from a level as wide as the class.
-        above = bucketing.wider(kind, width_index)
+        above = bucketing.find_wider_width(kind, width_index)
         assert above == HOME_WIDTH or bucketing.width(kind, above) > bucketing.width(kind, width_index)
 
 
@@ -91,7 +91,7 @@ def test_what_can_be_alive_lies_in_two_own_places(now: int, kind: int) -> None:
 @given(st.integers(ids.EPOCH_TICKS, ids.seconds_to_ticks(2_140_000_000.0)))
 def test_nothing_outlives_what_cassandra_can_count(now: int) -> None:
     """The longest TTL ends before 2038-01-19 03:14:06, the last end that Cassandra's columns can hold."""
-    ends = (now - ids.EPOCH_TICKS) / TICKS_PER_SECOND + bucketing.longest_ttl(now)
+    ends = (now - ids.EPOCH_TICKS) / TICKS_PER_SECOND + bucketing.max_cassandra_ttl(now)
     assert ends < (1 << 31) - 2
 
 
@@ -109,7 +109,7 @@ def test_overlapping_places_are_those_that_share_an_id(time_buckets: list[Bucket
     """A bucket overlaps a range exactly if some id of the range is in it; earlier ones come first."""
     lower, upper = sorted((one, other))
     upper += 1
-    found = bucketing.RecordedBuckets(time_buckets).overlapping(lower, upper)
+    found = bucketing.RecordedBuckets(time_buckets).find_overlapping(lower, upper)
     assert sorted(found) == sorted(
         time_bucket for time_bucket in time_buckets if max(time_bucket.start, lower) < min(time_bucket.end, upper)
     )
@@ -135,7 +135,9 @@ def test_the_nearest_places_of_very_many(
     """Within the complete part no bucket that may have messages is left out; beyond it few are listed."""
     lower, upper = sorted((one, other))
     upper += 1
-    found, end = bucketing.RecordedBuckets(time_buckets).nearest(lower, upper, most, alive=alive, descending=descending)
+    found, end = bucketing.RecordedBuckets(time_buckets).find_nearest(
+        lower, upper, most, alive=alive, descending=descending
+    )
     if end is not None:
         assert lower < end < upper
         lower, upper = (end, upper) if descending else (lower, end)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage import bridge
 from queuey.storage.calls import Call, Deadline, Done
-from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, side_by_side, wait_for_callback
+from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, run_concurrently, wait_for_callback
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.waiting import PATIENCE_SECONDS, join, until
@@ -241,7 +241,7 @@ def test_results_in_order(plans: list[list[int]], most: int) -> None:
     waiting: list[Callable[[], object]] = []
     calls, ends = FaultlessDriver().calls, CallResults()
     works = (asking(number, plan, waiting) for number, plan in enumerate(plans))
-    calls.begin(side_by_side(calls, works, most=most), ends)
+    calls.begin(run_concurrently(calls, works, max_concurrent=most), ends)
     while waiting:
         assert len(waiting) <= most
         waiting.pop()()
@@ -257,7 +257,7 @@ def test_one_that_fails_beside_others() -> None:
             begun.append(number)
             yield await_answer(waiting.append)
 
-    calls.begin(side_by_side(calls, works(), most=2), ends)
+    calls.begin(run_concurrently(calls, works(), max_concurrent=2), ends)
     waiting[0](None, StoreUnavailable("away"))
     [(_, error)] = ends.told
     waiting[1](None, StoreUnavailable("as well"))
@@ -308,7 +308,7 @@ def test_parts_of_a_call_that_was_given_up_end_and_are_told(calls: Calls) -> Non
 
     async def whole() -> None:
         try:
-            await side_by_side(calls, [part(), part()], most=2)
+            await run_concurrently(calls, [part(), part()], max_concurrent=2)
         finally:
             ended.append(True)
 

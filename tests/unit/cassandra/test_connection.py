@@ -14,7 +14,7 @@ from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import connection
 from queuey.storage.cassandra.driver.connection import Driver
 from queuey.storage.cassandra.driver.requests import Statement
-from queuey.storage.cassandra.driver.topology import RETRY_EVERY, new_cluster
+from queuey.storage.cassandra.driver.topology import RETRY_INTERVAL, new_cluster
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from tests.replacing import replace_in
 from tests.waiting import PATIENCE_SECONDS, until
@@ -54,7 +54,7 @@ def test_names_that_stand_for_other_addresses(monkeypatch: pytest.MonkeyPatch) -
     )
     with ExitStack() as stack:
         stack.enter_context(replace_in(connection, new_cluster, lambda *_: cluster_of(net)))
-        stack.enter_context(replace_in(connection, RETRY_EVERY, 0.01))
+        stack.enter_context(replace_in(connection, RETRY_INTERVAL, 0.01))
         driver = Driver(DataCentreTarget(("store",), "queuey"), CassandraOptions())
         stack.callback(driver.close)
         assert driver.ready(10)
@@ -97,7 +97,7 @@ def test_nothing_is_sent_before_the_schema_is_verified(monkeypatch: pytest.Monke
 
     with ExitStack() as stack:
         stack.enter_context(replace_in(connection, new_cluster, lambda *_: cluster_of(net)))
-        stack.enter_context(replace_in(connection, RETRY_EVERY, 0.01))
+        stack.enter_context(replace_in(connection, RETRY_INTERVAL, 0.01))
         driver = Driver(DataCentreTarget(("store",), "queuey"), CassandraOptions(), verify=verify)
         stack.callback(driver.close)
         assert driver.ready(PATIENCE_SECONDS)
@@ -111,5 +111,5 @@ def test_nothing_is_sent_before_the_schema_is_verified(monkeypatch: pytest.Monke
 
 def test_reserved_words_as_keyspaces() -> None:
     """A keyspace may have any name, also one that CQL reserves."""
-    cql = Statement("SELECT a FROM queues WHERE b = ?").within("order")
+    cql = Statement("SELECT a FROM queues WHERE b = ?").qualify_tables("order")
     assert cql == 'SELECT a FROM "order".queues WHERE b = ?'

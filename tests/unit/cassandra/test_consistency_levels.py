@@ -14,7 +14,7 @@ from queuey.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Queue
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, concludes, meeting
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, is_empty_read_proof, meeting
 from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions, Level
 from tests.faults.test_two_centres import Concluding
 
@@ -50,7 +50,7 @@ def queue_with(consistency: str, read_delay: float | None = None) -> Queue:
 )
 def test_levels_follow_the_data_centres(consistency: str, copies: Mapping[str, int], writes: str, reads: str) -> None:
     """With several data centres a quorum is local, except for writes that are to reach each centre."""
-    level = levels_on(copies).of(queue_with(consistency))
+    level = levels_on(copies).resolve(queue_with(consistency))
     assert (level.writes, level.reads) == (writes, reads)
 
 
@@ -58,7 +58,7 @@ def test_a_deployment_decides_what_a_level_means() -> None:
     """Levels that a deployment sets are used as they are."""
     own = Level("ALL", "ONE", delay=7.0, deadline=2.0)
     levels = levels_on(TWO_CENTRES, levels=MappingProxyType({"strong": own}))
-    level = levels.of(queue_with("strong"))
+    level = levels.resolve(queue_with("strong"))
     assert level == ("ALL", "ONE", 7.0, 2.0, 6.75, True)
 
 
@@ -72,12 +72,12 @@ def test_what_is_not_known_yet_is_asked_again() -> None:
         return replications[0]
 
     levels = levels_by(replication)
-    assert levels.of(queue_with("strong")).writes == "QUORUM"
-    assert not levels.concludes(queue_with("strong"))
+    assert levels.resolve(queue_with("strong")).writes == "QUORUM"
+    assert not levels.is_empty_read_proof(queue_with("strong"))
     with pytest.raises(StoreUnavailable):
         levels.claims_refusal(queue_with("strong"))
     replications.append(TWO_CENTRES)
-    assert levels.of(queue_with("strong")).writes == "LOCAL_QUORUM"
+    assert levels.resolve(queue_with("strong")).writes == "LOCAL_QUORUM"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_nothing_is_concluded_where_another_centre_may_have_more(
     """With LOCAL_QUORUM an empty read proves nothing in several data centres; in one it does, below the horizon."""
     levels, now = levels_on(copies), 10**17
     for queue in (queue_with(consistency), queue_with(consistency, 0.0)):  # Writes take as long for one without delay.
-        assert levels.concludes(queue) == may
+        assert levels.is_empty_read_proof(queue) == may
         assert levels.empty_below(queue, now) == ((now - TICKS_PER_SECOND, LOW_MIN) if may else None)
 
 
@@ -138,7 +138,7 @@ def test_the_rule_can_be_taken_out() -> None:
     """Without the rule, as a fault run of two data centres may have it, an empty read is proof everywhere."""
     options, queue = CassandraOptions(), queue_with("strong")
     levels = Concluding(options, lambda: TWO_CENTRES, TimingInForce(options, Clock()))
-    assert levels.concludes(queue)
+    assert levels.is_empty_read_proof(queue)
     assert levels.empty_below(queue, 10**17)
 
 
@@ -154,7 +154,7 @@ def test_whoever_concludes_has_met_every_write(reads: str, writes: list[str | No
     options = CassandraOptions(levels=MappingProxyType(given_levels | unsafe))
     auto = "QUORUM" if len(copies) == 1 else "LOCAL_QUORUM"
     met = [meeting(write or auto, reads, copies) == "everywhere" for write in writes]
-    assert concludes(reads, options, copies) == all(met)
+    assert is_empty_read_proof(reads, options, copies) == all(met)
 
 
 def test_a_data_centre_that_is_added_ends_all_conclusions() -> None:
@@ -163,7 +163,7 @@ def test_a_data_centre_that_is_added_ends_all_conclusions() -> None:
     levels, queue = levels_by(lambda: copies[-1]), queue_with("strong")
     assert levels.empty_below(queue, 10**17) is not None
     copies.append(TWO_CENTRES)
-    assert levels.of(queue).reads == "QUORUM"
+    assert levels.resolve(queue).reads == "QUORUM"
     assert levels.empty_below(queue, 10**17) is None
     copies.append(ONE_CENTRE)
     assert levels.empty_below(queue, 10**17) is not None
@@ -228,9 +228,9 @@ def test_groups_need_the_whole_catalogue(copies: Mapping[str, int], options: dic
 
 def test_keys_are_compared_everywhere() -> None:
     """Idempotency keys are compared over all data centres, even if changes of the catalogue are compared in one."""
-    assert levels_on(TWO_CENTRES, catalogue_serial="LOCAL_SERIAL").row_serial() == "SERIAL"
-    assert levels_on(TWO_CENTRES).row_serial() == "SERIAL"
-    assert levels_on(ONE_CENTRE, catalogue_serial="LOCAL_SERIAL").row_serial() == "LOCAL_SERIAL"
+    assert levels_on(TWO_CENTRES, catalogue_serial="LOCAL_SERIAL").row_serial_level() == "SERIAL"
+    assert levels_on(TWO_CENTRES).row_serial_level() == "SERIAL"
+    assert levels_on(ONE_CENTRE, catalogue_serial="LOCAL_SERIAL").row_serial_level() == "LOCAL_SERIAL"
 
 
 @pytest.mark.parametrize(
@@ -244,4 +244,4 @@ def test_keys_are_compared_everywhere() -> None:
 )
 def test_reads_of_claim_logs(copies: Mapping[str, int], catalogue_read: str, reads: str) -> None:
     """A claim log is read serially if a read in one data centre could miss an entry."""
-    assert levels_on(copies, catalogue_read=catalogue_read).log_reads() == reads
+    assert levels_on(copies, catalogue_read=catalogue_read).log_read_level() == reads

@@ -274,7 +274,7 @@ def test_each_attempt_has_its_own_request() -> None:
 
     async def change() -> Request:
         made.append(len(made))
-        return changing.cas.request(ROW, ("a", "q", made[-1]))
+        return changing.cas.make_request(ROW, ("a", "q", made[-1]))
 
     changing.errors = [LOST, LOST]
     assert changing.driver.calls.run(changing.cas.decide(change)) == DONE

@@ -125,8 +125,8 @@ def test_an_encoded_insert_holds_the_columns(
     """An encoded insert has the values that its statement takes, in order."""
     data, column = message_codec.encode(body, meta)
     encoded = message_codec.key_of(*key)
-    values = protocol.values_of(message_codec.encoded_insert(encoded, position, data, expires, column, stamp, ttl))
-    assert len(values) == message_codec.INSERTED == message_codec.INSERT[0].cql.count("?")
+    values = protocol.values_of(message_codec.encode_insert(encoded, position, data, expires, column, stamp, ttl))
+    assert len(values) == message_codec.INSERT_VALUE_COUNT == message_codec.INSERT[0].cql.count("?")
     assert values[:3] == protocol.values_of(encoded)
     assert values[3:5] == [message_codec.id_bytes(*position), data]
     assert values[6] is UNSET if column is UNSET else values[6] == column
@@ -137,8 +137,8 @@ def test_an_encoded_insert_holds_the_columns(
 def test_an_encoded_delete_holds_stamp_and_id(key: tuple[int, int, int], position: Position, stamp: int) -> None:
     """An encoded delete has the values that its statement takes, in order."""
     encoded = message_codec.key_of(*key)
-    values = protocol.values_of(message_codec.encoded_delete(encoded, position, stamp))
-    assert len(values) == message_codec.DELETED == message_codec.DELETE[0].cql.count("?")
+    values = protocol.values_of(message_codec.encode_delete(encoded, position, stamp))
+    assert len(values) == message_codec.DELETE_VALUE_COUNT == message_codec.DELETE[0].cql.count("?")
     assert values == [*serialize(stamp), *protocol.values_of(encoded), message_codec.id_bytes(*position)]
 
 
@@ -148,15 +148,18 @@ def test_an_encoded_range_holds_its_bounds(
 ) -> None:
     """An encoded range read has the values that its statements take, in order."""
     encoded = message_codec.key_of(*key)
-    found = protocol.values_of(message_codec.encoded_range(encoded, lower, upper, limit))
+    found = protocol.values_of(message_codec.encode_range(encoded, lower, upper, limit))
     assert (
-        len(found) == message_codec.RANGED == message_codec.UP[0].cql.count("?") == message_codec.DOWN[0].cql.count("?")
+        len(found)
+        == message_codec.RANGE_VALUE_COUNT
+        == message_codec.SELECT_UP[0].cql.count("?")
+        == message_codec.SELECT_DOWN[0].cql.count("?")
     )
     bounds = [message_codec.id_bytes(*lower), message_codec.id_bytes(*upper)]
     assert found == [*protocol.values_of(encoded), *bounds, limit.to_bytes(4, "big")]
 
 
-def answer_of(found: list[tuple[bytes | None, ...]], columns: int = message_codec.COLUMNS) -> bytes:
+def answer_of(found: list[tuple[bytes | None, ...]], columns: int = message_codec.COLUMN_COUNT) -> bytes:
     cells = [
         b"\xff\xff\xff\xff" if cell is None else len(cell).to_bytes(4, "big") + cell for row in found for cell in row
     ]

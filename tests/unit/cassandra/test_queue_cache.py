@@ -16,7 +16,7 @@ from queuey.storage import catalogue_rows
 from queuey.storage.cassandra.bucketing import CLASSES, class_of
 from queuey.storage.cassandra.catalogue.queue_cache import (
     COLUMNS,
-    SHORTEST,
+    MIN_LONGEST_ROW,
     QueueCache,
     Row,
     next_longest_ttl,
@@ -28,7 +28,7 @@ from queuey.storage.cassandra.lightweight_transactions import LightweightTransac
 from queuey.storage.cassandra.options import CassandraOptions
 from tests.unit.cassandra.simulated import FaultlessDriver
 
-ROW = (1, 2, 1, 259_200, SHORTEST, 3, "user", "strong", *[None] * (COLUMNS.count(",") - 9), 5.0, 77)
+ROW = (1, 2, 1, 259_200, MIN_LONGEST_ROW, 3, "user", "strong", *[None] * (COLUMNS.count(",") - 9), 5.0, 77)
 QUEUE = row_of("app", "queue", ROW, 0.0).queue
 C = CassandraOptions().row_age
 WRITE = Statement(
@@ -210,26 +210,26 @@ def test_the_reach_is_raised_for_all() -> None:
     cached = Cached(row=(1, 2, 0, 60, *ROW[4:]))
     other = Cached(cached.driver)
     row, old = cached.current(), other.current()
-    raised = cached.cover(row, {1000, CLASSES[0] + 1}, 5 * SHORTEST)
-    assert (raised.longest_ttl, raised.longest_row, raised.queue) == (1024, 16 * SHORTEST, QUEUE)
+    raised = cached.cover(row, {1000, CLASSES[0] + 1}, 5 * MIN_LONGEST_ROW)
+    assert (raised.longest_ttl, raised.longest_row, raised.queue) == (1024, 16 * MIN_LONGEST_ROW, QUEUE)
     cached.driver.sent.clear()
-    assert cached.cover(raised, {1024}, 16 * SHORTEST) is raised
+    assert cached.cover(raised, {1024}, 16 * MIN_LONGEST_ROW) is raised
     assert cached.driver.sent == []
-    found = other.cover(old, {2000}, 2 * SHORTEST)
-    assert (found.longest_ttl, found.longest_row) == (2048, 16 * SHORTEST)
+    found = other.cover(old, {2000}, 2 * MIN_LONGEST_ROW)
+    assert (found.longest_ttl, found.longest_row) == (2048, 16 * MIN_LONGEST_ROW)
     change = Statement(
         "UPDATE queues SET version = ? WHERE application = ? AND name = ? IF version = ?", idempotent=False
     )
     cached.driver.run(change, (78, "app", "queue", 77), serial="SERIAL")
     with pytest.raises(QueueChanged):
-        cached.cover(raised, {5000}, SHORTEST)
+        cached.cover(raised, {5000}, MIN_LONGEST_ROW)
 
 
 def test_ids_that_readers_have_passed_wait() -> None:
     """Before a longer message is written under an old id, no process uses a row that does not cover it."""
     cached = Cached(row_age=0.2, levels={})
     began = cached.clock.boottime()
-    cached.cover(cached.current(), (), 2 * SHORTEST, given=True)
+    cached.cover(cached.current(), (), 2 * MIN_LONGEST_ROW, given=True)
     assert cached.clock.boottime() - began >= 0.2
 
 
@@ -238,9 +238,9 @@ def test_ids_that_readers_have_passed_wait_for_a_change_of_another_process() -> 
     """A call also waits if another process has just raised the row and is still waiting."""
     cached = Cached(row_age=0.2, levels={})
     other = Cached(cached.driver, row_age=0.2, levels={})
-    cached.cover(cached.current(), (), 2 * SHORTEST)
+    cached.cover(cached.current(), (), 2 * MIN_LONGEST_ROW)
     began = cached.clock.boottime()
-    other.cover(other.current(), (), 2 * SHORTEST, given=True)
+    other.cover(other.current(), (), 2 * MIN_LONGEST_ROW, given=True)
     assert cached.clock.boottime() - began >= 0.1
 
 

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.clocks.timing_in_force import SHORTEST, SPAN, STEP, DurationHistogram, Tail
+from queuey.storage.cassandra.clocks.timing_in_force import (
+    COUNTING_INTERVAL,
+    MIN_DURATION,
+    STEP,
+    DurationHistogram,
+    Tail,
+)
 
 
 class Machine:
@@ -27,7 +33,7 @@ def test_quantiles_are_right_but_for_their_class(times: list[float]) -> None:
     assert (tail.count, tail.longest) == (len(times), ordered[-1])
     for part, found in ((0.99, tail.p99), (0.999, tail.p999)):
         true = ordered[-(-len(times) * round(part * 1000) // 1000) - 1]
-        assert true - 1e-9 <= found <= max(true, SHORTEST) * STEP + 1e-9
+        assert true - 1e-9 <= found <= max(true, MIN_DURATION) * STEP + 1e-9
 
 
 def test_what_is_old_is_forgotten() -> None:
@@ -35,10 +41,10 @@ def test_what_is_old_is_forgotten() -> None:
     machine = Machine()
     counted = DurationHistogram(machine.clock)
     counted.record(3.0)
-    machine.seconds += SPAN + 1
+    machine.seconds += COUNTING_INTERVAL + 1
     counted.record(0.01)
     assert (counted.tail().count, counted.tail().longest) == (2, 3.0)
-    machine.seconds += SPAN + 1
+    machine.seconds += COUNTING_INTERVAL + 1
     assert counted.tail() == Tail(1, 0.01, 0.01, 0.01)
-    machine.seconds += 2 * SPAN + 1
+    machine.seconds += 2 * COUNTING_INTERVAL + 1
     assert counted.tail() == Tail()

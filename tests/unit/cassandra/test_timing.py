@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.errors import SettingsError
-from queuey.storage.cassandra.clocks.timing_in_force import EVERY, TimingInForce
+from queuey.storage.cassandra.clocks.timing_in_force import READ_INTERVAL, TimingInForce
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.timing import (
     LEASE,
+    MANY_CENTRES_TIMING,
     MAX_CLAIM_SECONDS,
-    PATIENT,
-    SOON,
+    ONE_CENTRE_TIMING,
     LevelTiming,
     StoredTiming,
     Timing,
@@ -62,13 +62,15 @@ def test_each_step_of_a_change_keeps_both_sets(old: Timing, new: Timing) -> None
 
 def test_claims_outlive_a_change() -> None:
     """Claims from before a change were made with clocks that differed more; for others they end as late as before."""
-    step = make_step(make_settled(PATIENT), SOON, "x", 1000.0)
-    ended = make_final(step, SOON, "y", 1020.0)
+    step = make_step(make_settled(MANY_CENTRES_TIMING), ONE_CENTRE_TIMING, "x", 1000.0)
+    ended = make_final(step, ONE_CENTRE_TIMING, "y", 1020.0)
     assert (step.claim_margin(1000.0), ended.claim_margin(1020.0 + MAX_CLAIM_SECONDS - 1)) == (1.0, 1.0)
     assert ended.claim_margin(1020.0 + MAX_CLAIM_SECONDS) == 0.25
-    again = make_final(make_step(ended, SOON, "z", 2000.0), SOON, "z", 2020.0)
+    again = make_final(make_step(ended, ONE_CENTRE_TIMING, "z", 2000.0), ONE_CENTRE_TIMING, "z", 2020.0)
     assert again.claim_margin(2020.0 + MAX_CLAIM_SECONDS - 1) == 1.0
-    raised = make_final(make_step(make_settled(SOON), PATIENT, "x", 1000.0), PATIENT, "y", 1020.0)
+    raised = make_final(
+        make_step(make_settled(ONE_CENTRE_TIMING), MANY_CENTRES_TIMING, "x", 1000.0), MANY_CENTRES_TIMING, "y", 1020.0
+    )
     assert raised.claim_margin(1020.0) == 1.0
 
 
@@ -89,14 +91,25 @@ def test_what_does_not_go_together(wrong: Timing, words: list[str]) -> None:
 def test_the_least_delay_follows() -> None:
     """W, U and S determine the other values; values that are given are used."""
     both = ["strong", "very_strong"]
-    assert change_values(PATIENT, both, {"deadline": 0.4, "undo": 0.35, "clock_difference": 0.25}) == SOON
-    assert change_values(SOON, both, {"deadline": 3.0, "undo": 1.0, "clock_difference": 1.0}) == PATIENT
-    one = change_values(SOON, ["very_strong"], {"deadline": 2.0, "delay": 4.0})
-    assert (one.levels["strong"], one.levels["very_strong"]) == (SOON.levels["strong"], LevelTiming(2.0, 0.35, 4.0))
-    assert change_values(SOON, both, {"row_age": 0.3}) == msgspec.structs.replace(SOON, row_age=0.3)
+    assert (
+        change_values(MANY_CENTRES_TIMING, both, {"deadline": 0.4, "undo": 0.35, "clock_difference": 0.25})
+        == ONE_CENTRE_TIMING
+    )
+    assert (
+        change_values(ONE_CENTRE_TIMING, both, {"deadline": 3.0, "undo": 1.0, "clock_difference": 1.0})
+        == MANY_CENTRES_TIMING
+    )
+    one = change_values(ONE_CENTRE_TIMING, ["very_strong"], {"deadline": 2.0, "delay": 4.0})
+    assert (one.levels["strong"], one.levels["very_strong"]) == (
+        ONE_CENTRE_TIMING.levels["strong"],
+        LevelTiming(2.0, 0.35, 4.0),
+    )
+    assert change_values(ONE_CENTRE_TIMING, both, {"row_age": 0.3}) == msgspec.structs.replace(
+        ONE_CENTRE_TIMING, row_age=0.3
+    )
     for wrong in ({"deadline": 0.0}, {"undo": -1.0}, {"clock_difference": 0.0}, {"delay": 0.5}, {"row_age": 0.8}):
         with pytest.raises(SettingsError):
-            change_values(SOON, both, wrong)
+            change_values(ONE_CENTRE_TIMING, both, wrong)
 
 
 @given(kept=timings(), assumed=timings())
@@ -110,7 +123,7 @@ def test_what_stands_there_is_read_as_it_was_written(kept: Timing, assumed: Timi
 def test_another_format_is_refused() -> None:
     """Stored text of a newer or unknown format is rejected."""
     with pytest.raises(SettingsError, match="newer"):
-        decode(encode(msgspec.structs.replace(make_settled(SOON), format=2)))
+        decode(encode(msgspec.structs.replace(make_settled(ONE_CENTRE_TIMING), format=2)))
     with pytest.raises(SettingsError, match="cannot be read"):
         decode("{}")
 
@@ -123,36 +136,36 @@ def store_timing(driver: FaultlessDriver, stored: StoredTiming | None) -> None:
 def test_times_count_for_the_lease() -> None:
     """A read of the timing counts from when its request was sent; a late answer changes nothing."""
     driver = FaultlessDriver()
-    store_timing(driver, make_settled(PATIENT, "a"))
+    store_timing(driver, make_settled(MANY_CENTRES_TIMING, "a"))
     timing, clock = TimingInForce(CassandraOptions(follow=True), driver.clock()), driver.clock()
     driver.held = True
     for _ in range(2):
-        driver.advance(EVERY)
+        driver.advance(READ_INTERVAL)
         read_at = clock.boottime()
         timing.refresh(driver)
     late, latest = driver.waiting
     driver.held = False
-    store_timing(driver, make_settled(SOON, "b"))
+    store_timing(driver, make_settled(ONE_CENTRE_TIMING, "b"))
     latest()
-    store_timing(driver, make_settled(PATIENT, "a"))
+    store_timing(driver, make_settled(MANY_CENTRES_TIMING, "a"))
     late()
-    assert timing.kept == SOON
+    assert timing.kept == ONE_CENTRE_TIMING
     assert (timing.is_fresh(read_at + LEASE), timing.is_fresh(read_at + LEASE + 0.001)) == (True, False)
 
 
 def test_settings_that_differ_are_refused_by_name() -> None:
     """The error names the setting, its value, the stored value and the command; during a change either is right."""
     driver = FaultlessDriver()
-    store_timing(driver, make_settled(SOON, "a"))
+    store_timing(driver, make_settled(ONE_CENTRE_TIMING, "a"))
     timing = TimingInForce(CassandraOptions(follow=True, stated={"consistency.strong.delay": 5.0}), driver.clock())
     problem = driver.calls.run(timing.renew(driver))
     assert problem is not None
     assert [word for word in ("consistency.strong.delay", "5", "1", "queuey timing") if word not in problem] == []
     assert not timing.is_fresh(driver.clock().boottime())
     assert str(timing.refusal()) == problem
-    driver.advance(EVERY)
-    store_timing(driver, make_step(make_settled(PATIENT), SOON, "b", 0.0))
+    driver.advance(READ_INTERVAL)
+    store_timing(driver, make_step(make_settled(MANY_CENTRES_TIMING), ONE_CENTRE_TIMING, "b", 0.0))
     assert driver.calls.run(timing.renew(driver)) is None
     store_timing(driver, None)
-    driver.advance(EVERY)
+    driver.advance(READ_INTERVAL)
     assert "queuey migrate" in str(driver.calls.run(timing.renew(driver)))

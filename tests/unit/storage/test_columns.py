@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from queuey.errors import InvalidRequest
 from queuey.ids import Position
 from queuey.messages import Message, Meta
-from queuey.storage.columns import chunk, columns_of
+from queuey.storage.columns import columns_of, split_into_chunks
 from tests import strategies
 from tests.unit.cassandra.test_message_codec import longs, metas
 
@@ -40,7 +40,7 @@ def test_columns_are_a_sequence_of_the_messages(
     mask = np.arange(len(messages)) % 3 > 0
     assert list(columns.where(mask)) == [one for place, one in enumerate(messages) if place % 3]
     for sequence in (messages, columns):
-        pieces = list(chunk(sequence, most))
+        pieces = list(split_into_chunks(sequence, most))
         assert [one for piece in pieces for one in piece] == messages
         assert all(0 < len(piece) <= most for piece in pieces)
 

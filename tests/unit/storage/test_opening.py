@@ -67,7 +67,7 @@ def test_every_option_of_a_deployment_is_a_setting() -> None:
         "follow",
         "row_age",
         "stated",
-        "most_pending",
+        "max_pending",
         "cached_queues",
         "catalogue_deadline",
         "heartbeat",

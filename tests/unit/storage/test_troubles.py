@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.storage.cassandra.driver.topology import HostLogger
-from queuey.storage.troubles import QUIET, Trouble
+from queuey.storage.troubles import QUIET_SECONDS, Trouble
 
-STEPS = st.lists(st.tuples(st.sampled_from(["full", "busy", ""]), st.floats(0, 2 * QUIET)))
+STEPS = st.lists(st.tuples(st.sampled_from(["full", "busy", ""]), st.floats(0, 2 * QUIET_SECONDS)))
 
 
 class Kept(logging.Handler):
@@ -42,7 +42,7 @@ def test_told_once_and_once_more(steps: list[tuple[str, float]]) -> None:
             present, last = reason, now[0]
         else:
             trouble.record_success()
-            over = bool(present) and now[0] - last >= QUIET
+            over = bool(present) and now[0] - last >= QUIET_SECONDS
             expected = ["WARNING It: works again"] if over else []
             present = "" if over else present
         assert [text.partition(" after")[0] for text in kept.texts[before:]] == expected

@@ -57,13 +57,13 @@ def parse(file_name: str, text: str) -> SchemaMigration:
     return SchemaMigration(int(match[1]), file_name.removesuffix(".cql"), checksum, tuple(split_statements(text)))
 
 
-def directory() -> Path:
+def find_directory() -> Path:
     """Returns the directory of the files: beside this module once installed, at the top level of a checkout."""
     installed = Path(__file__).parents[1] / "cql"
     return installed if installed.is_dir() else Path(__file__).parents[4] / "cql"
 
 
 @cache
-def known() -> tuple[SchemaMigration, ...]:
-    files = sorted(directory().glob("*.cql"))
+def read_known_migrations() -> tuple[SchemaMigration, ...]:
+    files = sorted(find_directory().glob("*.cql"))
     return tuple(parse(path.name, path.read_text(encoding="utf-8")) for path in files)

@@ -15,19 +15,19 @@ from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
 from queuey.messages import Finding
 from queuey.storage.cassandra.admin import doctor_rules, migrations, node_settings, stored_timing
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
-from queuey.storage.cassandra.clocks.clock_watch import NOW
+from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
 from queuey.storage.cassandra.clocks.timing_in_force import check_stated
-from queuey.storage.cassandra.driver import Driver, Rows, Statement, connected
+from queuey.storage.cassandra.driver import Driver, Rows, Statement, open_driver
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 
 __all__ = ["acknowledgement_of", "examine"]
 
-CONNECT_WITHIN = 8.0
+CONNECT_TIMEOUT = 8.0
 
-_KEYSPACE = Statement("SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?")
-_GRACE = Statement("SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?")
-_READ_REPAIR = Statement("SELECT table_name, read_repair FROM system_schema.tables WHERE keyspace_name = ?")
-_VERSION = Statement("SELECT release_version FROM system.local")
+_SELECT_KEYSPACE = Statement("SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?")
+_SELECT_GC_GRACE = Statement("SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?")
+_SELECT_READ_REPAIR = Statement("SELECT table_name, read_repair FROM system_schema.tables WHERE keyspace_name = ?")
+_SELECT_VERSION = Statement("SELECT release_version FROM system.local")
 
 Look = Callable[[], list[Finding]]
 
@@ -35,7 +35,7 @@ Look = Callable[[], list[Finding]]
 def examine(target: DataCentreTarget, options: CassandraOptions) -> list[Finding]:
     """Checks everything that the guarantees of a Cassandra store depend on. Changes nothing, never raises."""
     try:
-        with connected(target, options, CONNECT_WITHIN, keyspace=False) as driver:
+        with open_driver(target, options, CONNECT_TIMEOUT, keyspace=False) as driver:
             return [*_check_cluster(driver, target, options), *_check_keyspace(driver, target, options)]
     except StoreUnavailable as error:
         advice = "Check the addresses in the setting store, the nodes, and the cassandra_ settings."
@@ -53,7 +53,7 @@ def _check_cluster(driver: Driver, target: DataCentreTarget, options: CassandraO
 def _check_keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
     """Checks copies, levels, schema, tables and timing. If the keyspace does not exist, that is the only finding."""
     make = f"queuey migrate --store {target.url}"
-    if not driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
+    if not driver.run(_SELECT_KEYSPACE, (target.keyspace,), consistency="ONE"):
         advice = f"Create it: {make} --replication COPIES"
         yield Finding("schema", "fail", f"keyspace {target.keyspace} does not exist", advice)
         return
@@ -82,27 +82,29 @@ def _check_settings(driver: Driver) -> list[Finding]:
 
 def _check_versions(driver: Driver) -> Finding:
     by_address: dict[str, str] = {}
-    _ask_each(driver, _VERSION, lambda address, rows: by_address.update({address: str(rows[0][0])}))
+    _ask_each(driver, _SELECT_VERSION, lambda address, rows: by_address.update({address: str(rows[0][0])}))
     return doctor_rules.judge_versions(by_address)
 
 
 def _check_clocks(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Finding:
     ahead: dict[str, float] = {}
-    driver.run(NOW, consistency="ONE")  # Prepares the statement, so that each request below is a single exchange.
+    driver.run(
+        SELECT_NOW, consistency="ONE"
+    )  # Prepares the statement, so that each request below is a single exchange.
     began = time.time()
 
     def note(address: str, rows: Rows) -> None:
         theirs: UUID = rows[0][0]
         ahead[address] = (began + time.time()) / 2 - (theirs.time - EPOCH_TICKS) / TICKS_PER_SECOND
 
-    _ask_each(driver, NOW, note)
+    _ask_each(driver, SELECT_NOW, note)
     return doctor_rules.judge_clocks(ahead, _read_clock_difference(driver, target, options))
 
 
 def _read_clock_difference(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> float:
     """Returns the max clock difference in use (S): the keyspace's, or the setting if it has no keyspace that fits."""
-    if driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
-        with suppress(SettingsError), connected(target, options, CONNECT_WITHIN) as inside:
+    if driver.run(_SELECT_KEYSPACE, (target.keyspace,), consistency="ONE"):
+        with suppress(SettingsError), open_driver(target, options, CONNECT_TIMEOUT) as inside:
             if migrations.schema_problem(inside) is None:
                 return stored_timing.read_timing_status(inside, options).stored.kept.clock_difference
     return options.clock_difference
@@ -116,7 +118,7 @@ def _ask_each(driver: Driver, statement: Statement, note: Callable[[str, Rows], 
 
 
 def _check_schema(target: DataCentreTarget, options: CassandraOptions, make: str) -> Finding:
-    with connected(target, options, CONNECT_WITHIN) as driver:
+    with open_driver(target, options, CONNECT_TIMEOUT) as driver:
         problem = migrations.schema_problem(driver)
         if problem is not None:
             return Finding("schema", "fail", problem, f"{make}, with the version of Queuey that will use it.")
@@ -127,16 +129,16 @@ def _check_schema(target: DataCentreTarget, options: CassandraOptions, make: str
 
 
 def _check_grace(driver: Driver, target: DataCentreTarget) -> Finding:
-    tables = dict(driver.run(_GRACE, (target.keyspace,), consistency="ONE"))
+    tables = dict(driver.run(_SELECT_GC_GRACE, (target.keyspace,), consistency="ONE"))
     return doctor_rules.judge_grace(tables, max(node.hints for node in node_settings.read_nodes(driver)))
 
 
 def _check_read_repair(driver: Driver, target: DataCentreTarget) -> Finding:
-    return doctor_rules.judge_read_repair(dict(driver.run(_READ_REPAIR, (target.keyspace,), consistency="ONE")))
+    return doctor_rules.judge_read_repair(dict(driver.run(_SELECT_READ_REPAIR, (target.keyspace,), consistency="ONE")))
 
 
 def _check_timing(target: DataCentreTarget, options: CassandraOptions) -> Finding:
-    with connected(target, options, CONNECT_WITHIN) as driver:
+    with open_driver(target, options, CONNECT_TIMEOUT) as driver:
         if migrations.schema_problem(driver) is not None:
             return Finding("timing", "fail", "cannot be read until the schema is right", "See schema, above.")
         try:

@@ -9,14 +9,14 @@ from typing import Literal
 from queuey.messages import Finding
 from queuey.settings.users import is_loopback
 from queuey.storage.cassandra.admin.node_settings import Node, make_acknowledgement
-from queuey.storage.cassandra.clocks.clock_check import RED, REFUSE
+from queuey.storage.cassandra.clocks.clock_check import RED_RATIO, REFUSE_RATIO
 from queuey.storage.cassandra.clocks.timing_in_force import Measured
 from queuey.storage.cassandra.consistency_levels import Copies, Meeting, auto_level, meeting, quorum
 from queuey.storage.cassandra.driver import Host
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, Level
 from queuey.storage.cassandra.timing import StoredTiming
 
-OLDEST = (4, 1)
+MIN_TESTED_VERSION = (4, 1)
 """The first version of Cassandra with ``paxos_variant: v2``."""
 
 _MEETS: Mapping[Meeting, str] = {
@@ -46,12 +46,12 @@ def judge_unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
 
 
 def judge_versions(versions_by_node: Mapping[str, str]) -> Finding:
-    """Warns if the nodes have several versions, or one below ``OLDEST``."""
+    """Warns if the nodes have several versions, or one below ``MIN_TESTED_VERSION``."""
     distinct = sorted(set(versions_by_node.values()))
     text = f"Cassandra {' and '.join(distinct)}"
     if len(distinct) > 1:
         return Finding("version", "warn", text, "Finish the upgrade; do not change the schema before.")
-    if any(_parse_version(version) < OLDEST for version in distinct):
+    if any(_parse_version(version) < MIN_TESTED_VERSION for version in distinct):
         return Finding("version", "warn", text, "Only 4.1 and later are tested; upgrade.")
     return Finding("version", "ok", text)
 
@@ -116,26 +116,28 @@ def judge_sync(settings: list[Node]) -> Finding:
 
 
 def judge_clocks(ahead: Mapping[str, float], difference: float) -> Finding:
-    """Fails if this machine is more than ``REFUSE`` of S off the median; warns from ``RED`` on, also of nodes.
+    """Fails if this machine is more than ``REFUSE_RATIO`` of S off the median.
+
+    Warns from ``RED_RATIO`` on, also of nodes.
 
     ``ahead``: seconds by node that this machine is ahead, ``difference``: S in seconds.
     """
     median = statistics.median(ahead.values())
     widest = max(abs(value) for value in ahead.values())
-    text = f"this machine is {median:+.3f} s off the nodes' median; the limit is {REFUSE * difference:g} s"
-    if abs(median) > REFUSE * difference:
+    text = f"this machine is {median:+.3f} s off the nodes' median; the limit is {REFUSE_RATIO * difference:g} s"
+    if abs(median) > REFUSE_RATIO * difference:
         return Finding(
             "clocks", "fail", text, "Set this machine's clock (NTP); until then the service refuses requests."
         )
-    if abs(median) > RED * difference:
+    if abs(median) > RED_RATIO * difference:
         return Finding("clocks", "warn", text, "Set this machine's clock (NTP): it is close to the limit.")
-    off = sorted(name for name, value in ahead.items() if abs(value - median) > RED * difference)
+    off = sorted(name for name, value in ahead.items() if abs(value - median) > RED_RATIO * difference)
     if off:
         return Finding("clocks", "warn", f"off the others: {', '.join(off)}", "Set the clocks of these nodes (NTP).")
-    return Finding("clocks", "ok", f"within {widest:.3f} s of every node; the limit is {REFUSE * difference:g} s")
+    return Finding("clocks", "ok", f"within {widest:.3f} s of every node; the limit is {REFUSE_RATIO * difference:g} s")
 
 
-SPARE = 1.25
+MIN_LIMIT_RATIO = 1.25
 """Min ratio of a time limit to the measured time."""
 
 
@@ -153,7 +155,7 @@ def judge_timing(stored: StoredTiming, measured: Mapping[str, Measured]) -> Find
     undo = max(process.undo.p999 for process in processes)
     error = max(process.clock_error for process in processes)
     # Undo writes are rare. Without a measurement, one is assumed to take as long as a write.
-    min_delay = SPARE * (write + (undo or write) + 2 * error)
+    min_delay = MIN_LIMIT_RATIO * (write + (undo or write) + 2 * error)
     text = (
         f"messages are read {level.delay:g} s after they were stored; measured by {len(processes)} processes: writes "
         f"p99.9 {write:.3f} s (W {level.deadline:g}), undo writes p99.9 {undo:.3f} s (U {level.undo:g}), clocks within "

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from queuey.errors import SettingsError, StoreIncompatible, StoreUnavailable
 from queuey.storage.cassandra.admin import cql_files, stored_timing
 from queuey.storage.cassandra.admin.cql_files import SchemaMigration
-from queuey.storage.cassandra.driver import Driver, Statement, connected
+from queuey.storage.cassandra.driver import Driver, Statement, open_driver
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.cassandra.timing import Timing
@@ -32,15 +32,17 @@ AGREEMENT_TIMEOUT = 60.0
 
 Tell = Callable[[str], None]
 
-_KEYSPACE = Statement("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?")
-_TABLE = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = 'migrations'")
-_RECORDED = Statement("SELECT number, name, checksum FROM migrations WHERE singleton = 0")
-_RECORD = Statement(
+_SELECT_REPLICATION = Statement("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?")
+_FIND_MIGRATIONS_TABLE = Statement(
+    "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = 'migrations'"
+)
+_SELECT_RECORDED = Statement("SELECT number, name, checksum FROM migrations WHERE singleton = 0")
+_RECORD_MIGRATION = Statement(
     "INSERT INTO migrations (singleton, number, name, checksum, applied_at) VALUES (0, ?, ?, ?, ?) IF NOT EXISTS",
     idempotent=False,
 )
-_LOCK = Statement("UPDATE migrations USING TTL ? SET lock = ? WHERE singleton = 0 IF lock = ?", idempotent=False)
-_UNLOCK = Statement("UPDATE migrations SET lock = null WHERE singleton = 0 IF lock = ?", idempotent=False)
+_SET_LOCK = Statement("UPDATE migrations USING TTL ? SET lock = ? WHERE singleton = 0 IF lock = ?", idempotent=False)
+_CLEAR_LOCK = Statement("UPDATE migrations SET lock = null WHERE singleton = 0 IF lock = ?", idempotent=False)
 
 _FACTOR = re.compile(r"[0-9]{1,3}")
 _DATA_CENTRE = re.compile(r"[A-Za-z0-9_.-]+")
@@ -61,14 +63,14 @@ class Running:
         driver: Opens a connection to Cassandra, called like :class:`Driver`.
         connect_timeout: Timeout in seconds for reaching Cassandra.
         lock_ttl: Seconds until the lock expires; longer than a statement and the agreement after it can take.
-        lock_every: Interval in seconds between attempts to acquire the lock.
+        lock_retry_interval: Interval in seconds between attempts to acquire the lock.
     """
 
-    known: tuple[SchemaMigration, ...] = dataclasses.field(default_factory=cql_files.known)
+    known: tuple[SchemaMigration, ...] = dataclasses.field(default_factory=cql_files.read_known_migrations)
     driver: Callable[..., Driver] = Driver
     connect_timeout: float = 20.0
     lock_ttl: int = 300
-    lock_every: float = 1.0
+    lock_retry_interval: float = 1.0
 
 
 class Report(NamedTuple):
@@ -132,12 +134,12 @@ def schema_problem(driver: Driver) -> str | None:
     """Returns why this program cannot use the keyspace: newer, older, or without tables; else None."""
     keyspace = driver.target.keyspace
     try:
-        missing = find_pending(cql_files.known(), _read_recorded(driver))
+        missing = find_pending(cql_files.read_known_migrations(), _read_recorded(driver))
     except StoreIncompatible as error:
         return f"keyspace {keyspace} cannot be used: {error}"
     if not missing:
         return None
-    if len(missing) == len(cql_files.known()):
+    if len(missing) == len(cql_files.read_known_migrations()):
         return f"keyspace {keyspace} has no tables yet; run `queuey migrate`"
     names = ", ".join(migration.name for migration in missing)
     return f"keyspace {keyspace} is older than this version of Queuey (it lacks {names}); run `queuey migrate`"
@@ -170,7 +172,7 @@ def migrate(
     requested = None if replication is None else parse_replication(replication)
     options = dataclasses.replace(options, timeout=STATEMENT_TIMEOUT)  # No request waits for it, and nodes may be busy.
     running = running or Running()
-    reach = partial(connected, target, options, running.connect_timeout, driver=running.driver)
+    reach = partial(open_driver, target, options, running.connect_timeout, driver=running.driver)
     with reach(keyspace=False) as driver:
         present = _read_replication(driver)
         if present is None:
@@ -203,7 +205,7 @@ def _apply_missing(
     for statement in first.statements:
         _change_schema(driver, options, statement)
     if not find_pending(known, _read_recorded(driver)):
-        return (), stored_timing.write_first(driver, options, tell)
+        return (), stored_timing.write_first_timing(driver, options, tell)
     lock = _Lock(driver, options, tell, running)
     with lock:
         missing = find_pending(known, _read_recorded(driver))
@@ -213,9 +215,9 @@ def _apply_missing(
                 _change_schema(driver, options, statement)
             lock.renew()
             values = migration.number, migration.name, migration.checksum, time.time()
-            lock.transactions.wait(_RECORD, values)
+            lock.transactions.wait(_RECORD_MIGRATION, values)
             tell(f"{migration.name}: applied")
-    return tuple(missing), stored_timing.write_first(driver, options, tell)
+    return tuple(missing), stored_timing.write_first_timing(driver, options, tell)
 
 
 class _Lock:
@@ -237,11 +239,11 @@ class _Lock:
             if not is_reported:
                 self._tell(f"waiting for {holder}, which is changing the schema")
                 is_reported = True
-            time.sleep(self._running.lock_every)
+            time.sleep(self._running.lock_retry_interval)
 
     def __exit__(self, *_: object) -> None:
         with suppress(StoreUnavailable):  # The lock then expires.
-            self.transactions.wait(_UNLOCK, (self._owner,))
+            self.transactions.wait(_CLEAR_LOCK, (self._owner,))
 
     def renew(self) -> None:
         """Extends the lock. Raises StoreUnavailable if this run has lost it."""
@@ -251,14 +253,14 @@ class _Lock:
 
     def _acquire(self, expected: str | None) -> str | None:
         """Acquires the lock if its holder is the expected one; returns the holder afterwards."""
-        result = self.transactions.wait(_LOCK, (self._running.lock_ttl, self._owner, expected), self._owner)
+        result = self.transactions.wait(_SET_LOCK, (self._running.lock_ttl, self._owner, expected), self._owner)
         if result.is_done:
             return self._owner
         return result.row[-1] if result.row else None
 
 
 def _read_replication(driver: Driver) -> dict[str, str] | None:
-    rows = driver.run(_KEYSPACE, (driver.target.keyspace,), consistency="ONE")
+    rows = driver.run(_SELECT_REPLICATION, (driver.target.keyspace,), consistency="ONE")
     if not rows:
         return None
     replication = {str(name): str(value) for name, value in rows[0][0].items()}
@@ -292,9 +294,9 @@ def _make_keyspace(driver: Driver, options: CassandraOptions, replication: Mappi
 
 
 def _read_recorded(driver: Driver) -> list[AppliedMigration]:
-    if not driver.run(_TABLE, (driver.target.keyspace,), consistency="ONE"):
+    if not driver.run(_FIND_MIGRATIONS_TABLE, (driver.target.keyspace,), consistency="ONE"):
         return []
-    return [AppliedMigration(*row) for row in driver.run(_RECORDED) if row[0] is not None]
+    return [AppliedMigration(*row) for row in driver.run(_SELECT_RECORDED) if row[0] is not None]
 
 
 def _change_schema(driver: Driver, options: CassandraOptions, statement: str) -> None:

@@ -21,7 +21,7 @@ _NAMES = (
     "max_hint_window_in_ms",
     "paxos_variant",
 )
-_SETTINGS = Statement(f"SELECT name, value FROM system_views.settings WHERE name IN {_NAMES}")
+_SELECT_SETTINGS = Statement(f"SELECT name, value FROM system_views.settings WHERE name IN {_NAMES}")
 
 
 class Node(NamedTuple):
@@ -79,7 +79,9 @@ def read_nodes(driver: Driver) -> list[Node]:
         StoreUnavailable: No node answered.
     """
     by_address: dict[str, Node] = {}
-    failed = ask_each(driver, _SETTINGS, lambda address, rows: by_address.update({address: _make_node(address, rows)}))
+    failed = ask_each(
+        driver, _SELECT_SETTINGS, lambda address, rows: by_address.update({address: _make_node(address, rows)})
+    )
     if not by_address:
         reasons = "; ".join(sorted(set(failed.values()))) or "no node is up"
         raise StoreUnavailable(f"no Cassandra node answered about its settings: {reasons}")

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import msgspec
 
 from queuey.errors import SettingsError, StoreUnavailable
-from queuey.storage.cassandra.clocks.timing_in_force import READ, Measured
+from queuey.storage.cassandra.clocks.timing_in_force import READ_TIMING, Measured
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.timing import (
     LEASE,
-    PATIENT,
-    SOON,
+    MANY_CENTRES_TIMING,
+    ONE_CENTRE_TIMING,
     StoredTiming,
     Timing,
     apply_stated,
@@ -28,8 +28,8 @@ from queuey.storage.cassandra.timing import (
     make_step,
 )
 
-_WRITE = Statement("UPDATE migrations SET timing = ? WHERE singleton = 0 IF timing = ?", idempotent=False)
-_TAILS = Statement("SELECT process, tails FROM heartbeats")
+_SWAP_TIMING = Statement("UPDATE migrations SET timing = ? WHERE singleton = 0 IF timing = ?", idempotent=False)
+_SELECT_TAILS = Statement("SELECT process, tails FROM heartbeats")
 
 Tell = Callable[[str], None]
 
@@ -48,15 +48,15 @@ class TimingStatus(NamedTuple):
     centres: int
 
 
-def write_first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | None:
+def write_first_timing(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing | None:
     """Writes the timing of a new keyspace and returns it; None if the keyspace has one.
 
-    It is that of one or of several data centres, with the values that settings state.
+    Its values depend on whether there are several data centres; values that settings state replace them.
     """
-    [(present,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
+    [(present,)] = driver.run(READ_TIMING, consistency=options.catalogue_read) or [(None,)]
     if present is not None:
         return None
-    timing = apply_stated(SOON if _count_centres(driver) == 1 else PATIENT, options.stated)
+    timing = apply_stated(ONE_CENTRE_TIMING if _count_centres(driver) == 1 else MANY_CENTRES_TIMING, options.stated)
     if not _compare_and_swap(driver, options, make_settled(timing, secrets.token_hex(8)), None):
         return None
     tell(f"times: {describe_timing(timing)}")
@@ -65,15 +65,15 @@ def write_first(driver: Driver, options: CassandraOptions, tell: Tell) -> Timing
 
 def read_timing_status(driver: Driver, options: CassandraOptions) -> TimingStatus:
     """Reads the timing and the measurements. Raises SettingsError if the keyspace has no timing."""
-    [(text,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
+    [(text,)] = driver.run(READ_TIMING, consistency=options.catalogue_read) or [(None,)]
     if text is None:
         raise SettingsError("The keyspace has no timing; run `queuey migrate`.")
-    rows = driver.run(_TAILS, consistency=options.catalogue_read)
+    rows = driver.run(_SELECT_TAILS, consistency=options.catalogue_read)
     measured = {process: msgspec.json.decode(tails, type=Measured) for process, tails in rows if tails}
     return TimingStatus(decode(text), measured, _count_centres(driver))
 
 
-def change(
+def change_timing(
     driver: Driver,
     options: CassandraOptions,
     wanted: Timing,
@@ -117,6 +117,6 @@ def _compare_and_swap(driver: Driver, options: CassandraOptions, new: StoredTimi
     text, expected = encode(new), None if old is None else encode(old)
     return (
         LightweightTransactions(driver, options, driver.calls.deadline.clock)
-        .wait(_WRITE, (text, expected), text)
+        .wait(_SWAP_TIMING, (text, expected), text)
         .is_done
     )

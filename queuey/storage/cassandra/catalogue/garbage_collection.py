@@ -30,27 +30,27 @@ from queuey.storage.cassandra.options import CassandraOptions
 log = logging.getLogger(__name__)
 
 SHARDS = 16
-_PAGE = 100
+_PAGE_SIZE = 100
 
-_ADD = Statement(
+_ADD_PENDING_DELETE = Statement(
     "INSERT INTO pending_deletes (shard, deleted_at, qid, uid, partitions, home_class, longest_ttl, application, name) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_OLDEST = Statement(
+_SELECT_OLDER = Statement(
     "SELECT deleted_at, qid, uid, partitions, home_class, longest_ttl, application, name FROM pending_deletes "
     "WHERE shard = ? AND deleted_at > ? AND deleted_at < ? LIMIT ?"
 )
-_DELETE = Statement("DELETE FROM pending_deletes WHERE shard = ? AND deleted_at = ?")
-_IN_USE = Statement("SELECT uid, qid FROM queues WHERE application = ? AND name = ?")
-_BUCKETS = Statement("SELECT width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ?")
-_REMOVE = tuple(
+_REMOVE_PENDING_DELETE = Statement("DELETE FROM pending_deletes WHERE shard = ? AND deleted_at = ?")
+_SELECT_IDS_IN_USE = Statement("SELECT uid, qid FROM queues WHERE application = ? AND name = ?")
+_SELECT_BUCKETS = Statement("SELECT width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ?")
+_DELETE_BUCKET = tuple(
     Statement(f"DELETE FROM messages_{name} WHERE qid = ? AND partition = ? AND bucket = ?") for name in bucketing.NAMES
 )
-_FORGET_BUCKETS = Statement("DELETE FROM bucket_index WHERE qid = ? AND partition = ?")
-_MOST_FAILURES = 3
-_AT_ONCE = 100
+_DELETE_BUCKET_RECORDS = Statement("DELETE FROM bucket_index WHERE qid = ? AND partition = ?")
+_MAX_FAILURES = 3
+_MAX_DELETES_IN_FLIGHT = 100
 """Max deletes in flight: the nodes have other work to do."""
-_PIECE = 2000
+_BUCKETS_PER_TURN = 2000
 """Number of buckets that one turn of the loop handles."""
 
 
@@ -85,23 +85,23 @@ class PendingDeletes:
         pending = PendingDelete((now, ids.random_low()), *values_of_queue, queue.application, queue.name)
         _, *columns = msgspec.structs.astuple(pending)
         values = pending.qid % SHARDS, uuid_of(pending.recorded_at), *columns
-        await self._driver.ask(Request(_ADD, values, self._options.catalogue_write))
+        await self._driver.ask(Request(_ADD_PENDING_DELETE, values, self._options.catalogue_write))
         return pending
 
     async def read_older(
         self, ticks: int, shard: int, after: ids.Position
     ) -> tuple[list[PendingDelete], ids.Position | None]:
         """Returns a page of a shard's pending deletes, and its end if there are further pages."""
-        values = shard, uuid_of(after), uuid_of((ticks, ids.LOW_MIN)), _PAGE
-        answer = await self._driver.ask(Request(_OLDEST, values, self._options.catalogue_read))
+        values = shard, uuid_of(after), uuid_of((ticks, ids.LOW_MIN)), _PAGE_SIZE
+        answer = await self._driver.ask(Request(_SELECT_OLDER, values, self._options.catalogue_read))
         rows = [(ids.parse_position(deleted_at.hex), *columns) for deleted_at, *columns in answer]
         # A row without a qid is a late write to a pending delete that was removed.
         page = [PendingDelete(*row) for row in rows if row[1] is not None]
-        return page, rows[-1][0] if len(rows) == _PAGE else None
+        return page, rows[-1][0] if len(rows) == _PAGE_SIZE else None
 
     async def remove(self, pending: PendingDelete) -> None:
         values = pending.qid % SHARDS, uuid_of(pending.recorded_at)
-        await self._driver.ask(Request(_DELETE, values, self._options.catalogue_write))
+        await self._driver.ask(Request(_REMOVE_PENDING_DELETE, values, self._options.catalogue_write))
 
 
 class GarbageCollector:
@@ -150,7 +150,7 @@ class GarbageCollector:
                     except StoreUnavailable:
                         # One failure must not hold up the rest. Several mean that Cassandra is the cause.
                         failures += 1
-                        if failures == _MOST_FAILURES:
+                        if failures == _MAX_FAILURES:
                             raise
                         log.info(
                             "The data of queue %s of %s could not be removed; garbage collection will try again.",
@@ -193,35 +193,35 @@ class GarbageCollector:
         pending delete whose purge was never applied is removed, so that purge must not be applied later.
         """
         name = pending.application, pending.name
-        rows = await self._driver.ask(Request(_IN_USE, name, self._options.catalogue_serial))
+        rows = await self._driver.ask(Request(_SELECT_IDS_IN_USE, name, self._options.catalogue_serial))
         return (rows[0][0], rows[0][1]) if rows else (None, None)
 
     async def _remove_messages(self, pending: PendingDelete, part: int) -> None:
         """Removes all buckets of a queue partition, then their records in the bucket index."""
         write = self._options.catalogue_write
-        recorded = await self._driver.ask(Request(_BUCKETS, (pending.qid, part), self._options.catalogue_read))
+        recorded = await self._driver.ask(Request(_SELECT_BUCKETS, (pending.qid, part), self._options.catalogue_read))
         await self._remove_buckets(pending, part, unrecorded_buckets(pending, self._clock.now()))
-        for first in range(0, len(recorded), _PIECE):
+        for first in range(0, len(recorded), _BUCKETS_PER_TURN):
             await self._driver.loop.next_turn()
             time_buckets = [
                 bucketing.bucket_of(start, ttl_class, width_index)
-                for width_index, start, ttl_class in recorded[first : first + _PIECE]
+                for width_index, start, ttl_class in recorded[first : first + _BUCKETS_PER_TURN]
                 if width_index is not None  # A partition with a low watermark and no bucket gives one row without them.
             ]
             await self._remove_buckets(pending, part, time_buckets)
         if recorded:
-            await self._driver.ask(Request(_FORGET_BUCKETS, (pending.qid, part), write))
+            await self._driver.ask(Request(_DELETE_BUCKET_RECORDS, (pending.qid, part), write))
 
     async def _remove_buckets(self, pending: PendingDelete, partition: int, time_buckets: Sequence[Bucket]) -> None:
         removals = [
             Request(
-                _REMOVE[time_bucket.ttl_class],
+                _DELETE_BUCKET[time_bucket.ttl_class],
                 (pending.qid, partition, time_bucket.code),
                 self._options.catalogue_write,
             )
             for time_bucket in time_buckets
         ]
-        await self._driver.ask_all(removals, most=_AT_ONCE)
+        await self._driver.ask_all(removals, max_in_flight=_MAX_DELETES_IN_FLIGHT)
 
 
 def unrecorded_buckets(pending: PendingDelete, now: int) -> list[Bucket]:

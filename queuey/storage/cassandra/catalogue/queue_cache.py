@@ -26,17 +26,17 @@ from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavail
 from queuey.messages import Queue
 from queuey.storage import catalogue_rows
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.clocks.clock import Clock, Recent
+from queuey.storage.cassandra.clocks.clock import Clock, ExpiringCache
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
 
 _OWN = ("home_class", "longest_ttl", "longest_row")
-_FIELDS = ("uid", "qid", *_OWN, *catalogue_rows.CHOSEN, "created", "version")
+_FIELDS = ("uid", "qid", *_OWN, *catalogue_rows.SPEC_COLUMNS, "created", "version")
 COLUMNS = ", ".join(_FIELDS)
-FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?", frequent=True)
-LONGEST_NAME = 10_000
+SELECT_QUEUE = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?", frequent=True)
+MAX_NAME_CHARACTERS = 10_000
 """Max characters of a queue name to look up. Cassandra limits keys to 64 KiB; no queue has a name that long."""
 MAX_READ_FRACTION = 0.75
 """Ratio to C of the max time to read a row for a write. The rest of C is for generating and sending ids."""
@@ -44,10 +44,10 @@ READ_TIMEOUT = 5.0
 """Timeout of rereading a row for a writer, in seconds."""
 FIRST_PAUSE = 0.05
 """Interval after the first of these reads, in seconds. Each further one is twice as long."""
-SHORTEST = 1088
+MIN_LONGEST_ROW = 1088
 """Min value of ``longest_row``, in bytes. Each larger class is four times the one before. The sixteenth above a power
 of two allows for a row's other columns, for a body of exactly that length."""
-_COVER = Statement(
+_RAISE_LONGEST = Statement(
     "UPDATE queues SET longest_ttl = ?, longest_row = ? WHERE application = ? AND name = ? "
     "IF version = ? AND longest_ttl = ? AND longest_row = ?",
     idempotent=False,
@@ -68,7 +68,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     queue: Queue
     home_class: int
     longest_ttl: int
-    longest_row: int = SHORTEST
+    longest_row: int = MIN_LONGEST_ROW
     read_at: float
 
 
@@ -89,7 +89,7 @@ def next_longest_ttl(seconds: int, home_class: int) -> int:
     return min(1 << max(0, seconds - 1).bit_length(), max_ttl)
 
 
-def covering(row: Row, ttls: Collection[int], size: int) -> Row:
+def make_covering_row(row: Row, ttls: Collection[int], size: int) -> Row:
     """Returns the row that must be stored before messages are written; the row itself if it covers them.
 
     Messages of longer classes than the home class are found by the bucket index, whatever their TTL.
@@ -127,7 +127,7 @@ class QueueCache:
         self._timing = timing
         self._clock = clock
         self._transactions = cas
-        self._rows: Recent[tuple[str, str], Row] = Recent(
+        self._rows: ExpiringCache[tuple[str, str], Row] = ExpiringCache(
             clock.boottime, lambda: timing.kept.row_age, options.cached_queues
         )
         self._refreshing: set[tuple[str, str]] = set()
@@ -152,10 +152,10 @@ class QueueCache:
     async def read(self, application: str, name: str) -> Row:
         """Reads a row from Cassandra and keeps it. Raises QueueNotFound, also for names that no queue can have."""
         self._check_open()
-        if len(name) > LONGEST_NAME:
+        if len(name) > MAX_NAME_CHARACTERS:
             raise QueueNotFound(name)
         began = self._clock.boottime()
-        rows = await self._driver.ask(Request(FIND, (application, name), self._options.catalogue_read))
+        rows = await self._driver.ask(Request(SELECT_QUEUE, (application, name), self._options.catalogue_read))
         return self._keep_read((application, name), rows, began)
 
     async def read_young(self, application: str, name: str) -> Row:
@@ -188,7 +188,7 @@ class QueueCache:
         if (row := self.find_cached(queue, since=since)) is not None:
             return row
         key, began = (queue.application, queue.name), self._clock.boottime()
-        [rows] = await self._driver.ask_all([Request(FIND, key, self._options.catalogue_read)])
+        [rows] = await self._driver.ask_all([Request(SELECT_QUEUE, key, self._options.catalogue_read)])
         try:
             row = self._keep_read(key, rows, began)
         except QueueNotFound as error:
@@ -224,22 +224,22 @@ class QueueCache:
             self._driver.loop.call(self._rows.clear)
 
     async def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
-        """Makes a queue's row cover messages (see :func:`covering`) before one of them is written.
+        """Makes a queue's row cover messages (see :func:`make_covering_row`) before one of them is written.
 
         ``given``: readers' horizons may have passed the ids, so the call waits C, after which no process uses the
         previous row. It waits even if another call made the change, but not if ``row`` already covers the messages.
         """
-        if covering(row, ttls, size) is row:
+        if make_covering_row(row, ttls, size) is row:
             return row
         queue = row.queue
         async with self._transactions.turn(("queue", queue.application, queue.name)):
             row = await self.find_current(queue)
-            while (covering_row := covering(row, ttls, size)) is not row:
+            while (covering_row := make_covering_row(row, ttls, size)) is not row:
                 began = self._clock.boottime()
                 new_values = covering_row.longest_ttl, covering_row.longest_row
                 expected = queue.version, row.longest_ttl, row.longest_row
                 values = *new_values, queue.application, queue.name, *expected
-                if (await self._transactions.run(_COVER, values)).is_done:
+                if (await self._transactions.run(_RAISE_LONGEST, values)).is_done:
                     row = msgspec.structs.replace(covering_row, read_at=began)
                     self.put(row)
                 else:  # Another process raised it, this one did before an answer was lost, or the queue changed.
@@ -284,6 +284,6 @@ class QueueCache:
                 self._forget_older(key, began)
 
         try:
-            self._driver.send(Request(FIND, key, self._options.catalogue_read), done)
+            self._driver.send(Request(SELECT_QUEUE, key, self._options.catalogue_read), done)
         except Exception as error:  # noqa: BLE001 - the kept row is still valid; the next refresh tries again
             done(None, error)

@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 SHARDS = 16
 
-_ADD = Statement("INSERT INTO queue_index (application, shard, name, uid) VALUES (?, ?, ?, ?)")
-_REMOVE = Statement("DELETE FROM queue_index WHERE application = ? AND shard = ? AND name = ? AND uid = ?")
-_SLICE = Statement(
+_ADD_ENTRY = Statement("INSERT INTO queue_index (application, shard, name, uid) VALUES (?, ?, ?, ?)")
+_REMOVE_ENTRY = Statement("DELETE FROM queue_index WHERE application = ? AND shard = ? AND name = ? AND uid = ?")
+_SELECT_ENTRIES_AFTER = Statement(
     "SELECT name, uid FROM queue_index WHERE application = ? AND shard = ? AND (name, uid) > (?, ?) LIMIT ?"
 )
 
@@ -38,9 +38,9 @@ def shard_of(name: str) -> int:
     return zlib.crc32(name.encode()) % SHARDS
 
 
-def entries_per_shard(wanted: int) -> int:
-    """Returns how many entries to ask of each shard, so that one round nearly always gives the first ``wanted``."""
-    mean = wanted / SHARDS
+def entries_per_shard(entry_count: int) -> int:
+    """Returns how many entries to ask of each shard so that one round nearly always gives the first ones."""
+    mean = entry_count / SHARDS
     return math.ceil(mean + 3 * math.sqrt(mean)) + 1
 
 
@@ -52,7 +52,7 @@ class QueueIndex:
     async def add(self, application: str, name: str, uid: int) -> None:
         """Adds a queue to the index. Call it before the queue is created."""
         values = application, shard_of(name), name, uid
-        await self._driver.ask(Request(_ADD, values, self._options.catalogue_write))
+        await self._driver.ask(Request(_ADD_ENTRY, values, self._options.catalogue_write))
 
     async def remove(self, application: str, name: str, uid: int) -> None:
         """Removes a queue from the index. Call it only when the queue's row is gone for good.
@@ -61,7 +61,7 @@ class QueueIndex:
         """
         values = application, shard_of(name), name, uid
         try:
-            await self._driver.ask(Request(_REMOVE, values, self._options.catalogue_write))
+            await self._driver.ask(Request(_REMOVE_ENTRY, values, self._options.catalogue_write))
         except StoreUnavailable as error:
             log.info("Queue %s of %s could not be removed from the index of names: %s", name, application, error)
 
@@ -74,7 +74,10 @@ class QueueIndex:
         """Returns up to ``limit`` entries per shard, each after the given one."""
         consistency = self._options.catalogue_read
         answers = await self._driver.ask_all(
-            [Request(_SLICE, (application, shard, entry.name, entry.uid, limit), consistency) for shard, entry in after]
+            [
+                Request(_SELECT_ENTRIES_AFTER, (application, shard, entry.name, entry.uid, limit), consistency)
+                for shard, entry in after
+            ]
         )
         return [[IndexEntry(*row) for row in rows] for rows in answers]
 
@@ -90,32 +93,33 @@ class Scan:
         self._application = application
         self._ends = dict.fromkeys(range(SHARDS), IndexEntry(start, 0))
         """By shard that may have more entries, the last entry read."""
-        self._left = [0] * SHARDS
+        self._heap_counts = [0] * SHARDS
         """By shard, the number of its entries in the heap."""
         self._heap: list[tuple[IndexEntry, int]] = []
 
-    async def take(self, wanted: int) -> list[IndexEntry]:
+    async def take(self, count: int) -> list[IndexEntry]:
         entries: list[IndexEntry] = []
-        while len(entries) < wanted:
-            await self._refill(entries_per_shard(wanted - len(entries)))
+        while len(entries) < count:
+            await self._refill(entries_per_shard(count - len(entries)))
             if not self._heap:
                 break
-            while self._heap and len(entries) < wanted:
+            while self._heap and len(entries) < count:
                 entry, shard = heapq.heappop(self._heap)
                 entries.append(entry)
-                self._left[shard] -= 1
-                if not self._left[shard] and shard in self._ends:
+                self._heap_counts[shard] -= 1
+                if not self._heap_counts[shard] and shard in self._ends:
                     break  # The next entry may be in this shard.
         return entries
 
     async def _refill(self, share: int) -> None:
-        empty = [(shard, end) for shard, end in self._ends.items() if not self._left[shard]]
+        """Reads up to ``share`` entries of each shard that has none in the heap and may have more."""
+        empty = [(shard, end) for shard, end in self._ends.items() if not self._heap_counts[shard]]
         slices = await self._index.read_slices(self._application, empty, share)
         for (shard, _), entries in zip(empty, slices, strict=True):
             if len(entries) < share:
                 del self._ends[shard]
             else:
                 self._ends[shard] = entries[-1]
-            self._left[shard] = len(entries)
+            self._heap_counts[shard] = len(entries)
             for entry in entries:
                 heapq.heappush(self._heap, (entry, shard))

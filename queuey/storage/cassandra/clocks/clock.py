@@ -54,7 +54,7 @@ class Clock:
     def now(self) -> int:
         return (self._boottime() + self._offset) // 100 + EPOCH_TICKS
 
-    def both(self) -> tuple[int, float]:
+    def now_and_boottime(self) -> tuple[int, float]:
         """The time in ticks and the seconds since boot, of one moment."""
         boottime = self._boottime()
         return (boottime + self._offset) // 100 + EPOCH_TICKS, (boottime + self._missed) / 1e9
@@ -84,7 +84,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
+class ExpiringCache(Generic[K, V]):
     """A cache limited by age and weight. For one thread, except ``get``."""
 
     def __init__(self, now: Callable[[], float], age: Callable[[], float], most: int) -> None:
@@ -133,7 +133,7 @@ def ticks(seconds: float) -> int:
 
 
 TICKS_PER_MICROSECOND = 10
-AHEAD = TICKS_PER_SECOND
+MAX_TICKS_AHEAD = TICKS_PER_SECOND
 """Max ticks that ``after`` may put an id ahead of the clock. ``after`` may come from a process whose clock is ahead by
 S. No reader has passed times that are ahead, whatever the read delay is. :class:`Stamps` allows for it."""
 
@@ -152,14 +152,14 @@ class IdGenerator:
         self._last = 0
         self.low = ids.random_low() if low is None else low
 
-    def admit(self, after: Position) -> None:
+    def check_after(self, after: Position) -> None:
         """Checks that ids may be generated above a position.
 
         Raises:
             InvalidRequest: The position is more than a second ahead of the clock and above every id generated here. A
                 client could otherwise move the ids of all callers ahead.
         """
-        if after[0] > self._clock.now() + AHEAD and after > (self._last, self.low):
+        if after[0] > self._clock.now() + MAX_TICKS_AHEAD and after > (self._last, self.low):
             raise InvalidRequest({"X-After": "lies more than a second ahead of the clock"})
 
     def generate(self, count: int, after: Position | None = None) -> int:
@@ -171,7 +171,7 @@ class IdGenerator:
             self._last = first + count - 1
             return first
 
-    def avoid(self, low: int) -> None:
+    def avoid_low(self, low: int) -> None:
         """Changes ``low`` if a client has put an id with the same one: its next id could be the next one here."""
         with self._lock:
             if low == self.low:
@@ -188,7 +188,7 @@ class IdGenerator:
             return first
 
 
-class Delayed:
+class DelayedIds:
     """Generates ids of the delayed messages of one call.
 
     The id's time is the due time. Its ``low`` is random for each call and delay, so no generator moves and no id
@@ -226,27 +226,27 @@ class Stamps:
         self._lock = threading.Lock()
 
     @property
-    def ahead(self) -> int:
+    def max_ticks_ahead(self) -> int:
         """Ticks by which the time of an id may be ahead of this clock and still be its timestamp.
 
         It does not change with S while that is at most a second: writes before a change of S must yield to writes after
         it.
         """
-        return AHEAD + round(2 * max(1.0, self._difference()) * TICKS_PER_SECOND)
+        return MAX_TICKS_AHEAD + round(2 * max(1.0, self._difference()) * TICKS_PER_SECOND)
 
-    def above(self, ticks: int) -> int:
+    def make_above(self, ticks: int) -> int:
         """Returns a timestamp that takes effect for an id, and is above all timestamps returned before."""
-        stamp = self.at(self._clock.now(), ticks)
+        stamp = self.find_lowest(self._clock.now(), ticks)
         with self._lock:
             self._last = max(self._last + 1, stamp)
             return self._last
 
-    def at(self, now: int, ticks: int) -> int:
+    def find_lowest(self, now: int, ticks: int) -> int:
         """Returns the lowest timestamp that takes effect for an id with these ticks, if it is written at ``now``.
 
         It does not depend on other writes of the process, so the time limit of the write bounds it.
         """
-        return stamp_of(max(now, min(ticks, now + self.ahead)))
+        return stamp_of(max(now, min(ticks, now + self.max_ticks_ahead)))
 
 
 def stamp_of(ticks: int) -> int:

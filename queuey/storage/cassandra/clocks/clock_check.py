@@ -58,9 +58,9 @@ from queuey.storage.cassandra.clocks.clock import Clock
 
 log = logging.getLogger(__name__)
 
-RED = 0.3
-REFUSE = 0.5
-ERROR = 0.1
+RED_RATIO = 0.3
+REFUSE_RATIO = 0.5
+ERROR_RATIO = 0.1
 """Max parts of S: of the offset before health is red, of the offset before requests are refused, and of the error with
 which a wall clock may be accepted."""
 WITNESSES = 2
@@ -94,7 +94,7 @@ class Interval(NamedTuple):
         drift = -(-abs(now - self.at) // DRIFT)
         return Interval(self.low - drift, self.high + drift, now)
 
-    def meets(self, other: Interval) -> bool:
+    def is_consistent_with(self, other: Interval) -> bool:
         """Returns whether both may hold if no clock was set and no machine paused between them."""
         drift = -(-abs(other.at - self.at) // DRIFT)
         return self.low - drift <= other.high and other.low <= self.high + drift
@@ -171,13 +171,13 @@ class ClockCheck:
         self.off: tuple[str, ...] = ()
         """Coordinators whose clocks are more than 0.3 S off the median."""
         self.wall_off = False
-        self.jumped: Callable[[], None] = lambda: None
+        self.on_jump: Callable[[], None] = lambda: None
         """Called when values that were timed before may be older than they seem."""
 
     def apply_round(self, answers: Mapping[str, Interval], began: float | None = None, node_count: int = 1) -> None:
         """Applies a round of answers by coordinator; ``node_count``: number of coordinators.
 
-        Concludes nothing unless half of them answered: one may run on this very machine. Calls ``jumped`` if ids made
+        Concludes nothing unless half of them answered: one may run on this very machine. Calls ``on_jump`` if ids made
         before may have been late.
         """
         if not answers:
@@ -185,13 +185,13 @@ class ClockCheck:
         before = self.wrong_until
         self._apply_round(answers, began, node_count)
         if self.wrong_until != before:
-            self.jumped()
+            self.on_jump()
 
-    def _apply_round(self, answers: Mapping[str, Interval], began: float | None, there: int) -> None:
+    def _apply_round(self, answers: Mapping[str, Interval], began: float | None, node_count: int) -> None:
         with self._lock:
             known_before = self._add_answers(answers)
-            if 2 * len(answers) >= there:
-                self._rank_coordinators(answers, there)
+            if 2 * len(answers) >= node_count:
+                self._rank_coordinators(answers, node_count)
                 self._conclude(answers, began, known_before)
             self._set_sound_until()
 
@@ -205,11 +205,11 @@ class ClockCheck:
         if self._is_off():
             self.wrong_until, self._offset_before = self._clock.boottime(), math.inf
             self._accept_wall()
-        elif self._behind(median) <= self.limit:
+        elif self._bound_seconds_behind(median) <= self.limit:
             self._offset_before = self._clock.offset
             self._accept_wall()
             self._accepted_at = self._clock.boottime()
-        elif self._behind(median, before=False) <= self.limit:
+        elif self._bound_seconds_behind(median, before=False) <= self.limit:
             self.wrong_until, self._offset_before = max(self.wrong_until, self._accepted_at), math.inf
         refusing = self._is_off() or (self._refusing and self.offset_bound > self.limit)
         if refusing != self._refusing:
@@ -221,12 +221,12 @@ class ClockCheck:
                 "requests are refused until it is right" if refusing else "serving again",
             )
         self._refusing = refusing
-        if self._behind(median) <= self.limit:
+        if self._bound_seconds_behind(median) <= self.limit:
             self._last_round, self._known_before = median, known
             self._checked, self._drift = self._clock.boottime(), self._clock.drift()
             self._began = self._checked if began is None else began
 
-    def _behind(self, median: Interval, *, before: bool = True) -> float:
+    def _bound_seconds_behind(self, median: Interval, *, before: bool = True) -> float:
         """Returns the seconds that ids were too low at most, up to when the nodes gave the answers of a median.
 
         ``before``: includes ids that were made before the wall clock was last accepted.
@@ -237,10 +237,11 @@ class ClockCheck:
     def _is_off(self) -> bool:
         """Returns True only if it is certainly off, not if an inexact round merely allows it."""
         offset_at_least = abs(self.median) - self.error
-        exact = self.error <= ERROR * self._difference()
+        exact = self.error <= ERROR_RATIO * self._difference()
         return self.offset_bound > self.limit and (exact or offset_at_least > self.limit)
 
     def _set_sound_until(self) -> None:
+        """Sets until when the last round counts: for GAP, but not longer than drift keeps the offset within S/2."""
         self._judged_by = self._difference()
         if self._checked is None or self._refusing:
             self._sound_until = -1
@@ -257,10 +258,10 @@ class ClockCheck:
             before = self._known_before.get(coordinator)
             if before is None:
                 return False
-            if not before.meets(answer):
+            if not before.is_consistent_with(answer):
                 self._began = -math.inf  # Some clock has jumped; the round that is now required finds out which.
                 return False
-            behind = self._behind(self._last_round) + max(0, answer.max_pause_since(before)) / 1e9
+            behind = self._bound_seconds_behind(self._last_round) + max(0, answer.max_pause_since(before)) / 1e9
         return self.sound() and behind <= self.limit
 
     def exclude_slow(self, coordinator: str) -> None:
@@ -279,7 +280,7 @@ class ClockCheck:
         return (
             self._clock.raw_boottime_ns() <= self._sound_until
             and self._began >= since
-            and abs(self._clock.drift() - self._drift) <= ERROR * difference
+            and abs(self._clock.drift() - self._drift) <= ERROR_RATIO * difference
         )
 
     @property
@@ -308,7 +309,7 @@ class ClockCheck:
         """Returns why health is red, or None. Red begins at 0.3 S off, before requests are refused (0.5 S)."""
         if self._median is None or (self._checked is None and self.offset_bound <= self.limit):
             return "the clock has not been compared with the clocks of the Cassandra nodes yet"
-        if self.offset_bound > self.limit or abs(self.median) > RED * self._difference() + self.error:
+        if self.offset_bound > self.limit or abs(self.median) > RED_RATIO * self._difference() + self.error:
             return (
                 f"the clock is {self.median:+.3f} s (give or take {self.error:.3f} s) off the clocks of the Cassandra "
                 "nodes"
@@ -321,7 +322,7 @@ class ClockCheck:
 
     @property
     def limit(self) -> float:
-        return REFUSE * self._difference()
+        return REFUSE_RATIO * self._difference()
 
     def _add_answers(self, answers: Mapping[str, Interval]) -> dict[str, Interval]:
         """Adds answers to the known intervals, and returns the intervals known before.
@@ -331,7 +332,7 @@ class ClockCheck:
         now = self._clock.raw_boottime_ns()
         before = {node: interval for node, interval in self._known.items() if now - interval.at <= GAP * 1e9}
         both = [node for node in answers if node in before]
-        self._set = {node for node in both if not before[node].meets(answers[node])}
+        self._set = {node for node in both if not before[node].is_consistent_with(answers[node])}
         if not both or len(both) <= 2 * len(self._set):
             # Our clock has jumped, or no coordinator knew it before: ids made from now on are as right as this round.
             self.wrong_until = self._clock.boottime() if both else math.nextafter(self._clock.boottime(), -math.inf)
@@ -351,7 +352,7 @@ class ClockCheck:
         Also notes which coordinators' clocks are ``off``.
         """
         median = statistics.median(interval.middle for interval in self._known.values())
-        red = RED * self._difference() * 1e9
+        red = RED_RATIO * self._difference() * 1e9
         self.off = tuple(
             node for node, interval in self._known.items() if abs(interval.middle - median) > red + interval.error
         )
@@ -366,6 +367,6 @@ class ClockCheck:
         """
         offset, difference = self._clock.wall_offset(), self._difference()
         ahead = self.median + (offset - self._clock.offset) / 1e9
-        self.wall_off = abs(ahead) > RED * difference
-        if not self.wall_off and self.error <= ERROR * difference:
+        self.wall_off = abs(ahead) > RED_RATIO * difference
+        if not self.wall_off and self.error <= ERROR_RATIO * difference:
             self._clock.accept(offset)

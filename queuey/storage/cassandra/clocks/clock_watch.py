@@ -33,7 +33,7 @@ from queuey.storage.cassandra.driver.store_loop import wait_for_callback
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 RETRY_INTERVAL = 0.05
 MAX_CONFIRM_TIME = 1.0
 """Max attempts at a check before an acknowledgement, seconds between them, and seconds after which no attempt
@@ -44,25 +44,25 @@ STRAGGLER_TIMEOUT = 0.1
 """Timeout in seconds of a round for the remaining nodes, once more than half have answered."""
 
 
-NOW = Statement("SELECT now() FROM system_virtual_schema.keyspaces WHERE keyspace_name = 'system_views'")
+SELECT_NOW = Statement("SELECT now() FROM system_virtual_schema.keyspaces WHERE keyspace_name = 'system_views'")
 """Reads a row that every role may read. It costs a node little: the row is made in memory, not read from a table."""
-Told = Callable[[StoreUnavailable | None], object]
+CheckCallback = Callable[[StoreUnavailable | None], object]
 
-_time_at = struct.Struct(">IHH").unpack_from
+_unpack_time = struct.Struct(">IHH").unpack_from
 _FIRST_VALUE = 20
 """Number of bytes before the value, in an answer with one row of one column and without a description of it."""
 
 
 def decode_time(body: bytes) -> Rows:
     """Returns one row with the time, in ticks since the epoch of UUIDs."""
-    low, middle, high = _time_at(body, _FIRST_VALUE)
+    low, middle, high = _unpack_time(body, _FIRST_VALUE)
     return [((high & 0x0FFF) << 48 | middle << 32 | low,)]
 
 
 class _Check:
     __slots__ = ("left", "nodes", "waiting")
 
-    def __init__(self, waiting: list[Told], judge: ClockCheck) -> None:
+    def __init__(self, waiting: list[CheckCallback], judge: ClockCheck) -> None:
         self.waiting = waiting
         self.nodes = iter(judge.fastest)
         """Coordinators that have not been asked yet."""
@@ -79,23 +79,23 @@ class LightChecks:
         since_boot: Callable[[], int],
         judge: ClockCheck,
         patience: Callable[[], float],
-        ask_all: Callable[[Told], None],
+        ask_all: Callable[[CheckCallback], None],
     ) -> None:
         self._driver = driver
         self._since_boot = since_boot
         self._judge = judge
         self._patience = patience
         self._ask_all = ask_all
-        self._waiting: list[Told] = []
+        self._waiting: list[CheckCallback] = []
         """Callbacks of the check that begins in the next turn."""
 
-    def begin(self, told: Told) -> None:
+    def begin(self, callback: CheckCallback) -> None:
         """Adds a callback to the check of the loop's next turn; it gets None, or why writes are refused."""
-        self._waiting.append(told)
+        self._waiting.append(callback)
         if len(self._waiting) == 1:
             self._driver.loop.soon(self._begin_check)
 
-    def notify(self, waiting: Iterable[Told], error: StoreUnavailable | None) -> None:
+    def notify(self, waiting: Iterable[CheckCallback], error: StoreUnavailable | None) -> None:
         """Calls each callback with the error or None. An error that a callback raises is only logged."""
         for callback in waiting:
             try:
@@ -115,7 +115,7 @@ class LightChecks:
         if node is None:
             self._count_answer(check, good=False)
             return
-        request = Encoded(NOW, 0, (b"",), b"", "ONE", decode_time, timeout=self._patience(), host=node)
+        request = Encoded(SELECT_NOW, 0, (b"",), b"", "ONE", decode_time, timeout=self._patience(), host=node)
         done = partial(self._on_answer, check, node, self._since_boot())
         try:
             self._driver.send(request, done)
@@ -164,7 +164,7 @@ class _Round:
     began: float
     hosts: Sequence[Host]
     missing: int
-    waiting: Sequence[Told]
+    waiting: Sequence[CheckCallback]
     answers: dict[str, Interval] = field(default_factory=dict)
 
 
@@ -196,11 +196,11 @@ class ClockWatch:
         self._clock = clock
         self._clock_check = skew
         self._interval = interval
-        ask_all = lambda done: self._confirm_since(clock.boottime(), ATTEMPTS, done)  # noqa: E731 - short
-        self._light = LightChecks(driver, clock.raw_boottime_ns, skew, timing.patience, ask_all)
+        ask_all = lambda done: self._confirm_since(clock.boottime(), MAX_ATTEMPTS, done)  # noqa: E731 - short
+        self._light = LightChecks(driver, clock.raw_boottime_ns, skew, timing.next_coordinator_timeout, ask_all)
         self._loop = driver.loop
         self._round: _Round | None = None
-        self._waiting: list[Told] = []
+        self._waiting: list[CheckCallback] = []
         """Callbacks of the next round."""
         if interval is not None:
             self._loop.call(self._compare_again)
@@ -233,11 +233,11 @@ class ClockWatch:
         """Boot time up to which ids count as late, because a clock has jumped since."""
         return self._clock_check.wrong_until
 
-    def timed_correctly_since(self, id_boottime: float) -> bool:
+    def is_timed_correctly_since(self, id_boottime: float) -> bool:
         """Returns whether the time since an id was made (boot time) is measured correctly, by the last check."""
         return self._clock_check.sound() and id_boottime > self._clock_check.wrong_until
 
-    async def require(self) -> None:
+    async def require_sound(self) -> None:
         """Makes sure that the clock is sound and the stored times are fresh: asks if necessary, and raises if not."""
         if not self._clock_check.sound() and not await self.check():
             raise self.refusal()
@@ -249,9 +249,9 @@ class ClockWatch:
 
         Begins or joins a round if none that was good has begun since. Raises if the clock is wrong.
         """
-        await wait_for_callback(lambda done: self._confirm_since(arrived, ATTEMPTS, partial(done, None)))
+        await wait_for_callback(lambda done: self._confirm_since(arrived, MAX_ATTEMPTS, partial(done, None)))
 
-    def confirm_soon(self, done: Told) -> None:
+    def confirm_soon(self, done: CheckCallback) -> None:
         """Checks the clock for an answer that has just arrived, without waiting; see :class:`LightChecks`."""
         self._light.begin(done)
 
@@ -263,13 +263,13 @@ class ClockWatch:
             self._clock_check.problem() or "the clock could not be compared with the clocks of the Cassandra nodes"
         )
 
-    def _confirm_since(self, arrived: float, attempts: int, done: Told) -> None:
+    def _confirm_since(self, arrived: float, attempts: int, done: CheckCallback) -> None:
         if self._clock_check.sound(arrived):
             done(None)
         else:
             self._join_round(partial(self._conclude, arrived, attempts - 1, done))
 
-    def _conclude(self, arrived: float, attempts: int, done: Told, _error: StoreUnavailable | None) -> None:
+    def _conclude(self, arrived: float, attempts: int, done: CheckCallback, _error: StoreUnavailable | None) -> None:
         """Answers after a round that was good, or with the refusal; otherwise begins another round after a pause.
 
         Refuses if attempts or time are used up, or if the clock is off.
@@ -282,6 +282,7 @@ class ClockWatch:
             self._loop.later(RETRY_INTERVAL, partial(self._confirm_since, arrived, attempts, done))
 
     def _compare_again(self) -> None:
+        """Calls ``beat``, begins a round unless one is under way, and schedules itself again."""
         # Compares again soon after the start, so that requests need not wait for the first round.
         seconds = self._interval if self._interval is not None and self._driver.problem() is None else 0.2
         self._loop.later(seconds, self._compare_again)
@@ -292,7 +293,7 @@ class ClockWatch:
         except Exception:
             log.exception("Comparing the clock with the clocks of the Cassandra nodes failed.")
 
-    def _join_round(self, done: Told) -> None:
+    def _join_round(self, done: CheckCallback) -> None:
         """Adds a callback to the next round, never to one that is under way; begins the round if none is."""
         self._waiting.append(done)
         if self._round is None:
@@ -306,7 +307,7 @@ class ClockWatch:
         # Not part of the call that asks: other calls share the round, and that one may have no time left.
         with self._driver.calls.deadline.running(Call()):
             for node in nodes:
-                request = Request(NOW, consistency="ONE", timeout=self.timeout, host=node)
+                request = Request(SELECT_NOW, consistency="ONE", timeout=self.timeout, host=node)
                 self._driver.send(request, partial(self._measure_answer, current, node, self._clock.raw_boottime_ns()))
         # Without a callback if a node has stopped or the driver is closed.
         self._loop.later(self.timeout + CALLBACK_DELAY if nodes else 0.0, partial(self._end_round, current))
@@ -320,9 +321,9 @@ class ClockWatch:
             theirs: UUID = rows[0][0]
             answer = measure_difference(sent, self._clock.raw_boottime_ns(), (theirs.time - EPOCH_TICKS) * 100)
         with suppress(StoreClosed):
-            self._loop.call(self._answered, current, node, answer)
+            self._loop.call(self._receive_answer, current, node, answer)
 
-    def _answered(self, current: _Round, node: str, answer: Interval | None) -> None:
+    def _receive_answer(self, current: _Round, node: str, answer: Interval | None) -> None:
         """Ends the round after the last answer, or a little after more than half have answered."""
         current.missing = missing = current.missing - 1
         if answer is not None:

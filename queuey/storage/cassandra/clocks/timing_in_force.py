@@ -17,10 +17,10 @@ from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.timing import LEASE, StoredTiming, Timing, decode, make_settled
 
-EVERY = 1.0
+READ_INTERVAL = 1.0
 """Interval between reads of the stored timing, in seconds."""
 
-READ = Statement("SELECT timing FROM migrations WHERE singleton = 0 LIMIT 1")
+READ_TIMING = Statement("SELECT timing FROM migrations WHERE singleton = 0 LIMIT 1")
 
 
 class TimingInForce:
@@ -55,7 +55,7 @@ class TimingInForce:
         """
         return not self._options.follow or (self._problem is None and at - self._read_at <= LEASE)
 
-    def patience(self) -> float:
+    def next_coordinator_timeout(self) -> float:
         """Timeout in seconds before another coordinator is asked: a quarter of the shortest W."""
         return min([level.deadline for level in self.kept.levels.values()]) / 4
 
@@ -63,16 +63,19 @@ class TimingInForce:
         return StoreUnavailable(self._problem or "the timing of the keyspace could not be read for a while")
 
     async def renew(self, driver: Driver) -> str | None:
-        """Reads the stored timing. Returns why this process cannot serve, None if it can."""
+        """Reads the stored timing now. Returns why this process cannot serve, or None if it can.
+
+        Returns None without reading unless the options follow the keyspace.
+        """
         if not self._options.follow:
             return None
         began = self._clock.boottime()
-        return self._adopt(await driver.ask(Request(READ, (), self._options.catalogue_read)), began)
+        return self._adopt(await driver.ask(Request(READ_TIMING, (), self._options.catalogue_read)), began)
 
     def refresh(self, driver: Driver) -> None:
-        """Begins to read the stored timing again if that is due. Never blocks."""
+        """Begins to read the stored timing again if the last read is old enough. Never blocks; ignores errors."""
         now = self._clock.boottime()
-        if not self._options.follow or now - max(self._read_at, self._asked_at) < EVERY:
+        if not self._options.follow or now - max(self._read_at, self._asked_at) < READ_INTERVAL:
             return
         self._asked_at = now
 
@@ -80,10 +83,13 @@ class TimingInForce:
             if error is None:
                 self._adopt(rows or [], now)
 
-        driver.send(Request(READ, (), self._options.catalogue_read), done)
+        driver.send(Request(READ_TIMING, (), self._options.catalogue_read), done)
 
     def _adopt(self, rows: Rows, began: float) -> str | None:
-        """Returns why the timing cannot be used, else None. Changes nothing if a later read was applied."""
+        """Uses the timing that was read, unless it is invalid or a later read was applied.
+
+        Returns why this process cannot serve now, or None.
+        """
         if began < self._read_at:
             return self._problem
         try:
@@ -113,16 +119,16 @@ def check_stated(stated: Mapping[str, float], stored: StoredTiming) -> None:
 
 
 STEP = 1.1
-SHORTEST = 1e-4
+MIN_DURATION = 1e-4
 BUCKETS = 140
 """Number of histogram buckets, each a tenth wider than the one before, from 0.1 ms to a minute."""
-SPAN = 300.0
+COUNTING_INTERVAL = 300.0
 """Interval after which counts start again, in seconds. The counts of the previous interval are included."""
 PUBLISH_INTERVAL = 30.0
 """Interval between the rows that publish measurements, in seconds."""
 
 _LOG = math.log(STEP)
-TELL_TAILS = Statement("INSERT INTO heartbeats (process, tails) VALUES (?, ?)")
+PUBLISH_TAILS = Statement("INSERT INTO heartbeats (process, tails) VALUES (?, ?)")
 
 
 class Tail(msgspec.Struct, frozen=True):
@@ -169,19 +175,20 @@ class DurationHistogram:
 
     def record(self, seconds: float) -> None:
         self._rotate()
-        self._now[min(BUCKETS - 1, max(0, math.ceil(math.log(max(seconds, SHORTEST) / SHORTEST) / _LOG)))] += 1
+        self._now[min(BUCKETS - 1, max(0, math.ceil(math.log(max(seconds, MIN_DURATION) / MIN_DURATION) / _LOG)))] += 1
         self._longest[0] = max(self._longest[0], seconds)
 
     def tail(self) -> Tail:
-        """Returns the quantiles of the durations of the last one to two SPANs."""
+        """Returns the quantiles of the durations of the last one to two ``COUNTING_INTERVAL``."""
         self._rotate()
         counts = [now + before for now, before in zip(self._now, self._before, strict=True)]
         total, longest = sum(counts), max(self._longest)
         return Tail(total, _quantile(counts, total, 0.99, longest), _quantile(counts, total, 0.999, longest), longest)
 
     def _rotate(self) -> None:
-        if (now := self._clock.boottime()) - self._since > SPAN:
-            stale = now - self._since > 2 * SPAN
+        """Starts new counts once ``COUNTING_INTERVAL`` is over, and forgets counts older than two of them."""
+        if (now := self._clock.boottime()) - self._since > COUNTING_INTERVAL:
+            stale = now - self._since > 2 * COUNTING_INTERVAL
             self._before = [0] * BUCKETS if stale else self._now
             self._now = [0] * BUCKETS
             self._longest = [0.0, 0.0 if stale else self._longest[0]]
@@ -193,14 +200,14 @@ def _quantile(counts: list[int], total: int, part: float, longest: float) -> flo
     for number, count in enumerate(counts):
         remaining -= count
         if remaining <= 0:
-            return min(longest, SHORTEST * STEP**number)
+            return min(longest, MIN_DURATION * STEP**number)
     return longest
 
 
 class Tails:
     """The measurements of a process, which it publishes in its row of ``heartbeats``.
 
-    ``text`` returns them as JSON; a clock error that is still unknown counts as 0.
+    ``encode_measurements`` returns them as JSON; a clock error that is still unknown counts as 0.
     """
 
     def __init__(self, clock: Clock, error: Callable[[], float]) -> None:
@@ -218,9 +225,11 @@ class Tails:
             if now - self._told_at < PUBLISH_INTERVAL:
                 return
             self._told_at = now
-        driver.send(Request(TELL_TAILS, (process, self.text(change)), consistency), lambda _rows, _error: None)
+        driver.send(
+            Request(PUBLISH_TAILS, (process, self.encode_measurements(change)), consistency), lambda _rows, _error: None
+        )
 
-    def text(self, change: str) -> str:
+    def encode_measurements(self, change: str) -> str:
         error = self._error()
         clock_error = error if error < math.inf else 0.0  # Infinite until the clock has been compared.
         return msgspec.json.encode(Measured(self.write.tail(), self.undo.tail(), clock_error, change)).decode()

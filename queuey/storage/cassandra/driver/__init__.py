@@ -3,7 +3,7 @@
 Code above it sees no exception, consistency constant or row type of the driver.
 """
 
-from queuey.storage.cassandra.driver.connection import Driver, connected
+from queuey.storage.cassandra.driver.connection import Driver, open_driver
 from queuey.storage.cassandra.driver.errors import InDoubt, TooManyDead, choose_worst
 from queuey.storage.cassandra.driver.requests import UNSET, Decode, Done, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.topology import Host
@@ -21,5 +21,5 @@ __all__ = [
     "Statement",
     "TooManyDead",
     "choose_worst",
-    "connected",
+    "open_driver",
 ]

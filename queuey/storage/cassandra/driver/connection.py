@@ -37,7 +37,7 @@ from queuey.storage.cassandra.driver.requests import Done, Encoded, Request, Row
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, wait_for_callback
 from queuey.storage.cassandra.driver.topology import (
     CONNECT_TIMEOUT,
-    RETRY_EVERY,
+    RETRY_INTERVAL,
     Host,
     HostLogger,
     count_copies,
@@ -122,11 +122,11 @@ class Driver:
             loop,
             self.target.keyspace,
             options.speculative,
-            self._text_of,
+            self._find_cql,
             local_dc=options.local_dc,
             clock=self._deadline.clock,
         )
-        self._follow()
+        self._pass_cluster_to_client()
         return partial(self._end_client, client)
 
     def _end_client(self, client: CqlClient) -> None:
@@ -134,9 +134,9 @@ class Driver:
             self._client = None
         client.close()
 
-    def _follow(self) -> None:
+    def _pass_cluster_to_client(self) -> None:
         if self._client is not None:
-            self._client.follow(self._cluster)
+            self._client.adopt_cluster(self._cluster)
 
     def ready(self, timeout: float) -> bool:
         """Waits up to ``timeout`` seconds until the keyspace was verified once; returns whether it was.
@@ -159,7 +159,7 @@ class Driver:
                 log.warning("%s", problem)
                 self._problem = str(problem)
             self._update_client()
-            self._closed.wait(RETRY_EVERY)
+            self._closed.wait(RETRY_INTERVAL)
 
     def _has_moved(self) -> bool:
         """Returns whether the host names resolve to other addresses than before.
@@ -222,7 +222,7 @@ class Driver:
         if cluster is not None:
             cluster.metadata.get_replicas(self.target.keyspace, b"")
         if self._client is not None:
-            self.loop.call(self._follow)
+            self.loop.call(self._pass_cluster_to_client)
 
     def _close_cluster(self) -> None:
         cluster, self._cluster, self._session = self._cluster, None, None
@@ -330,12 +330,12 @@ class Driver:
                 timeout = self._timeout_in_call(request.timeout, reads=reads)
                 self._send(statement, timeout, done, reads=reads, host=request.host)
         except _NotPreparedError:
-            work = partial(self._within, self._deadline.call, self.send, request, done)
+            work = partial(self._run_in, self._deadline.call, self.send, request, done)
             _run_in_thread(work, partial(done, None), self._preparer)
         except _FAILURES as error:
             done(None, _make_failure(error, reads=request.statement.reads))
 
-    def _within(self, call: Call, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
+    def _run_in(self, call: Call, send: Callable[..., None], *arguments: Any, **named: Any) -> None:  # noqa: ANN401
         with self._deadline.running(call):
             send(*arguments, **named)
 
@@ -345,8 +345,8 @@ class Driver:
         rows: Rows | None = await wait_for_callback(partial(self.send, request))
         return rows or []
 
-    async def ask_all(self, requests: Sequence[Request | Encoded], *, most: int = MAX_IN_FLIGHT) -> list[Rows]:
-        """Sends requests concurrently, ``most`` at a time; returns the rows of each.
+    async def ask_all(self, requests: Sequence[Request | Encoded], *, max_in_flight: int = MAX_IN_FLIGHT) -> list[Rows]:
+        """Sends requests concurrently, ``max_in_flight`` at a time; returns the rows of each.
 
         After an error, sends no further ones.
 
@@ -356,9 +356,9 @@ class Driver:
         if len(requests) == 1:
             return [await self.ask(requests[0])]
         answers: list[Rows] = []
-        for first in range(0, len(requests), most):
+        for first in range(0, len(requests), max_in_flight):
             self._deadline.time_left()
-            ends: list[Any] = await wait_for_callback(partial(self._send_all, requests[first : first + most]))
+            ends: list[Any] = await wait_for_callback(partial(self._send_all, requests[first : first + max_in_flight]))
             if errors := [error for _, error in ends if error is not None]:
                 writes = not all(request.statement.reads for request in requests)
                 raise choose_worst(errors, some_made=writes and first + len(ends) > len(errors))
@@ -459,7 +459,7 @@ class Driver:
         page: bytes | None = None,
     ) -> None:
         """Sends a statement through the driver, page by page. Never raises."""
-        send = partial(self._within, self._deadline.call, self._send, statement, timeout, done, reads=reads, host=host)
+        send = partial(self._run_in, self._deadline.call, self._send, statement, timeout, done, reads=reads, host=host)
         try:
             session = self._require_session()
             if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the quick form of get_running_loop
@@ -523,13 +523,13 @@ class Driver:
             with self._preparing:
                 prepared = self._prepared.get(statement)
                 if prepared is None:
-                    prepared = session.prepare(statement.within(self.target.keyspace))
+                    prepared = session.prepare(statement.qualify_tables(self.target.keyspace))
                     prepared.is_idempotent = statement.idempotent
                     if session is self._session:
                         self._prepared[statement] = prepared
         return prepared
 
-    def _text_of(self, query_id: bytes) -> str | None:
+    def _find_cql(self, query_id: bytes) -> str | None:
         statements = list(self._prepared.values())
         return next((statement.query_string for statement in statements if statement.query_id == query_id), None)
 
@@ -578,21 +578,21 @@ def _take_future(waiting: list[ResponseFuture]) -> ResponseFuture | None:
 
 
 @contextlib.contextmanager
-def connected(
+def open_driver(
     target: DataCentreTarget,
     options: CassandraOptions,
-    within: float,
+    timeout: float,
     *,
     keyspace: bool = True,
     driver: Callable[..., Driver] = Driver,
 ) -> Iterator[Driver]:
     """Opens a driver for an administration command, and closes it afterwards.
 
-    Raises StoreUnavailable if it is not ready ``within`` seconds.
+    Raises StoreUnavailable if it is not ready within ``timeout`` seconds.
     """
     opened = driver(target, options, keyspace=keyspace)
     try:
-        if not opened.ready(within):
+        if not opened.ready(timeout):
             raise StoreUnavailable(opened.problem() or "Cassandra cannot be reached")
         yield opened
     finally:

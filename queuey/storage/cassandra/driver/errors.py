@@ -53,7 +53,7 @@ def translate(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreU
     It is :class:`InDoubt` for a write that a node may have applied, and :class:`TooManyDead` for a read that a replica
     failed (a ``ReadFailure``). A conditional write may fail so as well, after an earlier try of its own was applied.
     """
-    outcome: Outcome = "none" if reads or _without_effect(error, attempts) else "unknown"
+    outcome: Outcome = "none" if reads or _has_no_effect(error, attempts) else "unknown"
     message = f"Cassandra {_describe(error)}"
     if reads and isinstance(error, ReadFailure):
         # Version 4 of the protocol does not say why a replica failed; tombstones are by far the likeliest cause.
@@ -79,16 +79,16 @@ def choose_worst(errors: Sequence[StoreUnavailable], *, some_made: bool = False)
     return doubt
 
 
-def _without_effect(error: BaseException, attempts: int) -> bool:
+def _has_no_effect(error: BaseException, attempts: int) -> bool:
     if isinstance(error, NoHostAvailable):
         # These errors come from the driver's own attempts, which it counts only after they were sent.
-        return not attempts and all(_not_sent(cause) for cause in _errors_of(error))
+        return not attempts and all(_was_not_sent(cause) for cause in _errors_of(error))
     if isinstance(error, Unavailable | InvalidRequest | Unauthorized | AlreadyExists):
         return attempts <= 1
     return False
 
 
-def _not_sent(error: object) -> bool:
+def _was_not_sent(error: object) -> bool:
     return isinstance(error, NoConnectionsAvailable) or (
         isinstance(error, ConnectionException) and ("marked down" in str(error) or "Pool is shutdown" in str(error))
     )
@@ -105,7 +105,7 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, Unavailable):
         return f"has too few replicas alive ({error.alive_replicas} of {error.required_replicas} needed)"
     if isinstance(error, NoHostAvailable):
-        causes = {_cause(cause) for cause in _errors_of(error)}
+        causes = {_describe_cause(cause) for cause in _errors_of(error)}
         return f"cannot be reached ({'; '.join(sorted(causes)) or 'no node is up'})"
     if isinstance(error, InvalidRequest):
         return f"refused the request ({_first_line(error)}); is the schema up to date? See `queuey migrate`"
@@ -114,7 +114,7 @@ def _describe(error: BaseException) -> str:
     return f"failed: {_first_line(error)}"
 
 
-def _cause(error: object) -> str:
+def _describe_cause(error: object) -> str:
     return "no answer in time" if isinstance(error, OperationTimedOut) else _first_line(error)
 
 

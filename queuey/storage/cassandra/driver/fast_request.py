@@ -46,8 +46,8 @@ requests."""
 MAX_WAITING_BYTES = 64 << 20
 """Max bytes that wait for one connection; further requests are refused."""
 
-_NOT_BEGUN = (IsBootstrappingErrorMessage, PreparedQueryNotFound)
-_PERHAPS_DONE = (OverloadedErrorMessage, ReadTimeoutErrorMessage, ServerError, TruncateError)
+_ERRORS_BEFORE_BEGIN = (IsBootstrappingErrorMessage, PreparedQueryNotFound)
+_ERRORS_IN_DOUBT = (OverloadedErrorMessage, ReadTimeoutErrorMessage, ServerError, TruncateError)
 
 DriverFallback = Callable[[Done, int, float], None]
 """Sends a request through the driver: the callback, the number of nodes that may have it already, and the timeout in
@@ -104,11 +104,11 @@ class FastRequest:
         """Ends the request, or sends it through the driver if the node cannot have begun it."""
         if isinstance(answer, bytes) or hasattr(answer, "parsed_rows"):
             self.succeed(answer)
-        elif isinstance(answer, _NOT_BEGUN):
+        elif isinstance(answer, _ERRORS_BEFORE_BEGIN):
             self.fall_back()
         elif not isinstance(answer, ErrorMessage):
             self.fail_in_doubt(answer)
-        elif isinstance(answer, _PERHAPS_DONE):
+        elif isinstance(answer, _ERRORS_IN_DOUBT):
             self.fail_in_doubt(answer.to_exception())
         else:
             self.fail(answer.to_exception())

@@ -56,7 +56,7 @@ class Statement(NamedTuple):
     def make_unprepared(cls, cql: str) -> Statement:
         return cls(cql, idempotent=False, prepared=False)
 
-    def within(self, keyspace: str) -> str:
+    def qualify_tables(self, keyspace: str) -> str:
         return _TABLE.sub(rf'\1 "{keyspace}".\2', self.cql)
 
     @property

@@ -15,10 +15,10 @@ A call of a store is a coroutine (:class:`Calls`), but not a task. Whatever brin
 request, so it needs no turn of the loop of its own::
 
     calls.begin(page(driver), done)  # done(value, error) is called once, in the loop's thread
-    await calls.awaited(page(driver))  # in any thread
+    await calls.run_async(page(driver))  # in any thread
 
     async def page(driver):
-        rows = await called(partial(driver.send, request))
+        rows = await wait_for_callback(partial(driver.send, request))
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ class StoreLoop:
             raise StoreClosed("the store is closed")
 
     def _take_back(self, entry: tuple[Callable[..., object], tuple[Any, ...]]) -> bool:
+        """Removes a pending call. Returns False if it was made meanwhile."""
         try:
             self._calls.remove(entry)
         except ValueError:
@@ -322,17 +323,17 @@ class Calls:
         return call.give_up
 
     def wait_for_end(
-        self, begin: Start, late: str | None = None, *, long: bool = False, raise_given_up: bool = False
+        self, begin: Start, late_message: str | None = None, *, long: bool = False, raise_given_up: bool = False
     ) -> Coroutine[Any, Any, Any]:
         """Returns an awaitable for a call's end. Raises RuntimeError where the loop would wait for itself."""
-        if bridge.thread.runs and self.loop.is_here:
+        if bridge.thread_state.runs and self.loop.is_here:
             raise RuntimeError("the loop's thread would wait for itself: await the call instead")
-        return start_and_wait(begin, self.deadline, late, long=long, raise_given_up=raise_given_up)
+        return start_and_wait(begin, self.deadline, late_message, long=long, raise_given_up=raise_given_up)
 
     async def run_async(
         self,
         work: Coroutine[Start, Any, T],
-        late: str | None = None,
+        late_message: str | None = None,
         *,
         long: bool = False,
         raise_given_up: bool = False,
@@ -346,7 +347,7 @@ class Calls:
             return self.begin(work, done, call)
 
         try:
-            result: T = await self.wait_for_end(begin, late, long=long, raise_given_up=raise_given_up)
+            result: T = await self.wait_for_end(begin, late_message, long=long, raise_given_up=raise_given_up)
         finally:
             if not has_begun:
                 work.close()
@@ -446,8 +447,8 @@ class _Running:
             deadline.call = before
 
 
-async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], *, most: int) -> list[T]:
-    """Runs coroutines concurrently, ``most`` at a time, as parts of the current call; returns their results in order.
+async def run_concurrently(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], *, max_concurrent: int) -> list[T]:
+    """Runs coroutines as parts of the current call, ``max_concurrent`` at a time; returns their results in order.
 
     Raises:
         Exception: The first one that a coroutine raised; others may be under way.
@@ -463,7 +464,7 @@ async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], 
                 return
 
     def start(done: Done) -> None:
-        missing = count(most - 1, -1)
+        missing = count(max_concurrent - 1, -1)
 
         def ended(_: object, error: Exception | None) -> None:
             if error is not None:
@@ -473,7 +474,7 @@ async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], 
             elif errors == [error]:
                 done(None, error)
 
-        for _ in range(most):
+        for _ in range(max_concurrent):
             calls.begin(run_in_turn(), ended, call)
 
     await wait_for_callback(start)
@@ -481,7 +482,7 @@ async def side_by_side(calls: Calls, works: Iterable[Coroutine[Start, Any, T]], 
 
 
 def store_call(
-    late: str | None = None, *, raise_given_up: bool = False
+    late_message: str | None = None, *, raise_given_up: bool = False
 ) -> Callable[
     [Callable[Concatenate[S, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 ]:
@@ -495,7 +496,7 @@ def store_call(
     ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
         def call(contract: Any, *arguments: P.args, **named: P.kwargs) -> Any:  # noqa: ANN401 - as the coroutine
             calls = contract._driver.calls  # noqa: SLF001 - of all contracts
-            return calls.run_async(method(contract, *arguments, **named), late, raise_given_up=raise_given_up)
+            return calls.run_async(method(contract, *arguments, **named), late_message, raise_given_up=raise_given_up)
 
         return cast("Callable[Concatenate[S, P], Coroutine[Any, Any, T]]", wraps(method)(call))
 

@@ -35,7 +35,7 @@ from queuey.storage.troubles import Trouble
 
 log = logging.getLogger(__name__)
 
-RETRY_EVERY = 1.0
+RETRY_INTERVAL = 1.0
 """Interval between attempts to connect, in seconds."""
 CONNECT_TIMEOUT = 3.0
 
@@ -79,7 +79,7 @@ class OnlyIdempotent(RetryPolicy):  # type: ignore[misc] # the driver ships no t
 
     def on_read_timeout(self, query: Any, *_args: Any, retry_num: int, **_named: Any) -> Decision:  # noqa: ANN401
         # Also called for a conditional write whose read timed out. That is not idempotent, so it is not sent again.
-        return _once_more(query, retry_num)
+        return _retry_once(query, retry_num)
 
     def on_write_timeout(self, *_args: Any, **_named: Any) -> Decision:  # noqa: ANN401
         # The coordinator has waited as long as this process would.
@@ -91,28 +91,28 @@ class OnlyIdempotent(RetryPolicy):  # type: ignore[misc] # the driver ships no t
 
     def on_request_error(self, query: Any, consistency: int, error: Any, retry_num: int) -> Decision:  # noqa: ANN401, ARG002
         # The connection broke, or the node is overloaded or starting.
-        return _once_more(query, retry_num)
+        return _retry_once(query, retry_num)
 
 
-def _once_more(query: Any, retry_num: int) -> Decision:  # noqa: ANN401 - the driver's statement
+def _retry_once(query: Any, retry_num: int) -> Decision:  # noqa: ANN401 - the driver's statement
     if retry_num == 0 and query.is_idempotent:
         return RetryPolicy.RETRY_NEXT_HOST, None
     return RetryPolicy.RETHROW, None
 
 
-def _routing(options: CassandraOptions) -> LoadBalancingPolicy:
+def _make_routing_policy(options: CassandraOptions) -> LoadBalancingPolicy:
     near = RoundRobinPolicy() if options.local_dc is None else DCAwareRoundRobinPolicy(options.local_dc)
     return TokenAwarePolicy(near)
 
 
-def _profile(options: CassandraOptions) -> ExecutionProfile:
+def _make_profile(options: CassandraOptions) -> ExecutionProfile:
     speculative = (
         ConstantSpeculativeExecutionPolicy(options.speculative, 1)
         if options.speculative > 0
         else NoSpeculativeExecutionPolicy()
     )
     return ExecutionProfile(
-        load_balancing_policy=_routing(options),
+        load_balancing_policy=_make_routing_policy(options),
         retry_policy=OnlyIdempotent(),
         row_factory=tuple_factory,
         request_timeout=options.timeout,
@@ -189,10 +189,10 @@ def new_cluster(target: DataCentreTarget, options: CassandraOptions) -> Cluster:
         ssl_context=make_tls_context(options),
         # Without it a batch of 100 messages waits for a delayed TCP acknowledgement, which is 48 times slower.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
-        execution_profiles={EXEC_PROFILE_DEFAULT: _profile(options)},
+        execution_profiles={EXEC_PROFILE_DEFAULT: _make_profile(options)},
         connect_timeout=CONNECT_TIMEOUT,
         control_connection_timeout=CONNECT_TIMEOUT,
-        reconnection_policy=ConstantReconnectionPolicy(RETRY_EVERY, max_attempts=None),
+        reconnection_policy=ConstantReconnectionPolicy(RETRY_INTERVAL, max_attempts=None),
         idle_heartbeat_interval=3,
         idle_heartbeat_timeout=3,
         compression=False,

@@ -30,7 +30,7 @@ from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Probe, Span
-from queuey.storage.columns import BYTES, PLACES, SCHEMA, TEXT, rows_as_bytes
+from queuey.storage.columns import BYTES, SCHEMA, SCHEMA_WITHOUT_BODIES, TEXT, rows_as_bytes
 
 FIRST_ROWS = 64
 """Max rows of the first page of a range, while the size of bodies is unknown."""
@@ -38,16 +38,16 @@ PAGE_ROWS = 5_000
 PAGE_BYTES = 2 << 20
 MAX_GROWTH_RATIO = 16
 """Max ratio of the rows of a page to the rows of the page before."""
-AHEAD = 4
+MAX_BUCKETS_AHEAD = 4
 """Max buckets that are requested before their rows are needed, if pages are large; otherwise one."""
 LARGE = 1000
 """Min rows of a large page."""
 
-_HEAD = 16
+_HEAD_BYTES = 16
 """Number of bytes of an answer before its rows."""
-_ID = 16
-_ID_AND_SIZE = 24
-_EXPIRES = 8
+_ID_BYTES = 16
+_ID_AND_SIZE_BYTES = 24
+_EXPIRES_BYTES = 8
 _META = len(SCHEMA) - 1
 Array = np.ndarray[Any, Any]
 
@@ -80,9 +80,9 @@ def page_of(body: bytes, columns: int) -> ScanPage:
         raise ValueError(msg)
     if not count:
         return ScanPage(body, np.empty(0, np.int64))
-    stride, remainder = divmod(len(body) - _HEAD, count)
-    if not remainder and _is_uniform(np.frombuffer(body, np.uint8, offset=_HEAD).reshape(count, stride), columns):
-        return ScanPage(body, np.arange(count, dtype=np.int64) * stride + _HEAD, stride)
+    stride, remainder = divmod(len(body) - _HEAD_BYTES, count)
+    if not remainder and _is_uniform(np.frombuffer(body, np.uint8, offset=_HEAD_BYTES).reshape(count, stride), columns):
+        return ScanPage(body, np.arange(count, dtype=np.int64) * stride + _HEAD_BYTES, stride)
     starts = _find_starts_by_ids(body, columns, count)
     return ScanPage(body, np.array(message_codec.find_starts(body, columns), np.int64) if starts is None else starts)
 
@@ -93,13 +93,13 @@ def _find_starts_by_ids(body: bytes, columns: int, count: int) -> Array | None:
     Only then are the rows walked one by one, because that costs half a microsecond for each.
     """
     octets = np.frombuffer(body, np.uint8)
-    ends = np.flatnonzero(octets == _ID)
+    ends = np.flatnonzero(octets == _ID_BYTES)
     ends = ends[(octets[ends - 1] | octets[ends - 2] | octets[ends - 3]) == 0]
     starts: Array = ends[octets[np.minimum(ends + 7, len(body) - 1)] >> 4 == 1] - 3
-    if len(starts) != count or starts[0] != _HEAD:
+    if len(starts) != count or starts[0] != _HEAD_BYTES:
         return None
     sizes = np.ndarray((len(body) - 3,), ">i4", body, 0, (1,))
-    offsets = starts + 4 + _ID
+    offsets = starts + 4 + _ID_BYTES
     for _ in range(columns - 1):
         offsets = np.minimum(offsets, len(sizes) - 1)
         offsets = offsets + 4 + np.maximum(sizes[offsets], 0)
@@ -121,7 +121,7 @@ class Columns(NamedTuple):
 
     Attributes:
         ticks, low: The positions of the rows.
-        batch: All columns, with the schema ``PLACES`` or ``SCHEMA``.
+        batch: All columns, with the schema ``SCHEMA_WITHOUT_BODIES`` or ``SCHEMA``.
     """
 
     ticks: Array
@@ -151,15 +151,18 @@ def columns_of(page: ScanPage, *, bodies: bool) -> Columns:
     body_ends = starts + 20
     if bodies:
         lengths = sizes[body_ends].astype(np.int64)
-        body_ends = starts + _ID_AND_SIZE + np.maximum(lengths, 0)
-    whole = sizes[body_ends] == _EXPIRES
+        body_ends = starts + _ID_AND_SIZE_BYTES + np.maximum(lengths, 0)
+    whole = sizes[body_ends] == _EXPIRES_BYTES
     kept = whole & (lengths >= 0) if bodies else whole
     if not kept.all():
         starts, body_ends = starts[kept], body_ends[kept]
         if not len(starts):
             return NOTHING[bodies]
     texts = (
-        [_cut_column(body, starts + _ID_AND_SIZE, body_ends), _make_metas(body, body_ends + 4 + _EXPIRES, sizes)]
+        [
+            _cut_column(body, starts + _ID_AND_SIZE_BYTES, body_ends),
+            _make_metas(body, body_ends + 4 + _EXPIRES_BYTES, sizes),
+        ]
         if bodies
         else []
     )
@@ -171,7 +174,7 @@ def _make_columns(high: Array, low: Array, expires: Array, *texts: pa.Array) -> 
     ticks = ((high & 0xFFF) << 48 | (high >> 16 & 0xFFFF) << 32 | high >> 32).astype(np.int64)
     low = (low.astype(np.uint64) ^ FLIP).view(np.int64)
     columns = [pa.array(ticks), pa.array(low), pa.array(expires.astype(np.int64)), *texts]
-    return Columns(ticks, low, pa.RecordBatch.from_arrays(columns, schema=SCHEMA if texts else PLACES))
+    return Columns(ticks, low, pa.RecordBatch.from_arrays(columns, schema=SCHEMA if texts else SCHEMA_WITHOUT_BODIES))
 
 
 def _make_uniform_columns(body: bytes, count: int, stride: int, *, bodies: bool) -> Columns | None:
@@ -179,28 +182,28 @@ def _make_uniform_columns(body: bytes, count: int, stride: int, *, bodies: bool)
 
     Each column is a slice of a table, so no row is visited.
     """
-    table = np.frombuffer(body, np.uint8, offset=_HEAD).reshape(count, stride)
+    table = np.frombuffer(body, np.uint8, offset=_HEAD_BYTES).reshape(count, stride)
 
     def length(at: int) -> int:
         return int.from_bytes(table[0, at : at + 4].tobytes(), "big", signed=True)
 
     def numbers(at: int) -> Array:
-        return np.ndarray((count,), ">u8", body, _HEAD + at, (stride,))
+        return np.ndarray((count,), ">u8", body, _HEAD_BYTES + at, (stride,))
 
-    size = length(4 + _ID) if bodies else 0
-    body_end = _ID_AND_SIZE + size if bodies else 4 + _ID
-    if size < 0 or length(body_end) != _EXPIRES:
+    size = length(4 + _ID_BYTES) if bodies else 0
+    body_end = _ID_AND_SIZE_BYTES + size if bodies else 4 + _ID_BYTES
+    if size < 0 or length(body_end) != _EXPIRES_BYTES:
         return None
     fixed = [numbers(4), numbers(12), numbers(body_end + 4).view(">i8")]
     if not bodies:
         return _make_columns(*fixed)
-    at = body_end + 4 + _EXPIRES
+    at = body_end + 4 + _EXPIRES_BYTES
     metas = table[:, at + 4 : at + 4 + max(0, length(at))]
     nothing = metas.shape[1] == 0 or (metas.shape[1] == 1 and not metas.any())
     meta = pa.nulls(count, pa.binary()) if nothing else rows_as_bytes(np.ascontiguousarray(metas))
     if not nothing and metas.shape[1] == 1 and not metas.all():  # Some values are null, although the lengths are equal.
         return None
-    return _make_columns(*fixed, rows_as_bytes(np.ascontiguousarray(table[:, _ID_AND_SIZE:body_end])), meta)
+    return _make_columns(*fixed, rows_as_bytes(np.ascontiguousarray(table[:, _ID_AND_SIZE_BYTES:body_end])), meta)
 
 
 def _make_metas(body: bytes, offsets: Array, sizes: Array) -> pa.Array:
@@ -235,7 +238,7 @@ NOTHING = {
         np.empty(0, np.int64),
         pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema),
     )
-    for bodies, schema in ((False, PLACES), (True, SCHEMA))
+    for bodies, schema in ((False, SCHEMA_WITHOUT_BODIES), (True, SCHEMA))
 }
 
 
@@ -247,18 +250,18 @@ class ScanContext(NamedTuple):
         key: qid and partition.
         consistency: The queue's read level.
         bodies: True if bodies are read, too.
-        most_rows: Max rows of a page.
-        most_bytes: Approximate max body bytes of a page.
-        note: Called with each probe that found no row, to remember the empty range.
+        max_rows: Max rows of a page.
+        max_bytes: Approximate max body bytes of a page.
+        record_empty: Called with each probe that found no row, to remember the empty range.
     """
 
     driver: Driver
     key: tuple[int, int]
     consistency: str
     bodies: bool
-    most_rows: int
-    most_bytes: int
-    note: Callable[[tuple[int, int], Probe], None] | None = None
+    max_rows: int
+    max_bytes: int
+    record_empty: Callable[[tuple[int, int], Probe], None] | None = None
 
 
 class Pace:
@@ -268,8 +271,8 @@ class Pace:
     """
 
     def __init__(self, reading: ScanContext, *, page_bytes: int = PAGE_BYTES) -> None:
-        self._most = min(reading.most_rows, PAGE_ROWS)
-        self._bytes = min(reading.most_bytes, page_bytes)
+        self._most = min(reading.max_rows, PAGE_ROWS)
+        self._bytes = min(reading.max_bytes, page_bytes)
         self.rows = min(self._most, FIRST_ROWS) if reading.bodies else self._most
 
     def record_page(self, page: ScanPage) -> None:
@@ -325,13 +328,13 @@ class Stream:
             self._answers.put((probe, error if error is not None else found or []))
 
         bucket_key = *self._reading.key, self._time_bucket.code
-        statements = message_codec.BULK_UP if self._reading.bodies else message_codec.BULK_IDS_UP
-        values = message_codec.encoded_range(
+        statements = message_codec.SELECT_BULK_UP if self._reading.bodies else message_codec.SELECT_BULK_IDS_UP
+        values = message_codec.encode_range(
             message_codec.key_of(*bucket_key), probe.lower, ids.preceding(probe.upper), probe.limit
         )
         sent = (
             statements[self._time_bucket.ttl_class],
-            message_codec.RANGED,
+            message_codec.RANGE_VALUE_COUNT,
             [values],
             message_codec.routing_of(*bucket_key),
         )
@@ -356,7 +359,7 @@ class Stream:
             if isinstance(answer, StoreClosed) or not self._pace.reduce(probe):
                 raise answer
             return
-        columns = message_codec.COLUMNS if self._reading.bodies else message_codec.ID_COLUMNS
+        columns = message_codec.COLUMN_COUNT if self._reading.bodies else message_codec.ID_COLUMN_COUNT
         # The driver returns decoded rows. It answers only after the fast path has failed, so rarely.
         body = answer[0] if answer and isinstance(answer[0], bytes) else message_codec.pack_rows(answer, columns)
         page = page_of(body, columns)
@@ -364,8 +367,8 @@ class Stream:
         self._span.widen()
         if len(page.starts) < probe.limit:
             self._at = probe.upper
-            if not len(page.starts) and self._reading.note is not None:
-                self._reading.note(self._reading.key, probe)
+            if not len(page.starts) and self._reading.record_empty is not None:
+                self._reading.record_empty(self._reading.key, probe)
         else:
             self._at = ids.following(page.last)
         self.ask()
@@ -395,7 +398,7 @@ def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Col
         while waiting and waiting[0].begin < needed:
             opened.append(waiting.popleft())
             needed = _wait_until_filled(opened)
-        for stream in islice(waiting, AHEAD if pace.rows >= LARGE else 1):
+        for stream in islice(waiting, MAX_BUCKETS_AHEAD if pace.rows >= LARGE else 1):
             stream.ask()
         cut = [(stream.has_new_ids_only, stream.cut(needed)) for stream in opened]
         opened = [stream for stream in opened if not stream.is_finished]

@@ -28,7 +28,7 @@ from queuey.ids import LOW_MIN, Position
 from queuey.messages import Message, Page, Slice, bytes_at_most, bytes_of, rendered_bytes
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
-from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
+from queuey.storage.cassandra.catalogue.queue_cache import MIN_LONGEST_ROW
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead
 
 MAX_ROUND_RATIO = 4
@@ -119,7 +119,7 @@ class EmptyRanges:
         return source
 
 
-Note = Callable[[tuple[int, int], Probe], None]
+EmptyProbeCallback = Callable[[Key, Probe], None]
 """Called with a reader's key and a probe that found no row at all."""
 Rounds = Generator[list[Probe], list[Rows] | None, "Gathered"]
 """Yields probes and is sent their rows, or None if their ranges have too many dead rows."""
@@ -142,7 +142,7 @@ class Gathered(NamedTuple):
 GIVEN_UP = Gathered([], ids.FIRST, more=True)
 
 
-def read_rounds(requested: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
+def read_rounds(requested: Slice, extent: Extent, now: int, *, first_rows: float, max_rows: float) -> Rounds:
     """Reads a slice in its direction.
 
     Yields the probes of a round, and is sent their answers, or None if they met too many dead rows.
@@ -151,15 +151,15 @@ def read_rounds(requested: Slice, extent: Extent, now: int, *, first: float, mos
         requested: The slice.
         extent: The buckets to read.
         now: The time (ticks); messages that have expired by then are left out.
-        first: Max rows of the requests before any row has arrived (see :func:`room_for`).
-        most: Max rows of the requests of any other round.
+        first_rows: Max rows of the requests before any row has arrived (see :func:`room_for`).
+        max_rows: Max rows of the requests of any other round.
     """
     down, sources = requested.descending, _select_nonempty(extent)
     nearest = max if down else min
     position, bound = (extent.upper, extent.lower) if down else (extent.lower, extent.upper)
     if is_merged := len(sources) > 1:
         sources.sort(key=lambda source: source.time_bucket.end if down else source.time_bucket.start, reverse=down)
-    filling, narrow = _PageBuilder(requested, first, most), 1
+    filling, narrow = _PageBuilder(requested, first_rows, max_rows), 1
     span = Span()
     while position > bound if down else position < bound:
         stop = filling.window(sources, position, bound, narrow) if is_merged else bound
@@ -236,7 +236,7 @@ class _PageBuilder:
         stop = _find_window_end(sources, begin, narrow, down=down)
         if down:
             return self._shorten_to_rest(sources, max(bound, stop), begin)[0]
-        return self._shorten_to_rest(sources, begin, _before_next_wide(sources, begin, min(bound, stop)))[1]
+        return self._shorten_to_rest(sources, begin, _end_before_next_wide(sources, begin, min(bound, stop)))[1]
 
     def _shorten_to_rest(
         self, sources: Sequence[BucketSource], start: Position, stop: Position
@@ -342,7 +342,7 @@ def _find_window_end(sources: Sequence[BucketSource], begin: Position, narrow: i
     return (max(stops) if down else min(stops)), LOW_MIN
 
 
-def _before_next_wide(sources: Sequence[BucketSource], begin: Position, stop: Position) -> Position:
+def _end_before_next_wide(sources: Sequence[BucketSource], begin: Position, stop: Position) -> Position:
     """Ends the window where the first partly empty wide bucket may hold messages, if other buckets may before.
 
     The page mostly fills before that, and then the wide bucket is not queried.
@@ -401,10 +401,10 @@ def page_of(requested: Slice, extent: Extent, gathered: Gathered, horizon: int) 
 async def run_readers(
     driver: Driver,
     readers: Sequence[Rounds],
-    keys: Sequence[tuple[int, int]],
+    keys: Sequence[Key],
     consistency: str,
     *,
-    note_empty: Note | None = None,
+    record_empty: EmptyProbeCallback | None = None,
     max_rows: float = math.inf,
     enough_bytes: float = math.inf,
 ) -> list[Gathered]:
@@ -415,7 +415,7 @@ async def run_readers(
         readers: One for each slice.
         keys: qid and partition of each reader.
         consistency: The queue's read level.
-        note_empty: Called with each empty probe.
+        record_empty: Called with each empty probe.
         max_rows: Max rows requested at a time, unless one reader alone requests more.
         enough_bytes: When the results have this many bytes, all unfinished readers but the first are given up.
 
@@ -439,8 +439,8 @@ async def run_readers(
         answers = await _send_probes(driver, keys, pending, consistency)
         for number, probes in pending.items():
             rows = answers.pop(number)
-            if note_empty is not None and rows is not None and not all(rows):
-                _note_empty(note_empty, keys[number], probes, rows)
+            if record_empty is not None and rows is not None and not all(rows):
+                _report_empty_probes(record_empty, keys[number], probes, rows)
             advance(number, rows)
         if len(waiting) > 1 and enough_bytes < math.inf:
             enough_bytes -= sum([bytes_of(results[number].messages) for number in pending])
@@ -457,10 +457,10 @@ def room_for(max_bytes: int, longest: int, *, first: bool = False) -> float:
     and further rows would be read in vain.
     """
     room = MAX_ROUND_RATIO * max_bytes
-    return (room if first and longest > SHORTEST else max(room, MIN_ROUND_BYTES)) / longest
+    return (room if first and longest > MIN_LONGEST_ROW else max(room, MIN_ROUND_BYTES)) / longest
 
 
-def _note_empty(note: Note, key: tuple[int, int], probes: Sequence[Probe], answers: Sequence[Rows]) -> None:
+def _report_empty_probes(note: EmptyProbeCallback, key: Key, probes: Sequence[Probe], answers: Sequence[Rows]) -> None:
     for probe, answer in zip(probes, answers, strict=True):
         if not answer:
             note(key, probe)
@@ -478,7 +478,7 @@ def _select_fitting(waiting: dict[int, list[Probe]], room: float) -> dict[int, l
 
 
 async def _send_probes(
-    driver: Driver, keys: Sequence[tuple[int, int]], probes_of: dict[int, list[Probe]], consistency: str
+    driver: Driver, keys: Sequence[Key], probes_of: dict[int, list[Probe]], consistency: str
 ) -> dict[int, list[Rows] | None]:
     """Sends all probes together, or one reader after the other if one has too many dead rows. That one gets None."""
     queries = [query(keys[number], probe, consistency) for number, probes in probes_of.items() for probe in probes]
@@ -498,17 +498,20 @@ async def _send_probes(
     return answers
 
 
-def query(key: tuple[int, int], probe: Probe, consistency: str) -> Encoded:
+def query(key: Key, probe: Probe, consistency: str) -> Encoded:
     """Returns a probe's request. The rows are id, body, expires and meta; without ``bodies``, id and expires."""
     bucket_key = (*key, probe.time_bucket.code)
-    values = message_codec.encoded_range(
+    values = message_codec.encode_range(
         message_codec.key_of(*bucket_key), probe.lower, ids.preceding(probe.upper), probe.limit
     )
     if probe.bodies:
-        statements, decode = message_codec.DOWN if probe.descending else message_codec.UP, message_codec.decode
+        statements, decode = (
+            message_codec.SELECT_DOWN if probe.descending else message_codec.SELECT_UP,
+            message_codec.decode,
+        )
     else:
-        statements = message_codec.IDS_DOWN if probe.descending else message_codec.IDS_UP
+        statements = message_codec.SELECT_IDS_DOWN if probe.descending else message_codec.SELECT_IDS_UP
         decode = message_codec.decode_ids
     statement = statements[probe.time_bucket.ttl_class]
     routing = message_codec.routing_of(*bucket_key)
-    return Encoded(statement, message_codec.RANGED, [values], routing, consistency, decode)
+    return Encoded(statement, message_codec.RANGE_VALUE_COUNT, [values], routing, consistency, decode)

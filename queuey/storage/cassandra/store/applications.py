@@ -21,15 +21,15 @@ from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.lightweight_transactions import new_number
 from queuey.storage.cassandra.store.connected import StoreParts
 
-_CREATE = Statement(
+_INSERT_APPLICATION = Statement(
     "INSERT INTO applications (shard, name, created, version) VALUES (0, ?, ?, ?) IF NOT EXISTS", idempotent=False
 )
-_APPLICATION = Statement("SELECT version FROM applications WHERE shard = 0 AND name = ?")
-_APPLICATIONS = Statement("SELECT name FROM applications WHERE shard = 0 AND name >= ? LIMIT ?")
-_ALL = (1 << 31) - 1
+_SELECT_APPLICATION = Statement("SELECT version FROM applications WHERE shard = 0 AND name = ?")
+_SELECT_NAMES = Statement("SELECT name FROM applications WHERE shard = 0 AND name >= ? LIMIT ?")
+_MAX_LIMIT = (1 << 31) - 1
 """Max limit that Cassandra accepts."""
 
-_KEY = Statement(
+_SELECT_KEY = Statement(
     "SELECT application, id, created, expires, note, scope, version FROM keys WHERE digest = ?", frequent=True
 )
 _ADD_KEY = Statement(
@@ -41,8 +41,8 @@ _ADD_KEY = Statement(
 _EXPIRE_KEY = Statement("UPDATE keys SET expires = ?, version = ? WHERE digest = ? IF version = ?", idempotent=False)
 _REMOVE_KEY = Statement("DELETE FROM keys WHERE digest = ? IF version = ?", idempotent=False)
 
-_ENTRY = Statement("SELECT id, digest, version FROM application_keys WHERE application = ? AND id = ?")
-_ENTRIES = Statement("SELECT id, digest, version FROM application_keys WHERE application = ?")
+_SELECT_ENTRY = Statement("SELECT id, digest, version FROM application_keys WHERE application = ? AND id = ?")
+_SELECT_ENTRIES = Statement("SELECT id, digest, version FROM application_keys WHERE application = ?")
 _ADD_ENTRY = Statement(
     "INSERT INTO application_keys (application, id, digest, version) VALUES (?, ?, ?, ?) IF NOT EXISTS",
     idempotent=False,
@@ -56,7 +56,7 @@ _REMOVE_ENTRY = Statement(
 
 _CACHE_SECONDS = 5.0
 """Max seconds for which the existence of an application is cached."""
-_SHORTEST_ID = 8
+_MIN_ID_DIGITS = 8
 
 
 class _KeyEntry(NamedTuple):
@@ -74,7 +74,7 @@ class CassandraApplications(Applications):
     """Applications and keys on Cassandra.
 
     A key has two rows: one by application, written first and removed last, and one by digest, which decides. A key's id
-    is a prefix of its digest: ``_SHORTEST_ID`` digits, or more if another key of the application has these.
+    is a prefix of its digest: ``_MIN_ID_DIGITS`` digits, or more if another key of the application has these.
     """
 
     def __init__(self, parts: StoreParts) -> None:
@@ -90,14 +90,14 @@ class CassandraApplications(Applications):
     async def create_application(self, name: str) -> None:
         token = new_number()
         values = name, ids.ticks_to_seconds(self._clock.now()), token
-        read_back = Request(_APPLICATION, (name,), self._options.catalogue_serial)
-        if not (await self._transactions.run(_CREATE, values, token, read_back=read_back)).is_done:
+        read_back = Request(_SELECT_APPLICATION, (name,), self._options.catalogue_serial)
+        if not (await self._transactions.run(_INSERT_APPLICATION, values, token, read_back=read_back)).is_done:
             raise ApplicationExists(name)
 
     @store_call()
     async def application_names(self, *, start: str = "", limit: int | None = None) -> list[str]:
         # Names are the clustering key, which Cassandra keeps in the order of UTF-8 bytes.
-        return [name for (name,) in await self._ask(_APPLICATIONS, start, _ALL if limit is None else limit)]
+        return [name for (name,) in await self._ask(_SELECT_NAMES, start, _MAX_LIMIT if limit is None else limit)]
 
     @store_call()
     async def has_application(self, name: str) -> bool:
@@ -110,7 +110,7 @@ class CassandraApplications(Applications):
         now = self._clock.boottime()
         if now - self._known.get(name, -_CACHE_SECONDS) < _CACHE_SECONDS:
             return True
-        is_present = bool(await self._ask(_APPLICATION, name))
+        is_present = bool(await self._ask(_SELECT_APPLICATION, name))
         if is_present:
             self._known[name] = now
         return is_present
@@ -134,7 +134,7 @@ class CassandraApplications(Applications):
             entry = await self._add_entry(application, digest)
             created = ids.ticks_to_seconds(self._clock.now())
             key = Key(application=application, id=entry.id, created=created, expires=expires, note=note, scope=scope)
-            version, read_back = new_number(), Request(_KEY, (digest,), self._options.catalogue_serial)
+            version, read_back = new_number(), Request(_SELECT_KEY, (digest,), self._options.catalogue_serial)
             result = await self._transactions.run(
                 _ADD_KEY, (digest, *_values(key), version), version, read_back=read_back
             )
@@ -147,10 +147,10 @@ class CassandraApplications(Applications):
 
     async def _add_entry(self, application: str, digest: bytes) -> _KeyEntry:
         """Writes a key's row by application, under the shortest id that no other key of the application has."""
-        for length in range(_SHORTEST_ID, len(digest) * 2 + 1):
+        for length in range(_MIN_ID_DIGITS, len(digest) * 2 + 1):
             entry = _KeyEntry(digest.hex()[:length], digest, new_number())
             values = application, entry.id, digest, entry.version
-            read_back = Request(_ENTRY, values[:2], self._options.catalogue_serial)
+            read_back = Request(_SELECT_ENTRY, values[:2], self._options.catalogue_serial)
             result = await self._transactions.run(_ADD_ENTRY, values, entry.version, read_back=read_back)
             if result.is_done:
                 return entry
@@ -168,9 +168,9 @@ class CassandraApplications(Applications):
 
     @store_call()
     async def keys(self, application: str) -> list[Key]:
-        entries = [_KeyEntry(*row) for row in await self._ask(_ENTRIES, application)]
+        entries = [_KeyEntry(*row) for row in await self._ask(_SELECT_ENTRIES, application)]
         level = self._options.catalogue_read
-        rows = await self._driver.ask_all([Request(_KEY, (entry.digest,), level) for entry in entries])
+        rows = await self._driver.ask_all([Request(_SELECT_KEY, (entry.digest,), level) for entry in entries])
         stored_keys = [_stored_key(row[0]).key for row in rows if row]
         listed = {(application, entry.id) for entry in entries}
         keys = {key.id: key for key in stored_keys if (key.application, key.id) in listed}
@@ -182,7 +182,7 @@ class CassandraApplications(Applications):
             # Read the entry first: a caller that adds the key again after the removal below gives the entry a new
             # version.
             entry, stored = await self._find_named_key(application, key_id)
-            read_back = Request(_KEY, (entry.digest,), self._options.catalogue_serial)
+            read_back = Request(_SELECT_KEY, (entry.digest,), self._options.catalogue_serial)
             values = entry.digest, stored.version
             if (await self._transactions.run(_REMOVE_KEY, values, read_back=read_back)).is_done:
                 await self._transactions.run(_REMOVE_ENTRY, (application, key_id, entry.version))
@@ -215,11 +215,11 @@ class CassandraApplications(Applications):
         raise KeyNotFound(key_id)
 
     async def _find_digest(self, digest: bytes) -> _StoredKey | None:
-        rows = await self._ask(_KEY, digest)
+        rows = await self._ask(_SELECT_KEY, digest)
         return _stored_key(rows[0]) if rows else None
 
     async def _find_entry(self, application: str, key_id: str) -> _KeyEntry | None:
-        rows = await self._ask(_ENTRY, application, key_id)
+        rows = await self._ask(_SELECT_ENTRY, application, key_id)
         return _KeyEntry(*rows[0]) if rows else None
 
     async def _ask(self, statement: Statement, *values: object) -> list[Any]:
@@ -234,13 +234,13 @@ def _stored_key(row: Sequence[Any]) -> _StoredKey:
         created=created,
         expires=expires,
         note=note or "",
-        scope=catalogue_rows.scope_of(scope),
+        scope=catalogue_rows.decode_scope(scope),
     )
     return _StoredKey(key, version)
 
 
 def _values(key: Key) -> tuple[Any, ...]:
-    return key.application, key.id, key.created, key.expires, key.note, catalogue_rows.scope_text(key.scope)
+    return key.application, key.id, key.created, key.expires, key.note, catalogue_rows.encode_scope(key.scope)
 
 
 def _require_owner(key: Key, application: str) -> Key:

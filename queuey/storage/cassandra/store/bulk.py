@@ -124,7 +124,7 @@ class CassandraBulk(Bulk):
             return
         key = (row.queue.qid, part.partition)
         note = partial(self._reader.record_empty, queue, start.now)
-        level = self._levels.of(queue)
+        level = self._levels.resolve(queue)
         max_rows = min(part.limit, max(1, MAX_PAGE_BYTES // row.longest_row)) if bodies else part.limit
         reading = arrow_scan.ScanContext(self._driver, key, level.reads, bodies, max_rows, part.max_bytes, note)
         pace = arrow_scan.Pace(reading)
@@ -152,7 +152,7 @@ class CassandraBulk(Bulk):
             NamedMessage(int(columns.ticks[row]), int(columns.low[row]), part.partition, 0, b"", None, name or "")
             for row, (name, _) in named.items()
         ]
-        find = names.find_values(self._parts, queue, message_codec.marked_in(messages))
+        find = names.find_values(self._parts, queue, message_codec.collect_marked(messages))
         values = self._run(find)
         shown_messages = names.show_values(Gathered(messages, part.lower, more=False), values, waits=False).messages
         shown = {message.position for message in shown_messages}
@@ -164,10 +164,10 @@ class CassandraBulk(Bulk):
         # Loaded messages go to separate buckets, as put messages do (see :mod:`..write.bulk_load`).
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
-        self._run(self._watch.require())
+        self._run(self._watch.require_sound())
         loader = self._make_loader(self._run(self._rows.find_current(queue)))
         written = 0
-        for piece in columns.chunk(messages, LOADED_AT_ONCE):
+        for piece in columns.split_into_chunks(messages, LOADED_AT_ONCE):
             self._cover_loaded(self._run(self._rows.find_current(queue)), piece, given=True)
             written += loader.write(piece)
         return written
@@ -178,7 +178,7 @@ class CassandraBulk(Bulk):
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
         from queuey.storage.cassandra.write.bulk_load import stamps_at  # noqa: PLC0415 - likewise
 
-        self._run(self._watch.require())
+        self._run(self._watch.require_sound())
         row = self._run(self._rows.find_current(queue))
         loaded = columns.columns_of(messages)
         self._cover_loaded(row, loaded)
@@ -186,7 +186,7 @@ class CassandraBulk(Bulk):
             return 0
         lowest = int(loaded.ticks.min())
         within = self._window(queue, lowest)
-        now, began = self._clock.both()
+        now, began = self._clock.now_and_boottime()
         if now >= within.begin:
             raise TooLate(written=False)
         loader = self._make_loader(row)
@@ -198,14 +198,14 @@ class CassandraBulk(Bulk):
 
         # The write timestamps are older than the check above. So if a later call fails this check, its deletes win over
         # rows of this call that are still in flight, wherever this process stops.
-        written = loader.send(placed, now, partial(stamps_at, now, self._stamps.ahead))
-        ended, arrived = self._clock.both()
+        written = loader.send(placed, now, partial(stamps_at, now, self._stamps.max_ticks_ahead))
+        ended, arrived = self._clock.now_and_boottime()
         try:
             self._run(self._watch.confirm(arrived))
         except StoreUnavailable as refused:
             raise InDoubt(str(refused)) from refused
         # Readers may use other timing parameters than when the load began.
-        if ended > min(within.end, self._window(queue, lowest).end) or not self._watch.timed_correctly_since(began):
+        if ended > min(within.end, self._window(queue, lowest).end) or not self._watch.is_timed_correctly_since(began):
             raise TooLate(written=True)
         return written
 
@@ -215,15 +215,15 @@ class CassandraBulk(Bulk):
         Raises:
             StoreUnavailable: The clock is not sound, or the stored times are not known to be current.
         """
-        self._run(self._watch.require())
+        self._run(self._watch.require_sound())
         assumed = self._timing.assumed
         delay, difference = self._levels.delay(queue), assumed.clock_difference
-        return window(lowest, self._levels.of(queue), delay, difference=difference, age=assumed.row_age)
+        return window(lowest, self._levels.resolve(queue), delay, difference=difference, age=assumed.row_age)
 
     def _make_loader(self, row: Row) -> Loader:
         from queuey.storage.cassandra.write.bulk_load import Loader  # noqa: PLC0415 - needs Arrow
 
-        return Loader(self._driver, self._bucket_index, row, self._levels.of(row.queue), self._clock, self._stamps)
+        return Loader(self._driver, self._bucket_index, row, self._levels.resolve(row.queue), self._clock, self._stamps)
 
     def _cover_loaded(self, row: Row, messages: MessageColumns, *, given: bool = False) -> None:
         """Refuses messages that cannot be loaded, and extends the queue's row to cover the others.
@@ -237,7 +237,7 @@ class CassandraBulk(Bulk):
         self._run(self._rows.cover(row, (), find_longest_row(messages), given=given))
         own_low = self._generator.low
         if (messages.low == own_low).any():
-            self._generator.avoid(own_low)
+            self._generator.avoid_low(own_low)
 
 
 class Window(NamedTuple):

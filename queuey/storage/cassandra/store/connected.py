@@ -69,7 +69,7 @@ class StoreParts:
         self.stamps = Stamps(clock, lambda: self.timing.assumed.clock_difference)
         self.levels = ConsistencyLevels(options, self.driver.replication, self.timing)
         self.clock_check = ClockCheck(clock, self.timing.clock_difference)
-        self.clock_check.jumped = self._forget_cached
+        self.clock_check.on_jump = self._forget_cached
         self.tails = Tails(clock, lambda: self.clock_check.offset_bound)
         self.watch = ClockWatch(
             self.driver, clock, self.clock_check, options.heartbeat, timing=self.timing, beat=self._refresh_and_publish
@@ -88,7 +88,7 @@ class StoreParts:
         )
 
     def _verify_keyspace(self, driver: Driver) -> str | None:
-        """Returns why it cannot be used; else adopts its timing and prepares frequent statements."""
+        """Returns why the keyspace cannot be used; else adopts its timing, prepares statements and returns None."""
         problem = self._schema_problem(driver) or driver.calls.run(self.timing.renew(driver))
         if problem is None:
             driver.prepare(self._prepared)

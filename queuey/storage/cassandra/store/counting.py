@@ -24,7 +24,7 @@ from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, TooManyDead
-from queuey.storage.cassandra.driver.store_loop import side_by_side
+from queuey.storage.cassandra.driver.store_loop import run_concurrently
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Gathered, Probe
 from queuey.storage.cassandra.store.connected import StoreParts
@@ -32,9 +32,9 @@ from queuey.storage.cassandra.store.messages import SliceReader
 
 MAX_LOOKUPS = 64
 """Max partitions of one queue whose recorded buckets a measurement reads together."""
-COUNTED_AT_ONCE = 4
+MAX_CONCURRENT_COUNTS = 4
 """Max partitions of one call that are counted concurrently."""
-MEASURED_AT_ONCE, MEASURED_TOGETHER = 48, 500
+MAX_CONCURRENT_MEASURES, MAX_QUEUES_PER_CHUNK = 48, 500
 """Max queues that are measured concurrently, and max queues whose results are returned together."""
 SAMPLE = 100
 """Max messages read at each end of a large partition to estimate its bytes."""
@@ -69,7 +69,7 @@ NOTHING = Tally(0, exact=True, oldest=None, newest=None)
 class BucketRange(NamedTuple):
     """The range of a bucket that is still to be counted.
 
-    ``of`` returns None if nothing of the bucket lies between the bounds.
+    ``clip`` returns None if nothing of the bucket lies between the bounds.
     """
 
     time_bucket: Bucket
@@ -77,7 +77,7 @@ class BucketRange(NamedTuple):
     upper: Position
 
     @classmethod
-    def of(cls, source: BucketSource, lower: Position, upper: Position) -> Self | None:
+    def clip(cls, source: BucketSource, lower: Position, upper: Position) -> Self | None:
         low, high = max(lower, source.lowest), min(upper, (source.time_bucket.end, LOW_MIN))
         return cls(source.time_bucket, low, high) if low < high else None
 
@@ -129,14 +129,14 @@ class Counting:
     ) -> list[Tally]:
         slices = (Slice(number, lower, upper) for number, lower, upper in parts)
         tallies = (self._count_slice(row, part, now, rough=rough) for part in slices)
-        return await side_by_side(self._driver.calls, tallies, most=COUNTED_AT_ONCE)
+        return await run_concurrently(self._driver.calls, tallies, max_concurrent=MAX_CONCURRENT_COUNTS)
 
     async def _count_slice(self, row: Row, part: Slice, now: int, *, rough: bool) -> Tally:
-        key, level = (row.queue.qid, part.partition), self._levels.of(row.queue)
+        key, level = (row.queue.qid, part.partition), self._levels.resolve(row.queue)
         lookup = partial(
             self._bucket_index.read_lookups,
             consistency=level.reads,
-            trust_low_watermarks=self._levels.concludes(row.queue),
+            trust_low_watermarks=self._levels.is_empty_read_proof(row.queue),
         )
         [up] = await lookup([(*key, part.lower[0])])
         [down] = await lookup([(*key, part.upper[0])], descending=True)
@@ -151,27 +151,31 @@ class Counting:
 
     def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
         calls = self._driver.calls
-        calls.run(self._watch.require())
-        for first in range(0, len(queues), MEASURED_TOGETHER):
-            works = map(self._measure_queue, queues[first : first + MEASURED_TOGETHER])
-            yield from calls.run(side_by_side(calls, works, most=MEASURED_AT_ONCE), long=True)
+        calls.run(self._watch.require_sound())
+        for first in range(0, len(queues), MAX_QUEUES_PER_CHUNK):
+            works = map(self._measure_queue, queues[first : first + MAX_QUEUES_PER_CHUNK])
+            yield from calls.run(run_concurrently(calls, works, max_concurrent=MAX_CONCURRENT_MEASURES), long=True)
 
     async def _measure_queue(self, queue: Queue) -> list[Measure]:
         """Measures each partition that has messages. Returns nothing if the queue was changed or deleted."""
         row = self._rows.find_cached(queue)
         if row is None:
             began, name = self._clock.boottime(), (queue.application, queue.name)
-            [rows] = await self._driver.ask_all([Request(queue_cache.FIND, name, self._options.catalogue_read)])
+            [rows] = await self._driver.ask_all([Request(queue_cache.SELECT_QUEUE, name, self._options.catalogue_read)])
             row = queue_cache.row_of(*name, rows[0], began) if rows else None
         if row is None or row.queue.version != queue.version:
             return []
-        level, now, low_watermarks = self._levels.of(queue), self._clock.now(), self._levels.concludes(queue)
+        level, now, low_watermarks = (
+            self._levels.resolve(queue),
+            self._clock.now(),
+            self._levels.is_empty_read_proof(queue),
+        )
         measures = []
         for first in range(1, row.queue.partitions + 1, MAX_LOOKUPS):
             numbers = range(first, min(first + MAX_LOOKUPS, row.queue.partitions + 1))
             began = self._clock.boottime()
             answers = await self._driver.ask_all(
-                [Request(bucket_index.FIRST, (row.queue.qid, number), level.reads) for number in numbers]
+                [Request(bucket_index.SELECT_FIRST, (row.queue.qid, number), level.reads) for number in numbers]
             )
             for number, rows in zip(numbers, answers, strict=True):
                 lookup = bucket_index.complete_lookup(began, rows, trust_low_watermarks=low_watermarks)
@@ -188,7 +192,7 @@ class Counting:
         if lookup is not None:
             extent = self._reader.find_extent(row, lookup, Slice(number, ids.FIRST, END), END, now)
             if extent.complete and len(extent.sources) <= MAX_BUCKETS:
-                reads = self._levels.of(row.queue).reads
+                reads = self._levels.resolve(row.queue).reads
                 try:
                     key = row.queue.qid, number
                     return await Estimate(self._driver, key, reads, now, self._ended_below(row, now)).measure(extent)
@@ -209,6 +213,7 @@ class Counting:
         return {row.home_class: (now - longest * TICKS_PER_SECOND, LOW_MIN)}
 
     async def _estimate_partition(self, row: Row, number: int, now: int) -> Measure | None:
+        """Estimates bytes from messages at both ends. Returns None if the partition is empty or its queue changed."""
         [tally] = await self._count(row, [(number, ids.FIRST, END)], now)
         if tally.oldest is None or tally.newest is None:
             return None
@@ -269,7 +274,7 @@ class Estimate:
 
     async def _read_ids(self, extent: Extent, limit: int, *, descending: bool = False) -> Gathered:
         listing = Slice(self._key[1], extent.lower, extent.upper, limit, descending=descending, bodies=False)
-        reader = reading.read_rounds(listing, extent, self._now, first=math.inf, most=math.inf)
+        reader = reading.read_rounds(listing, extent, self._now, first_rows=math.inf, max_rows=math.inf)
         [gathered] = await reading.run_readers(self._driver, [reader], [self._key], self._consistency)
         return gathered
 
@@ -288,7 +293,9 @@ class Estimate:
             narrow = [narrow[len(narrow) * (2 * number + 1) // (2 * most)] for number in range(most)]
         wide = [source for source in sources if source.time_bucket.wide]
         ranges = [
-            bucket_range for source in [*narrow, *wide] if (bucket_range := BucketRange.of(source, *bounds)) is not None
+            bucket_range
+            for source in [*narrow, *wide]
+            if (bucket_range := BucketRange.clip(source, *bounds)) is not None
         ]
         try:
             answers = await self._driver.ask_all([self._make_count(bucket_range) for bucket_range in ranges])
@@ -311,7 +318,7 @@ class Estimate:
         ranges = [
             unread
             for source in sorted(extent.sources, key=lambda source: source.time_bucket.new_ids_only)
-            if (unread := BucketRange.of(source, extent.lower, extent.upper)) is not None
+            if (unread := BucketRange.clip(source, extent.lower, extent.upper)) is not None
         ]
         limits = [FIRST_ROWS] * len(ranges)
         for _ in range(2):

@@ -23,27 +23,27 @@ SHARDS = 16
 """Number of Cassandra partitions of one queue partition."""
 TTL = MAX_TTL + 86_400
 """Max seconds that a row is kept: a day longer than the max TTL of a message."""
-_ALL = ", ".join(map(str, range(SHARDS)))
-_OF_SHARD = "WHERE qid = ? AND partition = ? AND shard = ?"
-_OF_ALL = f"WHERE qid = ? AND partition = ? AND shard IN ({_ALL})"
-_WRITE = Statement(
+_ALL_SHARDS = ", ".join(map(str, range(SHARDS)))
+_WHERE_SHARD = "WHERE qid = ? AND partition = ? AND shard = ?"
+_WHERE_ALL_SHARDS = f"WHERE qid = ? AND partition = ? AND shard IN ({_ALL_SHARDS})"
+_WRITE_COVER = Statement(
     f"INSERT INTO covers (qid, partition, shard, digest, until) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ? AND TTL {TTL}"
 )
-_READ = Statement(f"SELECT digest, until FROM covers {_OF_SHARD} AND digest IN ?")
-_FORGET = Statement(f"DELETE FROM covers USING TIMESTAMP ? {_OF_ALL}")
-FORGET_ALL = Statement(f"DELETE FROM covers {_OF_ALL}")
-_ROWS = 100
+_SELECT_COVERS = Statement(f"SELECT digest, until FROM covers {_WHERE_SHARD} AND digest IN ?")
+_DELETE_COVERS = Statement(f"DELETE FROM covers USING TIMESTAMP ? {_WHERE_ALL_SHARDS}")
+DELETE_ALL_COVERS = Statement(f"DELETE FROM covers {_WHERE_ALL_SHARDS}")
+_MAX_REQUEST_ROWS = 100
 """Max rows of one request."""
 _TICKS_PER_MICROSECOND = 10
-_WRITTEN, _ASKED = 6, 4
+_WRITE_VALUE_COUNT, _READ_VALUE_COUNT = 6, 4
 """Number of values of the statements."""
 
 _pack_key = struct.Struct(">iqiiii").pack
 _pack_rest = struct.Struct(">iqiq").pack
 _pack_routing = struct.Struct(">HqBHiBHiB").pack
 _pack_size = struct.Struct(">i").pack
-_size_at = struct.Struct(">i").unpack_from
-_number_at = struct.Struct(">q").unpack_from
+_unpack_size = struct.Struct(">i").unpack_from
+_unpack_number = struct.Struct(">q").unpack_from
 T = TypeVar("T")
 
 
@@ -59,26 +59,35 @@ class CassandraCovers(Covers):
     async def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
         items_of.check_partition(queue, partition)
         await self._rows.find_current(queue)
-        level = self._levels.of(queue)
+        level = self._levels.resolve(queue)
         writes = []
         for shard, chunk in _divide_by_shard(covers, lambda cover: cover[0]):
             key = _pack_key(8, queue.qid, 4, partition, 4, shard)
             rows = [
                 b"".join((key, _prefix_size(digest), _pack_rest(8, until, 8, _stamp(until)))) for digest, until in chunk
             ]
-            key = _routing(queue, partition, shard)
-            writes.append(Encoded(_WRITE, _WRITTEN, rows, key, level.writes))
+            key = _make_routing_key(queue, partition, shard)
+            writes.append(Encoded(_WRITE_COVER, _WRITE_VALUE_COUNT, rows, key, level.writes))
         await self._driver.ask_all(writes)
 
     @store_call()
     async def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
         items_of.check_partition(queue, partition)
         await self._rows.find_current(queue)
-        reads, level = [], self._levels.of(queue).reads
+        reads, level = [], self._levels.resolve(queue).reads
         for shard, chunk in _divide_by_shard(digests, lambda digest: digest):
             digest_list = struct.pack(">i", len(chunk)) + b"".join(map(_prefix_size, chunk))
             values = _pack_key(8, queue.qid, 4, partition, 4, shard) + _prefix_size(digest_list)
-            reads.append(Encoded(_READ, _ASKED, [values], _routing(queue, partition, shard), level, _decode))
+            reads.append(
+                Encoded(
+                    _SELECT_COVERS,
+                    _READ_VALUE_COUNT,
+                    [values],
+                    _make_routing_key(queue, partition, shard),
+                    level,
+                    _decode,
+                )
+            )
         return {digest: until for rows in await self._driver.ask_all(reads) for digest, until in rows}
 
     @store_call()
@@ -87,11 +96,11 @@ class CassandraCovers(Covers):
         items_of.check_partition(queue, partition)
         await self._rows.find_current(queue)
         values = _stamp(until) - 1, queue.qid, partition
-        await self._driver.ask(Request(_FORGET, values, self._levels.of(queue).writes))
+        await self._driver.ask(Request(_DELETE_COVERS, values, self._levels.resolve(queue).writes))
 
 
 def _divide_by_shard(items: Iterable[T], digest_of: Callable[[T], bytes]) -> Iterator[tuple[int, list[T]]]:
-    """Yields each Cassandra partition with chunks of its items, at most ``_ROWS`` at a time.
+    """Yields each Cassandra partition with chunks of its items, at most ``_MAX_REQUEST_ROWS`` at a time.
 
     The last byte of a digest chooses the Cassandra partition; the first bytes choose the partition of the queue.
     """
@@ -99,11 +108,11 @@ def _divide_by_shard(items: Iterable[T], digest_of: Callable[[T], bytes]) -> Ite
     for item in items:
         shards[digest_of(item)[-1] % SHARDS].append(item)
     for shard, shard_items in shards.items():
-        for first in range(0, len(shard_items), _ROWS):
-            yield shard, shard_items[first : first + _ROWS]
+        for first in range(0, len(shard_items), _MAX_REQUEST_ROWS):
+            yield shard, shard_items[first : first + _MAX_REQUEST_ROWS]
 
 
-def _routing(queue: Queue, partition: int, shard: int) -> bytes:
+def _make_routing_key(queue: Queue, partition: int, shard: int) -> bytes:
     return _pack_routing(8, queue.qid, 0, 4, partition, 0, 4, shard, 0)
 
 
@@ -112,13 +121,13 @@ def _prefix_size(value: bytes) -> bytes:
 
 
 def _decode(body: bytes) -> Rows:
-    (count,) = _size_at(body, 12)
+    (count,) = _unpack_size(body, 12)
     offset = 16
     rows: Rows = []
     for _ in range(count):
-        (size,) = _size_at(body, offset)
+        (size,) = _unpack_size(body, offset)
         end = offset + 4 + size
-        rows.append((body[offset + 4 : end], _number_at(body, end + 4)[0]))
+        rows.append((body[offset + 4 : end], _unpack_number(body, end + 4)[0]))
         offset = end + 12
     return rows
 

@@ -19,29 +19,29 @@ from queuey.storage.cassandra.driver.store_loop import store_call, wait_for_call
 from queuey.storage.cassandra.lightweight_transactions import make_unclear_error, new_number
 from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.contracts.claim_logs import ClaimLogs
-from queuey.storage.contracts.groups import SEARCH, SEARCH_TTL, ConsumerGroups, session_ttl, sessions_of
+from queuey.storage.contracts.groups import SEARCH_ROW, SEARCH_TTL, ConsumerGroups, session_ttl, sessions_of
 
-_OF_GROUP = "WHERE application = ? AND name = ?"
+_WHERE_GROUP = "WHERE application = ? AND name = ?"
 _FIELDS = Head.__struct_fields__[1:]
-_HEAD = Statement(f"SELECT {', '.join(_FIELDS)}, version FROM groups {_OF_GROUP} LIMIT 1", frequent=True)
-_ROWS = Statement(f"SELECT version, kind, key, body FROM groups {_OF_GROUP}")
-_SET_HEAD = Statement(
-    f"UPDATE groups SET {' = ?, '.join(_FIELDS)} = ?, version = ? {_OF_GROUP} IF version = ?", idempotent=False
+_SELECT_HEAD = Statement(f"SELECT {', '.join(_FIELDS)}, version FROM groups {_WHERE_GROUP} LIMIT 1", frequent=True)
+_SELECT_ROWS = Statement(f"SELECT version, kind, key, body FROM groups {_WHERE_GROUP}")
+_UPDATE_HEAD = Statement(
+    f"UPDATE groups SET {' = ?, '.join(_FIELDS)} = ?, version = ? {_WHERE_GROUP} IF version = ?", idempotent=False
 )
-_SET_ROW = Statement(f"UPDATE groups SET body = ? {_OF_GROUP} AND kind = ? AND key = ?", idempotent=False)
+_SET_ROW = Statement(f"UPDATE groups SET body = ? {_WHERE_GROUP} AND kind = ? AND key = ?", idempotent=False)
 REMOVE_HEAD = Statement(
-    f"DELETE {', '.join(_FIELDS)}, version FROM groups {_OF_GROUP} IF version = ?", idempotent=False
+    f"DELETE {', '.join(_FIELDS)}, version FROM groups {_WHERE_GROUP} IF version = ?", idempotent=False
 )
-_REMOVE_ROWS = Statement(f"DELETE FROM groups {_OF_GROUP} AND kind >= 0", idempotent=False)
-_NOTE_NAME = Statement("INSERT INTO group_index (application, name) VALUES (?, ?) USING TIMESTAMP ?")
-_FORGET_NAME = Statement(f"DELETE FROM group_index USING TIMESTAMP ? {_OF_GROUP}")
-_NAMES = Statement("SELECT name FROM group_index WHERE application = ? AND name >= ? LIMIT ?")
-_SEEN = Statement(
+_DELETE_ROWS = Statement(f"DELETE FROM groups {_WHERE_GROUP} AND kind >= 0", idempotent=False)
+_INSERT_NAME = Statement("INSERT INTO group_index (application, name) VALUES (?, ?) USING TIMESTAMP ?")
+_DELETE_NAME = Statement(f"DELETE FROM group_index USING TIMESTAMP ? {_WHERE_GROUP}")
+_SELECT_NAMES = Statement("SELECT name FROM group_index WHERE application = ? AND name >= ? LIMIT ?")
+_RECORD_SESSION = Statement(
     "INSERT INTO group_sessions (application, name, member, uid, seen) VALUES (?, ?, ?, ?, ?) "
     "USING TIMESTAMP ? AND TTL ?"
 )
-_SESSIONS = Statement(f"SELECT member, uid, seen FROM group_sessions {_OF_GROUP}")
-_READS = 5
+_SELECT_SESSIONS = Statement(f"SELECT member, uid, seen FROM group_sessions {_WHERE_GROUP}")
+_MAX_READS = 5
 """Max attempts to read a state that changes during the read."""
 
 
@@ -73,13 +73,16 @@ class CassandraGroups(ConsumerGroups):
 
     @store_call()
     async def group_head(self, application: str, name: str, *, serial: bool = False) -> Head | None:
-        level = self._options.catalogue_serial if serial else self._levels.log_reads()
-        return _decode_head(await self._driver.ask(Request(_HEAD, (application, name), level)))
+        level = self._options.catalogue_serial if serial else self._levels.log_read_level()
+        return _decode_head(await self._driver.ask(Request(_SELECT_HEAD, (application, name), level)))
 
     @store_call()
     async def group_state(self, application: str, name: str) -> StoredGroup | None:
-        reads = [Request(statement, (application, name), self._levels.log_reads()) for statement in (_HEAD, _ROWS)]
-        for _ in range(_READS):
+        reads = [
+            Request(statement, (application, name), self._levels.log_read_level())
+            for statement in (_SELECT_HEAD, _SELECT_ROWS)
+        ]
+        for _ in range(_MAX_READS):
             heads, rows = await self._driver.ask_all(reads)
             head = _decode_head(heads)
             # Pages are read one after the other, and the group may change in between.
@@ -94,11 +97,11 @@ class CassandraGroups(ConsumerGroups):
         head = replace(change.head, version=new_number())
         if not version:
             values = *group, stamp_of(self._clock.now())
-            await self._driver.ask(Request(_NOTE_NAME, values, self._options.catalogue_write))
+            await self._driver.ask(Request(_INSERT_NAME, values, self._options.catalogue_write))
         rows = [(_SET_ROW, (row.body, *group, row.kind, row.key)) for row in change.rows]
         values = *astuple(head)[1:], head.version, *group, version or None
         async with self._transactions.turn(("group", *group)):
-            result = await self._transactions.run(_SET_HEAD, values, head.version, further=rows)
+            result = await self._transactions.run(_UPDATE_HEAD, values, head.version, further=rows)
         if result.is_unclear:
             raise make_unclear_error(f"group {name!r}")
         return head if result.is_done else None
@@ -111,15 +114,15 @@ class CassandraGroups(ConsumerGroups):
             result = await self._transactions.run(
                 REMOVE_HEAD,
                 (*group, version or -1),
-                further=[(_REMOVE_ROWS, group)],
-                read_back=Request(_HEAD, group, self._options.catalogue_serial),
+                further=[(_DELETE_ROWS, group)],
+                read_back=Request(_SELECT_HEAD, group, self._options.catalogue_serial),
             )
         if result.is_unclear:
             raise make_unclear_error(f"group {name!r}")
         if result.is_done:
             # A caller that creates the group again records its name later, by a clock at most S behind this one.
             until = stamp_of(began - ticks(self._timing.assumed.clock_difference))
-            await self._driver.ask(Request(_FORGET_NAME, (until, *group), self._options.catalogue_write))
+            await self._driver.ask(Request(_DELETE_NAME, (until, *group), self._options.catalogue_write))
         return result.is_done
 
     @store_call()
@@ -127,8 +130,10 @@ class CassandraGroups(ConsumerGroups):
         existing: list[str] = []
         while len(existing) < limit:
             values = application, start, limit
-            names = [name for (name,) in await self._driver.ask(Request(_NAMES, values, self._options.catalogue_read))]
-            reads = [Request(_HEAD, (application, name), self._levels.log_reads()) for name in names]
+            names = [
+                name for (name,) in await self._driver.ask(Request(_SELECT_NAMES, values, self._options.catalogue_read))
+            ]
+            reads = [Request(_SELECT_HEAD, (application, name), self._levels.log_read_level()) for name in names]
             heads = await self._driver.ask_all(reads)
             existing += [name for name, rows in zip(names, heads, strict=True) if _decode_head(rows) is not None]
             if len(names) < limit:
@@ -142,7 +147,7 @@ class CassandraGroups(ConsumerGroups):
 
     @store_call()
     async def renew_session(self, application: str, name: str, member: int, session: int) -> int:
-        await self._watch.require()
+        await self._watch.require_sound()
         seen = self._claim_now()
         await self._write_session(application, name, member, 0, seen, session_ttl(session))
         return seen
@@ -150,14 +155,14 @@ class CassandraGroups(ConsumerGroups):
     @store_call()
     async def confirm_clock(self, sample: ClockSample) -> None:
         await wait_for_callback(lambda done: self._watch.confirm_soon(partial(done, None)))
-        if not self._watch.timed_correctly_since(sample.since_boot):
+        if not self._watch.is_timed_correctly_since(sample.since_boot):
             raise StoreUnavailable("the clock was wrong and has been corrected; try again")
 
     @store_call()
     async def group_sessions(self, application: str, name: str) -> GroupSessions:
-        await self._watch.require()
+        await self._watch.require_sound()
         clock = self._claim_now()
-        rows = await self._driver.ask(Request(_SESSIONS, (application, name), self._options.catalogue_read))
+        rows = await self._driver.ask(Request(_SELECT_SESSIONS, (application, name), self._options.catalogue_read))
         return sessions_of(clock, rows)
 
     @store_call()
@@ -166,11 +171,11 @@ class CassandraGroups(ConsumerGroups):
 
     @store_call()
     async def record_search(self, application: str, name: str, when: int) -> None:
-        await self._write_session(application, name, *SEARCH, when, SEARCH_TTL)
+        await self._write_session(application, name, *SEARCH_ROW, when, SEARCH_TTL)
 
     async def _write_session(self, application: str, name: str, member: int, uid: int, when: int, ttl: int) -> None:
         values = application, name, member, uid, when, 1000 * when, -(-ttl // 1000)
-        await self._driver.ask(Request(_SEEN, values, self._options.catalogue_write))
+        await self._driver.ask(Request(_RECORD_SESSION, values, self._options.catalogue_write))
 
 
 def _decode_head(rows: Rows) -> Head | None:

@@ -20,14 +20,14 @@ from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.lightweight_transactions import new_number
 from queuey.storage.cassandra.store.connected import StoreParts
 
-FOR_EVER = 0
+NO_EXPIRY = 0
 """Default TTL: the entry never expires."""
 MAX_WORK_BYTES = 500
 """Max bytes of a work's name."""
 _MAX_PIECES = 1 << 63
 
-_FIND = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?", frequent=True)
-_SET = Statement(
+_SELECT_ENTRY = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?", frequent=True)
+_UPDATE_ENTRY = Statement(
     "UPDATE ledger USING TTL ? SET value = ?, version = ? WHERE work = ? AND piece = ? IF version = ?", idempotent=False
 )
 
@@ -56,7 +56,7 @@ class CassandraLedger(Ledger):
     async def now(self) -> int:
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
-        await self._watch.require()
+        await self._watch.require_sound()
         return self._clock.now()
 
     async def ids_ahead(self) -> float:
@@ -72,7 +72,7 @@ class CassandraLedger(Ledger):
         self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: float = LEDGER_TTL
     ) -> bytes:
         _check_piece(work, piece)
-        seconds = min(LEDGER_TTL, ceil(kept), bucketing.longest_ttl(self._clock.now()))
+        seconds = min(LEDGER_TTL, ceil(kept), bucketing.max_cassandra_ttl(self._clock.now()))
         return await self._write_entry(work, piece, value, expected=expected, kept=seconds)
 
     @store_call()
@@ -80,7 +80,7 @@ class CassandraLedger(Ledger):
         # The identity is an entry that never expires.
         stored_id = (await self._read_entry(IDENTITY, 0)).value
         if stored_id is None:
-            stored_id = await self._write_entry(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=FOR_EVER)
+            stored_id = await self._write_entry(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=NO_EXPIRY)
         return stored_id.decode()
 
     async def _write_entry(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: int) -> bytes:
@@ -98,7 +98,7 @@ class CassandraLedger(Ledger):
                     return present.value
                 token = new_number()
                 values = kept, value, token, work, piece, present.version
-                if (await self._transactions.run(_SET, values, token)).is_done:
+                if (await self._transactions.run(_UPDATE_ENTRY, values, token)).is_done:
                     return value
                 # Another caller was faster, or this change was applied and then replaced: the present entry decides.
                 if self._clock.boottime() > until:
@@ -110,7 +110,7 @@ class CassandraLedger(Ledger):
         A plain read may miss a change that a majority accepted before its writer died. That change could take effect
         later, after decisions that were made without it.
         """
-        rows = await self._driver.ask(Request(_FIND, (work, piece), self._options.catalogue_serial))
+        rows = await self._driver.ask(Request(_SELECT_ENTRY, (work, piece), self._options.catalogue_serial))
         version, value = rows[0] if rows else NOTHING
         return NOTHING if version is None or value is None else LedgerEntry(version, value)
 

@@ -21,7 +21,7 @@ from queuey.storage import Messages
 from queuey.storage import items as items_of
 from queuey.storage.calls import Done
 from queuey.storage.cassandra import bucketing, message_codec
-from queuey.storage.cassandra.bucket_index import MARGIN, BucketLookup
+from queuey.storage.cassandra.bucket_index import RECORD_TTL_MARGIN, BucketLookup
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.clocks.clock import ticks
@@ -95,7 +95,7 @@ class SliceReader:
         """Chooses the bounds of a read. Checks the clock first if it is not known to be right; raises if it is off."""
         start = self._choose_bounds(queue, slices)
         if start is None:
-            await self._watch.require()
+            await self._watch.require_sound()
             start = self._choose_bounds(queue, slices)
         if start is None:
             raise self._watch.refusal()
@@ -108,7 +108,7 @@ class SliceReader:
         the shortest delay of its slices minus the clock difference, but not older than C. ``polls``: slices without
         delay may miss the newest messages, because data in memory may be old.
         """
-        now, boot = self._clock.both()
+        now, boot = self._clock.now_and_boottime()
         if not self._watch.sound(boot):
             return None
         delays = self._delays(queue, slices)
@@ -155,7 +155,7 @@ class SliceReader:
             lookups: The recorded buckets of each requested slice.
         """
         now = start.now
-        queue, level = row.queue, self._levels.of(row.queue)
+        queue, level = row.queue, self._levels.resolve(row.queue)
         max_bytes = slices[0].max_bytes if len(slices) == 1 else sum([part.max_bytes for part in slices])
         room, remaining = reading.room_for(max_bytes, row.longest_row), math.inf
         if len(slices) > 1 and slices[0].bodies:
@@ -174,7 +174,7 @@ class SliceReader:
             readers,
             keys,
             level.reads,
-            note_empty=partial(self.record_empty, queue, now),
+            record_empty=partial(self.record_empty, queue, now),
             max_rows=room,
             enough_bytes=remaining,
         )
@@ -184,13 +184,13 @@ class SliceReader:
             if remaining <= 0:
                 results[number] = GIVEN_UP
             if (gathered := results[number]) is not GIVEN_UP:
-                self._note_low_watermark(row, lookup, target.part, gathered, now)
+                self._raise_low_watermark(row, lookup, target.part, gathered, now)
                 if remaining < math.inf:
                     remaining -= bytes_of(gathered.messages)
         checked = [
             gathered.messages for gathered, target in zip(results, requested, strict=True) if not target.part.ahead
         ]
-        if marked := message_codec.marked_in(chain.from_iterable(checked)):
+        if marked := message_codec.collect_marked(chain.from_iterable(checked)):
             values = await names.find_values(self._parts, queue, marked, early=all(part.early for part in slices))
             for number, target in enumerate(requested):
                 if not target.part.ahead and results[number] is not GIVEN_UP:
@@ -225,7 +225,7 @@ class SliceReader:
 
         It is the queue's own delay; the level's if the slice is ``ahead`` or the queue has none.
         """
-        level = self._levels.of(queue).delay
+        level = self._levels.resolve(queue).delay
         own = level if queue.read_delay is None else queue.read_delay
         return [(level if part.ahead else own) if part.delayed else 0.0 for part in slices]
 
@@ -263,7 +263,7 @@ class SliceReader:
     async def find_lookups(self, row: Row, requested: Sequence[RequestedSlice], since: float) -> list[BucketLookup]:
         results = self._find_cached(row, requested, since)
         if None in results:
-            reads, low_watermarks = self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
+            reads, low_watermarks = self._levels.resolve(row.queue).reads, self._levels.is_empty_read_proof(row.queue)
             kinds = [(r.part.descending, r.part.kept) for r in requested]
             for descending, kept in dict.fromkeys(kinds):
                 missing = [n for n, kind in enumerate(kinds) if results[n] is None and kind == (descending, kept)]
@@ -280,7 +280,7 @@ class SliceReader:
 
     def _make_reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
         first = reading.room_for(part.max_bytes, row.longest_row, first=True)
-        return reading.read_rounds(part, extent, 0 if part.kept else now, first=first, most=room)
+        return reading.read_rounds(part, extent, 0 if part.kept else now, first_rows=first, max_rows=room)
 
     def find_extent(self, row: Row, lookup: BucketLookup, part: Slice, upper: Position, now: int) -> Extent:
         """Returns what a read can cover: up to the end of the lookup and of ``MAX_RECORDED_BUCKETS`` buckets."""
@@ -294,7 +294,7 @@ class SliceReader:
         end = None
         if lookup.recorded.time_buckets:
             starts = [position[0] for position in alive]
-            recorded, end = lookup.recorded.nearest(
+            recorded, end = lookup.recorded.find_nearest(
                 lower[0], bounded[0] + 1, MAX_RECORDED_BUCKETS, alive=starts, descending=part.descending
             )
         if end is not None:
@@ -313,7 +313,7 @@ class SliceReader:
         low, high = max(lower, now - row.longest_ttl * TICKS_PER_SECOND), min(upper, now + ahead + 1)
         return bucketing.home_buckets(row.home_class, low, high) if low < high else []
 
-    def _note_low_watermark(
+    def _raise_low_watermark(
         self, row: Row, lookup: BucketLookup, part: Slice, gathered: reading.Gathered, now: int
     ) -> None:
         """Raises the low watermark to the first message, after an ascending delayed read from at or below it."""
@@ -334,8 +334,8 @@ class SliceReader:
             (row.queue.qid, part.partition),
             lookup,
             low_watermark,
-            lifetime=CLASSES[row.home_class] + MARGIN,
-            consistency=self._levels.of(row.queue).writes,
+            lifetime=CLASSES[row.home_class] + RECORD_TTL_MARGIN,
+            consistency=self._levels.resolve(row.queue).writes,
         )
 
 
@@ -384,7 +384,7 @@ class CassandraMessages(Messages):
         return positions
 
     def write_within(self, queue: Queue) -> float:
-        level = self._levels.of(queue)
+        level = self._levels.resolve(queue)
         return max(level.deadline, level.undone_within)
 
     @store_call()
@@ -395,12 +395,12 @@ class CassandraMessages(Messages):
         items_of.check_text(item.body)
         if not locations:
             return
-        await self._watch.require()
+        await self._watch.require_sound()
         body, meta = message_codec.encode(item.body, item.meta)
         with self._driver.calls.deadline.preparing():
             size = message_codec.row_size(body, meta)
             row = await self._rows.cover(await self._rows.find_current(queue), {item.ttl}, size, given=True)
-        level = self._levels.of(row.queue)
+        level = self._levels.resolve(row.queue)
         now = self._clock.now()
         targets = [
             (partition, position, _bucket_to_put(row, position, item.ttl, now)) for partition, position in locations
@@ -413,12 +413,12 @@ class CassandraMessages(Messages):
             with self._driver.calls.deadline.preparing():
                 await self._bucket_index.record(row.queue.qid, partition, buckets, consistency=level.writes)
         candidates = await self._find_buckets(row, locations, level, kept=_may_keep_expired(row))
-        qid, longest = row.queue.qid, bucketing.longest_ttl(now)
+        qid, longest = row.queue.qid, bucketing.max_cassandra_ttl(now)
         inserts: list[Request] = []
         deletes: list[Request] = []
         for (partition, position, time_bucket), other_buckets in zip(targets, candidates, strict=True):
-            self._generator.avoid(position[1])
-            stamp = self._stamps.above(position[0])
+            self._generator.avoid_low(position[1])
+            stamp = self._stamps.make_above(position[0])
             lives = item.ttl + math.ceil(max(0, position[0] - now) / TICKS_PER_SECOND) + TTL_MARGIN
             expires = max(now, position[0]) + item.ttl * TICKS_PER_SECOND
             key = (qid, partition, time_bucket.code, message_codec.uuid_of(position))
@@ -432,7 +432,7 @@ class CassandraMessages(Messages):
                 for other in other_buckets
                 if other != time_bucket
             ]
-        await self._driver.ask_all(inserts, most=max(1, PUT_BYTES // max(1, len(body))))
+        await self._driver.ask_all(inserts, max_in_flight=max(1, PUT_BYTES // max(1, len(body))))
         self._arrivals.notify_rewritten(qid, {partition for partition, _ in locations})
         try:
             # Deletes come last: readers must always find a message, and if the write fails, the old one must stay.
@@ -444,23 +444,23 @@ class CassandraMessages(Messages):
     async def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
         # Cassandra does not report which rows existed, so this returns the number of ids.
         valid_locations = [location for location in locations if 0 < location[0] <= queue.partitions]
-        await self._watch.require()
+        await self._watch.require_sound()
         row = await self._rows.find_current(queue)
         if not valid_locations:
             return 0
-        level = self._levels.of(row.queue)
+        level = self._levels.resolve(row.queue)
         rows: dict[tuple[int, Bucket], list[bytes]] = {}
         candidates = await self._find_buckets(row, valid_locations, level, kept=_may_keep_expired(row))
         for (partition, position), buckets in zip(valid_locations, candidates, strict=True):
-            stamp = self._stamps.above(position[0])
+            stamp = self._stamps.make_above(position[0])
             for time_bucket in buckets:
                 key = message_codec.key_of(row.queue.qid, partition, time_bucket.code)
                 deletes = rows.setdefault((partition, time_bucket), [])
-                deletes.append(message_codec.encoded_delete(key, position, stamp))
+                deletes.append(message_codec.encode_delete(key, position, stamp))
         batches = [
             Encoded(
                 message_codec.DELETE[time_bucket.ttl_class],
-                message_codec.DELETED,
+                message_codec.DELETE_VALUE_COUNT,
                 encoded[first : first + MAX_ROWS_PER_DELETE],
                 message_codec.routing_of(row.queue.qid, partition, time_bucket.code),
                 level.writes,
@@ -475,12 +475,12 @@ class CassandraMessages(Messages):
 
     @store_call()
     async def fetch(self, queue: Queue, locations: _Locations, *, kept: bool = False) -> list[Message]:
-        await self._watch.require()
+        await self._watch.require_sound()
         row = await self._rows.find_current(queue)
         valid_locations = [location for location in locations if 0 < location[0] <= row.queue.partitions]
         if not valid_locations:
             return []
-        level = self._levels.of(row.queue)
+        level = self._levels.resolve(row.queue)
         candidates = await self._find_buckets(row, valid_locations, level, kept=kept)
         now = self._clock.now()
         fetches: list[Request] = []
@@ -519,10 +519,10 @@ class CassandraMessages(Messages):
         return self._arrivals.watch(queue, partition, wake, delayed=delayed, early=early)
 
     def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
-        self._arrivals.share(stored, wanted)
+        self._arrivals.share_news(stored, wanted)
 
     def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
-        return self._arrivals.hear(moment, partitions)
+        return self._arrivals.receive_news(moment, partitions)
 
     # Lookups by id
 
@@ -536,7 +536,7 @@ class CassandraMessages(Messages):
         lookups = await self._find_lookups(row, locations, level, kept=kept)
         for lookup, (_, (tick, _)) in zip(lookups, locations, strict=True):
             own = bucketing.bucket_of(tick, row.home_class, bucketing.HOME_WIDTH)
-            recorded = [other for other in lookup.recorded.overlapping(tick, tick + 1) if other != own]
+            recorded = [other for other in lookup.recorded.find_overlapping(tick, tick + 1) if other != own]
             recorded.sort(key=lambda other: (other.new_ids_only, other.end - other.start, -other.ttl_class))
             candidates.append([*recorded, own])
         return candidates
@@ -544,7 +544,7 @@ class CassandraMessages(Messages):
     async def _find_lookups(self, row: Row, locations: _Locations, level: InForce, *, kept: bool) -> list[BucketLookup]:
         by_location: dict[tuple[int, int], BucketLookup] = {}
         pending: dict[int, list[int]] = {}
-        low_watermarks = self._levels.concludes(row.queue)
+        low_watermarks = self._levels.is_empty_read_proof(row.queue)
         for partition, tick in sorted({(partition, position[0]) for partition, position in locations}):
             pending.setdefault(partition, []).append(tick)
         while pending:
@@ -571,7 +571,7 @@ def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:
     """
     tick = position[0]
     kind = max(row.home_class, bucketing.class_of(ttl + max(0, tick - now) / TICKS_PER_SECOND))
-    return bucketing.bucket_of(tick, kind, bucketing.PUT)
+    return bucketing.bucket_of(tick, kind, bucketing.PUT_WIDTH)
 
 
 def _empty_page(part: Slice, horizon: int, upper: Position) -> Page:

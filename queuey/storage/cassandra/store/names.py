@@ -33,9 +33,9 @@ from queuey.storage.cassandra.write.row_changes import RowChange, RowStatements,
 from queuey.storage.contracts.keyed_posts import KeyedPosts
 from queuey.storage.contracts.names import Names
 
-_KEYS = RowStatements("idempotency_keys", "key")
-_NAMES = RowStatements("names", "name")
-PREPARED = (_KEYS.find, _KEYS.change, _NAMES.find, _NAMES.change)
+_KEY_STATEMENTS = RowStatements("idempotency_keys", "key")
+_NAME_STATEMENTS = RowStatements("names", "name")
+STATEMENTS_TO_PREPARE = (_KEY_STATEMENTS.find, _KEY_STATEMENTS.change, _NAME_STATEMENTS.find, _NAME_STATEMENTS.change)
 """Statements that are prepared when the store connects."""
 
 ROW_TTL_MARGIN = 60
@@ -64,7 +64,7 @@ class CassandraKeyedPosts(KeyedPosts):
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> PostResult:
         items_of.check_items(queue, items)
-        table = RowTable(_KEYS, lambda row: _encode(row.ids), _key_row, lambda _row, _now: key.seconds)
+        table = RowTable(_KEY_STATEMENTS, lambda row: _encode(row.ids), _key_row, lambda _row, _now: key.seconds)
         change = RowChange(self._parts, queue, (table, key.text), items=items, after=after)
         result = await change.run(lambda steps: carry_out(steps, key, new_number))
         if not result.replayed:
@@ -144,7 +144,7 @@ def _row_ttl(row: NameRow, now: int) -> int:
     return max(0, row.expires - now) // TICKS_PER_SECOND + ROW_TTL_MARGIN
 
 
-TABLE = RowTable(_NAMES, _values_of, _name_row, _row_ttl)
+TABLE = RowTable(_NAME_STATEMENTS, _values_of, _name_row, _row_ttl)
 
 
 async def find_values(parts: StoreParts, queue: Queue, marked: Marked, *, early: bool = False) -> Verdicts:
@@ -179,7 +179,7 @@ def show_values(gathered: Gathered, found: Verdicts, *, waits: bool) -> Gathered
     """
     messages: list[Message] = []
     for message in gathered.messages:
-        shows = not isinstance(message, NamedMessage) or found[message.name].shows(_location(message))
+        shows = not isinstance(message, NamedMessage) or found[message.name].is_shown(_location(message))
         if shows is None and waits:
             return Gathered(messages, message.position, more=False)
         if shows:

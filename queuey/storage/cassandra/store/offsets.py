@@ -26,17 +26,17 @@ from queuey.storage.cassandra.lightweight_transactions import (
 )
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.store.connected import StoreParts
-from queuey.storage.offset_changes import MAX_READERS, READERS, Decision, decide, decode_position, find_disowned
+from queuey.storage.offset_changes import MAX_READERS, READER_PREFIX, Decision, decide, decode_position, find_disowned
 
-_ALL = Statement(
+_SELECT_OFFSETS = Statement(
     "SELECT version, partition, last_id, updated_at, owner, epoch, came, note FROM offsets "
     "WHERE uid = ? AND consumer_group = ?"
 )
-_ANY = Statement("SELECT partition FROM offsets WHERE uid = ? AND consumer_group = ? LIMIT 1")
-_COMPARE = Statement(
+_HAS_OFFSETS = Statement("SELECT partition FROM offsets WHERE uid = ? AND consumer_group = ? LIMIT 1")
+_SWAP_VERSION = Statement(
     "UPDATE offsets SET version = ? WHERE uid = ? AND consumer_group = ? IF version = ?", idempotent=False
 )
-_SET = Statement(
+_SET_OFFSET = Statement(
     "UPDATE offsets SET last_id = ?, updated_at = ? WHERE uid = ? AND consumer_group = ? AND partition = ?",
     idempotent=False,
 )
@@ -49,12 +49,14 @@ _SET_OWNER = Statement(
 )
 _ORIGINS: tuple[Origin, ...] = "new", "given back", "lost"
 """Meanings of the values of ``came``, by index."""
-_FORGET = Statement("DELETE FROM offsets WHERE uid = ? AND consumer_group = ? AND partition = ?", idempotent=False)
-_FORGET_ALL = Statement("DELETE FROM offset_groups WHERE uid = ?")
+_DELETE_OFFSET = Statement(
+    "DELETE FROM offsets WHERE uid = ? AND consumer_group = ? AND partition = ?", idempotent=False
+)
+_DELETE_GROUPS = Statement("DELETE FROM offset_groups WHERE uid = ?")
 _ADD_GROUP = Statement("INSERT INTO offset_groups (uid, consumer_group) VALUES (?, ?)")
-_ALL_GROUPS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ?")
-_GROUPS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ? AND consumer_group < ?")
-_READERS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ? AND consumer_group >= ? LIMIT ?")
+_SELECT_GROUPS_AND_READERS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ?")
+_SELECT_GROUPS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ? AND consumer_group < ?")
+_SELECT_READERS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ? AND consumer_group >= ? LIMIT ?")
 
 _MAX_CACHED_GROUPS = 100_000
 
@@ -93,7 +95,7 @@ class CassandraOffsets(Offsets):
         compares = any(change.compare for change in changes)
         async with self._transactions.turn(("offsets", uid, group)):
             while True:
-                recorded = await self._read_recorded(uid, group, self._levels.log_reads() if commit else "")
+                recorded = await self._read_recorded(uid, group, self._levels.log_read_level() if commit else "")
                 lost = find_disowned(recorded, disown) if commit is None else set()
                 decision = decide(recorded.rows, changes, ids.ticks_to_seconds(self._clock.now()), commit, lost)
                 if not decision.written:
@@ -119,7 +121,7 @@ class CassandraOffsets(Offsets):
 
     @store_call()
     async def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
-        reads = [Request(_ALL, (queue.uid, group), self._options.catalogue_read) for queue in queues]
+        reads = [Request(_SELECT_OFFSETS, (queue.uid, group), self._options.catalogue_read) for queue in queues]
         recorded = [offset_changes.recorded_offsets(_decode(rows).rows) for rows in await self._driver.ask_all(reads)]
         return [{offset.partition: offset.position for offset in offsets} for offsets in recorded]
 
@@ -136,7 +138,7 @@ class CassandraOffsets(Offsets):
 
     @store_call()
     async def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
-        recorded = await self._read_recorded(queue.uid, group, self._levels.log_reads())
+        recorded = await self._read_recorded(queue.uid, group, self._levels.log_read_level())
         return offset_changes.keep_notes(recorded, notes)
 
     @store_call()
@@ -145,11 +147,11 @@ class CassandraOffsets(Offsets):
         key = queue.uid, group
         async with self._transactions.turn(("offsets", *key)):
             if key not in self._listed_groups:
-                if not _has_rows(await self._driver.ask(Request(_ANY, key, self._options.catalogue_read))):
+                if not _has_rows(await self._driver.ask(Request(_HAS_OFFSETS, key, self._options.catalogue_read))):
                     await self._check_group_count(queue, group)
                 await self._add_group(*key)
-            calls = [_set_owner(key, row) for row in owners]
-            calls += [_set_offset(key, replace(row, updated=0.0)) for row in owners if row.position is None]
+            calls = [_make_owner_call(key, row) for row in owners]
+            calls += [_make_offset_call(key, replace(row, updated=0.0)) for row in owners if row.position is None]
             result = await self._change_offsets(*key, version, calls)
         if result.is_unclear:
             raise make_unclear_error(f"group {group!r}")
@@ -157,20 +159,22 @@ class CassandraOffsets(Offsets):
 
     async def forget_offsets(self, uid: int) -> None:
         """Removes all offsets of a deleted queue. Idempotent."""
-        rows = await self._driver.ask(Request(_ALL_GROUPS, (uid,), self._options.catalogue_read))
+        rows = await self._driver.ask(Request(_SELECT_GROUPS_AND_READERS, (uid,), self._options.catalogue_read))
         for (name,) in rows:
             await self._forget_group(uid, name, lambda _: set())
         if rows:
-            await self._driver.ask(Request(_FORGET_ALL, (uid,), self._options.catalogue_write))
+            await self._driver.ask(Request(_DELETE_GROUPS, (uid,), self._options.catalogue_write))
 
     async def _read_recorded(self, uid: int, group: str, consistency: str = "") -> OwnedOffsets:
-        return _decode(await self._driver.ask(Request(_ALL, (uid, group), consistency or self._options.catalogue_read)))
+        return _decode(
+            await self._driver.ask(Request(_SELECT_OFFSETS, (uid, group), consistency or self._options.catalogue_read))
+        )
 
     async def _check_group_count(self, queue: Queue, group: str) -> None:
         """Raises Conflict if the queue may have no further group. Counts exactly only near the limit."""
-        if group.startswith(READERS):
-            values = queue.uid, READERS, MAX_READERS
-            readers = await self._driver.ask(Request(_READERS, values, self._options.catalogue_read))
+        if group.startswith(READER_PREFIX):
+            values = queue.uid, READER_PREFIX, MAX_READERS
+            readers = await self._driver.ask(Request(_SELECT_READERS, values, self._options.catalogue_read))
             offset_changes.check_group_count(queue, len(readers), readers=True)
             return
         try:
@@ -179,6 +183,7 @@ class CassandraOffsets(Offsets):
             offset_changes.check_group_count(queue, len(await self._groups_with_offsets(queue.uid)))
 
     async def _add_group(self, uid: int, group: str) -> None:
+        """Records the name of a group, unless this process has done so before."""
         if (uid, group) in self._listed_groups:
             return
         await self._driver.ask(Request(_ADD_GROUP, (uid, group), self._options.catalogue_write))
@@ -188,11 +193,13 @@ class CassandraOffsets(Offsets):
 
     async def _change_offsets(self, uid: int, group: str, version: int | None, calls: Sequence[Call]) -> ChangeResult:
         token = new_number()
-        return await self._transactions.run(_COMPARE, (token, uid, group, version), token, further=calls)
+        return await self._transactions.run(_SWAP_VERSION, (token, uid, group, version), token, further=calls)
 
     async def _groups_with_offsets(self, uid: int) -> list[str]:
         names = await self._group_names(uid)
-        rows = await self._driver.ask_all([Request(_ANY, (uid, name), self._options.catalogue_read) for name in names])
+        rows = await self._driver.ask_all(
+            [Request(_HAS_OFFSETS, (uid, name), self._options.catalogue_read) for name in names]
+        )
         return sorted(name for name, partitions in zip(names, rows, strict=True) if _has_rows(partitions))
 
     async def _forget_group(self, uid: int, group: str, check: Callable[[OwnedOffsets], object]) -> bool:
@@ -208,7 +215,7 @@ class CassandraOffsets(Offsets):
                 if not recorded.rows:
                     return doubted  # A removal that was in doubt has been applied.
                 check(recorded)
-                removals = [(_FORGET, (uid, group, partition)) for partition in recorded.rows]
+                removals = [(_DELETE_OFFSET, (uid, group, partition)) for partition in recorded.rows]
                 result = await self._change_offsets(uid, group, recorded.version, removals)
                 if result.is_done:
                     self._listed_groups.discard((uid, group))  # The next offset checks the number of groups again.
@@ -218,7 +225,7 @@ class CassandraOffsets(Offsets):
 
     async def _group_names(self, uid: int) -> list[str]:
         """Returns the groups that ever had offsets, without readers."""
-        rows = await self._driver.ask(Request(_GROUPS, (uid, READERS), self._options.catalogue_read))
+        rows = await self._driver.ask(Request(_SELECT_GROUPS, (uid, READER_PREFIX), self._options.catalogue_read))
         return [name for (name,) in rows]
 
     def _require_time_left(self, until: float) -> None:
@@ -254,17 +261,17 @@ def _make_calls(key: tuple[int, str], before: Mapping[int, OwnedOffset], decisio
     for row in decision.changed_rows():
         former = before.get(row.partition) or OwnedOffset(row.partition)
         if row.partition in decision.applied:
-            calls.append(_set_offset(key, row))
+            calls.append(_make_offset_call(key, row))
         if row.note != former.note:
             calls.append((_SET_NOTE, (row.note, *key, row.partition)))
         if row.owner != former.owner:
-            calls.append(_set_owner(key, row))
+            calls.append(_make_owner_call(key, row))
     return calls
 
 
-def _set_offset(key: tuple[int, str], row: OwnedOffset) -> Call:
-    return _SET, (uuid_of(row.position or ids.FIRST), row.updated, *key, row.partition)
+def _make_offset_call(key: tuple[int, str], row: OwnedOffset) -> Call:
+    return _SET_OFFSET, (uuid_of(row.position or ids.FIRST), row.updated, *key, row.partition)
 
 
-def _set_owner(key: tuple[int, str], row: OwnedOffset) -> Call:
+def _make_owner_call(key: tuple[int, str], row: OwnedOffset) -> Call:
     return _SET_OWNER, (row.owner, row.epoch, _ORIGINS.index(row.came), *key, row.partition)

@@ -19,7 +19,7 @@ from queuey.errors import (
 from queuey.messages import KEPT_SECONDS, Queue, QueueSpec
 from queuey.storage import Catalogue, catalogue_rows
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, FIND, SHORTEST, Row, row_of
+from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, MIN_LONGEST_ROW, SELECT_QUEUE, Row, row_of
 from queuey.storage.cassandra.catalogue.queue_index import IndexEntry
 from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.driver.store_loop import store_call
@@ -28,29 +28,30 @@ from queuey.storage.cassandra.store.applications import CassandraApplications
 from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.cassandra.waiting.arrivals import PolledArrivals
 
-_INSERT = Statement(
+_INSERT_QUEUE = Statement(
     f"INSERT INTO queues (application, name, {COLUMNS}) VALUES (?, ?{', ?' * len(COLUMNS.split(','))}) IF NOT EXISTS",
     idempotent=False,
 )
-_UPDATE = Statement(
-    f"UPDATE queues SET {catalogue_rows.assignments()}, version = ? WHERE application = ? AND name = ? IF version = ?",
+_UPDATE_QUEUE = Statement(
+    f"UPDATE queues SET {catalogue_rows.make_assignments()}, version = ? "
+    "WHERE application = ? AND name = ? IF version = ?",
     idempotent=False,
 )
-_PURGE = Statement(
+_PURGE_QUEUE = Statement(
     "UPDATE queues SET qid = ?, home_class = ?, longest_ttl = ?, longest_row = ?, version = ? WHERE application = ? "
     "AND name = ? IF version = ?",
     idempotent=False,
 )
-_DELETE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
+_DELETE_QUEUE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
 _ROWS_PER_REQUEST = 10
 """Number of rows in one request of a listing: a quarter of the cost of single reads; few enough for guardrails."""
-_FIND_BY_NAMES = Statement(
+_SELECT_BY_NAMES = Statement(
     f"SELECT name, {COLUMNS} FROM queues WHERE application = ? AND name IN ({', '.join('?' * _ROWS_PER_REQUEST)})"
 )
 _CLOSING_POLL_INTERVAL = 0.2
 """Max seconds until a waiting call finds that the store is being closed."""
 _MAX_CONCURRENT_ROWS = 500
-"""Max rows that a listing reads concurrently."""
+"""Max entries that ``list_queues`` passes to one ``_read_existing``, which has no limit of its own."""
 
 
 class CassandraCatalogue(Catalogue):
@@ -100,7 +101,7 @@ class CassandraCatalogue(Catalogue):
                 row = self._new_row(application, name, spec)
                 tried[row.queue.uid] = row
                 await self._index.add(application, name, row.queue.uid)
-                return self._transactions.request(_INSERT, _values_of(row))
+                return self._transactions.make_request(_INSERT_QUEUE, _values_of(row))
 
             result = await self._transactions.decide(change)
             try:
@@ -117,7 +118,7 @@ class CassandraCatalogue(Catalogue):
             # The other caller has deleted the queue again.
 
     def _new_row(self, application: str, name: str, spec: QueueSpec) -> Row:
-        now, read_at = self._clock.both()
+        now, read_at = self._clock.now_and_boottime()
         queue = Queue(
             application=application,
             name=name,
@@ -125,7 +126,7 @@ class CassandraCatalogue(Catalogue):
             qid=new_number(),
             created=ids.ticks_to_seconds(now),
             version=new_number(),
-            **catalogue_rows.set_fields(spec),
+            **catalogue_rows.find_set_fields(spec),
         )
         longest_ttl = self._default_longest_ttl(queue)
         return Row(queue=queue, home_class=bucketing.class_of(longest_ttl), longest_ttl=longest_ttl, read_at=read_at)
@@ -155,7 +156,7 @@ class CassandraCatalogue(Catalogue):
         fields = catalogue_rows.find_changed(queue, changes, clear)
         updated = msgspec.structs.replace(queue, **fields, version=new_number())
         changed = await self._change_row(
-            queue, _UPDATE, (*catalogue_rows.encode_values(updated), updated.version), updated.version
+            queue, _UPDATE_QUEUE, (*catalogue_rows.encode_values(updated), updated.version), updated.version
         )
         changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
         await self._wait_for_others()
@@ -166,8 +167,8 @@ class CassandraCatalogue(Catalogue):
         purged = msgspec.structs.replace(queue, qid=new_number(), version=new_number())
         longest_ttl = self._default_longest_ttl(queue)
         await self._add_pending_delete(queue, deleted=False)
-        numbers = purged.qid, bucketing.class_of(longest_ttl), longest_ttl, SHORTEST, purged.version
-        changed = await self._change_row(queue, _PURGE, numbers, purged.version)
+        numbers = purged.qid, bucketing.class_of(longest_ttl), longest_ttl, MIN_LONGEST_ROW, purged.version
+        changed = await self._change_row(queue, _PURGE_QUEUE, numbers, purged.version)
         changed.require(QueueChanged(queue.name), f"queue {queue.name!r}")
         await self._wait_for_others()
         self._arrivals.notify_rewritten(queue.qid, range(1, queue.partitions + 1))
@@ -176,7 +177,7 @@ class CassandraCatalogue(Catalogue):
     @store_call()
     async def delete_queue(self, queue: Queue) -> None:
         await self._add_pending_delete(queue, deleted=True)
-        changed = await self._change_row(queue, _DELETE)
+        changed = await self._change_row(queue, _DELETE_QUEUE)
         # After an unclear outcome the name may belong to another queue that was created since: this one is deleted.
         if not changed.is_done and not (changed.is_unclear and changed.row[0] != queue.uid):
             raise QueueChanged(queue.name)
@@ -195,7 +196,7 @@ class CassandraCatalogue(Catalogue):
     ) -> ChangeResult:
         """Changes a queue's row if its version is still ``queue.version``; drops the cached row before and after."""
         key = queue.application, queue.name
-        read_back = Request(FIND, key, self._options.catalogue_serial) if token is None else None
+        read_back = Request(SELECT_QUEUE, key, self._options.catalogue_serial) if token is None else None
         async with self._transactions.turn(("queue", *key)):
             self._rows.forget(*key)
             result = await self._transactions.run(statement, (*values, *key, queue.version), token, read_back=read_back)
@@ -241,7 +242,7 @@ class CassandraCatalogue(Catalogue):
         read_at = self._clock.boottime()
         level = self._options.catalogue_read
         answers = await self._driver.ask_all(
-            [Request(_FIND_BY_NAMES, (application, *batch), level) for batch in batches]
+            [Request(_SELECT_BY_NAMES, (application, *batch), level) for batch in batches]
         )
         rows = [row_of(application, name, values, read_at) for answer in answers for name, *values in answer]
         by_uid = {row.queue.uid: row.queue for row in rows}

@@ -21,30 +21,36 @@ from queuey.storage.cassandra.lightweight_transactions import new_number
 from queuey.storage.cassandra.store.connected import StoreParts
 
 SHARDS = 4
-_ROWS_IN_A_TURN = 2_000
+_ROWS_PER_TURN = 2_000
 """Max rows that one turn of the loop processes."""
 
-_ROW = "kind = ? AND shard = ? AND application = ? AND name = ?"
-_FIND = Statement(f"SELECT value, due, version FROM records WHERE {_ROW}", frequent=True)
-_LIST = Statement(
+_WHERE_RECORD = "kind = ? AND shard = ? AND application = ? AND name = ?"
+_SELECT_RECORD = Statement(f"SELECT value, due, version FROM records WHERE {_WHERE_RECORD}", frequent=True)
+_SELECT_RECORDS = Statement(
     "SELECT name, value, due, version FROM records WHERE kind = ? AND shard = ? AND application = ? AND name >= ? "
     "LIMIT ?"
 )
-_CREATE = Statement(
+_INSERT_RECORD = Statement(
     "INSERT INTO records (kind, shard, application, name, value, due, version) VALUES (?, ?, ?, ?, ?, ?, ?) "
     "IF NOT EXISTS",
     idempotent=False,
 )
-_CHANGE = Statement(f"UPDATE records SET value = ?, due = ?, version = ? WHERE {_ROW} IF version = ?", idempotent=False)
-_REMOVE = Statement(f"DELETE FROM records WHERE {_ROW} IF version = ?", idempotent=False)
-_DUE = Statement("SELECT application, name, due, version FROM records WHERE kind = ? AND shard = ?")
-_DUE_OF = Statement(
+_UPDATE_RECORD = Statement(
+    f"UPDATE records SET value = ?, due = ?, version = ? WHERE {_WHERE_RECORD} IF version = ?", idempotent=False
+)
+_DELETE_RECORD = Statement(f"DELETE FROM records WHERE {_WHERE_RECORD} IF version = ?", idempotent=False)
+_SELECT_DUE_TIMES = Statement("SELECT application, name, due, version FROM records WHERE kind = ? AND shard = ?")
+_SELECT_DUE_TIMES_OF_APPLICATION = Statement(
     "SELECT application, name, due, version FROM records WHERE kind = ? AND shard = ? AND application = ?"
 )
 
 
 class CassandraRecords(Records):
-    """Records on Cassandra. ``due_records`` reads all records of the kind or the application, without values."""
+    """Records on Cassandra.
+
+    ``record`` reads serially, so a change in doubt is finished or discarded first. ``due_records`` reads
+    all records of the kind or the application, without values.
+    """
 
     def __init__(self, parts: StoreParts) -> None:
         self._driver = parts.driver
@@ -53,15 +59,16 @@ class CassandraRecords(Records):
 
     @store_call()
     async def record(self, kind: str, application: str, name: str) -> Record | None:
-        # A serial read first finishes or discards a change whose outcome is unknown.
         values = kind, _shard(application, name), application, name
-        rows = await self._driver.ask(Request(_FIND, values, self._options.catalogue_serial))
+        rows = await self._driver.ask(Request(_SELECT_RECORD, values, self._options.catalogue_serial))
         return Record(kind, application, name, *rows[0]) if rows else None
 
     @store_call()
     async def records(self, kind: str, application: str, *, start: str = "", limit: int = 100) -> list[Record]:
         level = self._options.catalogue_read
-        requests = [Request(_LIST, (kind, shard, application, start, limit), level) for shard in range(SHARDS)]
+        requests = [
+            Request(_SELECT_RECORDS, (kind, shard, application, start, limit), level) for shard in range(SHARDS)
+        ]
         records = [Record(kind, application, *row) for rows in await self._driver.ask_all(requests) for row in rows]
         # Cassandra orders names by their bytes, and so does the merge.
         return heapq.nsmallest(limit, records, key=lambda record: record.name.encode())
@@ -74,12 +81,12 @@ class CassandraRecords(Records):
         async with self._transactions.turn(("record", *row)):
             if record.version:
                 values = new.value, new.due, new.version, *row, record.version
-                result = await self._transactions.run(_CHANGE, values, new.version)
+                result = await self._transactions.run(_UPDATE_RECORD, values, new.version)
             else:
                 # A refused insert would return the whole row with its key, so the row is read by this request.
-                read_back = Request(_FIND, row, self._options.catalogue_serial)
+                read_back = Request(_SELECT_RECORD, row, self._options.catalogue_serial)
                 result = await self._transactions.run(
-                    _CREATE, (*row, new.value, new.due, new.version), new.version, read_back=read_back
+                    _INSERT_RECORD, (*row, new.value, new.due, new.version), new.version, read_back=read_back
                 )
         result.require(RecordChanged(record.name), f"record {record.name!r}")
         return new
@@ -88,8 +95,8 @@ class CassandraRecords(Records):
     async def remove_record(self, record: Record) -> None:
         row = record.kind, _shard(record.application, record.name), record.application, record.name
         async with self._transactions.turn(("record", *row)):
-            read_back = Request(_FIND, row, self._options.catalogue_serial)
-            result = await self._transactions.run(_REMOVE, (*row, record.version), read_back=read_back)
+            read_back = Request(_SELECT_RECORD, row, self._options.catalogue_serial)
+            result = await self._transactions.run(_DELETE_RECORD, (*row, record.version), read_back=read_back)
         # If the record exists after a doubt, it was changed before, or this call removed it and it was created again.
         result.require(RecordChanged(record.name), f"record {record.name!r}")
 
@@ -100,13 +107,15 @@ class CassandraRecords(Records):
         # Cost: reads all records of the kind, or of the application, without values.
         level = self._options.catalogue_read
         if application is None:
-            requests = [Request(_DUE, (kind, shard), level) for shard in range(SHARDS)]
+            requests = [Request(_SELECT_DUE_TIMES, (kind, shard), level) for shard in range(SHARDS)]
         else:
-            requests = [Request(_DUE_OF, (kind, shard, application), level) for shard in range(SHARDS)]
+            requests = [
+                Request(_SELECT_DUE_TIMES_OF_APPLICATION, (kind, shard, application), level) for shard in range(SHARDS)
+            ]
         due: list[RecordDue] = []
         for rows in await self._driver.ask_all(requests):
-            for first in range(0, len(rows), _ROWS_IN_A_TURN):
-                due += [RecordDue(*row) for row in rows[first : first + _ROWS_IN_A_TURN] if row[2] <= until]
+            for first in range(0, len(rows), _ROWS_PER_TURN):
+                due += [RecordDue(*row) for row in rows[first : first + _ROWS_PER_TURN] if row[2] <= until]
                 await self._driver.loop.next_turn()
         return heapq.nsmallest(limit, due, key=attrgetter("due"))
 

@@ -33,7 +33,7 @@ from queuey.errors import QueueChanged, QueueyError, StoreClosed
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import NewMessage, Page, Queue, Slice
 from queuey.storage import watching
-from queuey.storage.cassandra.clocks.clock import Clock, Recent
+from queuey.storage.cassandra.clocks.clock import Clock, ExpiringCache
 from queuey.storage.cassandra.driver.store_loop import Calls
 from queuey.storage.cassandra.waiting.recent_writes import FIRST_WINDOW, WINDOW, RecentWrites, keys_of
 from queuey.storage.watching import Watch, Watches
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 MAX_DELAY, MAX_PLANNED = 61.0, 100_000
 """Max seconds until a message is shown, and max planned times. What exceeds either is left to the polls."""
-MARGIN = 0.05
+DELAY_MARGIN = 0.05
 """Number of seconds added to the read delay: a reader woken too early finds nothing, and is not woken again."""
 WAKE_INTERVAL = 0.05
 """Interval in which a partition's messages wake its readers together, in seconds."""
@@ -100,7 +100,7 @@ class PolledArrivals:
         """Number of successful reads of the record since it was last unreadable or unused."""
         self._missed = False
         """The last read of the record failed."""
-        self._stored_at: Recent[int, float] = Recent(clock.boottime, lambda: FIRST_WINDOW, MAX_PLANNED)
+        self._stored_at: ExpiringCache[int, float] = ExpiringCache(clock.boottime, lambda: FIRST_WINDOW, MAX_PLANNED)
         """By partition, when a message was stored last, while the record is read."""
         self._next_due = math.inf
         """The earliest ``due`` of a watch."""
@@ -156,10 +156,10 @@ class PolledArrivals:
         self.watches.close()
         self._call_in_loop(self._record.close)
 
-    def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
+    def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         self.watches.share, self.watches.wanted = stored, wanted
 
-    def hear(self, moment: int, partitions: Iterable[int]) -> bool:
+    def receive_news(self, moment: int, partitions: Iterable[int]) -> bool:
         """Receives partitions that another process wrote to, at a time in ticks of that process's clock.
 
         Returns whether this process has any watches.
@@ -174,9 +174,10 @@ class PolledArrivals:
     # Everything below runs in the loop's thread: the timer
 
     def _set_timer(self) -> None:
+        """Plans a poll turn if there is something to look at, and sets the timer unless it fires earlier anyway."""
         needs_look = self.watches or self._arriving or self._record.is_open
         if needs_look and self._next_poll_at == math.inf and not self._is_busy:
-            self._next_poll_at = self._clock.boottime() + watching.EVERY
+            self._next_poll_at = self._clock.boottime() + watching.POLL_INTERVAL
         due = min(self._record.due, self._find_next_turn_time())
         if due < self._timer_at and not self.watches.is_closed:
             self._timer_at = due
@@ -262,7 +263,7 @@ class PolledArrivals:
 
     def _notify_all(self, moment: int, keys: Iterable[int]) -> None:
         """Notifies the watchers of partitions in which messages were stored at ``moment`` (ticks)."""
-        ticks, now = self._clock.both()
+        ticks, now = self._clock.now_and_boottime()
         for key in keys:
             self._notify(key, now + (moment - ticks) / TICKS_PER_SECOND)
 
@@ -275,7 +276,7 @@ class PolledArrivals:
         if self._readings:
             self._stored_at.put(key, at, at)
         # After the put: a watch that is added meanwhile finds the entry, or is found here.
-        for watch in self.watches.of(key):
+        for watch in self.watches.find(key):
             if watch.prompt:
                 watch.wake()
             if not watch.prompt or at > self._clock.boottime():  # Written by another clock, which is ahead.
@@ -297,7 +298,7 @@ class PolledArrivals:
         self._next_due = min(self._next_due, watch.due)
 
     def _delay_of(self, watch: Watch) -> float:
-        return 0.0 if watch.prompt else self._reads.read_delay(watch.queue) + MARGIN
+        return 0.0 if watch.prompt else self._reads.read_delay(watch.queue) + DELAY_MARGIN
 
     # Turns
 
@@ -311,7 +312,7 @@ class PolledArrivals:
         max_polls = await self._follow_record(watches)
         await self._wake_shown(now)
         if max_polls or self._next_due <= now:
-            await self._begin_polls(next_to_poll(watches, now, max_polls), now)
+            await self._begin_polls(choose_watches_to_poll(watches, now, max_polls), now)
             self._next_due = min((watch.due for watch in self.watches.all()), default=math.inf)
 
     async def _read_early(self, now: float) -> None:
@@ -388,21 +389,21 @@ class PolledArrivals:
             )
 
 
-def next_to_poll(watches: Sequence[Watch], now: float, most: int) -> list[Watch]:
+def choose_watches_to_poll(watches: Sequence[Watch], now: float, max_polls: int) -> list[Watch]:
     """Returns the watches to poll now: those due, then the ones that were polled longest ago.
 
-    Fills up to ``most``, which due watches may exceed, and never has more than ``MAX_POLLED`` polled at a time.
+    Fills up to ``max_polls``, which due watches may exceed, and never has more than ``MAX_POLLED`` polled at a time.
     """
     free = [watch for watch in watches if not watch.asking]
     room = MAX_POLLED - (len(watches) - len(free))
-    chosen = _by_turns([watch for watch in free if watch.due <= now], room)
-    remaining = min(most, room) - len(chosen)
+    chosen = _choose_in_turns([watch for watch in free if watch.due <= now], room)
+    remaining = min(max_polls, room) - len(chosen)
     if remaining > 0:
-        chosen += _by_turns([watch for watch in free if watch.due > now], remaining)
+        chosen += _choose_in_turns([watch for watch in free if watch.due > now], remaining)
     return chosen
 
 
-def _by_turns(watches: Iterable[Watch], most: int) -> list[Watch]:
+def _choose_in_turns(watches: Iterable[Watch], most: int) -> list[Watch]:
     """Returns up to ``most`` watches. Applications take turns, each with the watches polled longest ago first."""
     by_application: dict[str, list[Watch]] = {}
     for watch in watches:

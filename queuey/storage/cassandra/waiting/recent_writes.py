@@ -20,8 +20,8 @@ from queuey.storage.cassandra.driver import Driver, Request, Statement
 
 SHARDS = 2
 WINDOW = 3.0
-"""Max seconds that each read goes back, because rows come late (``TIMEOUT``) and clocks differ. That allows for clocks
-one second apart. What a read misses beyond that is found by polls."""
+"""Max seconds that each read goes back, because rows come late (``REQUEST_TIMEOUT``) and clocks differ. That allows for
+clocks one second apart. What a read misses beyond that is found by polls."""
 EARLY_WINDOW = 0.6
 """Max seconds that reads for early readers go back. Those reads are many, and a late row costs little."""
 FIRST_WINDOW = 10.0
@@ -33,20 +33,22 @@ MAX_WAITING_KEYS = 200_000
 """Max keys that wait to be recorded."""
 MAX_ROW_KEYS, MAX_ROWS = 4_096, 16_000
 """Max keys of a row, and max rows that are read of one shard and minute."""
-ROWS_IN_A_TURN = 2_000
+ROWS_PER_TURN = 2_000
 """Max rows of an answer that one turn of the loop handles."""
 SPACING = 0.05
 """Min seconds between two rows of a process."""
-TIMEOUT = 1.0
-_KEY = 9
+REQUEST_TIMEOUT = 1.0
+_KEY_BYTES = 9
 """Number of bytes of a key."""
-_MINUTE = ticks(60.0)
+_TICKS_PER_MINUTE = ticks(60.0)
 
-_ADD = Statement("INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)", frequent=True)
-_LATELY = Statement(
+_ADD_ROW = Statement(
+    "INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)", frequent=True
+)
+_SELECT_SINCE = Statement(
     f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MAX_ROWS}"
 )
-PREPARED = (_ADD, _LATELY)
+STATEMENTS_TO_PREPARE = (_ADD_ROW, _SELECT_SINCE)
 """Statements to prepare ahead."""
 
 
@@ -96,8 +98,8 @@ class RecentWrites:
         The keys are dropped while the copies are unknown; the polls of other processes find their messages.
 
         Args:
-            ends_turn: This ends a turn, so a turn without writes is recorded as well. False for a write between two
-                turns, which never records that nothing was written.
+            ends_turn: True: if nothing was written since the last turn, records that the process has stopped. False:
+                writes only waiting keys.
         """
         keys = {self._waiting_keys.popleft() for _ in range(min(len(self._waiting_keys), MAX_ROW_KEYS))}
         if not keys and (self._in_between or not ends_turn):
@@ -105,7 +107,7 @@ class RecentWrites:
             return
         if keys or self.is_open:
             try:
-                self._add_row(b"".join([key.to_bytes(_KEY) for key in keys]))
+                self._add_row(b"".join([key.to_bytes(_KEY_BYTES) for key in keys]))
             except StoreUnavailable:
                 return
         self.is_open, self._in_between = bool(keys), not ends_turn
@@ -122,8 +124,8 @@ class RecentWrites:
         """Sends a row without waiting; its failure is ignored. Raises StoreUnavailable while the copies are unknown."""
         now = self._clock.now()
         consistency = auto_level(self._driver.replication())
-        values = now // _MINUTE, self._shard, now, self._process, keys
-        self._driver.send(Request(_ADD, values, consistency, timeout=TIMEOUT), lambda _rows, _error: None)
+        values = now // _TICKS_PER_MINUTE, self._shard, now, self._process, keys
+        self._driver.send(Request(_ADD_ROW, values, consistency, timeout=REQUEST_TIMEOUT), lambda _rows, _error: None)
 
     async def read(self, *, first: bool, latest: bool = False) -> list[Recorded]:
         """Returns rows that were not returned before: those of other processes, in the last seconds.
@@ -138,9 +140,11 @@ class RecentWrites:
         now = self._clock.now()
         since = now - ticks(EARLY_WINDOW if latest else FIRST_WINDOW if first else WINDOW)
         consistency = auto_level(self._driver.replication())
-        minutes = range(since // _MINUTE, (now + ticks(1.0)) // _MINUTE + 1)  # Other clocks may be ahead.
+        minutes = range(
+            since // _TICKS_PER_MINUTE, (now + ticks(1.0)) // _TICKS_PER_MINUTE + 1
+        )  # Other clocks may be ahead.
         requests = [
-            Request(_LATELY, (minute, shard, since), consistency, timeout=TIMEOUT)
+            Request(_SELECT_SINCE, (minute, shard, since), consistency, timeout=REQUEST_TIMEOUT)
             for minute in minutes
             for shard in range(SHARDS)
         ]
@@ -152,7 +156,7 @@ class RecentWrites:
             self._seen = set()
         recorded = []
         for count, (written_at, process, keys) in enumerate(chain.from_iterable(answers), 1):
-            if not count % ROWS_IN_A_TURN:
+            if not count % ROWS_PER_TURN:
                 await self._driver.loop.next_turn()
             is_new = (written_at, process) not in seen
             self._seen.add((written_at, process))
@@ -194,4 +198,4 @@ class RecentWrites:
 
 
 def keys_of(encoded: bytes) -> list[int]:
-    return [int.from_bytes(encoded[first : first + _KEY]) for first in range(0, len(encoded), _KEY)]
+    return [int.from_bytes(encoded[first : first + _KEY_BYTES]) for first in range(0, len(encoded), _KEY_BYTES)]

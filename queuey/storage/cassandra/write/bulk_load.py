@@ -41,7 +41,7 @@ connection while one that exceeds the socket's buffer is being sent."""
 
 _NO_META = b"\0"
 """Metadata of a loaded message without metadata: it overwrites that of an earlier message."""
-_NOTHING = pa.scalar(b"", pa.binary())
+_NO_SEPARATOR = pa.scalar(b"", pa.binary())
 
 # Each value follows its length, in the order of ``message_codec.INSERT``.
 _HEAD = np.dtype(
@@ -58,7 +58,7 @@ _END = np.dtype([*_MIDDLE.descr, ("meta", "u1"), *_TAIL.descr])
 """``_MIDDLE`` and ``_TAIL`` in one, used if no row has metadata."""
 
 
-def encoded_inserts(
+def encode_inserts(
     qid: int, partitions: Integers, buckets: Integers, batch: pa.RecordBatch, stamps: Integers, ttls: Integers
 ) -> list[bytes]:
     ticks, low, expires = (batch.column(place).to_numpy() for place in range(3))
@@ -90,7 +90,7 @@ def encoded_inserts(
         _fill_columns(middle, expires_size=8, expires=expires, meta_size=pc.binary_length(meta).to_numpy())
         _fill_columns(tail, stamp_size=8, stamp=stamps, ttl_size=4, ttl=ttls)
         ends = [rows_as_bytes(middle), meta, rows_as_bytes(tail)]
-    return bytes_values(pc.binary_join_element_wise(rows_as_bytes(head), body, *ends, _NOTHING))
+    return bytes_values(pc.binary_join_element_wise(rows_as_bytes(head), body, *ends, _NO_SEPARATOR))
 
 
 def _fill_columns(table: NDArray[np.void], **values: Any) -> None:  # noqa: ANN401 - a number, or one for each row
@@ -133,7 +133,7 @@ class Loader:
         return self.send(placed, now, self._stamps_above)
 
     def _stamps_above(self, ticks: Integers) -> Integers:
-        return np.fromiter(map(self._stamps.above, ticks.tolist()), np.int64, len(ticks))
+        return np.fromiter(map(self._stamps.make_above, ticks.tolist()), np.int64, len(ticks))
 
     def place(self, messages: MessageColumns, now: int) -> Placed:
         """Drops messages that have expired by ``now`` (ticks), and sorts the others by partition and bucket.
@@ -175,10 +175,8 @@ class Loader:
             return 0
         qid = self._row.queue.qid
         lives = (messages.expires - now + TICKS_PER_SECOND - 1) // TICKS_PER_SECOND + 1
-        ttls = lives.clip(1, bucketing.longest_ttl(now))
-        encoded = encoded_inserts(
-            qid, messages.partitions, placed.buckets, messages.batch, stamps(messages.ticks), ttls
-        )
+        ttls = lives.clip(1, bucketing.max_cassandra_ttl(now))
+        encoded = encode_inserts(qid, messages.partitions, placed.buckets, messages.batch, stamps(messages.ticks), ttls)
         slots = threading.Semaphore(MAX_IN_FLIGHT)
         errors: list[StoreUnavailable] = []
 
@@ -198,7 +196,7 @@ class Loader:
                     break
                 request = Encoded(
                     message_codec.INSERT[time_bucket.ttl_class],
-                    message_codec.INSERTED,
+                    message_codec.INSERT_VALUE_COUNT,
                     encoded[first + start : first + stop],
                     message_codec.routing_of(qid, partition, time_bucket.code),
                     self._level.writes,
@@ -224,18 +222,18 @@ def _body_sizes(messages: MessageColumns) -> Integers:
 def find_longest_row(messages: MessageColumns) -> int:
     """Returns an upper bound of the bytes of a row: the longest body plus the longest metadata."""
     columns = messages.batch.columns[3:]
-    return message_codec.ROW + sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in columns)
+    return message_codec.ROW_OVERHEAD_BYTES + sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in columns)
 
 
 def _choose_width_class(messages: MessageColumns) -> int:
     """Returns the width class: that of dense loads if the time span of the messages would overfill wide buckets."""
     if not messages:
-        return bucketing.LOAD
+        return bucketing.LOAD_WIDTH
     # A job that loads a few messages with close ids is likely to load the next ones soon.
-    span = max(int(np.ptp(messages.ticks)) + 1, bucketing.width(0, bucketing.DENSE_LOAD))
+    span = max(int(np.ptp(messages.ticks)) + 1, bucketing.width(0, bucketing.DENSE_LOAD_WIDTH))
     fill = max(len(messages) / WIDE_ROWS, int(_body_sizes(messages).sum()) / WIDE_BYTES)
-    full = fill * bucketing.width(0, bucketing.LOAD) / span > 1
-    return bucketing.DENSE_LOAD if full else bucketing.LOAD
+    full = fill * bucketing.width(0, bucketing.LOAD_WIDTH) / span > 1
+    return bucketing.DENSE_LOAD_WIDTH if full else bucketing.LOAD_WIDTH
 
 
 def _divide_rows(sizes: Integers) -> list[tuple[int, int, int]]:

@@ -70,7 +70,7 @@ class Found(NamedTuple):
             return None, b""
         return (location_of(row.ids), row.content) if row.state == "done" else (location_of(row.kept), row.kept_content)
 
-    def shows(self, location: Location) -> bool | None:
+    def is_shown(self, location: Location) -> bool | None:
         """Returns whether readers by time are shown a message, or None if it may still become the value."""
         if self.row is None or self.value[0] == location:
             return True

@@ -61,7 +61,9 @@ class ReservingWriter(MessageWriter):
         ``done`` gets the reservation or the error. Raises StoreUnavailable if the store refuses at once.
         """
         refused: Done = lambda _, error: done(None, error)  # noqa: E731 - short
-        operation = AppendOperation(queue, self._levels.of(queue), [None] * len(items), after, refused, reserved=True)
+        operation = AppendOperation(
+            queue, self._levels.resolve(queue), [None] * len(items), after, refused, reserved=True
+        )
         reservation = Reservation(operation, divide_by_partition(operation, items), done)
         self._accept(operation, items, reservation.parts, partial(self._make_ids, reservation))
 
@@ -146,10 +148,10 @@ class ReservingWriter(MessageWriter):
 
     def _fill_reservation(self, reservation: Reservation) -> None:
         operation = reservation.operation
-        row = self._fresh_row(operation.queue)
+        row = self._require_fresh_row(operation.queue)
         if operation.queue.version != row.queue.version:
             raise QueueChanged(operation.queue.name)
-        now, id_boottime = self._clock.both()
+        now, id_boottime = self._clock.now_and_boottime()
         runs, batches, counted = [], [], []
         for partition, part in reservation.parts.items():
             buffer = self._buffers.acquire(operation.queue.qid, partition)
@@ -160,7 +162,7 @@ class ReservingWriter(MessageWriter):
             counted.append((bucket_widths, part))
             runs += [(partition, run) for run in own]
         self._check_age(row)
-        operation.level = self._levels.of(row.queue)
+        operation.level = self._levels.resolve(row.queue)
         operation.id_boottime = id_boottime
         reservation.made_at, reservation.runs, reservation.batches = now, runs, batches
         for bucket_widths, part in counted:

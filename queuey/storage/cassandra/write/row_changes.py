@@ -23,7 +23,7 @@ from queuey.storage.cassandra.write.post_keys import IdRun, KeyRow, MadeIds, Pos
 from queuey.storage.cassandra.write.reserving_writer import Reservation, ReservingWriter
 from queuey.storage.cassandra.write.write_batches import Written
 
-_size_at = struct.Struct(">i").unpack_from
+_unpack_size = struct.Struct(">i").unpack_from
 
 T = TypeVar("T")
 
@@ -58,12 +58,12 @@ class RowStatements:
 
 
 def decode_row(body: bytes) -> Rows:
-    (count,), offset = _size_at(body, 12), 16
+    (count,), offset = _unpack_size(body, 12), 16
     if not count:
         return []
     cells: list[bytes | None] = []
     for _ in range(4):
-        (size,) = _size_at(body, offset)
+        (size,) = _unpack_size(body, offset)
         cells.append(body[offset + 4 : offset + 4 + size] if size >= 0 else None)
         offset += 4 + max(0, size)
     state, content, messages, version = cells
@@ -140,7 +140,7 @@ class RowChange:
 
     @property
     def _level(self) -> InForce:
-        return self._parts.levels.of(self._queue)
+        return self._parts.levels.resolve(self._queue)
 
     def _drop_reservation(self) -> None:
         made, self._made = self._made, None
@@ -166,7 +166,7 @@ class RowChange:
 
         async def change() -> Request:
             now = parts.clock.now()
-            ttl = min(table.seconds(row, now), bucketing.longest_ttl(now))
+            ttl = min(table.seconds(row, now), bucketing.max_cassandra_ttl(now))
             values = (ttl, row.state, row.content, table.encode(row), row.version, *self._key, expected)
             return Request(table.statements.change, values, parts.options.catalogue_write, read_back.consistency)
 
@@ -186,7 +186,7 @@ class RowChange:
 
     async def remove(self, ids: PostedIds, *, unseen: bool) -> Outcome:
         """Undoes messages. The outcome is ``none`` only in time; with ``unseen``, that is before readers pass them."""
-        level, qid, (now, boot) = self._level, self._queue.qid, self._parts.clock.both()
+        level, qid, (now, boot) = self._level, self._queue.qid, self._parts.clock.now_and_boottime()
         made = boot - max(0, now - ids.made) / TICKS_PER_SECOND
         until, id_boottime = (made + level.undone_within, made) if unseen else (boot + level.undone_within, math.inf)
         written = [
@@ -202,7 +202,7 @@ class RowChange:
 
     def _make_read_request(self) -> Encoded:
         """Returns a serial read of the row, which first settles changes of others that are in doubt."""
-        return self._table.statements.read_request(*self._key, self._parts.levels.row_serial())
+        return self._table.statements.read_request(*self._key, self._parts.levels.row_serial_level())
 
 
 def _make_posted_ids(reservation: Reservation) -> PostedIds:

@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 MAX_DELETES_PER_REQUEST = 100
 """Max deletes in one request."""
-TIMEOUT, FIRST_PAUSE = 1 / 2, 1 / 8
+TIMEOUT_RATIO, FIRST_PAUSE_RATIO = 1 / 2, 1 / 8
 """Timeout of an attempt, and pause after the first attempt, as fractions of W."""
 MAX_FIRST_PAUSE = 0.1
 MAX_PAUSE = 5.0
-MIN_WAIT = 0.005
+MIN_TIMER_DELAY = 0.005
 """Min delay of a timer, in seconds."""
 MAX_IN_FLIGHT = 500
 """Max requests in flight: undo writes must not add to an overload that made the writes fail."""
@@ -70,11 +70,11 @@ class Undo:
         self.chunks = _divide_into_chunks(written)
         self.size = sum(len(chunk.positions) for chunk in self.chunks)
         self.consistency = level.writes
-        self.timeout = level.deadline * TIMEOUT
+        self.timeout = level.deadline * TIMEOUT_RATIO
         self.deadline = deadline
         self.began = 0.0
         self.answer: Callable[[Outcome], object] | None = answer
-        self.pause = min(MAX_FIRST_PAUSE, level.deadline * FIRST_PAUSE)
+        self.pause = min(MAX_FIRST_PAUSE, level.deadline * FIRST_PAUSE_RATIO)
         self.flying = 0
         self.failed: list[_Chunk] = []
 
@@ -157,7 +157,7 @@ class UndoWriter:
         ]
         if moments and min(moments) < self._timer_at:
             self._timer_at = min(moments)
-            self._loop.later(max(MIN_WAIT, self._timer_at - self._clock.boottime()), self._on_timer)
+            self._loop.later(max(MIN_TIMER_DELAY, self._timer_at - self._clock.boottime()), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer_at = math.inf
@@ -223,6 +223,7 @@ class UndoWriter:
             self._set_timer()
 
     def _send_due(self, now: float) -> None:
+        """Sends due deletes up to ``FLUSH_ROWS``, those of one Cassandra partition in one request."""
         requests: dict[tuple[Any, ...], list[_Part]] = {}
         rows: dict[tuple[Any, ...], int] = {}
         row_count = 0
@@ -254,14 +255,14 @@ class UndoWriter:
         time_bucket = (chunk.qid, chunk.partition, chunk.bucket)
         key = message_codec.key_of(*time_bucket)
         deletes = [
-            message_codec.encoded_delete(key, position, undo_timestamp(now, position[0]))
+            message_codec.encode_delete(key, position, undo_timestamp(now, position[0]))
             for _, sent_chunk in parts
             for position in sent_chunk.positions
         ]
         try:
             request = Encoded(
                 message_codec.DELETE[chunk.ttl_class],
-                message_codec.DELETED,
+                message_codec.DELETE_VALUE_COUNT,
                 deletes,
                 message_codec.routing_of(*time_bucket),
                 undo_write.consistency,

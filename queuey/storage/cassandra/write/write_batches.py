@@ -156,7 +156,11 @@ class OperationPart:
     @property
     def longest(self) -> int:
         metas = {item.meta for item in self.items if item.meta is not UNSET}
-        return message_codec.ROW + max([len(item.body) for item in self.items]) + max(map(len, metas), default=0)
+        return (
+            message_codec.ROW_OVERHEAD_BYTES
+            + max([len(item.body) for item in self.items])
+            + max(map(len, metas), default=0)
+        )
 
 
 class PartitionBuffer:
@@ -245,8 +249,8 @@ class BatchRun(NamedTuple):
         """Returns the serialized values of each row; its timestamp is its id's time, or ``now`` if it is delayed."""
         first = self.items[0]
         lifetime = first.ttl * TICKS_PER_SECOND
-        ttl = min(first.row_ttl + math.ceil(first.delay) + TTL_MARGIN, bucketing.longest_ttl(now))
-        ticks, low, encoded = self.ticks, self.low, message_codec.encoded_insert
+        ttl = min(first.row_ttl + math.ceil(first.delay) + TTL_MARGIN, bucketing.max_cassandra_ttl(now))
+        ticks, low, encoded = self.ticks, self.low, message_codec.encode_insert
         rows = []
         for item in self.items:
             stamp = stamp_of(now if first.delay else ticks)

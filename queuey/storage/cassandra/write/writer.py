@@ -30,12 +30,12 @@ from typing import Any
 from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable, WriteUndone
 from queuey.ids import Position
 from queuey.messages import KEPT_SECONDS, NewMessage, Queue
-from queuey.storage.calls import GIVEN_UP
+from queuey.storage.calls import GIVEN_UP_MESSAGE
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucket_index import BucketIndex
 from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
-from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row, covering
-from queuey.storage.cassandra.clocks.clock import Clock, Delayed, IdGenerator
+from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row, make_covering_row
+from queuey.storage.cassandra.clocks.clock import Clock, DelayedIds, IdGenerator
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from queuey.storage.cassandra.clocks.timing_in_force import Tails, TimingInForce
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
@@ -119,7 +119,7 @@ class MessageWriter:
 
         Raises StoreUnavailable instead if the operation would only wait in vain.
         """
-        operation = AppendOperation(queue, self._levels.of(queue), [None] * len(items), after, done)
+        operation = AppendOperation(queue, self._levels.resolve(queue), [None] * len(items), after, done)
         parts = divide_by_partition(operation, items)
         operation.remaining = len(parts)
         go = partial(self._enqueue, parts) if parts else partial(self._answer, operation, [], None)
@@ -141,7 +141,7 @@ class MessageWriter:
         queue = operation.queue
         self._check_acceptance(len(items))
         if operation.after is not None:
-            self._generator.admit(operation.after)
+            self._generator.check_after(operation.after)
         with self._lock:
             if self._closed:
                 raise StoreClosed("the store is closed")
@@ -154,7 +154,7 @@ class MessageWriter:
             not items
             or row is None
             or row.queue.version != queue.version
-            or covering(row, ttls, longest) is not row
+            or make_covering_row(row, ttls, longest) is not row
             or not self._watch.sound()
         ):
             entering = self._prepare_append(operation.queue, ttls, longest)
@@ -168,7 +168,7 @@ class MessageWriter:
             raise StoreUnavailable(problem)
         if self._watch.refusing():
             raise self._watch.refusal()
-        if self.pending and self.pending + count > self._options.most_pending:
+        if self.pending and self.pending + count > self._options.max_pending:
             raise StoreUnavailable("too many messages wait for Cassandra already")
 
     def _begin_call(self, work: Coroutine[Any, Any, object], ended: Callable[[Exception | None], object]) -> None:
@@ -179,7 +179,7 @@ class MessageWriter:
             ended(error)
 
     async def _prepare_append(self, queue: Queue, ttls: set[int], longest: int) -> None:
-        await self._watch.require()
+        await self._watch.require_sound()
         row = await self._rows.find_current(queue)
         with self._driver.calls.deadline.preparing():
             await self._rows.cover(row, ttls, longest)
@@ -258,23 +258,23 @@ class MessageWriter:
         if now - row.read_at + more > self._timing.kept.row_age or row.read_at < self._watch.wrong_until:
             raise NeedsPreparation(lambda: self._rows.read_young(row.queue.application, row.queue.name))
         if not self._timing.is_fresh(now):
-            raise NeedsPreparation(self._watch.require)
+            raise NeedsPreparation(self._watch.require_sound)
 
     def _flush(self, buffer: PartitionBuffer, parts: list[OperationPart]) -> None:
         """Sends parts of one buffer: makes their ids and requests. Nothing is sent if it raises NeedsPreparation."""
-        row = self._fresh_row(parts[0].operation.queue)
+        row = self._require_fresh_row(parts[0].operation.queue)
         ready = self._select_sendable(parts, row)
         if not ready:
             return
-        now, id_boottime = self._clock.both()
+        now, id_boottime = self._clock.now_and_boottime()
         runs, bucket_widths = self._make_runs(buffer, ready, row, now)
         self._check_age(row)
         late = [part for part in ready if not part.operation.begin()]
         if late:
             ready = [part for part in ready if part not in late]
             runs = [run for run in runs if run.part not in late]
-            self._fail_parts(late, StoreUnavailable(GIVEN_UP))
-        level = self._levels.of(row.queue)  # Read after the ids were made and W was found unchanged.
+            self._fail_parts(late, StoreUnavailable(GIVEN_UP_MESSAGE))
+        level = self._levels.resolve(row.queue)  # Read after the ids were made and W was found unchanged.
         for part in ready:
             part.operation.level = level
         set_positions(runs)
@@ -287,7 +287,7 @@ class MessageWriter:
         for part in ready:
             self._count_down(part.operation, None, stored=False)
 
-    def _fresh_row(self, queue: Queue) -> Row:
+    def _require_fresh_row(self, queue: Queue) -> Row:
         """Returns the cached row; raises NeedsPreparation if none was read within C."""
         row = self._rows.get(queue.application, queue.name)
         if row is None:
@@ -305,7 +305,7 @@ class MessageWriter:
             if operation.queue.version != row.queue.version:
                 self._count_down(operation, QueueChanged(operation.queue.name), stored=False)
             elif operation.given_up:
-                self._count_down(operation, StoreUnavailable(GIVEN_UP), stored=False)
+                self._count_down(operation, StoreUnavailable(GIVEN_UP_MESSAGE), stored=False)
             else:
                 ready.append(part)
         parts[:] = ready  # If a preparation is needed first, only these parts go on waiting.
@@ -322,7 +322,7 @@ class MessageWriter:
         else:
             prompt = sum(not item.delay for item in items)
             ticks = self._generator.generate(prompt, part.operation.after) if prompt else 0
-        late = Delayed(now, self._generator.next_time())
+        late = DelayedIds(now, self._generator.next_time())
         runs = []
         for item in items:
             position = late.generate(item.delay) if item.delay else (ticks, low)
@@ -340,7 +340,7 @@ class MessageWriter:
             and not self._bucket_index.is_recorded(buffer.qid, buffer.partition, time_bucket)
         ]
         if missing:
-            consistency = self._levels.of(row.queue).writes
+            consistency = self._levels.resolve(row.queue).writes
             raise NeedsPreparation(
                 lambda: self._bucket_index.record(buffer.qid, buffer.partition, missing, consistency=consistency)
             )
@@ -353,7 +353,7 @@ class MessageWriter:
         try:
             request = Encoded(
                 message_codec.INSERT[time_bucket.ttl_class],
-                message_codec.INSERTED,
+                message_codec.INSERT_VALUE_COUNT,
                 in_flight.rows,
                 message_codec.routing_of(buffer.qid, buffer.partition, time_bucket.code),
                 level.writes,
@@ -409,7 +409,7 @@ class MessageWriter:
         """
         if refused is not None:
             self._fail_whole(operation, InDoubt(str(refused)))
-        elif not self._watch.timed_correctly_since(operation.id_boottime):
+        elif not self._watch.is_timed_correctly_since(operation.id_boottime):
             self._fail_whole(operation, InDoubt("the clock was wrong during the write; the write is undone"))
         else:
             self.appended += len(operation.positions)
@@ -453,7 +453,7 @@ class MessageWriter:
         """Answers ``none`` if a later check of the clock shows that the times were right, otherwise ``unknown``."""
 
         def checked(error: StoreUnavailable | None) -> None:
-            answer("none" if error is None and self._watch.timed_correctly_since(id_boottime) else "unknown")
+            answer("none" if error is None and self._watch.is_timed_correctly_since(id_boottime) else "unknown")
 
         if outcome == "none":
             self._watch.confirm_soon(checked)

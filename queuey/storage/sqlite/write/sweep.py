@@ -19,55 +19,59 @@ from queuey.errors import QueueyError, StoreClosed
 from queuey.ids import Position
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.database import MIN_CHECKPOINT_BYTES, Database
-from queuey.storage.sqlite.progress import LEDGER_TICKS
+from queuey.storage.sqlite.progress import LEDGER_TTL_TICKS
 from queuey.storage.sqlite.write.transaction import Transaction
 from queuey.storage.troubles import Trouble
 
 log = logging.getLogger(__name__)
 
-_ENDED = (
+_SELECT_ENDED_WINDOWS = (
     "SELECT queue_partition, expired_by, message_count, first_ticks, last_ticks, longest_ttl FROM expiry_windows "
     "WHERE expired_by <= ? ORDER BY expired_by LIMIT 100"
 )
-_STEP = (
+_FIND_STEP_END = (
     "SELECT ticks, low FROM (SELECT ticks, low, row_number() OVER w AS n, sum(octet_length(body)) OVER w AS size "
     "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND ticks <= ? "
     "WINDOW w AS (ORDER BY ticks, low ROWS UNBOUNDED PRECEDING)) WHERE n >= ? OR size >= ? LIMIT 1"
 )
-_DELETE = (
+_DELETE_ENDED_ROWS = (
     "DELETE FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) AND "
     "coalesce(stored_until, expires) <= ? RETURNING 1"
 )
-_OLD_ENTRIES = "SELECT work, piece, changed_ticks FROM ledger WHERE changed_ticks < ? ORDER BY changed_ticks LIMIT 500"
-_PARTITIONS = "SELECT DISTINCT queue_partition FROM expiry_windows WHERE queue_partition >= ? AND queue_partition < ?"
-_OF_QUEUE = "SELECT 1 FROM {} WHERE queue_partition >= ? AND queue_partition < ? LIMIT 1"
-_REMOVE_OF_QUEUE = (
+_SELECT_OLD_ENTRIES = (
+    "SELECT work, piece, changed_ticks FROM ledger WHERE changed_ticks < ? ORDER BY changed_ticks LIMIT 500"
+)
+_SELECT_PARTITIONS = (
+    "SELECT DISTINCT queue_partition FROM expiry_windows WHERE queue_partition >= ? AND queue_partition < ?"
+)
+_HAS_ROWS_OF_QUEUE = "SELECT 1 FROM {} WHERE queue_partition >= ? AND queue_partition < ? LIMIT 1"
+_DELETE_ROWS_OF_QUEUE = (
     "DELETE FROM {0} WHERE (queue_partition, {1}) IN "
     "(SELECT queue_partition, {1} FROM {0} WHERE queue_partition >= ? AND queue_partition < ? LIMIT {2})"
 )
-_OF_CLAIMS = (("claims", "number", 100), ("claim_snapshots", "number", 100), ("covers", "digest", 500))
+_CLAIM_TABLES = (("claims", "number", 100), ("claim_snapshots", "number", 100), ("covers", "digest", 500))
 """Tables of claim logs, each with the column that identifies a row within its partition, and the max rows of a step."""
-_KEYED = (("idempotency_keys", "key"), ("names", "name"))
+_KEY_TABLES = (("idempotency_keys", "key"), ("names", "name"))
 """Tables with expiring rows, each with the column that identifies a row within its queue."""
-_OLD_KEYS = "SELECT qid, {1}, expires FROM {0} WHERE expires <= ? ORDER BY expires LIMIT 500"
-_KEYS_OF_QUEUE = "SELECT qid, {1}, expires FROM {0} WHERE qid = ? LIMIT 500"
-_FORGET_KEYS = "DELETE FROM {0} WHERE (qid, {1}, expires) = (?, ?, ?)"
-_FORGET_WINDOW = (
+_SELECT_OLD_KEYS = "SELECT qid, {1}, expires FROM {0} WHERE expires <= ? ORDER BY expires LIMIT 500"
+_SELECT_KEYS_OF_QUEUE = "SELECT qid, {1}, expires FROM {0} WHERE qid = ? LIMIT 500"
+_DELETE_KEY = "DELETE FROM {0} WHERE (qid, {1}, expires) = (?, ?, ?)"
+_DELETE_WINDOW = (
     "DELETE FROM expiry_windows WHERE (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
     "longest_ttl) = (?, ?, ?, ?, ?, ?)"
 )
 """Removes a window unless it has changed since it was read, because its new messages may still exist."""
-_FORGET_ENTRIES = "DELETE FROM ledger WHERE (work, piece, changed_ticks) = (?, ?, ?)"
-_OLD_SESSIONS = (
+_DELETE_ENTRY = "DELETE FROM ledger WHERE (work, piece, changed_ticks) = (?, ?, ?)"
+_SELECT_OLD_SESSIONS = (
     "SELECT application, name, member, uid, expires FROM group_sessions WHERE expires <= ? ORDER BY expires LIMIT 500"
 )
-_FORGET_SESSIONS = "DELETE FROM group_sessions WHERE (application, name, member, uid, expires) = (?, ?, ?, ?, ?)"
-_SHORT, _LONG = 0.004, 0.012
+_DELETE_SESSION = "DELETE FROM group_sessions WHERE (application, name, member, uid, expires) = (?, ?, ?, ?, ?)"
+_MIN_STEP_SECONDS, _MAX_STEP_SECONDS = 0.004, 0.012
 """Min and max seconds of a step."""
-_MAX_ROWS = 20_000
-_MAX_BYTES = 4 << 20
+_MAX_STEP_ROWS = 20_000
+_MAX_STEP_BYTES = 4 << 20
 """Max bytes of bodies deleted in one step, because SQLite reads all pages of a long body to free them."""
-_COMMITS = 200
+_MAX_COMMITS = 200
 """Max commits of this process before the sweep copies the log, unless it reaches ``MIN_CHECKPOINT_BYTES`` earlier."""
 
 
@@ -77,9 +81,9 @@ def choose_next_size(rows: int, took: float, least: int) -> int:
     Twice as many after less than 4 ms, half as many (not below ``least``) after more than 12 ms: too short for callers
     to notice, but long compared with a commit, so that the sweep keeps up with any disk.
     """
-    if took < _SHORT:
-        return min(rows * 2, _MAX_ROWS)
-    return max(rows // 2, least) if took > _LONG else rows
+    if took < _MIN_STEP_SECONDS:
+        return min(rows * 2, _MAX_STEP_ROWS)
+    return max(rows // 2, least) if took > _MAX_STEP_SECONDS else rows
 
 
 class Sweep:
@@ -128,7 +132,7 @@ class Sweep:
     def checkpoint_if_due(self) -> None:
         """Checkpoints if this process has made enough commits or written enough since the last time."""
         writer, (commits, written) = self._db.writer, self._checkpointed
-        if writer.commits - commits > _COMMITS or writer.written - written >= MIN_CHECKPOINT_BYTES:
+        if writer.commits - commits > _MAX_COMMITS or writer.written - written >= MIN_CHECKPOINT_BYTES:
             self._checkpointed = writer.commits, writer.written
             with self._db.readers.lend() as connection:
                 self.log_pages = driver.checkpoint(connection)
@@ -152,32 +156,32 @@ class Sweep:
 
         Runs one transaction after the other. Yields how long each has occupied the writer (seconds).
         """
-        while ended := self._read_rows(_ENDED, self._db.clock()):
+        while ended := self._read_rows(_SELECT_ENDED_WINDOWS, self._db.clock()):
             for window in ended:
                 qp, until, _, first, last, _ = window
                 yield from self._clear_range(qp, (first, ids.LOW_MIN), last, until)
-                yield self._execute_many(_FORGET_WINDOW, [window])
+                yield self._execute_many(_DELETE_WINDOW, [window])
         while pending_deletes := self._read_rows("SELECT qid FROM pending_deletes LIMIT 100"):
             for (qid,) in pending_deletes:
                 of_queue = qid << 8, (qid + 1) << 8
-                for (qp,) in self._read_rows(_PARTITIONS, *of_queue):
+                for (qp,) in self._read_rows(_SELECT_PARTITIONS, *of_queue):
                     yield from self._clear_range(qp, ids.FIRST, ids.TICKS_MAX, (1 << 63) - 1)
-                for table in _OF_CLAIMS:
-                    while self._read_rows(_OF_QUEUE.format(table[0]), *of_queue):
-                        yield self._execute_many(_REMOVE_OF_QUEUE.format(*table), [of_queue])
-                yield from self._forget_keys(_KEYS_OF_QUEUE, qid)
+                for table in _CLAIM_TABLES:
+                    while self._read_rows(_HAS_ROWS_OF_QUEUE.format(table[0]), *of_queue):
+                        yield self._execute_many(_DELETE_ROWS_OF_QUEUE.format(*table), [of_queue])
+                yield from self._forget_keys(_SELECT_KEYS_OF_QUEUE, qid)
                 yield self._run_timed_step(partial(_finish_pending_delete, qid))
-        while old := self._read_rows(_OLD_ENTRIES, self._db.clock() - LEDGER_TICKS):
-            yield self._execute_many(_FORGET_ENTRIES, old)
-        yield from self._forget_keys(_OLD_KEYS, self._db.clock())
-        while over := self._read_rows(_OLD_SESSIONS, (self._db.clock() - ids.EPOCH_TICKS) // 10_000):
-            yield self._execute_many(_FORGET_SESSIONS, over)
+        while old := self._read_rows(_SELECT_OLD_ENTRIES, self._db.clock() - LEDGER_TTL_TICKS):
+            yield self._execute_many(_DELETE_ENTRY, old)
+        yield from self._forget_keys(_SELECT_OLD_KEYS, self._db.clock())
+        while over := self._read_rows(_SELECT_OLD_SESSIONS, (self._db.clock() - ids.EPOCH_TICKS) // 10_000):
+            yield self._execute_many(_DELETE_SESSION, over)
 
     def _forget_keys(self, query: str, value: int) -> Iterator[float]:
         """Removes the idempotency keys and names that a query selects. Yields the seconds of each step."""
-        for table in _KEYED:
+        for table in _KEY_TABLES:
             while rows := self._read_rows(query.format(*table), value):
-                yield self._execute_many(_FORGET_KEYS.format(*table), rows)
+                yield self._execute_many(_DELETE_KEY.format(*table), rows)
 
     def _clear_range(self, qp: int, lower: Position, last: int, until: int) -> Iterator[float]:
         """Removes rows of a partition that end by ``until``, in steps adapted to the speed of the disk.
@@ -186,7 +190,7 @@ class Sweep:
         """
         position: Position | None = lower
         while position is not None:
-            step = self._read_rows(_STEP, qp, *position, last, self._size, _MAX_BYTES)
+            step = self._read_rows(_FIND_STEP_END, qp, *position, last, self._size, _MAX_STEP_BYTES)
             end: Position = step[0] if step else (last, ids.LOW_MAX)
             took = self._run_timed_step(partial(_remove_range, (qp, *position, *end, until)))
             position = ids.following(end) if step else None
@@ -194,7 +198,10 @@ class Sweep:
             yield took
 
     def _run_timed_step(self, work: Callable[[Transaction], int]) -> float:
-        """Runs a step in the writer. Returns its duration in seconds, without the wait for the writer."""
+        """Runs a step in the writer and adds what it removed to ``removed``.
+
+        Returns its duration in seconds, without the wait for the writer.
+        """
         took = 0.0
 
         def timed(transaction: Transaction) -> int:
@@ -208,6 +215,8 @@ class Sweep:
         return took
 
     def _execute_many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> float:
+        """Executes a statement for each row in one step. Counts nothing as removed. Returns the step's seconds."""
+
         def work(transaction: Transaction) -> int:
             transaction.connection.executemany(statement, rows)
             return 0
@@ -220,7 +229,7 @@ class Sweep:
 
 
 def _remove_range(bounds: tuple[int, ...], transaction: Transaction) -> int:
-    return len(transaction.connection.execute(_DELETE, bounds).fetchall())
+    return len(transaction.connection.execute(_DELETE_ENDED_ROWS, bounds).fetchall())
 
 
 def _finish_pending_delete(qid: int, transaction: Transaction) -> int:

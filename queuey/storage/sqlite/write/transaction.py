@@ -23,8 +23,8 @@ from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.slices import KEPT_TICKS
 
-_FIND_KEY = "SELECT content, locations FROM idempotency_keys WHERE qid = ? AND key = ? AND expires > ?"
-_KEEP_KEY = "INSERT OR REPLACE INTO idempotency_keys (qid, key, content, locations, expires) VALUES (?, ?, ?, ?, ?)"
+_SELECT_KEY = "SELECT content, locations FROM idempotency_keys WHERE qid = ? AND key = ? AND expires > ?"
+_WRITE_KEY = "INSERT OR REPLACE INTO idempotency_keys (qid, key, content, locations, expires) VALUES (?, ?, ?, ?, ?)"
 
 _encode_locations = msgspec.msgpack.Encoder().encode
 _decode_locations = msgspec.msgpack.Decoder(list[Location]).decode
@@ -104,13 +104,13 @@ class WindowCounts:
 T = TypeVar("T")
 
 _COLUMNS = 6
-_CHUNK = 100
+_MAX_INSERT_ROWS = 100
 """Max rows of an INSERT statement. One statement for many rows costs two thirds of single statements, and releases the
 interpreter lock once instead of once per row."""
-_INSERT = {
+_INSERT_ROWS = {
     n: "INSERT INTO messages (queue_partition, ticks, low, expires, body, meta) VALUES "  # noqa: S608 - constants only
     + ",".join(["(?,?,?,?,?,?)"] * n)
-    for n in range(1, _CHUNK + 1)
+    for n in range(1, _MAX_INSERT_ROWS + 1)
 }
 _MIN_RUN = 8
 """Min average number of messages of a run, which is inserted by one statement."""
@@ -126,19 +126,21 @@ MAX_AHEAD = TICKS_PER_SECOND
 """Max ticks by which ``after`` may be ahead of the clock. (An id made here may be further ahead.) Without this limit
 one client could move the ids of all callers further and further into the future."""
 
-_DELETE = (
+_DELETE_MESSAGE = (
     "DELETE FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? "
     "RETURNING expires, coalesce(stored_until, expires)"
 )
 
 
-_ANY = "SELECT 1 FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) LIMIT 1"
+_HAS_MESSAGE_BETWEEN = (
+    "SELECT 1 FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) LIMIT 1"
+)
 
 Row = tuple[int, int, int, int, str | bytes, bytes | None]
 """A row of ``messages``: qp, ticks, low, expires, body, meta."""
 
 Clock = tuple[int, int, int | None, int]
-"""A row of the query ``row_codec.CLOCK``: last ticks, catalogue, next due time of a delayed message, next id."""
+"""A row of the query ``row_codec.SELECT_CLOCK``: last ticks, catalogue, next due time of a delayed message, next id."""
 
 
 class Append(msgspec.Struct, gc=False):
@@ -218,7 +220,7 @@ class Transaction:
         self.connection = connection
         self.now = now
         self._low = low
-        self._begun: Clock = clock or connection.execute(row_codec.CLOCK).fetchone()  # type: ignore[assignment]
+        self._begun: Clock = clock or connection.execute(row_codec.SELECT_CLOCK).fetchone()  # type: ignore[assignment]
         self.last, self._catalogue, self._due, self._next_id = self._begun
         self._rows: list[Any] = []
         self._kept: list[tuple[Any, ...]] = []
@@ -282,7 +284,7 @@ class Transaction:
                     entry[2] = tick
             parameters += (qp, *position, position[0] + span, item.body, meta)
         self.messages += len(positions)
-        if len(parameters) >= _COLUMNS * _CHUNK:
+        if len(parameters) >= _COLUMNS * _MAX_INSERT_ROWS:
             self.flush(whole_chunks=True)
         return positions
 
@@ -315,7 +317,7 @@ class Transaction:
         """
         self.verify(append.queue)
         connection, qid = self.connection, append.queue.qid
-        row: Any = connection.execute(_FIND_KEY, (qid, key.text, self.now)).fetchone()
+        row: Any = connection.execute(_SELECT_KEY, (qid, key.text, self.now)).fetchone()
         if row is not None:
             content, locations = row
             if content != key.content:
@@ -324,7 +326,7 @@ class Transaction:
         positions = self.append(append)
         stored = [(item.partition, position) for item, position in zip(append.items, positions, strict=True)]
         expires = self.now + key.seconds * TICKS_PER_SECOND
-        connection.execute(_KEEP_KEY, (qid, key.text, key.content, _encode_locations(stored), expires))
+        connection.execute(_WRITE_KEY, (qid, key.text, key.content, _encode_locations(stored), expires))
         return PostResult(stored, replayed=False)
 
     def _find_free_ticks(self, first: int, count: int) -> Iterable[int]:
@@ -369,7 +371,7 @@ class Transaction:
         self.flush()
         expires = max(self.now, position[0]) + lifetime
         self.remove([(qp, position)])
-        self.connection.execute(_INSERT[1], (qp, *position, expires, body, meta))
+        self.connection.execute(_INSERT_ROWS[1], (qp, *position, expires, body, meta))
         self.tally.add(qp, window_end(lifetime, expires), position[0], position[0], expires - position[0], 1)
         self.touched.add(qp)
         if position[0] > self.last:
@@ -394,7 +396,7 @@ class Transaction:
                 self._delayed.append(ticks)
         self.flush()
         for qp, positions in keys.items():
-            if self.connection.execute(_ANY, (qp, *min(positions), *max(positions))).fetchall():
+            if self.connection.execute(_HAS_MESSAGE_BETWEEN, (qp, *min(positions), *max(positions))).fetchall():
                 self.remove([(qp, position) for position in positions])
         for (qp, until), (count, first, last, span) in counts.items():
             self.tally.add(qp, until, first, last, span, count)
@@ -407,7 +409,7 @@ class Transaction:
         self.flush()
         alive = 0
         for qp, position in keys:
-            removed: Any = self.connection.execute(_DELETE, (qp, *position)).fetchall()
+            removed: Any = self.connection.execute(_DELETE_MESSAGE, (qp, *position)).fetchall()
             for expires, goes in removed:
                 alive += expires > self.now
                 self.tally.remove(qp, position[0], goes)
@@ -426,14 +428,14 @@ class Transaction:
         parameters = self._rows
         if not parameters:
             return
-        width = _COLUMNS * _CHUNK
+        width = _COLUMNS * _MAX_INSERT_ROWS
         start = 0
         while len(parameters) - start >= width:
-            self.connection.execute(_INSERT[_CHUNK], parameters[start : start + width])
+            self.connection.execute(_INSERT_ROWS[_MAX_INSERT_ROWS], parameters[start : start + width])
             start += width
         rest = len(parameters) - start
         if rest and not whole_chunks:
-            self.connection.execute(_INSERT[rest // _COLUMNS], parameters[start:])
+            self.connection.execute(_INSERT_ROWS[rest // _COLUMNS], parameters[start:])
             start += rest
         self._rows = parameters[start:]
 

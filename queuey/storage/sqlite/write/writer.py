@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
-from queuey.storage.bridge import thread
+from queuey.storage.bridge import thread_state
 from queuey.storage.calls import Deadline, Done
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions
@@ -41,8 +41,8 @@ from queuey.storage.troubles import Trouble
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-_GROUP_MESSAGES = 4000
-_GROUP_BYTES = 4 << 20
+_MAX_GROUP_MESSAGES = 4000
+_MAX_GROUP_BYTES = 4 << 20
 """Max bytes of bodies in a group, which bounds its latency."""
 
 
@@ -130,7 +130,7 @@ class SqliteWriter:
         operation = _Operation(append, done, weight)
         loop = self._loop
         is_here = loop is not None and loop is asyncio._get_running_loop()  # noqa: SLF001 - the quick form of get_running_loop
-        if loop is None or not is_here or thread.runs:  # A blocked loop has no next iteration.
+        if loop is None or not is_here or thread_state.runs:  # A blocked loop has no next iteration.
             self._submit(operation)
         else:
             if self._closed:
@@ -215,6 +215,7 @@ class SqliteWriter:
             self._inbox.put(None)  # `_refuse_rest` may have removed the previous None.
 
     def _refuse_rest(self) -> None:
+        """Ends all operations that have not begun with ``StoreClosed``."""
         with contextlib.suppress(Empty):
             while True:
                 self._waiting += self._inbox.get_nowait() or ()
@@ -242,7 +243,7 @@ class SqliteWriter:
             waiting += operations
         group: list[_Operation] = []
         size = weight = 0
-        while waiting and size < _GROUP_MESSAGES and weight < _GROUP_BYTES:
+        while waiting and size < _MAX_GROUP_MESSAGES and weight < _MAX_GROUP_BYTES:
             operation = waiting.popleft()
             if operation.claim.acquire(blocking=False):
                 group.append(operation)
@@ -255,13 +256,13 @@ class SqliteWriter:
         """Runs a group and calls the callbacks. After an unexpected error it runs each operation alone."""
         began = time.monotonic()
         try:
-            self._attempt(group)
+            self._commit_group(group)
         except QueueyError as error:
             self._set_error(group, error)
         except Exception:  # noqa: BLE001 - raised for its caller below; the thread must go on
             for operation in group:
                 try:
-                    self._attempt([operation])
+                    self._commit_group([operation])
                 except Exception as error:  # noqa: BLE001 - raised for the caller that waits
                     operation.error = error
         else:
@@ -281,11 +282,12 @@ class SqliteWriter:
         for operation in group:
             operation.error = error
 
-    def _attempt(self, group: Sequence[_Operation]) -> None:
+    def _commit_group(self, group: Sequence[_Operation]) -> None:
         """Checks the file, runs a group in one transaction, and sets the results. Then calls ``committed``.
 
         Raises:
-            QueueyError: The store failed.
+            StoreUnavailable: The store failed; with outcome ``unknown`` if COMMIT may have succeeded.
+            StoreIncompatible: The file is not a database.
             Exception: An operation failed with an unexpected error. Nothing was stored.
         """
         self._verify()
@@ -356,5 +358,5 @@ def _run_operation(operation: _Operation, transaction: Transaction) -> tuple[Any
         return transaction.run_isolated(work), None
     except QueueyError as error:
         return None, error.with_traceback(None)  # Its frames refer to the operation, which refers to the error.
-    except driver.DAMAGE as error:
+    except driver.DAMAGE_ERRORS as error:
         return None, driver.make_damage_error(error)

@@ -11,7 +11,7 @@ from queuey.errors import NameChanged
 from queuey.messages import KEPT_SECONDS, Queue, QueueSpec
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore, bucketing
-from queuey.storage.cassandra.bucket_index import LOW_WATERMARK_EVERY, MAX_FIRST_ROWS
+from queuey.storage.cassandra.bucket_index import LOW_WATERMARK_INTERVAL, MAX_FIRST_ROWS
 from queuey.storage.cassandra.bucketing import BucketWidths
 from tests.backends import APP, cassandra_options
 from tests.contract.samples import bodies, bodies_in_partition, new_message, pages, whole_partition
@@ -85,7 +85,7 @@ def test_rows_below_the_low_watermark_are_found(cluster: InProcessCluster, store
     assert cluster.leap(60)
     for _ in range(2):
         assert bodies_in_partition(store, queue) == []
-        assert cluster.leap(LOW_WATERMARK_EVERY)
+        assert cluster.leap(LOW_WATERMARK_INTERVAL)
     [lookup] = store._driver.calls.run(
         store._parts.bucket_index.read_lookups([(queue.qid, 1, 0)], consistency="ONE", trust_low_watermarks=True)
     )

@@ -13,7 +13,7 @@ from cassandra.protocol import ColumnMetadata
 from cassandra.query import BatchStatement, PreparedStatement
 
 from queuey.storage.cassandra.driver import Encoded, Request, Rows, Statement
-from queuey.storage.cassandra.driver.cql.protocol import BATCH, EXECUTE, PROTOCOL, _value
+from queuey.storage.cassandra.driver.cql.protocol import BATCH, EXECUTE, PROTOCOL, _encode_value
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.values import CQL_TYPES, SIZE, encode
 
@@ -137,7 +137,7 @@ def bound_request(statement: Any, statements: Mapping[bytes, Statement]) -> Requ
         calls = [(query_id, values) for _, query_id, values in statement._statements_and_parameters]
     else:
         calls = [(statement.prepared_statement.query_id, statement.values)]
-    rows = [(query_id, b"".join(map(_value, values))) for query_id, values in calls]
+    rows = [(query_id, b"".join(map(_encode_value, values))) for query_id, values in calls]
     serial = statement.serial_consistency_level
     sent_ = Sent(rows, _level(statement.consistency_level), None if serial is None else _level(serial))
     request = sent_.request(statements)
@@ -169,7 +169,7 @@ def _cell(kind: str, value: Any) -> bytes:  # noqa: ANN401 - of any type
 
 @lru_cache(maxsize=1000)
 def prepared_statement(statement: Statement, keyspace: str) -> PreparedStatement:
-    parsed, words = cql.command(statement.cql), statement.within(keyspace)
+    parsed, words = cql.command(statement.cql), statement.qualify_tables(keyspace)
     columns = [ColumnMetadata(keyspace, parsed.table.name, name, _type(kind)) for name, kind in parsed.markers]
     names = [name for name, _ in parsed.markers]
     key = [names.index(name) for name in parsed.table.partition if name in names]

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra.clocks.clock_watch import NOW
+from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
 from queuey.storage.cassandra.driver import Encoded, Request, Rows
 from queuey.storage.cassandra.driver.cql.protocol import BATCH, EXECUTE, RESULT, VOID
 from tests.sim.cassandra.protocol import frames
@@ -182,7 +182,7 @@ class Wire(asyncio.Transport):
                 self._answer(stream, frames.ERROR, body)
                 return
         request = sent.request(self._cluster.statements)
-        if request.statement == NOW:
+        if request.statement == SELECT_NOW:
             request = request._replace(host=self._node.address)
         self._cluster.note_append(request, -1)
         self._cluster.ask(request, partial(self._send_result, stream, request))

@@ -12,7 +12,7 @@ from queuey.storage.cassandra.admin import doctor_rules
 from queuey.storage.cassandra.admin.node_settings import Node, make_acknowledgement
 from queuey.storage.cassandra.driver import Host
 from queuey.storage.cassandra.options import STRONG, VERY_STRONG, WEAK, CassandraOptions, DataCentreTarget
-from queuey.storage.sqlite.doctor import judge_mount, judge_room
+from queuey.storage.sqlite.doctor import judge_free_space, judge_mount
 
 THREE = [Host("n1", "a", up=True), Host("n2", "a", up=True), Host("n3", "a", up=True)]
 TWO_CENTRES = [Host("n1", "a", up=True), Host("n2", "b", up=True)]
@@ -157,7 +157,7 @@ def test_access(hosts: tuple[str, ...], options: CassandraOptions, state: str) -
 @pytest.mark.parametrize(("free", "state"), [(0, "fail"), (3 << 20, "warn"), (1 << 30, "ok")])
 def test_room(free: int, state: str) -> None:
     """Less room than a post needs is a failure, less than the log may need a warning."""
-    assert judge_room(free).state == state
+    assert judge_free_space(free).state == state
 
 
 def test_network_file_systems_are_refused() -> None:

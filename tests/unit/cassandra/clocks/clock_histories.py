@@ -295,7 +295,7 @@ class World:
         """Begins a write that takes this many seconds, unless the clock is unsound."""
         if not self.check.sound():
             return
-        ticks, minted = self.clock.both()
+        ticks, minted = self.clock.now_and_boottime()
         self.call_when_awake(self.now + takes, lambda: self.end_write(ticks, minted))
 
     def end_write(self, ticks: int, minted: float) -> None:

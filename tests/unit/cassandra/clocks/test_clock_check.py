@@ -108,7 +108,7 @@ def test_what_a_standstill_took_counts_as_age(cluster: Cluster, missed: float, c
     cluster.machine.ahead = missed
     assert cluster.check()
     assert clock.boottime() - before == pytest.approx(counted, abs=1e-6)
-    assert clock.both()[1] == pytest.approx(clock.boottime())
+    assert clock.now_and_boottime()[1] == pytest.approx(clock.boottime())
 
 
 def test_no_check_for_long_makes_it_unknown(cluster: Cluster) -> None:

@@ -97,11 +97,14 @@ def vouching(check: ClockCheck, answers: Mapping[str, Interval], *others: Any) -
     check.wrong_until = before
 
 
-REAL_BEHIND, REAL_CONCLUDE = ClockCheck._behind, ClockCheck._conclude
+REAL_BEHIND, REAL_CONCLUDE = ClockCheck._bound_seconds_behind, ClockCheck._conclude
 REAL_NOTE, REAL_SOUND = ClockCheck._apply_round, ClockCheck.sound
 
 MUTATIONS: dict[str, tuple[int, Callable[[], AbstractContextManager[None]]]] = {
-    "a round alone shows that we were not behind": (365, partial(replace, ClockCheck._behind, by_what_is_known)),
+    "a round alone shows that we were not behind": (
+        365,
+        partial(replace, ClockCheck._bound_seconds_behind, by_what_is_known),
+    ),
     "the longest standstill since": (365, partial(replace, Interval.max_pause_since, no_standstill)),
     "its length": (450, partial(replace, Interval.max_pause_since, from_the_low_end)),
     "a check after the write": (9, partial(replace, ClockCheck.sound, any_round)),

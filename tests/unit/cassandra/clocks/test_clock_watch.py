@@ -12,7 +12,7 @@ import pytest
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck
-from queuey.storage.cassandra.clocks.clock_watch import ATTEMPTS, ClockWatch, decode_time
+from queuey.storage.cassandra.clocks.clock_watch import MAX_ATTEMPTS, ClockWatch, decode_time
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Encoded, Request
 from queuey.storage.cassandra.options import CassandraOptions
@@ -94,7 +94,7 @@ def test_half_of_the_nodes_must_answer(centres: str, silent: set[int], *, is_eno
     assert watched.check() == is_enough
     if not is_enough:
         with pytest.raises(StoreUnavailable):
-            watched.driver.run_to_end(watched.watch.require())
+            watched.driver.run_to_end(watched.watch.require_sound())
 
 
 @pytest.mark.parametrize("silent", [[], [1], [1, 2]])
@@ -104,7 +104,7 @@ def test_a_node_of_the_same_machine_confirms_nothing(watched: Watched, silent: l
     watched.nodes[1].offset = watched.nodes[2].offset = 3.0
     watched.silence(silent, light=len(silent) < 2)
     assert isinstance(watched.confirm(), StoreUnavailable)
-    assert len(silent) == 2 or not watched.watch.timed_correctly_since(minted)
+    assert len(silent) == 2 or not watched.watch.is_timed_correctly_since(minted)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -118,13 +118,13 @@ def test_one_node_that_is_set_or_slewed_stops_no_writes(watched: Watched, number
         if turn % 3 == 0:
             assert watched.check()
         assert watched.confirm() is None
-        assert watched.watch.timed_correctly_since(minted)
+        assert watched.watch.is_timed_correctly_since(minted)
         requests += len(watched.asked)
     assert requests < 60 * 2 + 10 * 3
     minted = watched.clock.boottime()
     watched.nodes[number].offset = 30.0
     assert watched.confirm() is None
-    assert watched.watch.timed_correctly_since(minted)
+    assert watched.watch.is_timed_correctly_since(minted)
 
 
 def test_answers_of_one_turn_share_a_check(watched: Watched) -> None:
@@ -176,4 +176,4 @@ def test_a_write_is_confirmed_by_a_round_that_began_later(watched: Watched) -> N
     watched.driver.advance(0.1)
     watched.driver.fail = lambda _request: DOWN
     assert isinstance(watched.confirm(), StoreUnavailable)
-    assert sum(isinstance(request, Request) for request in watched.driver.sent) == 3 * ATTEMPTS
+    assert sum(isinstance(request, Request) for request in watched.driver.sent) == 3 * MAX_ATTEMPTS

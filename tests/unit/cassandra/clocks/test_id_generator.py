@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.errors import InvalidRequest
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.storage.cassandra.clocks.clock import Delayed, IdGenerator, Stamps, stamp_of, undo_timestamp
+from queuey.storage.cassandra.clocks.clock import DelayedIds, IdGenerator, Stamps, stamp_of, undo_timestamp
 from tests.unit.cassandra.clocks.clocks import Machine
 
 SECOND = TICKS_PER_SECOND
@@ -57,7 +57,7 @@ def test_ids_are_above_the_one_named(away: int, low: int, count: int) -> None:
     machine = Machine()
     generator = IdGenerator(machine.clock, 0)
     after = machine.clock.now() + away, low
-    generator.admit(after)
+    generator.check_after(after)
     first = generator.generate(count, after)
     assert (first, 0) > after
     assert generator.generate(1) >= first + count
@@ -69,19 +69,19 @@ def test_ids_too_far_ahead_are_refused() -> None:
     generator = IdGenerator(machine.clock)
     far = machine.clock.now() + SECOND + 1
     with pytest.raises(InvalidRequest):
-        generator.admit((far, 0))
+        generator.check_after((far, 0))
     generator.generate(SECOND + 10)
-    generator.admit((far, 0))
+    generator.check_after((far, 0))
     for step in range(5):
         after = machine.clock.now() + SECOND * (step + 2), 0
         with pytest.raises(InvalidRequest):
-            generator.admit(after)
+            generator.check_after(after)
 
 
 @given(st.lists(st.sampled_from([0.5, 1.0, 86400.0]), max_size=30))
 def test_delayed_messages_are_due_after_their_delay(delays: list[float]) -> None:
     """Each delayed message of a call has its own id at its due time; those of one delay keep their order."""
-    made = Delayed(1000 * SECOND, 0)
+    made = DelayedIds(1000 * SECOND, 0)
     by_delay: dict[float, list[Position]] = {}
     for delay in delays:
         by_delay.setdefault(delay, []).append(made.generate(delay))
@@ -97,7 +97,7 @@ def test_processes_and_calls_differ() -> None:
     machine = Machine()
     generator, other = IdGenerator(machine.clock), IdGenerator(machine.clock)
     now, before = machine.clock.now(), generator.next_time()
-    assert Delayed(now, before).generate(60.0) != Delayed(now, before).generate(60.0)
+    assert DelayedIds(now, before).generate(60.0) != DelayedIds(now, before).generate(60.0)
     assert generator.next_time() == before
     assert generator.generate(1) == other.generate(1)
     assert generator.low != other.low
@@ -105,7 +105,7 @@ def test_processes_and_calls_differ() -> None:
 
 def test_delayed_messages_are_above_what_was_read() -> None:
     """A message with a tiny delay is not below a position that a reader has passed."""
-    assert Delayed(100, 500).generate(0.000_001) >= (500, ids.LOW_MIN)
+    assert DelayedIds(100, 500).generate(0.000_001) >= (500, ids.LOW_MIN)
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.floats(-100, 100)), min_size=1, max_size=20))
@@ -116,7 +116,7 @@ def test_stamps_ascend(steps: list[tuple[float, float]]) -> None:
     last = 0
     for seconds, away in steps:
         machine.advance(seconds)
-        stamp = stamps.above(machine.clock.now() + round(away * SECOND))
+        stamp = stamps.make_above(machine.clock.now() + round(away * SECOND))
         assert stamp > last
         last = stamp
 
@@ -131,7 +131,7 @@ def test_a_delete_takes_effect_on_what_any_process_minted(
     generator = IdGenerator(writer.clock)
     after = None if pushed is None else (writer.clock.now() + round(pushed * SECOND), 0)
     ticks = generator.generate(count + 1, after) + count
-    assert Stamps(deleter.clock, lambda: difference).above(ticks) >= stamp_of(ticks)
+    assert Stamps(deleter.clock, lambda: difference).make_above(ticks) >= stamp_of(ticks)
 
 
 @given(st.floats(0.01, 10), st.floats(-1, 1), st.floats(1, 100))
@@ -140,15 +140,15 @@ def test_a_delete_takes_effect_on_what_any_process_delayed(difference: float, ap
     writer, deleter = Machine(), Machine()
     deleter.advance(apart * difference)
     now = writer.clock.now()
-    due, _ = Delayed(now, 0).generate(difference + delay)
-    assert Stamps(deleter.clock, lambda: difference).above(due) > stamp_of(now)
+    due, _ = DelayedIds(now, 0).generate(difference + delay)
+    assert Stamps(deleter.clock, lambda: difference).make_above(due) > stamp_of(now)
 
 
 def test_nobody_stamps_writes_far_ahead() -> None:
     """A write at an id in the far future has a timestamp near the clock, so that later writes there take effect."""
     machine = Machine()
     stamps = Stamps(machine.clock, lambda: 1.0)
-    assert stamps.above(ids.TICKS_MAX) <= stamp_of(machine.clock.now() + 3 * SECOND)
+    assert stamps.make_above(ids.TICKS_MAX) <= stamp_of(machine.clock.now() + 3 * SECOND)
 
 
 @given(st.integers(0, ids.TICKS_MAX), st.integers(0, ids.TICKS_MAX))

@@ -77,8 +77,8 @@ def test_the_truth_stays_inside(difference: int, first: Exchange, exchanges: lis
     assert clocks.holds(interval)
     for exchange in exchanges:
         answer = clocks.ask(exchange)
-        assert interval.meets(answer)
-        assert answer.meets(interval)
+        assert interval.is_consistent_with(answer)
+        assert answer.is_consistent_with(interval)
         interval = interval.intersect(answer)
         assert clocks.holds(interval)
         assert interval.error <= answer.at_time(interval.at).error
@@ -102,7 +102,7 @@ def test_a_jump_beyond_the_errors_shows(
     drift = -(-(last.pause + last.there + last.back) // DRIFT) + 2
     answer_width = 2 * RESOLUTION + last.there + last.back
     clocks.difference += sign * (interval.high - interval.low + answer_width + 2 * drift + more)
-    assert not interval.meets(clocks.ask(last))
+    assert not interval.is_consistent_with(clocks.ask(last))
 
 
 @given(
@@ -124,7 +124,7 @@ def test_no_standstill_is_longer_than_an_answer_says(
             assert stood <= answer.max_pause_since(interval)
         if number <= first:
             interval, stood = (
-                answer if interval is None or not interval.meets(answer) else interval.intersect(answer),
+                answer if interval is None or not interval.is_consistent_with(answer) else interval.intersect(answer),
                 0,
             )
 

@@ -169,7 +169,7 @@ class Scene:
             connect=self._connect,
             clock=lambda: self.now,
         )
-        self.client.follow(self.cluster)
+        self.client.adopt_cluster(self.cluster)
 
     async def _connect(self, make: Callable[[], Any], address: str, port: int, ssl: None) -> tuple[Wire, Any]:
         assert (port, ssl) == (9042, None)
@@ -200,7 +200,7 @@ class Scene:
     def change_nodes(self, nodes: list[ScriptedNode]) -> None:
         self.cluster.known[:] = self.nodes = nodes
         self.cluster.metadata.token_map = _token_map(self.cluster.metadata.all_hosts)
-        self.client.follow(self.cluster)
+        self.client.adopt_cluster(self.cluster)
 
     async def await_connected(self) -> None:
         await until_async(lambda: all(self.client.is_up(node.address) for node in self.nodes))

@@ -217,9 +217,9 @@ async def test_an_event_loop_whose_threads_have_ended(adopted: Adopted) -> None:
 
 async def test_a_forgotten_statement_is_known_by_its_id(adopted: Adopted) -> None:
     """The client prepares statements that the driver has prepared, by their ids."""
-    client = CqlClient(adopted.scene.loop, "k", 0.0, adopted.driver._text_of)
-    assert client.text_of(QUERY_ID) == CQL
-    assert client.text_of(b"other") is None
+    client = CqlClient(adopted.scene.loop, "k", 0.0, adopted.driver._find_cql)
+    assert client.find_cql(QUERY_ID) == CQL
+    assert client.find_cql(b"other") is None
     adopted.send(ENCODED)
     [wire] = await adopted.scene.await_requests()
     wire.answer(error(UNPREPARED, text("id")), ERROR)

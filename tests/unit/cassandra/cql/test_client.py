@@ -250,7 +250,7 @@ async def test_after_a_long_turn_of_the_loop_answers_are_read_first(scene: Scene
     assert scene.client._timer is not None
     scene.client._timer.cancel()
     scene.now += 2.0
-    scene.client._let_it_read()  # The loop does this, late.
+    scene.client._check_timeouts_after_reads()  # The loop does this, late.
     assert not scene.ended
     wire.answer()
     await until_async(lambda: not scene.has_timer)
@@ -312,7 +312,7 @@ async def test_a_connection_full_of_orphans_is_replaced(scene: Scene) -> None:
     node = scene.nodes[0]
     with (
         replace_in(connection_module, connection_module.MAX_STREAMS, 4),
-        replace_in(client_module, client_module.HEARTBEAT, 0.01),
+        replace_in(client_module, client_module.HEARTBEAT_INTERVAL, 0.01),
     ):
         wire = node.wire
         wire.abort()
@@ -329,7 +329,7 @@ async def test_a_connection_full_of_orphans_is_replaced(scene: Scene) -> None:
 async def test_a_silent_connection_is_replaced(scene: Scene) -> None:
     """A silent connection is probed, and counts as broken without an answer."""
     node = scene.nodes[0]
-    with replace_in(client_module, client_module.HEARTBEAT, 0.05):
+    with replace_in(client_module, client_module.HEARTBEAT_INTERVAL, 0.05):
         node.wire.abort()
         await until_async(lambda: len(node.wires) == 2 and scene.client.is_up(node.address))
         scene.now += 10
@@ -448,7 +448,7 @@ async def test_another_cluster(scene: Scene) -> None:
     await scene.await_requests(2)
     former = scene.nodes
     scene.nodes = [ScriptedNode("10.0.0.3"), ScriptedNode("10.0.0.4")]
-    scene.client.follow(scene.new_cluster(scene.nodes))
+    scene.client.adopt_cluster(scene.new_cluster(scene.nodes))
     await scene.await_ended(2)
     assert sorted(map(str, scene.outcomes)) == ["None", "unknown"]
     assert not any(wire.is_open for node in former for wire in node.wires)

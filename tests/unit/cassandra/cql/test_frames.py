@@ -10,12 +10,12 @@ import pytest
 from queuey.messages import LogEntry
 from queuey.storage.cassandra.driver import Encoded, Request, Rows, requests
 from queuey.storage.cassandra.driver.cql import protocol
-from queuey.storage.cassandra.message_codec import IDS_UP, RANGED
+from queuey.storage.cassandra.message_codec import RANGE_VALUE_COUNT, SELECT_IDS_UP
 from queuey.storage.cassandra.store import claim_logs
 from tests.sim.cassandra.protocol import frames
 
 KEYSPACE = "k"
-READ = IDS_UP[0]
+READ = SELECT_IDS_UP[0]
 prepare = partial(frames.prepared_statement, keyspace=KEYSPACE)
 
 
@@ -50,9 +50,9 @@ def test_a_decision(rows: Rows) -> None:
 
 def test_a_read() -> None:
     """The values of a read arrive as the caller has encoded them."""
-    values = b"".join(protocol._value(part) for part in (b"\0" * 8, None, b"text"))
+    values = b"".join(protocol._encode_value(part) for part in (b"\0" * 8, None, b"text"))
     prepared = prepare(READ)
-    body = protocol.encode_execute(prepared.query_id, RANGED, values, 4)
+    body = protocol.encode_execute(prepared.query_id, RANGE_VALUE_COUNT, values, 4)
     request = frames.parse_sent(protocol.EXECUTE, body).request({prepared.query_id: READ})
     assert isinstance(request, Encoded)
     assert (request.statement, request.rows, request.consistency) == (READ, [values], "QUORUM")
@@ -60,7 +60,7 @@ def test_a_read() -> None:
 
 def test_whole_requests() -> None:
     """Requests are read when all their bytes have arrived."""
-    data = protocol.header(protocol.EXECUTE, b"body", 5) + b"body"
+    data = protocol.encode_header(protocol.EXECUTE, b"body", 5) + b"body"
     arrived = bytearray()
     requests = []
     for start in range(len(data)):

@@ -10,7 +10,7 @@ from cassandra import ConsistencyLevel
 from cassandra.protocol import BatchMessage, OverloadedErrorMessage, PreparedQueryNotFound, ReadyMessage
 from cassandra.query import BatchStatement, BatchType
 
-from queuey.storage.cassandra.bucket_index import FIRST
+from queuey.storage.cassandra.bucket_index import SELECT_FIRST
 from queuey.storage.cassandra.driver import UNSET, Request
 from queuey.storage.cassandra.driver.cql import protocol
 from queuey.storage.cassandra.driver.cql.protocol import BrokenFrame, FrameReader, decode_answer
@@ -56,7 +56,7 @@ def test_frames_cut_at_any_two_places() -> None:
         struct.pack(">BBhBi", 0x04, 0, 1, protocol.RESULT, 4),  # A request.
         struct.pack(">BBhBi", 0x85, 0, 1, protocol.RESULT, 4),
         struct.pack(">BBhBi", 0x84, 0, 1, protocol.RESULT, -1),
-        struct.pack(">BBhBi", 0x84, 0, 1, protocol.RESULT, protocol.MAX_BODY + 1),
+        struct.pack(">BBhBi", 0x84, 0, 1, protocol.RESULT, protocol.MAX_ANSWER_BYTES + 1),
         b"HTTP/1.1 400 Bad Request",
     ],
 )
@@ -108,11 +108,11 @@ def test_a_conditional_batch_is_what_the_driver_would_send() -> None:
 
 def test_a_frequent_statement() -> None:
     """A frequent statement has the values that the driver has bound, and its rows are those of the driver."""
-    bound = frames.prepared_statement(FIRST, "keyspace").bind((7, 1))
+    bound = frames.prepared_statement(SELECT_FIRST, "keyspace").bind((7, 1))
     bound.consistency_level = ConsistencyLevel.QUORUM
-    sent = protocol.encode_bound(Request(FIRST, (7, 1), timeout=2.0), bound)
+    sent = protocol.encode_bound(Request(SELECT_FIRST, (7, 1), timeout=2.0), bound)
     assert protocol.values_of(sent.rows[0]) == [struct.pack(">q", 7), struct.pack(">i", 1)]
     assert (sent.routing_key, sent.timeout) == (bound.routing_key, 2.0)
     rows = [(None, 1, 99, 2), (None, 2, 98, None)]
     assert sent.decode is not None
-    assert sent.decode(cql.command(FIRST.cql).encode_result(rows)) == rows
+    assert sent.decode(cql.command(SELECT_FIRST.cql).encode_result(rows)) == rows

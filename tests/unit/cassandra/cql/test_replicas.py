@@ -22,7 +22,7 @@ async def test_replicas_that_are_not_computed_yet(scene: Scene) -> None:
     """Until replicas are computed, requests use the former nodes: computing many would block the loop."""
     former = scene.cluster.metadata.token_map
     scene.cluster.metadata.token_map = SimpleNamespace(tokens_to_hosts_by_ks={})
-    scene.client.follow(scene.cluster)
+    scene.client.adopt_cluster(scene.cluster)
     for key in (b"key", b"another"):
         assert len(list(scene.client._nodes_with(key))) == len(scene.nodes)
     scene.cluster.metadata.token_map = former
@@ -47,6 +47,6 @@ async def test_replicas_are_remembered(scene: Scene) -> None:
     assert keys == [b"a", b"b", b"c", b"a"]
     for _ in range(2):
         scene.cluster.metadata.token_map.tokens_to_hosts_by_ks = {"k": ManyTokens()}
-        scene.client.follow(scene.cluster)
+        scene.client.adopt_cluster(scene.cluster)
         next(scene.client._nodes_with(b"a"))
     assert keys[4:] == [b"a", b"a"]

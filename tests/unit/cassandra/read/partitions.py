@@ -11,7 +11,7 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import bucketing, message_codec
-from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT, WIDTHS, Bucket
+from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT_WIDTH, WIDTHS, Bucket
 from queuey.storage.cassandra.driver import Rows, TooManyDead
 from queuey.storage.cassandra.driver.cql import protocol
 from queuey.storage.cassandra.read import arrow_scan
@@ -118,7 +118,7 @@ def positions(draw: st.DrawFn) -> Position:
 def partitions(draw: st.DrawFn) -> Partition:
     """Messages in buckets of all levels and two classes, some expired, some put in a second bucket."""
     partition = Partition()
-    given_levels = [level for level in WIDTHS if level >= PUT]
+    given_levels = [level for level in WIDTHS if level >= PUT_WIDTH]
     for number, at in enumerate(draw(st.lists(positions(), max_size=60, unique=True))):
         kind = draw(st.integers(0, 1))
         ends = draw(st.sampled_from([ALIVE, ALIVE, ALIVE, DEAD, None]))

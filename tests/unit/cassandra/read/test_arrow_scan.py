@@ -49,7 +49,7 @@ def cells(message: tuple[Position, str | bytes, Meta | None, int]) -> tuple[byte
 
 
 def taken_apart(answer: bytes, *, bodies: bool) -> pa.RecordBatch:
-    page = arrow_scan.page_of(answer, message_codec.COLUMNS if bodies else message_codec.ID_COLUMNS)
+    page = arrow_scan.page_of(answer, message_codec.COLUMN_COUNT if bodies else message_codec.ID_COLUMN_COUNT)
     return arrow_scan.columns_of(page, bodies=bodies).batch
 
 
@@ -69,19 +69,21 @@ def test_rows_that_lack_values_are_left_out(
     answer = answer_of(every)
     assert taken_apart(answer, bodies=True) == columns.batch_from_messages(messages)
     if every:
-        assert arrow_scan.page_of(answer, message_codec.COLUMNS).last == message_codec.position_of(
+        assert arrow_scan.page_of(answer, message_codec.COLUMN_COUNT).last == message_codec.position_of(
             cast("bytes", every[-1][0])
         )
     pairs: list[tuple[bytes | None, ...]] = [(row[0], row[2]) for row in every]
     whole = [row for row in pairs if row[1] is not None]
-    only = taken_apart(answer_of(pairs, message_codec.ID_COLUMNS), bodies=False)
-    assert only == taken_apart(answer_of(whole, message_codec.ID_COLUMNS), bodies=False)
+    only = taken_apart(answer_of(pairs, message_codec.ID_COLUMN_COUNT), bodies=False)
+    assert only == taken_apart(answer_of(whole, message_codec.ID_COLUMN_COUNT), bodies=False)
 
 
 def test_an_answer_of_another_shape() -> None:
     """An answer with other columns than requested is rejected."""
     with pytest.raises(ValueError, match="2 columns"):
-        arrow_scan.page_of(answer_of([(bytes(16), bytes(8))], message_codec.ID_COLUMNS), message_codec.COLUMNS)
+        arrow_scan.page_of(
+            answer_of([(bytes(16), bytes(8))], message_codec.ID_COLUMN_COUNT), message_codec.COLUMN_COUNT
+        )
 
 
 @given(SOME)
@@ -92,7 +94,7 @@ def test_values_of_names(found: list[tuple[Position, str | bytes, Meta | None, i
     for row, (position, body, meta, expires) in enumerate(found):
         marked = message_codec.mark_named(NewMessage(body, 1, 1, meta), names[row]).meta if row in names else meta
         every.append(cells((position, body, marked, expires)))
-    whole = arrow_scan.columns_of(arrow_scan.page_of(answer_of(every), message_codec.COLUMNS), bodies=True)
+    whole = arrow_scan.columns_of(arrow_scan.page_of(answer_of(every), message_codec.COLUMN_COUNT), bodies=True)
     named = arrow_scan.find_named(whole)
     assert {row: name for row, (name, _) in named.items()} == names
     unnamed = arrow_scan.select_shown(whole, named, {row for row in named if row % 2})
@@ -111,7 +113,7 @@ def test_rows_of_the_drivers_own_way(found: list[tuple[Position, str | bytes, Me
     for one in found:
         key, body, _, meta = cells(one)
         decoded.append((UUID(bytes=key), body, one[3], meta))
-    assert message_codec.pack_rows(decoded, message_codec.COLUMNS) == answer_of([cells(one) for one in found])
+    assert message_codec.pack_rows(decoded, message_codec.COLUMN_COUNT) == answer_of([cells(one) for one in found])
 
 
 @given(partitions(), positions(), positions() | st.just(END), st.integers(1, 200), st.booleans())

@@ -13,15 +13,15 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
 from queuey.storage.cassandra import bucket_index, bucketing
 from queuey.storage.cassandra.bucket_index import (
-    LOW_WATERMARK_EVERY,
-    LOW_WATERMARK_STEP,
+    LOW_WATERMARK_INTERVAL,
     MAX_FIRST_ROWS,
-    MORE,
-    REFRESH_PUT,
+    MAX_FURTHER_ROWS,
+    MIN_LOW_WATERMARK_STEP,
+    PUT_RECORD_INTERVAL,
     BucketIndex,
     BucketLookup,
 )
-from queuey.storage.cassandra.bucketing import CLASSES, PUT, Bucket
+from queuey.storage.cassandra.bucketing import CLASSES, PUT_WIDTH, Bucket
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Request
 from queuey.storage.cassandra.message_codec import uuid_of
@@ -99,7 +99,7 @@ def overlapping(time_buckets: Sequence[Bucket], known: BucketLookup) -> set[Buck
 # Writing
 
 
-@pytest.mark.parametrize("width_index", [3, PUT, bucketing.LOAD, bucketing.DENSE_LOAD])
+@pytest.mark.parametrize("width_index", [3, PUT_WIDTH, bucketing.LOAD_WIDTH, bucketing.DENSE_LOAD_WIDTH])
 def test_a_bucket_is_recorded_once(width_index: int) -> None:
     """A process records a bucket of new ids once, before its first use, and one of given ids once an hour."""
     record, time_bucket = Record(), row_of(width_index, 0)
@@ -109,7 +109,7 @@ def test_a_bucket_is_recorded_once(width_index: int) -> None:
     record.driver.fail = lambda _request: None
     assert record.record(time_bucket, time_bucket) == 1
     assert record.record(time_bucket, part=2) == 1
-    record.driver.advance(REFRESH_PUT - 1)
+    record.driver.advance(PUT_RECORD_INTERVAL - 1)
     assert record.record(time_bucket) == 0
     record.driver.advance(1)
     assert record.record(time_bucket) == (0 if time_bucket.new_ids_only else 1)
@@ -124,9 +124,9 @@ def test_a_record_outlives_what_it_names(at: int, kind: int, width_index: int) -
     [request] = record.driver.sent
     assert isinstance(request, Request)
     ttl = request.values[-1]
-    assert 0 < ttl <= bucketing.longest_ttl(START)
-    newest = max(START + round(REFRESH_PUT) * TICKS_PER_SECOND, time_bucket.end)
-    if ttl < bucketing.longest_ttl(START):
+    assert 0 < ttl <= bucketing.max_cassandra_ttl(START)
+    newest = max(START + round(PUT_RECORD_INTERVAL) * TICKS_PER_SECOND, time_bucket.end)
+    if ttl < bucketing.max_cassandra_ttl(START):
         assert START + ttl * TICKS_PER_SECOND >= newest + CLASSES[kind] * TICKS_PER_SECOND
 
 
@@ -169,11 +169,11 @@ def test_a_look_is_remembered_until_it_is_too_old() -> None:
 RUNS = {
     "none": [],
     "one more than a first look": [row_of(3, number) for number in range(MAX_FIRST_ROWS + 1)],
-    "as many as a look": [row_of(4, number) for number in range(MORE)],
-    "several looks": [row_of(4, 3 * number) for number in range(2 * MORE + 1)],
+    "as many as a look": [row_of(4, number) for number in range(MAX_FURTHER_ROWS)],
+    "several looks": [row_of(4, 3 * number) for number in range(2 * MAX_FURTHER_ROWS + 1)],
     "several widths and classes": [
         row_of(width, 5 * number, kind)
-        for width, count in ((1, 40), (0, 3), (3, MORE // 3), (6, MORE // 2), (PUT, 3))
+        for width, count in ((1, 40), (0, 3), (3, MAX_FURTHER_ROWS // 3), (6, MAX_FURTHER_ROWS // 2), (PUT_WIDTH, 3))
         for number in range(count)
         for kind in (0, 1, 3)
     ],
@@ -197,13 +197,13 @@ def test_looks_lead_through_all_buckets(run: str, *, descending: bool) -> None:
         bound = result.low if descending else result.high
         looks += 1
     assert seen == {*time_buckets}
-    assert looks <= 1 + len(time_buckets) * 4 // MORE
+    assert looks <= 1 + len(time_buckets) * 4 // MAX_FURTHER_ROWS
 
 
 def test_a_look_does_not_walk_over_what_lies_below_the_low_watermark() -> None:
     """New ids below the low watermark are skipped, given ones are not; an untrusted watermark hides no bucket."""
-    minted = [row_of(4, number) for number in range(2 * MORE)]
-    given_ids = [row_of(6, 0), row_of(PUT, -3)]
+    minted = [row_of(4, number) for number in range(2 * MAX_FURTHER_ROWS)]
+    given_ids = [row_of(6, 0), row_of(PUT_WIDTH, -3)]
     record = Record([*minted, *given_ids])
     assert record.lookup().high < minted[-1].start
     record.set_low_watermark(minted[-10].start)
@@ -224,7 +224,7 @@ def test_a_look_does_not_walk_over_what_lies_below_the_low_watermark() -> None:
 @pytest.mark.parametrize("descending", [False, True])
 def test_readers_at_the_tail_of_a_hot_partition_share_a_look(*, descending: bool) -> None:
     """A lookup at the tail serves cursors of the last minute, and upper bounds that move with the clock."""
-    time_buckets = [row_of(4, number) for number in range(2 * MORE)]
+    time_buckets = [row_of(4, number) for number in range(2 * MAX_FURTHER_ROWS)]
     record = Record(time_buckets)
     time = time_buckets[-1].end
     result = record.lookup(time, descending=descending)
@@ -243,12 +243,12 @@ def test_a_low_watermark_is_raised_only_if_it_is_worth_it() -> None:
     record = Record()
     record.set_low_watermark(START)
     result = record.lookup()
-    assert not record.raises(result, START + LOW_WATERMARK_STEP - 1)
-    assert record.raises(result, START + LOW_WATERMARK_STEP)
-    assert record.lookup().low_watermark == (START + LOW_WATERMARK_STEP, -9)
-    record.driver.advance(LOW_WATERMARK_EVERY - 0.1)
-    assert not record.raises(result, START + 2 * LOW_WATERMARK_STEP)
-    assert record.raises(result, START + 2 * LOW_WATERMARK_STEP, part=2)
+    assert not record.raises(result, START + MIN_LOW_WATERMARK_STEP - 1)
+    assert record.raises(result, START + MIN_LOW_WATERMARK_STEP)
+    assert record.lookup().low_watermark == (START + MIN_LOW_WATERMARK_STEP, -9)
+    record.driver.advance(LOW_WATERMARK_INTERVAL - 0.1)
+    assert not record.raises(result, START + 2 * MIN_LOW_WATERMARK_STEP)
+    assert record.raises(result, START + 2 * MIN_LOW_WATERMARK_STEP, part=2)
     record.driver.advance(0.1)
     record.driver.fail = lambda _request: StoreUnavailable("down")
-    assert record.raises(result, START + 2 * LOW_WATERMARK_STEP)
+    assert record.raises(result, START + 2 * MIN_LOW_WATERMARK_STEP)

@@ -9,10 +9,10 @@ import pytest
 from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, LogPage
 from queuey.storage.cassandra.driver import Rows
-from queuey.storage.cassandra.store.claim_logs import _ENTRIES, _HEAD, _SNAPSHOT, _read
+from queuey.storage.cassandra.store.claim_logs import _SELECT_ENTRIES, _SELECT_HEAD, _SELECT_SNAPSHOT, _read_page
 from tests.unit.cassandra.read.answered import ASKING, run_with_answers
 
-NAMES = {_ENTRIES: "entries", _HEAD: "head", _SNAPSHOT: "snapshot"}
+NAMES = {_SELECT_ENTRIES: "entries", _SELECT_HEAD: "head", _SELECT_SNAPSHOT: "snapshot"}
 
 
 def play(first: int, *answers: Rows) -> tuple[LogPage | None, list[str]]:
@@ -22,7 +22,7 @@ def play(first: int, *answers: Rows) -> tuple[LogPage | None, list[str]]:
         reads.append(f"{NAMES[request.statement]} {request.values[2:]}")
         return answers[len(reads) - 1]
 
-    return run_with_answers(_read(ASKING, (7, 1), first, "ONE"), answer), reads
+    return run_with_answers(_read_page(ASKING, (7, 1), first, "ONE"), answer), reads
 
 
 def entry(number: int, last: int = 9) -> tuple[int, int, bytes]:

@@ -14,7 +14,7 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice, bytes_of
-from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT, Bucket
+from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT_WIDTH, Bucket
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Gathered, Rounds
 from tests.unit.cassandra.read.partitions import (
@@ -56,7 +56,7 @@ def slices(draw: st.DrawFn) -> Slice:
 def reader_of(wanted: Slice, extent: Extent, longest: int = LONGEST) -> Rounds:
     """Returns the reader of one slice; ``longest`` is the max bytes of a body."""
     first, most = reading.room_for(wanted.max_bytes, longest, first=True), reading.room_for(wanted.max_bytes, longest)
-    return reading.read_rounds(wanted, extent, NOW, first=first, most=most)
+    return reading.read_rounds(wanted, extent, NOW, first_rows=first, max_rows=most)
 
 
 def read_page(partition: Partition, wanted: Slice, bucket_ends: Sequence[Position], longest: int = LONGEST) -> Page:
@@ -168,7 +168,7 @@ def test_no_round_asks_for_more_bytes_than_a_few_pages_have(short: int, descendi
     """
     long = 100_000
     partition = Partition()
-    for level in (HOME_WIDTH, 1, PUT):
+    for level in (HOME_WIDTH, 1, PUT_WIDTH):
         for number in range(60):
             time = START + number * 100 + level
             mine = number if not descending else 59 - number

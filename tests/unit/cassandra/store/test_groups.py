@@ -37,7 +37,7 @@ class Opened:
         clock = Clock(calm.clock().raw_boottime_ns, wall=lambda: round((calm.world.now + calm.ahead + ahead) * 1e9))
         options = CassandraOptions(heartbeat=1e9)
         self.store = CassandraStore("cassandra://a/b", options, clock, driver=lambda *_, **__: calm)
-        calm.run_to_end(self.store._watch.require())
+        calm.run_to_end(self.store._watch.require_sound())
 
     def begin(self, call: Any, *arguments: object, **named: object) -> Coroutine[Any, Any, Any]:  # noqa: ANN401
         contracts = self.store.groups, self.store.offsets, self.store.catalogue
@@ -146,7 +146,7 @@ def test_centre(opened: Opened) -> None:
 
 @pytest.fixture
 def queue(opened: Opened) -> Queue:
-    opened.calm.run_to_end(opened.store._parts.transactions.run(applications._CREATE, ("acme", 0.0, 1)))
+    opened.calm.run_to_end(opened.store._parts.transactions.run(applications._INSERT_APPLICATION, ("acme", 0.0, 1)))
     made, _ = opened.run_call(CassandraCatalogue.create_queue, "acme", "queue", QueueSpec(partitions=2))
     assert isinstance(made, Queue)
     return made

@@ -26,7 +26,7 @@ from queuey.storage.cassandra.store import (
     queues,
     records,
 )
-from queuey.storage.cassandra.timing import SOON, make_settled
+from queuey.storage.cassandra.timing import ONE_CENTRE_TIMING, make_settled
 from tests.backends import APP
 from tests.sim.cassandra.cluster import Cluster, NetworkFaults
 from tests.sim.cassandra.cql import command
@@ -273,9 +273,8 @@ def settle_name(scene: Scene) -> Callable[[], Any]:
 
 def set_times(scene: Scene) -> Callable[[], Any]:
     store = scene.store
-    return lambda: (
-        f"written {stored_timing._compare_and_swap(store._driver, store._options, make_settled(SOON, 'ours'), None)}"
-    )
+    timing = make_settled(ONE_CENTRE_TIMING, "ours")
+    return lambda: f"written {stored_timing._compare_and_swap(store._driver, store._options, timing, None)}"
 
 
 def lock(scene: Scene) -> migrations._Lock:
@@ -292,20 +291,20 @@ def take_lock(scene: Scene) -> Callable[[], Any]:
 def release_lock(scene: Scene) -> Callable[[], Any]:
     mine = lock(scene)
     scene.call(lambda: mine._acquire(None))
-    return lambda: [mine.transactions.wait(migrations._UNLOCK, (mine._owner,))]
+    return lambda: [mine.transactions.wait(migrations._CLEAR_LOCK, (mine._owner,))]
 
 
 def record_migration(scene: Scene) -> Callable[[], Any]:
-    return lambda: [lock(scene).transactions.wait(migrations._RECORD, (7, "name", "sum", 1.0))]
+    return lambda: [lock(scene).transactions.wait(migrations._RECORD_MIGRATION, (7, "name", "sum", 1.0))]
 
 
-KEYED, NAMED = names._KEYS.change, names._NAMES.change
-NEXT_ENTRY = Statement(claim_logs._ADVANCE.cql, idempotent=False)
+KEYED, NAMED = names._KEY_STATEMENTS.change, names._NAME_STATEMENTS.change
+NEXT_ENTRY = Statement(claim_logs._ADVANCE_NUMBER.cql, idempotent=False)
 
 CALLERS = {
     "create an application": Caller(
         lambda scene: lambda: bridge.run(scene.store.applications.create_application("new")),
-        applications._CREATE,
+        applications._INSERT_APPLICATION,
         "ApplicationExists",
     ),
     "add a key": Caller(add_key, applications._ADD_KEY, "done"),
@@ -315,43 +314,45 @@ CALLERS = {
     "remove a key's entry": Caller(revoke_key, applications._REMOVE_ENTRY, "done"),
     "expire a key": Caller(expire_key, applications._EXPIRE_KEY, "done", reads_on=True),
     "create a queue": Caller(
-        create_queue, queues._INSERT, "created False", lost="created True", others={"uid": 98, "qid": 97}
+        create_queue, queues._INSERT_QUEUE, "created False", lost="created True", others={"uid": 98, "qid": 97}
     ),
     "update a queue": Caller(
         lambda scene: lambda: [bridge.run(scene.store.catalogue.update_queue(scene.queue, QueueSpec(ttl=60)))],
-        queues._UPDATE,
+        queues._UPDATE_QUEUE,
         "QueueChanged",
         "unknown",
     ),
     "purge a queue": Caller(
         lambda scene: lambda: [bridge.run(scene.store.catalogue.purge_queue(scene.queue))],
-        queues._PURGE,
+        queues._PURGE_QUEUE,
         "QueueChanged",
         "unknown",
     ),
     "delete a queue": Caller(
         lambda scene: lambda: bridge.run(scene.store.catalogue.delete_queue(scene.queue)),
-        queues._DELETE,
+        queues._DELETE_QUEUE,
         "QueueChanged",
     ),
-    "cover long messages": Caller(cover_long_message, queue_cache._COVER, "done", token="longest_ttl", reads_on=True),
+    "cover long messages": Caller(
+        cover_long_message, queue_cache._RAISE_LONGEST, "done", token="longest_ttl", reads_on=True
+    ),
     "enter into the ledger": Caller(
         lambda scene: lambda: [bridge.run(scene.store.ledger.enter("work", 1, b"value", expected=None))],
-        ledger._SET,
+        ledger._UPDATE_ENTRY,
         "done",
         reads_on=True,
     ),
-    "set an offset": Caller(partial(set_offset, compare=False), offsets._COMPARE, "done", reads_on=True),
-    "compare and set an offset": Caller(partial(set_offset, compare=True), offsets._COMPARE, "done", "unknown"),
-    "remove a group": Caller(forget_group, offsets._COMPARE, "done", reads_on=True),
-    "create a record": Caller(new_record, records._CREATE, "RecordChanged", "unknown"),
-    "change a record": Caller(changed_record, records._CHANGE, "RecordChanged", "unknown"),
-    "remove a record": Caller(removed_record, records._REMOVE, "RecordChanged", "unknown"),
+    "set an offset": Caller(partial(set_offset, compare=False), offsets._SWAP_VERSION, "done", reads_on=True),
+    "compare and set an offset": Caller(partial(set_offset, compare=True), offsets._SWAP_VERSION, "done", "unknown"),
+    "remove a group": Caller(forget_group, offsets._SWAP_VERSION, "done", reads_on=True),
+    "create a record": Caller(new_record, records._INSERT_RECORD, "RecordChanged", "unknown"),
+    "change a record": Caller(changed_record, records._UPDATE_RECORD, "RecordChanged", "unknown"),
+    "remove a record": Caller(removed_record, records._DELETE_RECORD, "RecordChanged", "unknown"),
     "remove a claim log": Caller(
-        remove_log, claim_logs._END, "done", instead=lambda values: (NEXT_ENTRY, (2, *values[:2], 1))
+        remove_log, claim_logs._DELETE_NUMBERS, "done", instead=lambda values: (NEXT_ENTRY, (2, *values[:2], 1))
     ),
     "append to a claim log": Caller(
-        append_entry, claim_logs._ADVANCE, "applied False", lost="unknown", token="last_number", repeats=False
+        append_entry, claim_logs._ADVANCE_NUMBER, "applied False", lost="unknown", token="last_number", repeats=False
     ),
     "begin a post under a key": Caller(post, KEYED, "KeyInUse", lost="replayed False"),
     "end a post under a key": Caller(
@@ -369,13 +370,15 @@ CALLERS = {
     ),
     "clear a name": Caller(clear_name, NAMED, "NameChanged", "unknown"),
     "settle a name": Caller(settle_name, NAMED, "done"),
-    "write the times": Caller(set_times, stored_timing._WRITE, "written False", lost="written True", token="timing"),
-    "acquire the lock": Caller(take_lock, migrations._LOCK, "a rival", lost="ours", token="lock"),
+    "write the times": Caller(
+        set_times, stored_timing._SWAP_TIMING, "written False", lost="written True", token="timing"
+    ),
+    "acquire the lock": Caller(take_lock, migrations._SET_LOCK, "a rival", lost="ours", token="lock"),
     "release the lock": Caller(
         release_lock,
-        migrations._UNLOCK,
+        migrations._CLEAR_LOCK,
         "done",
-        instead=lambda values: (migrations._LOCK, (9, "a rival", *values)),
+        instead=lambda values: (migrations._SET_LOCK, (9, "a rival", *values)),
     ),
-    "record a migration": Caller(record_migration, migrations._RECORD, "done", token="name"),
+    "record a migration": Caller(record_migration, migrations._RECORD_MIGRATION, "done", token="name"),
 }

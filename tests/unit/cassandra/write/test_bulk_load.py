@@ -24,13 +24,13 @@ NOW = ids.EPOCH_TICKS + 1_700_000_000 * ids.TICKS_PER_SECOND
 @pytest.mark.parametrize(
     ("count", "seconds", "size", "level"),
     [
-        (0, 0, 0, bucketing.LOAD),
-        (200, 0.001, 100, bucketing.LOAD),
-        (10_000, 0.001, 100, bucketing.DENSE_LOAD),
-        (10_000, 900, 100, bucketing.LOAD),
-        (4, 0.001, 4_000_000, bucketing.DENSE_LOAD),
-        (4, 900, 4_000_000, bucketing.LOAD),
-        (40, 900, 4_000_000, bucketing.DENSE_LOAD),
+        (0, 0, 0, bucketing.LOAD_WIDTH),
+        (200, 0.001, 100, bucketing.LOAD_WIDTH),
+        (10_000, 0.001, 100, bucketing.DENSE_LOAD_WIDTH),
+        (10_000, 900, 100, bucketing.LOAD_WIDTH),
+        (4, 0.001, 4_000_000, bucketing.DENSE_LOAD_WIDTH),
+        (4, 900, 4_000_000, bucketing.LOAD_WIDTH),
+        (40, 900, 4_000_000, bucketing.DENSE_LOAD_WIDTH),
     ],
 )
 def test_places_do_not_get_too_full(count: int, seconds: float, size: int, level: int) -> None:

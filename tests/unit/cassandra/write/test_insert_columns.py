@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from queuey.ids import Position
 from queuey.messages import Message, Meta
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.write.bulk_load import encoded_inserts
+from queuey.storage.cassandra.write.bulk_load import encode_inserts
 from queuey.storage.columns import columns_of
 from tests import strategies
 from tests.unit.cassandra.test_message_codec import longs, metas
@@ -34,10 +34,10 @@ def test_rows_are_encoded_as_one_by_one(rows: list[Row], qid: int) -> None:
         data, column = message_codec.encode(body, meta)
         kept = column if isinstance(column, bytes) else b"\0"
         key = message_codec.key_of(qid, partition, bucket)
-        expected.append(message_codec.encoded_insert(key, position, data, expires, kept, stamp, ttl))
+        expected.append(message_codec.encode_insert(key, position, data, expires, kept, stamp, ttl))
     messages = columns_of(
         Message(*position, numbers[0], numbers[2], body, meta) for position, body, meta, numbers in rows
     )
     numbers = np.array([row[3] for row in rows], np.int64).reshape(-1, 5).T
     buckets, stamps, ttls = (np.ascontiguousarray(numbers[place]) for place in (1, 3, 4))
-    assert encoded_inserts(qid, messages.partitions, buckets, messages.batch, stamps, ttls) == expected
+    assert encode_inserts(qid, messages.partitions, buckets, messages.batch, stamps, ttls) == expected

@@ -12,7 +12,7 @@ from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import bridge
-from queuey.storage.cassandra.clocks.clock_watch import NOW
+from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
 from queuey.storage.cassandra.driver import Encoded, Request, Rows
 from queuey.storage.cassandra.message_codec import DELETE, INSERT
 from tests.sim.cassandra.cluster import Cluster, NetworkFaults
@@ -20,7 +20,7 @@ from tests.sim.cassandra.messages import Site
 from tests.sim.world import World
 
 PARTITIONS = 4
-KINDS = {NOW: "checks"} | dict.fromkeys(INSERT, "writes") | dict.fromkeys(DELETE, "undo writes")
+KINDS = {SELECT_NOW: "checks"} | dict.fromkeys(INSERT, "writes") | dict.fromkeys(DELETE, "undo writes")
 
 
 class CountedCluster(Cluster):

@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT = 3.0
 FIRST_PAUSE, MAX_PAUSE = 0.125, 1.0
 """Pauses between attempts to connect, in seconds."""
-HEARTBEAT = 3.0
+HEARTBEAT_INTERVAL = 3.0
 """Max seconds without an answer before a node is sent a heartbeat, and max seconds until it answers that."""
-READ_TIME = 0.001
+READ_DELAY = 0.001
 """Interval between a timer and its check for timeouts, in seconds."""
 MAX_ROUTES = 10_000
 """Max routing keys with cached replicas: 2 MB. Finding the replicas of another key takes a few microseconds."""
@@ -75,7 +75,7 @@ class Node:
                 self._client.update_usable()
                 self._trouble.record_success()
                 pause = FIRST_PAUSE
-                await self._until_broken(self.connection)
+                await self._wait_until_broken(self.connection)
                 problem: Exception = ConnectionException("it broke")
             except Exception as error:  # noqa: BLE001 - every error is logged and followed by a retry
                 problem = error
@@ -102,12 +102,12 @@ class Node:
             raise
         return connection
 
-    async def _until_broken(self, connection: Connection) -> None:
+    async def _wait_until_broken(self, connection: Connection) -> None:
         """Returns once the connection has ended; raises TimeoutError if a heartbeat is not answered."""
         while not connection.ended.done():
-            await asyncio.wait([connection.ended], timeout=HEARTBEAT)
-            if not connection.ended.done() and self._client.clock() - connection.received_at >= HEARTBEAT:
-                async with asyncio.timeout(HEARTBEAT):
+            await asyncio.wait([connection.ended], timeout=HEARTBEAT_INTERVAL)
+            if not connection.ended.done() and self._client.clock() - connection.received_at >= HEARTBEAT_INTERVAL:
+                async with asyncio.timeout(HEARTBEAT_INTERVAL):
                     await connection.ask(OptionsMessage())
 
     def _drop(self, error: Exception) -> None:
@@ -139,7 +139,7 @@ class _Attempt:
 
     def _prepare(self, query_id: bytes) -> bool:
         """Prepares a statement that the node has forgotten, then repeats the request. Returns False if it cannot."""
-        cql = self._client.text_of(query_id)
+        cql = self._client.find_cql(query_id)
         if cql is None or query_id in self._forgotten:
             return False
         self._forgotten += (query_id,)
@@ -163,7 +163,7 @@ class CqlClient:
         loop: The event loop.
         keyspace: The keyspace of the rows; the driver's connections use it as well.
         patience: Seconds after which an idempotent request also goes to a second node.
-        text_of: Returns the statement of an id, or None.
+        find_cql: Returns the statement of an id, or None.
         local_dc: Data centre of the nodes to ask; all nodes if None.
         connect: Makes connections; the loop's own function if None.
         clock: Clock in seconds, for timeouts and ``FastRequest.answered_at``.
@@ -177,7 +177,7 @@ class CqlClient:
         loop: asyncio.AbstractEventLoop,
         keyspace: str,
         patience: float,
-        text_of: Callable[[bytes], str | None],
+        find_cql: Callable[[bytes], str | None],
         *,
         local_dc: str | None = None,
         connect: Connect | None = None,
@@ -185,7 +185,7 @@ class CqlClient:
     ) -> None:
         self.loop = loop
         self.keyspace = keyspace
-        self.text_of = text_of
+        self.find_cql = find_cql
         self.connect: Connect = connect or loop.create_connection
         self.clock = clock
         self.is_usable = False
@@ -203,7 +203,7 @@ class CqlClient:
 
     # The nodes
 
-    def follow(self, cluster: Any) -> None:  # noqa: ANN401 - the driver's
+    def adopt_cluster(self, cluster: Any) -> None:  # noqa: ANN401 - the driver's
         """Adopts the current nodes and replicas of the driver's cluster; None drops all nodes."""
         if cluster is not self._cluster:
             nodes, self._nodes = self._nodes, {}
@@ -283,7 +283,7 @@ class CqlClient:
 
     def close(self) -> None:
         """Ends all connections. Requests without an answer go through the driver, or end in doubt."""
-        self.follow(None)
+        self.adopt_cluster(None)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -298,11 +298,11 @@ class CqlClient:
         return False
 
     def _set_timer(self) -> None:
-        self._timer = self.loop.call_later(CHECK_INTERVAL, self._let_it_read)
+        self._timer = self.loop.call_later(CHECK_INTERVAL, self._check_timeouts_after_reads)
 
-    def _let_it_read(self) -> None:
+    def _check_timeouts_after_reads(self) -> None:
         """Lets the loop read the answers that came during a long turn before they count as late."""
-        self._timer = self.loop.call_later(READ_TIME, self._check_timeouts)
+        self._timer = self.loop.call_later(READ_DELAY, self._check_timeouts)
 
     def _check_timeouts(self) -> None:
         self._timer = None

@@ -20,7 +20,13 @@ from cassandra import AuthenticationFailed, ConsistencyLevel
 from cassandra import protocol as messages
 from cassandra.connection import ConnectionException
 
-from queuey.storage.cassandra.driver.cql.protocol import BrokenFrame, FrameReader, body_of, decode_answer, header
+from queuey.storage.cassandra.driver.cql.protocol import (
+    BrokenFrame,
+    FrameReader,
+    decode_answer,
+    encode_body,
+    encode_header,
+)
 from queuey.storage.cassandra.driver.fast_request import MAX_WAITING_BYTES
 
 log = logging.getLogger(__name__)
@@ -84,13 +90,14 @@ class Connection(asyncio.Protocol):
         self._waiting[stream] = receive, metadata
         if not self._out:
             self._loop.call_soon(self._flush)
-        self._out += (header(opcode, body, stream), body)
+        self._out += (encode_header(opcode, body, stream), body)
         self._out_size += len(body)
         return True
 
     def ask(self, message: Any) -> asyncio.Future[Any]:  # noqa: ANN401 - of the driver
+        """Sends a message. If the connection accepts none, the future gets ``ConnectionException``."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        if not self.send(message.opcode, body_of(message), partial(_settle, future)):
+        if not self.send(message.opcode, encode_body(message), partial(_settle, future)):
             _settle(future, ConnectionException(f"the connection to Cassandra node {self.address} accepts no requests"))
         return future
 

@@ -24,7 +24,7 @@ VOID = struct.pack(">i", 1)
 """A result without rows."""
 ROWS = struct.pack(">ii", 2, 4), struct.pack(">ii", 2, 5)
 """Beginnings of a result with rows, without a further page or a description of its columns (of one table or not)."""
-MAX_BODY = 256 << 20
+MAX_ANSWER_BYTES = 256 << 20
 """Max bytes of an answer. Cassandra itself sends less."""
 
 Frame = tuple[int, int, int, bytes]
@@ -33,22 +33,22 @@ Frame = tuple[int, int, int, bytes]
 _HEADER = struct.Struct(">BBhBi")
 _HEADER_SIZE = 9
 _ANSWER = PROTOCOL | 0x80
-_header_at = _HEADER.unpack_from
-_short = struct.Struct(">H").pack
-_size = struct.Struct(">i").pack
-_size_at = struct.Struct(">i").unpack_from
-_values_and_no_description = b"\x03"
-_no_flags = b"\0"
-_serial = b"\x10"
-_unlogged = b"\x01"
-_prepared = b"\x01"
+_unpack_header = _HEADER.unpack_from
+_pack_short = struct.Struct(">H").pack
+_pack_size = struct.Struct(">i").pack
+_unpack_size = struct.Struct(">i").unpack_from
+_VALUES_WITHOUT_DESCRIPTION_FLAGS = b"\x03"
+_NO_FLAGS = b"\0"
+_SERIAL_FLAG = b"\x10"
+_UNLOGGED_BATCH = b"\x01"
+_PREPARED_KIND = b"\x01"
 
 
 class BrokenFrame(ConnectionException):  # type: ignore[misc] # the driver ships no types
     """A node sent bytes that are not an answer; the connection cannot be used any further."""
 
 
-def header(opcode: int, body: bytes, stream: int) -> bytes:
+def encode_header(opcode: int, body: bytes, stream: int) -> bytes:
     return _HEADER.pack(PROTOCOL, 0, stream, opcode, len(body))
 
 
@@ -56,33 +56,41 @@ def encode_execute(query_id: bytes, count: int, values: bytes, consistency: int)
     """Returns the body of an EXECUTE. Its answer is one page without a description of its columns."""
     return b"".join(
         (
-            _short(len(query_id)),
+            _pack_short(len(query_id)),
             query_id,
-            _short(consistency),
-            _values_and_no_description,
-            _short(count),
+            _pack_short(consistency),
+            _VALUES_WITHOUT_DESCRIPTION_FLAGS,
+            _pack_short(count),
             values,
         )
     )
 
 
 def encode_batch(query_id: bytes, count: int, rows: Sequence[bytes], consistency: int) -> bytes:
-    prefix = _prepared + _short(len(query_id)) + query_id + _short(count)
-    return b"".join((_unlogged, _short(len(rows)), prefix, prefix.join(rows), _short(consistency), _no_flags))
+    prefix = _PREPARED_KIND + _pack_short(len(query_id)) + query_id + _pack_short(count)
+    return b"".join(
+        (_UNLOGGED_BATCH, _pack_short(len(rows)), prefix, prefix.join(rows), _pack_short(consistency), _NO_FLAGS)
+    )
 
 
 def encode_conditional_batch(request: BatchStatement) -> bytes:
     statements = request._statements_and_parameters  # noqa: SLF001 - the driver has no name for it
-    parts = [_unlogged, _short(len(statements))]
+    parts = [_UNLOGGED_BATCH, _pack_short(len(statements))]
     for _, query_id, values in statements:
-        parts += [_prepared, _short(len(query_id)), query_id, _short(len(values)), *map(_value, values)]
-    levels = _short(request.consistency_level), _serial, _short(request.serial_consistency_level)
+        parts += [
+            _PREPARED_KIND,
+            _pack_short(len(query_id)),
+            query_id,
+            _pack_short(len(values)),
+            *map(_encode_value, values),
+        ]
+    levels = _pack_short(request.consistency_level), _SERIAL_FLAG, _pack_short(request.serial_consistency_level)
     return b"".join([*parts, *levels])
 
 
 def encode_bound(request: Request, bound: BoundStatement) -> Encoded:
     decode = partial(_decode_rows, bound.prepared_statement.result_metadata) if request.statement.reads else None
-    values = b"".join(map(_value, bound.values))
+    values = b"".join(map(_encode_value, bound.values))
     fields = request.statement, len(bound.values), [values], bound.routing_key, request.consistency
     return Encoded(*fields, decode, request.timeout, request.host)
 
@@ -92,24 +100,24 @@ def _decode_rows(metadata: Any, body: bytes) -> Rows:  # noqa: ANN401 - the driv
     return rows
 
 
-def _value(data: Any) -> bytes:  # noqa: ANN401 - bytes, None or the mark for nothing
+def _encode_value(data: Any) -> bytes:  # noqa: ANN401 - bytes, None or the mark for nothing
     if data is None or data is UNSET:
-        return _size(-1 if data is None else -2)
-    return _size(len(data)) + bytes(data)
+        return _pack_size(-1 if data is None else -2)
+    return _pack_size(len(data)) + bytes(data)
 
 
 def values_of(encoded: bytes) -> list[Any]:
     values: list[Any] = []
     offset = 0
     while offset < len(encoded):
-        (size,) = _size_at(encoded, offset)
+        (size,) = _unpack_size(encoded, offset)
         offset += 4
         values.append(encoded[offset : offset + size] if size >= 0 else (None if size == -1 else UNSET))
         offset += max(0, size)
     return values
 
 
-def body_of(message: Any) -> bytes:  # noqa: ANN401 - of the driver
+def encode_body(message: Any) -> bytes:  # noqa: ANN401 - of the driver
     body = io.BytesIO()
     message.send_body(body, PROTOCOL)
     return body.getvalue()
@@ -155,9 +163,9 @@ class FrameReader:
             self._chunks.clear()
         start, end = 0, len(data)
         while end - start >= _HEADER_SIZE:
-            version, flags, stream, opcode, size = _header_at(data, start)
+            version, flags, stream, opcode, size = _unpack_header(data, start)
             body = start + _HEADER_SIZE
-            if version != _ANSWER or not 0 <= size <= MAX_BODY:
+            if version != _ANSWER or not 0 <= size <= MAX_ANSWER_BYTES:
                 raise BrokenFrame(f"an answer begins with {data[start:body].hex()}")
             if body + size > end:
                 self._missing = body + size - end
