@@ -19,7 +19,7 @@ from queuey.storage.cassandra.timing import PATIENT
 from queuey.storage.opening import retry_until_available
 
 KEYSPACE = "bench"
-STATED = ("deadline", "delay", "difference")
+STATED_TIMES = ("deadline", "delay", "difference")
 """Ends of the names of the settings from which all other times follow."""
 
 
@@ -36,7 +36,7 @@ def prepare(
             may pause for longer than the shorter time.
     """
     url = nodes.store_url(keyspace)
-    stated = {name: value for name, value in PATIENT.values().items() if name.endswith(STATED)} if patient else {}
+    stated = {name: value for name, value in PATIENT.values().items() if name.endswith(STATED_TIMES)} if patient else {}
     options = CassandraOptions(follow=patient, stated=stated)
     migrate(parse_url(url), options, replication=str(len(nodes.address.hosts)))
     store = open_store(url, options=options)
