@@ -43,9 +43,9 @@ from queuey.client import (
     id_after,
 )
 
-QUEUES = 100
+MAX_QUEUES_PER_CALL = 100
 """Max queues that the service reads in one call."""
-PARTITIONS = 1000
+MAX_PARTITIONS_PER_CALL = 1000
 """Max partitions to read in one call."""
 MAX_READS = 2
 """Max concurrent calls that do not wait."""
@@ -76,12 +76,12 @@ class InFlightCalls(NamedTuple):
     Attributes:
         reads: Number of calls that do not wait.
         polls: The end of the wait of each poll.
-        most_polls: Max polls.
+        max_polls: Max polls.
     """
 
     reads: int
     polls: Sequence[float]
-    most_polls: int
+    max_polls: int
 
 
 class PlannedCall(NamedTuple):
@@ -110,7 +110,9 @@ class FetchPlan(NamedTuple):
     recheck: float | None = None
 
 
-def space_for(messages: int, size: int, partitions: int, *, prefetch_messages: int, prefetch_bytes: int) -> BufferSpace:
+def compute_free_space(
+    messages: int, size: int, partitions: int, *, prefetch_messages: int, prefetch_bytes: int
+) -> BufferSpace:
     """Returns the free space if the buffer holds this many messages and bytes of this many partitions.
 
     A quarter of ``prefetch_messages`` is the reserve, in equal shares. With ``prefetch_bytes`` or more in the buffer
@@ -183,7 +185,7 @@ def _plan_polls(
         if min(ends) - now < POLL_MERGE_INTERVAL:
             return [], min(ends) + POLL_MERGE_INTERVAL
         wait = min(wait, min(ends) - now)
-    places = pending_calls.most_polls - len(pending_calls.polls)
+    places = pending_calls.max_polls - len(pending_calls.polls)
     if places <= 0:
         return _plan_calls_for_all(dry, room, page, 0.0)[: max(0, reads)], None
     return _plan_calls_for_all(dry, room, page, wait)[:places], None
@@ -215,7 +217,7 @@ def _group_into_calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPa
     queues: set[Queue] = set()
     for want in wants:
         queue = want.partition.queue
-        if len(call) == PARTITIONS or (len(queues) == QUEUES and queue not in queues):
+        if len(call) == MAX_PARTITIONS_PER_CALL or (len(queues) == MAX_QUEUES_PER_CALL and queue not in queues):
             yield tuple(call)
             call, queues = [], set()
         call.append(want)
@@ -377,7 +379,7 @@ class Fetcher:
 
         Plans no polls for a while after the service refused one.
         """
-        room = space_for(
+        room = compute_free_space(
             self._buffer.count + sum(pending_call.expected_messages for pending_call in self._pending_calls),
             self._buffer.size,
             self._count,
@@ -385,10 +387,10 @@ class Fetcher:
             prefetch_bytes=self._settings.prefetch_bytes,
         )
         polls = [pending_call.end for pending_call in self._pending_calls if pending_call.end is not None]
-        most_polls = SPARE_POLLS + self._count // PARTITIONS + len(self._queues) // QUEUES
+        max_polls = SPARE_POLLS + self._count // MAX_PARTITIONS_PER_CALL + len(self._queues) // MAX_QUEUES_PER_CALL
         if now < self._crowded_until:
-            most_polls = 0
-        pending_calls = InFlightCalls(len(self._pending_calls) - len(polls), polls, most_polls)
+            max_polls = 0
+        pending_calls = InFlightCalls(len(self._pending_calls) - len(polls), polls, max_polls)
         return plan_fetches(wants, room, pending_calls, now, page=self._settings.page, wait=self._settings.wait)
 
     def _start(self, planned_call: PlannedCall, now: float) -> None:
