@@ -323,9 +323,9 @@ class Fetcher:
         self._queues[queue] -= 1
         if not self._queues[queue]:
             del self._queues[queue]
-            self._forget_trouble(queue.name)
+            self._end_failure_and_refusal(queue.name)
         if not self._queues:
-            self._forget_trouble("")
+            self._end_failure_and_refusal("")
 
     def leave_call(self, row: OwnedPartition) -> None:
         """Removes a partition from the call that it is part of. A call without partitions is cancelled."""
@@ -462,7 +462,7 @@ class Fetcher:
             row.failures = 0
             if was_empty and not row.more and number not in messages_by_number:
                 row.rest_until = rest_until
-            self._return_to_free(row)
+            self._release_from_call(row)
 
     def _suspend_polls(self, pending_call: InFlightCall) -> None:
         """Stops all polls for a few seconds. Meanwhile the partitions are read at intervals."""
@@ -473,7 +473,7 @@ class Fetcher:
             for row in pending_call.remaining_rows(queue).values():
                 row.more = False
                 row.rest_until = now + EMPTY_READ_INTERVAL * jitter
-                self._return_to_free(row)
+                self._release_from_call(row)
 
     def _fail_call(self, pending_call: InFlightCall, error: Exception) -> None:
         """Pauses all partitions of a failed call.
@@ -496,9 +496,9 @@ class Fetcher:
         for row in rows:
             row.failures += 1
             row.rest_until = now + _BACKOFF.pause(row.failures, jitter, retry_after)
-            self._return_to_free(row)
+            self._release_from_call(row)
 
-    def _return_to_free(self, row: OwnedPartition) -> None:
+    def _release_from_call(self, row: OwnedPartition) -> None:
         row.pending_call = None
         self._free[row.partition] = row
 
@@ -512,10 +512,10 @@ class Fetcher:
 
     def _record_success(self, name: str) -> None:
         if name in self._troubled:
-            self._forget_trouble(name)
+            self._end_failure_and_refusal(name)
             log.info("reads of %s work again", name or "the service")
 
-    def _forget_trouble(self, name: str) -> None:
+    def _end_failure_and_refusal(self, name: str) -> None:
         self._troubled.discard(name)
         self._refusals.end_refusal(name)
 

@@ -269,10 +269,10 @@ class ClaimSource:
             self._acknowledge_handled(run, jobs, before, ran.handled)
             failure, rest = ran.failure, jobs[ran.handled :]
             if failure is not None and rest:
-                self._handle_failure(rest.pop(0), failure, run.new_state())
+                self._handle_failure(rest.pop(0), failure, run.take_new_state())
             elif failure is not None and failure.effect == "exit":
                 self._handling.end(StopTheWorker("error"), failure)
-            elif rest and (state := run.new_state()) is not None:
+            elif rest and (state := run.take_new_state()) is not None:
                 self._in_background(self._send_state(rest[0], state))
             self._waiting.extendleft(reversed(rest))
         self._dispatch()
@@ -364,15 +364,16 @@ class ClaimSource:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
-            self._check_runs(loop.time())
+            self._acknowledge_and_check_runs(loop.time())
             end_if_handlers_hang(self._handling)
             end_if_refused(self._handling, 0.0 if self._refused is None else loop.time() - self._refused)
 
     async def _send_states(self) -> None:
+        """Sends new states at intervals, and asks the handlers of cancelled jobs to stop."""
         while True:
             await asyncio.sleep(STATES_INTERVAL)
             self._ask_cancelled_to_stop()
-            latest = [(run, jobs, run.new_state()) for run, jobs in self._running.items()]
+            latest = [(run, jobs, run.take_new_state()) for run, jobs in self._running.items()]
             states = [(run, jobs[state[0]].claimed, state[1]) for run, jobs, state in latest if state is not None]
             if states:
                 await self._set_states(states)
@@ -400,7 +401,8 @@ class ClaimSource:
                 if run is not None and isinstance(error, ClientError) and error.temporary:
                     run.state_seen = None
 
-    def _check_runs(self, now: float) -> None:
+    def _acknowledge_and_check_runs(self, now: float) -> None:
+        """Acknowledges the handled messages of active runs, stops runs that take too long, and updates the metric."""
         ages = [0.0]
         for run, jobs in list(self._running.items()):
             age = run.measure_age(self._make_delivery(jobs[0]).partition, now, self._handling.call_of)
@@ -421,7 +423,9 @@ class ClaimSource:
         self._finished.pop(run, None)
         self._leaked[run] = None
         self._waiting.extendleft(reversed(jobs[run.handled + 1 :]))
-        self._handle_failure(jobs[run.handled], make_overdue_failure(self._settings.stalled_after), run.new_state())
+        self._handle_failure(
+            jobs[run.handled], make_overdue_failure(self._settings.stalled_after), run.take_new_state()
+        )
         self._dispatch()
         self._handling.changed()
 

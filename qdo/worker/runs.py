@@ -167,7 +167,7 @@ class MessageRun:
     def set_state(self, state: bytes) -> None:
         self.state = self.handled, state
 
-    def new_state(self) -> tuple[int, bytes] | None:
+    def take_new_state(self) -> tuple[int, bytes] | None:
         """Returns the state of the present message if it has changed since the last call, else None."""
         state = self.state
         if state is None or state is self.state_seen:

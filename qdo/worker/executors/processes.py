@@ -216,6 +216,7 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def kill(self) -> int:
+        """Kills the child's process group and closes the socket; returns the child's exit code, 0 if it never ran."""
         self.kill_group()
         code = 0 if self._process is None else await asyncio.to_thread(self._process.wait)
         if self._writer is not None:
