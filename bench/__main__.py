@@ -19,8 +19,8 @@ import apsw
 from bench import measures
 from bench.harness import REGISTRY, Void, run_measure
 from bench.pages import SUMMARY
-from bench.results import Report, table, verdict_cells
-from bench.started.processes import commit, hash_product
+from bench.results import Report, format_table, verdict_cells
+from bench.started.processes import describe_commit, hash_product
 
 __all__ = ["main", "measures"]
 
@@ -82,7 +82,7 @@ def collect_facts() -> dict[str, Any]:
     )
     packages = ("httptools", "uvloop", "granian", "pyramid", "apsw", "msgspec")
     return {
-        "commit": commit(),
+        "commit": describe_commit(),
         "contents": hash_product(),
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": f"{model}, {os.cpu_count()} cores",
@@ -101,7 +101,7 @@ def make_summary(reports: list[Report], broken: dict[str, str]) -> str:
     lines = [[report.name, *verdict_cells(verdict)] for report in reports for verdict in report.verdicts]
     parts = ["## All figures"]
     if lines:
-        parts.append(table(["measure", "figure", "median", "lowest to highest", "goal", ""], lines))
+        parts.append(format_table(["measure", "figure", "median", "lowest to highest", "goal", ""], lines))
     parts += [f"SKIPPED {report.name}: {report.skipped}" for report in reports if report.skipped]
     parts += [f"VOID {name}" for name in broken]
     return "\n\n".join(parts)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.measures.cassandra import costs
 from bench.pages import MeasuredReport, read_reports
-from bench.results import number, table
+from bench.results import format_number, format_table
 from bench.started.processes import ROOT
 
 MEASURE = "cassandra-costs"
@@ -181,9 +181,11 @@ def make_tables(cost: Costs, facts: Mapping[str, str]) -> str:
     )
     parts = [
         f"Measured at commit `{facts['commit']}` ({facts['date']}, {facts['processor']}).",
-        table([*columns, "disk, each node", "memory, service"], rows),
+        format_table([*columns, "disk, each node", "memory, service"], rows),
         load_text,
-        table(["what", "CPU, service", "CPU, all nodes"], [cost_row(name, pair) for name, pair in cost_rows(cost)]),
+        format_table(
+            ["what", "CPU, service", "CPU, all nodes"], [cost_row(name, pair) for name, pair in cost_rows(cost)]
+        ),
         size_text,
     ]
     return "\n\n".join(parts)
@@ -200,7 +202,7 @@ def cost_rows(cost: Costs) -> list[tuple[str, tuple[float, float]]]:
 
 
 def cost_row(name: str, pair: tuple[float, float]) -> list[str]:
-    return [name, *(f"{number(seconds * 1e6)} µs" for seconds in pair)]
+    return [name, *(f"{format_number(seconds * 1e6)} µs" for seconds in pair)]
 
 
 def format_bytes(count: float) -> str:

@@ -63,15 +63,17 @@ def read_lines(page: str, store: str) -> list[Line]:
         operation = cells[0] or operation
         callers = f" ({cells[1]})" if cells[1] else ""
         run = re.sub(r"^`[\w-]+`,? ", "", cells[6])
-        rows.append(Line(operation + callers, _number(cells[2]), _time(cells[3]), _time(cells[4]), run))
+        rows.append(
+            Line(operation + callers, _parse_number(cells[2]), _parse_time(cells[3]), _parse_time(cells[4]), run)
+        )
     return [line for line in rows if line.run == rows[0].run]
 
 
-def _number(cell: str) -> float:
+def _parse_number(cell: str) -> float:
     return float(cell.replace(",", ""))
 
 
-def _time(cell: str) -> float | None:
+def _parse_time(cell: str) -> float | None:
     return float(cell.removesuffix(" ms")) if cell else None
 
 
@@ -80,13 +82,14 @@ def read_job_bars(page: str, step: str) -> list[Bar]:
     section = page.partition("### `jobs`")[2].partition("\n### ")[0]
     rates = dict(re.findall(r"(?m)^\| ([^|]*?) +\| ([\d,]+) jobs/s", section))
     bars = [
-        Bar(label, _number(rates[f"{step}: {side}"]), "ours" if side == "queuey" else "other")
+        Bar(label, _parse_number(rates[f"{step}: {side}"]), "ours" if side == "queuey" else "other")
         for side, label in JOBS.items()
     ]
     return sorted(bars, key=lambda bar: -bar.value)
 
 
 def draw_bar_chart(title: str, groups: Mapping[str, Sequence[Bar]]) -> str:
+    """Draws groups of bars. Each group has its own linear scale, on which its highest bar has the full width."""
     parts, y = [], TOP - ROW
     for heading, bars in groups.items():
         highest = max(bar.value for bar in bars)
@@ -143,7 +146,7 @@ def _make_svg(title: str, parts: Sequence[str], height: int) -> str:
     return "\n".join([head, titles, background, heading, *parts, "</svg>", ""])
 
 
-def _rates_drawer(store: str, title: str) -> Callable[[str, str], str]:
+def _make_rates_drawer(store: str, title: str) -> Callable[[str, str], str]:
     def draw(page: str, _: str) -> str:
         return draw_bar_chart(
             title, {"messages a second (callers)": [Bar(line.label, line.rate) for line in read_lines(page, store)]}
@@ -168,8 +171,8 @@ def _draw_jobs(_: str, systems: str) -> str:
 
 
 CHARTS: dict[str, Callable[[str, str], str]] = {
-    "performance-sqlite.svg": _rates_drawer("SQLite", "Posts and reads on SQLite"),
-    "performance-cassandra.svg": _rates_drawer("Cassandra", "Posts and reads on Cassandra"),
+    "performance-sqlite.svg": _make_rates_drawer("SQLite", "Posts and reads on SQLite"),
+    "performance-cassandra.svg": _make_rates_drawer("Cassandra", "Posts and reads on Cassandra"),
     "performance-times.svg": _draw_times,
     "performance-tasks.svg": _draw_jobs,
 }

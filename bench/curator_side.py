@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 from qdo.curator import BYTES, QueueBuilder
 
 TIMEOUT_SECONDS = 600.0
-SESSION = 60.0
+SESSION_TIMEOUT = 60.0
 
 
 def put(client: Any, path: str, count: int, size: int) -> float:  # noqa: ANN401 - kazoo has no types
@@ -56,7 +56,7 @@ def consume(client: Any, path: str, lock_path: str, count: int) -> float:  # noq
 
 
 def main(hosts: str) -> None:
-    client = KazooClient(hosts, timeout=SESSION)
+    client = KazooClient(hosts, timeout=SESSION_TIMEOUT)
     client.start(TIMEOUT_SECONDS)
     print("ready", flush=True)
     for line in sys.stdin:

@@ -29,7 +29,7 @@ from qdo.partitions import Partition
 from qdo.settings import ConsumerSettings
 from queuey.client import AsyncClient
 
-INTERVAL = 0.1
+POLL_INTERVAL = 0.1
 """Seconds in which the consumer returns one message of each partition that has any."""
 POLLS_PER_INTERVAL = 4
 """Polls per interval."""
@@ -116,7 +116,7 @@ class Polling:
     async def _poll(self) -> None:
         due = time.monotonic()
         while not self._consumer.closing:
-            due = max(due + INTERVAL / POLLS_PER_INTERVAL, time.monotonic())
+            due = max(due + POLL_INTERVAL / POLLS_PER_INTERVAL, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
             self._add_waits(await self._consumer.poll(-(-len(self._consumer.assignment) // POLLS_PER_INTERVAL) or 1, 0))
 

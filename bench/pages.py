@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import charts
-from bench.results import FOR_THE_PAGE, Report, number
+from bench.results import FOR_THE_PAGE, Report, format_number
 from bench.started.processes import ROOT, hash_product
 from queuey import __version__
 
-FOR_USERS = "performance.md"
+PAGE_FOR_USERS = "performance.md"
 MODEL = "capacity.md"
 """The page that :mod:`bench.capacity` writes."""
 SUMMARY: dict[str, Sequence[str]] = {
@@ -44,7 +44,7 @@ SUMMARY: dict[str, Sequence[str]] = {
     "spark-write": ["queuey"],
 }
 """Sides of each measure that the table for users shows, in the order of its rows."""
-CPU = {
+CPU_FORMATS = {
     "server CPU us/message": "{} µs",
     "behind it us/message": " + {} µs",
     "its CPU us/message": ", worker {} µs",
@@ -52,8 +52,8 @@ CPU = {
 }
 """How the table for users formats the CPU per message."""
 
-MEASURED = re.compile(r"(?m)^Measured at commit .*$")
-BLOCK = re.compile(r"(?ms)^\*\*[^*\n]+\*\* \(`python -m bench ([\w -]+)`\).*?(?=^(?:\*\*|#))")
+MEASURED_LINE = re.compile(r"(?m)^Measured at commit .*$")
+BLOCK_PATTERN = re.compile(r"(?ms)^\*\*[^*\n]+\*\* \(`python -m bench ([\w -]+)`\).*?(?=^(?:\*\*|#))")
 """A hand-written block of figures of several measures; the sections of these measures replace it."""
 
 
@@ -97,7 +97,7 @@ def fill_page(text: str, reports: Mapping[str, MeasuredReport]) -> str:
     Listed measures without a section get one before "What the figures say". Blocks of figures whose measures all have
     results are removed.
     """
-    text = BLOCK.sub(lambda block: "" if set(block[1].split()) <= reports.keys() else block[0], text)
+    text = BLOCK_PATTERN.sub(lambda block: "" if set(block[1].split()) <= reports.keys() else block[0], text)
     parts = re.split(r"(?m)^(?=##+ )", text)
     present = set()
     for index, part in enumerate(parts):
@@ -129,7 +129,7 @@ def fill_page_for_users(text: str, reports: Mapping[str, MeasuredReport]) -> str
 
     summary_facts = [t.facts for name, t in reports.items() if name in SUMMARY]
     if summary_facts and len({facts["contents"] for facts in summary_facts}) == 1 and SUMMARY.keys() <= reports.keys():
-        text = MEASURED.sub(lambda _: measured_line(summary_facts[0]), text)
+        text = MEASURED_LINE.sub(lambda _: measured_line(summary_facts[0]), text)
 
     def line(match: re.Match[str]) -> str:
         name = match["name"]
@@ -137,8 +137,10 @@ def fill_page_for_users(text: str, reports: Mapping[str, MeasuredReport]) -> str
         if name not in reports or side is None:
             return match[0]
         row = next(row for row in reports[name].report.rows if row.name == side)
-        times = [f"{number(row.details[key])} ms" if key in row.details else "" for key in ("p50 ms", "p99 ms")]
-        cpu = "".join(form.format(number(row.details[key])) for key, form in CPU.items() if key in row.details)
+        times = [f"{format_number(row.details[key])} ms" if key in row.details else "" for key in ("p50 ms", "p99 ms")]
+        cpu = "".join(
+            form.format(format_number(row.details[key])) for key, form in CPU_FORMATS.items() if key in row.details
+        )
         cells = [f"{row.median:,.0f}", *times, cpu, f"`{name}`, `{reports[name].facts['commit']}`"]
         return match["begin"] + " | ".join(cells) + " |"
 
@@ -160,24 +162,25 @@ def refusal_reason(text: str, version: str, digest: str) -> str | None:
         version: The version.
         digest: The hash of the contents to release (:func:`~bench.started.processes.hash_product`).
     """
-    measured_line = MEASURED.search(text)
+    measured_line = MEASURED_LINE.search(text)
     if ".dev" in version or (measured_line is not None and f"contents `{digest}`" in measured_line[0]):
         return None
     return (
-        f"The figures of {FOR_USERS} are not of these contents ({digest}). Run make bench, then build {version} again."
+        f"The figures of {PAGE_FOR_USERS} are not of these contents ({digest}). "
+        f"Run make bench, then build {version} again."
     )
 
 
 def main(arguments: Sequence[str], docs: Path = ROOT / "docs") -> None:
     """Writes the pages and draws the charts, and prints the measures that no page lists; ``--check`` only checks."""
     if list(arguments) == ["--check"]:
-        sys.exit(refusal_reason((docs / FOR_USERS).read_text("utf-8"), __version__, hash_product()))
+        sys.exit(refusal_reason((docs / PAGE_FOR_USERS).read_text("utf-8"), __version__, hash_product()))
     taken = read_reports([Path(name) for name in arguments])
     written = ""
     pages = [path for path in sorted(docs.glob("measurements/*.md")) if path.name != MODEL]
-    for path in [*pages, docs / FOR_USERS]:
+    for path in [*pages, docs / PAGE_FOR_USERS]:
         text = path.read_text("utf-8")
-        text = fill_page_for_users(text, taken) if path.name == FOR_USERS else fill_page(text, taken)
+        text = fill_page_for_users(text, taken) if path.name == PAGE_FOR_USERS else fill_page(text, taken)
         path.write_text(text, "utf-8")
         written += text
     charts.write_charts(docs)

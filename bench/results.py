@@ -104,10 +104,12 @@ class Report:
         """Returns the tables and the notes as Markdown, aligned for terminals."""
         parts = []
         if self.rows:
-            parts.append(table(["side", "median", "lowest to highest", ""], [row_cells(row) for row in self.rows]))
+            parts.append(
+                format_table(["side", "median", "lowest to highest", ""], [row_cells(row) for row in self.rows])
+            )
         if self.verdicts:
             parts.append(
-                table(["figure", "median", "lowest to highest", "goal", ""], map(verdict_cells, self.verdicts))
+                format_table(["figure", "median", "lowest to highest", "goal", ""], map(verdict_cells, self.verdicts))
             )
         if self.notes:
             parts.append("\n".join(f"* {note}" for note in self.notes))
@@ -119,32 +121,32 @@ def pairwise_ratios(over: Sequence[float], under: Sequence[float]) -> list[float
     return [a / b if b else math.inf for a, b in zip(over, under, strict=True)]
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Formats a figure with three significant digits, or as a grouped integer from 100 on."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
-def span(samples: Sequence[float]) -> str:
-    return f"{number(min(samples))} to {number(max(samples))}" if len(samples) > 1 else ""
+def format_span(samples: Sequence[float]) -> str:
+    return f"{format_number(min(samples))} to {format_number(max(samples))}" if len(samples) > 1 else ""
 
 
 def row_cells(row: Row) -> list[str]:
-    details = ", ".join(f"{name} {number(value)}" for name, value in row.details.items())
-    return [row.name, f"{number(row.median)} {row.unit}", span(row.samples), details]
+    details = ", ".join(f"{name} {format_number(value)}" for name, value in row.details.items())
+    return [row.name, f"{format_number(row.median)} {row.unit}", format_span(row.samples), details]
 
 
 def verdict_cells(verdict: Verdict) -> list[str]:
     sign = "≥" if verdict.better == "higher" else "≤"
-    goal = "" if verdict.goal is None else f"{sign} {number(verdict.goal)}"
+    goal = "" if verdict.goal is None else f"{sign} {format_number(verdict.goal)}"
     if verdict.aim is not None:
-        goal += f", aim {number(verdict.aim)}"
-    value = f"{number(verdict.value)} {verdict.unit}"
-    return [verdict.name, value, span(verdict.samples), goal, verdict.standing]
+        goal += f", aim {format_number(verdict.aim)}"
+    value = f"{format_number(verdict.value)} {verdict.unit}"
+    return [verdict.name, value, format_span(verdict.samples), goal, verdict.standing]
 
 
-def table(head: list[str], rows: Iterable[list[str]]) -> str:
+def format_table(head: list[str], rows: Iterable[list[str]]) -> str:
     lines = [head, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
 

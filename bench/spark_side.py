@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.harness import Skip, Void
-from bench.started.processes import ROOT, TICKS, Process, inherited_environment
+from bench.started.processes import ROOT, TICKS_PER_SECOND, Process, inherited_environment
 from deploy.local import CannotFetch
 from deploy.local.jars import Bundle, fetch_jars
 
@@ -126,7 +126,7 @@ class Side:
             except OSError:
                 continue
             total += sum(int(field) for field in fields[11:15])
-        return total / TICKS
+        return total / TICKS_PER_SECOND
 
 
 def main(arguments: Sequence[str]) -> None:

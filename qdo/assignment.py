@@ -96,7 +96,7 @@ def plan_assignment(
         kind: {
             queue: count
             for queue, count in matching[wants]
-            if (queue in queues if sight is None else sight.covers(queue.name))
+            if (queue in queues if sight is None else sight.includes(queue.name))
         }
         for kind, (wants, sight) in {
             _make_view_key(member): (member.wants, member.sight) for member in members.values()

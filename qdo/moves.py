@@ -38,7 +38,7 @@ class Move(msgspec.Struct, frozen=True):
     after: str | None
 
     @property
-    def changes(self) -> bool:
+    def is_change(self) -> bool:
         if self.before is None or self.after is None:
             return self.before is not self.after
         return order_of(self.before) != order_of(self.after)
@@ -57,7 +57,8 @@ def plan_moves(targets: Mapping[Partition, str | None], recorded: Mapping[Partit
     ]
 
 
-async def refuse_active(coordinator: AnyCoordinator) -> None:
+async def require_no_members(coordinator: AnyCoordinator) -> None:
+    """Raises GroupActive if the group has members."""
     if members := await coordinator.members():
         raise GroupActive(
             f"group {coordinator.group} is active, so its offsets cannot be moved: "
@@ -73,8 +74,8 @@ async def make_moves(coordinator: AnyCoordinator, planned: Iterable[Move]) -> li
         OffsetMoved: Another process has moved one of the offsets since they were read. Call this again.
         CoordinationLost: It is unknown whether the offsets were moved. Call this again.
     """
-    changing = [move for move in planned if move.changes]
-    await refuse_active(coordinator)
+    changing = [move for move in planned if move.is_change]
+    await require_no_members(coordinator)
     if changing:
         await coordinator.set_offsets(
             {move.partition: move.after for move in changing},
@@ -206,7 +207,7 @@ def plan_migration(
 
 
 def _decide_fate(move: Move, *, back: bool) -> Fate:
-    if not move.changes:
+    if not move.is_change:
         return "same"
     return "ahead" if move.goes_back and not back else "move"
 
@@ -233,7 +234,7 @@ async def migrate_offsets(
         GroupActive: The group has members.
         OffsetMoved, CoordinationLost: See :func:`make_moves`.
     """
-    await refuse_active(coordinator)
+    await require_no_members(coordinator)
     statuses, unreadable = newest_statuses(await _read_status_messages(client))
     reached = {Partition(Queue(service, client.application, s.queue), s.number): s.processed for s in statuses}
     lookup = await find_queues(client, {partition.queue.name for partition in reached})

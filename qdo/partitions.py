@@ -88,7 +88,7 @@ class Partition(NamedTuple):
 
 
 QUEUE_NAME = r"^(?!\.{0,2}$|_)[^/\ud800-\udfff]+$"
-_SPECIAL = re.compile(r"[*?\[]")
+_WILDCARD = re.compile(r"[*?\[]")
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ class Subscription(msgspec.Struct, frozen=True):
     def literal_prefixes(self) -> list[str]:
         """Returns the literal prefixes of the patterns, without those that begin with another one."""
         prefixes: list[str] = []
-        for prefix in sorted({_SPECIAL.split(pattern, 1)[0] for pattern in self.patterns}):
+        for prefix in sorted({_WILDCARD.split(pattern, 1)[0] for pattern in self.patterns}):
             if not prefixes or not prefix.startswith(prefixes[-1]):
                 prefixes.append(prefix)
         return prefixes

@@ -88,7 +88,7 @@ class ConsumerSettings(CheckedSettings, frozen=True, kw_only=True):
 
 
 _MAX_DOUBLINGS = 1000
-_YEAR = 31_536_000
+_YEAR_SECONDS = 31_536_000
 
 
 class Retry(CheckedSettings, frozen=True, kw_only=True):
@@ -116,7 +116,7 @@ class Retry(CheckedSettings, frozen=True, kw_only=True):
 
     attempts: Annotated[int, Meta(ge=0, le=1_000_000)] = 5
     base: Annotated[float, Meta(ge=0)] = 0.5
-    cap: Annotated[float, Meta(ge=0, le=_YEAR)] = 60.0
+    cap: Annotated[float, Meta(ge=0, le=_YEAR_SECONDS)] = 60.0
     never: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -143,7 +143,7 @@ class Retry(CheckedSettings, frozen=True, kw_only=True):
 
 OnFailure = Literal["dead-letter", "skip", "stop", "retry"]
 
-_DAY = 86_400
+_DAY_SECONDS = 86_400
 
 
 class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
@@ -192,15 +192,15 @@ class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
     slice: Annotated[float, Meta(ge=0.001, le=60)] = 0.5
     retry: Retry = Retry()
     on_failure: OnFailure = "dead-letter"
-    time_limit: Annotated[float, Meta(ge=0.001, le=_DAY)] | None = None
-    stalled_after: Annotated[float, Meta(ge=0.1, le=_DAY)] = 300.0
+    time_limit: Annotated[float, Meta(ge=0.001, le=_DAY_SECONDS)] | None = None
+    stalled_after: Annotated[float, Meta(ge=0.1, le=_DAY_SECONDS)] = 300.0
     dead_queue: Annotated[str, Meta(pattern=QUEUE_NAME)] | None = None
     dead_ttl: Annotated[int, Meta(ge=1, le=33_554_432)] = TTL
     bury_dead: bool = False
     commit_messages: Annotated[int, Meta(ge=1, le=1_000_000)] = 5000
     commit_seconds: Annotated[float, Meta(ge=0.001, le=3600)] = 1.0
-    drain: Annotated[float, Meta(ge=0, le=_DAY)] = 30.0
-    lag_seconds: Annotated[float, Meta(ge=0.1, le=_DAY)] = 15.0
+    drain: Annotated[float, Meta(ge=0, le=_DAY_SECONDS)] = 30.0
+    lag_seconds: Annotated[float, Meta(ge=0.1, le=_DAY_SECONDS)] = 15.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

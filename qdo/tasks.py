@@ -16,7 +16,7 @@ CANCEL_GRACE = 1.0
 """Timeout for a cancelled call to clean up before the next call is made, in seconds."""
 
 
-def start(work: Coroutine[Any, Any, T], running: set[asyncio.Task[T]]) -> asyncio.Task[T]:
+def start_task(work: Coroutine[Any, Any, T], running: set[asyncio.Task[T]]) -> asyncio.Task[T]:
     task = asyncio.get_running_loop().create_task(work)
     running.add(task)
     task.add_done_callback(running.discard)

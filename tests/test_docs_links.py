@@ -43,7 +43,7 @@ PROGRAM_FILES = ("README.md", "docs/index.md")
 """Pages whose programs are not for an interactive interpreter."""
 INDEXES = ("docs/all-pages.md", "docs/decisions/index.md")
 VARIABLES = {line.variable for line in settings.table()} | settings.OTHER_VARIABLES
-VARIABLES |= {CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE, qdo_settings.CONFIG}
+VARIABLES |= {CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE, qdo_settings.CONFIG_VARIABLE}
 VARIABLES |= {line.variable for line in qdo_settings.table().values()}
 
 

@@ -27,7 +27,7 @@ from queuey import ids
 SELECT = "SELECT timeuuid_as_blob(id), text_as_blob(body) FROM messages WHERE queue = ? AND partition = ?"
 """Selects blobs, because decoding UUIDs and strings would cost the driver more than everything else."""
 PARTITION_ROWS = 50_000
-FLYING = 8
+MAX_IN_FLIGHT = 8
 """Max batches in flight."""
 
 
@@ -66,7 +66,7 @@ def make_writer(session: Session, count: int, rows: int) -> Callable[[], int]:
             for n in range(start, min(start + rows, count)):
                 batch.add(statement, (first, n // PARTITION_ROWS, Id(first + n), texts[n % 1000]))
             in_flight.append(session.execute_async(batch))
-            if len(in_flight) >= FLYING:
+            if len(in_flight) >= MAX_IN_FLIGHT:
                 in_flight.popleft().result()  # type: ignore[attr-defined]
         for future in in_flight:
             future.result()  # type: ignore[attr-defined]

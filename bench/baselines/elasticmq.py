@@ -67,13 +67,13 @@ def json_request(action: str, fields: dict[str, object]) -> str:
     return traffic.request("POST", "/", body, headers)
 
 
-def sends(messages: Sequence[str], protocol: str) -> Job:
+def make_sends(messages: Sequence[str], protocol: str) -> Job:
     if protocol == "query":
         return Job([query_request("SendMessage", {"MessageBody": body}) for body in messages], 200)
     return Job([json_request("SendMessage", {"MessageBody": body}) for body in messages], 200)
 
 
-def batch_sends(messages: Sequence[str], protocol: str) -> Job:
+def make_batch_sends(messages: Sequence[str], protocol: str) -> Job:
     make = query_batch if protocol == "query" else json_batch
     return Job([make(messages[at : at + BATCH]) for at in range(0, len(messages), BATCH)], 200, BATCH)
 
@@ -107,7 +107,7 @@ def make_receive_dialect() -> Dialect:
 def fill(server: Process, messages: Sequence[str]) -> None:
     """Empties the queue and sends these messages; a few may be sent twice."""
     purge(server)
-    job = batch_sends(messages, "json")
+    job = make_batch_sends(messages, "json")
     traffic.run(server, job, seconds=60, connections=4, warm=0, count=len(job.requests))
 
 

@@ -27,8 +27,10 @@ SLICE = (
     "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND expires > ? ORDER BY ticks, low LIMIT 100"
 )
 SELECT = f"SELECT ticks, low, body {SLICE}"
-IN_SQL = f"""SELECT printf('%08x%04x1%03x', ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, ticks >> 48), low, ticks, body
-{SLICE}"""
+SELECT_FORMATTED = (
+    "SELECT printf('%08x%04x1%03x', ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, ticks >> 48), low, ticks, body\n"
+    f"{SLICE}"
+)
 
 
 class ShownMessage(msgspec.Struct, gc=False):
@@ -104,7 +106,7 @@ def read_formatted_in_sql(connection: apsw.Connection, qp: int, start: ids.Posit
     lows: dict[int, str] = {}
     messages = []
     format_timestamp = ids.timestamp_text
-    for head, low, ticks, body in connection.execute(IN_SQL, (qp, *start, ids.now_ticks())):
+    for head, low, ticks, body in connection.execute(SELECT_FORMATTED, (qp, *start, ids.now_ticks())):
         tail = lows.get(low)
         if tail is None:
             tail = lows[low] = ids.low_hex(low)

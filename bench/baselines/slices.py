@@ -63,7 +63,7 @@ class Read:
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
         self.statement = session.prepare(cassandra_table.SELECT)
-        starts = [Id(tick) for tick in range(FIRST, FIRST + count_rows(session), ROWS)]
+        starts = [Id(tick) for tick in range(FIRST_TICKS, FIRST_TICKS + count_rows(session), ROWS)]
         random.Random(number).shuffle(starts)
         self.starts = itertools.cycle(starts)
 
@@ -72,7 +72,7 @@ class Read:
         return len(self.session.execute(self.statement, values).all())
 
 
-FIRST = ids.seconds_to_ticks(1_700_000_000)
+FIRST_TICKS = ids.seconds_to_ticks(1_700_000_000)
 """Ticks of the first row's id; each further row is one tick later."""
 WORK: dict[str, Callable[[Session, int], Callable[[], int]]] = {"insert": Insert, "read": Read}
 
@@ -90,7 +90,7 @@ def fill(address: cassandra_table.Address, count: int) -> None:
     for start in range(0, count, ROWS):
         batch = BatchStatement(BatchType.UNLOGGED)
         for n in range(start, start + ROWS):
-            key = (cassandra_table.QUEUE + 1, cassandra_table.PARTITION, Id(FIRST + n))
+            key = (cassandra_table.QUEUE + 1, cassandra_table.PARTITION, Id(FIRST_TICKS + n))
             batch.add(statement, (*key, texts[n % 1000]))
         session.execute(batch)
     session.cluster.shutdown()

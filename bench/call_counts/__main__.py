@@ -12,7 +12,7 @@ from bench.call_counts import record
 from bench.call_counts.code_lines import PRODUCT, count_lines_by_package
 from bench.call_counts.operations import count_all
 from bench.call_counts.profiler import make_count
-from bench.results import table
+from bench.results import format_table
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
         [name, str(count.files), str(count.calls), *(map(str, recorded[name]) if name in recorded else ("", ""))]
         for name, count in measured.items()
     ]
-    print(table(["operation", "files", "calls", "recorded files", "recorded calls"], rows) + "\n")
+    print(format_table(["operation", "files", "calls", "recorded files", "recorded calls"], rows) + "\n")
     if options.by_file is not None:
         print(_make_file_table(calls[options.by_file]) + "\n")
     print(_make_lines_table())
@@ -42,14 +42,14 @@ def main() -> int:
 
 
 def _make_file_table(calls: Counter[str]) -> str:
-    return table(["file", "calls"], [[path, str(count)] for path, count in calls.most_common()])
+    return format_table(["file", "calls"], [[path, str(count)] for path, count in calls.most_common()])
 
 
 def _make_lines_table() -> str:
     lines = count_lines_by_package()
     total = sum(count for name, count in lines.items() if name.split("/")[0] in PRODUCT)
     rows = [[name, f"{count:,}"] for name, count in lines.items()]
-    return table(["package", "code lines"], [*rows, [" and ".join(PRODUCT), f"{total:,}"]])
+    return format_table(["package", "code lines"], [*rows, [" and ".join(PRODUCT), f"{total:,}"]])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from bench.started import service
 RUNS = 5
 """Number of runs; the one with the fewest files counts, because background work may fall into the others."""
 WARM_RUNS = 12
-SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 """Timeout of every wait."""
 
 
@@ -20,7 +20,7 @@ class Caller:
     """Sends requests one by one over one open connection."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), SECONDS)
+        self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS)
 
     def ask(self, request: str, status: int) -> tuple[str, HTTPMessage]:
         """Sends a whole request; returns the body and the headers of the answer.
@@ -40,5 +40,5 @@ class Caller:
         self._socket.close()
 
 
-def post(queue: str) -> str:
+def make_post(queue: str) -> str:
     return traffic.request("POST", f"{service.BASE}/{queue}", "x" * traffic.BODY_BYTES, {"Content-Type": "text/plain"})

@@ -16,7 +16,7 @@ from bench.started.processes import ROOT
 
 PRODUCT = ("queuey", "qdo")
 OTHERS = ("bench", "deploy", "tests")
-NO_CODE = {
+NON_CODE_TOKENS = {
     tokenize.COMMENT,
     tokenize.NL,
     tokenize.NEWLINE,
@@ -30,7 +30,7 @@ def count_code_lines(source: str) -> int:
     """Returns the number of lines with a token of code; a string of several lines counts each of them."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in NO_CODE:
+        if token.type not in NON_CODE_TOKENS:
             lines.update(range(token.start[0], token.end[0] + 1))
     return len(lines.difference(*_docstrings(source)))
 

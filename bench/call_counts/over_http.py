@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from urllib.parse import urlencode
 
-from bench.call_counts.callers import RUNS, SECONDS, WARM_RUNS, Caller, post
+from bench.call_counts.callers import RUNS, TIMEOUT_SECONDS, WARM_RUNS, Caller, make_post
 from bench.call_counts.profiled_service import PORT
 from bench.call_counts.profiler import find_fewest
 from bench.harness import Void
@@ -74,9 +74,9 @@ class ProfiledService:
         return find_fewest(runs)
 
     def _order_profiler(self, text: str) -> Counter[str]:
-        """Sends an order to the profiler in the service; returns its answer. Raises Void after :data:`SECONDS`."""
+        """Sends an order to the service's profiler; returns its answer. Raises Void after :data:`TIMEOUT_SECONDS`."""
         self._orders.send(text)
-        if not self._orders.poll(SECONDS):
+        if not self._orders.poll(TIMEOUT_SECONDS):
             raise Void("the profiler in the service did not answer in time")
         answer: Counter[str] = self._orders.recv()
         return answer
@@ -88,7 +88,7 @@ def serve_profiled(directory: Path, *options: str) -> Iterator[ProfiledService]:
     locations = ["--data", str(directory), "--profile", str(directory / "profile.toml"), "--port", str(port)]
     command = [sys.executable, "-m", "bench.call_counts.profiled_service", "serve", *locations, *options]
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(SECONDS)
+        listener.settimeout(TIMEOUT_SECONDS)
         environment = {PORT: str(listener.getsockname()[1])}
         with (
             start("queuey", command, port, directory, environment) as server,
@@ -102,7 +102,7 @@ def count_requests(served: ProfiledService) -> dict[str, Counter[str]]:
     time.sleep(BACKLOG_SECONDS)
     with contextlib.closing(Caller(served.port)) as caller:
         return {
-            "POST": served.count(lambda: caller.ask(post(POSTS), 201)),
+            "POST": served.count(lambda: caller.ask(make_post(POSTS), 201)),
             "GET": served.count(lambda: caller.ask(read, 200)),
             "claim": served.count(Claims(caller).claim_next),
         }
@@ -128,6 +128,7 @@ def write_sqs_settings(directory: Path) -> Path:
 
 
 def prepare_store(directory: Path) -> AccessKey:
+    """Creates a store with both queues, fills :data:`JOBS`, and returns a new key for SQS."""
     with contextlib.closing(service.prepare(directory, (POSTS, JOBS))) as store:
         service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, JOBS)), traffic.bodies(100), 1000)
         deployment = access_keys.deployment_secret(SqsFacade(), Settings(data=directory), os.environ)

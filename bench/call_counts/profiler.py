@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from bench.started.processes import ROOT
 
 PACKAGES = tuple(f"{ROOT / name}/" for name in ("queuey", "qdo"))
-TIMERS = {"_measure_turn"}
+TIMER_FUNCTIONS = {"_measure_turn"}
 """Functions that a timer calls, with or without requests."""
 QUIET_SECONDS = 0.03
 """An operation is over when no function was called for this time."""
@@ -69,7 +69,7 @@ class Profiler:
             time.sleep(QUIET_SECONDS)
 
     def _on_event(self, frame: FrameType, event: str, _argument: Any) -> None:  # noqa: ANN401 - not used
-        if event == "call" and self._counting and frame.f_code.co_name not in TIMERS:
+        if event == "call" and self._counting and frame.f_code.co_name not in TIMER_FUNCTIONS:
             self._entered.append(frame.f_code)
 
 

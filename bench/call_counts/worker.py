@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from bench.call_counts.callers import RUNS, SECONDS, WARM_RUNS, Caller, post
+from bench.call_counts.callers import RUNS, TIMEOUT_SECONDS, WARM_RUNS, Caller, make_post
 from bench.call_counts.profiler import Profiler, find_fewest
 from bench.handlers import awaited
 from bench.harness import Void
@@ -55,14 +55,14 @@ async def count_commit(profiler: Profiler, port: int, queue: str, groups: str) -
         await _wait_until_owned(consumer)
         runs = [await _count_one(profiler, state, caller, queue) for _ in range(WARM_RUNS + RUNS)]
         worker.stop()
-        await asyncio.wait_for(serving, SECONDS)
+        await asyncio.wait_for(serving, TIMEOUT_SECONDS)
         await coordinator.close()
     caller.close()
     return find_fewest(runs[WARM_RUNS:])
 
 
 async def _wait_until_owned(consumer: AsyncConsumer) -> None:
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not consumer.assignment:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
 
@@ -70,9 +70,9 @@ async def _wait_until_owned(consumer: AsyncConsumer) -> None:
 async def _count_one(profiler: Profiler, state: State, caller: Caller, queue: str) -> Counter[str]:
     """Posts a message and waits until it is committed and the worker is idle; returns the calls."""
     await asyncio.to_thread(profiler.settle)
-    before, deadline = await asyncio.to_thread(state), time.monotonic() + SECONDS
+    before, deadline = await asyncio.to_thread(state), time.monotonic() + TIMEOUT_SECONDS
     profiler.begin()
-    await asyncio.to_thread(caller.ask, post(queue), 201)
+    await asyncio.to_thread(caller.ask, make_post(queue), 201)
     while await asyncio.to_thread(state) == before:
         if time.monotonic() > deadline:
             raise Void("the worker did not commit in time")

@@ -19,7 +19,7 @@ from queuey.settings import Settings
 CONNECTIONS = 64
 SHORT_BODY_BYTES = 8 * 1024 * 1024 - 1
 """Bytes of a body that is one byte shorter than its Content-Length."""
-PIECE = 64 * 1024
+PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -58,27 +58,29 @@ def batch(path: str, messages: list[dict[str, object]]) -> str:
 
 
 PATH = "/v1/queuey/bench"
-BRIEF = "/v1/queuey/brief"
+BRIEF_PATH = "/v1/queuey/brief"
 """A queue for messages with a TTL of seconds, which would otherwise fill the disk."""
-WIDE = "/v1/queuey/wide"
+WIDE_PATH = "/v1/queuey/wide"
 PARTITIONS = 200
 """Partitions of the queue ``wide``, which everybody may read."""
 LISTED_QUEUES = 200
 """Number of queues of the list with counts."""
-MERGED = f"{WIDE}?partitions=*&merge=true&limit=1000"
-DELAYED: list[dict[str, object]] = [{"body": "x", "ttl": 60, "delay": 0.5 + number / 64} for number in range(500)]
+MERGED_PATH = f"{WIDE_PATH}?partitions=*&merge=true&limit=1000"
+DELAYED_MESSAGES: list[dict[str, object]] = [
+    {"body": "x", "ttl": 60, "delay": 0.5 + number / 64} for number in range(500)
+]
 """A batch that is sent four times a second (64 connections, 16 s pause): 2,000 messages come due per second."""
 KINDS: dict[str, Kind] = {
     "posts": Kind(request("POST", PATH, bodies(1)[0], {"Content-Type": "text/plain"})),
-    "long posts": Kind(request("POST", BRIEF, "x" * 60_000, {"Content-Type": "text/plain", "X-TTL": "2"})),
-    "batches of 8 MiB": Kind(batch(BRIEF, [{"body": "x" * 250_000, "ttl": 2}] * 33)),
-    "delayed messages": Kind(batch(PATH, DELAYED), pause=16),
+    "long posts": Kind(request("POST", BRIEF_PATH, "x" * 60_000, {"Content-Type": "text/plain", "X-TTL": "2"})),
+    "batches of 8 MiB": Kind(batch(BRIEF_PATH, [{"body": "x" * 250_000, "ttl": 2}] * 33)),
+    "delayed messages": Kind(batch(PATH, DELAYED_MESSAGES), pause=16),
     "reads of 100": Kind(request("GET", f"{PATH}?limit=100")),
     "pages of 8 MiB": Kind(request("GET", "/v1/queuey/pages?limit=1000")),
-    "merges": Kind(request("GET", MERGED)),
-    "merges without a key": Kind(without_key(request("GET", MERGED))),
+    "merges": Kind(request("GET", MERGED_PATH)),
+    "merges without a key": Kind(without_key(request("GET", MERGED_PATH))),
     "lists with counts": Kind(request("GET", "/v1/queuey?include_count=1&limit=1000")),
-    "info of 200 partitions": Kind(request("GET", f"{WIDE}/info")),
+    "info of 200 partitions": Kind(request("GET", f"{WIDE_PATH}/info")),
     "pages not read": Kind(request("GET", "/v1/queuey/pages?limit=1000"), reads=False),
     "bodies one byte short": Kind(
         with_long_content_length(request("POST", PATH, "")), body=SHORT_BODY_BYTES, reads=False
@@ -102,7 +104,7 @@ CONNECTION_KINDS: dict[str, Kind] = {
     HANDSHAKING: Kind("", connections=HANDSHAKES, pause=1, scheme="https"),
 }
 """Kinds that use many connections instead of many requests."""
-SPREAD = 1.0
+SPREAD_SECONDS = 1.0
 """Seconds over which connections without a pause begin."""
 UNCHECKED = ssl._create_unverified_context()
 
@@ -110,13 +112,13 @@ UNCHECKED = ssl._create_unverified_context()
 async def use_connections(port: int, kind: Kind, number: int) -> None:
     """Opens one connection after another, forever, and exhausts each; ignores failed and closed connections.
 
-    The first one begins after a share of the pause (of :data:`SPREAD` without a pause).
+    The first one begins after a share of the pause (of :data:`SPREAD_SECONDS` without a pause).
     """
-    await asyncio.sleep((kind.pause or SPREAD) * number / kind.connections)
+    await asyncio.sleep((kind.pause or SPREAD_SECONDS) * number / kind.connections)
     context = UNCHECKED if kind.scheme == "https" else None
     while True:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=PIECE, ssl=context)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=PIECE_BYTES, ssl=context)
             try:
                 await exhaust_connection(reader, writer, kind)
             finally:
@@ -142,7 +144,7 @@ async def exhaust_connection(reader: asyncio.StreamReader, writer: asyncio.Strea
         head = await reader.readuntil(b"\r\n\r\n")
         remaining = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
         while remaining:
-            remaining -= len(await reader.readexactly(min(remaining, PIECE)))
+            remaining -= len(await reader.readexactly(min(remaining, PIECE_BYTES)))
         if kind.body:
             sending.cancel()
             return
@@ -162,10 +164,10 @@ async def send_request(writer: asyncio.StreamWriter, ask: bytes, each: float) ->
 async def send_body(writer: asyncio.StreamWriter, size: int) -> None:
     """Sends ``size`` spaces; ends silently if the connection fails."""
     with contextlib.suppress(OSError):
-        for _ in range(size // PIECE):
-            writer.write(b" " * PIECE)
+        for _ in range(size // PIECE_BYTES):
+            writer.write(b" " * PIECE_BYTES)
             await writer.drain()
-        writer.write(b" " * (size % PIECE))
+        writer.write(b" " * (size % PIECE_BYTES))
         await writer.drain()
 
 

@@ -18,7 +18,7 @@ from bench.load.traffic import request
 
 _TIMES = r'"timestamp":"([0-9.]+)"'
 _IDS = re.compile(rb'"message_id":"([0-9a-f]+)"')
-MAX_OPENING = 200
+MAX_CONCURRENT_OPENINGS = 200
 """Connections that are opened concurrently."""
 
 
@@ -94,8 +94,8 @@ async def listen(plan: ListenPlan) -> ReceivedMessages:
         await listener.begun.wait()
         listeners.append(listener)
 
-    for start in range(0, len(plan["paths"]), MAX_OPENING):
-        await asyncio.gather(*(open_one(path) for path in plan["paths"][start : start + MAX_OPENING]))
+    for start in range(0, len(plan["paths"]), MAX_CONCURRENT_OPENINGS):
+        await asyncio.gather(*(open_one(path) for path in plan["paths"][start : start + MAX_CONCURRENT_OPENINGS]))
     heard.clear()
     print("open", flush=True)
     await asyncio.to_thread(sys.stdin.readline)

@@ -12,8 +12,8 @@ from typing import TypedDict
 
 REGION, SERVICE = "us-east-1", "sqs"
 HOST = "127.0.0.1"
-KIND = "application/x-amz-json-1.0"
-COVERED = "content-type;host;x-amz-date;x-amz-target"
+CONTENT_TYPE = "application/x-amz-json-1.0"
+SIGNED_HEADERS = "content-type;host;x-amz-date;x-amz-target"
 
 
 class AccessKey(TypedDict):
@@ -40,12 +40,17 @@ class Signer:
         for part in scope:
             secret = hmac.digest(secret, part.encode(), "sha256")
         self._secret = secret
-        headers = {"content-type": KIND, "host": HOST, "x-amz-date": date, "x-amz-target": f"AmazonSQS.{action}"}
+        headers = {
+            "content-type": CONTENT_TYPE,
+            "host": HOST,
+            "x-amz-date": date,
+            "x-amz-target": f"AmazonSQS.{action}",
+        }
         lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
-        self._canonical = f"POST\n{path}\n\n{lines}\n{COVERED}\n"
+        self._canonical = f"POST\n{path}\n\n{lines}\n{SIGNED_HEADERS}\n"
         self._text = f"AWS4-HMAC-SHA256\n{date}\n{'/'.join(scope)}\n"
         written = "".join(f"{name.title()}: {value}\r\n" for name, value in headers.items())
-        credential = f"Credential={key['id']}/{'/'.join(scope)}, SignedHeaders={COVERED}"
+        credential = f"Credential={key['id']}/{'/'.join(scope)}, SignedHeaders={SIGNED_HEADERS}"
         self._head = f"POST {path} HTTP/1.1\r\n{written}Authorization: AWS4-HMAC-SHA256 {credential}, Signature="
 
     def request(self, body: str) -> str:

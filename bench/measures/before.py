@@ -22,13 +22,13 @@ from bench.measures.facades import sqs
 from bench.measures.keyed_posts import with_keys
 from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, service
-from bench.started.processes import ROOT, Process, Scheme, bench_package, commit, inherited_environment
+from bench.started.processes import ROOT, Process, Scheme, bench_package, describe_commit, inherited_environment
 from queuey.client import Client
 
-BEFORE = "BENCH_BEFORE"
+BEFORE_VARIABLE = "BENCH_BEFORE"
 """Environment variable with the path of the other checkout; ``git worktree add ../before COMMIT`` creates one."""
 NAMES = ("now", "before")
-GOAL, TAIL = 0.97, 1.25
+MIN_RATE_RATIO, MAX_P99_RATIO = 0.97, 1.25
 """Min rate, as a share of the earlier rate, and max p99, as a multiple of the earlier p99."""
 CONNECTIONS = (1, 64)
 CPU_GOALS = {
@@ -46,13 +46,13 @@ PARTITIONS = 8
 """Partitions of the queues for claims on Cassandra; on SQLite they have one."""
 CLAIMERS = 4
 """Clients that claim 100 messages per request."""
-CLAIMED_FOR = 3600
+CLAIM_SECONDS = 3600
 """Duration of a claim in seconds; longer than a round."""
-HORIZON = 5.5
+HORIZON_SECONDS = 5.5
 """Seconds until reads from Cassandra see a stored message, also in versions whose read delay is 5 s."""
 KEY_FILE = "access-key.json"
-"""File with the SQS access key that :data:`PREPARE` writes into the directory of a store."""
-PREPARE = """
+"""File with the SQS access key that :data:`PREPARE_SCRIPT` writes into the directory of a store."""
+PREPARE_SCRIPT = """
 import importlib, json, os, pathlib, sys, types
 package, directory, keyspace, port, *hosts = sys.argv[1:]
 try:
@@ -87,26 +87,28 @@ store.close()
 """
 
 
-def both_checkouts() -> dict[str, Path]:
+def find_both_checkouts() -> dict[str, Path]:
     """Returns this checkout and the other one.
 
     Raises:
         Skip: The environment does not name another checkout.
     """
-    path = os.environ.get(BEFORE)
+    path = os.environ.get(BEFORE_VARIABLE)
     if not path:
-        raise Skip(f"set {BEFORE} to the path of another checkout of the project (git worktree add ../before COMMIT)")
+        raise Skip(
+            f"set {BEFORE_VARIABLE} to the path of another checkout of the project (git worktree add ../before COMMIT)"
+        )
     return dict(zip(NAMES, (ROOT, Path(path).absolute()), strict=True))
 
 
 @measure("before", "The service of this tree over that of another one, whose path is in BENCH_BEFORE")
-def before(bench: Bench) -> Report:
+def compare_checkouts(bench: Bench) -> Report:
     """Both services run concurrently on their own data and are measured in turn, by wrk if it is installed."""
     return _compare_on_sqlite(bench, "http")
 
 
 @measure("tls-before", "The same behind TLS, without claims")
-def before_with_tls(bench: Bench) -> Report:
+def compare_checkouts_with_tls(bench: Bench) -> Report:
     """Needs wrk. Connections stay open, so no handshake is measured."""
     if wrk.PATH is None:
         raise Skip("wrk is not installed: the bench's own generators do not speak TLS")
@@ -116,7 +118,7 @@ def before_with_tls(bench: Bench) -> Report:
 def _compare_on_sqlite(bench: Bench, scheme: Scheme) -> Report:
     with contextlib.ExitStack() as stack:
         sides: dict[str, Side] = {}
-        for name, tree in both_checkouts().items():
+        for name, tree in find_both_checkouts().items():
             directory = prepare_store(bench, tree, name)
             (directory / "queuey.toml").write_text(sqs.SETTINGS, "utf-8")
             environment = {"PYTHONPATH": str(tree), "QUEUEY_CONFIG": str(directory / "queuey.toml")}
@@ -126,9 +128,9 @@ def _compare_on_sqlite(bench: Bench, scheme: Scheme) -> Report:
 
 
 @measure("cassandra-before", "The same on Cassandra: one node, a keyspace for each tree")
-def before_on_cassandra(bench: Bench) -> Report:
+def compare_checkouts_on_cassandra(bench: Bench) -> Report:
     """Reads begin at random positions. Claims are also made from a backlog whose messages are all below the horizon."""
-    checkouts = both_checkouts()
+    checkouts = find_both_checkouts()
     with contextlib.ExitStack() as stack:
         cassandra = stack.enter_context(nodes.cassandra(bench))
         sides: dict[str, Side] = {}
@@ -147,7 +149,7 @@ def prepare_store(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | 
     directory = bench.new_directory(name)
     address = [] if cassandra is None else [str(cassandra.address.port), *cassandra.address.hosts]
     subprocess.run(
-        [sys.executable, "-c", PREPARE, bench_package(tree), str(directory), name, *(address or ["0"])],
+        [sys.executable, "-c", PREPARE_SCRIPT, bench_package(tree), str(directory), name, *(address or ["0"])],
         cwd=tree,
         env=inherited_environment() | {"PYTHONPATH": str(tree)},
         check=True,
@@ -253,7 +255,7 @@ class Side:
         receipts: list[str] = []
         with self._open_client() as client:
             while len(receipts) < count:
-                jobs = client.job_queue(JOBS).receive(min(1000, count - len(receipts)), ttl=CLAIMED_FOR, wait=10)
+                jobs = client.job_queue(JOBS).receive(min(1000, count - len(receipts)), ttl=CLAIM_SECONDS, wait=10)
                 if not jobs:
                     raise Void(f"{self._server.name}: only {len(receipts)} of {count} messages could be claimed")
                 receipts += (job.receipt for job in jobs)
@@ -277,9 +279,9 @@ def _compare(bench: Bench, sides: dict[str, Side]) -> Report:
     An earlier commit may fail where this one must not: such a round has the rate 0.
     """
     jobs = {name: side.make_runs() for name, side in sides.items()}
-    time.sleep(HORIZON)
+    time.sleep(HORIZON_SECONDS)
     rows: list[Row] = []
-    notes = [f"{name}: commit {commit(tree)}" for name, tree in both_checkouts().items()]
+    notes = [f"{name}: commit {describe_commit(tree)}" for name, tree in find_both_checkouts().items()]
     verdicts: list[Verdict] = []
     for what in jobs["now"]:
         calls: dict[str, Callable[[], Sample]] = {
@@ -291,9 +293,9 @@ def _compare(bench: Bench, sides: dict[str, Side]) -> Report:
         samples = bench.interleave(calls, sides["now"].rounds)
         rows += [traffic.row(f"{what}, {name}", samples[name]) for name in NAMES]
         rates = pairwise_ratios(*(traffic.rates(samples[name]) for name in NAMES))
-        verdicts.append(Verdict(f"{what}: rate now / before", rates, goal=GOAL))
+        verdicts.append(Verdict(f"{what}: rate now / before", rates, goal=MIN_RATE_RATIO))
         tails = pairwise_ratios(*([sample.p99 for sample in samples[name]] for name in NAMES))
-        verdicts.append(Verdict(f"{what}: p99 now / before", tails, goal=TAIL, better="lower"))
+        verdicts.append(Verdict(f"{what}: p99 now / before", tails, goal=MAX_P99_RATIO, better="lower"))
         spent = pairwise_ratios(*([sample.cpu for sample in samples[name]] for name in NAMES))
         goal = None if "64" not in what and "," in what else CPU_GOALS.get(what.partition(",")[0])
         verdicts.append(Verdict(f"{what}: CPU now / before", spent, goal=goal, better="lower"))

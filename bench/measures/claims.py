@@ -20,11 +20,11 @@ from queuey.storage import Store, bridge
 
 QUEUE = "bench"
 CLIENTS = 32
-FASTEST = 15_000
+MAX_RATE = 15_000
 """Single messages per second; more than any measured server delivers."""
-REST = 0.5
+REST_SECONDS = 0.5
 """Seconds between adding messages and claiming them, so that the store can finish its work."""
-TWO, ONE = "", ", one request a message"
+TWO_REQUESTS, ONE_REQUEST = "", ", one request a message"
 """Suffixes of the names of sides with two requests per message, and with one."""
 
 
@@ -82,7 +82,7 @@ def fill_and_run(store: Store, cycles: Callable[[], Sample], count: int, queue: 
 
 
 @measure("claim100", "Claims of 100 messages and their acknowledgement")
-def claim100(bench: Bench) -> Report:
+def measure_batch_claims(bench: Bench) -> Report:
     """Measures Queuey alone: nothing is compared."""
     count, name = bench.count(40_000, 1_000), "queuey, limit 100, 4 clients"
     directory = bench.new_directory("queuey")
@@ -95,7 +95,7 @@ def claim100(bench: Bench) -> Report:
 
 
 @measure("claim1", "Claims of one message and their acknowledgement, in two requests and in one")
-def claim1(bench: Bench) -> Report:
+def measure_single_claims(bench: Bench) -> Report:
     """A message takes two requests, or one that acknowledges the previous message and claims the next."""
     directory = bench.new_directory("queuey")
     with contextlib.closing(service.prepare(directory)) as store, service.serve(directory) as server:
@@ -113,7 +113,7 @@ def claim1(bench: Bench) -> Report:
 
 
 @measure("claims_behind", "Claims behind a million acknowledged messages, against claims of a new queue")
-def claims_behind(bench: Bench) -> Report:
+def measure_claims_behind_acknowledged(bench: Bench) -> Report:
     """Both queues are in one store of one service."""
     behind, count, ours = bench.count(1_000_000, 20_000), bench.count(4_000, 200), bench.new_directory("queuey")
     numbers = itertools.count()
@@ -141,7 +141,7 @@ def claims_behind(bench: Bench) -> Report:
 
 
 @measure("dedup100", "Claims of 100 messages of a dedup queue and their acknowledgement, against a plain queue")
-def dedup100(bench: Bench) -> Report:
+def compare_dedup_claims(bench: Bench) -> Report:
     """All bodies differ, and all messages are stored before the first claim, so covers are written and looked up."""
     count, ours = bench.count(40_000, 1_000), bench.new_directory("queuey")
     numbers = itertools.count()
@@ -165,7 +165,7 @@ def dedup100(bench: Bench) -> Report:
 
 
 def compare_ways(samples: Mapping[str, list[Sample]]) -> Verdict:
-    joined_rates, separate_rates = (traffic.rates(samples[f"queuey{way}"]) for way in (ONE, TWO))
+    joined_rates, separate_rates = (traffic.rates(samples[f"queuey{way}"]) for way in (ONE_REQUEST, TWO_REQUESTS))
     return Verdict("one request a message / two", pairwise_ratios(joined_rates, separate_rates))
 
 
@@ -177,14 +177,14 @@ def make_claim_runs(
     If wrk is installed, also by wrk, for a time.
     """
     ways_by_form: dict[str, tuple[int, Callable[[], Sample]]] = {}
-    for form in (TWO, ONE):
-        joined, count = form == ONE, bench.count(4_000, 200)
+    for form in (TWO_REQUESTS, ONE_REQUEST):
+        joined, count = form == ONE_REQUEST, bench.count(4_000, 200)
         claim_cycles = partial(run, server, limit=1, connections=CLIENTS, queue=queue, backend=backend, joined=joined)
         ways_by_form[form] = count, partial(claim_cycles, count=count)
         if wrk.PATH is not None:
             spoken, seconds = make_dialect(1, queue, joined=joined), bench.duration(2, 1)
             cycles = partial(wrk.run_cycles, server, spoken, seconds=seconds, connections=CLIENTS)
-            ways_by_form[form + BY_WRK] = round(FASTEST * seconds), cycles
+            ways_by_form[form + BY_WRK] = round(MAX_RATE * seconds), cycles
     return ways_by_form
 
 
@@ -200,11 +200,11 @@ class Supply:
         self._left = 0
 
     def run(self, cycles: Callable[[], Sample], count: int) -> Sample:
-        """Adds messages until the queue has ``count``, rests after that for :data:`REST`, and runs ``cycles``."""
+        """Adds messages until the queue has ``count``, rests for :data:`REST_SECONDS` after that, runs ``cycles``."""
         if self._left < count:
             self._fill(count - self._left)
             self._left = count
-            time.sleep(REST)
+            time.sleep(REST_SECONDS)
         sample = cycles()
         self._left = max(0, self._left - sample.answers - CLIENTS)
         return sample

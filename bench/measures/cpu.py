@@ -45,7 +45,7 @@ class InstantMessages(SqliteMessages):
 
 
 @measure("cpu", "CPU of a POST in process without a store, over a bare WSGI callable")
-def cpu(bench: Bench) -> Report:
+def compare_post_cpu(bench: Bench) -> Report:
     """Calls each side with the server's input, in one thread."""
     directory = bench.new_directory("cpu")
     service.prepare(directory).close()

@@ -14,7 +14,7 @@ from statistics import quantiles
 from bench.harness import Bench, Void, measure
 from bench.load import traffic
 from bench.load.listeners import ReceivedMessages
-from bench.measures.streams import ROOM, follow_streams, read_store_requests
+from bench.measures.streams import CONNECTION_SETTINGS, follow_streams, read_store_requests
 from bench.results import Report, Row, Verdict
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
@@ -32,7 +32,7 @@ AcknowledgementTimes = dict[str, float]
 
 
 @measure("cassandra-early", "Early streams on Cassandra: from the acknowledgement to the event at another process")
-def cassandra_early(bench: Bench) -> Report:
+def measure_early_streams(bench: Bench) -> Report:
     """The other service is this process, which posts through its own store. Other workers belong to one service."""
     seconds, settled = bench.duration(30, 5), bench.duration(10, 3)
     rows: list[Row] = []
@@ -46,7 +46,7 @@ def cassandra_early(bench: Bench) -> Report:
             for kind, query in (("plain", ""), ("early", "&early=1"))
         }
         directory = bench.new_directory("one")
-        with on_cassandra.serve(cassandra, directory, environment=ROOM) as server:
+        with on_cassandra.serve(cassandra, directory, environment=CONNECTION_SETTINGS) as server:
             rows.append(Row("idle, no streams", [_measure_query_rate(server, seconds)], "queries/s"))
             for kind, stream_paths in paths.items():
                 with follow_streams(server, stream_paths, each=True) as heard:
@@ -56,7 +56,9 @@ def cassandra_early(bench: Bench) -> Report:
                     acknowledged = _post_for(queues, seconds, _make_store_poster(store))
                     time.sleep(settled)
             _add_delays("another service", _find_delays(heard[0], acknowledged), rows, verdicts)
-        with on_cassandra.serve(cassandra, bench.new_directory("two"), workers=2, environment=ROOM) as server:
+        with on_cassandra.serve(
+            cassandra, bench.new_directory("two"), workers=2, environment=CONNECTION_SETTINGS
+        ) as server:
             with follow_streams(server, paths["early"], each=True) as heard, _connect(server) as (connection, own):
                 time.sleep(settled)
                 workers = _pids_by_port(server)

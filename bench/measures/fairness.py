@@ -16,7 +16,7 @@ from bench.harness import Bench, Void, measure
 from bench.load import traffic
 from bench.load.greedy import CONNECTION_KINDS, CONNECTIONS, HANDSHAKING, KINDS, LISTED_QUEUES, PARTITIONS, SILENT
 from bench.load.modest import ModestPlan, Times
-from bench.results import FOR_THE_PAGE, Report, Row, Verdict, number, table
+from bench.results import FOR_THE_PAGE, Report, Row, Verdict, format_number, format_table
 from bench.started import service
 from bench.started.processes import Process, Scheme
 from queuey.messages import NewMessage, QueueSpec
@@ -27,8 +27,8 @@ KEY = "f" * 64
 ALONE = "alone"
 BUSY = "two busy processes"
 """Processes that only compute, with the low priority of a greedy caller: the cost of sharing two cores alone."""
-BURN = "import os; os.nice(15)\nwhile True: pass"
-GOAL = 3
+BURN_SCRIPT = "import os; os.nice(15)\nwhile True: pass"
+MAX_P99_RATIO = 3
 """Max p99, as a multiple of the p99 beside ``BUSY``."""
 PATH = "/v1/modest/mine"
 CLAIM = traffic.request("POST", f"{PATH}/claims?limit=1&ttl=60", "", {"Content-Type": "application/json"})
@@ -44,7 +44,9 @@ Sample = dict[str, Times]
 @contextlib.contextmanager
 def run_greedy(server: Process, kind: str) -> Iterator[None]:
     """Runs a greedy caller, or what :data:`ALONE` and :data:`BUSY` say, during the block, which begins 1.5 s later."""
-    commands = {ALONE: [], BUSY: [["-c", BURN]] * 2}.get(kind, [["-m", "bench.load.greedy", str(server.port), kind]])
+    commands = {ALONE: [], BUSY: [["-c", BURN_SCRIPT]] * 2}.get(
+        kind, [["-m", "bench.load.greedy", str(server.port), kind]]
+    )
     children = [subprocess.Popen([sys.executable, *command]) for command in commands]
     try:
         time.sleep(1.5)
@@ -73,7 +75,8 @@ def run_modest(server: Process, seconds: float) -> Sample:
     return times
 
 
-def prepare(directory: Path) -> None:
+def prepare_store(directory: Path) -> None:
+    """Creates the queues of both applications, filled as the modest caller and the kinds of greed need them."""
     with contextlib.closing(service.prepare(directory, ["bench", "brief", "pages", "empty"])) as store:
         bridge.run(store.applications.create_application("modest"))
         bridge.run(store.applications.add_key("modest", hashlib.sha256(KEY.encode()).digest()))
@@ -98,7 +101,7 @@ def prepare(directory: Path) -> None:
 @measure(
     "fairness", "One greedy application with 64 connections, and the latency of another one with a single connection"
 )
-def fairness(bench: Bench) -> Report:
+def measure_beside_greedy_application(bench: Bench) -> Report:
     """A failed request of the modest application makes the run void.
 
     Five runs of 20 s beside each kind of greed take 35 minutes.
@@ -107,20 +110,23 @@ def fairness(bench: Bench) -> Report:
 
 
 @measure("strangers", "Many connections that are slow or silent, and the latency of a caller with a single one")
-def strangers(bench: Bench) -> Report:
+def measure_beside_silent_connections(bench: Bench) -> Report:
     """Opens one silent connection more than the service keeps, so that it closes those that are idle longest."""
     return make_report(measure_beside(bench, "http", [kind for kind in CONNECTION_KINDS if kind != HANDSHAKING]))
 
 
 @measure("tls-strangers", "The same behind TLS: connections that never shake hands, and many that do nothing else")
-def tls_strangers(bench: Bench) -> Report:
+def measure_beside_tls_connections(bench: Bench) -> Report:
     return make_report(measure_beside(bench, "https", [SILENT, HANDSHAKING]))
 
 
 def measure_beside(bench: Bench, scheme: Scheme, kinds: Iterable[str]) -> dict[str, list[Sample]]:
-    """Serves once, and measures a modest caller beside each kind in random order, round by round."""
+    """Serves once, and measures a modest caller beside each kind, :data:`ALONE` and :data:`BUSY` included.
+
+    The kinds have a random order in each round. A second of the modest caller before the rounds does not count.
+    """
     directory = bench.new_directory("queuey")
-    prepare(directory)
+    prepare_store(directory)
     samples: dict[str, list[Sample]] = {kind: [] for kind in (ALONE, BUSY, *kinds)}
     rounds = bench.count(5, 1)
     with service.serve(directory, scheme=scheme) as server:
@@ -147,16 +153,16 @@ def make_report(samples: dict[str, list[Sample]]) -> Report:
             ratio = Verdict(
                 f"p99 of a {job} beside {kind} / beside {BUSY}",
                 [value / busy for value in p99],
-                goal=None if kind in {ALONE, BUSY} else GOAL,
+                goal=None if kind in {ALONE, BUSY} else MAX_P99_RATIO,
                 better="lower",
             )
             rows.append(row)
             verdicts.append(ratio)
-            lines[kind] += [f"{number(row.median)} ms", f"{number(ratio.value)} x"]
+            lines[kind] += [f"{format_number(row.median)} ms", f"{format_number(ratio.value)} x"]
     head = ["the other one sends", *(text for job in JOBS for text in (f"{job}, p99", f"/ {BUSY}"))]
     notes = [
         f"{CONNECTIONS} greedy connections if no other number is said; p99 in ms of one that is answered with success.",
         "Generators and service share processors: p99 rises beside any busy process, so that is what it is divided by.",
-        f"{FOR_THE_PAGE}\n\n{table(head, lines.values())}\n",
+        f"{FOR_THE_PAGE}\n\n{format_table(head, lines.values())}\n",
     ]
     return Report("fairness", "", rows, verdicts, notes)

@@ -21,7 +21,7 @@ from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import other_python, postgres, redis, river, service
 from bench.started.processes import ROOT, Process, inherited_environment, launched
 
-SIDES = "bench.job_queues."
+SIDES_PACKAGE = "bench.job_queues."
 OURS, OURS_ASYNC, OURS_TWO = "queuey", "queuey, async task", "queuey, 2 processes"
 EMBEDDED = "queuey, embedded"
 PROCRASTINATE, BARE, RQ, CELERY = "procrastinate", "skip locked", "rq", "celery"
@@ -94,7 +94,7 @@ class RoundResult:
     "Job queues with equal durability: sends, jobs through one worker, and the time from send to start",
     peers=True,
 )
-def jobs(bench: Bench) -> Report:
+def compare_job_queues(bench: Bench) -> Report:
     """Runs everything on this machine. A system that is not installed is skipped with a note."""
     fast, slow = choose_backlog_size(bench, fast=True), choose_backlog_size(bench, fast=False)
     notes = [*NOTES, f"The backlog: {fast:,} jobs for queuey and for skip locked, 10; {slow:,} for the others."]
@@ -134,12 +134,12 @@ def prepare_ours_embedded(bench: Bench) -> Contender:
     directory = bench.new_directory("queuey")
     service.prepare(directory, (QUEUE,)).close()
     module, python = "embedded_side", Path(sys.executable)
-    return Contender(module, python, [str(python), "-m", SIDES + module], {FILE: str(directory)}, fast=True)
+    return Contender(module, python, [str(python), "-m", SIDES_PACKAGE + module], {FILE: str(directory)}, fast=True)
 
 
 def with_handler(contender: Contender, name: str) -> Contender:
     url, app, key = contender.environment.values()
-    handler = f"{SIDES}{contender.module}:{name}"
+    handler = f"{SIDES_PACKAGE}{contender.module}:{name}"
     options = ["--url", url, "--app", app, "--key", key, "--log-level", "warning"]
     command = [sys.executable, "-m", "qdo", "work", handler, *options]
     return replace(contender, worker=command)
@@ -160,7 +160,7 @@ def start_bare_loops(bench: Bench, stack: contextlib.ExitStack) -> ContendersAnd
     module, environment = "skip_locked_side", {POSTGRES: server.address}
     return {
         f"{BARE}, {limit}": Contender(
-            module, python, [str(python), "-m", SIDES + module, str(limit)], environment, limit > 1
+            module, python, [str(python), "-m", SIDES_PACKAGE + module, str(limit)], environment, limit > 1
         )
         for limit in (1, CONCURRENCY)
     }, versions
@@ -172,7 +172,7 @@ def start_procrastinate(bench: Bench, stack: contextlib.ExitStack) -> Contenders
     versions = other_python.read_versions(python, ["procrastinate", "psycopg"])
     server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
     module = "procrastinate_side"
-    command = [str(python), "-m", "procrastinate", f"--app={SIDES}{module}.app", "worker"]
+    command = [str(python), "-m", "procrastinate", f"--app={SIDES_PACKAGE}{module}.app", "worker"]
     command += ["--queues", QUEUE, "--concurrency", str(CONCURRENCY)]
     return {PROCRASTINATE: Contender(module, python, command, {POSTGRES: server.address})}, versions
 
@@ -183,7 +183,7 @@ def start_pgqueuer(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVe
     versions = other_python.read_versions(python, ["pgqueuer", "psycopg"])
     server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
     module = "pgqueuer_side"
-    command = [str(python), "-m", SIDES + module]
+    command = [str(python), "-m", SIDES_PACKAGE + module]
     return {PGQUEUER: Contender(module, python, command, {POSTGRES: server.address})}, versions
 
 
@@ -191,7 +191,7 @@ def prepare_huey(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVers
     python = other_python.find_interpreter()
     versions = other_python.read_versions(python, ["huey"])
     module, environment = "huey_side", {FILE: str(bench.new_directory("huey") / "jobs.db")}
-    command = [str(python), "-m", "huey.bin.huey_consumer", f"{SIDES}{module}.app", "--quiet"]
+    command = [str(python), "-m", "huey.bin.huey_consumer", f"{SIDES_PACKAGE}{module}.app", "--quiet"]
     return {HUEY: Contender(module, python, command, environment)}, versions
 
 
@@ -216,7 +216,7 @@ def start_celery(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVers
     python = other_python.find_interpreter()
     versions = other_python.read_versions(python, ["celery", "redis"])
     address, _ = stack.enter_context(redis.serve(bench.new_directory("redis")))
-    command = [str(python), "-m", "celery", "--app", f"{SIDES}celery_side", "worker", "--loglevel", "WARNING"]
+    command = [str(python), "-m", "celery", "--app", f"{SIDES_PACKAGE}celery_side", "worker", "--loglevel", "WARNING"]
     command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     return {
         f"{CELERY}, {pool}": Contender(
@@ -287,7 +287,13 @@ def run_producer(contender: Contender, plan: Plan, directory: Path) -> Iterator[
     Raises:
         Void: The producer ended without a line.
     """
-    command = [str(contender.python), "-m", SIDES + "producer", SIDES + contender.module, json.dumps(plan)]
+    command = [
+        str(contender.python),
+        "-m",
+        SIDES_PACKAGE + "producer",
+        SIDES_PACKAGE + contender.module,
+        json.dumps(plan),
+    ]
     environment = {**inherited_environment(), "PYTHONPATH": str(ROOT), "HOME": str(directory), **contender.environment}
     log = directory / "producer.log"
     with log.open("wb") as errors:

@@ -21,7 +21,7 @@ CALLERS = 4
 
 
 @measure("keyed", "POST with an Idempotency-Key, against POST without")
-def keyed(bench: Bench) -> Report:
+def measure_keyed_posts(bench: Bench) -> Report:
     ours = bench.new_directory("queuey")
     service.prepare(ours).close()
     with service.serve(ours) as server:
@@ -29,7 +29,7 @@ def keyed(bench: Bench) -> Report:
 
 
 @measure("cassandra-keyed", "POST with an Idempotency-Key on Cassandra, against POST without")
-def keyed_on_cassandra(bench: Bench) -> Report:
+def measure_keyed_posts_on_cassandra(bench: Bench) -> Report:
     """A key costs two lightweight transactions, regardless of the number of messages."""
     with nodes.cassandra(bench) as cassandra:
         on_cassandra.prepare(cassandra).close()
@@ -38,7 +38,7 @@ def keyed_on_cassandra(bench: Bench) -> Report:
 
 
 @measure("named", "PUT by name, of new names and of 100 that have values, against POST")
-def named(bench: Bench) -> Report:
+def measure_named_puts(bench: Bench) -> Report:
     """Runs on SQLite with an fsync before each answer. Replacing a value costs two more transactions."""
     ours = bench.new_directory("queuey")
     service.prepare(ours).close()
@@ -47,7 +47,7 @@ def named(bench: Bench) -> Report:
 
 
 @measure("cassandra-named", "PUT by name on Cassandra, of new names and of 100 that have values, against POST")
-def named_on_cassandra(bench: Bench) -> Report:
+def measure_named_puts_on_cassandra(bench: Bench) -> Report:
     """A name costs a serial read and two lightweight transactions; replacing a value costs two more."""
     with nodes.cassandra(bench) as cassandra:
         on_cassandra.prepare(cassandra).close()

@@ -14,7 +14,7 @@ from queuey.storage import bridge
 
 
 @measure("move", "Messages moved to another queue a second")
-def move(bench: Bench) -> Report:
+def measure_moves(bench: Bench) -> Report:
     """Moves all messages of a queue, one queue after another; raises Void unless all were moved."""
     count, ours, rates = bench.count(100_000, 5_000), bench.new_directory("queuey"), []
     texts = traffic.bodies(1000)

@@ -1,4 +1,4 @@
-"""Measures posts and reads over HTTP against the same work without the service."""
+"""Measures posts and reads over HTTP; batches are compared with the same work without the service."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ BATCH = 100
 
 
 @measure("post1", "POST of one message, synchronous=FULL")
-def post1(bench: Bench) -> Report:
+def measure_single_posts(bench: Bench) -> Report:
+    """Measures two numbers of threads, also by wrk if it is installed. There is no baseline and no goal."""
     job = traffic.posts_of_one(QUEUE, traffic.bodies(64))
     seconds = bench.duration(2.5, 0.3)
     with contextlib.ExitStack() as stack:
@@ -45,7 +46,7 @@ def post1(bench: Bench) -> Report:
 
 
 @measure("post100", "POST of 100 messages, against one process that inserts 100 rows a commit")
-def post100(bench: Bench) -> Report:
+def compare_batch_posts(bench: Bench) -> Report:
     """The baseline does no HTTP and no JSON; its faster variant counts."""
     job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
     seconds = bench.duration(2, 0.3)
@@ -67,7 +68,7 @@ def post100(bench: Bench) -> Report:
 
 
 @measure("get100", "GET of 100 messages, against one process that reads the same slices and encodes the same JSON")
-def get100(bench: Bench) -> Report:
+def compare_reads(bench: Bench) -> Report:
     """The baseline opens the service's file, so both sides read exactly the same rows."""
     ours = bench.new_directory("queuey")
     store = service.prepare(ours)
@@ -88,7 +89,7 @@ def get100(bench: Bench) -> Report:
             for connections in (4, 64)
         }
         for variant in rows.READS:
-            calls[f"apsw, {variant}"] = partial(run_baseline, "read", variant, ours / service.FILE, seconds)
+            calls[f"apsw, {variant}"] = partial(run_baseline, "read", variant, ours / service.STORE_FILE, seconds)
         samples = bench.interleave(calls, bench.count(5, 1))
     size = samples["queuey, 64 connections"][0].size
     return compare_with_fastest(
@@ -99,7 +100,7 @@ def get100(bench: Bench) -> Report:
 @measure(
     "original", "The original's load test: 10 clients, 10,000 messages of 140 random bytes in base64, one POST each"
 )
-def original(bench: Bench) -> Report:
+def run_original_load_test(bench: Bench) -> Report:
     count = bench.count(10_000, 2_000)
     job = traffic.posts_of_one(QUEUE, traffic.bodies(count, size=188))
     with contextlib.ExitStack() as stack:

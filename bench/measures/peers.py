@@ -26,9 +26,9 @@ from queuey.storage.sqlite import SqliteStore
 PROTOCOLS = ("query", "json")
 WARM_SECONDS = 8.0
 READ = "read"
-FILLED, JOBS = 50_000, 4_000
+FILLED_MESSAGES, JOBS_PER_RUN = 50_000, 4_000
 """Number of messages to read, and of jobs in one run."""
-SECONDS = 3.0
+RUN_SECONDS = 3.0
 
 
 class Goals(NamedTuple):
@@ -85,7 +85,7 @@ class Ours:
         self._texts = texts
         self._queue = bridge.run(store.catalogue.queue(service.APPLICATION, claims.QUEUE))
         read_queue = bridge.run(store.catalogue.queue(service.APPLICATION, READ))
-        service.fill(store, read_queue, texts, FILLED)
+        service.fill(store, read_queue, texts, FILLED_MESSAGES)
         places = service.page_starts(store, read_queue, BATCH)
         self._reads = traffic.gets(
             [f"{service.BASE}/{READ}?limit={BATCH}&since={place}" for place in places[:-1]],
@@ -112,7 +112,7 @@ class Ours:
 
     def work_jobs(self, callers: int, count: int) -> Sample:
         service.fill(self._store, self._queue, self._texts, count + callers)
-        time.sleep(claims.REST)
+        time.sleep(claims.REST_SECONDS)
         return claims.run(self._server, count=count, limit=1, connections=callers, joined=True)
 
 
@@ -133,30 +133,33 @@ class Work:
 
 def make_posts(callers: int, batch: int, goals: Mapping[str, float]) -> Work:
     def run_ours(bench: Bench, ours: Ours) -> Sample:
-        return ours.post(callers, batch, bench.duration(SECONDS, 1))
+        return ours.post(callers, batch, bench.duration(RUN_SECONDS, 1))
 
     def run_theirs(bench: Bench, peer: Peer) -> Sample:
-        return peer.load("post", callers=callers, batch=batch, seconds=bench.duration(SECONDS, 1))
+        return peer.load("post", callers=callers, batch=batch, seconds=bench.duration(RUN_SECONDS, 1))
 
     return Work(run_ours, run_theirs, goals)
 
 
 def make_reads(callers: int) -> Work:
     def run_theirs(bench: Bench, peer: Peer) -> Sample:
-        peer.load("post", callers=4, batch=BATCH, seconds=60, count=bench.count(FILLED, 2_000))
-        return peer.load("read", callers=callers, seconds=bench.duration(SECONDS, 1))
+        peer.load("post", callers=4, batch=BATCH, seconds=60, count=bench.count(FILLED_MESSAGES, 2_000))
+        return peer.load("read", callers=callers, seconds=bench.duration(RUN_SECONDS, 1))
 
-    return Work(lambda bench, ours: ours.read(callers, bench.duration(SECONDS, 1)), run_theirs, {}, {RABBITMQ})
+    return Work(lambda bench, ours: ours.read(callers, bench.duration(RUN_SECONDS, 1)), run_theirs, {}, {RABBITMQ})
 
 
 def make_jobs(callers: int) -> Work:
     def run_theirs(bench: Bench, peer: Peer) -> Sample:
-        count = bench.count(JOBS, 500)
+        count = bench.count(JOBS_PER_RUN, 500)
         peer.load("post", callers=4, batch=BATCH, seconds=60, count=count + BATCH * callers)
         return peer.load("job", callers=callers, seconds=60, count=count)
 
     return Work(
-        lambda bench, ours: ours.work_jobs(callers, bench.count(JOBS, 500)), run_theirs, {POSTGRES: 3.0}, {KAFKA}
+        lambda bench, ours: ours.work_jobs(callers, bench.count(JOBS_PER_RUN, 500)),
+        run_theirs,
+        {POSTGRES: 3.0},
+        {KAFKA},
     )
 
 
@@ -200,10 +203,10 @@ OTHERS: Mapping[str, Callable[[Bench, contextlib.ExitStack], Peer]] = {
     RABBITMQ: make_start("rabbitmq", brokers.rabbitmq),
     KAFKA: make_start("kafka", brokers.kafka),
 }
-ONE = {POSTGRES: 1.4, REDIS: 0.4, NATS: 1.0, RABBITMQ: 1.0, KAFKA: 1.0}
+SINGLE_POST_GOALS = {POSTGRES: 1.4, REDIS: 0.4, NATS: 1.0, RABBITMQ: 1.0, KAFKA: 1.0}
 WORK: Mapping[str, Work] = {
     "post of 1, 1 caller": make_posts(1, 1, {}),
-    "post of 1, 64 callers": make_posts(64, 1, ONE),
+    "post of 1, 64 callers": make_posts(64, 1, SINGLE_POST_GOALS),
     "post of 100, 16 callers": make_posts(16, BATCH, {POSTGRES: 1.2}),
     "read of 100, 4 callers": make_reads(4),
     "job, 32 callers": make_jobs(claims.CLIENTS),
@@ -249,8 +252,8 @@ def compare_with_fastest(what: str, samples: dict[str, list[Sample]], goal: floa
 
 def warm_up(server: Process, seconds: float, texts: list[str]) -> None:
     for protocol in PROTOCOLS:
-        single = elasticmq.sends(texts[:64], protocol)
-        batch = elasticmq.batch_sends(texts, protocol)
+        single = elasticmq.make_sends(texts[:64], protocol)
+        batch = elasticmq.make_batch_sends(texts, protocol)
         traffic.run(server, single, seconds=seconds / 2)
         traffic.run(server, batch, seconds=seconds / 4)
         elasticmq.purge(server)
@@ -265,11 +268,11 @@ def run_after_elasticmq_purge(server: Process, call: Callable[[], Sample]) -> Sa
 def make_single_runs(
     ours: Process, other: Process, texts: list[str], seconds: float
 ) -> dict[str, Callable[[], Sample]]:
-    """Returns the runs with one message per call; ElasticMQ's begin with an empty queue."""
+    """Returns the runs that post one message per call; ElasticMQ's begin with an empty queue."""
     run = partial(traffic.run, seconds=seconds)
     calls: dict[str, Callable[[], Sample]] = {"queuey": partial(run, ours, traffic.posts_of_one(QUEUE, texts))}
     for protocol in PROTOCOLS:
-        call = partial(run, other, elasticmq.sends(texts, protocol))
+        call = partial(run, other, elasticmq.make_sends(texts, protocol))
         calls[f"elasticmq, {protocol}"] = partial(run_after_elasticmq_purge, other, call)
     return calls
 
@@ -277,12 +280,12 @@ def make_single_runs(
 def make_batch_runs(
     ours: Process, other: Process, texts: list[str], seconds: float, connections: int
 ) -> dict[str, Callable[[], Sample]]:
-    """Returns the runs with batches; ElasticMQ's begin with an empty queue."""
+    """Returns the runs that post batches; ElasticMQ's begin with an empty queue."""
     run = partial(traffic.run, seconds=seconds, connections=connections)
     calls: dict[str, Callable[[], Sample]] = {
         "queuey, 100": partial(run, ours, traffic.posts_of_many(QUEUE, texts, 100))
     }
     for protocol in PROTOCOLS:
-        call = partial(run, other, elasticmq.batch_sends(texts, protocol))
+        call = partial(run, other, elasticmq.make_batch_sends(texts, protocol))
         calls[f"elasticmq, {protocol}, {elasticmq.BATCH}"] = partial(run_after_elasticmq_purge, other, call)
     return calls

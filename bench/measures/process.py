@@ -24,7 +24,7 @@ from bench.started.processes import ROOT, Process, inherited_environment
 
 
 @measure("memory", "Memory of the service at rest, and its growth when very many queues are touched")
-def memory(bench: Bench) -> Report:
+def measure_memory(bench: Bench) -> Report:
     """Reads every queue once and posts to every tenth. The queues exist before the service starts."""
     count = bench.count(1_000_000, 5_000)
     directory = bench.new_directory("memory")
@@ -69,7 +69,7 @@ COMMANDS = {
 
 
 @measure("imports", "Start-up of the client and of the command line, against the libraries they stand on")
-def imports(bench: Bench) -> Report:
+def measure_start_up(bench: Bench) -> Report:
     for command in COMMANDS.values():
         time_command(command)
     calls = {name: partial(time_command, command) for name, command in COMMANDS.items()}
@@ -127,7 +127,7 @@ class Sender:
 
 
 @measure("embedded", "A send inside the program: beside HTTP, the store alone, and a row that SQLite inserts")
-def embedded(bench: Bench) -> Report:
+def measure_embedded_sends(bench: Bench) -> Report:
     """One thread sends messages of 200 B. With ``BENCH_BEFORE``, HTTP is also measured with the other checkout."""
     rows: list[Row] = []
     verdicts: list[Verdict] = []
@@ -171,7 +171,7 @@ def _prepare_senders(
     """Returns the sides by name; HTTP also with the other checkout, if there is one. Their services run already."""
     trees = {HTTP: ROOT}
     with contextlib.suppress(Skip):
-        trees[HTTP_BEFORE] = before.both_checkouts()["before"]
+        trees[HTTP_BEFORE] = before.find_both_checkouts()["before"]
     senders = {}
     for name, tree in trees.items():
         directory = before.prepare_store(bench, tree, "http")

@@ -25,12 +25,12 @@ from queuey.storage import bridge
 
 MAX_PAGE_MILLISECONDS = 100.0
 """Max p99 of a page of the console, in milliseconds."""
-FLAT = 2.0
+MAX_FLAT_RATIO = 2.0
 """Max ratio of the highest to the lowest cost that counts as flat."""
 
 
 @measure("queues", "Creating, listing and reading idle queues when there are few and when there are many")
-def queues(bench: Bench) -> Report:
+def measure_many_queues(bench: Bench) -> Report:
     """Uses one connection, so that a figure is a latency. Every request names another queue or page."""
     sizes = [500, 2_000] if bench.quick else [1_000, 100_000, 1_000_000]
     with contextlib.ExitStack() as stack:
@@ -59,12 +59,12 @@ def compare_sizes(bench: Bench, servers: Mapping[int, Process]) -> Report:
         costs = {size: [sample.p50 for sample in samples[f"{action}, {size:,} there"]] for size in servers}
         rows += [Row(f"{action}, {size:,} there", values, "ms") for size, values in costs.items()]
         ratios = pairwise_ratios(costs[most], costs[fewest])
-        verdicts.append(Verdict(f"{action}: {most:,} / {fewest:,}", ratios, goal=FLAT, better="lower"))
+        verdicts.append(Verdict(f"{action}: {most:,} / {fewest:,}", ratios, goal=MAX_FLAT_RATIO, better="lower"))
     return Report("", "", rows, verdicts, ["Medians of the time of a request over one connection."])
 
 
 @measure("scattered", "POST of one message to one queue, and to any of very many that are not in memory")
-def scattered(bench: Bench) -> Report:
+def compare_scattered_posts(bench: Bench) -> Report:
     """Uses 64 connections. Every request of the second side names another queue, far more than the cache holds."""
     size = bench.count(200_000, 5_000)
     seconds = bench.duration(2.5, 0.3)
@@ -102,32 +102,32 @@ def run_new_job(
     return traffic.run(server, make(size, rng), seconds=seconds, connections=1, warm=0.1)
 
 
-def creates(size: int, rng: random.Random) -> Job:
+def make_creations(size: int, rng: random.Random) -> Job:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     bodies = [urlencode({"queue_name": f"n{rng.getrandbits(60):x}"}) for _ in range(20_000)]
     return Job([traffic.request("POST", service.BASE, body, form) for body in bodies], 201)
 
 
-def listings(size: int, rng: random.Random) -> Job:
+def make_listings(size: int, rng: random.Random) -> Job:
     return traffic.gets(
         [f"{service.BASE}?limit=100&offset=q{rng.randrange(size - 100):07d}" for _ in range(5000)], messages=100
     )
 
 
-def idle_reads(size: int, rng: random.Random) -> Job:
+def make_idle_reads(size: int, rng: random.Random) -> Job:
     return traffic.gets([f"{service.BASE}/q{rng.randrange(size):07d}" for _ in range(20_000)])
 
 
 ACTIONS: dict[str, Callable[[int, random.Random], Job]] = {
-    "creating a queue": creates,
-    "listing 100 queues": listings,
-    "reading an idle queue": idle_reads,
+    "creating a queue": make_creations,
+    "listing 100 queues": make_listings,
+    "reading an idle queue": make_idle_reads,
 }
 """Functions that return requests for random queues; ``size`` is the number of existing queues."""
 
 
 @measure("deep", "Reading 100 messages at the head, in the middle and at the tail of a long queue")
-def deep(bench: Bench) -> Report:
+def measure_long_queue(bench: Bench) -> Report:
     """Reads slices of the first, the middle and the last hundredth, in both orders."""
     count = bench.count(5_000_000, 20_000)
     directory = bench.new_directory("deep")
@@ -160,12 +160,12 @@ def compare_places(bench: Bench, server: Process, message_ids: list[str], count:
     costs = {name: [sample.p50 for sample in runs] for name, runs in samples.items()}
     rows = [Row(name, values, "ms") for name, values in costs.items()]
     ratios = [max(values) / min(values) for values in zip(*costs.values(), strict=True)]
-    verdict = Verdict("slowest position / fastest position", ratios, goal=FLAT, better="lower")
+    verdict = Verdict("slowest position / fastest position", ratios, goal=MAX_FLAT_RATIO, better="lower")
     return Report("", "", rows, [verdict], [f"{count:,} messages in one partition; time of a request."])
 
 
 @measure("console", "Pages of the console with a million queues and a million messages in one, beside the API")
-def console(bench: Bench) -> Report:
+def measure_console(bench: Bench) -> Report:
     """Uses one connection, so that a figure is a latency. The API returns the same contents as JSON."""
     queue_count, count = bench.count(1_000_000, 2_000), bench.count(1_000_000, 3_000)
     directory = bench.new_directory("console")
@@ -228,7 +228,7 @@ CONSOLE = {
 
 
 @measure("expiry", "Writers and readers while many messages expire and are swept, against the same without expiry")
-def expiry(bench: Bench) -> Report:
+def measure_expiry(bench: Bench) -> Report:
     count = bench.count(1_000_000, 20_000)
     texts = traffic.bodies(1000)
     rounds = bench.count(3, 1)

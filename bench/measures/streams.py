@@ -27,7 +27,7 @@ from queuey.errors import QueueyError
 from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store, bridge
 
-IDLE = 10.0
+IDLE_SECONDS = 10.0
 """Seconds without messages in which the idle CPU time is measured."""
 POSTERS = 8
 """Connections that post to the inboxes."""
@@ -36,7 +36,7 @@ CREATORS = 16
 POSTS_PER_SECOND = 100
 """Messages per second to the streams on Cassandra. Two cores cannot sustain three times as many, because no queue is
 in memory."""
-ROOM = {"QUEUEY_CONNECTIONS": "30000", "QUEUEY_WAIT_SLOTS": "15000"}
+CONNECTION_SETTINGS = {"QUEUEY_CONNECTIONS": "30000", "QUEUEY_WAIT_SLOTS": "15000"}
 
 
 @contextlib.contextmanager
@@ -73,7 +73,7 @@ def follow_streams(
 
 
 @measure("streams", "Ten thousand live streams on one worker, each of an inbox of its own")
-def streams(bench: Bench) -> Report:
+def measure_live_streams(bench: Bench) -> Report:
     """Memory is the growth of the worker's. Other requests are compared with the same requests without streams."""
     count = bench.count(10_000, 300)
     directory = bench.new_directory("queuey")
@@ -87,7 +87,7 @@ def streams(bench: Bench) -> Report:
     }
     samples: dict[str, list[Sample]] = {}
     seconds, rounds = bench.duration(4, 0.3), bench.count(5, 1)
-    with service.serve(directory, environment=ROOM) as server:
+    with service.serve(directory, environment=CONNECTION_SETTINGS) as server:
         traffic.run(server, posts, seconds=60, connections=POSTERS, warm=0, count=count)  # Loads the queues.
 
         def measure_api(when: str) -> None:
@@ -102,8 +102,8 @@ def streams(bench: Bench) -> Report:
             time.sleep(1)
             memory_kb = (max(server.memory()) - before) * 1e3 / count
             cpu_before = server.cpu_seconds()
-            time.sleep(bench.duration(IDLE, 1))
-            idle = (server.cpu_seconds() - cpu_before) / bench.duration(IDLE, 1) * 100
+            time.sleep(bench.duration(IDLE_SECONDS, 1))
+            idle = (server.cpu_seconds() - cpu_before) / bench.duration(IDLE_SECONDS, 1) * 100
             measure_api(f"{count:,} streams")
             traffic.run(server, posts, seconds=60, connections=POSTERS, warm=0, count=count)
             time.sleep(1)
@@ -133,7 +133,7 @@ def streams(bench: Bench) -> Report:
 
 
 @measure("cassandra-streams", "The same on Cassandra, and messages that another process stores, a hundred a second")
-def cassandra_streams(bench: Bench) -> Report:
+def measure_live_streams_on_cassandra(bench: Bench) -> Report:
     """This process posts through its own store, so the worker can learn of messages only from Cassandra."""
     count = bench.count(10_000, 300)
     seconds = bench.duration(30, 5)
@@ -147,13 +147,15 @@ def cassandra_streams(bench: Bench) -> Report:
                     names,
                 )
             )
-        server = stack.enter_context(on_cassandra.serve(cassandra, bench.new_directory("queuey"), environment=ROOM))
+        server = stack.enter_context(
+            on_cassandra.serve(cassandra, bench.new_directory("queuey"), environment=CONNECTION_SETTINGS)
+        )
         before = max(server.memory())
         with follow_streams(server, [f"{service.BASE}/{name}?since=now" for name in names]) as heard:
             time.sleep(2 * store.read_delay(queues[0]))  # Earlier messages are below the horizon now.
             memory_kb = (max(server.memory()) - before) * 1e3 / count
             cpu_before, queried, began = server.cpu_seconds(), read_store_requests(server), time.monotonic()
-            time.sleep(bench.duration(3 * IDLE, 3))
+            time.sleep(bench.duration(3 * IDLE_SECONDS, 3))
             passed = time.monotonic() - began
             idle, queries = (
                 (server.cpu_seconds() - cpu_before) / passed * 100,
@@ -183,21 +185,24 @@ def cassandra_streams(bench: Bench) -> Report:
     )
 
 
-MEMORY = {"Centrifugo": 0.5}
+MEMORY_GOALS = {"Centrifugo": 0.5}
 """Max memory of a stream of Queuey, as a share of the other server's."""
-TIME = "sent={};"
+TIME_FORMAT = "sent={};"
 """Format of the publication time in a message, on all sides."""
-PACE = 100
+MESSAGES_PER_SECOND = 100
 """Messages per second."""
 
 
 @measure("peers-streams", "Live streams beside Centrifugo and the reference server of Durable Streams", peers=True)
-def beside_others(bench: Bench) -> Report:
+def compare_live_streams(bench: Bench) -> Report:
     """Runs one server at a time: memory of an idle stream, and the time from publication to arrival."""
     count, seconds = bench.count(5_000, 100), bench.duration(20, 2)
     taken: dict[str, tuple[float, ReceivedMessages]] = {}
     notes = [
-        f"{count:,} streams of an inbox each, over HTTP/1.1; {PACE} messages of {traffic.BODY_BYTES} B a second.",
+        (
+            f"{count:,} streams of an inbox each, over HTTP/1.1; "
+            f"{MESSAGES_PER_SECOND} messages of {traffic.BODY_BYTES} B a second."
+        ),
         "queuey and Durable Streams keep messages on the disk (queuey with fsync), Centrifugo in memory.",
     ]
     for name, serve in SERVERS.items():
@@ -213,7 +218,10 @@ def beside_others(bench: Bench) -> Report:
     ]
     verdicts = [
         Verdict(
-            f"memory of a stream: queuey / {name}", [taken["queuey"][0] / size], goal=MEMORY.get(name), better="lower"
+            f"memory of a stream: queuey / {name}",
+            [taken["queuey"][0] / size],
+            goal=MEMORY_GOALS.get(name),
+            better="lower",
         )
         for name, (size, _) in taken.items()
         if name != "queuey"
@@ -228,13 +236,13 @@ def measure_streams(bench: Bench, server: Streams, seconds: float) -> tuple[floa
         Void: Messages did not arrive.
     """
     before = sum(server.process.memory())
-    with follow_streams(server.process, server.paths, times=TIME.format("([0-9.]+)")) as heard:
+    with follow_streams(server.process, server.paths, times=TIME_FORMAT.format("([0-9.]+)")) as heard:
         time.sleep(bench.duration(5, 1))
         memory_kb = (sum(server.process.memory()) - before) * 1e3 / len(server.paths)
         published, began = 0, time.monotonic()
         while (elapsed := time.monotonic() - began) < seconds:
-            if published < elapsed * PACE:
-                text = TIME.format(f"{time.time():.6f}")
+            if published < elapsed * MESSAGES_PER_SECOND:
+                text = TIME_FORMAT.format(f"{time.time():.6f}")
                 server.publish(bench.rng.randrange(len(server.paths)), text + "x" * (traffic.BODY_BYTES - len(text)))
                 published += 1
             else:
@@ -251,7 +259,7 @@ def serve_ours(directory: Path, count: int) -> Iterator[Streams]:
     names = [f"inbox{number:05}" for number in range(count)]
     service.prepare(directory, names).close()
     with (
-        service.serve(directory, environment=ROOM) as server,
+        service.serve(directory, environment=CONNECTION_SETTINGS) as server,
         contextlib.closing(Caller(server.port)) as caller,
     ):
         headers = {"Authorization": f"Application {traffic.KEY}", "Content-Type": "text/plain"}

@@ -38,7 +38,7 @@ def measure_memory_per_poll(bench: Bench, directory: Path, requests: Sequence[st
 
 
 @measure("waiting", "5,000 long polls on one worker: memory, the latency of posts beside them, and one message for all")
-def on_sqlite(bench: Bench) -> Report:
+def measure_waiting_on_sqlite(bench: Bench) -> Report:
     """The polls wait on one partition; for their memory, also on a queue each."""
     count = bench.count(5000, 200)
     directory = bench.new_directory("waiting")
@@ -84,7 +84,8 @@ def on_sqlite(bench: Bench) -> Report:
 
 
 @measure("waiting-cassandra", "What long polls on one partition ask of Cassandra while nothing comes")
-def on_cassandra_nodes(bench: Bench) -> Report:
+def measure_waiting_on_cassandra(bench: Bench) -> Report:
+    """Counts the requests to Cassandra while long polls wait, and measures the p99 of posts beside them."""
     count = bench.count(5000, 100)
     seconds = bench.duration(10, 1)
     sides = {

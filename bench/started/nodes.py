@@ -14,7 +14,7 @@ from typing import Literal
 
 from bench.baselines.cassandra_table import Address, connect
 from bench.harness import Bench, Node, Skip, Void
-from bench.started.processes import TICKS
+from bench.started.processes import TICKS_PER_SECOND
 from deploy.local import CannotFetch, CassandraCluster, CassandraOptions, NoJava, ServersError, start_cassandra
 
 Sync = Literal["periodic", "batch"]
@@ -41,7 +41,7 @@ class Nodes:
         for node in self.servers:
             fields = Path(f"/proc/{node.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
             total += int(fields[11]) + int(fields[12])
-        return total / TICKS
+        return total / TICKS_PER_SECOND
 
     def drop_keyspaces(self) -> None:
         session = connect(self.address, None)

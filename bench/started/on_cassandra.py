@@ -19,7 +19,7 @@ from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING
 from queuey.storage.opening import retry_until_available
 
 KEYSPACE = "bench"
-STATED = ("deadline", "delay", "difference")
+STATED_TIMES = ("deadline", "delay", "difference")
 """Ends of the names of the settings from which all other times follow."""
 
 
@@ -37,7 +37,7 @@ def prepare(
     """
     url = nodes.store_url(keyspace)
     stated = (
-        {name: value for name, value in MANY_CENTRES_TIMING.values().items() if name.endswith(STATED)}
+        {name: value for name, value in MANY_CENTRES_TIMING.values().items() if name.endswith(STATED_TIMES)}
         if patient
         else {}
     )

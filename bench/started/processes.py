@@ -18,7 +18,7 @@ from typing import Literal
 from bench.harness import Void
 from tests.servers.served import free_port
 
-TICKS = os.sysconf("SC_CLK_TCK")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 ROOT = Path(__file__).parents[2]
 Scheme = Literal["http", "https"]
 
@@ -51,7 +51,7 @@ class Process:
             with contextlib.suppress(OSError):
                 fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
                 total += int(fields[11]) + int(fields[12])
-        return total / TICKS
+        return total / TICKS_PER_SECOND
 
     def memory(self) -> list[float]:
         """Returns the memory of each process in megabytes (10^6): proportional set size, largest first."""
@@ -117,7 +117,7 @@ class Process:
             self.child.wait(timeout)
 
 
-def commit(tree: Path = ROOT) -> str:
+def describe_commit(tree: Path = ROOT) -> str:
     """Returns the short commit of a checkout, marked if it has uncommitted changes; ``no commit`` without Git."""
     command = ["git", "-C", str(tree), "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty=, with changes"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -25,7 +25,7 @@ BASE = f"/v1/{APPLICATION}"
 THREADS = Settings().threads
 """The default of the service; baselines use the same number."""
 THREE_DAYS = 259_200
-FILE = "queuey.sqlite3"
+STORE_FILE = "queuey.sqlite3"
 
 
 def prepare(directory: Path, queues: Iterable[str] = ("bench",), *, sweeps: bool = False) -> SqliteStore:
@@ -60,7 +60,7 @@ def page_starts(store: Store, queue: Queue, room: int) -> list[str]:
 
 
 def count_expired(directory: Path) -> int:
-    connection = apsw.Connection(str(directory / FILE), flags=apsw.SQLITE_OPEN_READONLY)
+    connection = apsw.Connection(str(directory / STORE_FILE), flags=apsw.SQLITE_OPEN_READONLY)
     sql = "SELECT count(*) FROM messages WHERE expires <= ?"
     count: int = connection.execute(sql, (ids.now_ticks(),)).fetchall()[0][0]  # type: ignore[assignment]
     connection.close()
@@ -75,7 +75,7 @@ def fill_queues(directory: Path, count: int) -> None:
     """
     with contextlib.closing(open_store(directory)) as store:
         bridge.run(store.catalogue.create_queue(APPLICATION, "q0000000", QueueSpec()))
-    connection = apsw.Connection(str(directory / FILE))
+    connection = apsw.Connection(str(directory / STORE_FILE))
     own = ("name", "uid", "qid")
     copied = ", ".join(str(row[1]) for row in connection.execute("PRAGMA table_info(queues)") if row[1] not in own)
     with connection:

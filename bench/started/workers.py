@@ -22,13 +22,13 @@ from tests.servers.served import free_port
 QUEUE = "bench"
 HANDLERS = {"plain": "plain", "async": "awaited"}
 HANDLED = re.compile(rf'^qdo_messages_handled_total{{queue="{QUEUE}"}} (\S+)$', re.MULTILINE)
-OPEN = "open"
+GATE_FILE = "open"
 """Name of the file that opens the gate for all workers of a directory."""
 POLL_SECONDS = 0.1
 """Seconds between two reads of the counts; a read costs a worker about a millisecond."""
 STALLED_SECONDS = 60.0
 """Seconds without a handled message after which a run is void."""
-WARM, END = 0.1, 0.95
+WARM_SHARE, END_SHARE = 0.1, 0.95
 """Shares of all messages between which the rate is measured: all workers run, and none has run out of work."""
 
 
@@ -86,7 +86,7 @@ def run_worker(
     if place:
         options["--coordination"] = place
     command += [text for pair in options.items() for text in pair]
-    return start(f"worker-{port}", command, port, directory, {handlers.GATE: str(directory / OPEN)}, tree)
+    return start(f"worker-{port}", command, port, directory, {handlers.GATE: str(directory / GATE_FILE)}, tree)
 
 
 def handle_all(
@@ -116,7 +116,7 @@ def handle_all(
     with contextlib.ExitStack() as stack:
         start_worker = partial(run_worker, server, directory, handler=handler, place=place, tree=tree)
         workers = [stack.enter_context(start_worker()) for _ in range(count)]
-        (directory / OPEN).touch()
+        (directory / GATE_FILE).touch()
         begin = first = last = current = Snapshot(read_counts(workers), workers, server)
         progress = current.instant
         while current.handled < messages:
@@ -126,9 +126,9 @@ def handle_all(
                 progress = current.instant
             elif current.instant - progress > STALLED_SECONDS:
                 raise Void(f"{current.handled:,} of {messages:,} messages handled, then no more:\n{logs(workers)}")
-            if first.handled < WARM * messages or not all(first.counts):
+            if first.handled < WARM_SHARE * messages or not all(first.counts):
                 first = last = current
-            if current.handled <= END * messages:
+            if current.handled <= END_SHARE * messages:
                 last = current
         if current.handled > messages:
             raise Void(f"{current.handled:,} messages handled of {messages:,}:\n{logs(workers)}")

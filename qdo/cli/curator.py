@@ -64,7 +64,7 @@ async def drain(
 
     async with _open_place_and_client(settings, path) as (place, client):
         plan = Plan(
-            target=await _identify_queue(client, queue),
+            target=await _make_target(client, queue),
             recipe=recipe,
             lock_path=None if lock_path is None else _in_chroot(place, lock_path),
             limit=limit,
@@ -107,7 +107,7 @@ async def fill(
     PRIORITY.prefix(priority)
     async with _open_place_and_client(settings, path) as (place, client):
         plan = FillPlan(
-            source=await _identify_queue(client, queue),
+            source=await _make_target(client, queue),
             recipe=recipe,
             priority=priority,
             limit=limit,
@@ -180,12 +180,12 @@ def _describe_left(count: int, samples: list[Left], what: str) -> Iterator[ToStd
 
 def _in_chroot(place: QueuePlace, path: str) -> str:
     """Returns a path of the same coordination URL as an absolute path on the servers."""
-    from qdo.coordination.zookeeper.connection_options import checked_path
+    from qdo.coordination.zookeeper.connection_options import check_node_path
 
-    return place.path.removesuffix(place.shown) + checked_path("lock_path", path)
+    return place.path.removesuffix(place.shown) + check_node_path("lock_path", path)
 
 
-async def _identify_queue(client: AsyncClient, queue: str) -> Target:
+async def _make_target(client: AsyncClient, queue: str) -> Target:
     from qdo.consumer.rebalance.queue_discovery import read_store_id
     from qdo.curator.drain import Target
 
@@ -195,6 +195,7 @@ async def _identify_queue(client: AsyncClient, queue: str) -> Target:
 
 @asynccontextmanager
 async def _open_place(settings: WorkSettings, path: str) -> AsyncIterator[QueuePlace]:
+    """Connects to a queue; raises InvalidArgument unless the coordination service is ZooKeeper."""
     if settings.coordination is None or not settings.coordination.startswith("zookeeper:"):
         coordination = "none" if settings.coordination is None else repr(settings.coordination)
         raise InvalidArgument(

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 app = make_group()
 
-_SOURCES = (*SERVICE, *QUEUES, "dead_queue")
+_SETTINGS = (*SERVICE, *QUEUES, "dead_queue")
 
 
 @app.command("list")
-@with_settings(*_SOURCES)
+@with_settings(*_SETTINGS)
 @with_filter(*FILTERS)
 async def list_dead_letters(settings: WorkSettings, choose: Choose) -> None:
     """List the dead letters of queues; with --json one per line, with its body."""
@@ -33,7 +33,7 @@ async def list_dead_letters(settings: WorkSettings, choose: Choose) -> None:
 
 
 @app.command("redrive")
-@with_settings(*_SOURCES)
+@with_settings(*_SETTINGS)
 @with_filter(*FILTERS)
 async def redrive(
     settings: WorkSettings,
@@ -77,13 +77,13 @@ async def _report_missing(client: AsyncClient, selection: DeadLetterFilter) -> N
     """
     from msgspec.structs import replace
 
-    from qdo.cli.selection import describe_hidden_queues, print_note_of_unlisted_queues, suggest_similar
+    from qdo.cli.selection import describe_hidden_queues, print_note_if_queues_are_unlisted, suggest_similar
     from qdo.partitions import subscribe
     from queuey.client.deadletters import dead_queues
     from queuey.client.lookup import find_queues
 
     if selection.patterns and not selection.dead_queue:
-        await print_note_of_unlisted_queues(client, subscribe((), selection.patterns).literal_prefixes())
+        await print_note_if_queues_are_unlisted(client, subscribe((), selection.patterns).literal_prefixes())
     lookup = await find_queues(client, [selection.dead_queue] if selection.dead_queue else selection.queues)
     if lookup.hidden and not selection.dead_queue:
         output.print_note(

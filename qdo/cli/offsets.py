@@ -18,13 +18,13 @@ from qdo.cli.selection import (
     find_selected,
     format_point,
     parse_position,
-    select,
+    select_partitions,
 )
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.positions import read_ends
 from qdo.consumer.rebalance.queue_discovery import read_store_id
 from qdo.errors import QdoError
-from qdo.moves import Move, make_moves, migrate_offsets, plan_moves, refuse_active
+from qdo.moves import Move, make_moves, migrate_offsets, plan_moves, require_no_members
 from qdo.partitions import Partition
 from queuey.client import EARLIEST
 from queuey.terminal import output
@@ -49,10 +49,10 @@ _FATES = {
 }
 
 
-_PLANNED = {_FATES["move"], _FATES["same"]}
-_ENDS = (
-    ("from", lambda moved: format_point(moved.before) if moved.reason in _PLANNED else ""),
-    ("to", lambda moved: format_point(moved.after) if moved.reason in _PLANNED else ""),
+_NOTES_OF_MOVES = {_FATES["move"], _FATES["same"]}
+_OFFSET_COLUMNS = (
+    ("from", lambda moved: format_point(moved.before) if moved.reason in _NOTES_OF_MOVES else ""),
+    ("to", lambda moved: format_point(moved.after) if moved.reason in _NOTES_OF_MOVES else ""),
 )
 
 
@@ -94,7 +94,7 @@ async def show(settings: WorkSettings, partition: Numbers = None) -> None:
         recorded = await coordinator.offsets()
     rows = [
         RecordedPartition(*place.queue, place.number, recorded[place].id, recorded[place].at, recorded[place].member)
-        for place in select(recorded, settings, partition or ())
+        for place in select_partitions(recorded, settings, partition or ())
     ]
     # A group of the service has only the name of the current owner.
     is_in_tree = (settings.coordination or "").startswith("zookeeper:")
@@ -161,8 +161,8 @@ async def forget(settings: WorkSettings, partition: Numbers = None, dry_run: Dry
         output.confirm(f"Forget {what}?", yes=yes)
     async with open_group(settings) as coordinator:
         recorded = await coordinator.offsets()
-        planned = plan_moves(dict.fromkeys(select(recorded, settings, partition or ())), recorded)
-        await refuse_active(coordinator)
+        planned = plan_moves(dict.fromkeys(select_partitions(recorded, settings, partition or ())), recorded)
+        await require_no_members(coordinator)
         if not dry_run:
             await (make_moves(coordinator, planned) if is_selection else coordinator.forget())
     _print_moves(planned, dry_run=dry_run)
@@ -183,7 +183,7 @@ async def prune(
     if not dry_run:
         output.confirm(f"Remove these offsets of group {require_group(settings)}?", yes=yes)
     async with open_client_and_group(settings) as opened:
-        await refuse_active(opened.coordinator)
+        await require_no_members(opened.coordinator)
         recorded = await opened.coordinator.offsets()
         gone, unseen = await find_deleted_queues(opened, recorded, former)
         if unseen:
@@ -247,7 +247,7 @@ async def _move_offsets(
     With ``dry_run`` only prints them.
     """
     async with open_client_and_group(settings) as opened:
-        await refuse_active(opened.coordinator)
+        await require_no_members(opened.coordinator)
         partitions = await find_selected(opened, settings, numbers or ())
         targets = await find_targets(opened, partitions)
         planned = plan_moves(targets, await opened.coordinator.offsets(partitions))
@@ -261,12 +261,12 @@ def _print_moves(planned: list[Move], *, dry_run: bool, fates: Mapping[Partition
     rows = []
     for partition in sorted({*by_place, *(fates or {})}):
         move = by_place.get(partition)
-        fate = _FATES[fates[partition]] if fates else "" if move is None or move.changes else _FATES["same"]
+        fate = _FATES[fates[partition]] if fates else "" if move is None or move.is_change else _FATES["same"]
         before, after = (None, None) if move is None else (move.before, move.after)
-        changed = move is not None and move.changes and not dry_run
+        changed = move is not None and move.is_change and not dry_run
         rows.append(MovedOffset(*partition.queue, partition.number, before, after, changed, fate))
-    output.show_each(MovedOffset, rows, "queue", "partition", *_ENDS, ("", lambda moved: moved.reason))
-    count = sum(move.changes for move in planned)
+    output.show_each(MovedOffset, rows, "queue", "partition", *_OFFSET_COLUMNS, ("", lambda moved: moved.reason))
+    count = sum(move.is_change for move in planned)
     output.print_note(
         f"{count} offsets would be moved; nothing was changed." if dry_run else f"{count} offsets were moved."
     )

@@ -50,7 +50,7 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
 
     Args:
         settings: Without ``coordination`` the group is a group of the service itself. With the deprecated ``local:``,
-            too: then prints a note, and raises a shorter session timeout to :data:`MIN_SESSION`.
+            too: then prints a note, and raises a shorter session timeout to :data:`MIN_SESSION_TIMEOUT`.
         client: A client of the service. May be None with a coordination service.
         group: The name of the group; by default that in the settings.
 
@@ -59,7 +59,7 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
     """
     from qdo.coordination import ServiceCoordinator
     from qdo.coordination.opening import LOCAL_IS_OVER, open_coordinator
-    from qdo.coordination.service.former_file import MIN_SESSION, parse_path
+    from qdo.coordination.service.former_file import MIN_SESSION_TIMEOUT, parse_path
 
     name, timeout, url = group or require_group(settings), settings.session_timeout, settings.coordination
     is_local = url is not None and url.startswith("local:")
@@ -67,7 +67,7 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
         return open_coordinator(url or "", name, session_timeout=timeout)
     if is_local:
         output.print_note(f"qdo: {LOCAL_IS_OVER}.")
-        timeout = None if timeout is None else max(timeout, MIN_SESSION)
+        timeout = None if timeout is None else max(timeout, MIN_SESSION_TIMEOUT)
     return ServiceCoordinator(
         client,
         name,

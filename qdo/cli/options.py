@@ -14,7 +14,7 @@ import typer
 
 from qdo.cli import settings
 from qdo.cli.opening import open_client, open_group
-from qdo.cli.settings import CONFIG, WorkSetting, WorkSettings, load
+from qdo.cli.settings import CONFIG_VARIABLE, WorkSetting, WorkSettings, load
 from qdo.errors import QdoError
 from queuey.client import ClientError
 from queuey.terminal.commands import (
@@ -33,7 +33,7 @@ GROUP = ("group", *COORDINATION)
 """Settings that choose a group."""
 QUEUES = ("queue", "pattern")
 """Settings that choose queues."""
-_FIRST = frozenset({*GROUP, *QUEUES, "claim", "processes", "threads", "attempts", "metrics"})
+_MAIN_SETTINGS = frozenset({*GROUP, *QUEUES, "claim", "processes", "threads", "attempts", "metrics"})
 """Settings at the top of the help of ``qdo work``."""
 
 
@@ -62,7 +62,10 @@ def _complete_names(ctx: typer.Context, ask: Callable[[WorkSettings], Awaitable[
     return []
 
 
-_OFFERED: Mapping[str, Callable[..., Iterable[str]]] = {"queue": _complete_queue_names, "group": _complete_group_names}
+_COMPLETIONS: Mapping[str, Callable[..., Iterable[str]]] = {
+    "queue": _complete_queue_names,
+    "group": _complete_group_names,
+}
 
 
 def with_settings(*names: str, shows: bool = True) -> Callable[[Callable[..., Any]], Callable[..., None]]:
@@ -81,7 +84,7 @@ def with_settings(*names: str, shows: bool = True) -> Callable[[Callable[..., An
         def fill(values: dict[str, Any]) -> WorkSettings:
             return load({name: values.pop(name) for name in names}, os.environ, values.pop("config"))
 
-        file = typer.Option("--config", help="TOML file with settings.", show_default=f"${CONFIG}")
+        file = typer.Option("--config", help="TOML file with settings.", show_default=f"${CONFIG_VARIABLE}")
         config = optional("config", Annotated[Path | None, file])
         return fill_first_argument(
             command, fill, [*((JSON,) if shows else ()), config, *(_make_parameter(lines[name]) for name in names)]
@@ -90,18 +93,18 @@ def with_settings(*names: str, shows: bool = True) -> Callable[[Callable[..., An
     return decorate
 
 
-def _make_parameter(line: WorkSetting) -> inspect.Parameter:
-    about, switch = line.help.replace("`", ""), line.kind is bool
-    if line.positional:
-        return optional(line.name, Annotated[str | None, typer.Argument(help=about, show_default=False)])
-    choices = () if switch else choices_of(line.kind)
+def _make_parameter(setting: WorkSetting) -> inspect.Parameter:
+    about, switch = setting.help.replace("`", ""), setting.kind is bool
+    if setting.positional:
+        return optional(setting.name, Annotated[str | None, typer.Argument(help=about, show_default=False)])
+    choices = () if switch else choices_of(setting.kind)
     option = typer.Option(
-        f"{line.option}/--no-{line.name}" if switch else line.option,
+        f"{setting.option}/--no-{setting.name}" if switch else setting.option,
         help=about,
-        metavar="|".join(choices) or ("TIME" if line.seconds else None),
-        autocompletion=_OFFERED.get(line.name, lambda: choices),
-        show_default=line.default or False,
-        rich_help_panel=None if line.name in _FIRST else line.panel,
+        metavar="|".join(choices) or ("TIME" if setting.seconds else None),
+        autocompletion=_COMPLETIONS.get(setting.name, lambda: choices),
+        show_default=setting.default or False,
+        rich_help_panel=None if setting.name in _MAIN_SETTINGS else setting.panel,
     )
-    kind: Any = list[str] | None if line.type == "texts" else bool | None if switch else str | None
-    return optional(line.name, Annotated[kind, option])
+    kind: Any = list[str] | None if setting.type == "texts" else bool | None if switch else str | None
+    return optional(setting.name, Annotated[kind, option])

@@ -27,7 +27,9 @@ MAX_NAMES = 1000
 """Max queue names that a misspelled name is compared with."""
 
 
-def select(partitions: Iterable[Partition], settings: WorkSettings, numbers: Collection[int] = ()) -> list[Partition]:
+def select_partitions(
+    partitions: Iterable[Partition], settings: WorkSettings, numbers: Collection[int] = ()
+) -> list[Partition]:
     """Returns the partitions that match ``queue`` and ``pattern`` of the settings and these numbers, sorted.
 
     Without ``queue`` and ``pattern`` all queues match, without numbers all partitions.
@@ -64,7 +66,7 @@ async def find_selected(opened: OpenedGroup, settings: WorkSettings, numbers: Co
         counts = {name: queue.partitions for name, queue in lookup.found.items()}
         if selection.patterns:
             counts |= await discover_queues(opened.client, subscribe((), selection.patterns))
-            await print_note_of_unlisted_queues(opened.client, selection.literal_prefixes())
+            await print_note_if_queues_are_unlisted(opened.client, selection.literal_prefixes())
         candidates = [
             Partition(Queue(opened.service, opened.client.application, name), number)
             for name, count in counts.items()
@@ -76,7 +78,7 @@ async def find_selected(opened: OpenedGroup, settings: WorkSettings, numbers: Co
             for partition in await opened.coordinator.offsets()
             if partition.queue[:2] == (opened.service, opened.client.application)
         ]
-    partitions = select(candidates, settings, numbers)
+    partitions = select_partitions(candidates, settings, numbers)
     if not partitions:
         raise InvalidArgument("no partition is selected: name queues with --queue or --pattern")
     return partitions
@@ -117,7 +119,7 @@ async def suggest_similar(client: AsyncClient, missing: Collection[str]) -> str:
     return did_you_mean(missing, names)
 
 
-async def print_note_of_unlisted_queues(client: AsyncClient, prefixes: Iterable[str]) -> None:
+async def print_note_if_queues_are_unlisted(client: AsyncClient, prefixes: Iterable[str]) -> None:
     page = await client.queue_page(limit=1)
     if not all(map(page.lists_all, prefixes)):
         output.print_note(

@@ -198,10 +198,10 @@ def format_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-CONFIG = "QDO_CONFIG"
+CONFIG_VARIABLE = "QDO_CONFIG"
 _PREFIX = "QDO_"
 _CLIENT_PREFIX = "QUEUEY_"
-_HIGHEST_PORT = 65_535
+_MAX_PORT = 65_535
 
 
 def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None = None) -> WorkSettings:
@@ -216,12 +216,12 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
         SettingsError: A name or value is not valid. The message has the source of the value.
     """
     lines = table()
-    path = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
+    path = config or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
     sources = {} if path is None else _read_file(path, lines)
     variables = {line.variable: name for name, line in lines.items()}
     ours = variables_with_prefix(environ, _PREFIX)
     for variable in sorted(ours):
-        check_known(variable, [*variables, CONFIG], "in the environment")
+        check_known(variable, [*variables, CONFIG_VARIABLE], "in the environment")
     ours |= variables_with_prefix(environ, _CLIENT_PREFIX)
     sources |= {name: Given(ours[variable], variable) for variable, name in variables.items() if variable in ours}
     sources |= {name: Given(value, lines[name].option) for name, value in options.items() if value not in (None, [])}
@@ -230,25 +230,29 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
     return make_settings(values)
 
 
-def _read_file(path: Path, lines: Mapping[str, WorkSetting]) -> dict[str, Given]:
+def _read_file(path: Path, settings: Mapping[str, WorkSetting]) -> dict[str, Given]:
     values = file_values(path)
     for name in values:
-        check_known(name, lines, f"in {path}")
-        if lines[name].secret:
+        check_known(name, settings, f"in {path}")
+        if settings[name].secret:
             raise SettingsError(
-                f"{path} holds {name}, which is a secret: move it to a profile, or to {lines[name].variable}."
+                f"{path} holds {name}, which is a secret: move it to a profile, or to {settings[name].variable}."
             )
     return {name: Given(value, str(path), path.parent) for name, value in values.items()}
 
 
-def _convert(line: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a setting's type
+def _convert(setting: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a setting's type
     """Converts a value to the setting's type. Text is parsed; a list in it is separated by commas."""
     text = given.value
     if not isinstance(text, str):
-        return convert(line.name, line.kind, line.meta, given, line.shown, expected=line.type, strict=True)
-    if typing.get_origin(line.kind) is tuple:
+        return convert(
+            setting.name, setting.kind, setting.meta, given, setting.shown, expected=setting.type, strict=True
+        )
+    if typing.get_origin(setting.kind) is tuple:
         given = given._replace(value=[part.strip() for part in text.split(",") if part.strip()])
-    return convert(line.name, line.kind, line.meta, given, line.shown, expected=line.type, seconds=line.seconds)
+    return convert(
+        setting.name, setting.kind, setting.meta, given, setting.shown, expected=setting.type, seconds=setting.seconds
+    )
 
 
 def _check_combinations(values: Mapping[str, Any], given: Mapping[str, Given]) -> None:
@@ -260,7 +264,7 @@ def _check_combinations(values: Mapping[str, Any], given: Mapping[str, Given]) -
         refuse("a worker uses threads or processes, not both", "threads", "processes")
     if "threads" in given and values["time_limit"] is not None:
         refuse("threads cannot be stopped, so they cannot have a time limit", "time_limit", "threads")
-    if values["metrics"] is not None and int(values["metrics"].rpartition(":")[2]) > _HIGHEST_PORT:
-        refuse(f"the port of the metrics is above {_HIGHEST_PORT}", "metrics")
+    if values["metrics"] is not None and int(values["metrics"].rpartition(":")[2]) > _MAX_PORT:
+        refuse(f"the port of the metrics is above {_MAX_PORT}", "metrics")
     if values["retry_base"] > values["retry_cap"]:
         refuse("retry_base is more than retry_cap", "retry_base", "retry_cap")

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from qdo.cli.opening import open_client, open_group
 from qdo.cli.options import COORDINATION, GROUP, QUEUES, with_settings
-from qdo.cli.selection import format_point, select
+from qdo.cli.selection import format_point, select_partitions
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.rebalance.queue_discovery import read_store_id
 from qdo.coordination import TargetAssignment
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from qdo.coordination import AnyCoordinator, CommittedOffset, Member
     from queuey.client import AsyncClient
 
-_CLEAR = "\x1b[2J\x1b[H"
+_CLEAR_SCREEN = "\x1b[2J\x1b[H"
 MAX_CONCURRENT_QUEUES = 8
 """Max concurrent requests for the lag of queues."""
 
@@ -110,10 +110,10 @@ async def status(
         while True:
             group_status = await measure_group(coordinator, settings, lag=lag)
             if watch is not None and not output.is_json_chosen() and sys.stdout.isatty():
-                print(_CLEAR, end="")
+                print(_CLEAR_SCREEN, end="")
             if metrics:
                 output.write(make_metrics(group_status))
-            output.show(group_status, _explain_unknown_lag(group_status) if metrics else _describe(group_status))
+            output.show(group_status, _explain_unknown_lag(group_status) if metrics else _describe_group(group_status))
             if watch is None and not group_status.known:
                 raise typer.Exit(1)
             if watch is None or output.is_output_closed():
@@ -132,7 +132,7 @@ async def measure_group(coordinator: AnyCoordinator, settings: WorkSettings, *, 
     next_owners = {place: name for place, name in target.owners.items() if name in members or name in target.absent}
     partitions = [
         _make_partition_status(place, owners.get(place), next_owners.get(place), offsets.get(place))
-        for place in select({*owners, *next_owners, *offsets}, settings)
+        for place in select_partitions({*owners, *next_owners, *offsets}, settings)
     ]
     group = GroupStatus(
         group=coordinator.group,
@@ -226,7 +226,7 @@ def make_metrics(group_status: GroupStatus) -> bytes:
     return generate_latest(registry)
 
 
-def _describe(group_status: GroupStatus) -> Iterator[Block]:
+def _describe_group(group_status: GroupStatus) -> Iterator[Block]:
     if not group_status.known:
         yield ToStderr(
             f"Group {group_status.group} is not known: it never had a member or an offset. List all groups: qdo groups"

@@ -244,26 +244,26 @@ def _serve_metrics(address: str | None) -> Iterator[CollectorRegistry | None]:
         thread.join()
 
 
-CHATTY = ("httpx2", "httpcore2", "kazoo")
+CHATTY_LOGGERS = ("httpx2", "httpcore2", "kazoo")
 """Libraries that log every request; only their warnings are logged."""
 
 
-OURS = ("qdo", "queuey")
+OUR_LOGGERS = ("qdo", "queuey")
 
 
 def enable_logs() -> None:
     """Enables our loggers again, because ``logging.config`` disables existing loggers by default."""
     for name in list(logging.root.manager.loggerDict):
-        if name.partition(".")[0] in OURS:
+        if name.partition(".")[0] in OUR_LOGGERS:
             logging.getLogger(name).disabled = False
 
 
 def configure_logs(level: str, form: str) -> None:
-    """Replaces all handlers of the root logger by one to standard error; :data:`CHATTY` loggers only log warnings."""
+    """Replaces all handlers of the root logger by one to standard error; :data:`CHATTY_LOGGERS` only log warnings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for name in CHATTY:
+    for name in CHATTY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
@@ -304,10 +304,10 @@ def print_whole_lines() -> None:
         sys.stdout = WholeLines(sys.stdout)
 
 
-_MAX_INTERVAL = 1.0
+_MAX_TIMER_INTERVAL = 1.0
 """Max seconds between two resets of the timer."""
 _STANDARD_ERROR = 2
-_MIN_LEFT = 1.0
+_MIN_END_TIMEOUT = 1.0
 """Min seconds that tasks, threads and the handlers' context have to end after the worker, even if ``drain`` is over."""
 
 
@@ -340,7 +340,7 @@ def end_child_if_blocked(seconds: float) -> None:
 
 def _set_timer(seconds: float) -> float:
     """Restarts the timer that ends the process after ``seconds``; returns when to call this again, in seconds."""
-    interval = min(_MAX_INTERVAL, seconds / 10)
+    interval = min(_MAX_TIMER_INTERVAL, seconds / 10)
     # Two intervals later, so that the session ends first and the log shows the reason.
     faulthandler.dump_traceback_later(seconds + 2 * interval, exit=True, file=_STANDARD_ERROR)
     return interval
@@ -352,7 +352,7 @@ class ProcessEnder:
     def stopped(self, worker: Worker) -> None:
         """Starts a timer that ends the process when the time for draining is over."""
         # Tasks and threads get the rest of the time for draining.
-        timer = threading.Timer(max(_MIN_LEFT, worker.time_left), self._end_process, [worker, sys.exc_info()[1]])
+        timer = threading.Timer(max(_MIN_END_TIMEOUT, worker.time_left), self._end_process, [worker, sys.exc_info()[1]])
         timer.daemon = True
         timer.start()
 

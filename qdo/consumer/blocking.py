@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.owned_partition import Batch
-from qdo.consumer.partition_listener import logged
+from qdo.consumer.partition_listener import log_callback_errors
 from qdo.coordination import AnyCoordinator
 from qdo.errors import InvalidArgument, NotOwner
 from qdo.partitions import Partition
@@ -285,7 +285,7 @@ def _run_in_thread(callback: PlainCallback | None) -> Callable[[frozenset[Partit
 
         def run() -> None:
             try:
-                with logged(callback, partitions):
+                with log_callback_errors(callback, partitions):
                     callback(partitions)
             finally:
                 with suppress(RuntimeError):  # the loop is closed

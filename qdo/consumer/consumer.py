@@ -33,7 +33,7 @@ from queuey.client import AsyncClient, Message, order_of
 
 log = logging.getLogger("qdo.consumer")
 
-YIELDS = 2
+YIELDS_BEFORE_HAND_OUT = 2
 """Number of loop iterations until a new read request is sent: the client sends head and body separately. So the service
 prepares the next page while the caller handles this one, even if the caller never awaits.
 """
@@ -130,7 +130,7 @@ class AsyncConsumer:
         self._finder = QueueFinder(
             client,
             wants,
-            every=self.settings.discover,
+            interval=self.settings.discover,
             prepare=lambda service: warn_of_other_stores(self.coordinator, service),
             changed=self._recheck,
             failed=self._fail,
@@ -156,7 +156,7 @@ class AsyncConsumer:
             self._fetcher,
             listeners,
             begin=self._latest_start.begin if self.settings.start == "latest" else None,
-            changed=self._changed,
+            changed=self._fetch_and_wake_poll,
             failed=self._fail,
         )
         times = self.settings.settle, self.settings.grace, self.settings.revoke_timeout
@@ -514,7 +514,7 @@ class AsyncConsumer:
         """
         self._fetcher.kick()
         try:
-            for _ in range(YIELDS):
+            for _ in range(YIELDS_BEFORE_HAND_OUT):
                 await asyncio.sleep(0)
         except BaseException:
             self._buffer.hand_out(taken, stopped=True)
@@ -539,7 +539,7 @@ class AsyncConsumer:
         """With ``commit_every``, schedules commits of the positions, except those before a committed offset."""
         for row in rows if self.settings.commit_every is not None else ():
             if row.position is not None and not row.would_go_back(order_of(row.position)):
-                self._group.table.add(row, row.position, 0)
+                self._group.table.schedule_commit(row, row.position, 0)
 
     async def _flush_pending_offsets(self, leaving: frozenset[Partition]) -> None:
         """Writes the pending offsets of some partitions at once; logs a failure."""
@@ -556,7 +556,7 @@ class AsyncConsumer:
             if row is not None:
                 row.paused = paused
                 self._buffer.refresh(row)
-        self._changed()
+        self._fetch_and_wake_poll()
 
     def _find_begun_rows(self) -> list[OwnedPartition]:
         return [row for row in self._group.table.held.values() if row.begun]
@@ -582,7 +582,7 @@ class AsyncConsumer:
             raise NotOwner(f"{partition} is being released", frozenset([partition]))
         return row
 
-    def _changed(self) -> None:
+    def _fetch_and_wake_poll(self) -> None:
         self._fetcher.kick()
         self._signal.set()
 

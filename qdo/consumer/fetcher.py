@@ -43,9 +43,9 @@ from queuey.client import (
     id_after,
 )
 
-QUEUES = 100
+MAX_QUEUES_PER_CALL = 100
 """Max queues that the service reads in one call."""
-PARTITIONS = 1000
+MAX_PARTITIONS_PER_CALL = 1000
 """Max partitions to read in one call."""
 MAX_READS = 2
 """Max concurrent calls that do not wait."""
@@ -76,12 +76,12 @@ class InFlightCalls(NamedTuple):
     Attributes:
         reads: Number of calls that do not wait.
         polls: The end of the wait of each poll.
-        most_polls: Max polls.
+        max_polls: Max polls.
     """
 
     reads: int
     polls: Sequence[float]
-    most_polls: int
+    max_polls: int
 
 
 class PlannedCall(NamedTuple):
@@ -110,7 +110,9 @@ class FetchPlan(NamedTuple):
     recheck: float | None = None
 
 
-def space_for(messages: int, size: int, partitions: int, *, prefetch_messages: int, prefetch_bytes: int) -> BufferSpace:
+def compute_free_space(
+    messages: int, size: int, partitions: int, *, prefetch_messages: int, prefetch_bytes: int
+) -> BufferSpace:
     """Returns the free space if the buffer holds this many messages and bytes of this many partitions.
 
     A quarter of ``prefetch_messages`` is the reserve, in equal shares. With ``prefetch_bytes`` or more in the buffer
@@ -183,7 +185,7 @@ def _plan_polls(
         if min(ends) - now < POLL_MERGE_INTERVAL:
             return [], min(ends) + POLL_MERGE_INTERVAL
         wait = min(wait, min(ends) - now)
-    places = pending_calls.most_polls - len(pending_calls.polls)
+    places = pending_calls.max_polls - len(pending_calls.polls)
     if places <= 0:
         return _plan_calls_for_all(dry, room, page, 0.0)[: max(0, reads)], None
     return _plan_calls_for_all(dry, room, page, wait)[:places], None
@@ -215,7 +217,7 @@ def _group_into_calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPa
     queues: set[Queue] = set()
     for want in wants:
         queue = want.partition.queue
-        if len(call) == PARTITIONS or (len(queues) == QUEUES and queue not in queues):
+        if len(call) == MAX_PARTITIONS_PER_CALL or (len(queues) == MAX_QUEUES_PER_CALL and queue not in queues):
             yield tuple(call)
             call, queues = [], set()
         call.append(want)
@@ -321,9 +323,9 @@ class Fetcher:
         self._queues[queue] -= 1
         if not self._queues[queue]:
             del self._queues[queue]
-            self._forget_trouble(queue.name)
+            self._end_failure_and_refusal(queue.name)
         if not self._queues:
-            self._forget_trouble("")
+            self._end_failure_and_refusal("")
 
     def leave_call(self, row: OwnedPartition) -> None:
         """Removes a partition from the call that it is part of. A call without partitions is cancelled."""
@@ -377,7 +379,7 @@ class Fetcher:
 
         Plans no polls for a while after the service refused one.
         """
-        room = space_for(
+        room = compute_free_space(
             self._buffer.count + sum(pending_call.expected_messages for pending_call in self._pending_calls),
             self._buffer.size,
             self._count,
@@ -385,10 +387,10 @@ class Fetcher:
             prefetch_bytes=self._settings.prefetch_bytes,
         )
         polls = [pending_call.end for pending_call in self._pending_calls if pending_call.end is not None]
-        most_polls = SPARE_POLLS + self._count // PARTITIONS + len(self._queues) // QUEUES
+        max_polls = SPARE_POLLS + self._count // MAX_PARTITIONS_PER_CALL + len(self._queues) // MAX_QUEUES_PER_CALL
         if now < self._crowded_until:
-            most_polls = 0
-        pending_calls = InFlightCalls(len(self._pending_calls) - len(polls), polls, most_polls)
+            max_polls = 0
+        pending_calls = InFlightCalls(len(self._pending_calls) - len(polls), polls, max_polls)
         return plan_fetches(wants, room, pending_calls, now, page=self._settings.page, wait=self._settings.wait)
 
     def _start(self, planned_call: PlannedCall, now: float) -> None:
@@ -460,7 +462,7 @@ class Fetcher:
             row.failures = 0
             if was_empty and not row.more and number not in messages_by_number:
                 row.rest_until = rest_until
-            self._return_to_free(row)
+            self._release_from_call(row)
 
     def _suspend_polls(self, pending_call: InFlightCall) -> None:
         """Stops all polls for a few seconds. Meanwhile the partitions are read at intervals."""
@@ -471,7 +473,7 @@ class Fetcher:
             for row in pending_call.remaining_rows(queue).values():
                 row.more = False
                 row.rest_until = now + EMPTY_READ_INTERVAL * jitter
-                self._return_to_free(row)
+                self._release_from_call(row)
 
     def _fail_call(self, pending_call: InFlightCall, error: Exception) -> None:
         """Pauses all partitions of a failed call.
@@ -494,9 +496,9 @@ class Fetcher:
         for row in rows:
             row.failures += 1
             row.rest_until = now + _BACKOFF.pause(row.failures, jitter, retry_after)
-            self._return_to_free(row)
+            self._release_from_call(row)
 
-    def _return_to_free(self, row: OwnedPartition) -> None:
+    def _release_from_call(self, row: OwnedPartition) -> None:
         row.pending_call = None
         self._free[row.partition] = row
 
@@ -510,10 +512,10 @@ class Fetcher:
 
     def _record_success(self, name: str) -> None:
         if name in self._troubled:
-            self._forget_trouble(name)
+            self._end_failure_and_refusal(name)
             log.info("reads of %s work again", name or "the service")
 
-    def _forget_trouble(self, name: str) -> None:
+    def _end_failure_and_refusal(self, name: str) -> None:
         self._troubled.discard(name)
         self._refusals.end_refusal(name)
 

@@ -53,11 +53,11 @@ class OffsetMirror(PartitionListener):
             partitions = [partition for partition in self._due if partition.queue == queue]
             changes = {partition.number: self._due.pop(partition) for partition in partitions}
             try:
-                await self._set(queue, changes)
+                await self._write_queue_offsets(queue, changes)
             except ClientError as error:
                 log.warning("offsets of %s were not recorded in the service: %s", queue.name, error)
 
-    async def _set(self, queue: Queue, changes: Mapping[int, tuple[str, bool]]) -> None:
+    async def _write_queue_offsets(self, queue: Queue, changes: Mapping[int, tuple[str, bool]]) -> None:
         """Records offsets of one queue. Skips offsets that are not after the service's, unless they must go back.
 
         Gives up after ``MAX_TRIES`` conflicts.

@@ -322,7 +322,7 @@ class FetchBuffer:
         chosen = [row for partition, row in self._ready.items() if partition not in skip][:most]
         if not chosen:
             return []
-        shares = share([row.count for row in chosen], most)
+        shares = divide_equally([row.count for row in chosen], most)
         return [self._take_from_row(row, share) for row, share in zip(chosen, shares, strict=True)]
 
     def hand_out(self, taken: list[BufferedSlice], *, stopped: bool = False) -> list[Batch]:
@@ -397,7 +397,7 @@ class FetchBuffer:
         self.size += messages * body_size
 
 
-def share(counts: list[int], most: int) -> list[int]:
+def divide_equally(counts: list[int], most: int) -> list[int]:
     """Divides ``most`` equally among partitions; the rest goes to the first ones that have more messages.
 
     Args:

@@ -20,7 +20,7 @@ from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition
 from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition
-from qdo.tasks import cancel, start
+from qdo.tasks import cancel, start_task
 
 log = logging.getLogger("qdo.consumer")
 
@@ -91,14 +91,14 @@ async def _call(callback: Callback | None, rows: Collection[OwnedPartition]) -> 
     if callback is None:
         return
     partitions = frozenset(row.partition for row in rows)
-    with logged(callback, partitions):
+    with log_callback_errors(callback, partitions):
         result = callback(partitions)
         if inspect.isawaitable(result):
             await result
 
 
 @contextmanager
-def logged(callback: Callable[..., object], partitions: frozenset[Partition]) -> Iterator[None]:
+def log_callback_errors(callback: Callable[..., object], partitions: frozenset[Partition]) -> Iterator[None]:
     """Logs an exception of a callback instead of raising it: it cannot change which member owns the partitions.
 
     A cancellation counts as the callback's own error, unless the task that awaits the callback was cancelled.
@@ -173,7 +173,7 @@ class PartitionReader(PartitionListener):
             if row.recorded is not None or self._begin is None:
                 row.set_position(row.recorded)
         for listener in self._listeners:
-            if present := self._still_present(rows):
+            if present := self._select_present(rows):
                 await listener.assigned(present)
         for row in rows:
             row.announced = True
@@ -187,7 +187,7 @@ class PartitionReader(PartitionListener):
 
     async def revoke(self, row: OwnedPartition) -> None:
         for listener in self._listeners:
-            if self._still_present([row]):
+            if self._select_present([row]):
                 await listener.revoke(row)
         self._remove_present([row])
 
@@ -223,19 +223,21 @@ class PartitionReader(PartitionListener):
             self._start_reading([row])
 
     async def close(self) -> None:
+        """Cancels the requests for first positions; the reads are the fetcher's."""
         await cancel(*self._beginning)
 
-    def _still_present(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
+    def _select_present(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
         return [row for row in rows if self._present.get(row.partition) is row]
 
     def _remove_present(self, rows: Iterable[OwnedPartition]) -> list[OwnedPartition]:
         """Forgets rows, and returns only those whose end was not announced before."""
-        ended = self._still_present(rows)
+        ended = self._select_present(rows)
         for row in ended:
             del self._present[row.partition]
         return ended
 
     def _start_reading(self, rows: Iterable[OwnedPartition]) -> None:
+        """Reads rows that have a position, and requests the first position of the others."""
         unplaced = []
         for row in rows:
             if row.fetch_from is None:
@@ -244,5 +246,5 @@ class PartitionReader(PartitionListener):
                 row.opened = True
                 self._fetcher.add(row)
         if unplaced and self._begin is not None:
-            start(self._begin(unplaced), self._beginning)
+            start_task(self._begin(unplaced), self._beginning)
         self._changed()

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from random import uniform
 
-from qdo.consumer.fetcher import QUEUES
+from qdo.consumer.fetcher import MAX_QUEUES_PER_CALL
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.errors import InvalidArgument, QdoError
 from qdo.partitions import Partition
@@ -21,12 +21,12 @@ from queuey.client import EARLIEST, ApiError, AsyncClient, ClientError, Query, i
 
 log = logging.getLogger("qdo.consumer")
 
-Record = Callable[[Mapping[Partition, str]], Awaitable[frozenset[Partition]]]
+RecordOffsets = Callable[[Mapping[Partition, str]], Awaitable[frozenset[Partition]]]
 """Records offsets of the group; returns the partitions that this member has lost, for which nothing was recorded."""
 BeginAt = Callable[[OwnedPartition, str], None]
 """Starts reading a partition after a position."""
 
-PAUSE, MAX_PAUSE = 0.5, 10.0
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 10.0
 """First and max pause between attempts, in seconds."""
 
 
@@ -44,9 +44,12 @@ async def read_horizons(client: AsyncClient, partitions: Iterable[Partition]) ->
         by_name.setdefault(partition.queue.name, []).append(partition)
     names = list(by_name)
     results: dict[Partition, str | ApiError] = {}
-    for start in range(0, len(names), QUEUES):
+    for start in range(0, len(names), MAX_QUEUES_PER_CALL):
         # No message is before the lowest id, so the answer has no messages.
-        queries = [Query(queue=name, partitions=1, limit=1, before=EARLIEST) for name in names[start : start + QUEUES]]
+        queries = [
+            Query(queue=name, partitions=1, limit=1, before=EARLIEST)
+            for name in names[start : start + MAX_QUEUES_PER_CALL]
+        ]
         for read in await client.read_queues(queries):
             end = read.page.horizon if read.page is not None else read.error
             if end is not None:
@@ -68,7 +71,7 @@ class LatestStart:
             new.
     """
 
-    def __init__(self, client: AsyncClient, record: Record, begin_at: BeginAt, *, is_shared: bool) -> None:
+    def __init__(self, client: AsyncClient, record: RecordOffsets, begin_at: BeginAt, *, is_shared: bool) -> None:
         self.group_has_offsets = False
         self._client = client
         self._record = record
@@ -86,7 +89,7 @@ class LatestStart:
                 self._begin_at(row, EARLIEST)
             return
         waiting = list(rows)
-        pause = PAUSE
+        pause = FIRST_PAUSE_SECONDS
         while waiting := [row for row in waiting if row.fetch_from is None and not row.closed]:
             try:
                 await self._begin_at_ends(waiting)
@@ -94,7 +97,7 @@ class LatestStart:
                 log.warning("the first positions of %s partitions are not known yet, retrying: %s", len(waiting), error)
             if any(row.fetch_from is None and not row.closed for row in waiting):
                 await asyncio.sleep(pause * uniform(0.5, 1.0))  # noqa: S311 - spreads the members
-                pause = min(MAX_PAUSE, 2 * pause)
+                pause = min(MAX_PAUSE_SECONDS, 2 * pause)
 
     async def _begin_at_ends(self, rows: list[OwnedPartition]) -> None:
         """Records the present ends as offsets and reads from there. Rows placed or lost meanwhile are skipped.

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from qdo.coordination import stored_assignments
-from qdo.coordination.changes import attempts, make_nodes
+from qdo.coordination.changes import make_nodes, yield_attempts
 from qdo.coordination.paths import GroupPaths, decode, parse_partition
 from qdo.coordination.records import (
     CommittedOffset,
@@ -33,7 +33,7 @@ from qdo.coordination.records import (
 from qdo.coordination.session import Session
 from qdo.coordination.stored_assignments import MakeMark, new_mark
 from qdo.coordination.tree import (
-    NODE_LIMIT,
+    MAX_NODE_BYTES,
     Applied,
     Change,
     Check,
@@ -46,9 +46,9 @@ from qdo.coordination.tree import (
     Rejection,
     RejectionReason,
     SetData,
-    join,
-    parent,
-    size,
+    estimate_bytes,
+    join_changes,
+    parent_path,
 )
 from qdo.errors import (
     CoordinationIncompatible,
@@ -60,7 +60,7 @@ from qdo.errors import (
 )
 from qdo.partitions import Partition, Queue
 
-LEVELS = 4
+PARTITION_PATH_LEVELS = 4
 """Number of names in the path of an owner or an offset: service, application, queue, partition."""
 
 
@@ -196,7 +196,7 @@ class Coordinator:
     async def target(self) -> TargetAssignment | None:
         """Returns the target, or None if the group has none yet."""
         async with self._open_synced(self._paths.target) as link:
-            tries = attempts("the target")
+            tries = yield_attempts("the target")
             while True:
                 next(tries)
                 (node,) = await link.read([self._paths.target])
@@ -280,18 +280,18 @@ class Coordinator:
             holders = (self._paths.owners_of, self._paths.offsets_of)
             tops = [top_of(queue) for queue in sorted(queues) for top_of in holders]
         async with self._open_synced(self._paths.top) as link:
-            for _ in attempts("the group"):
+            for _ in yield_attempts("the group"):
                 (outcome,) = await link.apply([(Delete(self._paths.members),)])
                 if _is_not_empty(outcome):
                     raise GroupActive(f"group {self.group!r} has members")
-                if not any(map(_is_not_empty, await _delete(link, await list_with_descendants(link, tops)))):
+                if not any(map(_is_not_empty, await _delete_nodes(link, await list_with_descendants(link, tops)))):
                     break
                 await link.sync(self._paths.top)
             if queues is not None:
                 # Then the nodes of applications and of services, if they are empty now.
-                applications = dict.fromkeys(map(parent, tops))
-                await _delete(link, applications)
-                await _delete(link, dict.fromkeys(map(parent, applications)))
+                applications = dict.fromkeys(map(parent_path, tops))
+                await _delete_nodes(link, applications)
+                await _delete_nodes(link, dict.fromkeys(map(parent_path, applications)))
 
     # Links
 
@@ -380,7 +380,7 @@ def _is_not_empty(outcome: Outcome) -> bool:
     return isinstance(outcome, Rejection) and outcome.why is RejectionReason.NOT_EMPTY
 
 
-async def _delete(link: Link, paths: Iterable[str]) -> Iterable[Outcome]:
+async def _delete_nodes(link: Link, paths: Iterable[str]) -> Iterable[Outcome]:
     return await link.apply_each((Delete(path),) for path in paths)
 
 
@@ -400,9 +400,9 @@ async def _list_level_below(link: Link, level: list[str]) -> list[str]:
 
 async def _find_partition_paths(link: Link, top: str) -> dict[Partition, str]:
     level = [top]
-    for _ in range(LEVELS):
+    for _ in range(PARTITION_PATH_LEVELS):
         level = await _list_level_below(link, level)
-    return dict(sorted((parse_partition(tuple(path.split("/")[-LEVELS:])), path) for path in level))
+    return dict(sorted((parse_partition(tuple(path.split("/")[-PARTITION_PATH_LEVELS:])), path) for path in level))
 
 
 async def _read_existing(link: Link, paths: Mapping[Partition, str]) -> dict[Partition, NodeData]:
@@ -422,7 +422,7 @@ async def move_offsets(
     Removing an offset keeps its node, and so its version: no claim may ever get the version of an earlier one.
     """
     owner_paths = {group_paths.owner(partition): partition for partition in ids}
-    tries = attempts("the offsets")
+    tries = yield_attempts("the offsets")
     while ids:
         next(tries)
         nodes = await find_offsets(link, group_paths, ids.keys() | expected.keys(), expected)
@@ -431,8 +431,8 @@ async def move_offsets(
             for partition, identifier in ids.items()
         ]
         changes += [_make_check(group_paths, partition, nodes[partition]) for partition in expected.keys() - ids.keys()]
-        whole = join(changes)
-        if size(whole) > NODE_LIMIT:
+        whole = join_changes(changes)
+        if estimate_bytes(whole) > MAX_NODE_BYTES:
             raise InvalidArgument(
                 f"{len(ids)} offsets of one queue are too many for one transaction; move fewer at a time"
             )
@@ -443,7 +443,7 @@ async def move_offsets(
         if outcome.why is RejectionReason.NODE_EXISTS and owned is not None:
             raise GroupActive(f"{owned} has an owner")
         if outcome.why is RejectionReason.NO_NODE:
-            await make_nodes(link, {parent(operation.path) for operation in whole})
+            await make_nodes(link, {parent_path(operation.path) for operation in whole})
 
 
 def _make_move(group_paths: GroupPaths, partition: Partition, node: NodeData | None, offset: CommittedOffset) -> Change:

@@ -25,10 +25,10 @@ from qdo.coordination.tree import Create, Operation
 from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue
 
-EMPTY = "%"
+EMPTY_NAME_NODE = "%"
 """The node of the empty name; no other name is encoded as a single percent sign."""
-RESERVED = frozenset({".", "..", "zookeeper"})
-QUEUES_REMEMBERED = 20_000
+RESERVED_NAMES = frozenset({".", "..", "zookeeper"})
+MAX_CACHED_QUEUES = 20_000
 _NO_NAME = re.compile("%00|%2f", re.IGNORECASE)
 """Encoded NUL or slash. Neither can be in the name of a file or node, so such a path is refused."""
 
@@ -49,8 +49,8 @@ def split_url(url: str, scheme: str, form: str) -> SplitResult:
 
 def encode(name: str) -> str:
     if not name:
-        return EMPTY
-    if name in RESERVED:
+        return EMPTY_NAME_NODE
+    if name in RESERVED_NAMES:
         return f"%{ord(name[0]):02X}{name[1:]}"
     return quote(name, safe="")
 
@@ -62,15 +62,15 @@ def decode(node: str) -> str:
         CoordinationIncompatible: The text is not an encoded name, so another program made the node.
     """
     try:
-        name = "" if node == EMPTY else unquote(node, errors="strict")
+        name = "" if node == EMPTY_NAME_NODE else unquote(node, errors="strict")
     except UnicodeDecodeError:
-        name = EMPTY
+        name = EMPTY_NAME_NODE
     if encode(name) != node:
         raise CoordinationIncompatible(f"another program created the node {node!r}")
     return name
 
 
-@lru_cache(maxsize=QUEUES_REMEMBERED)
+@lru_cache(maxsize=MAX_CACHED_QUEUES)
 def _queue_path(queue: Queue) -> str:
     return "/".join(map(encode, queue))
 

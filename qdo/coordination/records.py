@@ -39,7 +39,7 @@ class Visibility(msgspec.Struct, frozen=True):
     others: Mapping[str, int] = {}
     hidden: frozenset[str] = frozenset()
 
-    def covers(self, name: str) -> bool:
+    def includes(self, name: str) -> bool:
         return name not in self.hidden and _make_matcher(self.patterns)(name)
 
 
@@ -161,9 +161,9 @@ class GroupSnapshot(NamedTuple):
 
 MARK = b"qdo"
 PLAIN, PACKED = b"=", b"~"
-HEADER = len(MARK + b"1" + PLAIN)
+HEADER_LENGTH = len(MARK + b"1" + PLAIN)
 
-READABLE = 400
+MAX_PLAIN_BYTES = 400
 """Max bytes of a value that is stored without compression."""
 MAX_NAME_LENGTH = 1000
 """Max characters of a group's or a member's name."""
@@ -189,7 +189,7 @@ class Codec(Generic[Value]):
 
     def encode(self, value: msgspec.Struct) -> bytes:
         text = _encode(value)
-        return self._plain + text if len(text) <= READABLE else self._packed + zlib.compress(text)
+        return self._plain + text if len(text) <= MAX_PLAIN_BYTES else self._packed + zlib.compress(text)
 
     def decode(self, data: bytes) -> Value:
         """Returns the value.
@@ -197,7 +197,7 @@ class Codec(Generic[Value]):
         Raises:
             CoordinationIncompatible: The data has another format, or is damaged.
         """
-        head, text = data[:HEADER], data[HEADER:]
+        head, text = data[:HEADER_LENGTH], data[HEADER_LENGTH:]
         try:
             if head == self._plain:
                 return self._decode(text)

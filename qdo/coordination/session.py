@@ -33,7 +33,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from qdo.coordination.changes import attempts, lacks_parent, make_nodes
+from qdo.coordination.changes import lacks_parent, make_nodes, yield_attempts
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import (
     CommittedOffset,
@@ -51,7 +51,7 @@ from qdo.coordination.records import (
 )
 from qdo.coordination.stored_assignments import MakeMark, StoredAssignments, new_mark
 from qdo.coordination.tree import (
-    ANY,
+    ANY_VERSION,
     Applied,
     Change,
     Check,
@@ -129,7 +129,7 @@ class Session:
             CoordinationLost, CoordinationRefused
         """
         create: Change = (Create(self._paths.member(self._member.id), self._stored, ephemeral=True),)
-        for _ in attempts("the group"):
+        for _ in yield_attempts("the group"):
             (outcome,) = await self.link.apply([create])
             if isinstance(outcome, Applied):
                 break
@@ -174,7 +174,7 @@ class Session:
         Raises:
             CoordinationLost, SessionLost
         """
-        tries = attempts("the leader")
+        tries = yield_attempts("the leader")
         while True:
             next(tries)
             node = await self._watching.read_node(self._paths.leader)
@@ -227,7 +227,7 @@ class Session:
         await self._write_member()
 
     async def _write_member(self) -> None:
-        await self.link.apply([(SetData(self._paths.member(self._member.id), self._stored, ANY),)])
+        await self.link.apply([(SetData(self._paths.member(self._member.id), self._stored, ANY_VERSION),)])
 
     async def members(self) -> dict[str, Member]:
         """Returns all live members by id, including this one. A ``changed`` event reports the next change.
@@ -311,7 +311,7 @@ class Session:
         """
         todo = await self._read_standings(sorted(dict.fromkeys(partitions)))
         held: dict[Partition, OwnedOffset] = {}
-        tries = attempts("the owners of partitions")
+        tries = yield_attempts("the owners of partitions")
         while todo:
             next(tries)
             todo = await self._try_claims(await self._read_owners(todo), held)
@@ -351,12 +351,12 @@ class Session:
             raise
         standings: dict[Partition, Standing] = {p: standing for p, standing in todo.items() if standing != "owned"}
         for path, node in zip(unwatched, nodes, strict=True):
-            if (standing := self._judge_standing(node)) != "owned":
+            if (standing := self._find_standing(node)) != "owned":
                 standings[owners[path]] = standing
                 self._watched_owners.discard(path)
         return standings
 
-    def _judge_standing(self, owner: NodeData | None) -> Standing:
+    def _find_standing(self, owner: NodeData | None) -> Standing:
         """Returns the standing that a node shows; a node of another session of this member is "former"."""
         if owner is None:
             return "free"
@@ -398,12 +398,12 @@ class Session:
         """
         own = [p for p, standing in todo.items() if standing == "mine"]
         owners = await self.link.read(map(self._paths.owner, own)) if own else []
-        others = {p for p, owner in zip(own, owners, strict=True) if self._judge_standing(owner) != "mine"}
+        others = {p for p, owner in zip(own, owners, strict=True) if self._find_standing(owner) != "mine"}
         for partition in others:
             self._held.pop(partition, None)
         if former := [p for p, standing in todo.items() if standing == "former"]:
             (member,) = await self.link.read([self._paths.member(self._member.id)])
-            others.update(former if self._judge_standing(member) != "mine" else ())
+            others.update(former if self._find_standing(member) != "mine" else ())
         return others
 
     def _decode_offset(self, partition: Partition, node: NodeData | None) -> CommittedOffset | None:
@@ -478,7 +478,7 @@ class Session:
         A member of the same name may replace the node meanwhile. That raises the version of the offset, so the version
         is read first, and checked in the transaction.
         """
-        tries = attempts("the owners of partitions")
+        tries = yield_attempts("the owners of partitions")
         while doubtful:
             next(tries)
             partitions = sorted(doubtful)

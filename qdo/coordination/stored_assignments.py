@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from qdo.coordination import tree
-from qdo.coordination.changes import attempts, lacks_parent, make_nodes
+from qdo.coordination.changes import lacks_parent, make_nodes, yield_attempts
 from qdo.coordination.paths import GroupPaths, decode
 from qdo.coordination.records import (
     Codec,
@@ -34,7 +34,7 @@ from qdo.coordination.records import (
     unpack_partitions,
 )
 from qdo.coordination.tree import (
-    NODE_LIMIT,
+    MAX_NODE_BYTES,
     Applied,
     Change,
     Check,
@@ -52,7 +52,7 @@ from qdo.partitions import Partition
 MakeMark: TypeAlias = Callable[[], str]
 FORMAT = b"2"
 """Format 1 had the whole target in one node."""
-UNSET = -1
+UNSET_VERSION = -1
 """Version of a target that was never set."""
 
 
@@ -124,7 +124,7 @@ class StoredTarget:
     @cached_property  # the leader reads it at every change of the group
     def target(self) -> Versioned:
         if not self.generation.number or self.version is None:
-            return Versioned(None, UNSET)
+            return Versioned(None, UNSET_VERSION)
         owners = {
             partition: member
             for member, stored in self.nodes.items()
@@ -223,7 +223,7 @@ class StoredAssignments:
         return True
 
     async def _read_consistently(self) -> StoredTarget:
-        tries = attempts("the target")
+        tries = yield_attempts("the target")
         while True:
             next(tries)
             node = await self._watching.read_node(self._paths.target)
@@ -261,9 +261,11 @@ class StoredAssignments:
         check: Change = (Check(self._paths.target, present.version),)
         batches = [writes[s] for s in split_into_bundles(writes, tree.MAX_OPERATIONS - 1)]
         for batch in batches[:-1]:
-            yield tree.join([check, *batch])
+            yield tree.join_changes([check, *batch])
         data = _check_size(TARGETS.encode(generation), "the group has too many static members")
-        yield tree.join([*(batches[-1] if batches else ()), (SetData(self._paths.target, data, present.version),)])
+        yield tree.join_changes(
+            [*(batches[-1] if batches else ()), (SetData(self._paths.target, data, present.version),)]
+        )
 
     def _make_change(self, present: StoredTarget, member: str, assigned: MemberAssignment | None) -> Change:
         """Returns the change of a member's node; it fails if the node was changed since it was read."""
@@ -276,8 +278,8 @@ class StoredAssignments:
 
 
 def _check_size(data: bytes, reason: str) -> bytes:
-    if len(data) > NODE_LIMIT:
-        raise InvalidArgument(f"{reason}: {len(data)} bytes, but a node holds at most {NODE_LIMIT}")
+    if len(data) > MAX_NODE_BYTES:
+        raise InvalidArgument(f"{reason}: {len(data)} bytes, but a node holds at most {MAX_NODE_BYTES}")
     return data
 
 

@@ -30,18 +30,18 @@ import msgspec
 
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 
-ANY = -1
+ANY_VERSION = -1
 """Matches every version."""
-NODE_LIMIT = 1_000_000
+MAX_NODE_BYTES = 1_000_000
 """Max bytes of a node. ZooKeeper closes the connection at about 1 MiB for a packet, which has overhead around it."""
 MAX_WAIT_SECONDS = 1.5
 """Timeout of :meth:`Link.wait`, in seconds."""
 MAX_OPERATIONS = 128
 MAX_BUNDLE_BYTES = 256 * 1024
 """Max bytes of one bundle: a quarter of what a server accepts in one packet."""
-OVERHEAD = 64
+OPERATION_OVERHEAD_BYTES = 64
 """Number of bytes of an operation besides its path and data, roughly: numbers and access lists."""
-UNREPORTED_SECONDS = 0.01
+UNREPORTED_POLL_INTERVAL = 0.01
 """Interval between polls of a connection that is broken but not reported yet, in seconds."""
 
 
@@ -77,7 +77,7 @@ class Check(msgspec.Struct, frozen=True, gc=False):
     """Requires that a node exists, at the given version or at any."""
 
     path: str
-    version: int = ANY
+    version: int = ANY_VERSION
     data: bytes = b""
     """Always empty."""
 
@@ -195,7 +195,7 @@ class Link(abc.ABC):
             async with asyncio.timeout(MAX_WAIT_SECONDS):
                 await self._settled.wait()
                 while self.state == "suspended":  # detected, but not reported yet
-                    await asyncio.sleep(UNREPORTED_SECONDS)
+                    await asyncio.sleep(UNREPORTED_POLL_INTERVAL)
                     await self._settled.wait()
         return self.state
 
@@ -255,9 +255,9 @@ class Link(abc.ABC):
             return await self.apply(todo)
         bundles = [todo[s] for s in split_into_bundles(todo)]
         outcomes: list[Outcome | None] = []
-        for joined, outcome in zip(bundles, await self.apply(map(join, bundles)), strict=True):
+        for joined, outcome in zip(bundles, await self.apply(map(join_changes, bundles)), strict=True):
             if isinstance(outcome, Applied):
-                outcomes += split(outcome, joined)
+                outcomes += split_outcome(outcome, joined)
             else:
                 outcomes += [outcome] if len(joined) == 1 else [None] * len(joined)
         again = [change for change, outcome in zip(todo, outcomes, strict=True) if outcome is None]
@@ -278,16 +278,16 @@ Connect: TypeAlias = Callable[[float], Link]
 """Makes a link, not yet open; the argument is ``max_blocked_seconds``."""
 
 
-def parent(path: str) -> str:
+def parent_path(path: str) -> str:
     """Returns the path of a node's parent; the root is its own parent."""
     return path.rpartition("/")[0] or "/"
 
 
-def split_into_bundles(changes: Sequence[Change], most: int = MAX_OPERATIONS) -> Iterator[slice]:
+def split_into_bundles(changes: Sequence[Change], max_operations: int = MAX_OPERATIONS) -> Iterator[slice]:
     first, operations, weight = 0, 0, 0
     for index, change in enumerate(changes):
-        more = size(change)
-        if index > first and (operations + len(change) > most or weight + more > MAX_BUNDLE_BYTES):
+        more = estimate_bytes(change)
+        if index > first and (operations + len(change) > max_operations or weight + more > MAX_BUNDLE_BYTES):
             yield slice(first, index)
             first, operations, weight = index, 0, 0
         operations += len(change)
@@ -296,15 +296,15 @@ def split_into_bundles(changes: Sequence[Change], most: int = MAX_OPERATIONS) ->
         yield slice(first, len(changes))
 
 
-def size(change: Change) -> int:
-    return sum(OVERHEAD + len(operation.path) + len(operation.data) for operation in change)
+def estimate_bytes(change: Change) -> int:
+    return sum(OPERATION_OVERHEAD_BYTES + len(operation.path) + len(operation.data) for operation in change)
 
 
-def join(changes: Sequence[Change]) -> Change:
+def join_changes(changes: Sequence[Change]) -> Change:
     return tuple(operation for change in changes for operation in change)
 
 
-def split(done: Applied, changes: Sequence[Change]) -> Iterator[Applied]:
+def split_outcome(done: Applied, changes: Sequence[Change]) -> Iterator[Applied]:
     start = 0
     for change in changes:
         yield Applied(done.versions[start : start + len(change)])

@@ -10,13 +10,13 @@ from qdo.curator.nodes import Child, Names
 
 MAX_BLOCKED = 1000
 """Max nodes of other consumers whose locks are watched; further nodes are read again with the next list."""
-RECHECK = 10.0
+RECHECK_INTERVAL = 10.0
 """Interval after which the further nodes are read again, in seconds."""
-SHARE = 4
+PAUSE_RATIO = 4
 """Ratio of the pause after a listing to its duration."""
-STEPS = 100
+REFRESH_RATIO = 100
 """Ratio of the listed nodes to the nodes taken before the queue is listed again."""
-MS = 1000
+MS_PER_SECOND = 1000
 
 
 class Backlog:
@@ -51,12 +51,12 @@ class Backlog:
     def mark_stale(self) -> None:
         self._stale = True
 
-    def listing_due(self, now: float, epoch: int) -> float | None:
+    def seconds_until_listing(self, now: float, epoch: int) -> float | None:
         """Returns the seconds until the queue is to be listed, 0 or less if now, or None if no list is needed."""
         if not self._stale:
             return None
-        if self.due(epoch) == 0 and (
-            self._refresh is None or self._begun < (self._refresh or self._listed // STEPS + 1)
+        if self.seconds_until_due(epoch) == 0 and (
+            self._refresh is None or self._begun < (self._refresh or self._listed // REFRESH_RATIO + 1)
         ):
             return None
         return self._not_before - now
@@ -80,17 +80,17 @@ class Backlog:
         self._heap = [(child.rank(), child) for child in nodes if child.name not in aside]
         heapq.heapify(self._heap)
         self._begun, self._listed = 0, len(nodes)
-        self._not_before = ended + SHARE * (ended - began)
+        self._not_before = ended + PAUSE_RATIO * (ended - began)
         new = frozenset(foreign - self._foreign)
         self._foreign = frozenset(foreign)
         return new
 
-    def due(self, epoch: int) -> float | None:
+    def seconds_until_due(self, epoch: int) -> float | None:
         """Returns the seconds until the next node may be taken, 0 if now, or None if the list is empty."""
-        return max(0, self._heap[0][1].epoch - epoch) / MS if self._heap else None
+        return max(0, self._heap[0][1].epoch - epoch) / MS_PER_SECOND if self._heap else None
 
     def take(self, epoch: int) -> Child | None:
-        if self.due(epoch) != 0:
+        if self.seconds_until_due(epoch) != 0:
             return None
         _, child = heapq.heappop(self._heap)
         self._held.add(child.name)
@@ -113,12 +113,12 @@ class Backlog:
     def block(self, child: Child, now: float) -> bool:
         """Marks a node as locked by another consumer.
 
-        At the limit of watched locks returns False, and has the queue listed again after ``RECHECK`` seconds.
+        At the limit of watched locks returns False, and has the queue listed again after ``RECHECK_INTERVAL`` seconds.
         """
         self._held.discard(child.name)
         if len(self._blocked) >= MAX_BLOCKED:
             self._stale = True
-            self._not_before = max(self._not_before, now + RECHECK)
+            self._not_before = max(self._not_before, now + RECHECK_INTERVAL)
             return False
         self._blocked[child.name] = child
         return True

@@ -87,7 +87,7 @@ async def create_missing_nodes(link: Link, paths: Iterable[str]) -> None:
     await make_nodes(link, [path for path, node in zip(requested, nodes, strict=True) if node is None])
 
 
-async def append(link: Link, path: str, prefix: str, data: bytes) -> None:
+async def create_sequential_node(link: Link, path: str, prefix: str, data: bytes) -> None:
     """Creates a node with the next sequence, and its parent if that is missing; waits while the connection is broken.
 
     Raises:
@@ -104,7 +104,7 @@ async def append(link: Link, path: str, prefix: str, data: bytes) -> None:
         raise make_put_error(path, outcome)
 
 
-async def count(link: Link, path: str) -> int:
+async def count_children(link: Link, path: str) -> int:
     """Returns the number of a node's children, 0 if it is missing.
 
     Waits for a connection first; does not repeat a request that fails.

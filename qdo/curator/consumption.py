@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 MAX_PARKED = 1000
 """Max failed messages waiting to be put back; at the limit no further message is taken."""
-MAX_COUNTED = 10_000
+MAX_COUNTED_FAILURES = 10_000
 """Max messages put back whose failures are counted."""
-MAX_WAIT = 60.0
+MAX_CLOCK_INTERVAL = 60.0
 """Max time until the clock is read again, in seconds: it may have been set."""
 
 log = logging.getLogger("qdo.curator")
@@ -112,6 +112,7 @@ class Consumption:
         call_soon(self._lifecycle.changed.notify)
 
     def handle_changes(self, paths: Iterable[str]) -> None:
+        """Has the queue listed again if it has changed, and unblocks the nodes whose locks have."""
         for path in paths:
             if path == self._path:
                 self._backlog.mark_stale()
@@ -143,6 +144,7 @@ class Consumption:
         await self._taker.leave()
 
     async def _wait_for_threads(self, ignored: set[threading.Thread], seconds: float | None) -> bool:
+        """Waits until no thread runs except ignored ones; returns False after ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 while not self._running <= ignored:
@@ -187,7 +189,7 @@ class Consumption:
         except BadItem as error:
             run(self._leave_unreadable(child))
             raise BadItem(f"{self._path}/{child.name} is left where it is: {error}", error.data) from error
-        if not self._taker.recoverable and run(self._attempt(child, self._taker.secure(child))) is Untaken.GONE:
+        if not self._taker.recoverable and run(self._attempt(child, self._taker.delete_to_take(child))) is Untaken.GONE:
             return None
         return Handled(child, self._call_consumer(child, messages))
 
@@ -233,8 +235,8 @@ class Consumption:
             elif state not in {"started", "suspended"}:
                 return None
             elif state == "suspended" or self._link.state == "suspended":
-                await wait_for_event(change, MAX_WAIT)
-            elif self._may_take() and self._listing_due(now, epoch) <= 0:
+                await wait_for_event(change, MAX_CLOCK_INTERVAL)
+            elif self._may_take() and self._seconds_until_listing(now, epoch) <= 0:
                 await self._list()
             elif (child := self._take_next(epoch)) is not None:
                 if (data := await self._take(child)) is not None:
@@ -249,18 +251,18 @@ class Consumption:
     def _take_next(self, epoch: int) -> Child | None:
         return self._backlog.take(epoch) if self._may_take() and len(self._parked) < MAX_PARKED else None
 
-    def _listing_due(self, now: float, epoch: int) -> float:
+    def _seconds_until_listing(self, now: float, epoch: int) -> float:
         """Returns the seconds until a listing is due; infinite if one is running or none is needed."""
-        due = None if self._listing else self._backlog.listing_due(now, epoch)
+        due = None if self._listing else self._backlog.seconds_until_listing(now, epoch)
         return math.inf if due is None else due
 
     def _seconds_until_due(self, now: float, epoch: int) -> float:
-        due = [MAX_WAIT]
+        due = [MAX_CLOCK_INTERVAL]
         if self._parked:
             due.append(self._parked[0].until - now)
         if self._may_take():
-            due.append(self._listing_due(now, epoch))
-            if len(self._parked) < MAX_PARKED and (first := self._backlog.due(epoch)) is not None:
+            due.append(self._seconds_until_listing(now, epoch))
+            if len(self._parked) < MAX_PARKED and (first := self._backlog.seconds_until_due(epoch)) is not None:
                 due.append(first)
         return max(0.0, min(due))
 
@@ -353,7 +355,7 @@ class Consumption:
         finally:
             self._backlog.drop(parked.child)
         self._failures[name or parked.child.name] = parked.failures
-        while len(self._failures) > MAX_COUNTED:
+        while len(self._failures) > MAX_COUNTED_FAILURES:
             self._failures.popitem(last=False)
         if name is None:
             self._backlog.mark_stale()

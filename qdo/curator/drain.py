@@ -25,18 +25,28 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from qdo.coordination.changes import attempts, make_nodes
-from qdo.coordination.tree import NODE_LIMIT, Change, Check, Create, Delete, Operation, Rejection, RejectionReason, size
+from qdo.coordination.changes import make_nodes, yield_attempts
+from qdo.coordination.tree import (
+    MAX_NODE_BYTES,
+    Change,
+    Check,
+    Create,
+    Delete,
+    Operation,
+    Rejection,
+    RejectionReason,
+    estimate_bytes,
+)
 from qdo.curator.nodes import RECIPES, Child, Names
-from qdo.curator.place import WINDOW, QueuePlace, decode_node
+from qdo.curator.place import MAX_NODES_PER_READ, QueuePlace, decode_node
 from qdo.errors import BadItem, CuratorError
 from queuey.client import AsyncClient, Outgoing, Receipt, order_of
 from queuey.client.errors import InvalidRequest, KeyReused
 
-BATCH_NODES = 100
-BATCH_MESSAGES = 1000
+MAX_BATCH_NODES = 100
+MAX_BATCH_MESSAGES = 1000
 """Max messages of a request to Queuey."""
-BATCH_BYTES = 256 * 1024
+MAX_BATCH_BYTES = 256 * 1024
 """Max bytes of the items of a batch; a larger item is a batch of its own. ZooKeeper allows about 1 MB a request."""
 MAX_DELAY = 33_554_432
 """Max delay in Queuey, in seconds."""
@@ -44,7 +54,7 @@ LOCK_TIMEOUT = 30.0
 """Timeout for locks of consumers, in seconds since the last item that was moved or skipped."""
 RETRY_INTERVAL = 0.5
 """Interval between two attempts at locked items, in seconds."""
-SAMPLES = 20
+MAX_SAMPLES = 20
 PRIORITY_HEADER, ID_HEADER = "curator-priority", "curator-id"
 
 Recipe: TypeAlias = Literal["queue", "priority", "delay", "id", "simple"]
@@ -80,7 +90,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
     ttl: int | None = None
     partition: int | None = None
-    node_limit: int = NODE_LIMIT
+    node_limit: int = MAX_NODE_BYTES
     dry_run: bool = False
 
 
@@ -143,10 +153,10 @@ class Unfit(Exception):
     """The reason why an item cannot be moved."""
 
 
-def check_item(names: Names, child: Child, data: bytes, version: int, *, now: float, most: int) -> Item:
+def check_item(names: Names, child: Child, data: bytes, version: int, *, now: float, max_bytes: int) -> Item:
     """Returns an item if it can be moved.
 
-    Raises Unfit with the reason otherwise; ``most`` is the max bytes of its data.
+    Raises Unfit with the reason otherwise; ``max_bytes`` is the max bytes of its data.
     """
     try:
         messages = names.messages(data)
@@ -154,10 +164,10 @@ def check_item(names: Names, child: Child, data: bytes, version: int, *, now: fl
         raise Unfit(str(error)) from error
     if not all(messages):
         raise Unfit("holds an empty message, which Queuey does not accept")
-    if len(messages) > BATCH_MESSAGES:
-        raise Unfit(f"holds {len(messages)} messages, and a request to Queuey takes {BATCH_MESSAGES}")
-    if len(data) > most:
-        raise Unfit(f"has {len(data)} bytes, and only {most} fit into a transaction; see --node-limit")
+    if len(messages) > MAX_BATCH_MESSAGES:
+        raise Unfit(f"holds {len(messages)} messages, and a request to Queuey takes {MAX_BATCH_MESSAGES}")
+    if len(data) > max_bytes:
+        raise Unfit(f"has {len(data)} bytes, and only {max_bytes} fit into a transaction; see --node-limit")
     delay = max(0.0, round(child.epoch / 1000 - now, 3))
     if delay > MAX_DELAY:
         raise Unfit(f"is due in {delay:.0f} seconds, and Queuey delays by {MAX_DELAY} at most")
@@ -187,8 +197,8 @@ def split_into_batches(items: Iterable[Item]) -> Iterator[list[Item]]:
     batch: list[Item] = []
     messages = weight = 0
     for item in items:
-        full = len(batch) >= BATCH_NODES or messages + item.messages > BATCH_MESSAGES
-        if batch and (full or weight + len(item.data) > BATCH_BYTES):
+        full = len(batch) >= MAX_BATCH_NODES or messages + item.messages > MAX_BATCH_MESSAGES
+        if batch and (full or weight + len(item.data) > MAX_BATCH_BYTES):
             yield batch
             batch, messages, weight = [], 0, 0
         batch.append(item)
@@ -258,7 +268,7 @@ class Drain:
 
     @property
     def _max_next_batch(self) -> int:
-        return BATCH_NODES if self._plan.limit is None else max(0, self._plan.limit - self.result.items)
+        return MAX_BATCH_NODES if self._plan.limit is None else max(0, self._plan.limit - self.result.items)
 
     async def _move_available(self) -> tuple[int, bool]:
         """Moves the items that are not locked, and skips items that cannot be moved.
@@ -275,10 +285,10 @@ class Drain:
         before = self.result.items + len(self._skipped) + len(self._gone)
         total = self.result.items + len(free)
         self._report_progress(self.result.items, total)
-        for start in range(0, len(free), WINDOW):
+        for start in range(0, len(free), MAX_NODES_PER_READ):
             if not self._max_next_batch:
                 break
-            for batch in split_into_batches(await self._read_movable(free[start : start + WINDOW])):
+            for batch in split_into_batches(await self._read_movable(free[start : start + MAX_NODES_PER_READ])):
                 if self._max_next_batch:
                     await self._move(batch[: self._max_next_batch])
                 self._report_progress(self.result.items, total)
@@ -299,7 +309,7 @@ class Drain:
                 self._gone.add(child.name)
                 continue
             try:
-                items.append(check_item(self._names, child, node.data, node.version, now=now, most=most))
+                items.append(check_item(self._names, child, node.data, node.version, now=now, max_bytes=most))
             except Unfit as why:
                 self._skip(child.name, str(why))
         return items
@@ -309,7 +319,7 @@ class Drain:
             *self._make_removal(name, 0),
             Create(f"{self._place.staging_path}/{uuid.uuid4()}", self._encode_batch([])),
         )
-        return size(change) + 2 * len(name.encode()) + 64
+        return estimate_bytes(change) + 2 * len(name.encode()) + 64
 
     def _make_removal(self, name: str, version: int) -> tuple[Operation, ...]:
         """Returns the operations that remove an item from the queue; their number is the same for all items."""
@@ -331,10 +341,10 @@ class Drain:
         With ``dry_run`` only counts it.
         """
         if self._plan.dry_run:
-            self._count(batch)
+            self._count_moved(batch)
             return
         path = f"{self._place.staging_path}/{uuid.uuid4()}"
-        tries = attempts("the queue", len(batch) + 25)
+        tries = yield_attempts("the queue", len(batch) + 25)
         while batch:
             next(tries)
             taking = [self._make_removal(item.child.name, item.version) for item in batch]
@@ -394,7 +404,7 @@ class Drain:
         Raises CuratorError if an item exists again.
         """
         back = [Create(self._place.child_path(item.name), item.data) for item in staged.items]
-        for _ in attempts("the queue"):
+        for _ in yield_attempts("the queue"):
             (outcome,) = await self._place.link.apply([(Delete(path), *back)])
             if not isinstance(outcome, Rejection) or outcome.at == 0:
                 return  # without the node, another drain has put the items back
@@ -426,12 +436,13 @@ class Drain:
             await make_nodes(link, [self._plan.lock_path])
         await make_nodes(link, [drained])
 
-    def _count(self, batch: list[Item]) -> None:
+    def _count_moved(self, batch: list[Item]) -> None:
         self.result.items += len(batch)
         self.result.messages += sum(item.messages for item in batch)
 
     def _skip(self, name: str, reason: str) -> None:
+        """Leaves a node alone for the rest of the drain, and counts it as left."""
         self._skipped.add(name)
         self.result.left += 1
-        if len(self.result.samples) < SAMPLES:
+        if len(self.result.samples) < MAX_SAMPLES:
             self.result.samples.append(Left(name, reason))

@@ -21,15 +21,24 @@ from collections.abc import Callable
 
 import msgspec
 
-from qdo.coordination.changes import attempts, make_nodes
-from qdo.coordination.tree import NODE_LIMIT, OVERHEAD, Check, Create, Delete, Rejection, RejectionReason, SetData
-from qdo.curator.drain import ID_HEADER, PRIORITY_HEADER, SAMPLES, Left, ProgressCallback, Target
+from qdo.coordination.changes import make_nodes, yield_attempts
+from qdo.coordination.tree import (
+    MAX_NODE_BYTES,
+    OPERATION_OVERHEAD_BYTES,
+    Check,
+    Create,
+    Delete,
+    Rejection,
+    RejectionReason,
+    SetData,
+)
+from qdo.curator.drain import ID_HEADER, MAX_SAMPLES, PRIORITY_HEADER, Left, ProgressCallback, Target
 from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE
 from qdo.curator.place import QueuePlace, decode_node
 from qdo.errors import CoordinationLost, CuratorError, InvalidArgument
 from queuey.client import AsyncClient, Claimed, Message
 
-BATCH = 100
+MAX_BATCH_MESSAGES = 100
 CLAIM_TIMEOUT = 60.0
 """Timeout of a claim, in seconds. Messages of a killed fill return to the queue after it."""
 MIN_CLAIM_MARGIN = 5.0
@@ -56,7 +65,7 @@ class FillPlan(msgspec.Struct, frozen=True, kw_only=True):
     recipe: str = "queue"
     priority: int = 0
     limit: int | None = None
-    node_limit: int = NODE_LIMIT
+    node_limit: int = MAX_NODE_BYTES
     dry_run: bool = False
 
 
@@ -183,7 +192,7 @@ class Fill:
         Before it gives up, it waits up to ``patience`` seconds for messages that others have claimed.
         """
         waited = 0.0
-        while room := self._room:
+        while room := self._max_next_claim:
             began = self._ticks()
             claimed = await self._jobs.receive(room, ttl=CLAIM_TIMEOUT, wait=WAIT_TIMEOUT if waited else 0)
             if not claimed:
@@ -198,8 +207,12 @@ class Fill:
             self._report_progress(self.result.messages, max(size, self.result.messages))
 
     @property
-    def _room(self) -> int:
-        return BATCH if self._plan.limit is None else min(BATCH, self._plan.limit - self.result.messages)
+    def _max_next_claim(self) -> int:
+        return (
+            MAX_BATCH_MESSAGES
+            if self._plan.limit is None
+            else min(MAX_BATCH_MESSAGES, self._plan.limit - self.result.messages)
+        )
 
     async def _begin(self) -> None:
         """Acknowledges the messages that an interrupted fill has put, and creates the nodes."""
@@ -233,7 +246,7 @@ class Fill:
             if create is None:
                 await self._put_aside(claim)
                 continue
-            weight = OVERHEAD + len(create.path) + len(create.data) + len(claim.receipt) + 16
+            weight = OPERATION_OVERHEAD_BYTES + len(create.path) + len(create.data) + len(claim.receipt) + 16
             if weight > room:
                 later.append(claim)
                 continue
@@ -251,13 +264,13 @@ class Fill:
         try:
             prefix = make_prefix(self._plan.recipe, message, priority=self._plan.priority, now=self._clock())
         except InvalidArgument as error:
-            self._skip(message.id, str(error))
+            self._count_as_left(message.id, str(error))
             return None
         body = encode_body(message)
         data = RECIPES[self._plan.recipe].data(body)
         # The transaction writes the receipt as well.
-        if len(data) + 2 * OVERHEAD + 1024 + len(self._place.path) > self._plan.node_limit:
-            self._skip(message.id, f"has {len(body)} bytes, too many for a node; see --node-limit")
+        if len(data) + 2 * OPERATION_OVERHEAD_BYTES + 1024 + len(self._place.path) > self._plan.node_limit:
+            self._count_as_left(message.id, f"has {len(body)} bytes, too many for a node; see --node-limit")
             return None
         return Create(self._place.child_path(prefix), data, sequence=True)
 
@@ -270,7 +283,7 @@ class Fill:
         progress = SetData(
             place.receipts_path, msgspec.msgpack.encode(Progress(self._plan.source, receipts)), self._version
         )
-        for _ in attempts("the queue"):
+        for _ in yield_attempts("the queue"):
             if self._ticks() - began > CLAIM_TIMEOUT - MIN_CLAIM_MARGIN - place.link.timeout:
                 await self._jobs.release(moved)
                 return
@@ -293,11 +306,13 @@ class Fill:
             self.result.twice += len(await self._jobs.ack(receipts))
 
     async def _put_aside(self, claimed: Claimed) -> None:
+        """Keeps the claim of a message that does not fit until the fill ends, or for an hour."""
         self._aside[claimed.message.id] = claimed
         await self._jobs.renew([claimed], ASIDE_TIMEOUT)
 
-    def _skip(self, name: str, reason: str) -> None:
+    def _count_as_left(self, name: str, reason: str) -> None:
+        """Counts a message that is not moved, only once even if it is claimed again."""
         if name not in self._aside:
             self.result.left += 1
-            if len(self.result.samples) < SAMPLES:
+            if len(self.result.samples) < MAX_SAMPLES:
                 self.result.samples.append(Left(name, reason))

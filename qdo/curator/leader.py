@@ -44,13 +44,13 @@ from qdo.curator.bridge import (
 )
 from qdo.curator.options import check_path
 from qdo.errors import CoordinationError, InvalidArgument, SessionLost
-from qdo.tasks import Signal, cancel, start
+from qdo.tasks import Signal, cancel, start_task
 
 LeaderState: TypeAlias = Literal["new", "waiting", "leading", "suspended", "closed"]
 
-ANSWER = 30.0
+ANSWER_TIMEOUT = 30.0
 """Timeout of :meth:`LeaderElection.participants`, in seconds."""
-CLOSING = 3.0
+CLOSE_TIMEOUT = 3.0
 """Timeout of :meth:`LeaderElection.close`, in seconds. The node is removed even later, once ZooKeeper answers."""
 
 log = logging.getLogger("qdo.curator")
@@ -86,12 +86,12 @@ class Participant(NamedTuple):
     node: str
 
 
-def in_turn(children: Iterable[str], recipe: Recipe) -> list[str]:
+def sort_by_turn(children: Iterable[str], recipe: Recipe) -> list[str]:
     """Sorts nodes as Curator does: by the text that follows the last occurrence of the recipe's prefix.
 
     Example:
-        >>> from qdo.curator.leader import Recipe, in_turn
-        >>> in_turn(["_c_2b-lock-0000000001", "_c_9e-lock-0000000000", "notes"], Recipe.SELECTOR)
+        >>> from qdo.curator.leader import Recipe, sort_by_turn
+        >>> sort_by_turn(["_c_2b-lock-0000000001", "_c_9e-lock-0000000000", "notes"], Recipe.SELECTOR)
         ['_c_9e-lock-0000000000', '_c_2b-lock-0000000001', 'notes']
     """
     word = recipe.value
@@ -154,7 +154,7 @@ class LeaderElection:
         self._withdrawals: set[asyncio.Task[None]] = set()
         self._contending: asyncio.Task[None] | None = None
         self._states: queue.SimpleQueue[LeaderState] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._call_listeners, name=f"election {path}", daemon=True)
+        self._thread = threading.Thread(target=self._call_listeners_until_closed, name=f"election {path}", daemon=True)
 
     @property
     def state(self) -> LeaderState:
@@ -200,7 +200,7 @@ class LeaderElection:
 
     def close(self) -> None:
         """Leaves the election. Idempotent, never raises."""
-        until = time.monotonic() + CLOSING
+        until = time.monotonic() + CLOSE_TIMEOUT
         run(self._close())
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(until - time.monotonic())
@@ -211,9 +211,9 @@ class LeaderElection:
         Raises:
             CoordinationError: ZooKeeper did not answer or refused.
         """
-        return run(await_within(ANSWER, self._read_participants()))
+        return run(await_within(ANSWER_TIMEOUT, self._read_participants()))
 
-    def _call_listeners(self) -> None:
+    def _call_listeners_until_closed(self) -> None:
         state: LeaderState = "waiting"
         while state != "closed":
             state = self._states.get()
@@ -249,7 +249,7 @@ class LeaderElection:
         if self._contending is not None:
             await cancel(self._contending)
         if self._withdrawals:
-            await asyncio.wait(self._withdrawals, timeout=CLOSING)
+            await asyncio.wait(self._withdrawals, timeout=CLOSE_TIMEOUT)
 
     def _set_state(self, state: LeaderState) -> None:
         if self._state not in {state, "closed"}:
@@ -276,7 +276,7 @@ class LeaderElection:
                         await self._contend(link, prefix)
                     finally:
                         self._set_state("waiting")
-                        start(self._withdraw(prefix), self._withdrawals)
+                        start_task(self._withdraw(prefix), self._withdrawals)
             except SessionLost:
                 """The next session begins with a new node."""
             except CoordinationError as error:
@@ -322,7 +322,7 @@ class LeaderElection:
 
     async def _list_contenders(self, link: Link) -> list[str]:
         (names,) = await link.children([self.path])
-        return in_turn(names or (), self._recipe)
+        return sort_by_turn(names or (), self._recipe)
 
     async def _withdraw(self, prefix: str) -> None:
         """Removes the node as soon as ZooKeeper answers. If the client was stopped, the node ends with its session."""

@@ -26,7 +26,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
 }
 """State and event -> next state. Other events change nothing."""
 
-REASONS: Mapping[State, str] = {
+UNUSABLE_REASONS: Mapping[State, str] = {
     "latent": "was not started; call start() first",
     "lost": "has lost its session of ZooKeeper; close it, and build and start another",
     "closed": "is closed; build and start another",
@@ -63,23 +63,23 @@ class Lifecycle:
 
     Args:
         name: Name of the queue, for errors.
-        heard: Called with ``suspended``, ``reconnected`` and ``lost`` in the event loop, so it must not block.
+        on_event: Called with ``suspended``, ``reconnected`` and ``lost`` in the event loop, so it must not block.
 
     Attributes:
         state: The present state.
         changed: Notified when the state changes, or anything else that tasks of the queue wait for.
     """
 
-    def __init__(self, name: str, heard: Callable[[Event], None] | None = None) -> None:
+    def __init__(self, name: str, on_event: Callable[[Event], None] | None = None) -> None:
         self.changed = Signal()
         self._name = name
-        self._on_event = heard
+        self._on_event = on_event
         self.state: State = "latent"
 
     def handle(self, event: Event) -> bool:
         """Applies an event, in the event loop; returns False if it changes nothing.
 
-        Notifies tasks of a new state, and calls ``heard`` unless the event is ``start`` or ``close``.
+        Notifies tasks of a new state, and calls ``on_event`` unless the event is ``start`` or ``close``.
         """
         after = TRANSITIONS.get((self.state, event))
         if after is None:
@@ -98,5 +98,5 @@ class Lifecycle:
         self.handle(events[state])
 
     def require_usable(self) -> None:
-        if self.state in REASONS:
-            raise QueueStopped(f"queue {self._name} {REASONS[self.state]}")
+        if self.state in UNUSABLE_REASONS:
+            raise QueueStopped(f"queue {self._name} {UNUSABLE_REASONS[self.state]}")

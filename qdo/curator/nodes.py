@@ -49,7 +49,7 @@ from qdo.errors import BadItem, InvalidArgument
 MIN_PRIORITY = -(2**31)
 MAX_PRIORITY = 2**31 - 1
 MAX_EPOCH = 2**63 - 1
-FORBIDDEN = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+FORBIDDEN_CHARACTERS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 """Characters that ZooKeeper does not allow in names, including all beyond 16 bits."""
 MAX_ID_LENGTH = 1024
 """Max characters of an id. Curator has no limit; ZooKeeper limits the whole request."""
@@ -196,7 +196,7 @@ class IdNames(Names):
         """
         if not _is_instance(str, identifier) or not 0 < len(identifier) <= MAX_ID_LENGTH:
             raise InvalidArgument(f"an id is a text of 1 to {MAX_ID_LENGTH} characters, not {str(identifier)[:50]!r}")
-        if match := FORBIDDEN.search(identifier):
+        if match := FORBIDDEN_CHARACTERS.search(identifier):
             raise InvalidArgument(f"ZooKeeper allows no {match[0]!r} in a name; choose another id than {identifier!r}")
         return identifier.replace("/", "_").replace("|", "_")
 
@@ -219,11 +219,11 @@ RECIPES: Final[dict[str, Names]] = {
 VERSION = 0x00010001
 MESSAGE = 0x01
 END = 0x02
-OVERHEAD = 5
+NODE_OVERHEAD_BYTES = 5
 """Number of bytes of a node besides its messages and their headers."""
-HEAD = 5
+MESSAGE_HEAD_BYTES = 5
 """Number of bytes before each message: the opcode and the length."""
-REQUEST_OVERHEAD = 1024
+MAX_REQUEST_OVERHEAD_BYTES = 1024
 """Max bytes of a request besides paths and data."""
 
 _VERSION = struct.Struct(">i")
@@ -265,10 +265,10 @@ def decode(data: bytes) -> list[bytes]:
             raise BadItem(f"the data ends at byte {offset} without the opcode 0x{END:02X}", data)
         if opcode[0] != MESSAGE:
             raise BadItem(f"opcode 0x{opcode[0]:02X} at byte {offset} is neither 0x{MESSAGE:02X} nor 0x{END:02X}", data)
-        if len(data) < offset + HEAD:
+        if len(data) < offset + MESSAGE_HEAD_BYTES:
             raise BadItem(f"the data ends in the length of the message at byte {offset}", data)
         _, length = _HEAD.unpack_from(data, offset)
-        begin, offset = offset + HEAD, offset + HEAD + length
+        begin, offset = offset + MESSAGE_HEAD_BYTES, offset + MESSAGE_HEAD_BYTES + length
         if length < 0:
             raise BadItem(f"the message at byte {begin} has a length of {length}", data)
         if len(data) < offset:
@@ -282,4 +282,4 @@ def max_node_bytes(limit: int, path: str, prefix: str) -> int:
 
     ``limit`` is the max bytes of a request at the servers, ``jute.maxbuffer``.
     """
-    return limit - REQUEST_OVERHEAD - 8 * len(f"{path}/{prefix}".encode())
+    return limit - MAX_REQUEST_OVERHEAD_BYTES - 8 * len(f"{path}/{prefix}".encode())

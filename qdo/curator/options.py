@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from qdo.curator.lifecycle import Event
-from qdo.curator.nodes import FORBIDDEN, HEAD, OVERHEAD, decode, encode
+from qdo.curator.nodes import FORBIDDEN_CHARACTERS, MESSAGE_HEAD_BYTES, NODE_OVERHEAD_BYTES, decode, encode
 from qdo.errors import BadItem, InvalidArgument, QdoError
 from qdo.settings import Retry
 
@@ -21,7 +21,7 @@ ErrorMode: TypeAlias = Literal["requeue", "delete"]
 NODE_LIMIT = 0xFFFFF
 """Max bytes of a request at a ZooKeeper server, unless ``jute.maxbuffer`` is set."""
 MIN_NODE_LIMIT = 16 * 1024
-FOREVER = Retry(attempts=0, base=1.0, cap=60.0)
+RETRY_FOREVER = Retry(attempts=0, base=1.0, cap=60.0)
 MAX_THREADS = 64
 
 
@@ -50,7 +50,7 @@ class Serializer(Generic[T]):
                 then the iterable is not exhausted.
         """
         parts: list[bytes] = []
-        size = OVERHEAD
+        size = NODE_OVERHEAD_BYTES
         for message in messages:
             try:
                 data = self.serialize(message)
@@ -59,7 +59,7 @@ class Serializer(Generic[T]):
             if not isinstance(data, bytes):
                 raise InvalidArgument(f"a message was serialized as {type(data).__name__}; a serializer returns bytes")
             parts.append(data)
-            size += HEAD + len(data)
+            size += MESSAGE_HEAD_BYTES + len(data)
             if size > most:
                 raise InvalidArgument(
                     f"a node of {size:,} bytes is too large for ZooKeeper, {most:,} fit. Put fewer or smaller messages "
@@ -142,7 +142,7 @@ class QueueOptions(Generic[T]):
     threads: int = field(default=1, kw_only=True)
     error_mode: ErrorMode = field(default="requeue", kw_only=True)
     election: LeaderElection | None = field(default=None, kw_only=True)
-    retry: Retry = field(default=FOREVER, kw_only=True)
+    retry: Retry = field(default=RETRY_FOREVER, kw_only=True)
     node_limit: int = field(default=NODE_LIMIT, kw_only=True)
     answer_timeout: float = field(default=30.0, kw_only=True)
     on_state: Callable[[Event], None] | None = field(default=None, kw_only=True)
@@ -190,7 +190,12 @@ class QueueOptions(Generic[T]):
 
 def check_path(name: str, path: str) -> None:
     parts = path.split("/")
-    usable = len(parts) > 1 and not parts[0] and not {"", ".", ".."} & set(parts[1:]) and not FORBIDDEN.search(path)
+    usable = (
+        len(parts) > 1
+        and not parts[0]
+        and not {"", ".", ".."} & set(parts[1:])
+        and not FORBIDDEN_CHARACTERS.search(path)
+    )
     if not usable:
         raise InvalidArgument(f"{name} is the path of a node such as /queues/orders, not {path!r}")
     if parts[1] == "zookeeper":

@@ -20,14 +20,14 @@ import msgspec
 
 from qdo.coordination.tree import NodeData
 from qdo.coordination.zookeeper import parse_url
-from qdo.coordination.zookeeper.connection_options import checked_path
+from qdo.coordination.zookeeper.connection_options import check_node_path
 from qdo.coordination.zookeeper.driver.link import ZooKeeperLink
 from qdo.curator.nodes import RECIPES, Child, Names
 from qdo.errors import BadItem, CuratorError
 
 T = TypeVar("T")
 
-WINDOW = 50
+MAX_NODES_PER_READ = 50
 """Max nodes that are read at a time: 50 MB with the default limit of the servers."""
 
 
@@ -91,7 +91,7 @@ async def open_place(url: str, path: str, *, session_timeout: float | None = Non
         InvalidArgument: The URL or the path is not valid.
         CoordinationLost: No server answers.
     """
-    checked_path("path", path)
+    check_node_path("path", path)
     access = parse_url(url, session_timeout=session_timeout)
     link = ZooKeeperLink(access, None if access.tls is None else access.tls.context())
     try:
@@ -102,9 +102,9 @@ async def open_place(url: str, path: str, *, session_timeout: float | None = Non
         await link.close()
 
 
-PREVIEW = 100
+MAX_PREVIEW_CHARS = 100
 """Max characters of a message that are shown."""
-MAX_SHOWN = 100
+MAX_SHOWN_MESSAGES = 100
 """Max messages of a node that are shown; a node of a megabyte may hold 200,000."""
 
 
@@ -174,8 +174,8 @@ async def peek(place: QueuePlace, recipe: str, *, limit: int, lock_path: str | N
     staged, *locked = await place.link.children(paths)
     held = {name for locks in locked for name in locks or ()}
     first: list[PeekedItem] = []
-    for start in range(0, min(limit, len(children)), WINDOW):
-        window = children[start : min(limit, start + WINDOW)]
+    for start in range(0, min(limit, len(children)), MAX_NODES_PER_READ):
+        window = children[start : min(limit, start + MAX_NODES_PER_READ)]
         nodes = await place.read([child.name for child in window])
         first += [
             _make_peeked_item(names, child, node, locked=child.name in held)
@@ -206,6 +206,9 @@ def _make_peeked_item(names: Names, child: Child, node: NodeData, *, locked: boo
         locked=locked,
         bytes=len(node.data),
         count=len(messages),
-        messages=[body[: 4 * PREVIEW].decode("utf-8", "replace")[:PREVIEW] for body in messages[:MAX_SHOWN]],
+        messages=[
+            body[: 4 * MAX_PREVIEW_CHARS].decode("utf-8", "replace")[:MAX_PREVIEW_CHARS]
+            for body in messages[:MAX_SHOWN_MESSAGES]
+        ],
         error=error,
     )

@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from qdo.coordination.tree import MAX_BUNDLE_BYTES, MAX_OPERATIONS, Create, Link, Rejection, size
-from qdo.curator.bridge import append, await_within, call_soon, count, make_put_error, run
+from qdo.coordination.tree import MAX_BUNDLE_BYTES, MAX_OPERATIONS, Create, Link, Rejection, estimate_bytes
+from qdo.curator.bridge import await_within, call_soon, count_children, create_sequential_node, make_put_error, run
 from qdo.curator.lifecycle import Lifecycle
-from qdo.curator.nodes import REQUEST_OVERHEAD
+from qdo.curator.nodes import MAX_REQUEST_OVERHEAD_BYTES
 from qdo.curator.options import QueueOptions
 from qdo.errors import CoordinationLost, PutFailed, QdoError, SessionLost
-from qdo.tasks import start
+from qdo.tasks import start_task
 
 MAX_PENDING = 10_000
 """Max background puts that are not answered yet."""
@@ -26,7 +26,7 @@ MAX_TRANSACTIONS = 2
 """Max concurrent transactions. Later puts wait, and are sent together in the next one."""
 MAX_FAILURES = 100
 """Max failed background puts whose messages are kept for the next flush; further failures are only counted."""
-TRUST = 10
+RECOUNT_RATIO = 10
 """Ratio of the room in a queue to the puts after which its nodes are counted again."""
 COUNT_INTERVAL = 0.1
 """Interval between two counts of a full queue, in seconds."""
@@ -64,7 +64,7 @@ class Puts:
         self._link = link
         self._path = options.path
         self._options = options
-        self._max_batch_bytes = min(MAX_BUNDLE_BYTES, options.node_limit - REQUEST_OVERHEAD)
+        self._max_batch_bytes = min(MAX_BUNDLE_BYTES, options.node_limit - MAX_REQUEST_OVERHEAD_BYTES)
         self._report = report
         self._changed = threading.Condition()
         """Guards the attributes below, except ``_tasks`` and ``_room``."""
@@ -92,7 +92,9 @@ class Puts:
         if most is not None and not run(self._wait_for_room(most, until)):
             return False
         if not self._options.in_background:
-            run(await_within(self._options.answer_timeout, append(self._link, self._path, prefix, data)))
+            run(
+                await_within(self._options.answer_timeout, create_sequential_node(self._link, self._path, prefix, data))
+            )
             return True
         with self._changed:
             while self._is_full(len(data)):
@@ -130,7 +132,7 @@ class Puts:
         """Sends waiting puts, in order, while transactions are allowed. Call it in the event loop."""
         self._sending = False
         while len(self._tasks) < MAX_TRANSACTIONS and self._link.state != "suspended" and (batch := self._pop_batch()):
-            start(self._send_batch(batch), self._tasks).add_done_callback(lambda _: self.send())
+            start_task(self._send_batch(batch), self._tasks).add_done_callback(lambda _: self.send())
 
     async def wait_until_answered(self) -> None:
         while self._pending:
@@ -150,8 +152,8 @@ class Puts:
         Counts the nodes again only when the room found by the last count is used up.
         """
         while self._room <= 0:
-            nodes = await await_within(self._options.answer_timeout, count(self._link, self._path))
-            self._room = -(-(max_items - nodes - self._pending) // TRUST)
+            nodes = await await_within(self._options.answer_timeout, count_children(self._link, self._path))
+            self._room = -(-(max_items - nodes - self._pending) // RECOUNT_RATIO)
             if self._room <= 0:
                 pause = COUNT_INTERVAL if until is None else min(COUNT_INTERVAL, until - time.monotonic())
                 if pause <= 0:
@@ -166,7 +168,7 @@ class Puts:
         with self._changed:
             room = self._max_batch_bytes
             while self._waiting and len(batch) < MAX_OPERATIONS:
-                room -= size((self._waiting[0].create,))
+                room -= estimate_bytes((self._waiting[0].create,))
                 if batch and room < 0:
                     break
                 batch.append(self._waiting.popleft())

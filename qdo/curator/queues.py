@@ -15,14 +15,14 @@ from qdo.coordination.tree import Applied, Change, Create, Delete
 from qdo.coordination.tree import State as LinkState
 from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.curator.backlog import Backlog
-from qdo.curator.bridge import await_within, count, create_missing_nodes, open_borrowed_link, run
+from qdo.curator.bridge import await_within, count_children, create_missing_nodes, open_borrowed_link, run
 from qdo.curator.consumption import Consumption
 from qdo.curator.lifecycle import Lifecycle, State
 from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, Child, Names, max_node_bytes
 from qdo.curator.options import QueueOptions
 from qdo.curator.puts import Puts
 from qdo.errors import CuratorError, InvalidArgument, QdoError
-from qdo.tasks import start
+from qdo.tasks import start_task
 
 T = TypeVar("T")
 
@@ -166,13 +166,13 @@ class CuratorQueue(Generic[T]):
 
     async def _count(self) -> int:
         async with open_borrowed_link(self._options.client) as link:
-            return await count(link, self.path)
+            return await count_children(link, self.path)
 
     async def _close(self) -> None:
         async with self._transition_lock:
             if self._lifecycle.handle("close") and self._running is not None:
                 self._running.puts.wake()
-                start(self._retire(self._running), self._tasks)
+                start_task(self._retire(self._running), self._tasks)
 
     async def _retire(self, running: Running) -> None:
         """Closes the link after the messages in hand are finished and all puts are answered. Waits without a limit."""
@@ -200,6 +200,7 @@ class CuratorQueue(Generic[T]):
         return self._running.puts.put(prefix, kept, data, timeout)
 
     def _report(self, error: QdoError) -> None:
+        """Logs an error and passes it to ``on_error``, whose own errors are only logged."""
         log.warning("%s", error, exc_info=error.__cause__ if isinstance(error, CuratorError) else None)
         if self._options.on_error is not None:
             try:

@@ -8,13 +8,13 @@ from typing import Any
 
 from qdo.coordination.tree import Delete, Link, Rejection
 from qdo.coordination.zookeeper.driver.link import BorrowedLink
-from qdo.curator.bridge import append, create_missing_nodes, run
+from qdo.curator.bridge import create_missing_nodes, create_sequential_node, run
 from qdo.curator.nodes import SIMPLE, max_node_bytes
 from qdo.curator.options import MIN_NODE_LIMIT, NODE_LIMIT, check_path
 from qdo.errors import InvalidArgument
 from qdo.tasks import Signal, wait_for_event
 
-WAIT = 60.0
+RELIST_INTERVAL = 60.0
 """Interval after which a queue is listed again without a change reported by the watch, in seconds."""
 
 
@@ -116,7 +116,7 @@ class SimpleDistributedQueue:
 
     def take(self) -> bytes:
         """Removes and returns the first message; waits for one without limit. Raises as :meth:`poll` does."""
-        while (data := run(self._poll(WAIT))) is None:
+        while (data := run(self._poll(RELIST_INTERVAL))) is None:
             pass
         return data
 
@@ -126,7 +126,7 @@ class SimpleDistributedQueue:
         return data
 
     async def _offer(self, data: bytes) -> None:
-        await append(await self._open_link(), self._path, SIMPLE.prefix(), data)
+        await create_sequential_node(await self._open_link(), self._path, SIMPLE.prefix(), data)
 
     async def _open_link(self) -> Link:
         """Returns the open link; makes another one after its session was lost."""

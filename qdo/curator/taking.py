@@ -54,8 +54,11 @@ class Taker:
         (node,) = await self._link.read([self._item_path(child)])
         return Untaken.GONE if node is None else node.data
 
-    async def secure(self, child: Child) -> Untaken | None:
-        """Deletes a node that was read, for a taker that is not recoverable; returns why it was not taken, or None."""
+    async def delete_to_take(self, child: Child) -> Untaken | None:
+        """Deletes a node that was read; returns why it was not taken, or None.
+
+        Never call it on a recoverable taker: it would delete a locked node whose messages are not handled yet.
+        """
         (outcome,) = await self._link.apply([(Delete(self._item_path(child)),)])
         return Untaken.GONE if isinstance(outcome, Rejection) else None
 
@@ -79,6 +82,8 @@ class LockingTaker(Taker):
     The lock of ``<path>/<name>`` is the ephemeral node ``<lock path>/<name>``. Beside the locks each consumer has one
     more ephemeral node, its fence. Every transaction of the consumer checks that the fence exists, so a lock that ended
     with an earlier session of the same client has no effect.
+
+    ``begin`` creates the fence, but not the lock path: it raises CoordinationLost if that is missing.
 
     Args:
         link: A link to the consumer's session.

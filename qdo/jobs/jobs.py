@@ -177,7 +177,7 @@ class Jobs:
         retry = TaskRetry(None if retries is None else retries + 1, options.get("backoff"))
 
         def make(function: Callable[..., Any]) -> Task[..., Any, Any]:
-            called = _name_of(function, options.get("name"))
+            called = _find_task_name(function, options.get("name"))
             if called in self._tasks:
                 raise InvalidArgument(f"there are two tasks {called!r}: rename one of them with @jobs.task(name=...)")
             times = options.get("cron"), options.get("timezone"), options.get("every"), options.get("missed")
@@ -403,7 +403,7 @@ def is_endless(error: Exception, deliveries: int) -> bool:
     return True
 
 
-def _name_of(function: Callable[..., Any], name: str | None) -> str:
+def _find_task_name(function: Callable[..., Any], name: str | None) -> str:
     """Returns the name of a task. Raises InvalidArgument if it has no name, or if a call would run nothing."""
     name_of_task = name or getattr(function, "__name__", None)
     if name_of_task is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
 from msgspec.structs import asdict
 
 from qdo.errors import InvalidArgument
-from qdo.worker.rights import until_answered
+from qdo.worker.rights import repeat_until_answered
 from queuey.client import Backoff, ClientError, InvalidRequest, NotAllowed, QueueExists, QueueNotFound
 from queuey.client.calls.claim_calls import check_queue_names
 from queuey.client.calls.queue_calls import check_options
@@ -221,7 +221,7 @@ async def keep_queues(client: AsyncClient, queues: Iterable[JobQueue]) -> None:
     """Creates and updates the queues of a worker's tasks as soon as the service responds. Logs refusals."""
     for queue in queues:
         try:
-            await until_answered(lambda queue=queue: _keep_queue(client, queue))  # type: ignore[misc]
+            await repeat_until_answered(lambda queue=queue: _keep_queue(client, queue))  # type: ignore[misc]
         except ClientError as error:
             text = "queue %s could not be created or updated with this program's options (%s): %s"
             logger.error(text, queue.name, _format_values(queue.options), error)  # noqa: TRY400 - says it all

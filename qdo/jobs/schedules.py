@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from qdo.errors import InvalidArgument
-from qdo.worker.rights import PAUSES
+from qdo.worker.rights import RETRY_PAUSES
 from queuey.client import ClientError, InvalidRequest, NotAllowed, NotFound, Outgoing, QueueNotFound
 from queuey.client.calls.service_calls import SCHEDULE_NAME
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("qdo.worker")
 
-FIELDS = 5
+CRON_FIELDS = 5
 """Number of fields of a cron expression."""
 MIN_INTERVAL = 10
 """Min value of ``every``, in seconds."""
@@ -65,8 +65,10 @@ def make_timetable(
         if timezone is not None or missed is not None:
             raise InvalidArgument(f"task {task} has neither cron nor every, so leave out timezone and missed")
         return None
-    if cron is not None and (every is not None or len(cron.split()) != FIELDS):
-        raise InvalidArgument(f"task {task} has cron={cron!r} and every={every}: use one; cron has {FIELDS} fields")
+    if cron is not None and (every is not None or len(cron.split()) != CRON_FIELDS):
+        raise InvalidArgument(
+            f"task {task} has cron={cron!r} and every={every}: use one; cron has {CRON_FIELDS} fields"
+        )
     seconds = every.total_seconds() if isinstance(every, timedelta) else every
     is_whole = isinstance(seconds, int | float) and seconds >= MIN_INTERVAL and float(seconds).is_integer()
     if seconds is not None and (not is_whole or timezone is not None):
@@ -178,7 +180,7 @@ async def keep_schedules(client: AsyncClient, queues: Collection[str], tasks: li
                 logger.warning(
                     "the schedules of tasks (%s) could not be put yet, retrying: %s", _format_tasks(tasks), error
                 )
-            await asyncio.sleep(PAUSES.pause(failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
+            await asyncio.sleep(RETRY_PAUSES.pause(failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
         else:
             for name in left_over:
                 logger.warning(_LEFT_OVER, name, name)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from qdo.keepalive.vitals import READY, START_TIMEOUT, Vitals, ignore_signals, now
 
-RETRY = 0.2
+RETRY_INTERVAL = 0.2
 """Interval between two attempts while the service does not answer, in seconds."""
 OK = 200
 
@@ -63,7 +63,7 @@ class HeartbeatProcess:
         self._vitals.beat()
         self._vitals.record_answer(end - self._session)
 
-    def use(self, access: dict[str, Any]) -> None:
+    def set_access(self, access: dict[str, Any]) -> None:
         """Passes access settings to the helper process if they have changed; ignores its end."""
         access = access | {"session": self._session}
         if access != self._access:
@@ -89,7 +89,7 @@ def main(program: str, vitals: str, line: str) -> None:
         session = access["session"]
         while True:
             begin = shared.last_heard or 0.0
-            if select.select([channel], [], [], max(RETRY, begin + session / 2 - now()))[0]:
+            if select.select([channel], [], [], max(RETRY_INTERVAL, begin + session / 2 - now()))[0]:
                 if not (text := lines.readline()):
                     return
                 access = json.loads(text)

@@ -28,7 +28,7 @@ HEAD = struct.Struct(">iii")
 """The length of a packet, and two numbers. In the server's first packet they are its version and the timeout in ms; in
 later ones the first is the number of the answered request, and the second is not used here."""
 LENGTH = struct.Struct(">i")
-EVENT = -1
+EVENT_NUMBER = -1
 """Number of a packet that is not an answer."""
 
 
@@ -49,7 +49,7 @@ class Exchange:
         self._answers = PacketHeads()
         self._unanswered: deque[float] = deque()
 
-    def sent(self, data: bytes | bytearray, instant: float) -> None:
+    def record_sent(self, data: bytes | bytearray, instant: float) -> None:
         self._unanswered.extend(instant for _ in self._requests.feed(data))
 
     def record_received(self, data: bytes) -> float | None:
@@ -58,7 +58,7 @@ class Exchange:
         for _, number, timeout in self._answers.feed(data):
             if self.timeout is None:
                 self.timeout = max(0, timeout) / 1000
-            elif number == EVENT:
+            elif number == EVENT_NUMBER:
                 continue
             if self._unanswered:
                 answered = self._unanswered.popleft()
@@ -90,12 +90,12 @@ class PacketHeads:
 
 
 PING = struct.pack(">iii", 8, -2, 11)
-PIECE = 65_536
+MAX_READ_BYTES = 65_536
 PINGS_PER_SESSION = 3
 """Number of pings per session timeout."""
 CHECK_INTERVAL = 1.0
 """Interval between two checks before the session begins, in seconds."""
-WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+WOULD_BLOCK_ERRORS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def start_relay(
     try:
         channel.settimeout(START_TIMEOUT)
         channel.sendall(json.dumps([encryption and vars(encryption), patience], default=_absolute).encode() + b"\n")
-        reply = channel.recv(PIECE)
+        reply = channel.recv(MAX_READ_BYTES)
     except BaseException:
         channel.close()
         raise
@@ -254,9 +254,9 @@ class Relay:
         """Returns all data that has arrived, including what TLS has read ahead; None at the end or after an error."""
         received = bytearray()
         try:
-            while data := end.recv(PIECE):
+            while data := end.recv(MAX_READ_BYTES):
                 received += data
-        except WOULD_BLOCK:
+        except WOULD_BLOCK_ERRORS:
             return bytes(received)
         except OSError:
             """Return the data that came before; the next call gets the error again."""
@@ -270,9 +270,9 @@ class Relay:
             try:
                 count = end.send(data)
                 if end is self._server:
-                    self._exchange.sent(data[:count], instant)
+                    self._exchange.record_sent(data[:count], instant)
                 del data[:count]
-            except WOULD_BLOCK:
+            except WOULD_BLOCK_ERRORS:
                 return
             except OSError:
                 data.clear()

@@ -22,7 +22,7 @@ READY = b"+"
 """Sent by the helper process when it is ready."""
 START_TIMEOUT = 10.0
 """Timeout for the start of the helper process, in seconds."""
-STOPPED = "Tt"
+STOPPED_STATES = "Tt"
 """States of a process that a signal or a debugger has stopped."""
 _RAN, _LIMIT, _HEARD, _LAPSED, _COUNT = range(5)
 
@@ -133,7 +133,7 @@ def _create_memory_file() -> IO[bytes]:
 def _is_stopped(process: int) -> bool:
     """Returns whether a signal has stopped a process; False if the system does not show it."""
     with suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in STOPPED
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in STOPPED_STATES
     return False
 
 

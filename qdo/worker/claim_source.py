@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from qdo.errors import InvalidArgument, MissingRights
 from qdo.partitions import Partition, Queue
-from qdo.tasks import cancel, start, wait_for_event
+from qdo.tasks import cancel, start_task, wait_for_event
 from qdo.worker.failure import (
     DeadLetterIt,
     Failure,
@@ -37,9 +37,9 @@ from qdo.worker.failure import (
     StopTheWorker,
     TaskRetry,
 )
-from qdo.worker.rights import PAUSES, until_answered
+from qdo.worker.rights import RETRY_PAUSES, repeat_until_answered
 from qdo.worker.runs import BatchSize, Delivery, MessageRun, find_run_result, make_overdue_failure, stop_overdue
-from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, end_if_refused
+from qdo.worker.sources import REFUSED_PAUSE_SECONDS, Handling, end_if_handlers_hang, end_if_refused
 from queuey.client import AsyncClient, AsyncJob, ClientError, InvalidRequest, QueueNotFound
 from queuey.client.calls.claim_calls import Claim, name_this_process
 from queuey.client.lookup import rights_for
@@ -48,12 +48,12 @@ logger = logging.getLogger("qdo.worker")
 
 MAX_CLAIMED = 1000
 """Max messages that a worker claims at a time."""
-MAX_WAIT = 20.0
+MAX_CLAIM_WAIT = 20.0
 """Max seconds for which a claim request waits for messages."""
 
-INTERVAL_POLLS = 0.5
+MIN_POLL_INTERVAL = 0.5
 """Min interval between the starts of claim requests that return no messages, in seconds."""
-INTERVAL_STATES = 1.0
+STATES_INTERVAL = 1.0
 """Interval between requests that set states, in seconds."""
 INTERRUPTED_DELAY_SECONDS = 1.0
 """Interval until a message whose handler was interrupted is delivered again, in seconds."""
@@ -134,8 +134,8 @@ class ClaimSource:
 
     async def start(self) -> None:
         client, names = self._claims.client, self._jobs.queues
-        service = (await until_answered(client.hello)).id
-        rights = await until_answered(lambda: rights_for(client, names))
+        service = (await repeat_until_answered(client.hello)).id
+        rights = await repeat_until_answered(lambda: rights_for(client, names))
         if lacking := [name for name in names if "work" not in rights[name]]:
             raise MissingRights(
                 f"the credential may not claim from {', '.join(lacking)}: give it read and claim (docs/access.md)"
@@ -145,14 +145,14 @@ class ClaimSource:
         self._queues = {name: Queue(service, client.application, name) for name in names}
         logger.info("claims messages of %s as %s", ", ".join(names), name_this_process())
         if self._handling.prepare is not None:
-            start(self._handling.prepare(client), self._preparing)
+            start_task(self._handling.prepare(client), self._preparing)
 
     async def take(self) -> bool:
         self._dispatch()
         limit = 0 if self._waiting else min(MAX_CLAIMED, max(0, self._free_slots) * self._batch_size.max_messages)
         if not limit:
             return False
-        wait = min(MAX_WAIT, self._claims.ttl / 3)
+        wait = min(MAX_CLAIM_WAIT, self._claims.ttl / 3)
         begun = asyncio.get_running_loop().time()
         claiming = asyncio.ensure_future(self._jobs.take(limit, ttl=self._claims.ttl, wait=wait))
         stopping = asyncio.ensure_future(self._handling.stop_requested.wait())
@@ -160,7 +160,7 @@ class ClaimSource:
             await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if claiming.done():
                 claimed = claiming.result()
-                handled = [job for job in claimed if _key(job) in self._overdue] if self._overdue else []
+                handled = [job for job in claimed if _make_job_key(job) in self._overdue] if self._overdue else []
                 self._acknowledge(handled)
                 jobs = [job for job in claimed if job not in handled]
                 for job in jobs:
@@ -168,7 +168,7 @@ class ClaimSource:
                 self._waiting.extend(jobs)
                 self._failures, self._refused = 0, None
                 if not claimed:  # Limits the rate if the service does not hold claim requests open.
-                    pause = begun + INTERVAL_POLLS - asyncio.get_running_loop().time()
+                    pause = begun + MIN_POLL_INTERVAL - asyncio.get_running_loop().time()
                     await wait_for_event(self._handling.stop_requested, max(0.0, pause))
         except ClientError as error:
             await self._pause_after(error)
@@ -188,13 +188,13 @@ class ClaimSource:
         if error.temporary:
             if self._failures == 1:
                 logger.warning("no messages can be claimed now, retrying: %s", error)
-            pause = PAUSES.pause(self._failures, uniform(0.5, 1.0))  # noqa: S311 - spreads load
+            pause = RETRY_PAUSES.pause(self._failures, uniform(0.5, 1.0))  # noqa: S311 - spreads load
         else:
             if self._failures == 1 or not isinstance(error, QueueNotFound):
                 logger.error("the service refuses claims, retrying: %s", error)
             if not isinstance(error, QueueNotFound):
                 self._refused = self._refused or loop.time()
-            pause = REFUSED_PAUSE
+            pause = REFUSED_PAUSE_SECONDS
         await wait_for_event(self._handling.stop_requested, pause)
 
     def wake(self) -> None:
@@ -269,10 +269,10 @@ class ClaimSource:
             self._acknowledge_handled(run, jobs, before, ran.handled)
             failure, rest = ran.failure, jobs[ran.handled :]
             if failure is not None and rest:
-                self._handle_failure(rest.pop(0), failure, run.new_state())
+                self._handle_failure(rest.pop(0), failure, run.take_new_state())
             elif failure is not None and failure.effect == "exit":
                 self._handling.end(StopTheWorker("error"), failure)
-            elif rest and (state := run.new_state()) is not None:
+            elif rest and (state := run.take_new_state()) is not None:
                 self._in_background(self._send_state(rest[0], state))
             self._waiting.extendleft(reversed(rest))
         self._dispatch()
@@ -288,7 +288,7 @@ class ClaimSource:
     def _acknowledge(self, jobs: Sequence[AsyncJob]) -> None:
         """Acknowledges jobs. Jobs whose claims have expired are acknowledged again if they are claimed again."""
         for job in takewhile(lambda job: job.lost, jobs):
-            self._overdue.append(_key(job))
+            self._overdue.append(_make_job_key(job))
             self._handling.count_message("overdue", job.queue, job.message)
             text = "the claim of %r expired before %s had handled it; an async handler must not block the event loop"
             logger.warning(text, job, self._handling.call_of(job.message) or "the handler")
@@ -352,7 +352,7 @@ class ClaimSource:
             logger.warning("%r could not be released, so it waits until its claim expires: %s", job, error)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        start(work, self._settling).add_done_callback(lambda _: self._update_quiet())
+        start_task(work, self._settling).add_done_callback(lambda _: self._update_quiet())
 
     # Beside
 
@@ -364,15 +364,16 @@ class ClaimSource:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
-            self._check_runs(loop.time())
+            self._acknowledge_and_check_runs(loop.time())
             end_if_handlers_hang(self._handling)
             end_if_refused(self._handling, 0.0 if self._refused is None else loop.time() - self._refused)
 
     async def _send_states(self) -> None:
+        """Sends new states at intervals, and asks the handlers of cancelled jobs to stop."""
         while True:
-            await asyncio.sleep(INTERVAL_STATES)
+            await asyncio.sleep(STATES_INTERVAL)
             self._ask_cancelled_to_stop()
-            latest = [(run, jobs, run.new_state()) for run, jobs in self._running.items()]
+            latest = [(run, jobs, run.take_new_state()) for run, jobs in self._running.items()]
             states = [(run, jobs[state[0]].claimed, state[1]) for run, jobs, state in latest if state is not None]
             if states:
                 await self._set_states(states)
@@ -400,7 +401,8 @@ class ClaimSource:
                 if run is not None and isinstance(error, ClientError) and error.temporary:
                     run.state_seen = None
 
-    def _check_runs(self, now: float) -> None:
+    def _acknowledge_and_check_runs(self, now: float) -> None:
+        """Acknowledges the handled messages of active runs, stops runs that take too long, and updates the metric."""
         ages = [0.0]
         for run, jobs in list(self._running.items()):
             age = run.measure_age(self._make_delivery(jobs[0]).partition, now, self._handling.call_of)
@@ -421,7 +423,9 @@ class ClaimSource:
         self._finished.pop(run, None)
         self._leaked[run] = None
         self._waiting.extendleft(reversed(jobs[run.handled + 1 :]))
-        self._handle_failure(jobs[run.handled], make_overdue_failure(self._settings.stalled_after), run.new_state())
+        self._handle_failure(
+            jobs[run.handled], make_overdue_failure(self._settings.stalled_after), run.take_new_state()
+        )
         self._dispatch()
         self._handling.changed()
 
@@ -446,7 +450,7 @@ class ClaimSource:
             logger.warning("messages were not finished in time, so some will be handled again: %s", ", ".join(names))
         return finished and not self._leaked
 
-    async def until_ended(self, deadline: float) -> None:
+    async def wait_until_ended(self, deadline: float) -> None:
         await wait_for_event(self._quiet, deadline - asyncio.get_running_loop().time())
 
     async def close(self) -> None:
@@ -462,5 +466,5 @@ class ClaimSource:
         await self._claims.client.close()
 
 
-def _key(job: AsyncJob) -> tuple[str, int, str]:
+def _make_job_key(job: AsyncJob) -> tuple[str, int, str]:
     return job.queue, job.message.partition, job.message.id

@@ -32,7 +32,7 @@ from qdo.worker.failure import (
 from qdo.worker.partition_work import FailedMessage, KeyedQueue, OrderedQueue, PartitionWork
 from qdo.worker.rights import require_rights
 from qdo.worker.runs import BatchSize, Delivery, MessageRun, find_run_result, make_overdue_failure, stop_overdue
-from qdo.worker.sources import REFUSED_PAUSE, Handling, end_if_handlers_hang, end_if_refused
+from qdo.worker.sources import REFUSED_PAUSE_SECONDS, Handling, end_if_handlers_hang, end_if_refused
 from queuey.client import ClientError, Message
 
 logger = logging.getLogger("qdo.worker")
@@ -112,7 +112,7 @@ class Dispatcher(PartitionListener):
             batches = await self._consumer.poll(most, None, skip=self.busy)
         except ClientError as error:
             logger.error("the service refuses reads, retrying: %s", error)  # noqa: TRY400 - the message is enough
-            await wait_for_event(self._handling.stop_requested, REFUSED_PAUSE)
+            await wait_for_event(self._handling.stop_requested, REFUSED_PAUSE_SECONDS)
             return True
         for partition, messages in batches:
             self.feed(partition, messages)
@@ -162,7 +162,7 @@ class Dispatcher(PartitionListener):
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
         self._finished = self._finished or self._drained is None
-        self._record_move("assigned", rows)
+        self._report_ownership_change("assigned", rows)
 
     async def revoke(self, row: OwnedPartition) -> None:
         begun, seconds = asyncio.get_running_loop().time(), self._consumer.settings.revoke_timeout
@@ -170,20 +170,20 @@ class Dispatcher(PartitionListener):
         if self._drained is not None:
             finishing, recording = self._drained, max(begun, self._drained) + _RECORDING_SECONDS
         if not await self.finish([row], finishing):
-            self._mark_drain_unfinished()
+            self._mark_unfinished_if_draining()
         try:
             if row.pending_offset is not None:
                 async with asyncio.timeout_at(recording):
                     await self._consumer.ownership.flush([row], recording)
         except (TimeoutError, QdoError):
             logger.error("offsets could not be committed in time; some messages will be handled again")  # noqa: TRY400 - expected
-            self._mark_drain_unfinished()
-        self._record_move("revoked", [row])
+            self._mark_unfinished_if_draining()
+        self._report_ownership_change("revoked", [row])
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
         if self.discard(rows) or any(row.pending_offset is not None for row in rows):
             self._finished = False
-        self._record_move("lost", rows)
+        self._report_ownership_change("lost", rows)
 
     def suspended(self) -> None:
         logger.warning("the coordination service cannot be reached: no more messages are started")
@@ -203,21 +203,22 @@ class Dispatcher(PartitionListener):
     def not_recorded(self, error: Exception) -> None:
         self._metrics.increment("commit_failures")
         if not isinstance(error, CoordinationLost):
-            self._mark_drain_unfinished()
+            self._mark_unfinished_if_draining()
 
-    def _mark_drain_unfinished(self) -> None:
+    def _mark_unfinished_if_draining(self) -> None:
         if self._drained is not None:
             self._finished = False
 
-    def _record_move(self, how: str, rows: Collection[OwnedPartition]) -> None:
+    def _report_ownership_change(self, change: str, rows: Collection[OwnedPartition]) -> None:
+        """Logs and counts the partitions, and updates the gauge of owned ones, or drops the lag of those not owned."""
         gone = {row.partition for row in rows}
         names = sorted(map(str, gone))
         text = "%d partition%s %s: %s"
         logger.info(
-            text, len(names), "s" * (len(names) != 1), how, join_first(gone, _MAX_SHOWN), extra={"partitions": names}
+            text, len(names), "s" * (len(names) != 1), change, join_first(gone, _MAX_SHOWN), extra={"partitions": names}
         )
-        self._metrics.record_move(how, len(rows))
-        if how == "assigned":
+        self._metrics.record_ownership_change(change, len(rows))
+        if change == "assigned":
             self._metrics.owned = len(self._consumer.assignment)
         else:
             # Partitions end one by one, so _watch_runs counts the remaining ones.
@@ -284,7 +285,7 @@ class Dispatcher(PartitionListener):
             return
         for work, run in runs:
             if run.handled and not work.is_discarded:
-                self._record_offset(work, run.messages[run.handled - 1].id, 0)
+                self._record_new_offset(work, run.messages[run.handled - 1].id, 0)
 
     def _stop_stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
         """Stops a handler that takes too long. If that is impossible, hands its partition over to another worker.
@@ -320,7 +321,7 @@ class Dispatcher(PartitionListener):
         attempt = self._hung.notes[work.partition]
         self._settle_active_runs(work)
         try:
-            await self._consumer.ownership.note(work.row, attempt)
+            await self._consumer.ownership.record_note(work.row, attempt)
         except QdoError as error:
             logger.warning("the running messages of %s could not be recorded: %s", work.partition, error)
         if not work.is_discarded:  # otherwise the partition has moved, and this may be another session
@@ -349,11 +350,11 @@ class Dispatcher(PartitionListener):
         self._readmit(rows)
         return not unfinished
 
-    async def until_ended(self, deadline: float) -> None:
+    async def wait_until_ended(self, deadline: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 for work in (*self._works.values(), *self._leaked):
-                    await work.until_quiet()
+                    await work.wait_until_quiet()
         for work, run in self._runs:
             for message in run.messages[run.handled :][:1]:
                 logger.warning("a handler has not finished message %s of %s", message.id, work.partition)
@@ -391,14 +392,14 @@ class Dispatcher(PartitionListener):
 
         Does not stop at ``deadline``, which only limits the gaps that are filled: the caller cancels it.
         """
-        await work.until_quiet()
+        await work.wait_until_quiet()
         before = work.partition_queue.count
-        has_gaps = not self._halted and work.fill(deadline)
+        has_gaps = not self._halted and work.start_filling_gaps(deadline)
         self._held -= before - work.partition_queue.count  # without the dropped messages
         if has_gaps:
             self._enqueue(work)
             self.dispatch()
-            await work.until_quiet()
+            await work.wait_until_quiet()
 
     def _settle_active_runs(self, work: PartitionWork) -> None:
         """Records the progress of active runs. Their later results are discarded."""
@@ -408,7 +409,7 @@ class Dispatcher(PartitionListener):
             before = work.partition_queue.count
             work.partition_queue.settle(run, run.handled)
             run.settled = True
-            self._count_done(work, before)
+            self._lower_held_and_record_offset(work, before)
 
     def _remove(self, works: Collection[PartitionWork]) -> None:
         """Discards results of partitions from now on. Partitions with messages in flight stay busy until these end."""
@@ -485,15 +486,15 @@ class Dispatcher(PartitionListener):
             return RunResult(0, Failure.of(WorkerLost(f"workers lost while they handled this message: {lost}")))
         note, ran = suspicion.begin_run(run.messages), RunResult(0)
         try:
-            await self._consumer.ownership.note(work.row, note)
+            await self._consumer.ownership.record_note(work.row, note)
             if not (work.is_discarded or run.halt):
                 ran = await self._runner.start(run, Delivery(work.partition, run.attempt))
                 run.begun = False
                 suspicion.record_handled(ran.handled)
             if (note.last or suspicion.is_over) and not work.is_discarded:
                 if ran.handled:
-                    self._record_offset(work, run.messages[ran.handled - 1].id, 0)
-                await self._consumer.ownership.note(work.row, suspicion.make_final_note())
+                    self._record_new_offset(work, run.messages[ran.handled - 1].id, 0)
+                await self._consumer.ownership.record_note(work.row, suspicion.make_final_note())
         except QdoError as error:
             logger.warning("the running messages of %s cannot be recorded: %s", work.partition, error)
             # Usually another member owns the partition by now, and this worker will be notified.
@@ -527,7 +528,7 @@ class Dispatcher(PartitionListener):
         """Removes this owner's attempts from the notes, except hung ones: a hand-over is not a failed attempt."""
         hung = self._hung.notes
         writes = [
-            self._consumer.ownership.note(work.row, hung.get(work.partition) or work.note_without_own_attempt)
+            self._consumer.ownership.record_note(work.row, hung.get(work.partition) or work.note_without_own_attempt)
             for work in works
             if not work.is_discarded and (work.suspicion is not None or work.partition in hung)
         ]
@@ -546,7 +547,7 @@ class Dispatcher(PartitionListener):
         if work.is_discarded:
             self._readmit_lost(work)
             return
-        self._count_done(work, before)
+        self._lower_held_and_record_offset(work, before)
         if failure is not None and held is not None:
             self._handle_failure(work, held, failure)
         elif failure is not None and failure.effect == "exit":
@@ -554,16 +555,16 @@ class Dispatcher(PartitionListener):
             self._end(StopTheWorker("error"), failure)
         self._enqueue(work)
 
-    def _count_done(self, work: PartitionWork, count_before: int) -> None:
+    def _lower_held_and_record_offset(self, work: PartitionWork, count_before: int) -> None:
         done = count_before - work.partition_queue.count
         self._held -= done
         if work.partition_queue.end is not None:
-            self._record_offset(work, work.partition_queue.end, done)
+            self._record_new_offset(work, work.partition_queue.end, done)
 
-    def _record_offset(self, work: PartitionWork, end: str, done: int) -> None:
+    def _record_new_offset(self, work: PartitionWork, end: str, done: int) -> None:
         if end != work.recorded:
             work.recorded = end
-            self._consumer.ownership.add(work.row, end, done)
+            self._consumer.ownership.schedule_commit(work.row, end, done)
 
     def _handle_failure(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
         place = Delivery(work.partition, held.attempt)
@@ -591,9 +592,9 @@ class Dispatcher(PartitionListener):
             work.leave(held)
 
     def _give_up_message(
-        self, work: PartitionWork, held: FailedMessage, failure: Failure, how: Literal["dead", "skipped"]
+        self, work: PartitionWork, held: FailedMessage, failure: Failure, outcome: Literal["dead", "skipped"]
     ) -> None:
-        self._handling.record_given_up(Delivery(work.partition, held.attempt), held.message, failure, how)
+        self._handling.record_given_up(Delivery(work.partition, held.attempt), held.message, failure, outcome)
         before = work.partition_queue.count
         work.partition_queue.finish(held)
-        self._count_done(work, before)
+        self._lower_held_and_record_offset(work, before)

@@ -118,7 +118,7 @@ class RunResult(NamedTuple):
     slow: tuple[float, ...] = ()
     slow_at: tuple[int, ...] = ()
 
-    def followed_by(self, ran: RunResult) -> RunResult:
+    def combine(self, ran: RunResult) -> RunResult:
         return RunResult(
             self.handled + ran.handled,
             ran.failure,
@@ -128,7 +128,7 @@ class RunResult(NamedTuple):
             self.slow_at + tuple(self.handled + index for index in ran.slow_at),
         )
 
-    def by_task(self, tasks: Sequence[str]) -> dict[str, RunResult]:
+    def split_by_task(self, tasks: Sequence[str]) -> dict[str, RunResult]:
         """Splits the result by task. Quick messages get equal shares of their total time.
 
         Args:
@@ -240,5 +240,5 @@ CallOf = Callable[[Message], ShownCall | None]
 """Returns the task that a message calls, with the arguments that may be logged."""
 
 
-def calls_nothing(_message: Message) -> None:
+def find_no_call(_message: Message) -> None:
     """Returns None, for a handler without tasks."""

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qdo.errors import HandlerError, InvalidArgument
-from qdo.worker.failure import CallOf, Failure, calls_nothing
+from qdo.worker.failure import CallOf, Failure, find_no_call
 from qdo.worker.runs import Delivery
 from queuey.client import Message
 from queuey.client.calls import tracing
@@ -68,7 +68,7 @@ def delivery() -> Delivery:
     return present_delivery.get()
 
 
-MAX_STATE = 4096
+MAX_STATE_BYTES = 4096
 """Max bytes of a state, as JSON."""
 
 state_setter: ContextVar[Callable[[bytes], None]] = ContextVar("state_setter")
@@ -100,8 +100,8 @@ def set_state(state: object) -> None:
         text = encode_value(state)
     except ValueError as error:
         raise InvalidArgument(f"the state is {error}") from error
-    if len(text) > MAX_STATE:
-        raise InvalidArgument(f"the state is longer than {MAX_STATE} bytes of JSON: it has {len(text)}")
+    if len(text) > MAX_STATE_BYTES:
+        raise InvalidArgument(f"the state is longer than {MAX_STATE_BYTES} bytes of JSON: it has {len(text)}")
     set_text = state_setter.get(None)
     if set_text is not None:
         set_text(text)
@@ -120,7 +120,7 @@ def wrap_in_span(handler: Any, tasks: Any = None) -> Any:  # noqa: ANN401 - plai
     """
     if not tracing.is_enabled():
         return handler
-    call_of: CallOf = getattr(tasks or handler, "call_of", calls_nothing)
+    call_of: CallOf = getattr(tasks or handler, "call_of", find_no_call)
     if is_coroutine_handler(handler):
 
         async def handle_async(message: Message, context: object) -> object:
@@ -255,7 +255,7 @@ class Middleware:
 
 Hook = Callable[..., None]
 
-_NAMES = ("started", "stopped", "before", "after", "failed", "retrying", "dead")
+_HOOK_NAMES = ("started", "stopped", "before", "after", "failed", "retrying", "dead")
 
 
 class Hooks:
@@ -267,11 +267,11 @@ class Hooks:
 
     def __init__(self, middleware: Iterable[object], hook_failed: Callable[[str], None]) -> None:
         self._hook_failed = hook_failed
-        self._hooks: dict[str, list[Hook]] = {name: [] for name in _NAMES}
+        self._hooks: dict[str, list[Hook]] = {name: [] for name in _HOOK_NAMES}
         for instance in middleware:
-            hooks = {name: hook for name in _NAMES if (hook := _find_hook(instance, name)) is not None}
+            hooks = {name: hook for name in _HOOK_NAMES if (hook := _find_hook(instance, name)) is not None}
             if not hooks and not isinstance(instance, Middleware):
-                raise InvalidArgument(f"{instance!r} has none of the hooks {', '.join(_NAMES)}")
+                raise InvalidArgument(f"{instance!r} has none of the hooks {', '.join(_HOOK_NAMES)}")
             for name, hook in hooks.items():
                 self._hooks[name].append(hook)
         self._hooks["after"].reverse()

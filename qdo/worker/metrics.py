@@ -38,12 +38,12 @@ BUCKETS = (
 )
 """Upper bounds of the histogram's buckets, in seconds."""
 
-MAX_TASKS = 200
+MAX_TASK_LABELS = 200
 OTHER_TASKS = "(others)"
 """Max task names in labels, and the label of all other tasks: a program may define tasks at run time."""
 _LABELS = ("queue", "task")
 
-_BY_TASK = {
+_COUNTERS_BY_TASK = {
     "handled": "Messages handled.",
     "failed": "Attempts that failed.",
     "retried": "Failed attempts that are retried.",
@@ -51,7 +51,7 @@ _BY_TASK = {
     "skipped": "Messages that were skipped after their last attempt failed.",
     "overdue": "Messages whose claims expired before they were handled, so that other workers may handle them too.",
 }
-_PLAIN = {
+_COUNTERS = {
     "commits": "Commits of offsets.",
     "commit_failures": "Commits of offsets that failed and are retried.",
     "dead_letter_failures": "Failed attempts to store a dead letter, which are retried.",
@@ -73,7 +73,7 @@ class WorkerMetrics(Collector):
     """
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
-        self._counts: dict[str, Counter[tuple[str, str]]] = {name: Counter() for name in _BY_TASK}
+        self._counts: dict[str, Counter[tuple[str, str]]] = {name: Counter() for name in _COUNTERS_BY_TASK}
         """Counts by queue and task, for each metric."""
         self._tasks: set[str] = set()
         self._plain: Counter[str] = Counter()
@@ -92,7 +92,7 @@ class WorkerMetrics(Collector):
             self._registry.unregister(self)
 
     def record_run(self, queue: str, ran: RunResult, task: str = "") -> None:
-        key = queue, self._limit_task_labels(task) if task else ""
+        key = queue, self._find_task_label(task) if task else ""
         cells = self._cells[key]
         cells[0] += ran.seconds + sum(ran.slow)
         cells[1] += ran.quick
@@ -101,10 +101,11 @@ class WorkerMetrics(Collector):
         self._counts["handled"][key] += ran.handled
 
     def count(self, name: str, queue: str, task: str = "") -> None:
-        self._counts[name][queue, self._limit_task_labels(task) if task else ""] += 1
+        self._counts[name][queue, self._find_task_label(task) if task else ""] += 1
 
-    def _limit_task_labels(self, task: str) -> str:
-        if task not in self._tasks and len(self._tasks) >= MAX_TASKS:
+    def _find_task_label(self, task: str) -> str:
+        """Returns the task, or :data:`OTHER_TASKS` if there are :data:`MAX_TASK_LABELS` others already."""
+        if task not in self._tasks and len(self._tasks) >= MAX_TASK_LABELS:
             return OTHER_TASKS
         self._tasks.add(task)
         return task
@@ -112,7 +113,8 @@ class WorkerMetrics(Collector):
     def increment(self, name: str) -> None:
         self._plain[name] += 1
 
-    def record_move(self, kind: str, partitions: int) -> None:
+    def record_ownership_change(self, kind: str, partitions: int) -> None:
+        """Counts one rebalance, and its partitions by the kind of change."""
         self._rebalances[kind] += partitions
         self.increment("rebalances")
 
@@ -120,13 +122,13 @@ class WorkerMetrics(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        for name, text in _BY_TASK.items():
+        for name, text in _COUNTERS_BY_TASK.items():
             family = CounterMetricFamily(f"qdo_messages_{name}", text, labels=_LABELS)
             for key, count in sorted(self._counts[name].copy().items()):
                 family.add_metric(_labels(key), count)
             yield family
         yield self._make_histogram()
-        for name, text in _PLAIN.items():
+        for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"qdo_{name}", text, value=self._plain[name])
         moves = CounterMetricFamily("qdo_rebalanced_partitions", "Partitions that moved.", labels=("how",))
         for how in ("assigned", "revoked", "lost"):

@@ -46,7 +46,7 @@ from qdo.worker.sources import Handling
 from queuey.client import AsyncClient, Message, RetryPolicy, deadletters
 from queuey.client.deadletters import Cause
 
-_DEAD_PAUSES = RetryPolicy(base=0.5, cap=30.0)
+_DEAD_LETTER_PAUSES = RetryPolicy(base=0.5, cap=30.0)
 """Pauses between attempts to store a dead letter."""
 
 
@@ -259,7 +259,7 @@ class KeyedQueue:
         self._left.add(held.message.id)
 
     def keep_gap_fillers(self) -> set[str]:
-        gaps = self._prefix.gaps(self._left)
+        gaps = self._prefix.find_gaps(self._left)
         self._waiting = 0
         for key, chain in self._chains.items():
             self._chains[key] = deque(message for message in chain if message.id in gaps)
@@ -323,7 +323,7 @@ class ContiguousOffset:
             self.end = order.popleft()
             done.remove(self.end)
 
-    def gaps(self, barriers: Collection[str]) -> set[str]:
+    def find_gaps(self, barriers: Collection[str]) -> set[str]:
         """Returns the unfinished messages that keep done ones from being recorded.
 
         Barriers are messages that will not be finished. No message after the first barrier can be recorded.
@@ -485,7 +485,7 @@ class PartitionWork:
                 target = await deadletters.bury(client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl)
             except Exception as error:  # noqa: BLE001 - no error may lose the message
                 handling.metrics.increment("dead_letter_failures")
-                pause = _DEAD_PAUSES.pause(failures, 1.0)
+                pause = _DEAD_LETTER_PAUSES.pause(failures, 1.0)
                 text = "its dead letter could not be stored (%s), next attempt in %g s: %s"
                 handling.report(logging.ERROR, place, held.message, failure, text, error, pause)
                 if not await self.pause(pause):
@@ -508,7 +508,7 @@ class PartitionWork:
         self._closing.set()
         self.halt()
 
-    def fill(self, deadline: float) -> bool:
+    def start_filling_gaps(self, deadline: float) -> bool:
         """Starts to handle the gaps before done messages. Returns False if there are no gaps.
 
         Call it when the work is quiet; it is quiet again once the gaps are filled. Several tasks may call it. Messages
@@ -543,7 +543,7 @@ class PartitionWork:
             task.cancel()
         self.update_quiet()
 
-    async def until_quiet(self) -> None:
+    async def wait_until_quiet(self) -> None:
         await self._quiet.wait()
 
     async def pause(self, seconds: float) -> bool:
@@ -555,7 +555,7 @@ class PartitionWork:
         self.update_quiet()
 
     def update_quiet(self) -> None:
-        """Ends :meth:`until_quiet` if no message is in flight, and then calls ``ended`` for discarded work."""
+        """Ends :meth:`wait_until_quiet` if no message is in flight, and then calls ``ended`` for discarded work."""
         if self.state == "filling" and (self.partition_queue.has_waiting or self._timers):
             return
         if not self.runs and not self._dead_letters:

@@ -22,13 +22,13 @@ from queuey.client.lookup import find_queues, rights_for
 
 logger = logging.getLogger("qdo.worker")
 
-MAX_NAMES = 100
+MAX_CHECKED_QUEUES = 100
 """Max queues matching patterns that are checked."""
-PAUSES = RetryPolicy(base=0.25, cap=5.0)
+RETRY_PAUSES = RetryPolicy(base=0.25, cap=5.0)
 """Pauses while the service does not respond."""
 MAX_SHOWN = 10
 """Max missing rights that an error names."""
-GROUP = "a group of the service"
+GROUP_OPTION = "a group of the service"
 """The option that needs the right to claim, in the text of errors."""
 
 T = TypeVar("T")
@@ -40,24 +40,25 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
     """Checks the rights as soon as the service responds.
 
     Rights for queues that only match a pattern may be missing, because these may belong to others, such as a user's
-    inbox. They are only logged. So are named queues that do not exist, in a group of the service.
+    inbox. Missing rights for them are only logged. In a group of the service, named queues that do not exist are also
+    logged. For a missing queue the worker needs only ``admin`` and ``send``, for dead letters.
 
     Raises:
         MissingRights: The credential lacks rights for named queues.
         ClientError: The service refused to look up the rights.
     """
     names = consumer.wanted.names
-    if missing := await until_answered(lambda: _find_missing(consumer, settings, names)):
+    if missing := await repeat_until_answered(lambda: _find_missing(consumer, settings, names)):
         raise MissingRights(
             f"the credential lacks {len(missing)} of the rights that this worker needs: {_format_needs(missing)}. "
             f"Give it these rights (docs/access.md), or change the options{_describe_way_out(missing)}"
         )
     if consumer.in_service_group and names:  # With ZooKeeper the leader logs this.
-        lookup = await until_answered(lambda: find_queues(consumer.client, names))
+        lookup = await repeat_until_answered(lambda: find_queues(consumer.client, names))
         if lookup.absent:
             logger.warning("queues that do not exist: %s", ", ".join(sorted(lookup.absent)))
-    matching = await until_answered(lambda: _find_matching_names(consumer))
-    if missing := await until_answered(lambda: _find_missing(consumer, settings, matching - names)):
+    matching = await repeat_until_answered(lambda: _find_matching_names(consumer))
+    if missing := await repeat_until_answered(lambda: _find_missing(consumer, settings, matching - names)):
         logger.warning(
             "the credential lacks rights for queues that match patterns: %s. Unreadable queues are left to others",
             _format_needs(missing),
@@ -65,10 +66,10 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
 
 
 def _describe_way_out(missing: list[Need]) -> str:
-    return ", or use --coordination zookeeper://…" if any(need[2] == GROUP for need in missing) else ""
+    return ", or use --coordination zookeeper://…" if any(need[2] == GROUP_OPTION for need in missing) else ""
 
 
-async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
+async def repeat_until_answered(ask: Callable[[], Awaitable[T]]) -> T:
     """Repeats a request until the service responds. Raises ClientError if the service refuses it."""
     failures = 0
     while True:
@@ -80,7 +81,7 @@ async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
             failures += 1
             if failures == 1:
                 logger.warning("the service does not answer now, retrying: %s", error)
-            await asyncio.sleep(PAUSES.pause(failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
+            await asyncio.sleep(RETRY_PAUSES.pause(failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
 
 
 def _format_needs(needs: list[Need]) -> str:
@@ -96,7 +97,7 @@ def _format_need(need: Need) -> str:
 async def _find_missing(consumer: AsyncConsumer, settings: WorkerSettings, names: AbstractSet[str]) -> list[Need]:
     """Returns the rights that the credential lacks. For a missing queue these are only admin and send."""
     client = consumer.client
-    claims = GROUP if consumer.in_service_group else "mirror" if consumer.settings.mirror else ""
+    claims = GROUP_OPTION if consumer.in_service_group else "mirror" if consumer.settings.mirror else ""
     needs = _list_needs(sorted(names), settings, claims)
     try:
         rights = await rights_for(client, {name for name, _, _ in needs})
@@ -114,12 +115,12 @@ async def _find_missing(consumer: AsyncConsumer, settings: WorkerSettings, names
 
 
 async def _find_matching_names(consumer: AsyncConsumer) -> set[str]:
-    """Returns at most ``MAX_NAMES`` matching queues that the credential may list."""
+    """Returns at most ``MAX_CHECKED_QUEUES`` matching queues that the credential may list."""
     subscription, names = consumer.wanted, set[str]()
     for prefix in subscription.literal_prefixes():
-        page = await consumer.client.queue_page(start=prefix or None, limit=MAX_NAMES)
+        page = await consumer.client.queue_page(start=prefix or None, limit=MAX_CHECKED_QUEUES)
         names |= {queue.name for queue in page.queues if subscription.matches_name(queue.name)}
-    return set(sorted(names)[:MAX_NAMES])
+    return set(sorted(names)[:MAX_CHECKED_QUEUES])
 
 
 def _list_needs(names: list[str], settings: WorkerSettings, claims: str) -> list[Need]:

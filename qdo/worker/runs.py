@@ -167,7 +167,7 @@ class MessageRun:
     def set_state(self, state: bytes) -> None:
         self.state = self.handled, state
 
-    def new_state(self) -> tuple[int, bytes] | None:
+    def take_new_state(self) -> tuple[int, bytes] | None:
         """Returns the state of the present message if it has changed since the last call, else None."""
         state = self.state
         if state is None or state is self.state_seen:
@@ -212,8 +212,8 @@ class Executor(Protocol):
         """Exits the context. Called when all runs have ended or were given up."""
 
 
-_FIRST = 16
-_WEIGHT = 0.2
+_FIRST_RUN_MESSAGES = 16
+_LATEST_RUN_WEIGHT = 0.2
 """Share of the latest run in the mean if it took ``seconds``; others in proportion, between 0.02 and 1."""
 
 
@@ -225,7 +225,7 @@ class BatchSize:
     recorded, runs get ``first`` messages; later at least 1 and at most ``most``.
     """
 
-    def __init__(self, seconds: float, most: int, first: int = _FIRST) -> None:
+    def __init__(self, seconds: float, most: int, first: int = _FIRST_RUN_MESSAGES) -> None:
         self._seconds = seconds
         self._most = most
         self._first = first
@@ -246,7 +246,7 @@ class BatchSize:
         if self._mean is None:
             self._mean = mean
         else:
-            weight = min(1.0, max(_WEIGHT * seconds / self._seconds, 0.02))
+            weight = min(1.0, max(_LATEST_RUN_WEIGHT * seconds / self._seconds, 0.02))
             self._mean += weight * (mean - self._mean)
 
 

@@ -18,8 +18,8 @@ from qdo.worker.failure import (
     SkipMessage,
     StopTheWorker,
     TaskRetry,
-    calls_nothing,
     decide,
+    find_no_call,
 )
 from qdo.worker.handlers import Hooks, TaskOf
 from qdo.worker.metrics import WorkerMetrics
@@ -28,7 +28,7 @@ from queuey.client import AsyncClient, Message
 
 logger = logging.getLogger("qdo.worker")
 
-REFUSED_PAUSE = 1.0
+REFUSED_PAUSE_SECONDS = 1.0
 """Interval before the next request after the service has refused to deliver messages, in seconds."""
 
 
@@ -65,11 +65,15 @@ class Handling(NamedTuple):
     prepare: Callable[[AsyncClient], Coroutine[Any, Any, None]] | None = None
     retry_of: Callable[[Message, Failure], TaskRetry | None] = lambda _message, _failure: None
     task_of: TaskOf = lambda _message: None
-    call_of: CallOf = calls_nothing
+    call_of: CallOf = find_no_call
     names_of: Callable[[Sequence[Message]], list[str]] | None = None
 
     def decide_failure(self, settings: WorkerSettings, place: Delivery, message: Message, failure: Failure) -> Decision:
-        """Returns what to do with a message after a failed attempt. Counts the failure and calls the hooks."""
+        """Returns what to do with a message after a failed attempt.
+
+        Counts the failure and calls the hook ``failed``, unless the worker ends for a reason other than its settings.
+        Logs a skipped message, and a failure that ends the worker. The caller records retries, skips and dead letters.
+        """
         decision = decide(settings, place.partition.queue.name, failure, place.attempt, random())  # noqa: S311 - spreads load
         if not isinstance(decision, StopTheWorker) or decision.why == "message":
             self.record_failed_attempt(place, message, failure)
@@ -110,7 +114,7 @@ class Handling(NamedTuple):
 
     def record_run_by_task(self, queue: str, run: MessageRun, ran: RunResult) -> None:
         names = [] if self.names_of is None else self.names_of(run.messages[: ran.handled])
-        for task, result in ({names[0]: ran} if len(set(names)) == 1 else ran.by_task(names)).items():
+        for task, result in ({names[0]: ran} if len(set(names)) == 1 else ran.split_by_task(names)).items():
             self.metrics.record_run(queue, result, task)
 
     def count_message(self, name: str, queue: str, message: Message) -> None:
@@ -126,10 +130,10 @@ class Handling(NamedTuple):
         self.hooks.call("retrying", message, place, failure, seconds)
 
     def record_given_up(
-        self, place: Delivery, message: Message, failure: Failure, how: Literal["dead", "skipped"]
+        self, place: Delivery, message: Message, failure: Failure, outcome: Literal["dead", "skipped"]
     ) -> None:
         """Counts a message that is skipped or becomes a dead letter, and calls the hook ``dead`` in both cases."""
-        self.count_message(how, place.partition.queue.name, message)
+        self.count_message(outcome, place.partition.queue.name, message)
         self.hooks.call("dead", message, place, failure)
 
     def end_after_error(self, error: BaseException) -> None:
@@ -185,7 +189,7 @@ class Source(Protocol):
             False if messages were not finished or not recorded.
         """
 
-    async def until_ended(self, deadline: float) -> None:
+    async def wait_until_ended(self, deadline: float) -> None:
         """Waits for handlers that were given up, until a deadline by the loop's clock."""
 
     async def close(self) -> None:

@@ -38,7 +38,7 @@ from qdo.worker.claim_source import Claims, ClaimSource
 from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.executors.in_process import MixedExecutor, TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import ChildSetup, ProcessExecutor
-from qdo.worker.failure import ExitCode, Failure, StopTheWorker, calls_nothing
+from qdo.worker.failure import ExitCode, Failure, StopTheWorker, find_no_call
 from qdo.worker.handlers import Context, Handler, HasHandler, Hooks
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.runs import Executor
@@ -50,9 +50,9 @@ logger = logging.getLogger("qdo.worker")
 
 _GIVING_UP_SECONDS = 2.0
 """Timeout for cancelled tasks and killed processes to end, in seconds."""
-_CODES = {"asked": ExitCode.ENDED, "message": ExitCode.MESSAGE_FAILED, "error": ExitCode.FAILED}
+_EXIT_CODES = {"asked": ExitCode.ENDED, "message": ExitCode.MESSAGE_FAILED, "error": ExitCode.FAILED}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_TOGETHER_SECONDS = 0.1
+_SAME_SIGNAL_SECONDS = 0.1
 """Max seconds between signals that count as one, because a supervisor may signal the worker and its process group."""
 
 
@@ -133,7 +133,7 @@ class Worker:
             prepare=getattr(resolved, "prepare", None),
             retry_of=getattr(resolved, "retry_of", lambda _message, _failure: None),
             task_of=task_of,
-            call_of=getattr(resolved, "call_of", calls_nothing),
+            call_of=getattr(resolved, "call_of", find_no_call),
             names_of=getattr(resolved, "names_of", None),
         )
         self._source: Source
@@ -294,10 +294,11 @@ class Worker:
         if not await self._source.drain(patience):
             self._code = self._code or ExitCode.UNFINISHED
             patience = _GIVING_UP_SECONDS if self._runner.give_up() else 0.0
-            await self._source.until_ended(loop.time() + patience)
+            await self._source.wait_until_ended(loop.time() + patience)
 
     @asynccontextmanager
     async def _run_background_tasks(self) -> AsyncIterator[None]:
+        """Runs the source's background tasks during the block. An error in one of them ends the worker."""
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(work) for work in self._source.background_tasks()]
         for task in tasks:
@@ -320,7 +321,7 @@ class Worker:
     def _end(self, end: StopTheWorker, failure: Failure) -> None:
         """Sets the exit code if it has none yet, and stops the worker."""
         logger.info("ending: %s", "a handler raised StopWorker" if end.why == "asked" else failure)
-        self._code = self._code or _CODES[end.why]
+        self._code = self._code or _EXIT_CODES[end.why]
         self._stop()
 
     def _on_signal(self, number: int) -> None:
@@ -351,7 +352,7 @@ def _handle_signals(on_first: Callable[[int], None], on_second: Callable[[int], 
     def at_signal(number: int, _frame: object) -> None:
         nonlocal first
         first = first or monotonic()
-        if monotonic() - first > _TOGETHER_SECONDS:
+        if monotonic() - first > _SAME_SIGNAL_SECONDS:
             on_second(number)
 
     for number in _SIGNALS:

@@ -37,6 +37,6 @@ def test_the_rows_of_the_driver_are_written_and_read(address: cassandra_table.Ad
 
 def test_no_queue_is_created_twice() -> None:
     """A run sends more than it counts, up to twice the connections; those name queues that no other run names."""
-    first, second = (cassandra.scale.creations(range(start, start + 5)).requests for start in (0, 5))
+    first, second = (cassandra.scale.make_creations(range(start, start + 5)).requests for start in (0, 5))
     assert not {*first} & {*second}
     assert len({*first}) == 5 + 2 * over_http.CONNECTIONS

@@ -17,7 +17,7 @@ from tests.replacing import replace_in
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """A service with what the measure prepares."""
     directory = tmp_path_factory.mktemp("fairness")
-    fairness.prepare(directory)
+    fairness.prepare_store(directory)
     with service.serve(directory) as server:
         yield server
 

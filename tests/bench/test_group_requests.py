@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.measures.qdo.group_requests import LINEAR, count_all_steps, count_steps, growth, run_skipping
+from bench.measures.qdo.group_requests import MAX_LINEAR_GROWTH, count_all_steps, count_steps, growth, run_skipping
 from qdo.consumer.rebalance.group_member import GroupSession
 from qdo.coordination import Session
 from tests.replacing import replace
@@ -15,7 +15,7 @@ def test_requests_and_bytes_grow_no_faster_than_members_and_queues() -> None:
     """Twice the members and queues: each step takes about twice the requests and bytes at most."""
     small, large = count_all_steps(MEMBERS, QUEUES), count_all_steps(2 * MEMBERS, 2 * QUEUES)
     grown = {name: growth(small[name], large[name]) for name in small}
-    assert all(times < LINEAR for each in grown.values() for times in each.values()), grown
+    assert all(times < MAX_LINEAR_GROWTH for each in grown.values() for times in each.values()), grown
 
 
 def test_members_that_all_read_the_group_would_be_noticed() -> None:
@@ -30,4 +30,4 @@ def test_members_that_all_read_the_group_would_be_noticed() -> None:
 
     with replace(GroupSession._check_once, reading_all):
         small, large = (run_skipping(count_steps(count, QUEUES)) for count in (MEMBERS, 2 * MEMBERS))
-    assert growth(small["the leader leaves"], large["the leader leaves"])["requests"] > LINEAR
+    assert growth(small["the leader leaves"], large["the leader leaves"])["requests"] > MAX_LINEAR_GROWTH

@@ -19,7 +19,7 @@ def test_a_measure_gives_a_report(name: str, cassandra: Cassandra, monkeypatch: 
     """Each measure, taken quickly, ends with rows; one that needs another tree gets this one."""
     for variable in [variable for variable in os.environ if variable.startswith("QUEUEY_")]:
         monkeypatch.delenv(variable)  # also variables of the tests, which the service does not know
-    monkeypatch.setenv(measures.before.BEFORE, str(ROOT))
+    monkeypatch.setenv(measures.before.BEFORE_VARIABLE, str(ROOT))
     report = run_measure(REGISTRY[name], quick=True, seed=1, node=cassandra)
     if report.skipped:
         pytest.skip(report.skipped)

@@ -68,5 +68,5 @@ def test_a_worker_is_started_behind_its_gate(served: Process, tmp_path: Path) ->
     """It serves its metrics before the gate is open, and joins and handles everything afterwards."""
     with workers.run_worker(served, tmp_path, handler="plain") as process:
         wait_until_handled(process, 0)
-        (tmp_path / workers.OPEN).touch()
+        (tmp_path / workers.GATE_FILE).touch()
         wait_until_handled(process, COUNT + 3)

@@ -18,17 +18,17 @@ from bench.started import nodes, on_cassandra, service
 from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store, bridge
 
-WARM = 8
+WARM_UP_ROUNDS = 8
 """Warm-up rounds, in which the JVM compiles. Afterwards the same claims cost a node half as much CPU."""
 QUEUE = "jobs"
 PARTITIONS = 8
-SHARED = ("queuey_claims_operations_total", "queuey_claims_appends_total")
-SHARING = CLIENTS / 2
+SHARED_COUNTERS = ("queuey_claims_operations_total", "queuey_claims_appends_total")
+MAX_REQUESTS_PER_TRANSACTION = CLIENTS / 2
 """Max requests per transaction: while it runs with some clients' requests, the others wait for the next one."""
 
 
 @measure("cassandra-claim1", "Claims of one message and their acknowledgement, in two requests and in one")
-def claim1(bench: Bench) -> Report:
+def compare_single_claims(bench: Bench) -> Report:
     with (
         nodes.cassandra(bench) as cassandra,
         contextlib.closing(on_cassandra.prepare(cassandra)) as store,
@@ -42,13 +42,17 @@ def claim1(bench: Bench) -> Report:
             f"queuey{way}": partial(supply.run, cycles, count)
             for way, (count, cycles) in make_claim_runs(bench, server, QUEUE, cassandra).items()
         }
-        bench.interleave(calls, bench.count(WARM, 1))
-        before = [read_metric(server, name) for name in SHARED]
+        bench.interleave(calls, bench.count(WARM_UP_ROUNDS, 1))
+        before = [read_metric(server, name) for name in SHARED_COUNTERS]
         samples = bench.interleave(calls, bench.count(5, 1))
-        requests, transactions = (read_metric(server, name) - old for name, old in zip(SHARED, before, strict=True))
+        requests, transactions = (
+            read_metric(server, name) - old for name, old in zip(SHARED_COUNTERS, before, strict=True)
+        )
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     note = f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, {PARTITIONS} partitions; messages a second."
-    sharing = Verdict("requests that share a transaction", [requests / transactions], unit="", goal=SHARING)
+    sharing = Verdict(
+        "requests that share a transaction", [requests / transactions], unit="", goal=MAX_REQUESTS_PER_TRANSACTION
+    )
     return Report("cassandra-claim1", "", rows, [compare_ways(samples), sharing], [note])
 
 
@@ -56,7 +60,7 @@ def claim1(bench: Bench) -> Report:
     "cassandra-claim100",
     f"Claims of 100 messages and their acknowledgement, against ElasticMQ {elasticmq.VERSION} in batches of 10",
 )
-def claim100(bench: Bench) -> Report:
+def compare_batch_claims(bench: Bench) -> Report:
     """The baseline receives and deletes full batches of SQS, in memory; both sides use HTTP.
 
     Messages that are claimed before the read delay has passed are read twice. Those of a backlog are not.
@@ -87,7 +91,7 @@ def claim100(bench: Bench) -> Report:
             "queuey, limit 100, a backlog": partial(fill_and_run, store, queue, backlog, count),
             "elasticmq, json, 10": receives,
         }
-        bench.interleave(calls, bench.count(WARM, 1))
+        bench.interleave(calls, bench.count(WARM_UP_ROUNDS, 1))
         samples = bench.interleave(calls, bench.count(5, 1))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"4 clients, {traffic.BODY_BYTES} B bodies; {PARTITIONS} partitions; messages a second."]
@@ -95,7 +99,7 @@ def claim100(bench: Bench) -> Report:
 
 
 @measure("cassandra-hot", "Claims of one message from one partition: four processes of the service against one")
-def hot(bench: Bench) -> Report:
+def measure_hot_queue(bench: Bench) -> Report:
     """The processes share the queue's log but do not communicate with each other."""
     count = bench.count(4_000, 200)
     with contextlib.ExitStack() as stack:
@@ -118,7 +122,7 @@ def hot(bench: Bench) -> Report:
 
 
 @measure("cassandra-dedup100", "Claims of 100 messages of a dedup queue on Cassandra, against a plain queue")
-def dedup100(bench: Bench) -> Report:
+def measure_dedup_claims(bench: Bench) -> Report:
     """All bodies differ, and all messages are stored before the first claim, so covers are written and looked up."""
     count, numbers = bench.count(40_000, 1_000), itertools.count()
     with (
@@ -151,6 +155,7 @@ def fill_and_run(store: Store, queue: Queue, cycles: Callable[[], Sample], count
 
 
 def fill(store: Store, queue: Queue, count: int) -> None:
+    """Appends ``count`` messages, in turn to all partitions of the queue."""
     texts = traffic.bodies(1000)
     for start in range(0, count, len(texts)):
         size = min(len(texts), count - start)

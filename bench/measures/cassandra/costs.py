@@ -16,7 +16,7 @@ from bench.load.waiting import read_metric
 from bench.measures import claims
 from bench.measures.cassandra.claims import PARTITIONS, QUEUE
 from bench.measures.claims import CLIENTS
-from bench.measures.streams import IDLE, ROOM, follow_streams
+from bench.measures.streams import CONNECTION_SETTINGS, IDLE_SECONDS, follow_streams
 from bench.results import Report, Row
 from bench.started import nodes, on_cassandra, service
 from bench.started.nodes import Nodes
@@ -27,9 +27,9 @@ from queuey.storage import Store
 
 NODES = 3
 CREATED_TOGETHER = 64
-MAX_DRAWN = 20_000
+MAX_QUEUES_PER_RUN = 20_000
 """Max queues per run."""
-RECEIVED = "queuey_messages_received_total"
+RECEIVED_METRIC = "queuey_messages_received_total"
 
 POST = "post of 1 to a queue of many"
 POST_TO_STREAM = "the same, to queues with a live stream"
@@ -50,10 +50,10 @@ class Usage(NamedTuple):
 
 
 @measure("cassandra-costs", "What posts, reads, claims and live streams cost on three nodes with 100,000 queues")
-def costs(bench: Bench) -> Report:
+def measure_costs(bench: Bench) -> Report:
     """Measures each operation alone, to attribute its CPU. At the end, stops the nodes and sums up their file sizes."""
     names = [f"inbox{number:06}" for number in range(bench.count(100_000, 200))]
-    drawn = bench.rng.sample(names, min(len(names), MAX_DRAWN))
+    drawn = bench.rng.sample(names, min(len(names), MAX_QUEUES_PER_RUN))
     followed = bench.rng.sample(names, bench.count(5_000, 50))
     rounds = bench.count(5, 1)
     with contextlib.ExitStack() as stack:
@@ -61,10 +61,12 @@ def costs(bench: Bench) -> Report:
         with contextlib.closing(on_cassandra.prepare(cassandra, queues=())) as store:
             creation_rate = asyncio.run(create_all(store, names))
         bench.print_progress(f"{len(names):,} queues are there")
-        server = stack.enter_context(on_cassandra.serve(cassandra, bench.new_directory("queuey"), environment=ROOM))
+        server = stack.enter_context(
+            on_cassandra.serve(cassandra, bench.new_directory("queuey"), environment=CONNECTION_SETTINGS)
+        )
         run = partial(traffic.run, server, seconds=bench.duration(5, 0.5), backend=cassandra)
         calls: dict[str, Callable[[], Sample]] = {
-            POST: partial(run, posts(drawn)),
+            POST: partial(run, make_posts(drawn)),
             READ: partial(run, traffic.gets([f"{service.BASE}/{name}?limit=100" for name in drawn])),
             CLAIM: partial(fill_and_claim, bench, server, cassandra),
         }
@@ -73,8 +75,8 @@ def costs(bench: Bench) -> Report:
         rest = measure_idle_usage(bench, server, cassandra)
         with follow_streams(server, [f"{service.BASE}/{name}?since=now" for name in followed]):
             idle = measure_idle_usage(bench, server, cassandra)
-            samples |= bench.interleave({POST_TO_STREAM: partial(run, posts(followed))}, rounds)
-        stored = read_metric(server, RECEIVED)
+            samples |= bench.interleave({POST_TO_STREAM: partial(run, make_posts(followed))}, rounds)
+        stored = read_metric(server, RECEIVED_METRIC)
         for node in cassandra.servers:
             node.stop()
         file_bytes = count_message_bytes(cassandra)
@@ -105,7 +107,8 @@ async def create_all(store: Store, names: Sequence[str]) -> float:
     return len(names) / (time.monotonic() - began)
 
 
-def posts(names: Sequence[str]) -> Job:
+def make_posts(names: Sequence[str]) -> Job:
+    """Returns one post to each queue."""
     texts, headers = traffic.bodies(len(names)), {"Content-Type": "text/plain"}
     return Job(
         [
@@ -124,9 +127,10 @@ def fill_and_claim(bench: Bench, server: Process, cassandra: Nodes) -> Sample:
 
 
 def measure_idle_usage(bench: Bench, server: Process, cassandra: Nodes) -> Usage:
-    time.sleep(bench.duration(IDLE, 1))  # Waits for the end of background work.
+    """Measures without requests, after a wait. The memory is that of the service's largest process."""
+    time.sleep(bench.duration(IDLE_SECONDS, 1))  # Waits for the end of background work.
     began, service_before, nodes_before = time.monotonic(), server.cpu_seconds(), cassandra.cpu_seconds()
-    time.sleep(bench.duration(3 * IDLE, 1))
+    time.sleep(bench.duration(3 * IDLE_SECONDS, 1))
     elapsed = time.monotonic() - began
     return Usage(
         (server.cpu_seconds() - service_before) / elapsed,

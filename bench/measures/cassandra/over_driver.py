@@ -17,8 +17,8 @@ from bench.started.nodes import Nodes
 from bench.started.processes import run_module
 from queuey.storage import bridge
 
-FETCH = (5_000, 10_000, 20_000)
-BATCHES = (50, 100)
+FETCH_SIZES = (5_000, 10_000, 20_000)
+BATCH_SIZES = (50, 100)
 
 
 @measure("spark-raw", "A partition of Cassandra into Arrow: scan_arrow, scan, and the driver with its NumPy decoder")
@@ -36,17 +36,19 @@ def compare_partition_reads(bench: Bench) -> Report:
         )
         store.close()
         url = cassandra.store_url(on_cassandra.KEYSPACE)
-        sides = {f"driver, pages of {rows:,}": partial(run, cassandra, arrow_rows, "read", rows) for rows in FETCH}
+        sides = {
+            f"driver, pages of {rows:,}": partial(run_side, cassandra, arrow_rows, "read", rows) for rows in FETCH_SIZES
+        }
         sides |= {
-            "queuey, scan_arrow": partial(run, cassandra, bulk_side, "arrow", url),
-            "queuey, scan": partial(run, cassandra, bulk_side, "messages", url),
+            "queuey, scan_arrow": partial(run_side, cassandra, bulk_side, "arrow", url),
+            "queuey, scan": partial(run_side, cassandra, bulk_side, "messages", url),
         }
         samples = bench.interleave(sides, bench.count(7, 1))
-    return compare(samples, {"queuey, scan_arrow": (0.6, 1.0), "queuey, scan": (None, None)}, count)
+    return make_report(samples, {"queuey, scan_arrow": (0.6, 1.0), "queuey, scan": (None, None)}, count)
 
 
 @measure("spark-raw-write", "Messages with given ids into Cassandra: load, and the driver's batches of one partition")
-def write(bench: Bench) -> Report:
+def compare_bulk_writes(bench: Bench) -> Report:
     """The driver's rows have no expiry and no metadata, and need no lookups."""
     count = bench.count(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra:
@@ -54,14 +56,15 @@ def write(bench: Bench) -> Report:
         on_cassandra.prepare(cassandra).close()
         url = cassandra.store_url(on_cassandra.KEYSPACE)
         sides = {
-            f"driver, batches of {rows}": partial(run, cassandra, arrow_rows, "write", count, rows) for rows in BATCHES
+            f"driver, batches of {rows}": partial(run_side, cassandra, arrow_rows, "write", count, rows)
+            for rows in BATCH_SIZES
         }
-        sides["queuey, load"] = partial(run, cassandra, bulk_side, "load", url, count)
+        sides["queuey, load"] = partial(run_side, cassandra, bulk_side, "load", url, count)
         samples = bench.interleave(sides, bench.count(5, 1))
-    return compare(samples, {"queuey, load": (0.85, None)}, count)
+    return make_report(samples, {"queuey, load": (0.85, None)}, count)
 
 
-def run(cassandra: Nodes, module: object, *arguments: object) -> Sample:
+def run_side(cassandra: Nodes, module: object, *arguments: object) -> Sample:
     """Runs one side in a child process.
 
     Raises:
@@ -72,7 +75,7 @@ def run(cassandra: Nodes, module: object, *arguments: object) -> Sample:
     return Sample(rate=rate, cpu=cpu)
 
 
-def compare(
+def make_report(
     samples: dict[str, list[Sample]], goals: dict[str, tuple[float | None, float | None]], count: int
 ) -> Report:
     """Reports all sides. Those with a goal and an aim are compared with the fastest side of the driver."""

@@ -20,7 +20,7 @@ from bench.started import nodes, on_cassandra, processes, service
 from bench.started.nodes import Nodes
 from queuey.storage import bridge
 
-VIEW = "bench.baselines.session_execute:app"
+VIEW_APP = "bench.baselines.session_execute:app"
 WARM_SECONDS = 5.0
 """Warm-up of each side before the measurement, in which Cassandra's JVM compiles."""
 CALLERS = (1, 2, 4, 8)
@@ -44,14 +44,14 @@ def warm_up(bench: Bench, server: processes.Process, job: Job, connections: int 
 
 
 @measure("cassandra-post1", "POST of one message on Cassandra, against a plain view that calls session.execute")
-def post1(bench: Bench) -> Report:
+def compare_single_posts(bench: Bench) -> Report:
     """Acknowledged before the fsync, which is Cassandra's default."""
     with nodes.cassandra(bench) as cassandra:
         return compare_with_view(bench, cassandra, goal=2, aim=4)
 
 
 @measure("cassandra-post1-fsync", "The same with commitlog_sync: batch, an fsync before every acknowledgement")
-def post1_fsync(bench: Bench) -> Report:
+def compare_single_posts_after_fsync(bench: Bench) -> Report:
     with nodes.cassandra(bench, sync="batch") as cassandra:
         return compare_with_view(bench, cassandra, goal=3, aim=5)
 
@@ -78,7 +78,11 @@ def compare_with_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float
             if means == EQUAL_RESOURCES[0]:
                 sides[f"queuey, {means.text}, JSON"] = server, as_json
             view = processes.serve_wsgi(
-                VIEW, bench.new_directory("view"), threads=means.threads, workers=means.workers, environment=environment
+                VIEW_APP,
+                bench.new_directory("view"),
+                threads=means.threads,
+                workers=means.workers,
+                environment=environment,
             )
             sides[f"view, {means.text}"] = stack.enter_context(view), as_json
         for server, job in sides.values():
@@ -114,7 +118,7 @@ def compare_equal_resources(samples: dict[str, list[Sample]], generator: str, go
 
 
 @measure("cassandra-post100", "POST of 100 messages on Cassandra, against one process that writes batches of 100 rows")
-def post100(bench: Bench) -> Report:
+def compare_batch_posts(bench: Bench) -> Report:
     """The baseline does no HTTP and no JSON; its best number of callers counts."""
     job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
     seconds = bench.duration(2, 0.3)
@@ -131,7 +135,7 @@ def post100(bench: Bench) -> Report:
 
 
 @measure("cassandra-get100", "GET of 100 messages on Cassandra, against one process that reads slices of 100 rows")
-def get100(bench: Bench) -> Report:
+def compare_reads(bench: Bench) -> Report:
     """Reads slices from random positions. The baseline does not process its rows."""
     count = bench.count(200_000, 5_000)
     seconds = bench.duration(2, 0.3)
@@ -214,7 +218,7 @@ def compare_with_best_baseline(samples: dict[str, list[Sample]], goal: float, ai
 @measure(
     "cassandra-elasticmq", f"ElasticMQ {elasticmq.VERSION}, in memory and warm, over HTTP; the service on Cassandra"
 )
-def peer(bench: Bench) -> Report:
+def compare_elasticmq_on_cassandra(bench: Bench) -> Report:
     texts = traffic.bodies(1600)
     with nodes.cassandra(bench) as cassandra:
         on_cassandra.prepare(cassandra).close()
@@ -228,7 +232,7 @@ def peer(bench: Bench) -> Report:
 
 
 @measure("cassandra-three", "Three nodes, three copies, QUORUM, against one node with one copy on the same machine")
-def three(bench: Bench) -> Report:
+def compare_three_nodes_with_one(bench: Bench) -> Report:
     """All nodes run all the time; the nodes that are not measured are idle."""
     texts = traffic.bodies(1600)
     seconds = bench.duration(2, 0.3)

@@ -13,7 +13,7 @@ from bench.harness import Bench, Void, measure
 from bench.load import traffic
 from bench.load.traffic import Job, Sample
 from bench.measures.over_http import BATCH, CONNECTIONS
-from bench.measures.scale import FLAT, compare_places, compare_sizes
+from bench.measures.scale import MAX_FLAT_RATIO, compare_places, compare_sizes
 from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
@@ -23,21 +23,21 @@ from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import Store, bridge
 
 THOUSAND = 1000
-SPAN = 71 * 3600
+SPAN_SECONDS = 71 * 3600
 """Seconds over which the messages of a long queue are spread: a little less than three days."""
 LOW = ids.random_low()
 TTL = 4 * 86_400
 """TTL of these messages in seconds; none expires during the measure."""
 LOADERS = 4
-BEHIND = 1.5
+MAX_COST_RATIO = 1.5
 """Max cost of a read behind removed messages, as a multiple of a read without them."""
-LIVE = 1000
-LOOKED_UP = 2.0
+LIVE_MESSAGES = 1000
+LOOK_UP_INTERVAL = 2.0
 """Seconds after which a process looks up a queue again."""
 
 
 @measure("cassandra-queues", "Creating, listing and reading idle queues on Cassandra, when there are few and when many")
-def queues(bench: Bench) -> Report:
+def compare_many_queues(bench: Bench) -> Report:
     """Fills two keyspaces on one node over HTTP; also compares the first thousand creations with the last."""
     few, many = bench.count(THOUSAND, 150), bench.count(100_000, 400)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
@@ -59,7 +59,7 @@ def queues(bench: Bench) -> Report:
     ratio = Verdict(
         f"creations a second: first {few:,} / last {few:,}",
         [rates["the first"].rate / rates["the last"].rate],
-        goal=FLAT,
+        goal=MAX_FLAT_RATIO,
         better="lower",
     )
     notes = [*report.notes, f"Creations a second over {CONNECTIONS} connections."]
@@ -75,12 +75,12 @@ def create_all(server: Process, size: int, part: int) -> dict[str, Sample]:
     if size > part:
         ranges |= {"those between": range(part, size - part), "the last": range(size - part, size)}
     return {
-        what: traffic.run(server, creations(numbers), seconds=600, warm=0, count=len(numbers))
+        what: traffic.run(server, make_creations(numbers), seconds=600, warm=0, count=len(numbers))
         for what, numbers in ranges.items()
     }
 
 
-def creations(numbers: range) -> Job:
+def make_creations(numbers: range) -> Job:
     """Returns creations of numbered queues, and of spare ones: the generator sends a few more than it counts."""
     names = [f"q{number:07d}" for number in numbers]
     spare = [f"spare{numbers.start}-{number}" for number in range(2 * CONNECTIONS)]
@@ -97,7 +97,7 @@ def creations(numbers: range) -> Job:
 @measure(
     "cassandra-deep", "Reading 100 messages at the head, in the middle and at the tail of a long queue on Cassandra"
 )
-def deep(bench: Bench) -> Report:
+def measure_long_queue(bench: Bench) -> Report:
     """Reads the messages of three days, which are in many buckets, and counts the requests of an idle queue's read."""
     count = bench.count(5_000_000, 10_000)
     with nodes.cassandra(bench) as cassandra:
@@ -115,8 +115,8 @@ def deep(bench: Bench) -> Report:
 
 
 def load_over_three_days(store: Store, queue: Queue, count: int) -> list[Position]:
-    first = ids.now_ticks() - SPAN * ids.TICKS_PER_SECOND
-    step = SPAN * ids.TICKS_PER_SECOND // count
+    first = ids.now_ticks() - SPAN_SECONDS * ids.TICKS_PER_SECOND
+    step = SPAN_SECONDS * ids.TICKS_PER_SECOND // count
     texts = traffic.bodies(THOUSAND)
 
     def message(number: int) -> Message:
@@ -135,7 +135,7 @@ def load_over_three_days(store: Store, queue: Queue, count: int) -> list[Positio
 
 
 @measure("cassandra-deletes", "Reading on Cassandra behind messages that were deleted, have expired or were purged")
-def deletes(bench: Bench) -> Report:
+def measure_removed_messages(bench: Bench) -> Report:
     """Each queue has the same few live messages; all but one had many more before them."""
     removed = bench.count(100_000, 5000)
     seconds = bench.duration(1, 0.3)
@@ -144,7 +144,10 @@ def deletes(bench: Bench) -> Report:
         firsts = {name: past(store, name, removed) for name, past in PASTS.items()}
         for name in PASTS:
             service.fill(
-                store, bridge.run(store.catalogue.queue(service.APPLICATION, name)), traffic.bodies(LIVE), LIVE
+                store,
+                bridge.run(store.catalogue.queue(service.APPLICATION, name)),
+                traffic.bodies(LIVE_MESSAGES),
+                LIVE_MESSAGES,
             )
         on_cassandra.let_appear(store, bridge.run(store.catalogue.queue(service.APPLICATION, "untouched")))
         store.close()
@@ -159,13 +162,13 @@ def deletes(bench: Bench) -> Report:
             samples = bench.interleave(calls, bench.count(5, 1))
     costs = {name: [sample.p50 for sample in runs] for name, runs in samples.items()}
     verdicts = [
-        Verdict(f"{name}, {what} / untouched", ratios, goal=BEHIND, better="lower")
+        Verdict(f"{name}, {what} / untouched", ratios, goal=MAX_COST_RATIO, better="lower")
         for name in PASTS
         if name != "untouched"
         for what in ("head", "from a cursor")
         for ratios in (pairwise_ratios(costs[f"{name}, {what}"], costs[f"untouched, {what}"]),)
     ]
-    note = f"{LIVE:,} live messages in each queue, {removed:,} others before them; time of a GET of {BATCH}."
+    note = f"{LIVE_MESSAGES:,} live messages in each queue, {removed:,} others before them; time of a GET of {BATCH}."
     return Report("", "", [Row(name, values, "ms") for name, values in costs.items()], verdicts, [note])
 
 
@@ -192,6 +195,7 @@ def post_and_delete(store: Store, name: str, count: int) -> Position:
 
 
 def post_and_expire(store: Store, name: str, count: int) -> Position:
+    """Appends messages with a TTL of a second, and waits until they have expired."""
     positions = append_many(store, name, count, ttl=1)
     time.sleep(4)
     return positions[0]
@@ -216,7 +220,7 @@ def count_idle_requests(store: Store) -> tuple[list[Row], list[Verdict]]:
     queue, _ = bridge.run(store.catalogue.create_queue(service.APPLICATION, "idle", QueueSpec()))
     cold, warm = [], []
     for _ in range(3):
-        time.sleep(LOOKED_UP)
+        time.sleep(LOOK_UP_INTERVAL)
         cold.append(count_requests_of_read(store, queue))
         warm.append(count_requests_of_read(store, queue))
     rows = [

@@ -30,8 +30,8 @@ from queuey.storage.cassandra.driver import open_driver
 from queuey.storage.cassandra.options import CassandraOptions, parse_url
 from queuey.storage.cassandra.timing import LevelTiming, Timing
 
-STORED = "201"
-COUNTS = {
+STORED_STATUS = "201"
+COUNTERS = {
     "repeated": "queuey_posts_repeated_total",
     "late": "queuey_store_late_writes_total",
     "undone": "queuey_store_undo_writes_total",
@@ -39,7 +39,7 @@ COUNTS = {
 }
 """Metrics of the service; a missing one counts as 0."""
 PARTITIONS = 4
-SETTLING = 300.0
+SETTLE_TIMEOUT = 300.0
 """Timeout for all nodes to see each other again, in seconds."""
 
 
@@ -59,7 +59,7 @@ class NamedTiming(NamedTuple):
 
 
 PATIENT = NamedTiming("W 3 s", timing.MANY_CENTRES_TIMING, 0.5)
-SOON = NamedTiming("W 0.4 s", timing.ONE_CENTRE_TIMING, 0.1)
+SHORT = NamedTiming("W 0.4 s", timing.ONE_CENTRE_TIMING, 0.1)
 
 
 def store_timing(url: str, times: NamedTiming) -> None:
@@ -131,16 +131,16 @@ class Turn:
 
     @property
     def rate(self) -> float:
-        return len(self.times.get(STORED, ())) / self.seconds
+        return len(self.times.get(STORED_STATUS, ())) / self.seconds
 
 
 @measure("cassandra-timing", "A write deadline of 0.4 s on three nodes, three copies, beside one of 3 s")
-def timings(bench: Bench) -> Report:
+def compare_timings(bench: Bench) -> Report:
     """Each timing has its own service and keyspace on the same nodes; they alternate in each scenario."""
     turns: dict[tuple[str, NamedTiming], list[Turn]] = {}
     compared = scenarios(bench)
     with nodes.cassandra(bench, 3) as cassandra, contextlib.ExitStack() as stack:
-        servers = {times: stack.enter_context(serve_with_timing(bench, cassandra, times)) for times in (PATIENT, SOON)}
+        servers = {times: stack.enter_context(serve_with_timing(bench, cassandra, times)) for times in (PATIENT, SHORT)}
         for scenario in compared:
             calls = {
                 times.name: partial(run_scenario, cassandra, server, scenario, itertools.cycle(cassandra.servers))
@@ -201,7 +201,7 @@ def settle(cassandra: Nodes) -> None:
     Raises:
         Void: The nodes did not within the timeout.
     """
-    end = time.monotonic() + SETTLING
+    end = time.monotonic() + SETTLE_TIMEOUT
     while not all(node.sees_all() for node in cassandra.servers):
         if time.monotonic() > end:
             raise Void("the nodes did not see each other again in time")
@@ -210,7 +210,7 @@ def settle(cassandra: Nodes) -> None:
 
 def read_counts(server: Process) -> dict[str, float]:
     metrics = dict(line.rsplit(" ", 1) for line in get(server, "/metrics").splitlines() if not line.startswith("#"))
-    return {name: float(metrics.get(metric, 0)) for name, metric in COUNTS.items()}
+    return {name: float(metrics.get(metric, 0)) for name, metric in COUNTERS.items()}
 
 
 def quantile(times: Iterable[float], part: float) -> float:
@@ -230,9 +230,9 @@ def row(name: str, turns: Sequence[Turn]) -> Row:
     details = {what: quantile(times, share) for what, share in quantiles.items()}
     for limit in (400, 750):
         details[f"% over {limit} ms"] = 100 * sum(ms > limit for ms in times) / len(times)
-    kinds = {kind for run in turns for kind in run.times} - {STORED}
+    kinds = {kind for run in turns for kind in run.times} - {STORED_STATUS}
     details |= {f"% {kind}": 100 * len(pool_times(turns, kind)) / len(times) for kind in sorted(kinds)}
-    counted = {what: sum(run.counts[what] for run in turns) for what in COUNTS}
+    counted = {what: sum(run.counts[what] for run in turns) for what in COUNTERS}
     details["% repeated"] = 100 * counted.pop("repeated") / len(times)
     return Row(name, [run.rate for run in turns], "messages/s", details | {k: v for k, v in counted.items() if v})
 
@@ -240,9 +240,9 @@ def row(name: str, turns: Sequence[Turn]) -> Row:
 def verdicts(compared: Sequence[Scenario], turns: Mapping[tuple[str, NamedTiming], Sequence[Turn]]) -> list[Verdict]:
     all_verdicts = []
     for name, rate, *_ in compared:
-        soon, patient = turns[name, SOON], turns[name, PATIENT]
+        soon, patient = turns[name, SHORT], turns[name, PATIENT]
         rates = pairwise_ratios([run.rate for run in soon], [run.rate for run in patient])
-        all_verdicts += [Verdict(f"rate, {name}: {SOON.name} / {PATIENT.name}", rates, goal=None if rate else 0.98)]
+        all_verdicts += [Verdict(f"rate, {name}: {SHORT.name} / {PATIENT.name}", rates, goal=None if rate else 0.98)]
         increase = refused_percentage(soon) - refused_percentage(patient)
         all_verdicts += [Verdict(f"refused more, {name}", [increase], "% of requests", goal=0.1, better="lower")]
     return all_verdicts
@@ -250,21 +250,21 @@ def verdicts(compared: Sequence[Scenario], turns: Mapping[tuple[str, NamedTiming
 
 def refused_percentage(turns: Sequence[Turn]) -> float:
     """Returns the percentage of requests that were not stored, mostly answered with 503."""
-    return 100 - 100 * len(pool_times(turns, STORED)) / len(pool_times(turns))
+    return 100 - 100 * len(pool_times(turns, STORED_STATUS)) / len(pool_times(turns))
 
 
 def notes(turns: Mapping[tuple[str, NamedTiming], Sequence[Turn]]) -> list[str]:
     """Returns notes with the smallest read delay that the measured times would allow."""
     patient, soon = (
-        [run for (_, used), runs in turns.items() if used == times for run in runs] for times in (PATIENT, SOON)
+        [run for (_, used), runs in turns.items() if used == times for run in runs] for times in (PATIENT, SHORT)
     )
     write_times = {share: quantile(pool_times(patient), share) / 1000 for share in (0.99, 0.999, 0.9999)}
     tails = ", ".join(f"{100 * share:g} % in {seconds:.2g} s" for share, seconds in write_times.items())
-    undo, difference = SOON.strong.undo, SOON.timing.clock_difference
+    undo, difference = SHORT.strong.undo, SHORT.timing.clock_difference
     delays = ", ".join(f"{seconds + undo + difference:.2g} s" for seconds in write_times.values())
     undone, unknown = (sum(run.counts[what] for run in soon) for what in ("undone", "unknown"))
     return [
         f"Times are the client's, from the moment at which a request was due. {PARTITIONS} partitions.",
         f"Of all posts with {PATIENT.name}, {tails}: with U {undo} s and S {difference} s, D at least " + delays,
-        f"With {SOON.name}, {unknown:,.0f} of {undone:,.0f} undo writes were confirmed later than U after W.",
+        f"With {SHORT.name}, {unknown:,.0f} of {undone:,.0f} undo writes were confirmed later than U after W.",
     ]

@@ -19,11 +19,11 @@ QUEUE = claims.QUEUE
 CONNECTIONS = 32
 MAX_CPU_RATIO = 1.15
 """Max CPU of a call in the server, as a multiple of the native call's."""
-OWN = {"X-BV-API-Key": traffic.KEY, "Content-Type": "application/json"}
+EMODB_HEADERS = {"X-BV-API-Key": traffic.KEY, "Content-Type": "application/json"}
 
 
 @measure("emodb", "Sends and polls by EmoDB's protocol, against the native calls")
-def emodb(bench: Bench) -> Report:
+def compare_emodb(bench: Bench) -> Report:
     """Both go to the same queue of the same service, on SQLite with an fsync before each answer."""
     count, ours = bench.count(4_000, 200), bench.new_directory("queuey")
     config = ours / "queuey.toml"
@@ -36,7 +36,7 @@ def emodb(bench: Bench) -> Report:
             "send, native": partial(
                 _send, bench, server, f"{service.BASE}/{QUEUE}", {"X-Encoding": "json"}, texts, 201
             ),
-            "send, EmoDB": partial(_send, bench, server, f"/queue/1/{QUEUE}/send", OWN, texts, 200),
+            "send, EmoDB": partial(_send, bench, server, f"/queue/1/{QUEUE}/send", EMODB_HEADERS, texts, 200),
         }
         samples = bench.interleave(calls, bench.count(7, 1))
         bridge.run(store.catalogue.purge_queue(bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE))))
@@ -75,9 +75,9 @@ def _send(
 
 def _make_dialect(limit: int) -> Dialect:
     path, length = f"/queue/1/{QUEUE}", "Content-Length: "
-    settle = traffic.request("POST", f"{path}/ack", "", OWN)
+    settle = traffic.request("POST", f"{path}/ack", "", EMODB_HEADERS)
     return {
-        "claim": traffic.request("GET", f"{path}/poll?limit={limit}&ttl=60", headers=OWN),
+        "claim": traffic.request("GET", f"{path}/poll?limit={limit}&ttl=60", headers=EMODB_HEADERS),
         "receipt": '"id":"([^"]+)"',
         "settle": settle[: settle.index(length) + len(length)],
         "before": "[",

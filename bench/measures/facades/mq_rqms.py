@@ -32,7 +32,7 @@ prefix = "/rqms"
 
 
 @measure("mq_rqms", "Calls by the protocols of MQ and RQMS, against the native calls")
-def mq_rqms(bench: Bench) -> Report:
+def compare_mq_and_rqms(bench: Bench) -> Report:
     """All go to the same queue of the same service, on SQLite with an fsync before each answer."""
     ours, texts = bench.new_directory("queuey"), traffic.bodies(100)
     config = ours / "queuey.toml"

@@ -18,7 +18,7 @@ from bench.load.cycles import Dialect
 from bench.load.signing import AccessKey, Signer
 from bench.load.traffic import Job, Sample
 from bench.measures import claims
-from bench.results import FOR_THE_PAGE, Report, Verdict, number, pairwise_ratios, table
+from bench.results import FOR_THE_PAGE, Report, Verdict, format_number, format_table, pairwise_ratios
 from bench.started import service
 from bench.started.processes import Process
 from queuey.facades.settings import SqsFacade
@@ -28,9 +28,9 @@ from queuey.storage import bridge
 
 PREFIX = "/sqs"
 SETTINGS = f'[facades.sqs]\nprefix = "{PREFIX}"\n'
-QUEUE, SENT = "bench", "sent"
+QUEUE, SEND_QUEUE = "bench", "sent"
 """The queue that messages are received from, and the queue that messages are sent to."""
-NOBODY: AccessKey = {"id": "x", "secret": "x"}
+UNCHECKED_KEY: AccessKey = {"id": "x", "secret": "x"}
 """The access key for ElasticMQ, which does not check signatures."""
 
 OURS, OURS_TWO, MEMORY, DISK = "queuey", "queuey, 2 processes", "elasticmq", "elasticmq, H2"
@@ -41,7 +41,7 @@ GOALS = {SEND: 1.5, SEND_MANY: 1.5, TAKE: 1.0, TAKE_MANY: 1.0}
 """Min rate, as a multiple of ElasticMQ's in memory."""
 MAX_CPU_RATIO = 2.0
 CONNECTIONS = (2, 16, 64)
-COMPARED = 16
+NATIVE_CONNECTIONS = 16
 """Number of connections for which the native calls are measured, too."""
 WARM_SECONDS = 4.0
 """Duration of each warm-up phase: single messages, then batches."""
@@ -83,7 +83,7 @@ class Side:
     f"SQS on SQLite with synchronous=FULL, against ElasticMQ {elasticmq.VERSION} in memory and on disk, both warm",
     peers=True,
 )
-def sqs(bench: Bench) -> Report:
+def compare_sqs(bench: Bench) -> Report:
     """All servers run concurrently and are measured in turn, the first one also by native calls."""
     with contextlib.ExitStack() as stack:
         sides = {
@@ -99,7 +99,7 @@ def sqs(bench: Bench) -> Report:
             calls = {
                 f"{call}, {connections} connections, {name}": (call, connections, name)
                 for call in GOALS
-                for name in (*sides, *([NATIVE] if connections == COMPARED else []))
+                for name in (*sides, *([NATIVE] if connections == NATIVE_CONNECTIONS else []))
             }
             runs = {text: partial(run, bench, sides, *call) for text, call in calls.items()}
             samples = bench.interleave(runs, bench.count(3, 1))
@@ -141,11 +141,11 @@ def serve_elasticmq(bench: Bench, *, on_disk: bool = False) -> Iterator[Side]:
             texts = traffic.bodies(1000)
             elasticmq.fill(server, [texts[n % len(texts)] for n in range(count)])
 
-        yield create_queues(Side(server, "/", NOBODY, refill, is_purged_after_send=True))
+        yield create_queues(Side(server, "/", UNCHECKED_KEY, refill, is_purged_after_send=True))
 
 
 def create_queues(side: Side) -> Side:
-    for name in (QUEUE, SENT):
+    for name in (QUEUE, SEND_QUEUE):
         side.call("CreateQueue", {"QueueName": name})
     return side
 
@@ -189,20 +189,20 @@ def send(side: Side, seconds: float, connections: int, *, many: bool) -> Sample:
         batches = [texts[at : at + BATCH] for at in range(0, len(texts), BATCH)]
         entries = [[{"Id": str(at), "MessageBody": text} for at, text in enumerate(batch)] for batch in batches]
         requests = side.sign_requests(
-            "SendMessageBatch", [{"QueueUrl": url(SENT), "Entries": batch} for batch in entries]
+            "SendMessageBatch", [{"QueueUrl": url(SEND_QUEUE), "Entries": batch} for batch in entries]
         )
     else:
-        bodies = [{"QueueUrl": url(SENT), "MessageBody": text} for text in traffic.bodies(64)]
+        bodies = [{"QueueUrl": url(SEND_QUEUE), "MessageBody": text} for text in traffic.bodies(64)]
         requests = side.sign_requests("SendMessage", bodies)
     job = Job(requests, 200, BATCH if many else 1)
     sample = traffic.run(side.server, job, seconds=seconds, connections=connections)
     if side.is_purged_after_send:
-        side.call("PurgeQueue", {"QueueUrl": url(SENT)})
+        side.call("PurgeQueue", {"QueueUrl": url(SEND_QUEUE)})
     return sample
 
 
 def native_send(side: Side, seconds: float, connections: int, *, many: bool) -> Sample:
-    path = f"{service.BASE}/{SENT}"
+    path = f"{service.BASE}/{SEND_QUEUE}"
     texts = traffic.bodies(64 * BATCH)
     job = traffic.posts_of_many(path, texts, BATCH) if many else traffic.posts_of_one(path, texts[:64])
     return traffic.run(side.server, job, seconds=seconds, connections=connections)
@@ -253,7 +253,7 @@ def ratios(taken: Samples, call: str, connections: int, other: str) -> list[floa
 
 
 def cpu_ratios(taken: Samples, call: str) -> list[float]:
-    return pairwise_ratios(*([run.cpu for run in taken[call, COMPARED, name]] for name in (OURS, NATIVE)))
+    return pairwise_ratios(*([run.cpu for run in taken[call, NATIVE_CONNECTIONS, name]] for name in (OURS, NATIVE)))
 
 
 def verdicts(taken: Samples) -> list[Verdict]:
@@ -281,23 +281,37 @@ def rates_table(taken: Samples) -> str:
             rates = [statistics.median(traffic.rates(taken[call, connections, name])) for name in sides]
             rate_ratios = [statistics.median(ratios(taken, call, connections, other)) for other in (MEMORY, DISK)]
             note = "met" if rate_ratios[0] >= goal else "missed"
-            cells = [*map(number, rates), *(f"{number(ratio)} x" for ratio in rate_ratios), f"≥ {number(goal)}, {note}"]
+            cells = [
+                *map(format_number, rates),
+                *(f"{format_number(ratio)} x" for ratio in rate_ratios),
+                f"≥ {format_number(goal)}, {note}",
+            ]
             lines.append([call, str(connections), *cells])
     head = ["messages/s", "connections", *sides, f"/ {MEMORY}", f"/ {DISK}", f"goal, over {MEMORY}"]
-    return table(head, lines)
+    return format_table(head, lines)
 
 
 def cpu_table(taken: Samples) -> str:
     lines = []
     for call in GOALS:
-        costs = [statistics.median(run.cpu for run in taken[call, COMPARED, name]) for name in (OURS, NATIVE, MEMORY)]
+        costs = [
+            statistics.median(run.cpu for run in taken[call, NATIVE_CONNECTIONS, name])
+            for name in (OURS, NATIVE, MEMORY)
+        ]
         ratio = statistics.median(cpu_ratios(taken, call))
         standing = "met" if ratio <= MAX_CPU_RATIO else "missed"
         cells = [
-            *(f"{number(cost)} µs" for cost in costs),
-            f"{number(ratio)} x",
-            f"≤ {number(MAX_CPU_RATIO)}, {standing}",
+            *(f"{format_number(cost)} µs" for cost in costs),
+            f"{format_number(ratio)} x",
+            f"≤ {format_number(MAX_CPU_RATIO)}, {standing}",
         ]
         lines.append([call, *cells])
-    head = [f"server CPU a message, {COMPARED} connections", OURS, NATIVE, MEMORY, f"{OURS} / {NATIVE}", "goal"]
-    return table(head, lines)
+    head = [
+        f"server CPU a message, {NATIVE_CONNECTIONS} connections",
+        OURS,
+        NATIVE,
+        MEMORY,
+        f"{OURS} / {NATIVE}",
+        "goal",
+    ]
+    return format_table(head, lines)

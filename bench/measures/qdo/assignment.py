@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
 
 
 @measure("assignment", "Sharing out 10,000 partitions over 1,000 members: a join and a leave")
-def assignment(bench: Bench) -> Report:
+def measure_assignment(bench: Bench) -> Report:
     """Measures members that subscribe to the same 100 queues, and members that subscribe to 20 of 1,000 queues each."""
     count = bench.count(1000, 100)
     rng = random.Random(7)

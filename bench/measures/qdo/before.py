@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.harness import Bench, measure
-from bench.measures.before import NAMES, both_checkouts
+from bench.measures.before import NAMES, find_both_checkouts
 from bench.measures.qdo.rebalance import (
     PARTITIONS,
     Member,
@@ -31,9 +31,9 @@ MEMBERS = 4
 
 
 @measure("qdo-before", "A worker of this tree over one of another tree, whose path is in BENCH_BEFORE")
-def before(bench: Bench) -> Report:
+def compare_workers_of_checkouts(bench: Bench) -> Report:
     """Both handle the same messages, in turn, from one service of this checkout."""
-    checkouts = both_checkouts()
+    checkouts = find_both_checkouts()
     count = bench.count(300_000, 40_000)
     verdicts = []
     with contextlib.ExitStack() as stack:
@@ -43,7 +43,7 @@ def before(bench: Bench) -> Report:
             for handler in workers.HANDLERS:
                 for which, tree in checkouts.items():
                     side = f"{side_name(handler, partitions)}, {which}"
-                    calls[side] = partial(_handle, bench, server, count, handler, tree)
+                    calls[side] = partial(_time_worker, bench, server, count, handler, tree)
         samples = bench.interleave(calls, bench.count(7, 1))
     for partitions in NUMBERS:
         for handler in workers.HANDLERS:
@@ -53,7 +53,8 @@ def before(bench: Bench) -> Report:
     return Report("", "", [row(side, runs) for side, runs in samples.items()], verdicts)
 
 
-def _handle(bench: Bench, server: Process, count: int, handler: str, tree: Path) -> Pace:
+def _time_worker(bench: Bench, server: Process, count: int, handler: str, tree: Path) -> Pace:
+    """Lets a worker of ``tree`` handle all messages. Another checkout coordinates its group through a local file."""
     directory = bench.new_directory("group")
     # Version 0.1 has no groups in the service, so the other checkout coordinates its group through a file.
     place = "" if tree == ROOT else f"local://{directory / 'group.sqlite3'}"
@@ -75,9 +76,9 @@ class Turn(NamedTuple):
 
 
 @measure("qdo-rebalance-before", f"{PARTITIONS:,} partitions over {MEMBERS} members, one joins and leaves")
-def rebalance(bench: Bench) -> Report:
+def compare_rebalances_of_checkouts(bench: Bench) -> Report:
     """Runs a group of each checkout, one after the other, on one ZooKeeper server and one service."""
-    checkouts = both_checkouts()
+    checkouts = find_both_checkouts()
     with keepers.zookeeper(bench, 1) as server:
         return _compare_rebalances(bench, dict.fromkeys(checkouts, f"zookeeper://{server.connect_string}/bench"))
 
@@ -90,7 +91,7 @@ def _compare_rebalances(bench: Bench, places: Mapping[str, str]) -> Report:
             which: partial(
                 _run_turn, [stack.enter_context(run_member(url, places[which], tree)) for _ in range(MEMBERS + 1)]
             )
-            for which, tree in both_checkouts().items()
+            for which, tree in find_both_checkouts().items()
         }
         samples = bench.interleave(calls, rounds)
     rows, verdicts = [], []

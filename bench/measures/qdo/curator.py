@@ -35,7 +35,7 @@ class Sample(NamedTuple):
 
 
 @measure("curator", "Messages put into Curator's queues and consumed, against Curator itself")
-def curator(bench: Bench) -> Report:
+def compare_with_curator(bench: Bench) -> Report:
     count = bench.count(1_000, 100)
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(keepers.zookeeper(bench, SERVERS)).connect_string

@@ -23,15 +23,15 @@ from tests.sim.groups.tree import Connection, LoopHost, Tree, TreeLink, make_loo
 
 LEADER = GroupPaths("", "group").leader
 SESSION_TIMEOUT = 10.0
-ROUND_TRIP = 0.002
+ROUND_TRIP_SECONDS = 0.002
 """Mean duration of a request, in seconds."""
-PAUSE = 10.0
+PAUSE_SECONDS = 10.0
 """Seconds to wait after each step; each step takes much less."""
-GRACE = 60.0
+GRACE_SECONDS = 60.0
 """Seconds for which an absent named member keeps its partitions."""
-LINEAR = 2.2
+MAX_LINEAR_GROWTH = 2.2
 """Max growth of a step when members and queues double: a step that costs the square of members grows fourfold."""
-RESTARTS = 20
+MAX_RESTARTS = 20
 """Max members that a rolling restart restarts."""
 RESTART, NAMED_RESTART = "rolling restart, one member", "rolling restart, one member with a name and a grace time"
 
@@ -113,7 +113,7 @@ class CountedLink(TreeLink):
         self._counted["received"] += received
 
     async def _ask(self, one: Callable[[Connection, Any], Any], asked: Iterable[Any]) -> list[Any]:
-        await asyncio.sleep(self._rng.expovariate(1 / ROUND_TRIP))
+        await asyncio.sleep(self._rng.expovariate(1 / ROUND_TRIP_SECONDS))
         return await super()._ask(one, asked)
 
 
@@ -162,7 +162,10 @@ class CountedGroup:
         self._queues = KnownQueues({Queue("host:5000", "app", f"crashes-{at:05}"): 1 for at in range(queues)})
         self._named = named
         self._options = SessionOptions(
-            grace=GRACE if named else 0.0, recheck=1e9, now=asyncio.get_running_loop().time, draw=self._rng.random
+            grace=GRACE_SECONDS if named else 0.0,
+            recheck=1e9,
+            now=asyncio.get_running_loop().time,
+            draw=self._rng.random,
         )
 
     @property
@@ -184,14 +187,14 @@ class CountedGroup:
         await self.members.pop(name).stop()
 
     async def step(self, *calls: Awaitable[None]) -> Counter[str]:
-        """Awaits the calls concurrently; returns the requests to the tree from then until :data:`PAUSE` seconds later.
+        """Awaits the calls concurrently; returns the requests to the tree until :data:`PAUSE_SECONDS` after their end.
 
         Raises:
             Void: The partitions are not evenly assigned afterwards.
         """
         self.counted.clear()
         await asyncio.gather(*calls)
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(PAUSE_SECONDS)
         counted = self.counted.copy()
         sizes = [len(member.table.held) for member in self.members.values()]
         count = len(self._queues.partition_counts)
@@ -210,7 +213,7 @@ class CountedGroup:
             leads = name == self.leader
             self.counted.clear()
             await self.leave(name)
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(PAUSE_SECONDS)
             total += self.counted + Counter({"leader changes": int(leads)})
             total += await self.step(self.join(name if self._named else f"{name}+"))
         return Counter({kind: round(count / len(names), 2) for kind, count in total.items()})
@@ -224,7 +227,7 @@ async def count_steps(members: int, queues: int) -> Steps:
     follower = next(name for name in names if name != group.leader)
     steps["a member leaves"] = await group.step(group.leave(follower))
     steps["the leader leaves"] = await group.step(group.leave(group.leader))
-    steps[RESTART] = await group.restart(RESTARTS)
+    steps[RESTART] = await group.restart(MAX_RESTARTS)
     await asyncio.gather(*map(group.leave, list(group.members)))
     return steps
 
@@ -232,7 +235,7 @@ async def count_steps(members: int, queues: int) -> Steps:
 async def count_named_restart(members: int, queues: int) -> Steps:
     group = CountedGroup(queues, named=True)
     await group.step(*(group.join(f"worker-{number:04}") for number in range(members)))
-    steps = {NAMED_RESTART: await group.restart(RESTARTS)}
+    steps = {NAMED_RESTART: await group.restart(MAX_RESTARTS)}
     await asyncio.gather(*map(group.leave, list(group.members)))
     return steps
 
@@ -250,7 +253,7 @@ def growth(small: Counter[str], large: Counter[str]) -> dict[str, float]:
 
 
 @measure("qdo-requests", "Requests of a group of 1,000 members on 10,000 queues to its coordination service")
-def group_requests(bench: Bench) -> Report:
+def measure_group_requests(bench: Bench) -> Report:
     members, queues = bench.count(1000, 20), bench.count(10_000, 200)
     large = count_all_steps(members, queues)
     bench.print_progress(f"{members} members counted")
@@ -260,7 +263,7 @@ def group_requests(bench: Bench) -> Report:
         for name, counted in large.items()
     ]
     verdicts = [
-        Verdict(f"{name}: {what}, twice the members and queues", [times], goal=LINEAR, better="lower")
+        Verdict(f"{name}: {what}, twice the members and queues", [times], goal=MAX_LINEAR_GROWTH, better="lower")
         for name in large
         for what, times in growth(small[name], large[name]).items()
     ]

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from bench.harness import Bench, Void, measure
 from bench.measures.qdo.rebalance import (
-    LOOK_SECONDS,
+    CHANGE_TIMEOUT,
     PARTITIONS,
-    PATIENCE,
+    QUERY_INTERVAL,
     ROUND_SECONDS,
     Member,
     query_states,
@@ -29,9 +29,9 @@ from bench.started.processes import Process
 from bench.started.workers import Pace
 
 MEMBERS = 4
-REST = 10.5
+REST_SECONDS = 10.5
 """Seconds without a change, after which the service rebalances a new change without delay."""
-ROUND = 18
+MAX_ROUND_SECONDS = 18
 """Max duration of a round, in seconds."""
 SIDES = ("service", "ZooKeeper")
 
@@ -46,7 +46,7 @@ def compare_worker_rates(bench: Bench) -> Report:
         for partitions in NUMBERS:
             server = stack.enter_context(serve_filled(bench, partitions, count))
             for side, place in places.items():
-                calls[side_name(side, partitions)] = partial(_handle, bench, server, count, place)
+                calls[side_name(side, partitions)] = partial(_time_worker, bench, server, count, place)
         samples = bench.interleave(calls, bench.count(7, 1))
     for partitions in NUMBERS:
         pair = pairwise_ratios(*(rates(samples[side_name(side, partitions)]) for side in SIDES))
@@ -58,7 +58,7 @@ def _start_zookeeper(bench: Bench, stack: contextlib.ExitStack) -> str:
     return f"zookeeper://{stack.enter_context(keepers.zookeeper(bench, 1)).connect_string}/bench"
 
 
-def _handle(bench: Bench, server: Process, count: int, place: str) -> Pace:
+def _time_worker(bench: Bench, server: Process, count: int, place: str) -> Pace:
     return workers.handle_all(server, bench.new_directory("group"), count, place=place)
 
 
@@ -75,12 +75,12 @@ class Joins(NamedTuple):
 
 
 @measure("qdo-groups-rebalance", f"{PARTITIONS:,} partitions over {MEMBERS} members when one joins")
-def rebalance(bench: Bench) -> Report:
+def compare_rebalances(bench: Bench) -> Report:
     """Runs a group of the service and one of ZooKeeper in turn. Only joins after a rest have a goal."""
     rounds, joins = bench.count(2, 1), bench.count(5, 1)
     with contextlib.ExitStack() as stack:
         places = dict(zip(SIDES, ("", _start_zookeeper(bench, stack)), strict=True))
-        url = stack.enter_context(serve_queues(bench, rounds * joins * ROUND // ROUND_SECONDS))
+        url = stack.enter_context(serve_queues(bench, rounds * joins * MAX_ROUND_SECONDS // ROUND_SECONDS))
         calls: dict[str, Callable[[], list[Joins]]] = {
             side: partial(
                 _measure_joins, [stack.enter_context(run_member(url, place)) for _ in range(MEMBERS + 1)], joins
@@ -114,7 +114,7 @@ def _measure_joins(members: Sequence[Member], joins: int) -> list[Joins]:
     settle(others)
     samples = []
     for _ in range(joins):
-        time.sleep(REST)
+        time.sleep(REST_SECONDS)
         rested = _time_first_message(last, members)
         _leave_and_settle(last, others)
         samples.append(Joins(rested, _time_first_message(last, members)))
@@ -136,10 +136,10 @@ def _time_first_message(last: Member, members: Sequence[Member]) -> float:
         Void: The member received no message in time.
     """
     begun = last.do("join")
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + CHANGE_TIMEOUT
     while not (first := query_states([last])[0].first):
         if time.monotonic() > deadline:
             raise Void("a member that joined received no message in time")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(QUERY_INTERVAL)
     settle(members)
     return first - begun

@@ -16,7 +16,7 @@ import msgspec
 from bench import member
 from bench.harness import Bench, Void, measure
 from bench.load import traffic
-from bench.member import INTERVAL, MemberState
+from bench.member import POLL_INTERVAL, MemberState
 from bench.results import Report, Row, Verdict
 from bench.started import keepers, service
 from bench.started.processes import ROOT, bench_package, inherited_environment
@@ -24,8 +24,8 @@ from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store, bridge
 
 QUEUES = [f"q{number}" for number in range(1, 6)]
-PER_QUEUE = 200
-PARTITIONS = PER_QUEUE * len(QUEUES)
+PARTITIONS_PER_QUEUE = 200
+PARTITIONS = PARTITIONS_PER_QUEUE * len(QUEUES)
 MEMBERS = 10
 QUIET_SECONDS = 0.7
 """Duration of each of two phases without changes: before a measurement, and the measurement."""
@@ -34,11 +34,11 @@ CHANGE_SECONDS = 1.5
 ROUND_SECONDS = 7
 START_SECONDS = 20
 """Start-up time, in seconds; the queues have enough messages for it and for all rounds."""
-AT_ONCE = 5
+MESSAGES_PER_APPEND = 5
 """Messages of each partition per append."""
-PATIENCE = 60.0
+CHANGE_TIMEOUT = 60.0
 """Timeout for a change of the group to take effect, in seconds."""
-LOOK_SECONDS = 0.02
+QUERY_INTERVAL = 0.02
 """Seconds between two queries of the members' states."""
 
 
@@ -88,13 +88,13 @@ class Change:
 
 
 @measure("qdo-rebalance", "1,000 partitions over 10 members when an eleventh joins and leaves, on one ZooKeeper server")
-def rebalance(bench: Bench) -> Report:
+def measure_rebalance_on_one_server(bench: Bench) -> Report:
     """Each member is a process that polls continuously; commits go on as well."""
     return measure_rebalances(bench, 1)
 
 
 @measure("qdo-rebalance-three", "The same on three ZooKeeper servers")
-def rebalance_three(bench: Bench) -> Report:
+def measure_rebalance_on_three_servers(bench: Bench) -> Report:
     """All servers are on one machine, so one disk syncs every write three times."""
     return measure_rebalances(bench, 3)
 
@@ -130,13 +130,15 @@ def make_report(joins: Sequence[Change], leaves: Sequence[Change], quiet: Sequen
         "longest wait of a partition, nothing changes": quiet,
     }
     rows = [Row(name, [1000 * value for value in samples], "ms") for name, samples in times.items()]
-    pauses = [(change.longest - INTERVAL) / INTERVAL for change in joins]
-    leave_pauses = [(change.longest - INTERVAL) / INTERVAL for change in leaves]
+    pauses = [(change.longest - POLL_INTERVAL) / POLL_INTERVAL for change in joins]
+    leave_pauses = [(change.longest - POLL_INTERVAL) / POLL_INTERVAL for change in leaves]
     verdicts = [
         Verdict("pause of a partition that stays, one joins", pauses, "poll intervals", goal=1, better="lower"),
         Verdict("pause of a partition that stays, one leaves", leave_pauses, "poll intervals", goal=1, better="lower"),
     ]
-    polls = f"Members poll so that each partition has a turn every {1000 * INTERVAL:.0f} ms; a longer wait is a pause."
+    polls = (
+        f"Members poll so that each partition has a turn every {1000 * POLL_INTERVAL:.0f} ms; a longer wait is a pause."
+    )
     options = (
         f"Default settings otherwise; commits every {member.COMMIT_SECONDS:.0f} s and before a partition is given up."
     )
@@ -149,21 +151,26 @@ def serve_queues(bench: Bench, rounds: int) -> Iterator[str]:
     directory = bench.new_directory("queuey")
     store = service.prepare(directory, ())
     texts = traffic.bodies(1000)
-    per_partition = round((START_SECONDS + rounds * ROUND_SECONDS) / INTERVAL)
+    per_partition = round((START_SECONDS + rounds * ROUND_SECONDS) / POLL_INTERVAL)
     for name in QUEUES:
-        queue = bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec(partitions=PER_QUEUE)))[0]
-        for turn in range(0, per_partition, AT_ONCE):
-            bodies = [texts[n] for n in range(min(AT_ONCE, per_partition - turn))]
-            spread(store, queue, bodies)
-        spread(store, queue, [member.LAST_BODY])
+        queue = bridge.run(
+            store.catalogue.create_queue(service.APPLICATION, name, QueueSpec(partitions=PARTITIONS_PER_QUEUE))
+        )[0]
+        for turn in range(0, per_partition, MESSAGES_PER_APPEND):
+            bodies = [texts[n] for n in range(min(MESSAGES_PER_APPEND, per_partition - turn))]
+            append_to_all_partitions(store, queue, bodies)
+        append_to_all_partitions(store, queue, [member.LAST_BODY])
     store.close()
     with service.serve(directory) as server:
         bench.print_progress(f"{per_partition * PARTITIONS:,} messages")
         yield f"http://127.0.0.1:{server.port}/v1/{service.APPLICATION}"
 
 
-def spread(store: Store, queue: Queue, bodies: Sequence[str]) -> None:
-    messages = [NewMessage(text, number, service.THREE_DAYS) for text in bodies for number in range(1, PER_QUEUE + 1)]
+def append_to_all_partitions(store: Store, queue: Queue, bodies: Sequence[str]) -> None:
+    """Appends a message with each body to each partition."""
+    messages = [
+        NewMessage(text, number, service.THREE_DAYS) for text in bodies for number in range(1, PARTITIONS_PER_QUEUE + 1)
+    ]
     bridge.run(store.messages.append(queue, messages))
 
 
@@ -205,14 +212,14 @@ def settle(members: Sequence[Member]) -> list[MemberState]:
     Raises:
         Void: The members did not reach that in time.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + CHANGE_TIMEOUT
     while time.monotonic() < deadline:
         states = query_states(members)
         shares = [len(state.owned) for state in states]
         if sum(shares) == PARTITIONS and max(shares) - min(shares) <= 1:
             return states
-        time.sleep(LOOK_SECONDS)
-    raise Void(f"{PATIENCE:.0f} s were not enough to share out {PARTITIONS} partitions: {shares}")
+        time.sleep(QUERY_INTERVAL)
+    raise Void(f"{CHANGE_TIMEOUT:.0f} s were not enough to share out {PARTITIONS} partitions: {shares}")
 
 
 def measure_undisturbed(members: Sequence[Member]) -> float:

@@ -44,31 +44,36 @@ def serve_filled(bench: Bench, partitions: int, count: int) -> Iterator[Process]
 
 
 @measure("qdo-worker", "One worker with empty plain and async handlers, from one partition and from eight")
-def one_worker(bench: Bench) -> Report:
+def measure_one_worker(bench: Bench) -> Report:
     count = bench.count(1_000_000, 40_000)
     with contextlib.ExitStack() as stack:
         calls: dict[str, Callable[[], Pace]] = {}
         for partitions in PARTITIONS:
             server = stack.enter_context(serve_filled(bench, partitions, count))
             for handler in workers.HANDLERS:
-                calls[side_name(f"worker, {handler}", partitions)] = partial(handle, bench, server, count, handler)
+                calls[side_name(f"worker, {handler}", partitions)] = partial(
+                    time_workers, bench, server, count, handler
+                )
         samples = bench.interleave(calls, bench.count(5, 1))
     notes = [
         f"{count:,} messages of {traffic.BODY_BYTES} B, handled by their own count.",
-        f"Measured from {workers.WARM:.0%} to {workers.END:.0%} of them. The service's groups, default settings.",
+        (
+            f"Measured from {workers.WARM_SHARE:.0%} to {workers.END_SHARE:.0%} of them. "
+            "The service's groups, default settings."
+        ),
     ]
     return Report("", "", [row(side, runs) for side, runs in samples.items()], notes=notes)
 
 
 @measure("qdo-four", "Four workers against one, eight partitions, on SQLite")
-def four(bench: Bench) -> Report:
+def compare_four_workers(bench: Bench) -> Report:
     count = bench.count(1_000_000, 48_000)
     with serve_filled(bench, 8, count) as server:
         return compare_workers(bench, server, count)
 
 
 @measure("qdo-four-cassandra", "Four workers against one, eight partitions, on Cassandra")
-def four_on_cassandra(bench: Bench) -> Report:
+def compare_four_workers_on_cassandra(bench: Bench) -> Report:
     count = bench.count(320_000, 24_000)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra, queues=())
@@ -77,12 +82,14 @@ def four_on_cassandra(bench: Bench) -> Report:
         store.close()
         with on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server:
             bench.print_progress(f"{count:,} messages in 8 partitions")
-            handle(bench, server, count, "plain")
+            time_workers(bench, server, count, "plain")
             return compare_workers(bench, server, count)
 
 
 def compare_workers(bench: Bench, server: Process, messages: int) -> Report:
-    calls = {f"{count} worker(s)": partial(handle, bench, server, messages, "plain", count=count) for count in WORKERS}
+    calls = {
+        f"{count} worker(s)": partial(time_workers, bench, server, messages, "plain", count=count) for count in WORKERS
+    }
     samples = bench.interleave(calls, bench.count(5, 1))
     single, several_rates = (rates(samples[side]) for side in calls)
     verdict = Verdict(f"{WORKERS[1]} workers / {WORKERS[0]} worker", pairwise_ratios(several_rates, single))
@@ -94,7 +101,8 @@ def side_name(side: str, partitions: int) -> str:
     return f"{side}, of {partitions} partition{'s' if partitions > 1 else ''}"
 
 
-def handle(bench: Bench, server: Process, messages: int, handler: str, *, count: int = 1) -> Pace:
+def time_workers(bench: Bench, server: Process, messages: int, handler: str, *, count: int = 1) -> Pace:
+    """Lets a new group of ``count`` workers handle all messages of the queue."""
     return workers.handle_all(server, bench.new_directory("group"), messages, handler=handler, count=count)
 
 

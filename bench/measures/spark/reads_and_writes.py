@@ -24,19 +24,19 @@ BODY = b"x" * 200
 TTL = 3 * 86_400
 TABLE = "messages_4d"
 """The table for messages with that TTL."""
-WRITTEN = "written"
+WRITTEN_TABLE = "written"
 """The table that the connector writes to."""
-WALL, CPU, WRITES = 0.95, 1.5, 2.0
+SCAN_SPEED_GOAL, SCAN_CPU_GOAL, WRITE_SPEED_GOAL = 0.95, 1.5, 2.0
 """Goals as multiples of the connector's figures: scan speed, scan CPU, write speed."""
-NUMBERS = 0.5
+NUMBERED_WRITES_GOAL = 0.5
 """Goal for writes with a column ``sequence``, as a share of the speed without."""
 NUMBERED = "queuey with sequence"
-BEST_WALL, BEST_WRITES = 1.1, 2.5
+SCAN_SPEED_AIM, WRITE_SPEED_AIM = 1.1, 2.5
 """Aims as multiples of the connector's figures."""
 
 
 @measure("spark-scan", "Scanning a queue on Cassandra into Spark: queuey and the JVM connector")
-def scan(bench: Bench) -> Report:
+def compare_scans(bench: Bench) -> Report:
     """Two sessions on one node each scan all rows into Spark's noop sink."""
     count = bench.count(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
@@ -63,9 +63,17 @@ def scan(bench: Bench) -> Report:
     cpu = {name: [run.cpu for run in side_runs] for name, side_runs in runs.items()}
     verdicts = [
         Verdict(
-            "wall: connector / queuey", pairwise_ratios(wall["connector"], wall["queuey"]), goal=WALL, aim=BEST_WALL
+            "wall: connector / queuey",
+            pairwise_ratios(wall["connector"], wall["queuey"]),
+            goal=SCAN_SPEED_GOAL,
+            aim=SCAN_SPEED_AIM,
         ),
-        Verdict("CPU: queuey / connector", pairwise_ratios(cpu["queuey"], cpu["connector"]), goal=CPU, better="lower"),
+        Verdict(
+            "CPU: queuey / connector",
+            pairwise_ratios(cpu["queuey"], cpu["connector"]),
+            goal=SCAN_CPU_GOAL,
+            better="lower",
+        ),
     ]
     notes = [f"{count:,} messages of {len(BODY)} B in {PARTITIONS} partitions, one node, local[2]."]
     return Report("", "", _rows(runs, count), verdicts, notes)
@@ -75,7 +83,7 @@ def scan(bench: Bench) -> Report:
     "spark-write",
     "Writing from Spark into a queue on Cassandra: queuey with reserved ids, the JVM connector's defaults",
 )
-def write(bench: Bench) -> Report:
+def compare_writes(bench: Bench) -> Report:
     """All sides read the same Parquet file. Only the connector writes the ids in it; queuey reserves its own."""
     count = bench.count(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
@@ -83,7 +91,7 @@ def write(bench: Bench) -> Report:
         stack.callback(store.close)
         _create_baseline_table(cassandra)
         source = _write_parquet(bench.directory / "rows", count)
-        table = {"keyspace": cassandra_table.KEYSPACE, "table": WRITTEN}
+        table = {"keyspace": cassandra_table.KEYSPACE, "table": WRITTEN_TABLE}
         sides = {
             "queuey": _start_side(stack, bench, "queuey", "write-queuey", cassandra, _write_options(cassandra)),
             NUMBERED: _start_side(
@@ -102,8 +110,10 @@ def write(bench: Bench) -> Report:
     wall = {name: [run.seconds for run in side_runs] for name, side_runs in runs.items()}
     speed = pairwise_ratios(wall["connector"], wall["queuey"])
     verdicts = [
-        Verdict("rows/s: queuey / connector", speed, goal=WRITES, aim=BEST_WRITES),
-        Verdict(f"rows/s: {NUMBERED} / queuey", pairwise_ratios(wall["queuey"], wall[NUMBERED]), goal=NUMBERS),
+        Verdict("rows/s: queuey / connector", speed, goal=WRITE_SPEED_GOAL, aim=WRITE_SPEED_AIM),
+        Verdict(
+            f"rows/s: {NUMBERED} / queuey", pairwise_ratios(wall["queuey"], wall[NUMBERED]), goal=NUMBERED_WRITES_GOAL
+        ),
     ]
     notes = [f"{count:,} rows of {len(BODY)} B over {PARTITIONS} partitions, one node, local[2]; fresh ids each round."]
     return Report("", "", _rows(runs, count), verdicts, notes)
@@ -183,10 +193,10 @@ def _create_baseline_table(cassandra: Nodes) -> None:
     """Creates the connector's table anew, with the columns and key of Queuey's message tables."""
     cassandra_table.prepare(cassandra.address)
     session = cassandra_table.connect(cassandra.address)
-    session.execute(f"DROP TABLE IF EXISTS {cassandra_table.KEYSPACE}.{WRITTEN}", timeout=60)
+    session.execute(f"DROP TABLE IF EXISTS {cassandra_table.KEYSPACE}.{WRITTEN_TABLE}", timeout=60)
     session.execute(
-        f"CREATE TABLE {cassandra_table.KEYSPACE}.{WRITTEN} (qid bigint, partition int, bucket bigint, id timeuuid, "
-        "body blob, expires bigint, meta blob, PRIMARY KEY ((qid, partition, bucket), id))",
+        f"CREATE TABLE {cassandra_table.KEYSPACE}.{WRITTEN_TABLE} (qid bigint, partition int, bucket bigint, "
+        "id timeuuid, body blob, expires bigint, meta blob, PRIMARY KEY ((qid, partition, bucket), id))",
         timeout=60,
     )
     session.cluster.shutdown()

@@ -11,7 +11,7 @@ from pathlib import Path
 import apsw
 
 from bench.harness import Bench, Void, measure
-from bench.measures.scale import FLAT
+from bench.measures.scale import MAX_FLAT_RATIO
 from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.spark_side import Run, Side
 from bench.started import nodes, on_cassandra, service
@@ -22,13 +22,13 @@ from queuey.storage.sqlite.connection import FILE
 from queuey.storage.sqlite.write.transaction import window_end
 
 BODY = "x" * 200
-LIFE = 3 * 86_400 * ids.TICKS_PER_SECOND
+LIFE_TICKS = 3 * 86_400 * ids.TICKS_PER_SECOND
 LOW = ids.random_low()
 LOADERS = 32
 
 
 @measure("spark-stats", "Measuring queues on SQLite with Spark: few, very many, and beside reading bodies")
-def on_sqlite(bench: Bench) -> Report:
+def measure_stats_on_sqlite(bench: Bench) -> Report:
     """Every queue has one message. The naive side groups the rows of the format ``queuey``."""
     options: dict[int, Mapping[str, str]] = {}
     for size in (100, 1000) if bench.quick else (1000, 10_000, 100_000, 1_000_000):
@@ -43,7 +43,7 @@ def on_sqlite(bench: Bench) -> Report:
 
 
 @measure("spark-stats-cassandra", "Measuring queues on Cassandra with Spark: few, many, and beside reading bodies")
-def on_cluster(bench: Bench) -> Report:
+def measure_stats_on_cluster(bench: Bench) -> Report:
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         options: dict[int, Mapping[str, str]] = {}
         for size in (30, 100) if bench.quick else (1000, 10_000, 100_000):
@@ -76,7 +76,10 @@ def _compare(
     verdicts = [
         *(
             Verdict(
-                f"a queue's cost: {many} / {name}", pairwise_ratios(costs[many], costs[name]), goal=FLAT, better="lower"
+                f"a queue's cost: {many} / {name}",
+                pairwise_ratios(costs[many], costs[name]),
+                goal=MAX_FLAT_RATIO,
+                better="lower",
             )
             for name in others
         ),
@@ -112,12 +115,15 @@ def _fill(directory: Path, count: int) -> None:
         qids = [row[0] for row in connection.execute("SELECT qid FROM queues ORDER BY qid LIMIT ?", (count,))]
         connection.executemany(
             "INSERT INTO messages (queue_partition, ticks, low, expires, body) VALUES (?, ?, ?, ?, ?)",
-            ((qid << 8 | 1, now + n, LOW, now + n + LIFE, BODY) for n, qid in enumerate(qids)),
+            ((qid << 8 | 1, now + n, LOW, now + n + LIFE_TICKS, BODY) for n, qid in enumerate(qids)),
         )
         connection.executemany(
             "INSERT INTO expiry_windows (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
             "longest_ttl) VALUES (?, ?, 1, ?, ?, ?)",
-            ((qid << 8 | 1, window_end(LIFE, now + n + LIFE), now + n, now + n, LIFE) for n, qid in enumerate(qids)),
+            (
+                (qid << 8 | 1, window_end(LIFE_TICKS, now + n + LIFE_TICKS), now + n, now + n, LIFE_TICKS)
+                for n, qid in enumerate(qids)
+            ),
         )
         connection.execute("UPDATE clock SET last_ticks = ?", (now + count,))
     connection.close()
@@ -130,7 +136,7 @@ def _create_queues(store: Store, count: int) -> None:
     def create(number: int) -> None:
         queue, _ = bridge.run(store.catalogue.create_queue(service.APPLICATION, f"q{number:07d}", QueueSpec()))
         ticks = now + number
-        bridge.run(store.bulk.load(queue, [Message(ticks, LOW, 1, ticks + LIFE, BODY)]))
+        bridge.run(store.bulk.load(queue, [Message(ticks, LOW, 1, ticks + LIFE_TICKS, BODY)]))
 
     with ThreadPoolExecutor(LOADERS) as pool:
         for _ in pool.map(create, range(count), chunksize=100):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness import Bench, Skip, Void, measure
 from bench.load import traffic
 from bench.measures.cassandra.scale import load_over_three_days
-from bench.measures.scale import FLAT
+from bench.measures.scale import MAX_FLAT_RATIO
 from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, service
 from queuey.storage import bridge
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from queuey.messages import Queue
     from queuey.storage import Store
 
-BATCH = 1000
+BATCH_MESSAGES = 1000
 """Messages per micro-batch, new or of a backlog."""
-WARM = 3
+WARM_UP_BATCHES = 3
 BATCHES = 3
 """Batches per sample, of which the median counts, because a single one is too short to be precise."""
 
@@ -52,7 +52,7 @@ class FollowedQueue:
         self.store = store
         self.queue = bridge.run(store.catalogue.queue(service.APPLICATION, "bench"))
         self.backlog = start == "earliest"
-        own = {**options, "subscribe": "bench", "startingOffsets": start, "maxOffsetsPerTrigger": str(BATCH)}
+        own = {**options, "subscribe": "bench", "startingOffsets": start, "maxOffsetsPerTrigger": str(BATCH_MESSAGES)}
         self.reader = QueueyStreamReader(read_options(own, streaming=True), columns.read_schema(headers=False))
         self.end = self.reader.initialOffset()
         self.reader.latestOffset(self.end, self.reader.getDefaultReadLimit())
@@ -77,21 +77,21 @@ class FollowedQueue:
         tasks = self.reader.partitions(start, self.end)
         rows = sum(batch.num_rows for task in tasks for batch in self.reader.read(task))
         milliseconds = (time.perf_counter() - began) * 1000
-        if rows != BATCH:
+        if rows != BATCH_MESSAGES:
             raise Void(f"a micro-batch had {rows:,} rows")
         return milliseconds
 
 
 def send(store: Store, queue: Queue) -> None:
-    """Appends :data:`BATCH` messages; on Cassandra, waits until readers can see them."""
-    service.fill(store, queue, traffic.bodies(BATCH), BATCH)
+    """Appends :data:`BATCH_MESSAGES` messages; on Cassandra, waits until readers can see them."""
+    service.fill(store, queue, traffic.bodies(BATCH_MESSAGES), BATCH_MESSAGES)
     if store.name != "sqlite":
         on_cassandra.let_appear(store, queue)
 
 
 def compare_sizes(bench: Bench, calls: Mapping[tuple[str, int], Callable[[], float]], rounds: int) -> Report:
     """Measures the calls in turn after a warm-up. Compares the largest size of each kind with the smallest."""
-    for call, _ in itertools.product(calls.values(), range(bench.count(WARM, 1))):
+    for call, _ in itertools.product(calls.values(), range(bench.count(WARM_UP_BATCHES, 1))):
         call()
     names = {f"{kind}, {size:,} there": call for (kind, size), call in calls.items()}
     samples = bench.interleave(names, rounds)
@@ -101,8 +101,10 @@ def compare_sizes(bench: Bench, calls: Mapping[tuple[str, int], Callable[[], flo
         sizes = sorted(size for call_kind, size in calls if call_kind == kind)
         fewest, most = (samples[f"{kind}, {size:,} there"] for size in (sizes[0], sizes[-1]))
         name = f"{kind}: {sizes[-1]:,} there / {sizes[0]:,} there"
-        verdicts.append(Verdict(name, pairwise_ratios(most, fewest), goal=FLAT, better="lower"))
-    return Report("", "", rows, verdicts, [f"latestOffset, partitions and read of {BATCH:,} messages of 200 B."])
+        verdicts.append(Verdict(name, pairwise_ratios(most, fewest), goal=MAX_FLAT_RATIO, better="lower"))
+    return Report(
+        "", "", rows, verdicts, [f"latestOffset, partitions and read of {BATCH_MESSAGES:,} messages of 200 B."]
+    )
 
 
 def require_pyspark() -> None:
@@ -113,7 +115,7 @@ def require_pyspark() -> None:
 
 
 @measure("spark-micro-batch", "A micro-batch of 1,000 messages, however many the queue holds, behind and ahead")
-def micro_batches(bench: Bench) -> Report:
+def measure_micro_batches(bench: Bench) -> Report:
     """Embedded stores: new messages at the end of a queue, a backlog from its start, and new messages within Spark."""
     require_pyspark()
     from queuey.spark import open_stores  # noqa: PLC0415 - needs PySpark
@@ -135,7 +137,7 @@ def micro_batches(bench: Bench) -> Report:
 
 
 @measure("cassandra-spark-micro-batch", "A micro-batch of 1,000 messages on Cassandra, however many the queue holds")
-def micro_batches_on_cassandra(bench: Bench) -> Report:
+def measure_micro_batches_on_cassandra(bench: Bench) -> Report:
     """One node; the stored messages are up to three days old, so they are in many buckets."""
     require_pyspark()
     from queuey.spark import open_stores  # noqa: PLC0415 - needs PySpark
@@ -160,7 +162,9 @@ def fill_store(bench: Bench, stack: contextlib.ExitStack, size: int) -> tuple[St
     directory = bench.new_directory(f"micro-{size}")
     store = service.prepare(directory)
     stack.callback(store.close)
-    service.fill(store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), traffic.bodies(BATCH), size)
+    service.fill(
+        store, bridge.run(store.catalogue.queue(service.APPLICATION, "bench")), traffic.bodies(BATCH_MESSAGES), size
+    )
     return store, {"data": str(directory)}
 
 
@@ -209,7 +213,7 @@ def time_spark_batch(store: Store, queue: Queue, start: Callable[[], StreamingQu
     query = start()
     query.awaitTermination()
     batches: list[dict[str, Any]] = [json.loads(p.json) for p in query.recentProgress if p.numInputRows]
-    if [batch["numInputRows"] for batch in batches] != [BATCH]:
+    if [batch["numInputRows"] for batch in batches] != [BATCH_MESSAGES]:
         raise Void(f"Spark had batches of {[batch['numInputRows'] for batch in batches]} rows")
     milliseconds: float = batches[0]["durationMs"]["triggerExecution"]
     return milliseconds

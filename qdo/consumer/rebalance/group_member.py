@@ -27,7 +27,7 @@ from qdo.consumer.rebalance.member_states import (
     State,
     decide_as_leader,
     find_next_state,
-    partition_changes,
+    find_partition_changes,
 )
 from qdo.consumer.rebalance.partition_table import Ownership, PartitionTable, Request
 from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, SessionEvents, SessionOptions
@@ -51,7 +51,7 @@ from qdo.errors import (
     SessionLost,
 )
 from qdo.partitions import Partition, Queue, Subscription
-from qdo.tasks import cancel, start, wait_for_event
+from qdo.tasks import cancel, start_task, wait_for_event
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class GroupSession:
             await asyncio.wait(waited, timeout=self._options.patience, return_when=asyncio.FIRST_COMPLETED)
             lost.cancel()
             self.table.give_up_all(within)
-        await self.table.until_given_up(within + self._options.patience)
+        await self.table.wait_until_given_up(within + self._options.patience)
         await cancel(retiring)
         await self.abandon()
 
@@ -165,7 +165,7 @@ class GroupSession:
         A member that releases everything soon skips this: then no member tries to claim partitions that are not free
         yet.
         """
-        if not await self.table.until_given_up(QUICK_LEAVE_TIMEOUT):
+        if not await self.table.wait_until_given_up(QUICK_LEAVE_TIMEOUT):
             with contextlib.suppress(CoordinationError):
                 await self._session.retire()
 
@@ -195,7 +195,7 @@ class GroupSession:
 
     async def _check_once(self) -> float | None:
         """Gives up and claims; with ZooKeeper also leads or follows. Returns the seconds to the next check, if any."""
-        todo = partition_changes(await self._session.assignment(), self.table.states)
+        todo = find_partition_changes(await self._session.assignment(), self.table.states)
         self.table.give_up(todo.give_up)
         self._start_claim(todo.claim)
         session = self._session
@@ -236,7 +236,7 @@ class GroupSession:
             target=target.target,
             planned=self._planned,
             now=self._options.now(),
-            age=self._settling.update_age((members, queues), now, at_work=target.target is not None),
+            age=self._settling.update_age((members, queues), now, has_target=target.target is not None),
             settle=self._options.settle,
             grace=self._options.grace,
         )
@@ -472,7 +472,7 @@ class GroupMember:
             session = await asyncio.shield(joining)
         except asyncio.CancelledError:
             # The join continues in the background, so that its session can be ended.
-            start(_leave_when_joined(joining), self._strays)
+            start_task(_leave_when_joined(joining), self._strays)
             raise
         self._events = events
         self._group_session = GroupSession(session, events, self._owner, self._options, self._queues, sight)

@@ -74,8 +74,8 @@ class ComputedPlan(NamedTuple):
     recheck: float | None
     unseen: AbstractSet[Queue] = frozenset()
 
-    def covers(self, view: LeaderView) -> bool:
-        """Returns whether the inputs are those of the plan, and no recheck is due."""
+    def is_current_for(self, view: LeaderView) -> bool:
+        """Returns whether members, queues and the stored target are those of the plan, and no recheck is due."""
         due = self.recheck is not None and view.now >= self.recheck
         same_target = view.target is self.target or view.target == self.target
         return not due and same_target and view.members == self.members and view.queues == self.queues
@@ -131,7 +131,9 @@ class LeaderDecision(NamedTuple):
     planned: ComputedPlan | None = None
 
 
-def partition_changes(assigned: AbstractSet[Partition], states: Mapping[Partition, PartitionState]) -> PartitionChanges:
+def find_partition_changes(
+    assigned: AbstractSet[Partition], states: Mapping[Partition, PartitionState]
+) -> PartitionChanges:
     return PartitionChanges(
         frozenset(p for p, state in states.items() if state in {"owned", "unsure"} and p not in assigned),
         frozenset(p for p in assigned if states.get(p, "unsure") == "unsure"),
@@ -140,7 +142,7 @@ def partition_changes(assigned: AbstractSet[Partition], states: Mapping[Partitio
 
 def decide_as_leader(view: LeaderView) -> LeaderDecision:
     """Returns the new target, or None if it is unchanged or changes are still collected, and when to decide again."""
-    if view.planned is not None and view.planned.covers(view):
+    if view.planned is not None and view.planned.is_current_for(view):
         return LeaderDecision(None, _seconds_until(view.planned.recheck, view.now), view.planned)
     if view.age < view.settle:
         return LeaderDecision(None, view.settle - view.age, view.planned)
@@ -171,8 +173,8 @@ class RebalanceDebounce:
         self._answered_at = -inf
         self._changing_since: float | None = None
 
-    def update_age(self, seen: object, now: float, *, at_work: bool) -> float:
-        """Returns the time for which changes have been collected.
+    def update_age(self, seen: object, now: float, *, has_target: bool) -> float:
+        """Returns the time for which changes have been collected; ``seconds`` at once if nothing has changed.
 
         If it is ``seconds``, handle the changes now: they count as handled. Otherwise call again after the rest of that
         time. With a target, time counts from the last handled change, else from the first new one.
@@ -180,14 +182,14 @@ class RebalanceDebounce:
         Args:
             seen: The present members and queues; compared with those handled last.
             now: The present time of any monotonic clock.
-            at_work: Whether the group has a target.
+            has_target: Whether the group has a target.
         """
         if seen == self._answered:
             self._changing_since = None
             return self._seconds
         if self._changing_since is None:
             self._changing_since = now
-        due = (self._answered_at if at_work else self._changing_since) + self._seconds
+        due = (self._answered_at if has_target else self._changing_since) + self._seconds
         if now < due:
             return self._seconds - (due - now)
         self._answered, self._answered_at, self._changing_since = seen, now, None

@@ -44,7 +44,7 @@ from qdo.consumer.rebalance.session_events import DEFAULT_OPTIONS, SessionEvents
 from qdo.coordination import AnySession, HandlingNote, OwnedOffset
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, InvalidArgument, NotOwner, SessionLost
 from qdo.partitions import Partition, join_first
-from qdo.tasks import CANCEL_GRACE, cancel, start
+from qdo.tasks import CANCEL_GRACE, cancel, start_task
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class Ownership:
             row.set_pending_offset(offsets[row.partition])
         return frozenset(offsets) - {row.partition for row in rows} | await self.flush(rows)
 
-    def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
+    def schedule_commit(self, row: OwnedPartition, offset: str, messages: int) -> None:
         """Schedules the commit of a last handled message, together with others; logs it if the id cannot be committed.
 
         Args:
@@ -140,9 +140,11 @@ class Ownership:
         self._pending[row.partition] = row
         self._messages += messages
         if self._messages >= self._options.commit_messages:
-            self._write_pending()
+            self._start_writing_pending()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._options.commit_seconds, self._write_pending)
+            self._timer = asyncio.get_running_loop().call_later(
+                self._options.commit_seconds, self._start_writing_pending
+            )
 
     async def flush(self, rows: Collection[OwnedPartition], deadline: float | None = None) -> frozenset[Partition]:
         """Records the pending offsets of some rows at once; returns the same as :meth:`record`.
@@ -165,10 +167,10 @@ class Ownership:
         for row in ours:
             row.waiting_commits.append(commit)
             self._pending[row.partition] = row
-        self._write_pending()
+        self._start_writing_pending()
         return lost | await asyncio.shield(commit.end)
 
-    async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
+    async def record_note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
         """Records a note of begun messages with a partition's offset, in one write with pending offsets.
 
         Raises:
@@ -180,7 +182,7 @@ class Ownership:
         if await self.flush([row]):
             raise NotOwner(f"{row.partition} is not owned by this member", frozenset([row.partition]))
 
-    def _write_pending(self) -> None:
+    def _start_writing_pending(self) -> None:
         self._messages = 0
         self._stop_timer()
         self._due = bool(self._pending)
@@ -388,7 +390,7 @@ class PartitionTable(Ownership):
         self._revoke_timeout = seconds
         self.give_up(self.states)
 
-    async def until_given_up(self, seconds: float) -> bool:
+    async def wait_until_given_up(self, seconds: float) -> bool:
         """Waits until all revocations and releases have ended, but no longer than the session lasts.
 
         Returns:
@@ -495,6 +497,7 @@ class PartitionTable(Ownership):
         await self._notify_lost(row)
 
     async def _notify_lost(self, row: OwnedPartition) -> None:
+        """Calls ``lost``; after two timeouts the row counts as notified, even if the call has not ended."""
         await asyncio.wait({self._start_lost_call([row], row.calls)}, timeout=2 * self._call_timeout)
         row.end_notified = True
         self._forget_if_finished(row)
@@ -509,7 +512,7 @@ class PartitionTable(Ownership):
             return
         row.state = "releasing"
         if row.partition in self._pending:
-            self._write_pending()  # before the release
+            self._start_writing_pending()  # before the release
         if not row.released:
             self._leaving[row.partition] = row
             self._after_write()
@@ -594,4 +597,4 @@ class PartitionTable(Ownership):
                 return True
             return False
 
-        return start(guarded(), running)
+        return start_task(guarded(), running)

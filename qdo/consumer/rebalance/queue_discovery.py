@@ -30,9 +30,9 @@ log = logging.getLogger("qdo.consumer")
 
 LIST_PAGE_SIZE = 1000
 """Number of queues in one page of a list."""
-MAX_OTHERS = 5000
+MAX_REPORTED_QUEUES = 5000
 """Max queues that a member reports, hidden ones included: with the longest names they fit into a node of ZooKeeper."""
-MIN_INTERVAL = 1.0
+MIN_LOOK_UP_INTERVAL = 1.0
 """Min seconds between two look-ups, however often one is requested."""
 _BACKOFF = RetryPolicy(base=0.25, cap=5.0)
 """Pauses between attempts while look-ups fail."""
@@ -108,7 +108,9 @@ async def find_visible_patterns(client: AsyncClient, subscription: Subscription)
     except (NotAllowed, InvalidRequest) as error:
         refused = error
     listed = Visibility(patterns)
-    readable_names = await find_readable_names(client, [name for name in subscription.names if not listed.covers(name)])
+    readable_names = await find_readable_names(
+        client, [name for name in subscription.names if not listed.includes(name)]
+    )
     if refused is not None and (subscription.patterns or not readable_names):
         raise refused
     return (*patterns, *sorted(readable_names))
@@ -126,7 +128,7 @@ class QueueFinder:
         client: The client of the service.
         own: The own member's subscription. Other members' subscriptions count only for the same application and
             service.
-        every: Seconds between look-ups.
+        interval: Seconds between look-ups.
         prepare: Awaited with the id of the service's store whenever the member begins to lead, before the first result.
         changed: Called when the queues, or those that the member may see, have changed.
         failed: Called with an error that requires a correction.
@@ -145,7 +147,7 @@ class QueueFinder:
         client: AsyncClient,
         own: Subscription,
         *,
-        every: float,
+        interval: float,
         prepare: Callable[[str], Awaitable[None]],
         changed: Callable[[], None],
         failed: Callable[[Exception], None],
@@ -156,7 +158,7 @@ class QueueFinder:
         self.partition_counts: Mapping[Queue, int] | None = None
         self.unseen: AbstractSet[Queue] = frozenset()
         self._client = client
-        self._every = every
+        self._every = interval
         self._prepare = prepare
         self._changed = changed
         self._failed = failed
@@ -189,7 +191,7 @@ class QueueFinder:
                 if not error.temporary:
                     raise
                 failures += 1
-                await self._pause_after(failures, "the service does not answer now, retrying", error)
+                await self._log_and_pause(failures, "the service does not answer now, retrying", error)
 
     def look_up(self, subscriptions: Collection[Subscription], held: AbstractSet[Queue]) -> None:
         self._held = held
@@ -241,7 +243,7 @@ class QueueFinder:
             if failure is None:
                 await self._wait_for_next()
             else:
-                await self._pause_after(failures, "cannot look up queues now, retrying", failure)
+                await self._log_and_pause(failures, "cannot look up queues now, retrying", failure)
 
     def _handle_failure(self, error: Exception, failures: int) -> None:
         """Passes permanent errors to ``failed``. After repeated refusals the member sees no queues."""
@@ -270,12 +272,12 @@ class QueueFinder:
             others = await self._find_queues_hidden_from_leader(self._leader)
         hidden = self._refusals.hidden
         hidden -= await find_readable_names(self._client, hidden)
-        limit = MAX_OTHERS - len(others)
+        limit = MAX_REPORTED_QUEUES - len(others)
         self.sight = Visibility(patterns, others, frozenset(sorted(hidden)[:limit]))
-        if self.own_subscription.patterns or any(map(self.sight.covers, self.own_subscription.names)):
-            self._refusals.end_refusal(LISTS)
+        if self.own_subscription.patterns or any(map(self.sight.includes, self.own_subscription.names)):
+            self._refusals.end_refusal(LIST_REFUSAL_KEY)
         else:
-            self._refusals.record(LISTS)
+            self._refusals.record(LIST_REFUSAL_KEY)
 
     async def _identify(self) -> str:
         """Returns the id of the service's store; raises StoreChanged if the member began with another one."""
@@ -311,16 +313,16 @@ class QueueFinder:
     async def _find_queues_hidden_from_leader(self, leader: Visibility) -> dict[str, int]:
         """Returns partition counts of subscribed and held queues that the leader may not see, 0 for missing ones.
 
-        Only the first ``MAX_OTHERS`` by name are returned.
+        Only the first ``MAX_REPORTED_QUEUES`` by name are returned.
         """
         counts = await _find_partition_counts(
             self._client, self.own_subscription, self.own_subscription.names | self._held_names()
         )
-        others = {name: count for name, count in sorted(counts.items()) if not leader.covers(name)}
-        if len(others) > MAX_OTHERS:
+        others = {name: count for name, count in sorted(counts.items()) if not leader.includes(name)}
+        if len(others) > MAX_REPORTED_QUEUES:
             text = "the group's leader may not see %d queues of this member's subscription; reporting only %d of them"
-            log.warning(text, len(others), MAX_OTHERS)
-        return dict(islice(others.items(), MAX_OTHERS))
+            log.warning(text, len(others), MAX_REPORTED_QUEUES)
+        return dict(islice(others.items(), MAX_REPORTED_QUEUES))
 
     def _held_names(self) -> set[str]:
         return {
@@ -331,12 +333,13 @@ class QueueFinder:
 
     def _forget_sight(self) -> None:
         """Records a refusal to list queues. The member sees no queues from now on, and finds none if it leads."""
-        self._refusals.record(LISTS)
+        self._refusals.record(LIST_REFUSAL_KEY)
         self.sight = Visibility()
         if self._prepared:
             self.partition_counts = {}
 
     def _log_foreign_members(self, works_for: set[tuple[str, str]]) -> None:
+        """Logs an error if members use another store or application, and again only for further ones."""
         own = (self.own_subscription.service, self.own_subscription.application)
         foreign = works_for - {own}
         if foreign - self._foreign:
@@ -348,13 +351,13 @@ class QueueFinder:
             )
         self._foreign = foreign
 
-    async def _pause_after(self, failures: int, what: str, error: Exception) -> None:
+    async def _log_and_pause(self, failures: int, what: str, error: Exception) -> None:
         log.log(logging.DEBUG if failures > 1 else logging.WARNING, "%s: %s", what, error)
         await asyncio.sleep(min(_BACKOFF.pause(failures, uniform(0.5, 1.0)), self._every))  # noqa: S311 - spreads load
 
     async def _wait_for_next(self) -> None:
-        """Waits for the interval or a request, at least ``MIN_INTERVAL``; a new subscription ends it at once."""
-        shortest = min(MIN_INTERVAL, self._every)
+        """Waits for the interval or a request, at least ``MIN_LOOK_UP_INTERVAL``; a new subscription ends the wait."""
+        shortest = min(MIN_LOOK_UP_INTERVAL, self._every)
         pause = max(0.0, self._every * uniform(0.9, 1.1) - shortest)  # noqa: S311 - spreads the leaders' requests
         for event, seconds in ((self._more, shortest), (self._requested, pause)):
             await wait_for_event(event, seconds)
@@ -362,9 +365,9 @@ class QueueFinder:
                 return
 
 
-LISTS = "/"
+LIST_REFUSAL_KEY = "/"
 """Key of refusals to list queues; not a valid queue name."""
-EVERYTHING = ""
+REQUEST_REFUSAL_KEY = ""
 """Key of refusals of whole requests."""
 
 
@@ -387,7 +390,7 @@ class Refusals:
 
     def record(self, what: str) -> None:
         """Records a refusal. A queue that only matches a pattern is hidden instead."""
-        if what not in {LISTS, EVERYTHING, *self._wanted.names} and self._wanted.matches_name(what):
+        if what not in {LIST_REFUSAL_KEY, REQUEST_REFUSAL_KEY, *self._wanted.names} and self._wanted.matches_name(what):
             self.hidden.add(what)
             return
         now = asyncio.get_running_loop().time()

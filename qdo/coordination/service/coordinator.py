@@ -48,7 +48,7 @@ from queuey.client.calls.progress_calls import group_segment
 
 SESSION_TIMEOUT = 10.0
 """Default time without a heartbeat after which a member's partitions go to others, in seconds."""
-MAX_AHEAD = 2.0
+MAX_EPOCH_LEAD_SECONDS = 2.0
 """Max seconds by which the first epoch of a group is ahead of the clock."""
 OLD_SERVICE = "This service has no groups (0.2 or later). Use --coordination zookeeper://…"
 NO_RIGHT = "Members of a group of the service need read and claim: give them, or use --coordination zookeeper://…"
@@ -369,11 +369,11 @@ def _make_offsets(
 def _was_recorded_by_owner(row: OwnedPartition) -> bool:
     """Returns whether an offset was recorded since the present owner got the partition.
 
-    If the partition had no owner before, up to ``MAX_AHEAD`` seconds earlier count, too.
+    If the partition had no owner before, up to ``MAX_EPOCH_LEAD_SECONDS`` earlier count, too.
     """
     if row.since is None or row.updated is None:
         return False
-    ahead = MAX_AHEAD if row.came == "new" else 0.0  # "new": the partition had no owner before.
+    ahead = MAX_EPOCH_LEAD_SECONDS if row.came == "new" else 0.0  # "new": the partition had no owner before.
     return row.updated >= row.since - ahead
 
 

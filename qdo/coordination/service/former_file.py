@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MIN_SESSION = 3.0
+MIN_SESSION_TIMEOUT = 3.0
 """Min session timeout of the service's groups, in seconds; groups in a file could have less."""
 _APPLICATION_ID, _FORMAT = 0x51646F43, 4
 _LOCK_TIMEOUT = 5.0
 """Max seconds to wait for a locked file."""
-_LOOK_EVERY = 0.05
-_IMPORTED = (
+_LOCK_POLL_INTERVAL = 0.05
+_CREATE_IMPORTED = (
     "CREATE TABLE IF NOT EXISTS imported "
     "(name TEXT, service TEXT, application TEXT, at REAL NOT NULL, PRIMARY KEY (name, service, application)) "
     "WITHOUT ROWID"
 )
-_NODES = (
+_SELECT_NODES = (
     "SELECT parents.path, nodes.name, nodes.data FROM nodes JOIN parents ON parents.id = nodes.parent "
     "WHERE parents.path >= ? || '/' AND parents.path < ? || '0'"  # 0 follows the slash.
 )
-_LIVING = (
+_SELECT_LIVING_MEMBERS = (
     "SELECT nodes.name FROM nodes JOIN parents ON parents.id = nodes.parent "
     "JOIN sessions ON sessions.id = nodes.session WHERE parents.path = ? AND sessions.expires > ?"
 )
@@ -81,7 +81,7 @@ class LocalCoordination:
     def __init__(self, group: str, path: Path, session_timeout: float | None) -> None:
         self.group = group
         self.path = path
-        self.session_timeout = None if session_timeout is None else max(session_timeout, MIN_SESSION)
+        self.session_timeout = None if session_timeout is None else max(session_timeout, MIN_SESSION_TIMEOUT)
 
     async def open(self) -> None:
         """Does nothing: the consumer opens the group."""
@@ -122,12 +122,12 @@ def read_group(path: Path, group: str) -> FormerGroup | None:
             return None
         paths = GroupPaths("", group)
         offsets: dict[Partition, str] = {}
-        for place, name, data in _rows(connection, _NODES, paths.offsets, paths.offsets):
+        for place, name, data in _select_rows(connection, _SELECT_NODES, paths.offsets, paths.offsets):
             parts = (*place.split("/")[-3:], name)
             if place.count("/") == paths.offsets.count("/") + 3 and (identifier := decode_offset(data).id) is not None:
                 offsets[parse_partition(parts)] = identifier
-        living = [decode(name) for (name,) in _rows(connection, _LIVING, paths.members, now())]
-        imported = _rows(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'imported'") and _rows(
+        living = [decode(name) for (name,) in _select_rows(connection, _SELECT_LIVING_MEMBERS, paths.members, now())]
+        imported = _select_rows(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'imported'") and _select_rows(
             connection, "SELECT service, application FROM imported WHERE name = ?", group
         )
         return FormerGroup(offsets, sorted(living), frozenset(imported)) if offsets or living else None
@@ -176,7 +176,7 @@ async def take_over(
                 count += len(offsets)
         with _open_file(path) as connection:
             assert connection is not None  # noqa: S101 - it was there a moment ago
-            connection.execute(_IMPORTED)
+            connection.execute(_CREATE_IMPORTED)
             mark = former, store, client.application, time.time()
             connection.execute("INSERT OR REPLACE INTO imported VALUES (?, ?, ?, ?)", mark)
     log.info("group %s: imported %d offsets from %s", group, count, path)
@@ -200,7 +200,7 @@ def _open_file(path: Path) -> Iterator[apsw.Connection | None]:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
             connection.set_busy_timeout(int(_LOCK_TIMEOUT * 1000))
-            if not _rows(connection, "SELECT 1 FROM sqlite_schema LIMIT 1"):
+            if not _select_rows(connection, "SELECT 1 FROM sqlite_schema LIMIT 1"):
                 yield None
                 return
             marks = connection.pragma("application_id"), connection.pragma("user_version")
@@ -215,7 +215,7 @@ def _open_file(path: Path) -> Iterator[apsw.Connection | None]:
         raise CoordinationLost(f"the coordination file {path} cannot be used: {error}") from error
 
 
-def _rows(connection: apsw.Connection, statement: str, *values: Any) -> list[Any]:  # noqa: ANN401 - whatever SQLite stores
+def _select_rows(connection: apsw.Connection, statement: str, *values: Any) -> list[Any]:  # noqa: ANN401 - whatever SQLite stores
     return connection.execute(statement, values).fetchall()
 
 
@@ -229,7 +229,7 @@ async def _lock_directory(path: Path) -> AsyncIterator[None]:
                 fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                await asyncio.sleep(_LOOK_EVERY)
+                await asyncio.sleep(_LOCK_POLL_INTERVAL)
         yield
     finally:
         os.close(directory)

@@ -53,7 +53,7 @@ MAX_CONFLICTS = 25
 ANSWER_TIMEOUT = 2.0
 """Timeout for the answer to a heartbeat beyond its wait, in seconds."""
 _BACKOFF = RetryPolicy(base=0.1, cap=1.0)
-_note_of = msgspec.json.Decoder(HandlingNote).decode
+_decode_note = msgspec.json.Decoder(HandlingNote).decode
 
 
 class ServiceSession:
@@ -159,7 +159,7 @@ class ServiceSession:
         if self._keeper is not None:
             self._keeper.record_end(self._ends)
             if (access := await find_access_settings(self._joined)) is not None:
-                self._keeper.use(access)
+                self._keeper.set_access(access)
         self._wait = answer.wait
         for partition, epoch in returned.items():
             if self._giving_back.get(partition) == epoch:
@@ -379,7 +379,7 @@ def _read_offset(taken: Taken) -> CommittedOffset:
     note = None
     if taken.note is not None:
         try:
-            note = _note_of(base64.b64decode(taken.note))
+            note = _decode_note(base64.b64decode(taken.note))
         except (msgspec.MsgspecError, binascii.Error):
             log.warning("ignored the note of a partition: Qdo did not write it")
     return CommittedOffset(taken.offset, held=taken.came == "lost", note=note)

@@ -110,7 +110,7 @@ class ConnectionOptions:
         for host in self.servers:
             _check_host(host)
         if self.chroot:
-            checked_path("the chroot of coordination", self.chroot)
+            check_node_path("the chroot of coordination", self.chroot)
         for name in ("session_timeout", "connect_timeout"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InvalidArgument(f"{name} must be a number of seconds above 0")
@@ -124,7 +124,7 @@ class ConnectionOptions:
         return self.login is not None if self.private is None else self.private
 
 
-def checked_path(argument: str, path: str) -> str:
+def check_node_path(argument: str, path: str) -> str:
     """Returns the path.
 
     Raises:
@@ -146,8 +146,8 @@ def _check_host(host: str) -> None:
 
 
 SCHEME = "zookeeper"
-LOGINS: Mapping[str, type[DigestLogin]] = {"digest": DigestLogin, "sasl": SaslLogin}
-WORDS = {"1": True, "yes": True, "true": True, "on": True, "0": False, "no": False, "false": False, "off": False}
+LOGIN_CLASSES: Mapping[str, type[DigestLogin]] = {"digest": DigestLogin, "sasl": SaslLogin}
+FLAG_WORDS = {"1": True, "yes": True, "true": True, "on": True, "0": False, "no": False, "false": False, "off": False}
 
 
 def parse(url: str, *, session_timeout: float | None = None, **options: Any) -> ConnectionOptions:  # noqa: ANN401 - checked here
@@ -179,10 +179,10 @@ def parse(url: str, *, session_timeout: float | None = None, **options: Any) -> 
 
 
 def _parse_flag(value: Any) -> bool:  # noqa: ANN401 - may be anything
-    return value if isinstance(value, bool) else WORDS[str(value).lower()]
+    return value if isinstance(value, bool) else FLAG_WORDS[str(value).lower()]
 
 
-OPTIONS: Mapping[str, Callable[[Any], Any]] = {
+OPTION_PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "connect_timeout": float,
     "login": str,
     "login_file": Path,
@@ -200,10 +200,10 @@ OPTIONS: Mapping[str, Callable[[Any], Any]] = {
 def _convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
     values = {}
     for name, value in options.items():
-        if name not in OPTIONS:
-            raise InvalidArgument(f"unknown ZooKeeper option {name!r}: use {', '.join(OPTIONS)}")
+        if name not in OPTION_PARSERS:
+            raise InvalidArgument(f"unknown ZooKeeper option {name!r}: use {', '.join(OPTION_PARSERS)}")
         try:
-            values[name] = OPTIONS[name](value)
+            values[name] = OPTION_PARSERS[name](value)
         except (TypeError, ValueError, KeyError) as error:
             raise InvalidArgument(f"{name} cannot be {value!r}") from error
     return values
@@ -211,8 +211,8 @@ def _convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
     """Returns the login in the file, or else the one in the URL; None without either."""
-    if kind not in LOGINS:
-        raise InvalidArgument(f"the login must be {' or '.join(LOGINS)}, not {kind!r}")
+    if kind not in LOGIN_CLASSES:
+        raise InvalidArgument(f"the login must be {' or '.join(LOGIN_CLASSES)}, not {kind!r}")
     if file is not None:
         try:
             user, colon, password = file.read_text("utf-8").rstrip("\n").partition(":")
@@ -224,7 +224,7 @@ def _read_login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
         return None
     if not colon:
         raise InvalidArgument("the login must be a user and a password, separated by a colon")
-    return LOGINS[kind](user, password)
+    return LOGIN_CLASSES[kind](user, password)
 
 
 def _make_tls(values: dict[str, Any]) -> TlsOptions | None:

@@ -31,7 +31,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, cast
 
 from qdo.errors import HandlerError, TimeLimit
-from qdo.tasks import cancel, start
+from qdo.tasks import cancel, start_task
 from qdo.worker.failure import Failure, RunResult
 from qdo.worker.handlers import Hooks, TaskOf
 from qdo.worker.runs import Delivery, MessageRun
@@ -216,6 +216,7 @@ class ChildProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def kill(self) -> int:
+        """Kills the child's process group and closes the socket; returns the child's exit code, 0 if it never ran."""
         self.kill_group()
         code = 0 if self._process is None else await asyncio.to_thread(self._process.wait)
         if self._writer is not None:
@@ -294,7 +295,7 @@ class ProcessExecutor:
             raise
 
     def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
-        return start(self._run(run, place), self._running)
+        return start_task(self._run(run, place), self._running)
 
     def abandon(self, run: MessageRun) -> bool:  # noqa: ARG002 - the limit is the same for all
         return True
@@ -334,7 +335,7 @@ class ProcessExecutor:
         self._children.discard(child)
         if not self._given_up:
             logger.warning("%s; another is started", why)
-            start(self._replace(), self._replacing)
+            start_task(self._replace(), self._replacing)
 
     async def _run_one_by_one(self, child: ChildProcess, run: MessageRun, place: Delivery) -> RunResult:
         total = RunResult(0)
@@ -346,7 +347,7 @@ class ProcessExecutor:
             ran = await child.run((message,), place, run)
             if ran.handled:
                 self._hooks.call("after", message, place)
-            total = total.followed_by(ran)
+            total = total.combine(ran)
             if ran.failure is not None:
                 break
         return total

@@ -66,7 +66,7 @@ def _worker_scrapes() -> list[bytes]:
                 metrics.count(name, queue)
         for name in ("commits", "commit_failures", "dead_letter_failures", "hook_failures"):
             metrics.increment(name)
-        metrics.record_move("assigned", 2)
+        metrics.record_ownership_change("assigned", 2)
         scrapes.append(generate_latest(registry))
     return scrapes
 

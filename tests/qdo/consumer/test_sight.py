@@ -266,7 +266,7 @@ async def test_what_a_member_says_of_its_sight_is_bounded(
     """A member's report of visible and unreadable queues is bounded, because both are stored in one node."""
     orders, inbox, _ = await group.queues("orders", "inbox", "mails")
     await group.system.client.update_queue(inbox.name, principals=["bid:ann@example.com"])
-    with replace_in(queue_discovery, queue_discovery.MAX_OTHERS, 1):
+    with replace_in(queue_discovery, queue_discovery.MAX_REPORTED_QUEUES, 1):
         await group.join("a", group.key(orders), orders)
         await group.join("b", group.full, patterns=(group.pattern,))
         await until(lambda: f"reads of {inbox.name} fail" in caplog.text)

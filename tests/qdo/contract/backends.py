@@ -16,7 +16,7 @@ from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.paths import GroupPaths
 from qdo.coordination.records import encode_offset
-from qdo.coordination.tree import ANY, Applied, Link, SetData
+from qdo.coordination.tree import ANY_VERSION, Applied, Link, SetData
 from qdo.partitions import Partition
 from tests.replacing import replace
 from tests.sim.groups.tree import TreeLink
@@ -85,7 +85,7 @@ class Service(abc.ABC):
 
     async def write(self, path: str, data: bytes) -> None:
         async with self.opened() as link:
-            (outcome,) = await link.apply([(SetData(path, data, ANY),)])
+            (outcome,) = await link.apply([(SetData(path, data, ANY_VERSION),)])
         assert isinstance(outcome, Applied)
 
 
@@ -112,7 +112,7 @@ async def commit_unfenced(
     await link.open()
     for held, identifier in offsets:
         partition, offset = held.partition, CommittedOffset(identifier)
-        (outcome,) = await link.apply([(SetData(self._paths.offset(partition), encode_offset(offset), ANY),)])
+        (outcome,) = await link.apply([(SetData(self._paths.offset(partition), encode_offset(offset), ANY_VERSION),)])
         assert isinstance(outcome, Applied)
         written[partition] = OwnedOffset(partition, offset, outcome.versions[-1])
     await link.close()

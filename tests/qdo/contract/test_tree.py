@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from qdo.coordination.changes import make_nodes
 from qdo.coordination.tree import (
-    ANY,
+    ANY_VERSION,
     Applied,
     Check,
     Create,
@@ -93,7 +93,9 @@ async def test_nodes_have_data_and_versions(tree: Tree) -> None:
     """Each change of the data raises the version by one; a node that is recreated begins with the first version."""
     link, path = await tree.open(), tree / "a"
     assert await link.read([path]) == [None]
-    assert await link.apply([(Create(path, b"0"),), (SetData(path, b"1", 0),), (SetData(path, b"2", ANY),)]) == [
+    assert await link.apply(
+        [(Create(path, b"0"),), (SetData(path, b"1", 0),), (SetData(path, b"2", ANY_VERSION),)]
+    ) == [
         Applied((0,)),
         Applied((1,)),
         Applied((2,)),
@@ -117,7 +119,7 @@ async def test_what_nodes_are_not_is_refused(tree: Tree) -> None:
         [
             (Create(path),),
             (Create(f"{absent}/c"),),
-            (SetData(absent, b"", ANY),),
+            (SetData(absent, b"", ANY_VERSION),),
             (SetData(path, b"", 7),),
             (Delete(absent),),
             (Delete(path),),
@@ -169,7 +171,7 @@ async def test_changes_that_do_not_depend_on_each_other_are_made_each_for_itself
         [
             (SetData(places[0], b"0", 1), Delete(f"{places[0]}/in")),
             (SetData(places[1], b"1", 7), Delete(f"{places[1]}/in")),
-            (SetData(places[2], b"2", ANY), Delete(f"{places[2]}/in")),
+            (SetData(places[2], b"2", ANY_VERSION), Delete(f"{places[2]}/in")),
             (Create(places[4]),),
             (Create(tree / "last"),),
         ]
@@ -248,9 +250,9 @@ async def test_a_watch_tells_of_one_change(tree: Tree) -> None:
     watched = Watched(mine)
     for writer in (mine, other):
         await mine.read([tree / "a", tree / "b"], watch=True)
-        await writer.apply([(SetData(tree / "a", b"", ANY),)])
+        await writer.apply([(SetData(tree / "a", b"", ANY_VERSION),)])
         assert await watched.next() == [tree / "a"]
-        await writer.apply([(SetData(tree / "a", b"", ANY),), (Create(tree / "b"),)])
+        await writer.apply([(SetData(tree / "a", b"", ANY_VERSION),), (Create(tree / "b"),)])
         await mine.stat([tree / "c"], watch=True)
         await mine.children([tree.top, tree / "a"], watch=True)
         await writer.apply([(Create(tree / "c"), Delete(tree / "b"))])
@@ -282,7 +284,9 @@ async def test_what_was_watched_is_told_before_later_answers(tree: Tree) -> None
     watched = Watched(mine)
     for number in range(20):
         await mine.read([tree / "a"], watch=True)
-        await other.apply([(SetData(tree / "a", b"", ANY), SetData(tree / "b", str(number).encode(), ANY))])
+        await other.apply(
+            [(SetData(tree / "a", b"", ANY_VERSION), SetData(tree / "b", str(number).encode(), ANY_VERSION))]
+        )
         node = None
         while node is None or node.data != str(number).encode():
             (node,) = await mine.read([tree / "b"])

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from qdo.curator.drain import (
-    BATCH_BYTES,
-    BATCH_MESSAGES,
-    BATCH_NODES,
     ID_HEADER,
+    MAX_BATCH_BYTES,
+    MAX_BATCH_MESSAGES,
+    MAX_BATCH_NODES,
     MAX_DELAY,
     PRIORITY_HEADER,
     Item,
@@ -28,16 +28,18 @@ from tests.qdo.curator.conftest import CuratorQueue, bodies
 CHILD = Child("queue-0000000000", "queue-", 0)
 
 
-@given(some.lists(some.tuples(some.integers(1, BATCH_MESSAGES), some.integers(0, BATCH_BYTES + 5)), max_size=250))
+@given(
+    some.lists(some.tuples(some.integers(1, MAX_BATCH_MESSAGES), some.integers(0, MAX_BATCH_BYTES + 5)), max_size=250)
+)
 def test_batches_keep_the_order_and_the_limits(sizes: list[tuple[int, int]]) -> None:
     """Batches keep all items in order and within the limit, except an item that is too large for any batch."""
     items = [Item(CHILD._replace(sequence=at), bytes(weight), 0, many, 0.0) for at, (many, weight) in enumerate(sizes)]
     made = list(split_into_batches(items))
     assert [item for batch in made for item in batch] == items
     for batch in made:
-        assert 1 <= len(batch) <= BATCH_NODES
-        assert sum(item.messages for item in batch) <= BATCH_MESSAGES
-        assert len(batch) == 1 or sum(len(item.data) for item in batch) <= BATCH_BYTES
+        assert 1 <= len(batch) <= MAX_BATCH_NODES
+        assert sum(item.messages for item in batch) <= MAX_BATCH_MESSAGES
+        assert len(batch) == 1 or sum(len(item.data) for item in batch) <= MAX_BATCH_BYTES
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_batches_keep_the_order_and_the_limits(sizes: list[tuple[int, int]]) -> 
 def test_what_is_unfit_says_why(data: bytes, why: str) -> None:
     """The reason names the fault of the item."""
     with pytest.raises(Unfit, match=why):
-        check_item(QUEUE, CHILD, data, 0, now=0, most=1000)
+        check_item(QUEUE, CHILD, data, 0, now=0, max_bytes=1000)
 
 
 def test_an_item_that_is_due_after_the_longest_delay_is_unfit() -> None:
@@ -60,14 +62,14 @@ def test_an_item_that_is_due_after_the_longest_delay_is_unfit() -> None:
     data = encode([b"a"])
     child = Child("x", "x", 0, epoch=int((MAX_DELAY + 1) * 1000))
     with pytest.raises(Unfit, match="is due in 33554433 seconds"):
-        check_item(DELAY, child, data, 0, now=0, most=1000)
-    assert check_item(DELAY, child, data, 0, now=1.5, most=1000).delay == MAX_DELAY - 0.5
-    assert check_item(DELAY, child, data, 0, now=1e9, most=1000).delay == 0
+        check_item(DELAY, child, data, 0, now=0, max_bytes=1000)
+    assert check_item(DELAY, child, data, 0, now=1.5, max_bytes=1000).delay == MAX_DELAY - 0.5
+    assert check_item(DELAY, child, data, 0, now=1e9, max_bytes=1000).delay == 0
 
 
 def test_a_simple_queue_has_raw_data() -> None:
     """The bytes of a simple queue's node are its message."""
-    assert check_item(SIMPLE, CHILD, b"\0\1", 3, now=0, most=1000) == Item(CHILD, b"\0\1", 3, 1, 0.0)
+    assert check_item(SIMPLE, CHILD, b"\0\1", 3, now=0, max_bytes=1000) == Item(CHILD, b"\0\1", 3, 1, 0.0)
 
 
 def test_everything_is_moved_in_order(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:

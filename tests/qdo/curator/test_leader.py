@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from qdo.coordination.tree import Applied, Change, Outcome
 from qdo.coordination.zookeeper.driver.link import BorrowedLink
-from qdo.curator.leader import LeaderElection, LeaderState, Participant, Recipe, in_turn
+from qdo.curator.leader import LeaderElection, LeaderState, Participant, Recipe, sort_by_turn
 from qdo.errors import CoordinationLost, InvalidArgument, SessionLost
 from tests.harness.proxy import Proxy
 from tests.qdo.contract.zookeeper import kazoo_client
@@ -95,15 +95,15 @@ def stand(path: str) -> Iterator[Stand]:
 def test_nodes_are_sorted_by_sequence_whatever_their_prefix(nodes: list[tuple[Any, int]], recipe: Recipe) -> None:
     """Nodes sort by their sequence as text, as with Curator: prefixes do not count, and the counter may be negative."""
     names = [f"_c_{each}-{recipe.value}{sequence:010d}" for each, sequence in nodes]
-    turns = [name.rpartition(recipe.value)[2] for name in in_turn(names, recipe)]
+    turns = [name.rpartition(recipe.value)[2] for name in sort_by_turn(names, recipe)]
     assert turns == sorted(f"{sequence:010d}" for _, sequence in nodes)
 
 
 def test_the_other_recipe_stands_behind() -> None:
     """Neither recipe waits for nodes of the other, so a path must have only one of them."""
     lock, latch = "_c_1-lock-0000000000", "_c_0-latch-0000000001"
-    assert in_turn([lock, latch], Recipe.LATCH) == [latch, lock]
-    assert in_turn([latch, lock], Recipe.SELECTOR) == [lock, latch]
+    assert sort_by_turn([lock, latch], Recipe.LATCH) == [latch, lock]
+    assert sort_by_turn([latch, lock], Recipe.SELECTOR) == [lock, latch]
 
 
 @pytest.mark.parametrize("path", ["", "/", "leader", "/a/", "/a//b"])

@@ -33,7 +33,7 @@ EARLY, LATE = id_before(1_000_000_000), id_before(1_000_000_001)
 def test_moves_know_their_direction(before: str | None, after: str | None, changes: bool, back: bool) -> None:  # noqa: FBT001
     """A move goes back if a message that counted as processed no longer would."""
     move = Move(PLACE, before, after)
-    assert (move.changes, move.goes_back) == (changes, back)
+    assert (move.is_change, move.goes_back) == (changes, back)
 
 
 @given(st.floats(1e9, 2e9), st.floats(1e9, 2e9))
@@ -102,4 +102,4 @@ def test_a_second_run_changes_nothing(said: dict[int, str | None], known: dict[i
     moves, _ = plan_migration(statuses, {ORDERS: 5}, recorded)
     assert not any(move.goes_back for move in moves)
     after = recorded | {move.partition: CommittedOffset(move.after) for move in moves}
-    assert not any(move.changes for move in plan_migration(statuses, {ORDERS: 5}, after)[0])
+    assert not any(move.is_change for move in plan_migration(statuses, {ORDERS: 5}, after)[0])

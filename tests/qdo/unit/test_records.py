@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.rebalance.queue_discovery import MAX_OTHERS
+from qdo.consumer.rebalance.queue_discovery import MAX_REPORTED_QUEUES
 from qdo.coordination import Member, Visibility
 from qdo.coordination.records import (
     Codec,
@@ -22,7 +22,7 @@ from qdo.coordination.records import (
     unpack_partitions,
 )
 from qdo.coordination.stored_assignments import ASSIGNMENTS, MemberAssignment
-from qdo.coordination.tree import NODE_LIMIT
+from qdo.coordination.tree import MAX_NODE_BYTES
 from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue, Subscription
 
@@ -82,9 +82,9 @@ def test_names() -> None:
 def test_the_largest_sight_fits_into_a_node() -> None:
     """The sizes hold for the longest and least compressible names."""
     draw = random.Random(7)
-    names = ("".join(chr(draw.randrange(0x10000, 0x110000)) for _ in range(50)) for _ in range(MAX_OTHERS))
+    names = ("".join(chr(draw.randrange(0x10000, 0x110000)) for _ in range(50)) for _ in range(MAX_REPORTED_QUEUES))
     data = encode_member(Member("a", sight=Visibility(("x" * 100,) * 20, dict.fromkeys(names, 200))))
-    assert len(data) < NODE_LIMIT
+    assert len(data) < MAX_NODE_BYTES
 
 
 def test_an_older_program_reads_a_member_that_says_what_it_sees() -> None:

@@ -282,7 +282,7 @@ async def test_what_cannot_be_noted_is_not_tried_without_a_pause(workers: Worker
     await session.claim([partition])
     await session.leave()  # without a release: the next owner notes what it begins
     worker = await workers.make(workers.note_async, queue)
-    note, tried = Ownership.note, list[float]()
+    note, tried = Ownership.record_note, list[float]()
 
     async def refused(*given: Any) -> None:  # noqa: ANN401 - passed on
         tried.append(asyncio.get_running_loop().time())

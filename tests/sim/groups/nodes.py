@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from qdo.coordination.tree import (
-    ANY,
+    ANY_VERSION,
     Applied,
     Change,
     Check,
@@ -20,7 +20,7 @@ from qdo.coordination.tree import (
     Rejection,
     RejectionReason,
     SetData,
-    parent,
+    parent_path,
 )
 
 
@@ -87,12 +87,12 @@ class Nodes:
         if isinstance(operation, Create):
             if node is not None:
                 return RejectionReason.NODE_EXISTS
-            return None if parent(operation.path) in self.nodes else RejectionReason.NO_NODE
+            return None if parent_path(operation.path) in self.nodes else RejectionReason.NO_NODE
         if node is None:
             return RejectionReason.NO_NODE
         if isinstance(operation, Delete):
             return RejectionReason.NOT_EMPTY if self._below[operation.path] else None
-        return None if operation.version in {ANY, node.version} else RejectionReason.BAD_VERSION
+        return None if operation.version in {ANY_VERSION, node.version} else RejectionReason.BAD_VERSION
 
     def _carry_out(self, session: int, operation: Operation, changed: list[tuple[str, bool]]) -> int:
         """Returns the node's new version, 0 after a delete.
@@ -123,7 +123,7 @@ class Nodes:
         """Notifies and removes the watchers of changed nodes, and of the parents of created or deleted ones."""
         for path, listed in changed:
             watchers = self.watches.pop(path, {})
-            above = parent(path)
+            above = parent_path(path)
             for link in watchers:
                 link.tell(path)
             for link in self.child_watches.pop(above, {}) if listed else ():

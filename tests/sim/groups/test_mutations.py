@@ -17,7 +17,7 @@ from qdo.consumer.rebalance.queue_discovery import QueueFinder
 from qdo.coordination import CommittedOffset, OwnedOffset, Session, Visibility, session
 from qdo.coordination.session import Standing
 from qdo.coordination.stored_assignments import MemberAssignment, StoredAssignments, StoredTarget, TargetGeneration
-from qdo.coordination.tree import ANY, Change, Check, Create, Delete, NodeData, SetData, State
+from qdo.coordination.tree import ANY_VERSION, Change, Check, Create, Delete, NodeData, SetData, State
 from qdo.coordination.watched import WatchedNodes
 from qdo.coordination.zookeeper.driver.handler import SessionLease
 from qdo.errors import CoordinationError
@@ -51,7 +51,8 @@ class Mutation(NamedTuple):
 
 def _any_version(change: Change) -> Change:
     return tuple(
-        msgspec.structs.replace(each, version=ANY) if isinstance(each, SetData | Check) else each for each in change
+        msgspec.structs.replace(each, version=ANY_VERSION) if isinstance(each, SetData | Check) else each
+        for each in change
     )
 
 
@@ -169,7 +170,7 @@ def taking_late_calls_for_present_ones() -> Iterator[None]:
     """Notifies late, and applies calls of a former ownership to the present one."""
     with (
         replace(PartitionTable._notify_lost, not_waiting_for_lost),
-        replace(PartitionReader._still_present, lambda _, rows: list(rows)),
+        replace(PartitionReader._select_present, lambda _, rows: list(rows)),
     ):
         yield
 
@@ -270,7 +271,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         lambda: replace(Session._on_state, knowing_what_was_watched), ("balance", "lost")
     ),
     "changes are heard": Mutation(lambda: replace(WatchedNodes.invalidate, hearing_nothing), ("balance", "lost")),
-    "sight of a member": Mutation(lambda: replace(Visibility.covers, lambda *_: True), ("rights", "lost")),
+    "sight of a member": Mutation(lambda: replace(Visibility.includes, lambda *_: True), ("rights", "lost")),
     "begin at the offset": Mutation(lambda: replace(PartitionReader.assigned, beginning_at_the_beginning), ("order",)),
     "a commit passes no gap": Mutation(
         lambda: replace(ContiguousOffset.mark_done, recording_over_gaps), ("early",), first=6
@@ -280,7 +281,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "order of a key": Mutation(lambda: replace(KeyedQueue.settle, handling_keys_out_of_order), ("order",), first=14),
     "finish before handing back": Mutation(
-        lambda: replace(PartitionWork.until_quiet, waiting_for_nothing), ("two",), first=50
+        lambda: replace(PartitionWork.wait_until_quiet, waiting_for_nothing), ("two",), first=50
     ),
     "late calls are of a former ownership": Mutation(
         taking_late_calls_for_present_ones, ("owner", "early", "lost"), first=53

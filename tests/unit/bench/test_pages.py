@@ -99,11 +99,11 @@ def test_all_pages_but_the_model_are_written(tmp_path: Path) -> None:
     (tmp_path / "measurements").mkdir()
     (tmp_path / "measurements" / "sqlite.md").write_text(PAGE)
     (tmp_path / "measurements" / pages.MODEL).write_text("A model without figures.")
-    (tmp_path / pages.FOR_USERS).write_text(USERS)
+    (tmp_path / pages.PAGE_FOR_USERS).write_text(USERS)
     with replace(charts.write_charts, lambda _docs: None):
         pages.main([str(tmp_path / "results.json")], tmp_path)
     assert "17,617" in (tmp_path / "measurements" / "sqlite.md").read_text()
-    assert "17,617" in (tmp_path / pages.FOR_USERS).read_text()
+    assert "17,617" in (tmp_path / pages.PAGE_FOR_USERS).read_text()
     assert (tmp_path / "measurements" / pages.MODEL).read_text() == "A model without figures."
 
 
@@ -116,7 +116,7 @@ def test_figures_for_users_come_from_the_same_results(tmp_path: Path) -> None:
 
 def test_each_line_for_users_has_a_side() -> None:
     """The page has as many lines of a measure as the program has sides of it."""
-    page = (ROOT / "docs" / pages.FOR_USERS).read_text("utf-8")
+    page = (ROOT / "docs" / pages.PAGE_FOR_USERS).read_text("utf-8")
     lines = re.findall(
         r"(?m)^\|(?:[^|\n]*\|){6} `([\w-]+)`[^|\n]*\|$", page
     )  # with rates and times: not those of memory

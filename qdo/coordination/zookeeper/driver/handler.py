@@ -158,7 +158,7 @@ class PendingAnswer:
             callback(self)
 
 
-PIECE = 65_536
+MAX_READ_BYTES = 65_536
 """Max bytes of one read."""
 
 
@@ -192,7 +192,7 @@ class Wire:
     def send(self, data: bytes) -> int:
         instant = self._lease.now()
         count = self._connection.send(data)
-        self._exchange.sent(data[:count], instant)
+        self._exchange.record_sent(data[:count], instant)
         return count
 
     def is_greeted(self) -> bool:
@@ -211,7 +211,7 @@ class Wire:
             OSError: The connection is broken.
         """
         try:
-            data = self._connection.recv(PIECE)
+            data = self._connection.recv(MAX_READ_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return False
         except ssl.SSLEOFError:

@@ -31,7 +31,7 @@ from qdo.keepalive.vitals import Vitals
 
 MAX_CONNECT_PAUSE = 0.5
 """Max pause between two connection attempts, in seconds; kazoo's default is up to an hour."""
-LEASE_CHECKS = 4
+LEASE_CHECKS_PER_TIMEOUT = 4
 """Number of checks of the lease per session timeout."""
 
 log = logging.getLogger("qdo.zookeeper")
@@ -144,12 +144,12 @@ class ZooKeeperLink(ClientLink):
     async def close(self) -> None:
         self._end_as_lost(SessionLost("the session was ended"))
         self._retire()
-        await self._until_stopped()
+        await self._wait_until_stopped()
 
     async def abandon(self) -> None:
         self._end_as_lost(SessionLost("the session was ended"))
         self._stop()
-        await self._until_stopped()
+        await self._wait_until_stopped()
 
     @property
     def finished(self) -> bool:
@@ -209,7 +209,7 @@ class ZooKeeperLink(ClientLink):
             return
         if self._vitals is not None:
             self._vitals.beat()
-        wait = min(self._lease.timeout / LEASE_CHECKS, self._lease.remaining + 0.001)
+        wait = min(self._lease.timeout / LEASE_CHECKS_PER_TIMEOUT, self._lease.remaining + 0.001)
         self._timer = self._loop.call_later(wait, self._refresh_state)
 
     def _end_as_lost(self, why: CoordinationError) -> None:
@@ -232,7 +232,8 @@ class ZooKeeperLink(ClientLink):
             self._stopped = self._loop.create_future()
             self._handler.spawn(self._stop_client, self._stopped)
 
-    async def _until_stopped(self) -> None:
+    async def _wait_until_stopped(self) -> None:
+        """Waits until the client has stopped, but at most a second longer than ``CLOSE_TIMEOUT``."""
         if self._stopped is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._stopped), CLOSE_TIMEOUT + 1)
@@ -259,7 +260,7 @@ class ZooKeeperLink(ClientLink):
             self._loop.call_soon_threadsafe(stopped.set_result, None)
 
 
-CLOSED = (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
+CLOSED_STATES = (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 
 
 class BorrowedLink(ClientLink):
@@ -339,7 +340,9 @@ class BorrowedLink(ClientLink):
         identity = self._client.client_id
         if self._state == "lost":
             return
-        if self._client.client_state in CLOSED or (identity is not None and self.session not in {0, identity[0]}):
+        if self._client.client_state in CLOSED_STATES or (
+            identity is not None and self.session not in {0, identity[0]}
+        ):
             self.end(SessionLost(self.ENDED))
         elif identity is not None:
             self.session = identity[0]

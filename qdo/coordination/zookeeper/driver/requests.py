@@ -111,7 +111,7 @@ class ClientLink(Link):
     def _set_state(self, state: State) -> None:
         """Sets the state and reports a change. When suspended, fails all requests with CoordinationLost."""
         if state == "suspended":
-            self._fail(CoordinationLost("the connection to ZooKeeper broke"))
+            self._fail_all_requests(CoordinationLost("the connection to ZooKeeper broke"))
             self._settled.clear()
         else:
             self._settled.set()
@@ -124,7 +124,9 @@ class ClientLink(Link):
         self._state = "lost"
         self._settled.set()
         self._error = why
-        self._fail(why if isinstance(why, CoordinationRefused) else CoordinationLost("the session has ended"))
+        self._fail_all_requests(
+            why if isinstance(why, CoordinationRefused) else CoordinationLost("the session has ended")
+        )
 
     async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         watcher = self._enqueue_watch_event if watch else None
@@ -170,7 +172,7 @@ class ClientLink(Link):
             await batch.future
         finally:
             self._batches.discard(batch)
-        return _judge_all(batch.answers)
+        return _interpret_answers(batch.answers)
 
     def _require_usable(self) -> None:
         """Raises an error unless the link is connected, in the process that opened it."""
@@ -218,17 +220,17 @@ class ClientLink(Link):
             self.on_watch(changed)
         self._send_queued()
 
-    def _fail(self, error: CoordinationError) -> None:
+    def _fail_all_requests(self, error: CoordinationError) -> None:
         self._waiting.clear()
         for batch in self._batches:
             batch.fail(error)
 
 
-def _judge_all(answers: Iterable[Any]) -> list[Any]:
+def _interpret_answers(answers: Iterable[Any]) -> list[Any]:
     """Returns the judged answers; raises one error for all if a request failed."""
-    judged = [judge(answer) for answer in answers]
+    judged = [interpret_answer(answer) for answer in answers]
     if errors := [a for a in judged if isinstance(a, Exception)]:
-        raise translate(errors, len(judged) - len(errors)) from errors[0]
+        raise translate_errors(errors, len(judged) - len(errors)) from errors[0]
     return judged
 
 
@@ -248,14 +250,14 @@ def _make_outcome(client: Any, change: Change, answer: Any) -> Outcome:  # noqa:
     return Applied(versions)
 
 
-REFUSED: Mapping[type[Exception], RejectionReason] = {
+REJECTION_REASONS: Mapping[type[Exception], RejectionReason] = {
     exceptions.NoNodeError: RejectionReason.NO_NODE,
     exceptions.NodeExistsError: RejectionReason.NODE_EXISTS,
     exceptions.BadVersionError: RejectionReason.BAD_VERSION,
     exceptions.NotEmptyError: RejectionReason.NOT_EMPTY,
 }
 """Errors that are regular answers: the nodes are not in the required state."""
-FORBIDDEN = (
+REFUSAL_ERRORS = (
     exceptions.NoAuthError,
     exceptions.AuthFailedError,
     exceptions.InvalidACLError,
@@ -263,7 +265,7 @@ FORBIDDEN = (
     exceptions.QuotaExceededError,
     exceptions.EphemeralOnLocalSessionError,
 )
-ENDED = (exceptions.SessionExpiredError,)
+SESSION_END_ERRORS = (exceptions.SessionExpiredError,)
 """Errors of an expired session, or of a closed client. The request was not executed."""
 SECONDARY_ERRORS = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
 """Errors of the other operations of a transaction, which did not make it fail."""
@@ -285,7 +287,7 @@ def send_transaction(client: Any, change: Change) -> Any:  # noqa: ANN401 - kazo
     return transaction.commit_async()
 
 
-def judge(answer: Any) -> Any:  # noqa: ANN401 - depends on the request
+def interpret_answer(answer: Any) -> Any:  # noqa: ANN401 - depends on the request
     """Returns the answer of a request: its value, None for a missing node, a Rejection of a transaction, or an error.
 
     Kazoo answers a transaction with a list. If the transaction failed, the list has an error for each operation.
@@ -301,12 +303,12 @@ def _find_refusal(errors: Sequence[object]) -> Rejection | Exception:
     """Returns the error that made a transaction fail: a Rejection if the tree's state caused it."""
     for index, error in enumerate(errors):
         if isinstance(error, Exception) and not isinstance(error, SECONDARY_ERRORS):
-            why = REFUSED.get(type(error))
+            why = REJECTION_REASONS.get(type(error))
             return error if why is None else Rejection(why, index)
     return CoordinationLost("a transaction failed, and the server gave no reason")
 
 
-def translate(errors: Sequence[Exception], answered: int) -> CoordinationError:
+def translate_errors(errors: Sequence[Exception], answered: int) -> CoordinationError:
     """Returns the error to raise for kazoo's errors: CoordinationRefused if any is a refusal.
 
     Else it is SessionLost if all requests failed because the session has ended, and CoordinationLost otherwise.
@@ -316,9 +318,9 @@ def translate(errors: Sequence[Exception], answered: int) -> CoordinationError:
         answered: How many requests of the same batch were answered, so that something may have been done.
     """
     for error in errors:
-        if isinstance(error, FORBIDDEN):
+        if isinstance(error, REFUSAL_ERRORS):
             return CoordinationRefused(f"ZooKeeper does not allow this: {_format_error(error)}")
-    if not answered and all(isinstance(error, ENDED) for error in errors):
+    if not answered and all(isinstance(error, SESSION_END_ERRORS) for error in errors):
         return SessionLost("the session has ended: others may own its nodes now")
     if isinstance(errors[0], CoordinationError):
         return errors[0]

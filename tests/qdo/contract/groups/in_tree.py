@@ -313,7 +313,7 @@ class TreeMember(Member, PartitionListener):
                     row.note = None if note is None else HandlingNote(note.decode("latin-1"))
                 if row.recorded is None or order_of(offset) > order_of(row.recorded):
                     row.position = offset  # Marks the message as handed out.
-                    self._session.table.add(row, offset, 1)
+                    self._session.table.schedule_commit(row, offset, 1)
                 is_refused = bool(await self._session.table.flush([row]))
             else:
                 # As a program that has not learned yet that its ownership is over.

@@ -9,7 +9,7 @@ import pytest
 
 from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
 from qdo.coordination.records import encode_offset
-from qdo.coordination.tree import ANY, Change, Check, Link, SetData
+from qdo.coordination.tree import ANY_VERSION, Change, Check, Link, SetData
 from qdo.errors import SessionLost
 from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import Join
@@ -34,7 +34,7 @@ def only_checks(checks: frozenset[str], session: Session, fresh: Link) -> Iterat
 
     def recording(self: Session, held: OwnedOffset, offset: CommittedOffset) -> Change:
         owner = (Check(self._paths.owner(held.partition)),) if "owner" in checks else ()
-        version = held.version if "version" in checks else ANY
+        version = held.version if "version" in checks else ANY_VERSION
         return *owner, SetData(self._paths.offset(held.partition), encode_offset(offset), version)
 
     link = session.link

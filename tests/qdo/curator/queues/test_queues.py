@@ -266,7 +266,7 @@ def test_a_clock_that_is_set_forward_is_noticed(nodes: Nodes, client: Any, heard
     ahead = [0]
     with (
         replace_in(consumption, now_ms, lambda: now_ms() + ahead[0]),
-        replace_in(consumption, consumption.MAX_WAIT, 0.1),
+        replace_in(consumption, consumption.MAX_CLOCK_INTERVAL, 0.1),
         nodes.opened(nodes.builder(client, heard).build_delay_queue()) as queue,
     ):
         queue.put("later", now_ms() + 10**9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.owned_partition import Batch, FetchBuffer, OwnedPartition, estimate_bytes, share
+from qdo.consumer.owned_partition import Batch, FetchBuffer, OwnedPartition, divide_equally, estimate_bytes
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.partitions import Partition
 from tests.qdo.unit.samples import ONE, QUEUE, THREE, TWO, message, message_id, messages
@@ -38,7 +38,7 @@ def counts_handed_out(
 def test_shares_are_fair_and_leave_nothing(counts: list[int], more: int) -> None:
     """Shares add up to the limit, none exceeds its backlog, and a smaller share than another's is a whole backlog."""
     most = len(counts) + more
-    shares = share(counts, most)
+    shares = divide_equally(counts, most)
     assert sum(shares) == min(most, sum(counts))
     assert all(0 < got <= count for got, count in zip(shares, counts, strict=True))
     equal = most // len(counts)

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdo.consumer.fetcher import (
+    MAX_QUEUES_PER_CALL,
     MAX_READS,
     MIN_READ_MESSAGES,
     POLL_MERGE_INTERVAL,
-    QUEUES,
     BufferSpace,
     FetchPlan,
     InFlightCalls,
+    compute_free_space,
     plan_fetches,
-    space_for,
 )
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.coordination import CommittedOffset, OwnedOffset
@@ -115,7 +115,9 @@ WANTS = st.lists(
     unique_by=lambda one: one.partition,
 )
 ROOMS = st.builds(
-    lambda held, size, partitions: space_for(held, size, partitions, prefetch_messages=5000, prefetch_bytes=1000),
+    lambda held, size, partitions: compute_free_space(
+        held, size, partitions, prefetch_messages=5000, prefetch_bytes=1000
+    ),
     st.integers(0, 6000),
     st.integers(0, 1100),
     st.integers(1, 6000),
@@ -140,9 +142,9 @@ def test_plans_stay_within_all_bounds(
     reads = [ask for ask in asks if not ask.wait]
     polls = [ask for ask in asks if ask.wait]
     assert len(reads) + pending_calls.reads <= MAX_READS
-    assert len(polls) <= max(0, pending_calls.most_polls - len(pending_calls.polls))
+    assert len(polls) <= max(0, pending_calls.max_polls - len(pending_calls.polls))
     for ask in asks:
-        assert len({one.partition.queue for one in ask.partitions}) <= QUEUES
+        assert len({one.partition.queue for one in ask.partitions}) <= MAX_QUEUES_PER_CALL
         assert 1 <= ask.limit <= PAGE
         assert ask.limit * len(ask.partitions) <= max(room.free + MIN_READ_MESSAGES, len(ask.partitions) * room.reserve)
     assert all(one.more is False for ask in polls for one in ask.partitions)
@@ -161,7 +163,7 @@ def test_there_is_always_something_to_do(wants: list[OwnedPartition], room: Buff
 @given(st.integers(0, 8000), st.integers(1, 2000))
 def test_room_ends_where_the_settings_say(held: int, partitions: int) -> None:
     """The shared room and the reserves add up to the setting, or to one message per partition."""
-    room = space_for(held, 0, partitions, prefetch_messages=5000, prefetch_bytes=1000)
+    room = compute_free_space(held, 0, partitions, prefetch_messages=5000, prefetch_bytes=1000)
     assert (
         held + room.free + partitions * room.reserve <= max(5000, held, 3750 + partitions) + partitions * room.reserve
     )
@@ -171,5 +173,7 @@ def test_room_ends_where_the_settings_say(held: int, partitions: int) -> None:
 
 def test_bytes_end_prefetching_as_messages_do() -> None:
     """At the byte limit only empty partitions are read, one message each."""
-    assert space_for(3, 1000, 2, prefetch_messages=5000, prefetch_bytes=1000) == BufferSpace(0, low=False, reserve=1)
-    assert space_for(3, 999, 2, prefetch_messages=5000, prefetch_bytes=1000).free > 0
+    assert compute_free_space(3, 1000, 2, prefetch_messages=5000, prefetch_bytes=1000) == BufferSpace(
+        0, low=False, reserve=1
+    )
+    assert compute_free_space(3, 999, 2, prefetch_messages=5000, prefetch_bytes=1000).free > 0

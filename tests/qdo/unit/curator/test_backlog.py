@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qdo.curator.backlog import MAX_BLOCKED, RECHECK, SHARE, Backlog
+from qdo.curator.backlog import MAX_BLOCKED, PAUSE_RATIO, RECHECK_INTERVAL, Backlog
 from qdo.curator.nodes import DELAY, PRIORITY, QUEUE, Child, Names
 
 NOW = 1_800_000_000_000
@@ -90,7 +90,7 @@ def test_locks_are_watched_up_to_a_bound() -> None:
     backlog = make_backlog(names(MAX_BLOCKED + 1))
     assert all(backlog.block(take(backlog), 0.0) for _ in range(MAX_BLOCKED))
     assert not backlog.block(take(backlog), 5.0)
-    assert backlog.listing_due(6.0, NOW) == 5.0 + RECHECK - 6.0
+    assert backlog.seconds_until_listing(6.0, NOW) == 5.0 + RECHECK_INTERVAL - 6.0
 
 
 def test_what_was_not_watched_is_looked_at_again() -> None:
@@ -98,26 +98,26 @@ def test_what_was_not_watched_is_looked_at_again() -> None:
     backlog = make_backlog(names(2))
     first = take(backlog)
     assert backlog.block(first, 0.0)
-    assert backlog.listing_due(0.0, NOW) is None
+    assert backlog.seconds_until_listing(0.0, NOW) is None
     backlog.forget_watches()
     assert take_all(backlog) == names(2)
-    assert backlog.listing_due(0.0, NOW) == 0
+    assert backlog.seconds_until_listing(0.0, NOW) == 0
 
 
 def test_a_queue_is_not_listed_while_there_is_something_to_take() -> None:
     """Changes are read once a list is used up; without changes the queue is not listed again."""
     backlog = Backlog(QUEUE, None)
-    assert backlog.listing_due(0.0, NOW) == 0
+    assert backlog.seconds_until_listing(0.0, NOW) == 0
     backlog.begin_listing()
     backlog.replace_list(names(1000), 0.0, 0.0)
-    assert backlog.listing_due(0.0, NOW) is None
+    assert backlog.seconds_until_listing(0.0, NOW) is None
     backlog.mark_stale()
     for _ in range(1000):
-        assert backlog.listing_due(0.0, NOW) is None
+        assert backlog.seconds_until_listing(0.0, NOW) is None
         backlog.drop(take(backlog))
-    assert backlog.listing_due(0.0, NOW) == 0
+    assert backlog.seconds_until_listing(0.0, NOW) == 0
     backlog.begin_listing()
-    assert backlog.listing_due(0.0, NOW) is None
+    assert backlog.seconds_until_listing(0.0, NOW) is None
 
 
 @pytest.mark.parametrize(("refresh", "begun"), [(1, 1), (7, 7), (0, 6)])
@@ -127,7 +127,7 @@ def test_a_queue_of_priorities_is_listed_again_after_some_nodes(refresh: int, be
     backlog = make_backlog(made, PRIORITY, refresh)
     backlog.mark_stale()
     count = 0
-    while backlog.listing_due(0.0, NOW) is None:
+    while backlog.seconds_until_listing(0.0, NOW) is None:
         take(backlog)
         count += 1
     assert count == begun
@@ -142,8 +142,8 @@ def test_lists_take_a_fifth_of_the_time() -> None:
     backlog.begin_listing()
     backlog.replace_list([], 10.0, 12.0)
     backlog.mark_stale()
-    assert backlog.listing_due(12.0, NOW) == 2.0 * SHARE
-    assert backlog.listing_due(12.0 + 2.0 * SHARE, NOW) == 0
+    assert backlog.seconds_until_listing(12.0, NOW) == 2.0 * PAUSE_RATIO
+    assert backlog.seconds_until_listing(12.0 + 2.0 * PAUSE_RATIO, NOW) == 0
 
 
 def test_what_is_not_due_is_waited_for() -> None:
@@ -151,12 +151,12 @@ def test_what_is_not_due_is_waited_for() -> None:
     backlog = make_backlog([f"queue-|{NOW + 1500:08X}|0000000000", f"queue-|{NOW - 1:08X}|0000000001"], DELAY)
     assert take(backlog).epoch == NOW - 1
     assert backlog.take(NOW) is None
-    assert backlog.due(NOW) == 1.5
+    assert backlog.seconds_until_due(NOW) == 1.5
     backlog.mark_stale()
-    assert backlog.listing_due(0.0, NOW) == 0
-    assert backlog.due(NOW + 1500) == 0
+    assert backlog.seconds_until_listing(0.0, NOW) == 0
+    assert backlog.seconds_until_due(NOW + 1500) == 0
     assert backlog.take(NOW + 1500) is not None
-    assert backlog.due(NOW) is None
+    assert backlog.seconds_until_due(NOW) is None
 
 
 def test_names_of_others_are_told_once() -> None:

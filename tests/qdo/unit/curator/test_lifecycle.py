@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from qdo.coordination.tree import State as LinkState
-from qdo.curator.lifecycle import REASONS, Event, Lifecycle, State
+from qdo.curator.lifecycle import UNUSABLE_REASONS, Event, Lifecycle, State
 from qdo.errors import QueueStopped
 
 TABLE: list[tuple[State, Event, State]] = [
@@ -81,7 +81,7 @@ def test_the_program_hears_of_its_connection() -> None:
 @pytest.mark.parametrize("state", get_args(State))
 def test_a_queue_that_does_not_run_says_why(state: State) -> None:
     """The error names the queue and the next step; started and suspended queues may be used."""
-    if state in REASONS:
+    if state in UNUSABLE_REASONS:
         with pytest.raises(QueueStopped, match=r"queue /q .*(start|another)"):
             lifecycle_in(state).require_usable()
     else:

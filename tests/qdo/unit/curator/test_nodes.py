@@ -11,7 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from qdo.curator import nodes
-from qdo.curator.nodes import DELAY, HEAD, IDS, OVERHEAD, PRIORITY, QUEUE, RECIPES, SIMPLE, Names, decode, encode
+from qdo.curator.nodes import (
+    DELAY,
+    IDS,
+    MESSAGE_HEAD_BYTES,
+    NODE_OVERHEAD_BYTES,
+    PRIORITY,
+    QUEUE,
+    RECIPES,
+    SIMPLE,
+    Names,
+    decode,
+    encode,
+)
 from qdo.errors import BadItem, InvalidArgument
 
 sequences = some.integers(-(2**31), 2**31 - 1)
@@ -187,7 +199,7 @@ def test_what_was_encoded_is_decoded(messages: list[bytes]) -> None:
     """Messages are read back unchanged, and the size of a node is computed before it is made."""
     data = encode(messages)
     assert decode(data) == messages
-    assert len(data) == OVERHEAD + sum(HEAD + len(message) for message in messages)
+    assert len(data) == NODE_OVERHEAD_BYTES + sum(MESSAGE_HEAD_BYTES + len(message) for message in messages)
 
 
 def test_what_follows_the_end_does_not_count() -> None:

@@ -11,7 +11,7 @@ import pytest
 import qdo.curator
 from qdo.curator import BYTES, TEXT, QueueBuilder, Serializer, SimpleDistributedQueue, options
 from qdo.curator.leader import LeaderElection
-from qdo.curator.nodes import REQUEST_OVERHEAD, encode, max_node_bytes
+from qdo.curator.nodes import MAX_REQUEST_OVERHEAD_BYTES, encode, max_node_bytes
 from qdo.errors import BadItem, InvalidArgument
 
 
@@ -110,7 +110,7 @@ def test_a_message_of_the_simple_queue_has_to_fit() -> None:
     queue = SimpleDistributedQueue(None, "/q", node_limit=20_000)
     with pytest.raises(InvalidArgument, match="a message of 20,000 bytes is too large for ZooKeeper, 18,928 fit"):
         queue.offer(b"x" * 20_000)
-    assert max_node_bytes(20_000, "/q", "qn-") == 20_000 - REQUEST_OVERHEAD - 8 * len("/q/qn-")
+    assert max_node_bytes(20_000, "/q", "qn-") == 20_000 - MAX_REQUEST_OVERHEAD_BYTES - 8 * len("/q/qn-")
     with pytest.raises(InvalidArgument, match="node_limit"):
         SimpleDistributedQueue(None, "/q", node_limit=0)
 

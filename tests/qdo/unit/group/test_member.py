@@ -9,7 +9,7 @@ import pytest
 
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.coordination import Member, TargetAssignment, stored_assignments
-from qdo.coordination.tree import NODE_LIMIT, Delete
+from qdo.coordination.tree import MAX_NODE_BYTES, Delete
 from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
 from tests.qdo.unit.group.conftest import ONE, OTHER_MEMBER, PARTITIONS, TWO, WANTS, MemberSetup
 from tests.qdo.unit.group.owners import until
@@ -89,7 +89,7 @@ async def test_a_share_that_fits_into_no_node_changes_nothing(
     group = setup.make(recheck=0.01)
     await group.start()
     await setup.wait_until_at_rest(group)
-    with replace_in(stored_assignments, NODE_LIMIT, 10):
+    with replace_in(stored_assignments, MAX_NODE_BYTES, 10):
         await setup.join(OTHER_MEMBER)
         await until(lambda: "bytes, but a node holds at most 10" in caplog.text)
         assert group.state == "active"

@@ -337,13 +337,13 @@ async def test_added_offsets_are_written_together(setup: TableSetup, threshold: 
     setup.renew(commit_messages=5, commit_seconds=3.0)
     first, second = await begin(setup, ONE, TWO)
     with freeze_time() as skip:
-        setup.table.add(first, FIRST, 2)
-        setup.table.add(second, FIRST, 2)
-        setup.table.add(first, LATER, 0)
+        setup.table.schedule_commit(first, FIRST, 2)
+        setup.table.schedule_commit(second, FIRST, 2)
+        setup.table.schedule_commit(first, LATER, 0)
         await asyncio.sleep(0)
         assert "commit" not in setup.coordinator.calls
         if threshold == "messages":
-            setup.table.add(second, LATER, 1)
+            setup.table.schedule_commit(second, LATER, 1)
         elif threshold == "seconds":
             skip(3.0)
         else:
@@ -359,10 +359,10 @@ async def test_an_offset_that_cannot_be_committed_takes_no_other_with_it(setup: 
     """An offset that cannot be committed is refused alone; those added beside it and later are not."""
     setup.renew(commit_messages=100, commit_seconds=60.0)
     first, second = await begin(setup, ONE, TWO)
-    setup.table.add(first, "f" * 32, 1)
+    setup.table.schedule_commit(first, "f" * 32, 1)
     assert [type(error) for error in setup.owner.commit_failures] == [InvalidArgument]
-    setup.table.add(second, FIRST, 1)
-    setup.table.add(first, FIRST, 1)
+    setup.table.schedule_commit(second, FIRST, 1)
+    setup.table.schedule_commit(first, FIRST, 1)
     assert await setup.table.flush([first, second]) == frozenset()
     assert (setup.read_recorded(ONE), setup.read_recorded(TWO)) == (FIRST, FIRST)
 
@@ -371,7 +371,7 @@ async def test_an_added_offset_is_written_before_the_release(setup: TableSetup) 
     """An added offset is written before the release, though neither threshold is reached."""
     setup.renew(commit_messages=100, commit_seconds=60.0)
     (row,) = await begin(setup, ONE)
-    setup.table.add(row, FIRST, 1)
+    setup.table.schedule_commit(row, FIRST, 1)
     await setup.give_up()
     assert setup.read_recorded(ONE) == FIRST
 
@@ -381,14 +381,14 @@ async def test_what_is_added_for_a_former_ownership_is_not_written(setup: TableS
     (former,) = await begin(setup, ONE)
     await setup.give_up()
     (present,) = await begin(setup, ONE)
-    setup.table.add(former, LATER, 1)
+    setup.table.schedule_commit(former, LATER, 1)
     for _ in range(10):
         await asyncio.sleep(0)
     assert "commit" not in setup.coordinator.calls
     assert await setup.table.flush([former]) == {ONE}
     with pytest.raises(NotOwner):
-        await setup.table.note(former, HandlingNote(LATER, 1))
-    setup.table.add(present, FIRST, 1)
+        await setup.table.record_note(former, HandlingNote(LATER, 1))
+    setup.table.schedule_commit(present, FIRST, 1)
     await until(lambda: setup.read_recorded(ONE) == FIRST)
     assert (present.note, setup.table.held[ONE]) == (None, present)
 
@@ -398,6 +398,6 @@ async def test_an_added_offset_is_tried_until_the_service_answers(setup: TableSe
     setup.renew(patience=0.0)
     (row,) = await begin(setup, ONE)
     setup.faults["commit"] = "refused"
-    setup.table.add(row, FIRST, 1)
+    setup.table.schedule_commit(row, FIRST, 1)
     await until(lambda: setup.read_recorded(ONE) == FIRST)
     assert [type(error) for error in setup.owner.commit_failures] == [CoordinationLost]

@@ -148,10 +148,10 @@ class Records(Owned):
         self.rows = {}
         self._added = {}
 
-    def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
+    def schedule_commit(self, row: OwnedPartition, offset: str, messages: int) -> None:
         self._added[row.partition] = offset
 
-    async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
+    async def record_note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
         """Records a note, and the offset that was added, unless the worker has died meanwhile."""
         life, end = self.life, self._added.get(row.partition)
         await asyncio.sleep(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, generate_latest
 
 from qdo.worker.failure import RunResult
-from qdo.worker.metrics import MAX_TASKS, OTHER_TASKS, WorkerMetrics
+from qdo.worker.metrics import MAX_TASK_LABELS, OTHER_TASKS, WorkerMetrics
 from tests.qdo.unit.worker.dead_letter_samples import FIRST
 
 
@@ -16,7 +16,7 @@ def test_counts_and_seconds_are_shown_by_queue() -> None:
     metrics.record_run("orders", RunResult(12, None, 10, 0.001, (0.02, 0.3), (3, 7)))
     metrics.count("failed", "orders")
     metrics.increment("commits")
-    metrics.record_move("assigned", 3)
+    metrics.record_ownership_change("assigned", 3)
     metrics.lag = {FIRST: 7}
     lines = generate_latest(registry).decode().splitlines()
     for line in (
@@ -38,8 +38,8 @@ def test_tasks_of_a_run_are_counted_apart() -> None:
     """Each task counts its messages and the times of its slow ones; quick ones share the rest of the time."""
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
-    ran = RunResult(2, None, 1, 0.0005, (0.02,), (1,)).followed_by(RunResult(2, None, 1, 0.0005, (0.3,), (1,)))
-    for task, result in ran.by_task(["a", "a", "b", "b"]).items():
+    ran = RunResult(2, None, 1, 0.0005, (0.02,), (1,)).combine(RunResult(2, None, 1, 0.0005, (0.3,), (1,)))
+    for task, result in ran.split_by_task(["a", "a", "b", "b"]).items():
         metrics.record_run("q", result, task)
     metrics.record_run("q", RunResult(1, None, 0, 0.0, (0.02,), (0,)), "a")
     lines = generate_latest(registry).decode().splitlines()
@@ -56,7 +56,7 @@ def test_tasks_of_a_run_are_counted_apart() -> None:
 def test_names_of_tasks_are_bounded() -> None:
     """The number of task names in metrics is bounded, even if a program creates tasks while it runs."""
     metrics = WorkerMetrics(None)
-    for number in range(2 * MAX_TASKS):
+    for number in range(2 * MAX_TASK_LABELS):
         metrics.count("failed", "q", f"task {number}")
-    assert len(metrics._counts["failed"]) == MAX_TASKS + 1
-    assert metrics._counts["failed"]["q", OTHER_TASKS] == MAX_TASKS
+    assert len(metrics._counts["failed"]) == MAX_TASK_LABELS + 1
+    assert metrics._counts["failed"]["q", OTHER_TASKS] == MAX_TASK_LABELS

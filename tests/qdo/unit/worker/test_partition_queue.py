@@ -262,4 +262,4 @@ def test_gaps_are_what_keeps_finished_messages_from_being_recorded(states: list[
     until = states.index("held") if held else len(states)
     last = max((at for at in range(until) if states[at] == "done"), default=0)
     expected = {str(at) for at in range(last) if states[at] == "waiting"}
-    assert prefix.gaps(held) == expected
+    assert prefix.find_gaps(held) == expected

@@ -65,7 +65,7 @@ class Owned(Ownership):
             self.rows[partition] = OwnedPartition(partition, OwnedOffset(partition, offset, 1))
         return self.rows[partition]
 
-    async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
+    async def record_note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
         self.noted.append((row.partition.number, note))
 
     def rejoin(self) -> None:
@@ -135,7 +135,7 @@ async def test_partitions_that_are_lost_keep_no_place_in_the_line() -> None:
     owned.connected = False
     assert middle.discard(rows_of(middle, *partitions))
     gate.set()
-    await middle.until_ended(loop.time() + 30)
+    await middle.wait_until_ended(loop.time() + 30)
     assert middle.capacity > 0
 
 
@@ -232,7 +232,7 @@ async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -
     middle.dispatch()
     await _until(lambda: 3 in begun)
     gate.set()
-    await middle.until_ended(asyncio.get_running_loop().time() + 30)
+    await middle.wait_until_ended(asyncio.get_running_loop().time() + 30)
     assert middle._runner.slots == 3
 
 
@@ -262,7 +262,7 @@ async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -
     assert codes == [ExitCode.FAILED]
     middle.discard(rows_of(middle, Partition(QUEUE, 3)))
     gate.set()
-    await middle.until_ended(asyncio.get_running_loop().time() + 30)
+    await middle.wait_until_ended(asyncio.get_running_loop().time() + 30)
     assert (middle._runner.slots, sorted(begun)) == (2, [1, 2])
 
 
@@ -287,7 +287,7 @@ async def test_what_waited_for_a_last_attempt_goes_on_when_its_partition_is_gone
     work = middle._works[Partition(QUEUE, 2)]
     await _until(lambda: not work.partition_queue.count)
     gate.set()
-    await middle.until_ended(asyncio.get_running_loop().time() + 30)
+    await middle.wait_until_ended(asyncio.get_running_loop().time() + 30)
 
 
 class UnansweredNotes(Owned):
@@ -297,9 +297,9 @@ class UnansweredNotes(Owned):
         super().__init__(**offsets)
         self.answers = asyncio.Event()
 
-    async def note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
+    async def record_note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
         await self.answers.wait()
-        await super().note(row, note)
+        await super().record_note(row, note)
 
 
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
@@ -375,7 +375,7 @@ async def test_a_task_that_never_ends_takes_no_room() -> None:
     await _until(lambda: bool(owned.rejoined))
     assert middle.capacity > 0
     ended.set()
-    await middle.until_ended(asyncio.get_running_loop().time() + 30)
+    await middle.wait_until_ended(asyncio.get_running_loop().time() + 30)
 
 
 async def test_a_partition_that_went_meanwhile_ends_no_other_session() -> None:
@@ -395,7 +395,7 @@ async def test_a_partition_that_went_meanwhile_ends_no_other_session() -> None:
     await giving
     assert owned.rejoined == 0
     gate.set()
-    await middle.until_ended(asyncio.get_running_loop().time() + 30)
+    await middle.wait_until_ended(asyncio.get_running_loop().time() + 30)
 
 
 async def test_a_partition_that_is_handed_over_takes_nothing_until_it_has_gone() -> None:
@@ -417,7 +417,7 @@ async def test_a_partition_that_is_handed_over_takes_nothing_until_it_has_gone()
         await work.handing_over
         if ends_before:
             gate.set()
-            await work.until_quiet()
+            await work.wait_until_quiet()
         assert partition in middle.busy
         middle.discard(rows_of(middle, partition))
         assert partition not in middle.busy
@@ -427,7 +427,7 @@ async def test_a_partition_that_is_handed_over_takes_nothing_until_it_has_gone()
     middle.dispatch()
     await _until(lambda: len(begun) == 3)
     gates[1].set()
-    await middle.until_ended(asyncio.get_running_loop().time() + 30)
+    await middle.wait_until_ended(asyncio.get_running_loop().time() + 30)
     assert not middle._leaked
 
 

@@ -34,10 +34,10 @@ class Slow(Owned):
         self.answered = asyncio.Event()
         self.answered.set()
 
-    def add(self, row: OwnedPartition, offset: str, messages: int) -> None:
+    def schedule_commit(self, row: OwnedPartition, offset: str, messages: int) -> None:
         self.ends.append(int(offset, 16))
 
-    async def note(self, row: OwnedPartition, note: object) -> None:
+    async def record_note(self, row: OwnedPartition, note: object) -> None:
         self.asked.set()
         await self.answered.wait()
 
@@ -117,7 +117,7 @@ async def test_a_partition_with_a_handler_that_hangs_is_read_when_it_comes_back(
     assert await asyncio.to_thread(again.wait, PATIENCE_SECONDS)
     assert begun == [(0, 1), (0, 2)]
     release.set()
-    await worker.until_ended(asyncio.get_running_loop().time() + PATIENCE_SECONDS)
+    await worker.wait_until_ended(asyncio.get_running_loop().time() + PATIENCE_SECONDS)
     assert PARTITION not in worker.busy
 
 

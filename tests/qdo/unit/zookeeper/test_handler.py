@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination.zookeeper.driver.handler import CLOSE_TIMEOUT, PIECE, Handler, SessionLease, Wire
+from qdo.coordination.zookeeper.driver.handler import CLOSE_TIMEOUT, MAX_READ_BYTES, Handler, SessionLease, Wire
 from qdo.keepalive.vitals import Vitals
 from tests.waiting import join
 
@@ -78,7 +78,7 @@ def test_the_first_packet_tells_the_timeout(ends: tuple[socket.socket, socket.so
     for byte in GREETING:
         theirs.sendall(bytes([byte]))
         handler.select([wire], [], [], 1.0)
-        wire.recv(PIECE)
+        wire.recv(MAX_READ_BYTES)
     assert lease.timeout == 6.0
     hand.now += 5
     assert lease.silence == 5
@@ -103,7 +103,7 @@ def test_answers_renew_the_lease(ends: tuple[socket.socket, socket.socket]) -> N
     def read(data: bytes) -> None:
         theirs.sendall(data)
         handler.select([wire], [], [], 1.0)
-        wire.recv(PIECE)
+        wire.recv(MAX_READ_BYTES)
 
     wire.send(REQUEST)
     read(GREETING)
@@ -118,7 +118,7 @@ def test_answers_renew_the_lease(ends: tuple[socket.socket, socket.socket]) -> N
     assert lease.silence == 2
     read(ANSWER)
     assert lease.silence == 1
-    theirs.recv(PIECE)
+    theirs.recv(MAX_READ_BYTES)
     theirs.close()
     handler.select([wire], [], [], 1.0)
     assert lease.silence == 1
@@ -138,7 +138,7 @@ def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket]) ->
     wire, handler, _, _ = make(ours, closing=0.05)
     theirs.sendall(GREETING)
     handler.select([wire], [], [], 1.0)
-    wire.recv(PIECE)
+    wire.recv(MAX_READ_BYTES)
     handler.stop()
     assert handler.select([wire], [], [], 3600.0) == ([], [], [])
     with pytest.raises(TimeoutError):

@@ -11,7 +11,7 @@ import pytest
 
 from qdo.coordination import Coordinator, Member, TargetAssignment
 from qdo.coordination.session import Session
-from qdo.coordination.tree import NODE_LIMIT, Change, Outcome, Rejection, RejectionReason
+from qdo.coordination.tree import MAX_NODE_BYTES, Change, Outcome, Rejection, RejectionReason
 from qdo.errors import CoordinationLost
 from qdo.partitions import Partition, Queue, Subscription
 from tests.qdo.contract.simulated import SimulatedService
@@ -47,7 +47,7 @@ def test_no_node_grows_with_the_group() -> None:
         assert (await session.target()).target == target
         return service.tree.largest
 
-    assert asyncio.run(largest(1000)) < NODE_LIMIT
+    assert asyncio.run(largest(1000)) < MAX_NODE_BYTES
 
 
 def dealt(by: int) -> TargetAssignment:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdo.coordination.paths import GroupPaths, decode, encode, parse_partition
-from qdo.coordination.tree import parent
+from qdo.coordination.tree import parent_path
 from qdo.errors import CoordinationIncompatible
 from qdo.partitions import Partition, Queue
 
@@ -51,7 +51,7 @@ def test_a_partition_is_read_back(host: str, application: str, name: str, number
     for path in (group_paths.owner(partition), group_paths.offset(partition)):
         assert path.startswith("/some/where/groups/group/")
         assert parse_partition(tuple(path.split("/")[-4:])) == partition
-        assert parent(path).endswith(encode(name))
+        assert parent_path(path).endswith(encode(name))
 
 
 @pytest.mark.parametrize("number", ["0", "01", "-1", "x", "", "1.0", "\u0663"])
@@ -63,6 +63,6 @@ def test_what_is_no_number_is_no_partition(number: str) -> None:
 
 def test_the_root_lies_in_itself() -> None:
     """The ancestors of a path end."""
-    assert parent("/a/b") == "/a"
-    assert parent("/a") == "/"
-    assert parent("/") == "/"
+    assert parent_path("/a/b") == "/a"
+    assert parent_path("/a") == "/"
+    assert parent_path("/") == "/"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdo.coordination import tree
-from qdo.coordination.changes import attempts
+from qdo.coordination.changes import yield_attempts
 from qdo.coordination.tree import Change, Check, Create, Delete, SetData
 from qdo.errors import CoordinationLost
 
@@ -27,8 +27,8 @@ def test_bundles_stay_small(wanted: list[Change]) -> None:
     for part in tree.split_into_bundles(wanted):
         bundle = wanted[part]
         if len(bundle) > 1:
-            assert len(tree.join(bundle)) <= tree.MAX_OPERATIONS
-            assert tree.size(tree.join(bundle)) <= tree.MAX_BUNDLE_BYTES
+            assert len(tree.join_changes(bundle)) <= tree.MAX_OPERATIONS
+            assert tree.estimate_bytes(tree.join_changes(bundle)) <= tree.MAX_BUNDLE_BYTES
 
 
 def test_small_changes_go_together() -> None:
@@ -42,7 +42,7 @@ def test_small_changes_go_together() -> None:
 
 def test_trying_again_ends() -> None:
     """A write that other writers beat in every round fails in the end."""
-    tries = attempts("it", most=3)
+    tries = yield_attempts("it", max_attempts=3)
     assert [next(tries) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(CoordinationLost, match="too many concurrent changes of it"):
         next(tries)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from qdo.coordination.tree import ANY, Create, SetData
+from qdo.coordination.tree import ANY_VERSION, Create, SetData
 from qdo.coordination.watched import WatchedNodes
 from tests.qdo.contract.simulated import SimulatedService
 from tests.sim.groups.tree import TreeLink
@@ -30,7 +30,7 @@ async def test_what_changes_while_it_is_read_is_not_kept(link: TreeLink) -> None
     await asyncio.sleep(0)
     watching.invalidate(["/members/a", "/members"])
     await reading
-    link.tree.apply(0, (SetData("/members/a", b"new", ANY), Create("/members/b")))
+    link.tree.apply(0, (SetData("/members/a", b"new", ANY_VERSION), Create("/members/b")))
     node = await watching.read_node("/members/a")
     assert node is not None
     assert node.data == b"new"
@@ -45,7 +45,9 @@ async def test_what_did_not_change_is_read_once(link: TreeLink) -> None:
         await watching.read_children("/members"),
         await watching.read_children("/none"),
     )
-    link.tree.apply(0, (SetData("/members/a", b"new", ANY), Create("/members/b"), Create("/none"), Create("/none/c")))
+    link.tree.apply(
+        0, (SetData("/members/a", b"new", ANY_VERSION), Create("/members/b"), Create("/none"), Create("/none/c"))
+    )
     kept = await watching.read_node("/members/a"), await watching.read_children("/members")
     assert kept == before[:2]
     assert await watching.read_children("/none") == ["c"]

@@ -154,20 +154,20 @@ def test_what_is_passed_on() -> None:
     """A run passes on the last state of the present message once, not that of a handled one."""
     message = Message(partition=1, id="0" * 32, timestamp="0", body="x")
     run = MessageRun([message, message], 1)
-    assert run.new_state() is None
+    assert run.take_new_state() is None
     run.set_state(b"1")
     run.set_state(b"2")
-    assert (run.new_state(), run.new_state()) == ((0, b"2"), None)
+    assert (run.take_new_state(), run.take_new_state()) == ((0, b"2"), None)
     run.set_state(b"2")
-    assert run.new_state() == (0, b"2")
+    assert run.take_new_state() == (0, b"2")
     run.set_state(b"3")
     run.handled = 1
-    assert run.new_state() is None
+    assert run.take_new_state() is None
     run.set_state(b"4")
-    assert run.new_state() == (1, b"4")
+    assert run.take_new_state() == (1, b"4")
     run.handled = 2
     run.set_state(b"late")
-    assert run.new_state() is None
+    assert run.take_new_state() is None
 
 
 def test_what_no_state_can_be() -> None:
