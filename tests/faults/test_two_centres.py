@@ -36,6 +36,7 @@ pytestmark = pytest.mark.slow
 EAST, WEST = NAMES
 W, S, D, C = 2.0, 1.0, 3.5, 1.0
 PATIENCE = 90.0
+"""Timeout in seconds for what a test waits for."""
 APPLICATION = "centres"
 
 

@@ -13,6 +13,7 @@ from tests.harness.proxy import Proxy
 from tests.servers.served import free_port
 
 PATIENCE = 60.0
+"""Timeout in seconds for what a test waits for."""
 
 
 @pytest.fixture

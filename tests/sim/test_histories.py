@@ -48,7 +48,7 @@ MANY = int(os.environ.get("SIM_HISTORIES", "10000"))
 """Histories of the slow test."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow test."""
-ENOUGH = 6200
+MAX_HISTORIES = 6200
 """Max histories until a missing mechanism shows."""
 
 
@@ -82,7 +82,7 @@ def test_guarantees_of_short_scans(limits: dict[str, int]) -> None:
         assert find_violations(range(SHORT)) == []
 
 
-def test_guarantees_of_what_is_forgotten() -> None:
+def test_guarantees_if_logs_are_dropped() -> None:
     """The guarantees hold if a process drops each log as soon as it uses another one, so no scan continues another."""
     with short_scans(MAX_ABOVE=2):
         assert find_violations(range(SHORT), Setup(limits=Limits(claims_memory=1))) == []
@@ -121,7 +121,7 @@ def test_guarantees_in_many_histories() -> None:
     assert find_violations(range(FIRST, FIRST + MANY // 4), ORDERED, enough=10) == []
 
 
-def test_histories_are_what_they_should_be(histories: list[ClaimHistory]) -> None:
+def test_histories_have_every_outcome(histories: list[ClaimHistory]) -> None:
     """Most messages are posted, given, given again, and acknowledged; a seed determines the history."""
     posted = sum(len(history.acknowledged) for history in histories)
     given = sum(len(history.deliveries) for history in histories)
@@ -184,7 +184,7 @@ class LateHorizon(ModelStore):
         return super().begin_read(queue, part, later)
 
 
-class NothingBehind(ModelStore):
+class HorizonAtClock(ModelStore):
     """The horizon is the clock, though writes take a while."""
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
@@ -198,7 +198,7 @@ class NothingBehind(ModelStore):
         return super().begin_read(queue, part, read)
 
 
-class Early(ModelStore):
+class ReadsAhead(ModelStore):
     """A read up to now also shows messages of the future."""
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
@@ -297,7 +297,7 @@ def giving_in_any_order(check: OrderCheck, caller: int, message: Message) -> boo
     return True
 
 
-def never_of_another(draft: EntryDraft, position: Position) -> bool:
+def never_has_another(draft: EntryDraft, position: Position) -> bool:
     """Renews expired claims unless the message itself was given to another caller."""
     return False
 
@@ -307,7 +307,7 @@ async def reading_up_to_now(scanner: OrderedScanner, wish: ScanDemand) -> Positi
     return ids.LAST
 
 
-def certain_of_all(scanner: OrderedScanner, page: Page) -> Position:
+def count_whole_page_as_final(scanner: OrderedScanner, page: Page) -> Position:
     return page.next or ids.FIRST
 
 
@@ -315,7 +315,7 @@ def certain_of_all(scanner: OrderedScanner, page: Page) -> Position:
 def reading_beyond_the_horizon() -> Iterator[None]:
     with (
         replace(OrderedScanner._find_upper_bound, reading_up_to_now),
-        replace(OrderedScanner._find_final_end, certain_of_all),
+        replace(OrderedScanner._find_final_end, count_whole_page_as_final),
     ):
         yield
 
@@ -351,23 +351,23 @@ class Mutation:
     first: int = 0
 
 
-def finding_for_nobody_else(found: Candidates) -> bool:
+def never_has_candidates(found: Candidates) -> bool:
     """Answers unsatisfied claims as if there were no messages."""
     return False
 
 
-async def current_already(log: PartitionLog, queue: Queue, polls: Sequence[PollRequest], *, always: bool) -> bool:
+async def never_catch_up(log: PartitionLog, queue: Queue, polls: Sequence[PollRequest], *, always: bool) -> bool:
     return False
 
 
-def empty_when_old(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
+def answer_old_poll_empty(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
     if end.decided - request.arrived < REQUEST_TIMEOUT or request.list_claimed(log.state, log.key[1], end.number):
         return REAL_ANSWER(log, request, found, end)
     request.answer([])
     return True
 
 
-def empty_after_doubt(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
+def answer_poll_in_doubt_empty(log: PartitionLog, request: PollRequest, found: Candidates, end: RoundEnd) -> bool:
     """Answers a poll with nothing if others have ended its claims while their entry was in doubt."""
     if not request.poll.given or request.list_claimed(log.state, log.key[1], end.number):
         return REAL_ANSWER(log, request, found, end)
@@ -390,12 +390,12 @@ def cutting_scans_unseen() -> Iterator[None]:
         yield
 
 
-def once_more(draft: EntryDraft, position: Position, most: int = 0) -> bool:
+def count_deliveries_at_read(draft: EntryDraft, position: Position, most: int = 0) -> bool:
     """Counts deliveries by the state at the time of the read."""
     return REAL_MAY_AGAIN(draft, position)
 
 
-def all_above(state: State, positions: Iterable[Position]) -> set[Position]:
+def find_all_above_cursor(state: State, positions: Iterable[Position]) -> set[Position]:
     return {position for position in positions if position > state.cursor}
 
 
@@ -409,7 +409,7 @@ def never_overdue(known: FollowUps, key: object, now: float) -> bool:
     return since == -math.inf
 
 
-def forgetting_since_when(known: FollowUps, keys: Iterable[object], since: float = 0.0) -> None:
+def forget_begin_of_open_work(known: FollowUps, keys: Iterable[object], since: float = 0.0) -> None:
     """Counts the age of open work from when a process reads of it."""
 
 
@@ -419,7 +419,7 @@ def forgetting_who_had_it(state: State, positions: Iterable[Position], at: int) 
         state._finish(position)
 
 
-def never_final(state: State, position: Position) -> bool:
+def is_done_only_above_cursor(state: State, position: Position) -> bool:
     return position in state.above
 
 
@@ -427,7 +427,7 @@ def covering_nothing(draft: CoverDraft, cursor: Position) -> list[CoverMade]:
     return []
 
 
-def without_margin(
+def begin_draft_without_margin(
     log: Duplicates, state: State, copies: ScanDuplicates, horizon: Position, now: int, *below: Position
 ) -> CoverDraft:
     """Treats everything below its own clock as posted before."""
@@ -440,14 +440,14 @@ def withdrawing_nothing(draft: CoverDraft, representative: Position) -> None:
     """Withdraws no cover."""
 
 
-class Forgetful(ModelStore):
+class NoCovers(ModelStore):
     """A store that drops covers."""
 
     def write_covers(self, queue: Queue, partition: int, covers: Iterable[tuple[bytes, int]]) -> None:
         """Writes nothing."""
 
 
-def counted_from_the_answer(forwarding: Forwarding, key: Key, request: Request, answer: list[Any] | None) -> None:
+def count_time_from_answer(forwarding: Forwarding, key: Key, request: Request, answer: list[Any] | None) -> None:
     request.decided = forwarding._core.boottime()
     REAL_HEARD(forwarding, key, request, answer)
 
@@ -482,31 +482,33 @@ MUTATIONS = {
         ("G4", "G5"), instead=lambda: replace(PartitionLog._append, answering_first), first=3
     ),
     "what is remembered above the horizon": Mutation(
-        ("G4", "G5"), instead=lambda: replace(State.find_unknown, all_above), first=3
+        ("G4", "G5"), instead=lambda: replace(State.find_unknown, find_all_above_cursor), first=3
     ),
     "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(MAX_CLOCK_DIFFERENCE)), first=94),
     "the deadline of an answer": Mutation(("G4",), Setup(timing=NoDeadline(MAX_CLOCK_DIFFERENCE)), first=10),
     "the deadline of another worker's answer": Mutation(
-        ("G4",), instead=lambda: replace(Forwarding._on_answer, counted_from_the_answer), first=1451
+        ("G4",), instead=lambda: replace(Forwarding._on_answer, count_time_from_answer), first=1451
     ),
     "the deadline when a caller is told": Mutation(
         ("G4",), instead=lambda: replace(ClaimUseCases._is_late, never_late), first=10
     ),
     "sending again what is in doubt": Mutation(("G5", "G6"), Setup(store=ReadOnce)),
-    "finality below the cursor": Mutation(("G5",), instead=lambda: replace(State.is_done, never_final), first=2),
+    "finality below the cursor": Mutation(
+        ("G5",), instead=lambda: replace(State.is_done, is_done_only_above_cursor), first=2
+    ),
     "the horizon taken before the read": Mutation(("G6",), Setup(store=LateHorizon), first=3332),
-    "a horizon that is as far behind as writes may be late": Mutation(("G6",), Setup(store=NothingBehind), first=14),
-    "the due time of a delayed message": Mutation(("delay",), Setup(store=Early)),
+    "a horizon that is as far behind as writes may be late": Mutation(("G6",), Setup(store=HorizonAtClock), first=14),
+    "the due time of a delayed message": Mutation(("delay",), Setup(store=ReadsAhead)),
     "covers in the entry": Mutation(
         ("dedup",), instead=lambda: replace(CoverDraft.find_needed, covering_nothing), first=8
     ),
     "the margin of covers": Mutation(
-        ("G6",), instead=lambda: replace(Duplicates.begin_draft, without_margin), first=307
+        ("G6",), instead=lambda: replace(Duplicates.begin_draft, begin_draft_without_margin), first=307
     ),
     "the end of covers whose message is gone": Mutation(
         ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=1004
     ),
-    "covers in the store": Mutation(("dedup",), Setup(store=Forgetful), first=15),
+    "covers in the store": Mutation(("dedup",), Setup(store=NoCovers), first=15),
     "the end of all claims": Mutation(
         ("G6",), instead=lambda: replace(EntryDraft.release_all, releasing_nothing), first=29
     ),
@@ -519,7 +521,7 @@ MUTATIONS = {
     "how old open work is, whenever a process has read of it": Mutation(
         ("G6", "on_ack"),
         Setup(limits=Limits(claims_memory=1)),
-        instead=lambda: replace(FollowUps.add_open, forgetting_since_when),
+        instead=lambda: replace(FollowUps.add_open, forget_begin_of_open_work),
         first=246,
     ),
     "whose claims were lost to a dead letter": Mutation(
@@ -530,20 +532,20 @@ MUTATIONS = {
     ),
     "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=444),
     "another round for those who got nothing": Mutation(
-        ("empty",), instead=lambda: replace(Candidates.has_any, finding_for_nobody_else), first=6
+        ("empty",), instead=lambda: replace(Candidates.has_any, never_has_candidates), first=6
     ),
     "the read of the log before an empty answer": Mutation(
-        ("empty",), instead=lambda: replace(PartitionLog._catch_up_for, current_already), first=4
+        ("empty",), instead=lambda: replace(PartitionLog._catch_up_for, never_catch_up), first=4
     ),
     "the error for who has waited for too long": Mutation(
-        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, empty_when_old), first=6095
+        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, answer_old_poll_empty), first=6095
     ),
     "another round for those whose claims have ended before their answer": Mutation(
-        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, empty_after_doubt), first=1805
+        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, answer_poll_in_doubt_empty), first=1805
     ),
     "the end of a scan that was cut short": Mutation(("empty",), instead=cutting_scans_unseen, first=132),
     "deliveries counted when the entry is decided": Mutation(
-        ("limit",), instead=lambda: replace(EntryDraft._may_redeliver, once_more), first=114
+        ("limit",), instead=lambda: replace(EntryDraft._may_redeliver, count_deliveries_at_read), first=114
     ),
     "the keys of what is outstanding": Mutation(
         ("key",), ORDERED, instead=lambda: replace(State._record_keys, knowing_no_keys), first=1
@@ -552,7 +554,7 @@ MUTATIONS = {
         ("key",), ORDERED, instead=lambda: replace(OrderCheck._begin, blocked_by_nothing_claimed), first=141
     ),
     "the key of a claim that is renewed late": Mutation(
-        ("key",), ORDERED, instead=lambda: replace(EntryDraft._has_another, never_of_another), first=3221
+        ("key",), ORDERED, instead=lambda: replace(EntryDraft._has_another, never_has_another), first=3221
     ),
     "the order, checked when the entry is decided": Mutation(
         ("order", "key"), ORDERED, instead=lambda: replace(OrderCheck.try_deliver, giving_in_any_order), first=3
@@ -577,6 +579,6 @@ def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        seeds = [*range(mutation.first, ENOUGH), *range(mutation.first)]
+        seeds = [*range(mutation.first, MAX_HISTORIES), *range(mutation.first)]
         broken = find_violations(seeds, mutation.setup, breaking=mutation.breaks)
     assert broken

@@ -17,7 +17,7 @@ from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import DataCentreTarget
 from tests.servers.plugin import Cassandra, unique_name
 
-SECONDS = 110
+RUN_TIMEOUT = 110
 
 
 def run(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
@@ -29,7 +29,7 @@ def run(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=RUN_TIMEOUT,
         check=False,
     )
 

@@ -24,15 +24,15 @@ DAY = 86_400
 HOUR = 3600
 
 
-def make(store: CassandraStore, application: str, name: str) -> Queue:
+def create_queue(store: CassandraStore, application: str, name: str) -> Queue:
     return bridge.run(store.catalogue.create_queue(application, name, QueueSpec(ttl=3 * DAY, read_delay=0.0)))[0]
 
 
-def new(body: str, ttl: int = 3 * DAY, delay: float = 0.0) -> NewMessage:
+def make_message(body: str, ttl: int = 3 * DAY, delay: float = 0.0) -> NewMessage:
     return NewMessage(body, 1, ttl, delay=delay)
 
 
-def whole(store: CassandraStore, queue: Queue, *, limit: int = 100, descending: bool = False) -> list[Message]:
+def read_partition(store: CassandraStore, queue: Queue, *, limit: int = 100, descending: bool = False) -> list[Message]:
     part = Slice(1, FIRST, LAST, limit=limit, descending=descending)
     return [message for some in bridge.iterate(store.bulk.scan(queue, part)) for message in some]
 
@@ -46,7 +46,7 @@ def test_an_idle_queue_is_read_with_few_requests(scene: Scene, ttl: int) -> None
     """Reading a queue with few messages costs at most two probes, one lookup of buckets and one read of its row."""
     process = scene.start()
     store, queue, log = process.store, scene.queue(process, ttl=ttl), process.wire.log
-    bridge.run(store.messages.append(queue, [new("lonely", ttl)]))
+    bridge.run(store.messages.append(queue, [make_message("lonely", ttl)]))
     recent = store._clock.now() - 60 * TICKS_PER_SECOND, 0
     for part in (Slice(1), Slice(1, descending=True), Slice(1, recent), Slice(1, FIRST, recent)):
         log.clear()
@@ -58,7 +58,7 @@ def test_an_idle_queue_is_read_with_few_requests(scene: Scene, ttl: int) -> None
 
 def test_ids_are_found_behind_more_places_than_one_look_shows(store: CassandraStore, application: str) -> None:
     """Reading, overwriting and deleting by id work at the far end of a partition with very many buckets."""
-    queue = make(store, application, "wide")
+    queue = create_queue(store, application, "wide")
     now = store._clock.now()
     step = 16 * 60 * TICKS_PER_SECOND
     ends = now + 10 * HOUR * TICKS_PER_SECOND
@@ -70,14 +70,14 @@ def test_ids_are_found_behind_more_places_than_one_look_shows(store: CassandraSt
         bridge.run(store.messages.fetch(queue, [(1, message.position) for message in reversed(given[::50])]))
         == given[::50][::-1]
     )
-    bridge.run(store.messages.put(queue, [(1, given[-2].position)], new("put")))
+    bridge.run(store.messages.put(queue, [(1, given[-2].position)], make_message("put")))
     bridge.run(store.messages.delete(queue, [(1, given[-1].position)]))
     assert bodies(bridge.run(store.messages.fetch(queue, [(1, message.position) for message in given[-3:]]))) == [
         given[-3].body,
         "put",
     ]
     for descending in (False, True):
-        read_messages = whole(store, queue, limit=500, descending=descending)
+        read_messages = read_partition(store, queue, limit=500, descending=descending)
         expected = [*bodies(given[:-2]), "put"]
         assert bodies(read_messages) == (expected[::-1] if descending else expected)
 
@@ -95,7 +95,11 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
         # Time advances by less than S/2 at once; otherwise a clock check in flight would find the clock off.
         texts = [f"{len(written) + number}" for number in range(size)]
         written.extend(
-            zip(bridge.run(store.messages.append(queue, [new(text, ttl) for text in texts])), texts, strict=True)
+            zip(
+                bridge.run(store.messages.append(queue, [make_message(text, ttl) for text in texts])),
+                texts,
+                strict=True,
+            )
         )
         [buffer] = store._writer._buffers.values()
         assert buffer.bucket_widths is not None
@@ -120,15 +124,15 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
     assert reader.bodies == expected
     for store in (one, other):
         for limit in (170, 1000):
-            assert bodies(whole(store, queue, limit=limit)) == expected
-            assert bodies(whole(store, queue, limit=limit, descending=True)) == expected[::-1]
+            assert bodies(read_partition(store, queue, limit=limit)) == expected
+            assert bodies(read_partition(store, queue, limit=limit, descending=True)) == expected[::-1]
         for start in range(0, len(written), 200):
             time_buckets = [(1, position) for position, _ in written[start : start + 200]]
             assert bodies(bridge.run(store.messages.fetch(queue, time_buckets))) == expected[start : start + 200]
     doomed = [(1, position) for position, _ in written[::2]]
     for start in range(0, len(doomed), 200):
         bridge.run(one.messages.delete(queue, doomed[start : start + 200]))
-    assert bodies(whole(other, queue)) == expected[1::2]
+    assert bodies(read_partition(other, queue)) == expected[1::2]
 
 
 def test_a_read_concludes_nothing_where_another_data_centre_writes(scene: Scene) -> None:

@@ -16,6 +16,7 @@ from tests.replacing import replace
 SECOND = ids.TICKS_PER_SECOND
 PLACES = 150
 EACH = 3
+"""Messages in each narrow bucket."""
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ REST = 0.8
 """Max seconds between the end of a client's work and its next claim. Leaves the machine time for others."""
 HASTY = 0.05
 """Fraction of requests that are given up early."""
-LOST = 409
+LOST_STATUS = 409
 
 Job = tuple[Delivery, str]
 """A message and its receipt."""
@@ -136,7 +136,7 @@ class Claimer:
         ttl, asked = self.rng.choice(TTLS), now()
         answer = self._ask("/renew", self._receipts(jobs) | {"ttl": ttl})
         answered = now()
-        if answer is None or answer.status not in {200, LOST}:
+        if answer is None or answer.status not in {200, LOST_STATUS}:
             return
         with self.lock:
             for (delivery, _), result in zip(jobs, answer.content["results"], strict=True):
@@ -148,7 +148,7 @@ class Claimer:
         answer = self._ask(what, self._receipts(jobs) | fields)
         if answer is None:
             return [""] * len(jobs)
-        if answer.status in {200, LOST}:
+        if answer.status in {200, LOST_STATUS}:
             words: dict[str, Outcome] = {"ok": "done", "superseded": "superseded"}
             return [words[result["status"]] for result in answer.content["results"]]
         assert answer.status == 503, answer

@@ -6,7 +6,7 @@ import json
 
 from tests.faults.wire import Answer, Line
 
-SECONDS = 100.0
+REQUEST_TIMEOUT = 100.0
 FIRST_ID, SECOND_ID = (f"{number:08x}000010008080808080808080" for number in (1, 2))
 HEADERS = {"Content-Type": "application/json", "Accept": "application/problem+json"}
 QUEUE, GROUP = "jobs", "crew"
@@ -16,7 +16,7 @@ OFFSETS = f"/{QUEUE}/offsets/{GROUP}"
 
 def ask(line: Line, method: str, path: str, body: object = None) -> Answer:
     data = None if body is None else json.dumps(body).encode()
-    return line.ask(method, path, body=data, headers=HEADERS, timeout=SECONDS)
+    return line.ask(method, path, body=data, headers=HEADERS, timeout=REQUEST_TIMEOUT)
 
 
 def read_offsets(line: Line) -> list[str | None]:

@@ -32,7 +32,7 @@ DRAIN_SECONDS = 120.0
 """Max seconds until everything is handled and committed."""
 CALM_SECONDS = 3.0
 """Seconds without faults, before and after them."""
-OBSERVED_EVERY = 0.3
+OBSERVE_INTERVAL = 0.3
 
 
 class GroupRun(PostedRun):
@@ -99,7 +99,7 @@ class GroupRun(PostedRun):
 
     def _observe(self, stop: threading.Event) -> None:
         lines = [Line(web, self._processes.account) for web in self._processes.addresses]
-        while not stop.wait(OBSERVED_EVERY):
+        while not stop.wait(OBSERVE_INTERVAL):
             for place, position in _read_offsets(random.choice(lines), 2.0).items():
                 if position is not None:
                     self._history.observed[place].append(position)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.groups.by_hand import FIRST_ID, GROUP, MEMBERS, QUEUE, SECOND_ID, SECONDS, Member, ask
+from tests.faults.groups.by_hand import FIRST_ID, GROUP, MEMBERS, QUEUE, REQUEST_TIMEOUT, SECOND_ID, Member, ask
 from tests.faults.webs import Span, Webs
 from tests.faults.wire import Line, Unanswered, make_queue
 from tests.servers.served import environment
@@ -46,7 +46,7 @@ def test_moved(tmp_path: Path, centres: Centres) -> None:
             centres.link.cut()
             driver = Driver(parse_url(url), options_of(west_name))
             with closing(driver):
-                assert driver.ready(SECONDS), driver.problem()
+                assert driver.ready(REQUEST_TIMEOUT), driver.problem()
                 replicate(driver, f"'{west_name}': 1")
             command = [sys.executable, "-m", "queuey", "group", "move", APPLICATION, GROUP]
             command += ["--to", west_name, "--store", url]

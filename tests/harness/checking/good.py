@@ -135,6 +135,7 @@ def make_message_history(seed: int, steps: int = 60) -> list[Record]:
 
 MESSAGES = 40
 STEP = 0.01
+"""Seconds between two records."""
 STAY_GAP_SECONDS = 10.0
 """Seconds between two stays of a partition. Longer than any single failure explains."""
 PLACE = "crew-a/1"

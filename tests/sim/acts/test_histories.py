@@ -16,7 +16,7 @@ from tests.replacing import replace
 from tests.sim.storm import find_violations
 from tests.sim.web import Setup
 
-HISTORIES, ENOUGH = 25, 4000
+HISTORIES, MAX_HISTORIES = 25, 4000
 """Histories of each setup besides those that show a mutation, and max histories until a missing mechanism shows."""
 PLAIN = Setup(kinds=("plain",), cancelling=0.4, failing=0.3)
 SETUPS = {
@@ -34,12 +34,12 @@ def test_guarantees(name: str) -> None:
     assert find_violations(sorted({*range(HISTORIES), *showing}), SETUPS[name]) == []
 
 
-def without_marks(state: State, number: int, entry: Entry) -> None:
+def apply_without_marks(state: State, number: int, entry: Entry) -> None:
     REAL_APPLY(state, number, entry)
     state.cancelled = set()
 
 
-def marks_in_no_snapshot(state: State) -> bytes:
+def encode_without_marks(state: State) -> bytes:
     marks, state.cancelled = state.cancelled, set()
     try:
         return REAL_ENCODE(state)
@@ -47,12 +47,12 @@ def marks_in_no_snapshot(state: State) -> bytes:
         state.cancelled = marks
 
 
-def ending_nothing(draft: EntryDraft, position: Position) -> bool:
+def let_cancelled_be_retried(draft: EntryDraft, position: Position) -> bool:
     """Lets a failed attempt at a cancelled message be retried or become a dead letter."""
     return False
 
 
-def given_again(draft: EntryDraft, position: Position, most: int = 0) -> bool:
+def may_redeliver_despite_mark(draft: EntryDraft, position: Position, most: int = 0) -> bool:
     marks, draft._state.cancelled = draft._state.cancelled, set()
     try:
         return REAL_MAY_AGAIN(draft, position, most)
@@ -64,7 +64,7 @@ REAL_APPLY, REAL_ENCODE, REAL_MAY_AGAIN = State.apply, State.encode, EntryDraft.
 
 
 @dataclass(frozen=True)
-class Missing:
+class Mutation:
     """A mechanism that is taken out, and the first history that shows it."""
 
     instead: Callable[[], AbstractContextManager[None]]
@@ -72,19 +72,23 @@ class Missing:
 
 
 MUTATIONS = {
-    "cancelled messages in the log": Missing(lambda: replace(State.apply, without_marks), first=9),
-    "an attempt at a cancelled message that fails ends it": Missing(
-        lambda: replace(EntryDraft._end_cancelled, ending_nothing), first=24
+    "the log marks cancelled messages": Mutation(lambda: replace(State.apply, apply_without_marks), first=9),
+    "an attempt at a cancelled message that fails ends it": Mutation(
+        lambda: replace(EntryDraft._end_cancelled, let_cancelled_be_retried), first=24
     ),
-    "what was read before a mark": Missing(lambda: replace(EntryDraft._may_redeliver, given_again), first=248),
-    "cancelled messages in a snapshot": Missing(lambda: replace(State.encode, marks_in_no_snapshot), first=9),
+    "a message that was read before its mark is not given again": Mutation(
+        lambda: replace(EntryDraft._may_redeliver, may_redeliver_despite_mark), first=248
+    ),
+    "a snapshot marks cancelled messages": Mutation(lambda: replace(State.encode, encode_without_marks), first=9),
 }
 
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history gives a cancelled message."""
-    missing = MUTATIONS[name]
-    with missing.instead():
-        broken = find_violations([*range(missing.first, ENOUGH), *range(missing.first)], PLAIN, breaking=("cancelled",))
+    mutation = MUTATIONS[name]
+    with mutation.instead():
+        broken = find_violations(
+            [*range(mutation.first, MAX_HISTORIES), *range(mutation.first)], PLAIN, breaking=("cancelled",)
+        )
     assert broken, name

@@ -51,7 +51,7 @@ def short_lease() -> Iterator[None]:
             replaced.enter_context(replace_in(module, timing.LEASE, LEASE))
         replaced.enter_context(replace_in(timing_in_force, timing_in_force.READ_INTERVAL, EVERY))
         replaced.enter_context(replace_in(stored_timing, time, SimpleNamespace(time=_now)))
-        replaced.enter_context(replace(stored_timing.read_timing_status, standing))
+        replaced.enter_context(replace(stored_timing.read_timing_status, read_timing_status))
         yield
 
 
@@ -60,7 +60,7 @@ def _now() -> float:
     return Process.present.world.now
 
 
-def standing(driver: Driver, options: CassandraOptions) -> stored_timing.TimingStatus:
+def read_timing_status(driver: Driver, options: CassandraOptions) -> stored_timing.TimingStatus:
     """Reads the timing alone: the simulated cluster cannot scan tables."""
     [(text,)] = driver.run(timing_in_force.READ_TIMING, consistency=options.catalogue_read)
     return stored_timing.TimingStatus(timing.decode(text), {}, 1)
@@ -128,6 +128,7 @@ class ChangingStorm(PostStorm):
     # Events
 
     def _cause_long_fault(self) -> None:
+        """Pauses a process, or takes a node away, for 0.5 to 7 s."""
         rng, site = self.world.rng, self._pick_site()
         seconds = rng.choice((0.5, 2.0, 4.0, 7.0))
         if rng.random() < 0.7:
@@ -161,8 +162,8 @@ class ChangingStorm(PostStorm):
 
 
 def change_times(site: PostSite, wanted: Timing) -> None:
-    stored_timing.change_timing(site.store._driver, site.store._options, wanted, lambda _line: None, between)
+    stored_timing.change_timing(site.store._driver, site.store._options, wanted, lambda _line: None, wait_between_steps)
 
 
-def between(seconds: float) -> None:
+def wait_between_steps(seconds: float) -> None:
     present_thread().pause(seconds)

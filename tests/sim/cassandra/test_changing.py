@@ -23,7 +23,7 @@ SEEN, SEEDS = 4, (0, 1, 5)
 """Histories whose times become shorter, and seeds of each kind in `make check`. Sites of the last read on loops."""
 MANY = histories.MANY // 4
 """Histories of each kind in the slow tests. They are longer than others."""
-ENOUGH = 200
+MAX_HISTORIES = 200
 """Max histories until a missing mechanism shows."""
 
 
@@ -70,17 +70,17 @@ def seeds(storm: type[ChangingStorm], first: int = 0) -> list[int]:
 
 
 @pytest.mark.usefixtures("storms")
-def test_lower() -> None:
+def test_rules_hold_while_times_get_shorter() -> None:
     """The rules hold while W, U, S, D and C become shorter."""
     assert violations(seeds(ChangingStorm, SEEN)) == []
 
 
-def test_deaf() -> None:
+def test_a_process_that_misses_the_change_stops() -> None:
     """The rules hold if one of the processes never learns of the change: it stops."""
     assert violations(seeds(DeafStorm), storm=DeafStorm) == []
 
 
-def test_raise() -> None:
+def test_rules_hold_while_times_get_longer() -> None:
     """The rules hold while the times become longer."""
     assert violations(seeds(RaisingStorm), storm=RaisingStorm) == []
 
@@ -93,7 +93,7 @@ def test_many_histories() -> None:
     assert violations(range(FIRST, FIRST + MANY), storm=RaisingStorm) == []
 
 
-def test_histories_are_what_they_should_be(storms: list[ChangingStorm]) -> None:
+def test_changes_of_times_finish(storms: list[ChangingStorm]) -> None:
     """The change finishes and all processes use the new timing, whatever failed."""
     assert sum(one.changes for one in storms) > 0
     for one in storms:
@@ -101,28 +101,36 @@ def test_histories_are_what_they_should_be(storms: list[ChangingStorm]) -> None:
             assert all(site.store._timing.kept == site.store._timing.assumed == one.wanted for site in one.sites)
 
 
-def at_once(site: PostSite, wanted: Timing) -> None:
+def change_times_in_one_step(site: PostSite, wanted: Timing) -> None:
     driver, options = site.store._driver, site.store._options
     stored = stored_timing.read_timing_status(driver, options).stored
     if not stored_timing._compare_and_swap(driver, options, make_settled(wanted, "at once"), stored):
         raise StoreUnavailable("another command was faster")
 
 
-def without_a_wait(_seconds: float) -> None:
+def skip_wait(_seconds: float) -> None:
     """Starts the second step at once."""
 
 
 @contextmanager
-def without_a_lease() -> Iterator[None]:
+def ignore_lease() -> Iterator[None]:
     with replace(TimingInForce.is_fresh, lambda _self, _at: True):
         yield
 
 
 Storm = Callable[[int], ChangingStorm]
 MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Storm, int]] = {
-    "two steps": (partial(replace_in, changing, changing.change_times, at_once), ChangingStorm, 11),
-    "the wait between them": (partial(replace_in, changing, changing.between, without_a_wait), ChangingStorm, 4),
-    "the lease": (without_a_lease, DeafStorm, 16),
+    "times change in two steps": (
+        partial(replace_in, changing, changing.change_times, change_times_in_one_step),
+        ChangingStorm,
+        11,
+    ),
+    "the second step waits for all processes": (
+        partial(replace_in, changing, changing.wait_between_steps, skip_wait),
+        ChangingStorm,
+        4,
+    ),
+    "a process stops when its lease is over": (ignore_lease, DeafStorm, 16),
 }
 """The function that takes a mechanism out, the kind of the histories, and the first seed."""
 
@@ -132,4 +140,4 @@ def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history breaks a guarantee."""
     instead, storm, first = MUTATIONS[name]
     with instead():
-        assert violations(range(first, first + ENOUGH), ("G1", "none", "attempt"), storm=storm)
+        assert violations(range(first, first + MAX_HISTORIES), ("G1", "none", "attempt"), storm=storm)

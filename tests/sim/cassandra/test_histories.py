@@ -34,7 +34,7 @@ from tests.sim.cassandra.messages import MessageStorm, Site
 ORDERED = dataclasses.replace(ON_CLUSTER, kinds=("ordered",))
 SEEN, FEW = 12, 5
 """Histories of messages, which two tests share, and of each other kind, without those that show a mutation."""
-ENOUGH = 300
+MAX_HISTORIES = 300
 """Max histories until a missing mechanism shows."""
 
 
@@ -153,7 +153,7 @@ def test_claims_in_many_histories() -> None:
     assert storm.find_violations(range(FIRST, FIRST + MANY // 4), ORDERED) == []
 
 
-def test_histories_are_what_they_should_be(storms: list[MessageStorm]) -> None:
+def test_histories_have_every_outcome(storms: list[MessageStorm]) -> None:
     """Posts succeed, fail and stay in doubt; posted messages are read; a seed determines the history."""
     outcomes = [post.outcome for one in storms for post in one.posts]
     assert outcomes.count("acknowledged") > len(outcomes) / 2
@@ -166,7 +166,7 @@ def test_histories_are_what_they_should_be(storms: list[MessageStorm]) -> None:
     assert [reader.cursor for reader in again.readers] == [reader.cursor for reader in storms[3].readers]
 
 
-def in_time(writer: MessageWriter, in_flight: InFlightBatch, *arrived: Any) -> None:  # noqa: ANN401
+def count_batch_as_in_time(writer: MessageWriter, in_flight: InFlightBatch, *arrived: Any) -> None:  # noqa: ANN401
     in_flight.id_boottime = writer._clock.boottime()
     REAL_ARRIVED(writer, in_flight, *arrived)
 
@@ -175,7 +175,7 @@ def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
     undo_write.finish("none")
 
 
-def undone_in_time(
+def make_undo_without_deadline(
     undo_write: Undo,
     written: Sequence[Written],
     level: InForce,
@@ -185,7 +185,7 @@ def undone_in_time(
     REAL_UNDO(undo_write, written, level, float("inf"), answer)
 
 
-def low_stamp(now: int, ticks: int) -> int:
+def stamp_below_write(now: int, ticks: int) -> int:
     return clock.stamp_of(ticks) - 1
 
 
@@ -197,11 +197,11 @@ def recording_nothing(writer: MessageWriter, *_: object) -> None:
     """Uses buckets that are not recorded for readers."""
 
 
-def whatever_age(index: BucketIndex, *where: Any, since: float, **kind: bool) -> BucketLookup | None:  # noqa: ANN401
+def find_lookup_of_any_age(index: BucketIndex, *where: Any, since: float, **kind: bool) -> BucketLookup | None:  # noqa: ANN401
     return REAL_CACHED(index, *where, since=-1e9, **kind)
 
 
-def sound(check: ClockCheck, since: float = 0.0) -> bool:
+def is_always_sound(check: ClockCheck, since: float = 0.0) -> bool:
     return True
 
 
@@ -211,33 +211,38 @@ def noting_nothing(check: ClockCheck, *_: object) -> None:
 
 @contextmanager
 def without_clock_check() -> Iterator[None]:
-    with replace(ClockCheck.sound, sound), replace(ClockCheck.apply_round, noting_nothing):
+    with replace(ClockCheck.sound, is_always_sound), replace(ClockCheck.apply_round, noting_nothing):
         yield
 
 
-def by_few(check: ClockCheck, answers: Mapping[str, Interval], began: float | None, _there: int) -> None:
-    REAL_NOTE(check, answers, began, 1)
+def apply_round_of_few_nodes(
+    check: ClockCheck, answers: Mapping[str, Interval], began: float | None, _there: int
+) -> None:
+    REAL_APPLY_ROUND(check, answers, began, 1)
 
 
 def acknowledging_at_once(watch: ClockWatch, told: CheckCallback) -> None:
     told(None)
 
 
-def taking_over(clock: Clock, offset: int) -> None:
+def adopt_wall_clock(clock: Clock, offset: int) -> None:
     """Adopts the wall clock, and counts no time as missed."""
     clock._offset = offset
 
 
 @contextmanager
 def vouching_across_jumps() -> Iterator[None]:
-    with replace(ClockWatch.is_timed_correctly_since, lambda self, _: self.sound()), replace(Clock.accept, taking_over):
+    with (
+        replace(ClockWatch.is_timed_correctly_since, lambda self, _: self.sound()),
+        replace(Clock.accept, adopt_wall_clock),
+    ):
         yield
 
 
 REAL_ARRIVED = MessageWriter._on_answer
 REAL_UNDO = Undo.__init__
 REAL_CACHED = BucketIndex.find_cached
-REAL_NOTE = ClockCheck._apply_round
+REAL_APPLY_ROUND = ClockCheck._apply_round
 
 
 @dataclass(frozen=True)
@@ -258,26 +263,36 @@ class Mutation:
 
 
 MUTATIONS = {
-    "W": Mutation(("G1",), partial(replace, MessageWriter._on_answer, in_time), first=4, storm=StallingStorm),
-    "the undo write": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing), first=9),
-    "the time of the undo write": Mutation(
-        ("none",), partial(replace, Undo.__init__, undone_in_time), first=3, storm=StallingStorm
+    "a write that took longer than W is not acknowledged": Mutation(
+        ("G1",), partial(replace, MessageWriter._on_answer, count_batch_as_in_time), first=4, storm=StallingStorm
     ),
-    "the timestamp of the undo write": Mutation(
-        ("none",), partial(replace_in, undo_writes, clock.undo_timestamp, low_stamp), first=14
+    "a late write is undone": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing), first=9),
+    "an undo write has a deadline": Mutation(
+        ("none",), partial(replace, Undo.__init__, make_undo_without_deadline), first=3, storm=StallingStorm
     ),
-    "the read delay": Mutation(("G1",), partial(replace, SliceReader._delays, without_delay)),
-    "the record of buckets": Mutation(("G1",), partial(replace, MessageWriter._require_recorded, recording_nothing)),
-    "the age of that record": Mutation(("G1",), partial(replace, BucketIndex.find_cached, whatever_age), first=2),
-    "the clock check": Mutation(("G1",), without_clock_check, first=3),
-    "a check for each acknowledgement": Mutation(
+    "an undo write is not below the write's timestamp": Mutation(
+        ("none",), partial(replace_in, undo_writes, clock.undo_timestamp, stamp_below_write), first=14
+    ),
+    "reads end a read delay before the clock": Mutation(("G1",), partial(replace, SliceReader._delays, without_delay)),
+    "a bucket is recorded before its first use": Mutation(
+        ("G1",), partial(replace, MessageWriter._require_recorded, recording_nothing)
+    ),
+    "a lookup of buckets has a max age": Mutation(
+        ("G1",), partial(replace, BucketIndex.find_cached, find_lookup_of_any_age), first=2
+    ),
+    "the clock is compared with the nodes' clocks": Mutation(("G1",), without_clock_check, first=3),
+    "each acknowledgement has a clock check": Mutation(
         ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=6, storm=StandingStorm
     ),
-    "two witnesses": Mutation(("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=53, storm=SharedStorm),
-    "half of the nodes": Mutation(
-        ("G1",), partial(replace, ClockCheck._apply_round, by_few), first=3, storm=SharedStorm
+    "two nodes confirm a light check": Mutation(
+        ("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=53, storm=SharedStorm
     ),
-    "no vouch from before a jump": Mutation(("G1", "none"), vouching_across_jumps, storm=StandingStorm),
+    "half of the nodes answer a round": Mutation(
+        ("G1",), partial(replace, ClockCheck._apply_round, apply_round_of_few_nodes), first=3, storm=SharedStorm
+    ),
+    "ids from before a clock jump are not confirmed": Mutation(
+        ("G1", "none"), vouching_across_jumps, storm=StandingStorm
+    ),
 }
 
 
@@ -286,5 +301,5 @@ def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        seeds = range(mutation.first, mutation.first + ENOUGH)
+        seeds = range(mutation.first, mutation.first + MAX_HISTORIES)
         assert find_violations(seeds, mutation.breaks, storm=mutation.storm)

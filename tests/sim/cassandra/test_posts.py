@@ -38,7 +38,7 @@ EARLY = 5
 """Histories with early readers, which together show each fault of a connection."""
 LAST = FEW - 1
 """The seed of the histories that are run twice."""
-ENOUGH = 300
+MAX_HISTORIES = 300
 """Max histories until a missing mechanism shows."""
 
 Kind = TypeVar("Kind", bound=MessageStorm)
@@ -132,7 +132,7 @@ def test_posts_in_many_histories() -> None:
     assert violations(range(FIRST, FIRST + MANY // 4), storm=OrderedStorm) == []
 
 
-def test_histories_are_what_they_should_be(storms: list[PostStorm]) -> None:
+def test_histories_have_every_outcome(storms: list[PostStorm]) -> None:
     """Posts succeed, fail, stay in doubt and are repeated; queues are purged."""
     outcomes = [post.outcome for one in storms for post in one.posts]
     assert outcomes.count("acknowledged") > len(outcomes) / 2
@@ -144,47 +144,47 @@ def test_histories_are_what_they_should_be(storms: list[PostStorm]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["storms", "early_storms", "ordered_storms"])
-def test_a_seed_says_everything(kind: str, request: pytest.FixtureRequest) -> None:
+def test_a_seed_fixes_the_history(kind: str, request: pytest.FixtureRequest) -> None:
     """A repeated history has the same events at the same times."""
     first: MessageStorm = request.getfixturevalue(kind)[LAST]
     again = type(first)(LAST)
     again.run()
-    assert end_of(again) == end_of(first)
+    assert read_final_state(again) == read_final_state(first)
 
 
-def test_a_seed_says_everything_at_this_pace() -> None:
+def test_a_seed_fixes_the_history_of_the_store() -> None:
     """Repeated histories of the store itself, with names, are the same as well."""
     storms = [MessageStorm(LAST, pace=SOON) for _ in range(2)]
     assert [one.run() for one in storms] == [[], []]
-    assert end_of(storms[0]) == end_of(storms[1])
+    assert read_final_state(storms[0]) == read_final_state(storms[1])
 
 
-def end_of(storm: MessageStorm) -> tuple[object, ...]:
+def read_final_state(storm: MessageStorm) -> tuple[object, ...]:
     return storm.world.now, storm.world.number(), storm.world.rng.getstate()
 
 
 # Mutations of the timing
 
 
-def without_undo_time(reader: SliceReader, queue: Queue, slices: Sequence[Slice]) -> list[float]:
+def read_without_undo_time(reader: SliceReader, queue: Queue, slices: Sequence[Slice]) -> list[float]:
     """Uses W + S as the read delay, which leaves no time for undo writes."""
     return [delay - SOON.timing.levels["strong"].undo for delay in REAL_DELAYS(reader, queue, slices)]
 
 
-def within_its_time(writer: UndoWriter, undo_write: Undo) -> None:
+def extend_undo_deadline(writer: UndoWriter, undo_write: Undo) -> None:
     """Extends the deadline of an undo write by S."""
     undo_write.deadline += SOON.timing.clock_difference
     REAL_UNDO(writer, undo_write)
 
 
 @contextmanager
-def delay_without_undo_time() -> Iterator[None]:
+def shorten_read_delay() -> Iterator[None]:
     """Makes D equal to W + S, and leaves undo writes their time."""
-    with replace(SliceReader._delays, without_undo_time), replace(UndoWriter.undo, within_its_time):
+    with replace(SliceReader._delays, read_without_undo_time), replace(UndoWriter.undo, extend_undo_deadline):
         yield
 
 
-def in_time(writer: MessageWriter, in_flight: InFlightBatch, *judged: Any) -> None:  # noqa: ANN401
+def count_batch_as_in_time(writer: MessageWriter, in_flight: InFlightBatch, *judged: Any) -> None:  # noqa: ANN401
     in_flight.id_boottime = writer._clock.boottime()
     REAL_ARRIVED(writer, in_flight, *judged)
 
@@ -200,7 +200,7 @@ def cancel_as_unsent(operation: AppendOperation) -> Outcome:
     return "none"
 
 
-def always_in_time(writer: UndoWriter, undo_write: Undo) -> None:
+def undo_without_deadline(writer: UndoWriter, undo_write: Undo) -> None:
     undo_write.deadline = float("inf")
     REAL_UNDO(writer, undo_write)
 
@@ -210,7 +210,7 @@ def always_in_time(writer: UndoWriter, undo_write: Undo) -> None:
 Key = str | PostKey | None
 
 
-async def also_in_doubt(
+async def report_doubt_as_undone(
     use_cases: MessageUseCases,
     queue: Queue,
     items: Sequence[NewMessage],
@@ -224,7 +224,7 @@ async def also_in_doubt(
         raise WriteUndone(str(error)) from error
 
 
-async def without_the_key(
+async def repeat_without_key(
     use_cases: MessageUseCases,
     queue: Queue,
     items: Sequence[NewMessage],
@@ -237,7 +237,7 @@ async def without_the_key(
         return await REAL_APPEND(use_cases, queue, items, after, None)
 
 
-async def part_by_part(
+async def post_each_partition_alone(
     use_cases: MessageUseCases,
     queue: Queue,
     items: Sequence[NewMessage],
@@ -258,18 +258,18 @@ async def part_by_part(
     return PostResult([locations[number] for number in range(len(items))], replayed=False)
 
 
-def no_difference(_store: CassandraStore) -> float:
+def assume_equal_clocks(_store: CassandraStore) -> float:
     return 0.0
 
 
-def behind_early_ones(wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], found: Reading) -> None:
+def move_cursors_past_early(wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], found: Reading) -> None:
     """Moves cursors beyond early messages."""
     REAL_ADD_EARLY(wanted, asked, pages, found)
     found.next.update({one.partition: ids.following(one.position) for one in found.early})
 
 
 @contextmanager
-def sent_again() -> Iterator[None]:
+def resend_batches() -> Iterator[None]:
     """Lets the writer resend a batch up to three times if it is in doubt or late, with a new start time."""
     resends: Counter[InFlightBatch] = Counter()
 
@@ -286,7 +286,7 @@ def sent_again() -> Iterator[None]:
 
 
 @contextmanager
-def written_again() -> Iterator[None]:
+def rewrite_messages_in_doubt() -> Iterator[None]:
     """Lets the writer write messages in doubt again under new ids, instead of undoing them."""
     begun: dict[AppendOperation, tuple[Sequence[NewMessage], Position | None]] = {}
     real = MessageWriter.begin
@@ -333,29 +333,35 @@ class Mutation:
     storm: Callable[[int], MessageStorm] = HarshStorm
 
 
-SHOWN = ("none", "attempt")
+RULES_OF_UNDONE = ("none", "attempt")
 """Rules that an undone message which was shown breaks."""
 
 MUTATIONS = {
-    "W": Mutation(("G1",), partial(replace, MessageWriter._on_answer, in_time)),
-    "D without U": Mutation(SHOWN, delay_without_undo_time, first=2),
-    "the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, undoing_nothing)),
-    "what was sent ends by its own rules": Mutation(
-        SHOWN, partial(replace, AppendOperation.withdraw, cancel_as_unsent), first=1
+    "a write that took longer than W is not acknowledged": Mutation(
+        ("G1",), partial(replace, MessageWriter._on_answer, count_batch_as_in_time)
     ),
-    "the time of the undo write": Mutation(SHOWN, partial(replace, UndoWriter.undo, always_in_time)),
-    "repeating after unknown": Mutation(("attempt",), partial(replace, MessageUseCases._append, also_in_doubt)),
-    "repeating in the writer, ids": Mutation(("G1",), sent_again, first=3),
-    "repeating in the writer, undo": Mutation(("attempt",), written_again),
-    "repeating a batch as a whole": Mutation(
-        (*SHOWN, "whole"), partial(replace, MessageUseCases._append, part_by_part)
+    "the read delay has time for undo writes": Mutation(RULES_OF_UNDONE, shorten_read_delay, first=2),
+    "a late write is undone": Mutation(RULES_OF_UNDONE, partial(replace, UndoWriter.undo, undoing_nothing)),
+    "a withdrawn post that was sent ends by the usual rules": Mutation(
+        RULES_OF_UNDONE, partial(replace, AppendOperation.withdraw, cancel_as_unsent), first=1
     ),
-    "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=13, storm=KeyStorm),
-    "S in the order of an ordered queue": Mutation(
-        ("later",), partial(replace, CassandraStore.clock_difference, no_difference), storm=OrderedStorm
+    "an undo write has a deadline": Mutation(RULES_OF_UNDONE, partial(replace, UndoWriter.undo, undo_without_deadline)),
+    "a post in doubt is not repeated": Mutation(
+        ("attempt",), partial(replace, MessageUseCases._append, report_doubt_as_undone)
     ),
-    "the cursor of an early read": Mutation(
-        ("missed",), partial(replace, ranges.add_early, behind_early_ones), first=1, storm=HarshEarlyStorm
+    "the writer sends no batch again": Mutation(("G1",), resend_batches, first=3),
+    "the writer undoes messages in doubt": Mutation(("attempt",), rewrite_messages_in_doubt),
+    "a post is repeated as a whole": Mutation(
+        (*RULES_OF_UNDONE, "whole"), partial(replace, MessageUseCases._append, post_each_partition_alone)
+    ),
+    "a keyed post is repeated with its key": Mutation(
+        ("key",), partial(replace, MessageUseCases._append, repeat_without_key), first=13, storm=KeyStorm
+    ),
+    "a post to an ordered queue waits for S": Mutation(
+        ("later",), partial(replace, CassandraStore.clock_difference, assume_equal_clocks), storm=OrderedStorm
+    ),
+    "early messages move no cursor": Mutation(
+        ("missed",), partial(replace, ranges.add_early, move_cursors_past_early), first=1, storm=HarshEarlyStorm
     ),
 }
 
@@ -365,5 +371,5 @@ def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        seeds = range(mutation.first, mutation.first + ENOUGH)
+        seeds = range(mutation.first, mutation.first + MAX_HISTORIES)
         assert violations(seeds, mutation.breaks, storm=mutation.storm)

@@ -28,7 +28,7 @@ HISTORIES = 5
 """Histories of `make test`, besides those that show a mutation."""
 MANY = int(os.environ.get("SIM_HISTORIES", "10000"))
 """Histories of the slow test."""
-ENOUGH = 3000
+MAX_HISTORIES = 3000
 """Max histories until a missing mechanism shows."""
 
 
@@ -51,7 +51,7 @@ def test_no_message_vanishes_in_many_histories() -> None:
     assert [find_violations(range(MANY), kind) for kind in ("plain", "ordered", "dedup")] == [[], [], []]
 
 
-def test_histories_are_what_they_should_be() -> None:
+def test_histories_have_every_outcome() -> None:
     """Messages are posted, done and become dead letters; a seed determines the history."""
     histories = [History(seed) for seed in range(5)]
     assert [history.run() for history in histories] == [[]] * len(histories)
@@ -61,14 +61,14 @@ def test_histories_are_what_they_should_be() -> None:
     assert (again.run(), again.replicas.letters) == ([], histories[3].replicas.letters)
 
 
-async def relying_once_stored(
+async def ensure_expiry_once_stored(
     records: ExpiryRecords, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False
 ) -> None:
     if is_stored:
         await REAL_RELY(records, queue, items, is_stored=True)
 
 
-async def relying_before(
+async def ensure_expiry_before_store(
     records: ExpiryRecords, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False
 ) -> None:
     """Checks the record only before the message is stored."""
@@ -76,52 +76,52 @@ async def relying_before(
         await REAL_RELY(records, queue, items)
 
 
-def removing_any(store: KeptStore, record: Record) -> None:
+def remove_at_any_version(store: KeptStore, record: Record) -> None:
     store._replicas.records.pop(record.name, None)
 
 
-def removing_at_once(records: ExpiryRecords, value: ExpiryRecord, began: int) -> bool:
+def may_remove_at_once(records: ExpiryRecords, value: ExpiryRecord, began: int) -> bool:
     return True
 
 
-def hidden(finder: Finder, state: State) -> None:
+def hide_ended_messages(finder: Finder, state: State) -> None:
     """Does not read messages after their end."""
     finder.includes_ended, finder.scanner.split_ended = False, None
 
 
-def remembering(waiting: Waiting) -> None:
+def keep_waiting_messages(waiting: Waiting) -> None:
     """Goes on above the messages that earlier reads did not show."""
 
 
-def at_once(margin: float) -> int:
+def expire_by_one_clock(margin: float) -> int:
     """Expires a message when its end has come by one clock."""
     return 0
 
 
 @contextmanager
-def without_margin() -> Iterator[None]:
-    with replace(ticks_until_due, at_once), replace_in(expiry_turns, ticks_until_due, at_once):
+def expire_without_margin() -> Iterator[None]:
+    with replace(ticks_until_due, expire_by_one_clock), replace_in(expiry_turns, ticks_until_due, expire_by_one_clock):
         yield
 
 
-def taking_claims(
+def find_expirable_with_claims(
     state: State, ended: EndedMessages, is_changed: Callable[[Position], bool], expired: int, room: int
 ) -> Iterator[Position]:
     ended.overdue.update(ended.due)
     return find_expirable(state, ended, is_changed, expired, room)
 
 
-def ignoring_the_outbox(request: ExpiryRequest, state: State) -> ExpiryTurn:
-    return REAL_RESULT(request, _without_outbox(state))
+def make_turn_without_outbox(request: ExpiryRequest, state: State) -> ExpiryTurn:
+    return REAL_RESULT(request, _copy_without_outbox(state))
 
 
-def _without_outbox(state: State) -> State:
+def _copy_without_outbox(state: State) -> State:
     copy = State.decode(state.encode())
     copy.outbox = {}
     return copy
 
 
-def only_what_was_seen(records: ExpiryRecords, value: ExpiryRecord, found: Search, took: float) -> int:
+def plan_search_by_seen_messages(records: ExpiryRecords, value: ExpiryRecord, found: Search, took: float) -> int:
     return REAL_NEXT(records, changed(value, shortest=1 << 30), found, took)
 
 
@@ -147,22 +147,32 @@ class Mutation:
 
 
 MUTATIONS = {
-    "the record before the message": Mutation(
-        ("E1",), lambda: replace(ExpiryRecords.ensure_expiry, relying_once_stored), 12
+    "the record is there before the message": Mutation(
+        ("E1",), lambda: replace(ExpiryRecords.ensure_expiry, ensure_expiry_once_stored), 12
     ),
-    "the record at the acknowledgement": Mutation(
-        ("E1",), lambda: replace(ExpiryRecords.ensure_expiry, relying_before), 29
+    "the record is checked again once the message is stored": Mutation(
+        ("E1",), lambda: replace(ExpiryRecords.ensure_expiry, ensure_expiry_before_store), 29
     ),
-    "until": Mutation(("E1",), lambda: replace(ExpiryRecords._may_remove, removing_at_once)),
-    "removal by version": Mutation(("E1",), lambda: replace(KeptStore.remove_record, removing_any), 9),
-    "the next search": Mutation(("E1",), lambda: replace(ExpiryRecords._next_due_ticks, only_what_was_seen), 27),
-    "reads show messages that have ended": Mutation(("E1",), lambda: replace(Finder._adapt_to_log, hidden)),
+    "a record in force is not removed": Mutation(
+        ("E1",), lambda: replace(ExpiryRecords._may_remove, may_remove_at_once)
+    ),
+    "a record is removed at the version that was read": Mutation(
+        ("E1",), lambda: replace(KeptStore.remove_record, remove_at_any_version), 9
+    ),
+    "the next search comes in time for messages that no search has seen": Mutation(
+        ("E1",), lambda: replace(ExpiryRecords._next_due_ticks, plan_search_by_seen_messages), 27
+    ),
+    "reads show messages that have ended": Mutation(
+        ("E1",), lambda: replace(Finder._adapt_to_log, hide_ended_messages)
+    ),
     "reads from the cursor once they show messages that have ended": Mutation(
-        ("E1",), lambda: replace(Waiting.clear, remembering), 10, "ordered"
+        ("E1",), lambda: replace(Waiting.clear, keep_waiting_messages), 10, "ordered"
     ),
-    "S after an end": Mutation(("E3",), without_margin),
-    "live claims are left": Mutation(("E3",), lambda: replace_in(drafts, find_expirable, taking_claims)),
-    "the open outbox": Mutation(("E1",), lambda: replace(ExpiryRequest.result, ignoring_the_outbox), 182),
+    "a message expires S after its end": Mutation(("E3",), expire_without_margin),
+    "live claims are left": Mutation(("E3",), lambda: replace_in(drafts, find_expirable, find_expirable_with_claims)),
+    "the next turn comes soon while dead letters are open": Mutation(
+        ("E1",), lambda: replace(ExpiryRequest.result, make_turn_without_outbox), 182
+    ),
 }
 
 
@@ -171,6 +181,6 @@ def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        seeds = [*range(mutation.first, ENOUGH), *range(mutation.first)]
+        seeds = [*range(mutation.first, MAX_HISTORIES), *range(mutation.first)]
         broken = find_violations(seeds, mutation.kind, breaking=mutation.breaks)
     assert broken

@@ -36,7 +36,7 @@ def test_guarantees_in_many_histories(part: int) -> None:
     assert find_violations(range(FIRST + part, FIRST + MANY, MANY_PARTS), enough=10) == []
 
 
-def test_histories_are_what_they_should_be() -> None:
+def test_histories_have_every_outcome() -> None:
     """Messages are handled in each history, some again; sessions are lost; all members run; a seed fixes everything."""
     with histories():
         first = [run_history(seed) for seed in (*range(12), HANGING)]

@@ -28,7 +28,7 @@ from qdo.worker.runs import MessageRun
 from tests.replacing import replace, replace_in
 from tests.sim.groups.storm import find_violations
 
-ENOUGH = 300
+MAX_HISTORIES = 300
 """Max histories until a missing mechanism shows."""
 
 
@@ -101,7 +101,7 @@ def claiming_at_any_version(
     return _any_version(REAL_CLAIMING(one, partition, offset, recorded, standing))
 
 
-async def claiming_from_others(_one: Session, _todo: object) -> set[Partition]:
+async def ignore_claims_of_replacement(_one: Session, _todo: object) -> set[Partition]:
     return set()
 
 
@@ -114,11 +114,11 @@ def setting_at_any_version(
     return map(_any_version, REAL_SETTING(one, present, nodes, generation))
 
 
-def lasting(where: str, path: str, data: bytes = b"", ephemeral: bool = False) -> Create:  # noqa: FBT001, FBT002
+def create_permanent_node(where: str, path: str, data: bytes = b"", ephemeral: bool = False) -> Create:  # noqa: FBT001, FBT002
     return Create(path, data, ephemeral and where not in path)
 
 
-def knowing_what_was_watched(one: Session, state: State) -> None:
+def keep_watched_nodes(one: Session, state: State) -> None:
     """Keeps what it read before the connection broke."""
     if state != "new":
         one._report(state)
@@ -126,14 +126,14 @@ def knowing_what_was_watched(one: Session, state: State) -> None:
         one._report("changed")
 
 
-def hearing_nothing(one: WatchedNodes, paths: object) -> None:
+def ignore_watch_events(one: WatchedNodes, paths: object) -> None:
     """Ignores changes of watched nodes."""
 
 
 # Mutations of consumers
 
 
-async def forgetting_doubt(table: PartitionTable, partitions: Iterable[Partition]) -> None:
+async def forget_claim_in_doubt(table: PartitionTable, partitions: Iterable[Partition]) -> None:
     rows = dict(table._rows)
     try:
         await REAL_CLAIM(table, partitions)
@@ -153,7 +153,7 @@ async def beginning_at_the_beginning(one: PartitionReader, rows: Any) -> None:  
         row.set_position(None)
 
 
-async def finding_once(one: QueueFinder) -> None:
+async def find_queues_once(one: QueueFinder) -> None:
     if one.partition_counts is None:
         await REAL_FIND(one)
 
@@ -198,11 +198,11 @@ def handling_keys_out_of_order(
     return held
 
 
-async def waiting_for_nothing(_: PartitionWork) -> None:
+async def hand_back_while_handling(_: PartitionWork) -> None:
     """Hands a partition back while its messages are being handled."""
 
 
-def going_on(_: MessageRun) -> None:
+def never_stop_run(_: MessageRun) -> None:
     """Does not end a run when the partition is lost or in doubt."""
 
 
@@ -218,83 +218,97 @@ REAL_CLAIM = PartitionTable.claim
 REAL_ASSIGNED, REAL_FIND = PartitionReader.assigned, QueueFinder._refresh_once
 
 MUTATIONS: Mapping[str, Mutation] = {
-    "version at a commit": Mutation(
+    "a commit checks the version": Mutation(
         lambda: replace(Session._make_commit, committing_at_any_version), ("fence",), first=23
     ),
     "a claim raises the version": Mutation(
         lambda: replace(Session._make_claim, claiming_at_the_same_version), ("fence",), first=23
     ),
-    "version at a release": Mutation(
+    "a release checks the version": Mutation(
         lambda: replace(Session._make_release, releasing_at_any_version), ("owner", "two"), first=58
     ),
-    "version at a claim": Mutation(lambda: replace(Session._make_claim, claiming_at_any_version), ("back",), first=208),
-    "version of an owner's node": Mutation(
+    "a claim checks the version": Mutation(
+        lambda: replace(Session._make_claim, claiming_at_any_version), ("back",), first=208
+    ),
+    "an owner's node is removed at its version": Mutation(
         lambda: replace(Session._remove_owners, removing_any_node), ("owner",), first=58
     ),
     "a member that was replaced claims nothing": Mutation(
-        lambda: replace(Session._find_claimed_by_replacement, claiming_from_others),
+        lambda: replace(Session._find_claimed_by_replacement, ignore_claims_of_replacement),
         ("owner", "two", "fence", "back"),
         first=994,
     ),
     "a member writes its own node": Mutation(
         lambda: replace(Session.assignment, keeping_what_is_written), ("balance",), first=175
     ),
-    "a claim in doubt": Mutation(
-        lambda: replace(PartitionTable.claim, forgetting_doubt), ("balance", "lost", "gone"), first=78
+    "a claim in doubt is remembered": Mutation(
+        lambda: replace(PartitionTable.claim, forget_claim_in_doubt), ("balance", "lost", "gone"), first=78
     ),
-    "version of the target": Mutation(
+    "the target is set at its version": Mutation(
         lambda: replace(StoredAssignments._make_transactions, setting_at_any_version), ("target",), first=329
     ),
-    "generation of an assignment": Mutation(
+    "an assignment waits until its generation is current": Mutation(
         lambda: replace(MemberAssignment.is_pending, lambda *_: False), ("target",), first=4
     ),
-    "node of an owner": Mutation(
+    "a claim creates the owner's node": Mutation(
         lambda: replace(Session._make_claim, claiming_what_is_owned), ("fence", "owner"), first=3
     ),
     "owner's node goes at a release": Mutation(
         lambda: replace(Session._make_release, releasing_without_the_node), ("balance", "rights", "lost")
     ),
     "owner's node goes with the session": Mutation(
-        lambda: replace_in(session, Create, partial(lasting, "/owners/")), ("balance", "lost", "gone")
+        lambda: replace_in(session, Create, partial(create_permanent_node, "/owners/")), ("balance", "lost", "gone")
     ),
     "member's node goes with the session": Mutation(
-        lambda: replace_in(session, Create, partial(lasting, "/members/")), ("balance", "lost")
+        lambda: replace_in(session, Create, partial(create_permanent_node, "/members/")), ("balance", "lost")
     ),
     "leader's node goes with the session": Mutation(
-        lambda: replace_in(session, Create, partial(lasting, "/leader")), ("balance", "lost")
+        lambda: replace_in(session, Create, partial(create_permanent_node, "/leader")), ("balance", "lost")
     ),
-    "lease of a session": Mutation(lambda: replace(SessionLease.lapsed, lambda _: False), ("owner",), first=6),
-    "revoke before release": Mutation(
+    "a session ends with its lease": Mutation(
+        lambda: replace(SessionLease.lapsed, lambda _: False), ("owner",), first=6
+    ),
+    "a partition is revoked before its release": Mutation(
         lambda: replace(PartitionTable._revoke_row, releasing_before_revoking), ("owner", "two"), first=16
     ),
-    "forget when connected": Mutation(
-        lambda: replace(Session._on_state, knowing_what_was_watched), ("balance", "lost")
+    "watched nodes are read again after a reconnect": Mutation(
+        lambda: replace(Session._on_state, keep_watched_nodes), ("balance", "lost")
     ),
-    "changes are heard": Mutation(lambda: replace(WatchedNodes.invalidate, hearing_nothing), ("balance", "lost")),
-    "sight of a member": Mutation(lambda: replace(Visibility.includes, lambda *_: True), ("rights", "lost")),
-    "begin at the offset": Mutation(lambda: replace(PartitionReader.assigned, beginning_at_the_beginning), ("order",)),
+    "changes of watched nodes are noticed": Mutation(
+        lambda: replace(WatchedNodes.invalidate, ignore_watch_events), ("balance", "lost")
+    ),
+    "a member is assigned only queues that it sees": Mutation(
+        lambda: replace(Visibility.includes, lambda *_: True), ("rights", "lost")
+    ),
+    "a partition is read from its offset on": Mutation(
+        lambda: replace(PartitionReader.assigned, beginning_at_the_beginning), ("order",)
+    ),
     "a commit passes no gap": Mutation(
         lambda: replace(ContiguousOffset.mark_done, recording_over_gaps), ("early",), first=6
     ),
     "a failed message is not handled": Mutation(
         lambda: replace(OrderedQueue.settle, going_on_after_a_failure), ("early", "order")
     ),
-    "order of a key": Mutation(lambda: replace(KeyedQueue.settle, handling_keys_out_of_order), ("order",), first=14),
-    "finish before handing back": Mutation(
-        lambda: replace(PartitionWork.wait_until_quiet, waiting_for_nothing), ("two",), first=50
+    "messages of a key are handled in order": Mutation(
+        lambda: replace(KeyedQueue.settle, handling_keys_out_of_order), ("order",), first=14
+    ),
+    "messages are finished before a partition is handed back": Mutation(
+        lambda: replace(PartitionWork.wait_until_quiet, hand_back_while_handling), ("two",), first=50
     ),
     "late calls are of a former ownership": Mutation(
         taking_late_calls_for_present_ones, ("owner", "early", "lost"), first=53
     ),
-    "results of a former ownership": Mutation(
+    "results of a former ownership are discarded": Mutation(
         lambda: replace(PartitionWork.is_discarded, property(lambda _: False)), ("order", "lost"), first=201
     ),
     "a partition is read beside a hung handler": Mutation(
         lambda: replace(Dispatcher._readmit_lost, not_reading_beside_hung_handlers), ("lost",), first=33
     ),
-    "a run ends when its session does": Mutation(lambda: replace(MessageRun.stop, going_on), ("owner",), first=634),
-    "look for queues": Mutation(
-        lambda: replace(QueueFinder._refresh_once, finding_once), ("balance", "lost", "gone"), first=7
+    "a run ends when its session does": Mutation(
+        lambda: replace(MessageRun.stop, never_stop_run), ("owner",), first=634
+    ),
+    "queues are looked up repeatedly": Mutation(
+        lambda: replace(QueueFinder._refresh_once, find_queues_once), ("balance", "lost", "gone"), first=7
     ),
 }
 
@@ -310,5 +324,5 @@ def test_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history breaks a guarantee."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        (broken,) = find_violations(range(mutation.first, mutation.first + ENOUGH), enough=1)
+        (broken,) = find_violations(range(mutation.first, mutation.first + MAX_HISTORIES), enough=1)
     assert any(f"{each}:" in broken for each in mutation.breaks), broken

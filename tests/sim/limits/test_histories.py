@@ -22,7 +22,7 @@ from tests.sim.storm import find_violations
 from tests.sim.test_histories import claiming_at_the_front, passing_what_waits, reading_beyond_the_horizon
 from tests.sim.web import Setup
 
-HISTORIES, SHORT, ENOUGH = 15, 10, 4000
+HISTORIES, SHORT, MAX_HISTORIES = 15, 10, 4000
 """Histories of each setup besides those that show a mutation; with short scans; and max histories until a missing
 mechanism shows."""
 BY_KEY = Setup(kinds=("plain",), per_key=1)
@@ -67,11 +67,11 @@ def giving_all_that_was_read(places: FreePlaces, choice: Callable[[Message], boo
     return choice is None or choice(message)
 
 
-def a_place_for_all(places: Places, position: Position) -> bool:
+def always_has_place(places: Places, position: Position) -> bool:
     return True
 
 
-def as_many_as_there_are(places: Places) -> int:
+def count_unlimited_places(places: Places) -> int:
     return 1000
 
 
@@ -79,7 +79,7 @@ def knowing_no_keys(state: State, positions: list[Position], keys: list[int]) ->
     """Records no keys of outstanding messages."""
 
 
-def without_keys(state: State) -> bytes:
+def encode_without_keys(state: State) -> bytes:
     busy, state.busy = state.busy, {}
     try:
         return REAL_ENCODE(state)
@@ -101,7 +101,7 @@ def never_resting(state: State, position: Position, expired: int) -> bool:
     return claim is not None and claim.expires >= expired
 
 
-def busy_for_all(places: LikelyPlaces, key: int) -> int:
+def find_no_place_of_busy_key(places: LikelyPlaces, key: int) -> int:
     return 0 if key in places._state.busy else 1
 
 
@@ -109,7 +109,7 @@ REAL_ENCODE, REAL_RENEW = State.encode, State._renew
 
 
 @dataclass(frozen=True)
-class Missing:
+class Mutation:
     """A mechanism that is taken out: how, the rules that fail, the setup, and the first history that shows it."""
 
     instead: Callable[[], AbstractContextManager[None]]
@@ -119,25 +119,33 @@ class Missing:
 
 
 MUTATIONS = {
-    "places are counted when the entry is decided": Missing(
+    "places are counted when the entry is decided": Mutation(
         lambda: replace(FreePlaces.try_take, giving_all_that_was_read), first=156
     ),
-    "the place of a claim that begins again": Missing(
-        lambda: replace(Places.has_place_for, a_place_for_all), setup=BY_KEY, first=120
+    "a claim that begins again needs a place": Mutation(
+        lambda: replace(Places.has_place_for, always_has_place), setup=BY_KEY, first=120
     ),
-    "the share of a partition": Missing(
-        lambda: replace(Places._count_free_in_partition, as_many_as_there_are), setup=SHARED, first=8
+    "a partition has a share of the places": Mutation(
+        lambda: replace(Places._count_free_in_partition, count_unlimited_places), setup=SHARED, first=8
     ),
-    "the keys of what is outstanding, to count them": Missing(lambda: replace(State._record_keys, knowing_no_keys)),
-    "the keys in a snapshot": Missing(lambda: replace(State.encode, without_keys), first=37),
-    "a renewal ends a rest": Missing(lambda: replace(State._renew, resting_for_good), setup=BY_KEY, first=173),
-    "what rests takes no place": Missing(lambda: replace(State.is_live, never_resting), ("empty",), BY_KEY, first=289),
-    "what a key has left is found": Missing(lambda: replace(LikelyPlaces.of_key, busy_for_all), ("empty",)),
-    "what is limited by key is read below the horizon": Missing(reading_beyond_the_horizon, ("G6",), first=5),
-    "the cursor stays below what has no place": Missing(
+    "the keys of claimed messages are recorded, to count them": Mutation(
+        lambda: replace(State._record_keys, knowing_no_keys)
+    ),
+    "a snapshot has the keys of claimed messages": Mutation(
+        lambda: replace(State.encode, encode_without_keys), first=37
+    ),
+    "a renewal ends a rest": Mutation(lambda: replace(State._renew, resting_for_good), setup=BY_KEY, first=173),
+    "a message that waits for its delay takes no place": Mutation(
+        lambda: replace(State.is_live, never_resting), ("empty",), BY_KEY, first=289
+    ),
+    "free places of a busy key are found": Mutation(
+        lambda: replace(LikelyPlaces.of_key, find_no_place_of_busy_key), ("empty",)
+    ),
+    "queues with limits by key are read below the horizon": Mutation(reading_beyond_the_horizon, ("G6",), first=5),
+    "the cursor stays below messages without a place": Mutation(
         lambda: replace(OrderedScanner._make_chain, passing_what_waits), ("G6",)
     ),
-    "the front is what this process has read, where keys are limited": Missing(
+    "the front is what this process has read, where keys are limited": Mutation(
         lambda: replace(OrderedScanner._find_start, claiming_at_the_front), ("G6",), first=37
     ),
 }
@@ -146,8 +154,8 @@ MUTATIONS = {
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history breaks a guarantee."""
-    missing = MUTATIONS[name]
-    seeds = [*range(missing.first, ENOUGH), *range(missing.first)]
-    with missing.instead():
-        broken = find_violations(seeds, missing.setup, breaking=missing.breaks)
+    mutation = MUTATIONS[name]
+    seeds = [*range(mutation.first, MAX_HISTORIES), *range(mutation.first)]
+    with mutation.instead():
+        broken = find_violations(seeds, mutation.setup, breaking=mutation.breaks)
     assert broken, name

@@ -34,7 +34,7 @@ def test_guarantees_in_many_histories(part: int) -> None:
     assert find_violations(range(FIRST + part, FIRST + MANY, MANY_PARTS), enough=10) == []
 
 
-def test_histories_are_what_they_should_be() -> None:
+def test_histories_have_every_outcome() -> None:
     """Partitions are handed over in each way and offsets are recorded; a seed determines the history."""
     with histories():
         first = [Storm(seed).run() for seed in range(20)]

@@ -303,13 +303,13 @@ class Own:
         for number in range(1, 11):
             self.arrivals.watch(queue(number), 1, partial(self.woken.append, number), delayed=True)
 
-    def let_go(self) -> None:
+    def answer_requests(self) -> None:
         """Answers waiting requests, and later ones at once."""
         self.driver.held = False
         while self.driver.waiting:
             self.loop.call(self.driver.waiting.pop(0))
 
-    def hears(self, number: int) -> Callable[[], bool]:
+    def write_and_expect_wake(self, number: int) -> Callable[[], bool]:
         """Lets another process write to a queue; returns a function: whether its watcher was woken since."""
         self.woken.clear()
         self.loop.call(self.writer.add_keys, [number << 8 | 1])
@@ -335,13 +335,13 @@ def own(driver: FaultlessDriver) -> Iterator[Own]:
 async def test_nothing_is_missed_when_the_loop_changes(own: Own) -> None:
     """A turn in flight when the service adopts or releases the store goes on, and so do later ones."""
     own.loop.adopt(asyncio.get_running_loop())
-    own.let_go()
-    await until_async(own.hears(5))
+    own.answer_requests()
+    await until_async(own.write_and_expect_wake(5))
     own.driver.held = True
     await until_async(lambda: own.driver.waiting)
     own.loop.adopt(None)
-    own.let_go()
-    await asyncio.to_thread(until, own.hears(7))
+    own.answer_requests()
+    await asyncio.to_thread(until, own.write_and_expect_wake(7))
 
 
 def test_closing_in_the_middle_of_a_look(own: Own) -> None:

@@ -52,13 +52,13 @@ def answer_from_thread(value: object, done: Done) -> None:
     threading.Thread(target=done, args=(value, None)).start()
 
 
-def early(value: object, done: Done) -> None:
+def answer_before_return(value: object, done: Done) -> None:
     thread = threading.Thread(target=done, args=(value, None))
     thread.start()
     join(thread)
 
 
-@pytest.mark.parametrize("answer", [answer_at_once, answer_from_thread, early])
+@pytest.mark.parametrize("answer", [answer_at_once, answer_from_thread, answer_before_return])
 def test_each_answer_is_taken_once(calls: Calls, answer: Callable[[object, Done], None]) -> None:
     """A call gets each answer in order, in the loop's thread, and ends once, from whichever thread answers come."""
     count, threads = 3000 if answer is answer_at_once else 300, set[int]()
@@ -81,11 +81,11 @@ def raise_away(done: Done) -> None:
     raise StoreUnavailable("away")
 
 
-def told(done: Done) -> None:
+def report_away(done: Done) -> None:
     done(None, StoreUnavailable("away"))
 
 
-@pytest.mark.parametrize("fail", [raise_away, told])
+@pytest.mark.parametrize("fail", [raise_away, report_away])
 def test_errors_are_raised_where_it_waits(calls: Calls, fail: Callable[[Done], None]) -> None:
     """An error is raised by the await, whether the request was begun or not; an uncaught one ends the call."""
 
@@ -226,7 +226,7 @@ async def test_the_loops_thread_does_not_wait_for_itself(calls: Calls) -> None:
         calls.run(await_answer(never_answer))
 
 
-async def asking(number: int, counts: Sequence[int], waiting: list[Callable[[], object]]) -> list[int]:
+async def ask_one_after_another(number: int, counts: Sequence[int], waiting: list[Callable[[], object]]) -> list[int]:
     """Sends a number of requests one after another; appends a function that answers each to a list."""
 
     def ask(value: int, done: Done) -> None:
@@ -240,7 +240,7 @@ def test_results_in_order(plans: list[list[int]], most: int) -> None:
     """Results come in the order of the works, in any order of answers, with a limited number of works at a time."""
     waiting: list[Callable[[], object]] = []
     calls, ends = FaultlessDriver().calls, CallResults()
-    works = (asking(number, plan, waiting) for number, plan in enumerate(plans))
+    works = (ask_one_after_another(number, plan, waiting) for number, plan in enumerate(plans))
     calls.begin(run_concurrently(calls, works, max_concurrent=most), ends)
     while waiting:
         assert len(waiting) <= most

@@ -30,7 +30,7 @@ CHANGE = Statement("UPDATE queues SET version = ? WHERE application = ? AND name
 REMOVE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
 ROW = Statement("INSERT INTO queues (application, name, version) VALUES (?, ?, ?) IF NOT EXISTS", idempotent=False)
 FIND = Request(Statement("SELECT version FROM queues WHERE application = ? AND name = ?"), ("a", "q"), "SERIAL")
-OURS, THEIRS, OLD = 7, 8, 6
+OUR_VERSION, THEIR_VERSION, OLD_VERSION = 7, 8, 6
 LOST, REFUSED = InDoubt("no answer"), StoreUnavailable("no node is up", retry_after=9)
 CLOSED = StoreClosed("the store is closed")
 DONE, REFUSAL = ChangeResult(is_done=True), ChangeResult(is_done=False)
@@ -47,7 +47,9 @@ class Changing:
         seed: Seed of all randomness.
     """
 
-    def __init__(self, version: int | None = OLD, *, call: float = 15.0, seconds: float = 0.0, seed: int = 1) -> None:
+    def __init__(
+        self, version: int | None = OLD_VERSION, *, call: float = 15.0, seconds: float = 0.0, seed: int = 1
+    ) -> None:
         self.driver = FaultlessDriver(seed=seed)
         if version is not None:
             self.driver.run(ROW, ("a", "q", version))
@@ -76,7 +78,7 @@ class Changing:
         call()
 
     def change(self) -> ChangeResult:
-        return self.run(CHANGE, (OURS, "a", "q", OLD), OURS)
+        return self.run(CHANGE, (OUR_VERSION, "a", "q", OLD_VERSION), OUR_VERSION)
 
     def run(self, *change: Any, read_back: Request | None = None) -> ChangeResult:  # noqa: ANN401 - see the transactions
         return self.driver.run_to_end(self.cas.run(*change, read_back=read_back))
@@ -92,16 +94,16 @@ class Changing:
 @pytest.mark.parametrize(
     ("version", "errors", "result"),
     [
-        (OLD, [], DONE),
-        (THEIRS, [], REFUSAL._replace(row=(THEIRS,))),
+        (OLD_VERSION, [], DONE),
+        (THEIR_VERSION, [], REFUSAL._replace(row=(THEIR_VERSION,))),
         (None, [], REFUSAL),
-        (OLD, [LOST], DONE),
-        (OLD, [LOST, LOST, LOST], DONE),
-        (OURS, [LOST], DONE._replace(row=(OURS,))),
-        (OURS, [], DONE._replace(row=(OURS,))),
-        (THEIRS, [LOST], UNCLEAR._replace(row=(THEIRS,))),
+        (OLD_VERSION, [LOST], DONE),
+        (OLD_VERSION, [LOST, LOST, LOST], DONE),
+        (OUR_VERSION, [LOST], DONE._replace(row=(OUR_VERSION,))),
+        (OUR_VERSION, [], DONE._replace(row=(OUR_VERSION,))),
+        (THEIR_VERSION, [LOST], UNCLEAR._replace(row=(THEIR_VERSION,))),
         (None, [LOST], UNCLEAR),
-        (OURS, [LOST, REFUSED], DONE._replace(row=(OURS,))),
+        (OUR_VERSION, [LOST, REFUSED], DONE._replace(row=(OUR_VERSION,))),
     ],
 )
 def test_sent_until_decided(version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult) -> None:
@@ -178,10 +180,10 @@ def test_answers_that_say_nothing() -> None:
 @pytest.mark.parametrize(
     ("version", "errors", "result"),
     [
-        (THEIRS, [], REFUSAL._replace(row=(THEIRS,))),
-        (OURS, [], DONE._replace(row=(OURS,))),
+        (THEIR_VERSION, [], REFUSAL._replace(row=(THEIR_VERSION,))),
+        (OUR_VERSION, [], DONE._replace(row=(OUR_VERSION,))),
         (None, [], REFUSAL),
-        (THEIRS, [LOST], UNCLEAR._replace(row=(THEIRS,))),
+        (THEIR_VERSION, [LOST], UNCLEAR._replace(row=(THEIR_VERSION,))),
     ],
 )
 def test_reading_back(version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult) -> None:
@@ -189,21 +191,21 @@ def test_reading_back(version: int | None, errors: Sequence[StoreUnavailable], r
     changing = Changing(version)
     changing.errors = [*errors]
     statement = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF uid = ?", idempotent=False)
-    assert changing.run(statement, ("a", "q", 5), OURS, read_back=FIND) == result
+    assert changing.run(statement, ("a", "q", 5), OUR_VERSION, read_back=FIND) == result
     assert changing.driver.sent[-1].statement == FIND.statement
 
 
 def test_a_refusal_that_shows_our_token_is_not_read_back() -> None:
     """A change whose token was shown was applied, whatever others have changed in the row since."""
-    changing = Changing(OURS)
-    assert changing.run(CHANGE, (OURS, "a", "q", OLD), OURS, read_back=FIND).is_done
+    changing = Changing(OUR_VERSION)
+    assert changing.run(CHANGE, (OUR_VERSION, "a", "q", OLD_VERSION), OUR_VERSION, read_back=FIND).is_done
     assert len(changing.driver.sent) == 1
 
 
 @pytest.mark.parametrize("doubts", [0, 1])
 def test_a_row_that_cannot_be_read_back(doubts: int) -> None:
     """A refused change changed nothing, even if the row cannot be read; unless it was in doubt before."""
-    changing = Changing(THEIRS)
+    changing = Changing(THEIR_VERSION)
     changing.errors = [LOST] * doubts
     failed: list[Request] = []
 
@@ -215,41 +217,41 @@ def test_a_row_that_cannot_be_read_back(doubts: int) -> None:
 
     changing.driver.fail = fail  # type: ignore[assignment]
     statement = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF uid = ?", idempotent=False)
-    work = partial(changing.run, statement, ("a", "q", 5), OURS, read_back=FIND)
+    work = partial(changing.run, statement, ("a", "q", 5), OUR_VERSION, read_back=FIND)
     if doubts:
-        assert work() == UNCLEAR._replace(row=(THEIRS,))
+        assert work() == UNCLEAR._replace(row=(THEIR_VERSION,))
         return
     with pytest.raises(StoreUnavailable) as raised:
         work()
     assert raised.value is REFUSED
 
 
-@pytest.mark.parametrize("shown", [(OLD,), (None,), ()])
+@pytest.mark.parametrize("shown", [(OLD_VERSION,), (None,), ()])
 def test_removals_have_no_token(shown: tuple[int | None, ...]) -> None:
     """A removal is applied or refused: neither a row without a version nor a missing row counts as its own."""
-    changing = Changing(OLD if OLD in shown else None)
+    changing = Changing(OLD_VERSION if OLD_VERSION in shown else None)
     if None in shown:
         row = Statement("INSERT INTO queues (application, name, uid) VALUES (?, ?, ?) IF NOT EXISTS", idempotent=False)
         assert changing.run(row, ("a", "q", 5)) == DONE
-    assert changing.run(REMOVE, ("a", "q", THEIRS)) == REFUSAL._replace(row=shown)
+    assert changing.run(REMOVE, ("a", "q", THEIR_VERSION)) == REFUSAL._replace(row=shown)
 
 
 @pytest.mark.parametrize(
     ("version", "errors", "result"),
-    [(None, [], REFUSAL), (None, [LOST], DONE), (THEIRS, [LOST], UNCLEAR._replace(row=(THEIRS,)))],
+    [(None, [], REFUSAL), (None, [LOST], DONE), (THEIR_VERSION, [LOST], UNCLEAR._replace(row=(THEIR_VERSION,)))],
 )
 def test_removals_in_doubt(version: int | None, errors: Sequence[StoreUnavailable], result: ChangeResult) -> None:
     """After a removal in doubt a missing row means applied; without a doubt another process has removed it."""
     changing = Changing(version)
     changing.errors = [*errors]
-    assert changing.run(REMOVE, ("a", "q", OLD), read_back=FIND) == result
+    assert changing.run(REMOVE, ("a", "q", OLD_VERSION), read_back=FIND) == result
 
 
 def test_changes_without_a_token_in_doubt() -> None:
     """A change without a token that removes nothing was not applied if the row is missing."""
     changing = Changing(None)
     changing.errors = [LOST]
-    assert changing.run(CHANGE, (OURS, "a", "q", OLD)) == UNCLEAR
+    assert changing.run(CHANGE, (OUR_VERSION, "a", "q", OLD_VERSION)) == UNCLEAR
 
 
 def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
@@ -259,7 +261,7 @@ def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
     deadline = driver.calls.deadline = Deadline(0.05)
     cas = LightweightTransactions(driver, CassandraOptions(), time.monotonic)
     with deadline.running(), pytest.raises(StoreUnavailable) as raised:
-        driver.calls.run(mark_and_await(deadline, cas.run(CHANGE, (OURS, "a", "q", OLD), OURS)))
+        driver.calls.run(mark_and_await(deadline, cas.run(CHANGE, (OUR_VERSION, "a", "q", OLD_VERSION), OUR_VERSION)))
     assert (raised.value.outcome, len(driver.sent)) == ("unknown", 1)
 
 

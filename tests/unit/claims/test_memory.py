@@ -22,7 +22,9 @@ from tests.sim.world import World, begin
 
 OURS = tracemalloc.Filter(inclusive=True, filename_pattern=str(Path(queuey.__file__).parent / "*"))
 SOME, MANY = 1000, 100_000
+"""Numbers of queues with claims."""
 TOGETHER = 200
+"""Claims that are under way at once."""
 BOUND = 1 << 20
 
 

@@ -45,7 +45,7 @@ def test_a_receipt_survives_its_text(partition: int, ticks: int, tail: int, numb
         f"1-{ID.replace('11b2', '41b2')}-1",
     ],
 )
-def test_what_is_none(text: str) -> None:
+def test_text_that_is_not_a_receipt_is_refused(text: str) -> None:
     """Text that is not a receipt is refused."""
     with pytest.raises(ValueError, match="is not a"):
         parse_receipt(text)

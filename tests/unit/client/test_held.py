@@ -13,13 +13,13 @@ from queuey.client.claims.held import MAX_ACK_DELAY, HeldClaims, Work
 from queuey.client.errors import ErrorAnswer
 
 
-def holding() -> tuple[HeldClaims, list[float]]:
+def make_held_claims() -> tuple[HeldClaims, list[float]]:
     """Returns held claims, and the clock, whose last number is the time."""
     times = [100.0]
     return HeldClaims(lambda: times[-1]), times
 
 
-def due(held: HeldClaims) -> Work:
+def next_work(held: HeldClaims) -> Work:
     work = held.next_work()
     assert work is not None
     return work
@@ -27,7 +27,7 @@ def due(held: HeldClaims) -> Work:
 
 def test_claims_are_renewed_at_half_their_time_together() -> None:
     """One request renews the claims of a queue that are due or due soon; each queue has its own request."""
-    held, times = holding()
+    held, times = make_held_claims()
     assert held.seconds_until_due() is None
     first, second = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 104)
     other, later = held.add("p", "r1", 40, 100), held.add("q", "r3", 40, 110)
@@ -45,37 +45,37 @@ def test_claims_are_renewed_at_half_their_time_together() -> None:
 
 def test_a_renewal_that_fails_is_tried_again() -> None:
     """A renewal that fails is tried again soon, whatever the error, and given up when the claim has expired."""
-    held, times = holding()
+    held, times = make_held_claims()
     first, second = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
     times.append(120.0)
-    held.record_failure(due(held), ConnectionLost("broken"))
+    held.record_failure(next_work(held), ConnectionLost("broken"))
     assert held.seconds_until_due() == 4
     times.append(124.0)
-    held.record_success(due(held), 124, ["r2"])
+    held.record_success(next_work(held), 124, ["r2"])
     assert (first.state, second.state, first.end) == ("held", "lost", 164)
     times.append(144.0)
-    held.record_failure(due(held), NotAllowed(ErrorAnswer(status=403)))
+    held.record_failure(next_work(held), NotAllowed(ErrorAnswer(status=403)))
     assert (first.state, held.seconds_until_due()) == ("held", 4)
     times.append(164.0)
-    held.record_failure(due(held), NotAllowed(ErrorAnswer(status=403)))
+    held.record_failure(next_work(held), NotAllowed(ErrorAnswer(status=403)))
     assert (first.state, held.seconds_until_due()) == ("lost", None)
 
 
 def test_a_deleted_queue_has_no_claims() -> None:
     """If the service says that a queue is gone, its claims are lost at once."""
-    held, times = holding()
+    held, times = make_held_claims()
     claim = held.add("q", "r1", 40, 100)
     times.append(120.0)
-    held.record_failure(due(held), QueueNotFound(ErrorAnswer(status=404)))
+    held.record_failure(next_work(held), QueueNotFound(ErrorAnswer(status=404)))
     assert (claim.state, held.seconds_until_due()) == ("lost", None)
 
 
 def test_what_fails_waits_for_what_works() -> None:
     """Claims whose renewals fail come last, and take no longer than the shortest claim can wait."""
-    held, times = holding()
+    held, times = make_held_claims()
     held.add("away", "r1", 3600, -1700)
     times.append(120.0)
-    work = due(held)
+    work = next_work(held)
     assert (work.calls[0].path, work.timeout) == ("away/claims/renew", 900)
     held.record_failure(work, ConnectionLost("broken"))
     held.add("long", "r1", 60, 160)
@@ -83,7 +83,7 @@ def test_what_fails_waits_for_what_works() -> None:
     times.append(190.0)
     paths = []
     for _ in range(3):
-        work = due(held)
+        work = next_work(held)
         assert work.timeout == 2.5
         paths.append(work.calls[0].path.partition("/")[0])
         held.record_success(work, 190, [])
@@ -92,11 +92,11 @@ def test_what_fails_waits_for_what_works() -> None:
 
 def test_what_is_released_during_a_renewal_is_released_once_more() -> None:
     """A claim released during a renewal is released again with the same delay, as the renewal may have come later."""
-    held, times = holding()
+    held, times = make_held_claims()
     held.add("q", "r1", 40, 100)
     refused, now, later, left = (held.add("q", f"r{n}", 40, 100) for n in range(2, 6))
     times.append(120.0)
-    work = due(held)
+    work = next_work(held)
     assert held.repeated_releases(work) == []
     held.end_by_release([refused], 50_000)
     held.hold_again(refused)
@@ -110,7 +110,7 @@ def test_what_is_released_during_a_renewal_is_released_once_more() -> None:
     released = sorted((each.get("delay", 0), sorted(each["receipts"])) for _, each in again)
     assert released == [(0, ["r3", "r5"]), (600, ["r4"])]
     times.append(140.0)
-    assert sorted(claim.receipt for claim in due(held).claims) == ["r1", "r2"]
+    assert sorted(claim.receipt for claim in next_work(held).claims) == ["r1", "r2"]
 
 
 FORKED = """
@@ -143,15 +143,15 @@ def test_a_child_leaves_claims_to_its_parent() -> None:
 
 def test_a_finished_claim_is_acknowledged_soon() -> None:
     """A finished claim is acknowledged soon, without waiting for a long job, also if it finished during a renewal."""
-    held, times = holding()
+    held, times = make_held_claims()
     first, second = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
     times.append(120.0)
-    renewal = due(held)
+    renewal = next_work(held)
     held.finish(first)
     held.record_success(renewal, 120, [])
     assert (first.state, second.state, held.seconds_until_due()) == ("finished", "held", MAX_ACK_DELAY)
     times.append(120.0 + MAX_ACK_DELAY)
-    work = due(held)
+    work = next_work(held)
     assert work.calls[0].path == "q/claims/ack"
     held.record_success(work, 120.5, [])
     assert (first.state, second.state) == ("ended", "held")
@@ -159,10 +159,10 @@ def test_a_finished_claim_is_acknowledged_soon() -> None:
 
 def test_a_refusal_of_some_receipts_spares_the_others() -> None:
     """If some receipts of a renewal are refused, claims from before a purge are lost; others are renewed again."""
-    held, times = holding()
+    held, times = make_held_claims()
     one, two = sorted((held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)), key=lambda claim: claim.receipt)
     times.append(120.0)
-    work = due(held)
+    work = next_work(held)
     bad_one = work.claims.index(one)
     held.record_failure(work, InvalidRequest(ErrorAnswer(status=400, fields={f"receipts.{bad_one}": "was purged"})))
     assert (one.state, two.state, held.seconds_until_due()) == ("lost", "held", 4)
@@ -170,7 +170,7 @@ def test_a_refusal_of_some_receipts_spares_the_others() -> None:
 
 def test_a_claim_that_came_too_late_is_left_to_the_loop() -> None:
     """A claim that came too late is not renewed at once, so that the loop can release it; the others are."""
-    held, _ = holding()
+    held, _ = make_held_claims()
     late, last = held.add("q", "r1", 30, 69), held.add("q", "r2", 30, 84)
-    assert due(held).claims == (last,)
+    assert next_work(held).claims == (last,)
     assert held.list_expired(late, [late, last]) == [late]

@@ -14,13 +14,13 @@ from deploy.local import addresses
 from deploy.local.addresses import BLOCKS, Block, claim
 from deploy.local.errors import NoFreeAddress
 
-WANTED = [(0, 9042), (1, 9042), (2, 9042)]
+WANTED_PORTS = [(0, 9042), (1, 9042), (2, 9042)]
 NUMBERS = st.integers(0, BLOCKS - 1)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
 
 
 def blocks() -> list[tuple[int, int]]:
-    with claim(WANTED) as first, claim(WANTED) as second:
+    with claim(WANTED_PORTS) as first, claim(WANTED_PORTS) as second:
         return [(first.number, first.shift), (second.number, second.shift)]
 
 
@@ -53,7 +53,7 @@ def test_a_taken_port_leads_to_the_next_block() -> None:
     with socket.socket() as busy:
         busy.bind((addresses.list_addresses(first[0])[1], 9042 + first[1]))
         busy.listen()
-        with claim(WANTED, [first, second]) as block:
+        with claim(WANTED_PORTS, [first, second]) as block:
             assert (block.number, block.shift) == second
 
 
@@ -61,12 +61,12 @@ def test_a_taken_port_leads_to_the_next_block() -> None:
 def test_a_claimed_block_is_not_claimed_again() -> None:
     """A block belongs to one cluster until that releases it, even before its servers listen."""
     first, second = blocks()
-    with claim(WANTED, [first]):
-        with claim(WANTED, [first, second]) as other:
+    with claim(WANTED_PORTS, [first]):
+        with claim(WANTED_PORTS, [first, second]) as other:
             assert (other.number, other.shift) == second
         with pytest.raises(NoFreeAddress, match="Other servers"):
-            claim(WANTED, [first])
-    claim(WANTED, [first]).release()
+            claim(WANTED_PORTS, [first])
+    claim(WANTED_PORTS, [first]).release()
 
 
 @linux

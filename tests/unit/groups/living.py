@@ -13,6 +13,7 @@ from queuey.groups.state import Credential, GroupState, JoinRequest, StoredGroup
 from queuey.messages import Queue
 
 SLACK = 2000
+"""S in ms: the max clock difference."""
 NOW = 1_796_000_000_000
 OWNER = Credential(b"owner", Caller(frozenset({"app:shop"})))
 

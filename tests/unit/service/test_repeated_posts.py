@@ -25,6 +25,7 @@ from tests.replacing import replace
 QUEUE = Queue(application="acme", name="orders", uid=1, qid=1, partitions=4, ttl=60)
 T = TypeVar("T")
 WITHIN = 0.75
+"""Seconds within which the store ends a post, with its undo."""
 Post = tuple[list[NewMessage], PostKey | None, ids.Position | None]
 
 

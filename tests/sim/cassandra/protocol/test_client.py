@@ -27,21 +27,21 @@ from tests.sim.cassandra import histories
 from tests.sim.cassandra.claims import ON_CLUSTER
 from tests.sim.cassandra.test_posts import HarshEarlyStorm
 
-ENOUGH = 200
+MAX_HISTORIES = 200
 """Max histories until a missing rule shows."""
 
 
-def of_claims(seeds: Sequence[int], breaking: tuple[str, ...] = ("",)) -> list[str]:
+def find_claim_violations(seeds: Sequence[int], breaking: tuple[str, ...] = ("",)) -> list[str]:
     return storm.find_violations(seeds, ON_CLUSTER, breaking=breaking)
 
 
-of_early_readers = partial(histories.find_violations, storm=HarshEarlyStorm)
+find_early_read_violations = partial(histories.find_violations, storm=HarshEarlyStorm)
 
 
 # Mutations
 
 
-def on_a_stream_that_waits(connection: Connection, opcode: int, body: bytes, *receiver: Any) -> bool:  # noqa: ANN401
+def reuse_waiting_stream(connection: Connection, opcode: int, body: bytes, *receiver: Any) -> bool:  # noqa: ANN401
     """Reuses the stream of a request that was given up, though its answer may still come."""
     for stream, (receive, _) in connection._waiting.items():
         attempt = getattr(receive, "__self__", None)
@@ -52,16 +52,16 @@ def on_a_stream_that_waits(connection: Connection, opcode: int, body: bytes, *re
     return REAL_SEND(connection, opcode, body, *receiver)
 
 
-def again(request: FastRequest, _error: BaseException) -> None:
+def repeat_through_driver(request: FastRequest, _error: BaseException) -> None:
     """Repeats any failed request through the driver."""
     request.fall_back()
 
 
-def without_effect(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreUnavailable:
+def report_no_effect(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreUnavailable:
     return StoreUnavailable(str(error), outcome="none")
 
 
-def whenever_there_is_an_answer(request: FastRequest, rows: Rows | None, error: StoreUnavailable | None) -> None:
+def pass_on_every_answer(request: FastRequest, rows: Rows | None, error: StoreUnavailable | None) -> None:
     request.is_answered = True
     request.done(rows, error)
 
@@ -77,28 +77,30 @@ class Mutation:
         breaks: The rules of histories of which one fails without it.
         instead: Takes it out.
         first: The first history to run. It shows the mutation.
-        violations: Runs histories.
+        find_violations: Runs histories.
     """
 
     breaks: tuple[str, ...]
     instead: Callable[[], AbstractContextManager[None]]
     first: int
-    violations: Callable[[Sequence[int], tuple[str, ...]], list[str]] = of_claims
+    find_violations: Callable[[Sequence[int], tuple[str, ...]], list[str]] = find_claim_violations
 
 
 MUTATIONS = {
     "a stream is taken until its answer comes": Mutation(
         ("horizon", "attempt", "order", "early", "missed", "G1"),
-        partial(replace, Connection.send, on_a_stream_that_waits),
+        partial(replace, Connection.send, reuse_waiting_stream),
         first=3,
-        violations=of_early_readers,
+        find_violations=find_early_read_violations,
     ),
-    "an append is sent once": Mutation(("sent",), partial(replace, FastRequest.fail_in_doubt, again), first=1),
+    "an append is sent once": Mutation(
+        ("sent",), partial(replace, FastRequest.fail_in_doubt, repeat_through_driver), first=1
+    ),
     "a lost append is in doubt": Mutation(
-        ("G6",), partial(replace_in, fast_request, translate, without_effect), first=10
+        ("G6",), partial(replace_in, fast_request, translate, report_no_effect), first=10
     ),
     "a request is answered once": Mutation(
-        ("answers",), partial(replace, FastRequest.finish, whenever_there_is_an_answer), first=3
+        ("answers",), partial(replace, FastRequest.finish, pass_on_every_answer), first=3
     ),
 }
 
@@ -110,13 +112,13 @@ MISREAD = (IndexError, QueueNotFound, TypeError, ValueError, struct.error)
 def test_with_all_rules() -> None:
     """With all rules in place, the histories that show the mutations keep every guarantee."""
     for mutation in MUTATIONS.values():
-        assert mutation.violations([mutation.first], ("",)) == []
+        assert mutation.find_violations([mutation.first], ("",)) == []
 
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_rule_is_needed(name: str) -> None:
     """Without any one of the rules some history breaks a guarantee, or rows are misread so that reads fail."""
     mutation = MUTATIONS[name]
-    seeds = [*range(mutation.first, ENOUGH), *range(mutation.first)]
+    seeds = [*range(mutation.first, MAX_HISTORIES), *range(mutation.first)]
     with mutation.instead(), suppress(*MISREAD):
-        assert mutation.violations(seeds, mutation.breaks)
+        assert mutation.find_violations(seeds, mutation.breaks)

@@ -14,7 +14,7 @@ from queuey.storage.cassandra.driver import Host
 from queuey.storage.cassandra.options import STRONG, VERY_STRONG, WEAK, CassandraOptions, DataCentreTarget
 from queuey.storage.sqlite.doctor import judge_free_space, judge_mount
 
-THREE = [Host("n1", "a", up=True), Host("n2", "a", up=True), Host("n3", "a", up=True)]
+THREE_NODES = [Host("n1", "a", up=True), Host("n2", "a", up=True), Host("n3", "a", up=True)]
 TWO_CENTRES = [Host("n1", "a", up=True), Host("n2", "b", up=True)]
 NODE = Node("n1", "group", 10.0, 10_800.0, "v2")
 
@@ -35,18 +35,18 @@ def levels(**changed: tuple[str | None, str | None]) -> CassandraOptions:
 
 def test_a_node_that_is_down_is_named() -> None:
     """With all nodes up the check passes; a node that is down is a warning with its address."""
-    assert doctor_rules.judge_nodes(THREE).state == "ok"
-    findings = doctor_rules.judge_nodes([*THREE[:2], Host("n3", "a", up=False)])
+    assert doctor_rules.judge_nodes(THREE_NODES).state == "ok"
+    findings = doctor_rules.judge_nodes([*THREE_NODES[:2], Host("n3", "a", up=False)])
     assert (findings.state, "n3" in findings.text) == ("warn", True)
 
 
 def test_what_cannot_be_checked() -> None:
     """A check that fails while nodes are down names the nodes; with all nodes up it names the user's permissions."""
     reason = "Cassandra has too few replicas alive (1 of 2 needed)"
-    lost = doctor_rules.judge_unanswered("schema", reason, [*THREE[:2], Host("n3", "a", up=False)])
+    lost = doctor_rules.judge_unanswered("schema", reason, [*THREE_NODES[:2], Host("n3", "a", up=False)])
     assert (lost.check, lost.state, reason in lost.text) == ("schema", "fail", True)
     assert ("n3" in lost.advice, "may read" in lost.advice) == (True, False)
-    assert "may read" in doctor_rules.judge_unanswered("schema", reason, THREE).advice
+    assert "may read" in doctor_rules.judge_unanswered("schema", reason, THREE_NODES).advice
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_versions(versions: dict[str, str], state: str) -> None:
 @pytest.mark.parametrize(
     ("copies", "hosts", "state"),
     [
-        ({"a": 3}, THREE, "ok"),
-        ({"": 3}, THREE, "ok"),
-        ({"a": 1}, THREE, "warn"),
-        ({"a": 2}, THREE, "warn"),
-        ({"a": 3}, THREE[:2], "warn"),
-        ({"a": 3}, THREE[:1], "fail"),
-        ({"elsewhere": 3}, THREE, "fail"),
+        ({"a": 3}, THREE_NODES, "ok"),
+        ({"": 3}, THREE_NODES, "ok"),
+        ({"a": 1}, THREE_NODES, "warn"),
+        ({"a": 2}, THREE_NODES, "warn"),
+        ({"a": 3}, THREE_NODES[:2], "warn"),
+        ({"a": 3}, THREE_NODES[:1], "fail"),
+        ({"elsewhere": 3}, THREE_NODES, "fail"),
         ({"": 2}, TWO_CENTRES, "warn"),
     ],
 )

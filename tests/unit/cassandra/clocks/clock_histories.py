@@ -1,8 +1,9 @@
 """Histories of a process's clock beside slow, silent and wrong nodes, played against :class:`ClockCheck`.
 
-A seed makes a :class:`History`, and :func:`play` plays it in true time. The machine of the process may be suspended at
-any moment: its time since boot and its wall clock stop, while nodes and network continue. Answers that arrive meanwhile
-are processed when it resumes. At least half of the nodes are honest: their clocks are right to ``MAX_HONEST_ERROR``.
+A seed makes a :class:`History`, and :func:`play_history` plays it in true time. The machine of the process may be
+suspended at any moment: its time since boot and its wall clock stop, while nodes and network continue. Answers that
+arrive meanwhile are processed when it resumes. At least half of the nodes are honest: their clocks are right to
+``MAX_HONEST_ERROR``.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck, Interval, measure_difference
 
 S = 1.0
+"""Max clock difference of the store, in seconds."""
 MAX_HONEST_ERROR = 0.001
 """Max seconds by which an honest node's clock is off."""
 TOLERANCE = MAX_HONEST_ERROR + 0.006
 """Seconds that the clock drift during an acknowledgement may add to S/2."""
 START, BOOT = 1_750_000_000.0, 1000.0
+"""Seconds since 1970, and since boot, at which a history begins."""
 QUICK = 0.0005
+"""Seconds of each way of a quick request."""
 ROUND_EVERY = 0.25
+"""Seconds between two rounds."""
 PATIENCE = 0.75
 """Timeout of a node in a light check, in seconds."""
 TIMEOUT, REST = 1.0, 0.1
@@ -90,7 +95,7 @@ class History:
     end: float
 
 
-def draw(seed: int) -> History:
+def draw_history(seed: int) -> History:
     rng = random.Random(seed)
     count = rng.choice((1, 2, 3, 3, 4, 5, 5))
     end = rng.uniform(0.8, 2.4)
@@ -370,7 +375,7 @@ class World:
         self.call_when_awake(self.now + 0.1, self.choose_horizon)
 
 
-def play(history: History) -> Outcome:
+def play_history(history: History) -> Outcome:
     world = World(history)
     world.call_when_awake(0.0, world.rounds)
     world.call_when_awake(0.05, world.choose_horizon)
@@ -380,6 +385,6 @@ def play(history: History) -> Outcome:
     return world.outcome
 
 
-def violations(seeds: Iterable[int]) -> dict[int, list[float]]:
+def find_violations(seeds: Iterable[int]) -> dict[int, list[float]]:
     """Returns the seconds beyond S/2 of each violation, by seed."""
-    return {seed: broken for seed in seeds if (broken := play(draw(seed)).violations)}
+    return {seed: broken for seed in seeds if (broken := play_history(draw_history(seed)).violations)}

@@ -12,7 +12,9 @@ from queuey.storage.cassandra.clocks.clock_check import GAP, ClockCheck, Interva
 from tests.unit.cassandra.clocks.clocks import Machine
 
 S = 1.0
+"""Max clock difference of the store, in seconds."""
 QUICK = 0.001
+"""Error of the answer to a quick request, in seconds."""
 
 
 class Cluster:

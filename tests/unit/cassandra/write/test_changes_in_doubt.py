@@ -74,7 +74,7 @@ def test_in_doubt_to_the_end(caller: Caller) -> None:
     assert deadline - 2 * MAX_PAUSE < lasted < deadline
 
 
-def test_ill_and_well_again(caller: Caller) -> None:
+def test_a_change_is_made_once_the_node_answers(caller: Caller) -> None:
     """A change is made once the node answers again."""
     scene = Scene()
     assert scene.change(caller, iter(["unsent"] * 4)) == (caller.lost if caller.repeats else "unknown")

@@ -38,7 +38,7 @@ def schedule(timetable: Timetable, missed: Missed) -> Schedule:
     return states.reschedule(Schedule(7, BEGIN, BEGIN, plan), BEGIN)
 
 
-def look(before: Schedule, now: float) -> tuple[Schedule, list[int]]:
+def fire_due_ticks(before: Schedule, now: float) -> tuple[Schedule, list[int]]:
     """Fires ticks until none is due, and records skipped ones; returns the schedule and the fired instants."""
     fired: list[int] = []
     while True:
@@ -59,7 +59,7 @@ def test_skipped(timetable: Timetable, steps: list[float]) -> None:
         now += step
         due = list(takewhile(lambda each: each <= now, iterate_instants(timetable, last)))  # noqa: B023 - at once
         expected = [each for each in due[-1:] if int(now) - each <= MAX_LATE]
-        current, fired = look(current, now)
+        current, fired = fire_due_ticks(current, now)
         assert fired == expected
         if due:
             last = due[-1]
@@ -76,7 +76,7 @@ def test_caught_up(timetable: Timetable, steps: list[float]) -> None:
         due = list(takewhile(lambda each: each <= now, iterate_instants(timetable, last)))  # noqa: B023 - at once
         recent = [each for each in due if each >= int(now) - states.MAX_CATCH_UP_AGE][-MAX_CAUGHT_UP:]
         late = bool(due) and now - due[0] > MAX_LATE
-        current, fired = look(current, now)
+        current, fired = fire_due_ticks(current, now)
         assert fired == (recent if late else due)
         if due:
             last = due[-1]
@@ -89,7 +89,7 @@ def test_a_change_does_not_bring_a_tick_back(timetable: Timetable, ahead: float,
     current = schedule(timetable, "skip")
     assert current.next is not None
     first = current.next
-    current, fired = look(current, first + 0.0)
+    current, fired = fire_due_ticks(current, first + 0.0)
     assert fired == [first]
     changed = states.reschedule(
         replace(current, plan=replace(current.plan, paused=False)), first - ahead + after / 1000
