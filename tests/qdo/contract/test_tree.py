@@ -108,7 +108,7 @@ async def test_nodes_have_data_and_versions(tree: Tree) -> None:
     assert again.changed != node.changed
 
 
-async def test_what_nodes_are_not_is_refused(tree: Tree) -> None:
+async def test_refused_operations_name_their_reason(tree: Tree) -> None:
     """A refused operation names its reason, and its place in the change."""
     link, path, absent = await tree.open(), tree / "a", tree / "b"
     await link.apply([(Create(path),), (Create(f"{path}/c"),)])
