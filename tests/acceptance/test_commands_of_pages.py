@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 ENDLESS = re.compile(r"queuey tail |queuey claim .* -- |qdo work |qdo status .*--watch")
 """Commands that run until Ctrl-C, which is sent after some seconds here."""
-SECONDS = 8
+ENDLESS_RUN_SECONDS = 8
 FOR_A_SHELL = re.compile(r"[|<>&;$]")
 ORDERS = ("queuey queue create orders --partitions 4", "queuey send orders 1 2 3")
 REPORTS = (
@@ -101,7 +101,7 @@ class Typist:
             line = line.replace(shown, real()) if shown in line else line
         line = line.replace("127.0.0.1:9400", f"127.0.0.1:{free_port()}").replace("jq -r", "./jq -r")
         if ENDLESS.match(line):
-            line = f"timeout -k 60 -s INT {SECONDS} {line} || test $? -eq 124"
+            line = f"timeout -k 60 -s INT {ENDLESS_RUN_SECONDS} {line} || test $? -eq 124"
         words = shlex.split(line, comments=True)
         if words[0] in self._run and FOR_A_SHELL.search(line) is None:
             ended = self._run[words[0]](*words[1:])
@@ -115,7 +115,7 @@ class Typist:
         self._reader.run(page, Block("sh", line, number))
         return None
 
-    def do(self, page: str, block: Block) -> None:
+    def run_block(self, page: str, block: Block) -> None:
         """Runs a block in Python, or types its lines except installations."""
         if block.language == "python":
             self._reader.run(page, block)
@@ -126,20 +126,24 @@ class Typist:
 
     def _id_getters(self) -> dict[str, Callable[[], str]]:
         return {
-            "01f1e5fcaf55cfbe": lambda: self._found("move", "queue", "moves"),
-            "1-0123456789ab11e88000000000000001-1-9c08f02cb6dbcc-d5be0d": lambda: self._found(
+            "01f1e5fcaf55cfbe": lambda: self._read_field("move", "queue", "moves"),
+            "1-0123456789ab11e88000000000000001-1-9c08f02cb6dbcc-d5be0d": lambda: self._read_field(
                 "receipt", "claim", "thumbnails", "--limit", "1"
             ),
-            "reports 1f0c9a3e": lambda: f"reports {self._found('key', 'app', 'keys', 'reports')}",
-            "queuey 1f0c9a3e": lambda: f"queuey {self._found('key', 'app', 'keys', 'queuey')}",
-            "orders 39d94ce9e4a711f1ae954333c99db4f5": lambda: f"orders {self._found('message_id', 'read', 'orders')}",
-            "2:39d94ce9e4a711f1ae954333c99db4f5": lambda: ":".join(
-                self._found(field, "read", "orders") for field in ("partition", "message_id")
+            "reports 1f0c9a3e": lambda: f"reports {self._read_field('key', 'app', 'keys', 'reports')}",
+            "queuey 1f0c9a3e": lambda: f"queuey {self._read_field('key', 'app', 'keys', 'queuey')}",
+            "orders 39d94ce9e4a711f1ae954333c99db4f5": lambda: (
+                f"orders {self._read_field('message_id', 'read', 'orders')}"
             ),
-            "4f2b1c80fd9211f0a6cf0242ac120002": lambda: self._found("message_id", "read", "reports", "--limit", "1"),
+            "2:39d94ce9e4a711f1ae954333c99db4f5": lambda: ":".join(
+                self._read_field(field, "read", "orders") for field in ("partition", "message_id")
+            ),
+            "4f2b1c80fd9211f0a6cf0242ac120002": lambda: self._read_field(
+                "message_id", "read", "reports", "--limit", "1"
+            ),
         }
 
-    def _found(self, field: str, *words: str) -> str:
+    def _read_field(self, field: str, *words: str) -> str:
         first = self._run["queuey"](*words, "--json").json_lines[0]
         return str((first[0] if isinstance(first, list) else first)[field])
 
@@ -175,4 +179,4 @@ def test_commands(typist: Typist, page: str) -> None:
             if block.text.startswith(start):
                 for line in lines:
                     typist.type(page, line, block.line)
-        typist.do(page, block)
+        typist.run_block(page, block)

@@ -14,7 +14,7 @@ from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
 from tests.waiting import PATIENCE_SECONDS
 
 APP = "acme"
-ROOM = 400_000
+FILE_BYTES_PER_ROUND = 400_000
 """Max bytes of a file while the disk is full."""
 
 
@@ -37,7 +37,7 @@ def fill(store: SqliteStore, queue: Queue, prefix: str) -> tuple[list[str], list
     return kept, []
 
 
-def use(directory: Path) -> tuple[list[str], list[str], list[str]]:
+def fill_and_recover(directory: Path) -> tuple[list[str], list[str], list[str]]:
     """Fills the disk, fails to write more, makes room and continues, all with one store object.
 
     Returns:
@@ -50,7 +50,7 @@ def use(directory: Path) -> tuple[list[str], list[str], list[str]]:
     unknown: list[str] = []
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     for round_ in range(3):
-        limit_file_size(ROOM * (round_ + 1))
+        limit_file_size(FILE_BYTES_PER_ROUND * (round_ + 1))
         for attempt in range(3):
             more, doubtful = fill(store, queue, f"{round_}.{attempt}.")
             kept += more
@@ -69,7 +69,7 @@ def use(directory: Path) -> tuple[list[str], list[str], list[str]]:
 def test_full_disk(tmp_path: Path) -> None:
     """What was acknowledged is there, what was refused is not, readers go on, and space is all it takes to recover."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        kept, unknown, stored = pool.submit(use, tmp_path / "data").result(PATIENCE_SECONDS)
+        kept, unknown, stored = pool.submit(fill_and_recover, tmp_path / "data").result(PATIENCE_SECONDS)
     assert len(kept) > 50
     assert [body for body in kept if body not in stored] == []
     assert set(stored) - set(kept) <= set(unknown)

@@ -25,7 +25,7 @@ from tests.servers.served import Served, environment
 from tests.waiting import PATIENCE_SECONDS
 
 TLS = Path(__file__).parent / "tls"
-NOBODY = "cassandra://127.0.0.1:1/nowhere"
+UNREACHABLE_STORE = "cassandra://127.0.0.1:1/nowhere"
 PATIENCE = 60.0
 POSTS = 16
 
@@ -46,7 +46,7 @@ def get_reply(served: Served, path: str) -> Reply:
         return Reply(error.code, error.read().decode(), error.headers["Retry-After"])
 
 
-def until(served: Served, wanted: Callable[[Reply], bool]) -> Reply:
+def poll_heartbeat(served: Served, wanted: Callable[[Reply], bool]) -> Reply:
     """Polls the heartbeat until it is as expected, or for PATIENCE seconds; returns its last answer."""
     end = time.monotonic() + PATIENCE
     while not wanted(reply := get_reply(served, "/__heartbeat__")) and time.monotonic() < end:
@@ -170,18 +170,18 @@ def test_a_keyspace_that_is_made_while_it_runs(cassandra: Cassandra, tmp_path: P
     ended = run_queuey("doctor", "--store", target.url, "--json")
     assert (ended.returncode, "queuey migrate" in findings_by_check(ended)["schema"]["advice"]) == (1, True)
     with Served(tmp_path, ["--store", target.url]) as served:
-        red = until(served, lambda reply: "queuey migrate" in reply.body)
+        red = poll_heartbeat(served, lambda reply: "queuey migrate" in reply.body)
         assert (red.status, "queuey migrate" in red.body) == (503, True), red
         made = run_queuey("migrate", "--store", target.url, "--replication", "1")
         assert made.returncode == 0, made.stderr
-        assert until(served, lambda reply: reply.status == 200).status == 200
+        assert poll_heartbeat(served, lambda reply: reply.status == 200).status == 200
         assert served.end(signal.SIGTERM) == 0
 
 
 def test_a_service_without_cassandra(tmp_path: Path) -> None:
     """It starts, says why nothing works, once and without a traceback, and answers 503 with Retry-After at once."""
-    with Served(tmp_path, ["--store", NOBODY, "--workers", "1"]) as served:
-        red = until(served, lambda reply: "refused" in reply.body)
+    with Served(tmp_path, ["--store", UNREACHABLE_STORE, "--workers", "1"]) as served:
+        red = poll_heartbeat(served, lambda reply: "refused" in reply.body)
         assert (red.status, red.retry_after is not None, "refused" in red.body) == (503, True, True), red
         assert get_reply(served, "/__lbheartbeat__").status == 200
         assert get_reply(served, "/v1/queuey/any").status in {403, 503}
@@ -197,8 +197,8 @@ def test_a_service_without_cassandra(tmp_path: Path) -> None:
 def test_commands_without_cassandra() -> None:
     """Commands that need the store fail with one line that says why."""
     with ThreadPoolExecutor() as at_once:  # Each waits for Cassandra for a while before it gives up.
-        listing = at_once.submit(run_queuey, "app", "list", "--store", NOBODY)
-        examination = at_once.submit(run_queuey, "doctor", "--store", NOBODY)
+        listing = at_once.submit(run_queuey, "app", "list", "--store", UNREACHABLE_STORE)
+        examination = at_once.submit(run_queuey, "doctor", "--store", UNREACHABLE_STORE)
     ended = listing.result(PATIENCE_SECONDS)
     (line,) = ended.stderr.splitlines()
     assert (ended.returncode, "refused" in line, ended.stdout) == (1, True, "")
@@ -235,5 +235,5 @@ def test_password_certificate_and_group_commit(servers: Any, tmp_path: Path) -> 
         assert "Bad credentials" in run_queuey("doctor", *wrong, variables={"WRONG": "hunter2"}).stdout
         with Served(tmp_path, [*works, "--cassandra-password", "env:PW"], variables={"PW": "cassandra"}) as served:
             assert "acknowledged means fsync" in served.lines[0]
-            assert until(served, lambda reply: reply.status == 200).status == 200
+            assert poll_heartbeat(served, lambda reply: reply.status == 200).status == 200
             assert served.end(signal.SIGTERM) == 0

@@ -231,7 +231,7 @@ def test_ends_of_a_program(run: Run, client: Client, queue: str, program: str, c
 
 @pytest.mark.parametrize("kind", ["missing", "missing in $PATH", "not executable", "a directory"])
 def test_a_program_that_cannot_be_run(run: Run, client: Client, jobs: str, tmp_path: Path, kind: str) -> None:
-    """That is wrong usage, before anything is claimed: no message loses a delivery."""
+    """A missing program is wrong usage, reported before anything is claimed: no message loses a delivery."""
     name = str(tmp_path) if kind == "a directory" else "no-such-program" if "PATH" in kind else str(tmp_path / "job")
     if kind == "not executable":
         Path(name).write_text("#!/bin/sh\n")
@@ -292,7 +292,7 @@ def test_stopped_while_a_program_runs(
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_stopped_while_it_waits_for_messages(served: Served, client: Client, queue: str, number: int) -> None:
-    """It ends at once."""
+    """A signal ends the command at once while it waits for messages."""
     client.send(queue, "a")
     with served.command("claim", queue, "--ttl", "600", "--", "true") as process:
         assert eventually(lambda: not client.job_queue(queue).size().size)

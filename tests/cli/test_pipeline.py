@@ -373,7 +373,7 @@ def test_a_pipe_is_told_to_stop_by_signals() -> None:
     ],
 )
 def test_a_pipe_that_writes_nothing(run: Run, job: Job, tmp_path: Path, messages: int, start: str, said: str) -> None:
-    """It says so, with the reason."""
+    """A pipe that writes nothing reports that, with the reason."""
     make_queues(tmp_path, "a", "c")
     job(pipe.run, Piped("q-1", 1, messages, 0))
     place = ["--to", "c", "--checkpoint", str(tmp_path / "c"), "--from", start]

@@ -47,7 +47,7 @@ def test_from_put_to_delete(run: Run, client: Client, queue: str) -> None:
     assert run("schedule", "show", "nightly").code == 1
 
 
-def test_what_is_wrong(run: Run, queue: str) -> None:
+def test_invalid_schedules_are_refused(run: Run, queue: str) -> None:
     """What cannot be is refused, and nothing is made."""
     refused = run("schedule", "put", "s", "--queue", queue, "--body", "x", "--cron", "0 0 30 2 *")
     assert refused.code == 1

@@ -95,11 +95,11 @@ def refuse_connection(request: httpx2.Request) -> httpx2.Response:
     raise httpx2.ConnectError("Connection refused", request=request)
 
 
-def broken(request: httpx2.Request) -> httpx2.Response:
+def break_connection(request: httpx2.Request) -> httpx2.Response:
     raise httpx2.RemoteProtocolError("Server disconnected without sending a response.", request=request)
 
 
-def silent(request: httpx2.Request) -> httpx2.Response:
+def time_out(request: httpx2.Request) -> httpx2.Response:
     raise httpx2.ReadTimeout("timed out", request=request)
 
 

@@ -146,7 +146,7 @@ async def test_a_letter_of_another_is_not_removed(owner: AsyncClient) -> None:
 
 
 async def test_letters_of_an_ordered_queue_keep_their_keys(owner: AsyncClient) -> None:
-    """They go back by their keys."""
+    """Dead letters of an ordered queue are sent back with their keys."""
     await owner.create_queue("accounts", kind="ordered", partitions=3)
     sent = await owner.send("accounts", "open", key="ann")
     jobs = owner.job_queue("accounts")

@@ -275,7 +275,7 @@ def test_what_is_no_queue_name_never_becomes_a_path(connect: Connect, name: str)
 
 @pytest.mark.parametrize("group", ["", "a b", "a/b", "..", "x" * 101])
 def test_what_is_no_group_name_never_becomes_a_path(connect: Connect, group: str) -> None:
-    """The same for consumer groups: deleting the empty one must not reach the list of groups."""
+    """An invalid group name is refused unsent: deleting the empty one must not reach the list of groups."""
     script = Script(ok())
     with pytest.raises(InvalidArgument):
         connect(script).delete_group("q", group)

@@ -38,13 +38,13 @@ from tests.client.scripted import (
     ONE,
     BlockingClient,
     Script,
-    broken,
+    break_connection,
     busy,
     message_id,
     ok,
     receipts,
     refuse_connection,
-    silent,
+    time_out,
 )
 from tests.in_process import InProcess
 from tests.servers.processes import ending
@@ -108,8 +108,8 @@ def test_every_way_of_sending_leaves_a_line(recording: Any, path: Path) -> None:
     ("reply", "known"),
     [
         (refuse_connection, True),
-        (broken, False),
-        (silent, False),
+        (break_connection, False),
+        (time_out, False),
         (busy(outcome="none"), True),
         (busy(outcome="unknown"), False),
         (httpx2.Response(500), False),
@@ -142,7 +142,7 @@ def test_a_token_that_is_missing_clears_no_doubt(connect: Connect, path: Path) -
             raise OSError("away")
         return "token"
 
-    script = Script(silent, httpx2.Response(401, text="no"))
+    script = Script(time_out, httpx2.Response(401, text="no"))
     client = connect(script, ONE, RetryPolicy(rounds=3, base=0), path, token=source)
     with pytest.raises(ClientError) as caught:
         client.send("q", "x")
@@ -166,7 +166,7 @@ def test_a_batch_has_a_line_for_each_message_in_doubt(connect: Connect, path: Pa
 
 def test_a_put_that_failed_may_have_been_carried_out(connect: Connect, path: Path) -> None:
     """A put is sent again after any failure, so that its last one, harmless as it is, does not clear the first."""
-    client = connect(Script(broken, refuse_connection), ONE, RetryPolicy(rounds=2), path)
+    client = connect(Script(break_connection, refuse_connection), ONE, RetryPolicy(rounds=2), path)
     with pytest.raises(TransportError):
         client.put("q", [message_id(1), (3, message_id(2))], "x")
     receipts = [(line["partition"], line["id"], line["outcome"], line["put"]) for line in lines(path)]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from queuey.client import Conflict, ConnectionLost, InvalidArgument, NameTaken, Outgoing, Receipt
 from queuey.client.calls.send_calls import Batcher
 from tests.client.conftest import Connect
-from tests.client.scripted import Script, broken, message_id, ok, receipts
+from tests.client.scripted import Script, break_connection, message_id, ok, receipts
 
 
 def test_text_and_bytes_travel_as_they_are(connect: Connect) -> None:
@@ -166,7 +166,7 @@ def test_an_endless_feed_is_sent_one_batch_at_a_time(connect: Connect) -> None:
 
 def test_a_failed_batch_tells_what_was_stored_before(connect: Connect) -> None:
     """The error of a later batch carries the receipts of the earlier ones."""
-    script = Script(lambda _: answer_batch(script), broken)
+    script = Script(lambda _: answer_batch(script), break_connection)
     with pytest.raises(ConnectionLost) as caught:
         connect(script).send_many("q", ["x"] * 1001)
     assert [receipt.id for receipt in caught.value.receipts] == [message_id(n) for n in range(1, 1001)]
@@ -257,7 +257,9 @@ def test_names_and_messages_that_cannot_be(connect: Connect) -> None:
 
 def test_repeated_after_a_lost_answer(connect: Connect) -> None:
     """A call whose answer was lost is sent again; a conflict is not."""
-    script = Script(broken, receipts(), broken, ok(messages=[]), ok(status=409, error_msg={"NameTaken": "x"}))
+    script = Script(
+        break_connection, receipts(), break_connection, ok(messages=[]), ok(status=409, error_msg={"NameTaken": "x"})
+    )
     named = connect(script).named("q")
     assert named.set("n", "x").id == message_id(1)
     named.delete("n")
@@ -270,7 +272,7 @@ def test_repeated_after_a_lost_answer(connect: Connect) -> None:
 @pytest.mark.parametrize("count", [1, 1000])
 def test_a_key_stands_for_a_whole_batch(connect: Connect, count: int) -> None:
     """Messages with one key go out in one request, which is repeated as it was."""
-    script = Script(broken, receipts(count))
+    script = Script(break_connection, receipts(count))
     stored = connect(script, idempotent=False).send_many("q", ["x"] * count, idempotency_key="4711")
     assert len(stored) == count
     first, second = script.requests
@@ -322,7 +324,7 @@ def test_what_is_wrong_is_said(connect: Connect, queue: Any, options: dict[str, 
     ],
 )
 def test_what_is_wrong_with_a_loop_is_said(connect: Connect, options: dict[str, Any], says: str) -> None:
-    """The same of the arguments of a loop over jobs, before it claims anything; it may go on for ever."""
+    """A wrong argument of a loop over jobs is named before anything is claimed; ``idle`` may be infinite."""
     script = Script()
     jobs = connect(script).job_queue("q")
     jobs.claim(idle=math.inf)

@@ -13,10 +13,10 @@ Q = "/console/a/queuey/q"
 
 
 def act(browser: Browser, address: str, query: str = "", **fields: str) -> Reply:
-    return browser.post(address, form(browser, address, query) | fields)
+    return browser.post(address, read_form(browser, address, query) | fields)
 
 
-def form(browser: Browser, address: str, query: str = "") -> dict[str, str]:
+def read_form(browser: Browser, address: str, query: str = "") -> dict[str, str]:
     """Returns the fields of the page's action form with their values; text areas are empty."""
     reply = browser.get(address, query=query)
     assert reply.status == 200, reply.text
@@ -30,7 +30,7 @@ def form(browser: Browser, address: str, query: str = "") -> dict[str, str]:
     return {name: unescape(value) for name, value in fields.items()}
 
 
-def said(browser: Browser, reply: Reply) -> str:
+def follow_redirect(browser: Browser, reply: Reply) -> str:
     """Follows the redirect after a form was sent, and returns the text of that page."""
     assert reply.status == 303, reply.text
     return text_of(browser.get(reply.headers["Location"]).text)

@@ -12,7 +12,7 @@ HOST = "localhost:5000"
 _FIELD = re.compile(r'name="form_token" value="([^"]*)"')
 
 
-def plain(html: str) -> str:
+def simplify_html(html: str) -> str:
     """Returns a page without colours of JSON and labels of cells, and with times as their tooltips show them."""
     html = re.sub(r'<span class="j[ksnl]">([^<]*)</span>', r"\1", html)
     html = re.sub(r'<time datetime="[^"]*" title="([^"]*)">[^<]*</time>', r"\1", html)
@@ -35,7 +35,7 @@ class Browser:
     def get(self, path: str = "/console/health", *, query: str = "", headers: dict[str, str] | None = None) -> Reply:
         return self._send("GET", path, b"", query, headers or {})
 
-    def part(self, path: str, *, query: str = "") -> Reply:
+    def get_part(self, path: str, *, query: str = "") -> Reply:
         """Requests a part of a page, as htmx does."""
         return self.get(path, query=query, headers={"hx-request": "true"})
 
@@ -44,9 +44,9 @@ class Browser:
         return self._send("POST", path, urlencode(fields).encode(), "", kind | (headers or {}))
 
     def log_in(self, key: str, **fields: str) -> Reply:
-        return self.post("/console/login", {"form_token": self.token("/console/login"), "key": key, **fields})
+        return self.post("/console/login", {"form_token": self.read_form_token("/console/login"), "key": key, **fields})
 
-    def token(self, path: str) -> str:
+    def read_form_token(self, path: str) -> str:
         field = _FIELD.search(self.get(path).text)
         assert field is not None
         return field[1]

@@ -22,8 +22,8 @@ from queuey.service.operating.audit import PAGE, AuditLog
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
-from tests.console.acting import Q, act, form, said
-from tests.console.browser import Browser, plain
+from tests.console.acting import Q, act, follow_redirect, read_form
+from tests.console.browser import Browser, simplify_html
 from tests.console.conftest import logged_in
 from tests.console.test_pages import text_of
 from tests.contract.samples import eventually
@@ -47,7 +47,7 @@ CLAIM_ACTS = {"rewind", "cancel-job", "retry-job"}
     ],
 )
 def test_a_mistake_keeps_what_was_typed(browser: Browser, owner: ApiCaller, fields: dict[str, str], field: str) -> None:
-    """A field that cannot be is marked, and all others still have what was typed."""
+    """An invalid field is marked; the others keep their text."""
     owner.create("q")
     reply = act(browser, f"{Q}/acts/send", **{"message_key": "kept" if field != "partition" else "", **fields})
     assert reply.status == 400
@@ -60,7 +60,7 @@ def test_a_mistake_keeps_what_was_typed(browser: Browser, owner: ApiCaller, fiel
 def test_a_form_does_it_once(browser: Browser, owner: ApiCaller) -> None:
     """A form that is sent twice leads to what was done the first time."""
     owner.create("q")
-    sent = form(browser, f"{Q}/acts/send") | {"body": "once"}
+    sent = read_form(browser, f"{Q}/acts/send") | {"body": "once"}
     first, second = browser.post(f"{Q}/acts/send", sent), browser.post(f"{Q}/acts/send", sent)
     assert first.headers["Location"] == second.headers["Location"]
     assert owner.get("q/size").json["size"] == 1
@@ -75,15 +75,15 @@ def test_a_form_does_it_once(browser: Browser, owner: ApiCaller) -> None:
 def test_a_form_that_is_repeated_when_its_queue_is_gone(browser: Browser, owner: ApiCaller) -> None:
     """A form whose answer was lost leads to what was done, though it could not be done again."""
     owner.create("q")
-    sent = form(browser, f"{Q}/acts/delete-queue") | {"typed": "q"}
-    assert "Deleted queue q." in said(browser, browser.post(f"{Q}/acts/delete-queue", sent))
-    assert "Deleted queue q." in said(browser, browser.post(f"{Q}/acts/delete-queue", sent))
+    sent = read_form(browser, f"{Q}/acts/delete-queue") | {"typed": "q"}
+    assert "Deleted queue q." in follow_redirect(browser, browser.post(f"{Q}/acts/delete-queue", sent))
+    assert "Deleted queue q." in follow_redirect(browser, browser.post(f"{Q}/acts/delete-queue", sent))
 
 
 def test_a_form_of_another_session(browser: Browser, app: App, owner: ApiCaller) -> None:
     """A form belongs to the session for which it was made."""
     owner.create("q")
-    sent = form(browser, f"{Q}/acts/purge") | {"typed": "q"}
+    sent = read_form(browser, f"{Q}/acts/purge") | {"typed": "q"}
     other = logged_in(app, KEY)
     assert other.post(f"{Q}/acts/purge", sent).status == 403
     assert browser.post(f"{Q}/acts/purge", sent, {"origin": "https://elsewhere.example"}).status == 403
@@ -94,9 +94,9 @@ def test_delete(browser: Browser, owner: ApiCaller) -> None:
     owner.create("q")
     place = f"1:{owner.post('q', 'a')['key']}"
     assert "Delete" in browser.get(f"{Q}/messages/{place}").text
-    assert "Deleted the message." in said(browser, act(browser, f"{Q}/acts/delete", f"message={place}"))
+    assert "Deleted the message." in follow_redirect(browser, act(browser, f"{Q}/acts/delete", f"message={place}"))
     assert owner.get("q/size").json["size"] == 0
-    again = said(browser, act(browser, f"{Q}/acts/delete", f"message={place}"))
+    again = follow_redirect(browser, act(browser, f"{Q}/acts/delete", f"message={place}"))
     assert "There was no such message, so nothing was deleted." in again
     assert browser.get(f"{Q}/acts/delete", query="message=x").status == 400
 
@@ -107,13 +107,13 @@ def test_release(browser: Browser, owner: ApiCaller, then: str) -> None:
     owner.create("q")
     key = owner.post("q", "a")["key"]
     assert len(owner.claim("q", ttl=600)) == 1
-    assert "/acts/release?message=1%3A" in browser.part(f"{Q}/jobs").text
-    page = said(browser, act(browser, f"{Q}/acts/release", f"message=1:{key}", then=then))
+    assert "/acts/release?message=1%3A" in browser.get_part(f"{Q}/jobs").text
+    page = follow_redirect(browser, act(browser, f"{Q}/acts/release", f"message=1:{key}", then=then))
     assert ("another worker gets it" if then == "again" else "it becomes a dead letter") in page
     assert len(owner.claim("q")) == (1 if then == "again" else 0)
     if then == "dead":
         assert eventually(lambda: owner.get("q.dead/size").json.get("size") == 1)
-        again = said(browser, act(browser, f"{Q}/acts/release", f"message=1:{key}"))
+        again = follow_redirect(browser, act(browser, f"{Q}/acts/release", f"message=1:{key}"))
         assert "nothing was released" in again
 
 
@@ -125,11 +125,16 @@ def test_cancel_and_retry(browser: Browser, owner: ApiCaller) -> None:
     owner.send_json("POST", "q/claims/release", {"receipts": [job["receipt"]], "delay": 600})
     page = browser.get(f"{Q}/messages/{place}").text
     assert all(f"/acts/{name}?message=1%3A" in page for name in ("cancel-job", "retry-job"))
-    assert "The next claim can get the job." in said(browser, act(browser, f"{Q}/acts/retry-job", f"message={place}"))
+    assert "The next claim can get the job." in follow_redirect(
+        browser, act(browser, f"{Q}/acts/retry-job", f"message={place}")
+    )
     assert len(owner.claim("q", ttl=600)) == 1
-    assert "a worker has the job" in said(browser, act(browser, f"{Q}/acts/retry-job", f"message={place}")).lower()
+    assert (
+        "a worker has the job"
+        in follow_redirect(browser, act(browser, f"{Q}/acts/retry-job", f"message={place}")).lower()
+    )
     for text in ("Asked its worker to stop.", "The job was already done"):
-        assert text in said(browser, act(browser, f"{Q}/acts/cancel-job", f"message={place}"))
+        assert text in follow_redirect(browser, act(browser, f"{Q}/acts/cancel-job", f"message={place}"))
         owner.send_json("DELETE", "q/claims", {})
         assert owner.claim("q") == []
 
@@ -139,10 +144,10 @@ def test_pause_and_resume(browser: Browser, owner: ApiCaller) -> None:
     owner.create("q")
     owner.post("q", "a")
     for name, other, claims in (("pause", "resume", "paused"), ("resume", "pause", "open")):
-        page = browser.part(f"{Q}/jobs").text
+        page = browser.get_part(f"{Q}/jobs").text
         assert (f"{Q}/acts/{name}" in page, f"{Q}/acts/{other}" in page) == (True, False)
         assert ('</bdi> <span class="badge paused">paused</span></h1>' in browser.get(Q).text) == (name == "resume")
-        assert f"The claims are {claims}." in said(browser, act(browser, f"{Q}/acts/{name}"))
+        assert f"The claims are {claims}." in follow_redirect(browser, act(browser, f"{Q}/acts/{name}"))
         assert len(owner.claim("q")) == (claims == "open")
 
 
@@ -156,7 +161,7 @@ def test_the_name_has_to_be_typed(browser: Browser, owner: ApiCaller, name: str)
     for typed in ("", "Q", "q "):
         assert act(browser, address, typed=typed).status == 400
     assert owner.get("q/size").json["size"] == 1
-    page = said(browser, act(browser, address, typed="q"))
+    page = follow_redirect(browser, act(browser, address, typed="q"))
     assert ("Removed all messages" if name == "purge" else "Deleted queue q") in page
     assert owner.get("q/size").status == (200 if name == "purge" else 404)
 
@@ -165,15 +170,17 @@ def test_options(browser: Browser, owner: ApiCaller) -> None:
     """Changed fields are set, blank ones are reset to their defaults, and the rest stays."""
     owner.create("q", ttl=600, max_deliveries=3)
     address = f"{Q}/acts/options"
-    assert form(browser, address)["ttl"] == "600"
-    assert "No field was edited" in said(browser, act(browser, address))
-    page = said(browser, act(browser, address, ttl="", partitions="2", backoff="first=1,most=60", max_claimed="7"))
+    assert read_form(browser, address)["ttl"] == "600"
+    assert "No field was edited" in follow_redirect(browser, act(browser, address))
+    page = follow_redirect(
+        browser, act(browser, address, ttl="", partitions="2", backoff="first=1,most=60", max_claimed="7")
+    )
     assert "max_claimed from the default to 7" in page
     assert "ttl from 600 to the default" in page
     assert "Claimed at most 7" in text_of(browser.get(f"{Q}/options").text)
     info = owner.get("q/info").json
     assert info["max_claimed"] == 7
-    assert "max_claimed from 7 to the default" in said(browser, act(browser, address, max_claimed=""))
+    assert "max_claimed from 7 to the default" in follow_redirect(browser, act(browser, address, max_claimed=""))
     assert (info["partitions"], info["max_deliveries"], info["backoff"]["most"]) == (2, 3, 60)
     reply = act(browser, address, partitions="1")
     assert reply.status == 400
@@ -184,10 +191,10 @@ def test_options(browser: Browser, owner: ApiCaller) -> None:
 def test_options_that_others_changed(browser: Browser, owner: ApiCaller) -> None:
     """Options that another user has changed since the form was opened stay, with a message if the form sets them."""
     owner.create("q", ttl=600)
-    sent = form(browser, f"{Q}/acts/options")
+    sent = read_form(browser, f"{Q}/acts/options")
     owner.send_form("PUT", "q", ttl=300)
     reply = browser.post(f"{Q}/acts/options", sent | {"partitions": "2"})
-    assert "Changed partitions from 1 to 2." in said(browser, reply)
+    assert "Changed partitions from 1 to 2." in follow_redirect(browser, reply)
     assert owner.get("q/info").json["ttl"] == 300
     late = browser.post(f"{Q}/acts/options", sent | {"ttl": "900", "act_id": "y" * 22})
     assert late.status == 400
@@ -203,7 +210,7 @@ def test_counts_are_for_those_who_may_measure(browser: Browser, owner: ApiCaller
     owner.send_form("PUT", "q", principals="app:guest")
     assert browser.get(f"{Q}/acts/purge").status == 200
     assert "about" not in text_of(browser.get(f"{Q}/acts/purge").text)
-    assert "Removed all messages." in said(browser, act(browser, f"{Q}/acts/purge", typed="q"))
+    assert "Removed all messages." in follow_redirect(browser, act(browser, f"{Q}/acts/purge", typed="q"))
 
 
 def test_moves_are_for_those_who_see_them(app: App, owner: ApiCaller) -> None:
@@ -212,7 +219,7 @@ def test_moves_are_for_those_who_see_them(app: App, owner: ApiCaller) -> None:
     owner.create("pub", type="public")
     owner.send_json("POST", "_moves", {"from": "secret", "to": "pub"})
     guest = logged_in(app, GUEST_KEY)
-    options = text_of(guest.part("/console/a/queuey/pub/options").text)
+    options = text_of(guest.get_part("/console/a/queuey/pub/options").text)
     assert "secret" not in options
     assert "Moves are not shown" in options
 
@@ -224,10 +231,10 @@ def test_move(browser: Browser, owner: ApiCaller) -> None:
     assert act(browser, f"{Q}/acts/move").status == 400
     assert act(browser, f"{Q}/acts/move", to="q").status == 400
     assert act(browser, f"{Q}/acts/move", to="nowhere").status == 404
-    page = said(browser, act(browser, f"{Q}/acts/move", to="target"))
+    page = follow_redirect(browser, act(browser, f"{Q}/acts/move", to="target"))
     move = re.search(r"Move (\S+) from q to target", page)
     assert move is not None
-    assert move[1] in said(browser, act(browser, f"{Q}/acts/cancel-move", f"move={move[1]}"))
+    assert move[1] in follow_redirect(browser, act(browser, f"{Q}/acts/cancel-move", f"move={move[1]}"))
     assert act(browser, f"{Q}/acts/cancel-move", "move=nothing").status == 404
 
 
@@ -238,21 +245,21 @@ def test_rewind(browser: Browser, owner: ApiCaller) -> None:
     offsets = {"partitions": {"1": {"offset": places[2]}}}
     owner.send_json("PUT", "q/offsets/group", offsets)
     address = f"{Q}/acts/rewind"
-    assert "Set its offsets" in browser.part(f"{Q}/groups").text
+    assert "Set its offsets" in browser.get_part(f"{Q}/groups").text
     blank = browser.get(address, query="group=group").text
     assert 'method="post" action="/console/a' not in blank
     query = urlencode({"group": "group", "to": places[0], "partition": "1"})
-    page = plain(browser.get(address, query=query).text)
+    page = simplify_html(browser.get(address, query=query).text)
     assert re.findall(r"<td><bdi>([^<]*)</bdi></td>", page) == ["1", places[2], places[0], "0", "2"]
-    late = form(browser, address, query)
-    assert "Set 1 offsets" in said(browser, act(browser, address, query))
+    late = read_form(browser, address, query)
+    assert "Set 1 offsets" in follow_redirect(browser, act(browser, address, query))
     recorded = owner.get("q/offsets/group").json["partitions"]
     assert recorded["1"]["offset"] == places[0]
     owner.send_json("PUT", "q/offsets/group", {"partitions": {"1": {"offset": places[1]}}})
     reply = browser.post(address, late)
     assert reply.status == 400
     assert "An offset or the number of partitions has changed" in text_of(reply.text)
-    said(browser, act(browser, address, query))
+    follow_redirect(browser, act(browser, address, query))
     assert "All offsets are already there." in text_of(browser.get(address, query=query).text)
 
 
@@ -283,7 +290,7 @@ def test_a_commit_in_the_middle_of_a_rewind(browser: Browser, owner: ApiCaller) 
         return await record(self, access, group, changes)
 
     with replace_in(OffsetUseCases, record, late):
-        page = said(browser, act(browser, f"{Q}/acts/rewind", "group=group&to=earliest"))
+        page = follow_redirect(browser, act(browser, f"{Q}/acts/rewind", "group=group&to=earliest"))
     assert "Partly done" in page
     assert "Set 1 of 2 offsets" in page
     assert "partitions 2 were changed meanwhile and stay" in page
@@ -296,20 +303,20 @@ def test_rewind_to_a_moment(browser: Browser, owner: ApiCaller, to: str, ahead: 
     first, _ = owner.post("q", "a")["key"], owner.post("q", "b")["key"]
     owner.send_json("PUT", "q/offsets/group", {"partitions": {"1": {"offset": first}}})
     query = urlencode({"group": "group", "to": to})
-    resolved = form(browser, f"{Q}/acts/rewind", query)["to"]
-    assert resolved in said(browser, act(browser, f"{Q}/acts/rewind", query, to=resolved))
+    resolved = read_form(browser, f"{Q}/acts/rewind", query)["to"]
+    assert resolved in follow_redirect(browser, act(browser, f"{Q}/acts/rewind", query, to=resolved))
     assert owner.get("q/offsets/group").json["partitions"]["1"]["lag"] == ahead
 
 
 @pytest.fixture
-def workers(app: App, store: Store) -> Browser:
+def worker_browser(app: App, store: Store) -> Browser:
     """A browser whose user may read and claim, but change nothing."""
     bridge.run(store.applications.add_key("queuey", digest_of(WORKER_KEY), scope=parse_scope(["read", "claim"])))
     return logged_in(app, WORKER_KEY)
 
 
 @pytest.fixture
-def admin(app: App, store: Store) -> Browser:
+def admin_browser(app: App, store: Store) -> Browser:
     """A browser with all rights on some of the queues."""
     bridge.run(
         store.applications.add_key("queuey", digest_of(ADMIN_KEY), scope=parse_scope(VERBS, ["q*"]), note="of q")
@@ -317,23 +324,23 @@ def admin(app: App, store: Store) -> Browser:
     return logged_in(app, ADMIN_KEY)
 
 
-def test_rights(workers: Browser, owner: ApiCaller) -> None:
+def test_rights(worker_browser: Browser, owner: ApiCaller) -> None:
     """Acts without the right are not offered, and are refused with the missing right."""
     owner.create("q")
     owner.post("q", "a")
-    page = workers.get(Q).text
+    page = worker_browser.get(Q).text
     assert "/acts/" not in page
     assert "_audit" not in page
     for act_name in QUEUE_ACTS:
-        reply = workers.get(f"{Q}/acts/{act_name.name}", query="message=1:" + "0" * 32)
+        reply = worker_browser.get(f"{Q}/acts/{act_name.name}", query="message=1:" + "0" * 32)
         assert (reply.status == 403) == (act_name.name not in CLAIM_ACTS), act_name.name
-        sent = {"form_token": workers.token(Q), "act_id": act_name.name.ljust(22, "x")}
-        refused = workers.post(f"{Q}/acts/{act_name.name}", sent)
+        sent = {"form_token": worker_browser.read_form_token(Q), "act_id": act_name.name.ljust(22, "x")}
+        refused = worker_browser.post(f"{Q}/acts/{act_name.name}", sent)
         assert refused.status == (400 if act_name.name in CLAIM_ACTS else 403)
     for act_name in APPLICATION_ACTS:
-        assert workers.get(f"/console/a/queuey/_acts/{act_name.name}").status == 403
-    assert "you have the right admin for no queues" in text_of(workers.get("/console/a/queuey/_audit").text)
-    assert workers.get("/console/a/queuey/_keys").status == 403
+        assert worker_browser.get(f"/console/a/queuey/_acts/{act_name.name}").status == 403
+    assert "you have the right admin for no queues" in text_of(worker_browser.get("/console/a/queuey/_audit").text)
+    assert worker_browser.get("/console/a/queuey/_keys").status == 403
 
 
 def test_what_needs_a_login(stranger: Browser, operator: Browser, owner: ApiCaller) -> None:
@@ -346,25 +353,25 @@ def test_what_needs_a_login(stranger: Browser, operator: Browser, owner: ApiCall
     assert stranger.get(f"{Q}/acts/nothing").status == 404
 
 
-def test_audit_log(browser: Browser, admin: Browser, workers: Browser, owner: ApiCaller) -> None:
+def test_audit_log(browser: Browser, admin_browser: Browser, worker_browser: Browser, owner: ApiCaller) -> None:
     """Each act is in the log with its actor; a user who may change some queues sees only their entries."""
     owner.create("q")
     owner.create("other")
-    done = act(admin, f"{Q}/acts/send", body="secret body").headers["Location"]
+    done = act(admin_browser, f"{Q}/acts/send", body="secret body").headers["Location"]
     act(browser, "/console/a/queuey/other/acts/purge", typed="other")
     act(browser, "/console/a/queuey/other/acts/move", to="nowhere")
     whole = text_of(browser.get("/console/a/queuey/_audit").text)
     assert whole.index("not done") < whole.index("purge") < whole.index("(of q)")
     assert "secret body" not in whole
-    entries = text_of(admin.get("/console/a/queuey/_audit").text)
+    entries = text_of(admin_browser.get("/console/a/queuey/_audit").text)
     assert "purge" not in entries
     assert "Stored message" in entries
     assert "Actions of others on other queues and on keys are not shown" in entries
     only = browser.get("/console/a/queuey/_audit", query="queue=other").text
     assert "Stored message" not in only
-    for other in (browser, admin):
+    for other in (browser, admin_browser):
         assert other.get(done).status == 200
-    assert workers.get(done).status == 404
+    assert worker_browser.get(done).status == 404
     place = owner.post("other", "a")["key"]
     assert browser.get(f"/console/a/queuey/_audit/1:{place}").status == 404
 
@@ -383,7 +390,9 @@ def test_pages_of_the_audit_log(browser: Browser, store: Store, app: App) -> Non
     assert browser.get("/console/a/queuey/_audit", query="cursor=x").status == 400
 
 
-def test_pages_say_nothing_of_what_is_not_seen(admin: Browser, workers: Browser, store: Store, app: App) -> None:
+def test_pages_say_nothing_of_what_is_not_seen(
+    admin_browser: Browser, worker_browser: Browser, store: Store, app: App
+) -> None:
     """A user who sees no entries gets no cursor; for others it is the id of a visible entry, however far back."""
     bridge.run(store.catalogue.create_queue("queuey", "q", QueueSpec()))
     audit: AuditLog = app.service.audit
@@ -392,12 +401,12 @@ def test_pages_say_nothing_of_what_is_not_seen(admin: Browser, workers: Browser,
         queue = "q" if number < 105 else "other"
         _, sent, _ = audit.begin("queuey", f"{number}", content=b"", act="send", who="w", queue=queue, details={})
         places[to_hex(sent.position)] = queue
-    assert 'rel="next"' not in workers.get("/console/a/queuey/_audit").text
-    page = admin.get("/console/a/queuey/_audit").text
+    assert 'rel="next"' not in worker_browser.get("/console/a/queuey/_audit").text
+    page = admin_browser.get("/console/a/queuey/_audit").text
     assert page.count("<tr") == 1 + PAGE
     [address] = re.findall(r'rel="next" href="[^"]*cursor=([^"&]*)[^"]*"', page)
     assert places[address] == "q"
-    last = admin.get("/console/a/queuey/_audit", query=f"cursor={address}").text
+    last = admin_browser.get("/console/a/queuey/_audit", query=f"cursor={address}").text
     assert (last.count("<tr"), 'rel="next"' in last) == (1 + 5, False)
 
 
@@ -456,7 +465,7 @@ def test_own_entries_and_what_was_in_messages(browser: Browser, app: App, store:
 def test_acts_are_counted(browser: Browser, owner: ApiCaller) -> None:
     """One caller can only write a limited number of entries at once."""
     owner.create("q")
-    sent = form(browser, f"{Q}/acts/send") | {"body": "x"}
+    sent = read_form(browser, f"{Q}/acts/send") | {"body": "x"}
     statuses = [
         browser.post(f"{Q}/acts/send", sent | {"act_id": f"{number:022}"}).status for number in range(2 * RATE.burst)
     ]
@@ -475,11 +484,13 @@ def test_keys(browser: Browser, app: App, owner: ApiCaller) -> None:
     assert "&lt;b&gt;tests" in page
     assert secret not in page + browser.get("/console/a/queuey/_audit").text
     key = re.findall(r"key-revoke\?key=([0-9a-f]+)\">", page[page.index("&lt;b&gt;tests") :])[0]
-    assert f"Revoked key {key}." in said(browser, act(browser, "/console/a/queuey/_acts/key-revoke", f"key={key}"))
+    assert f"Revoked key {key}." in follow_redirect(
+        browser, act(browser, "/console/a/queuey/_acts/key-revoke", f"key={key}")
+    )
     assert browser.get("/console/a/queuey/_acts/key-revoke", query=f"key={key}").status == 404
 
 
-def test_keys_of_a_limited_caller(admin: Browser, store: Store) -> None:
+def test_keys_of_a_limited_caller(admin_browser: Browser, store: Store) -> None:
     """A limited user creates keys that are more limited, and neither sees nor revokes others."""
     address = "/console/a/queuey/_acts/key-add"
     every = dict.fromkeys(map(str, VERBS), "yes")
@@ -494,15 +505,15 @@ def test_keys_of_a_limited_caller(admin: Browser, store: Store) -> None:
     ]
     before = len(bridge.run(store.applications.keys("queuey")))
     for fields in wrong:
-        assert act(admin, address, **fields).status in {400, 403}, fields
+        assert act(admin_browser, address, **fields).status in {400, 403}, fields
     assert len(bridge.run(store.applications.keys("queuey"))) == before
-    assert act(admin, address, queues="q1", **every).status == 200
-    page = admin.get("/console/a/queuey/_keys").text
+    assert act(admin_browser, address, queues="q1", **every).status == 200
+    page = admin_browser.get("/console/a/queuey/_keys").text
     assert len(re.findall("key-revoke", page)) == 1
     hidden = [key.id for key in bridge.run(store.applications.keys("queuey")) if key.id not in page]
     assert hidden
     for key in hidden:
-        assert admin.get("/console/a/queuey/_acts/key-revoke", query=f"key={key}").status == 404
+        assert admin_browser.get("/console/a/queuey/_acts/key-revoke", query=f"key={key}").status == 404
 
 
 def test_a_key_ends_no_later_than_its_maker(app: App, store: Store) -> None:

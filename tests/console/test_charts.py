@@ -114,7 +114,7 @@ def test_who_may_not_see_a_queue_gets_no_stream(stranger: Browser, limited: Brow
 
 
 def test_a_key_has_some_streams(app: App, browser: Browser, measuring: Browser, owner: Caller) -> None:
-    """Those of one key are bounded, in all of its sessions together, and hinder no other key."""
+    """The streams of one key are bounded, over all of its sessions, and hinder no other key."""
     owner.create("q")
     again = logged_in(app, MEASURE_KEY)
 

@@ -84,10 +84,10 @@ def test_pages_have_hostile_texts_as_text(browser: Browser, place: str) -> None:
     paths += [html.partition(f'href="{place}/messages/')[2].partition('"')[0]]
     paths[-1] = f"{place}/messages/{paths[-1]}"
     for path in paths:
-        for reply in (browser.get(path), browser.part(path)):
+        for reply in (browser.get(path), browser.get_part(path)):
             assert reply.status == 200, (path, reply)
             StrictParser().feed(reply.text)
-    for reply in (browser.get(paths[2], query="depth=on"), browser.part(paths[2], query="depth=on")):
+    for reply in (browser.get(paths[2], query="depth=on"), browser.get_part(paths[2], query="depth=on")):
         StrictParser().feed(reply.text)
 
 
@@ -105,7 +105,7 @@ def test_fields_come_back_as_text(browser: Browser, place: str, payload: str) ->
         ("/console/nothing", {payload: payload}),
     ):
         StrictParser().feed(browser.get(path, query=urlencode(fields)).text)
-        StrictParser().feed(browser.part(path, query=urlencode(fields)).text)
+        StrictParser().feed(browser.get_part(path, query=urlencode(fields)).text)
 
 
 def test_hostile_paths(browser: Browser, payload: str) -> None:

@@ -15,7 +15,7 @@ from queuey.console import messages, pages
 from queuey.messages import Message, Meta, NewMessage, QueueSpec
 from queuey.service.browsing import MessageFilter
 from queuey.storage import Store, bridge
-from tests.console.browser import Browser, plain
+from tests.console.browser import Browser, simplify_html
 from tests.console.test_pages import text_of
 from tests.replacing import replace_in
 from tests.web.caller import Caller
@@ -24,7 +24,9 @@ LIST = "/console/a/queuey/q/messages"
 
 
 def previews(html: str) -> list[str]:
-    return [unescape(body) for body in re.findall(r'<td class="line"><a [^>]*><code>([^<]*)</code>', plain(html))]
+    return [
+        unescape(body) for body in re.findall(r'<td class="line"><a [^>]*><code>([^<]*)</code>', simplify_html(html))
+    ]
 
 
 def next_query(html: str) -> str | None:
@@ -36,7 +38,7 @@ def read_all_previews(browser: Browser, query: str = "") -> list[str]:
     html = browser.get(LIST, query=query).text
     bodies = previews(html)
     while (query_of_next := next_query(html)) is not None:
-        html = browser.part(LIST, query=query_of_next).text
+        html = browser.get_part(LIST, query=query_of_next).text
         bodies += previews(html)
     return bodies
 
@@ -95,7 +97,7 @@ def test_scans(browser: Browser, owner: Caller) -> None:
         page = browser.get(LIST, query="text=nowhere").text
         assert "0 found, 7 scanned" in text_of(page)
         assert "data-stop" in page
-        last = browser.part(LIST, query=(next_query(page) or "").replace("scanned=7", "scanned=33")).text
+        last = browser.get_part(LIST, query=(next_query(page) or "").replace("scanned=7", "scanned=33")).text
         assert "40 scanned" in text_of(last)
     assert "this is the end" in text_of(browser.get(LIST, query="text=nowhere").text)
 
@@ -150,7 +152,7 @@ def test_ids_that_several_partitions_share(browser: Browser, owner: Caller) -> N
 
 
 def test_messages_that_are_not_due_yet(browser: Browser, owner: Caller) -> None:
-    """They have a list of their own, the next one first, and pages; filters and the form keep to it."""
+    """Messages not yet due have their own list, the next one first, with pages; filters and form stay in it."""
     owner.create("q", partitions=3)
     owner.post("q", "due")
     for number in range(9, 0, -1):
@@ -187,7 +189,7 @@ def test_what_readers_of_a_queue_see(browser: Browser, owner: Caller) -> None:
     """The page of a queue has the sentences of explain, and how much of each partition is visible."""
     owner.create("seen", partitions=2)
     owner.post("seen", "x", X_Partition="2")
-    page = text_of(browser.part("/console/a/queuey/seen/options").text)
+    page = text_of(browser.get_part("/console/a/queuey/seen/options").text)
     for words in (*owner.get("seen/explain").json["sentences"][:4], "nothing: it is empty", "UTC all"):
         assert words in page
 
@@ -199,7 +201,7 @@ def test_a_message(browser: Browser, owner: Caller) -> None:
     sent = owner("POST", "q", '{"a":[1,2]}', headers=headers).messages[0]
     page = browser.get(f"{LIST}/1:{sent['key']}").text
     assert "Body: JSON, 11 bytes" in page
-    assert '{\n  "a": [' in unescape(plain(page))
+    assert '{\n  "a": [' in unescape(simplify_html(page))
     for words in ("trace abc", "application/vnd.x", "Range reads show it.", "It expires at"):
         assert words in text_of(page)
 

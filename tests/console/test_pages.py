@@ -13,7 +13,7 @@ import pytest
 import queuey.console
 from queuey.console import applications, pages
 from queuey.console.sessions import PageRequest
-from tests.console.browser import Browser, plain
+from tests.console.browser import Browser, simplify_html
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 
@@ -21,7 +21,7 @@ VENDOR = Path(queuey.console.__file__).parent / "static" / "vendor"
 
 
 def text_of(html: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", plain(html))).split())
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", simplify_html(html))).split())
 
 
 def test_headers_of_a_page(browser: Browser, stranger: Browser) -> None:
@@ -75,7 +75,7 @@ def test_errors_are_pages(browser: Browser, path: str, owner: Caller) -> None:
     reply = browser.get(path)
     assert (reply.status, reply.headers["Content-Type"]) == (404, pages.HTML[1])
     assert "<h1>" in reply.text
-    assert "<h1>" not in browser.part(path).text
+    assert "<h1>" not in browser.get_part(path).text
 
 
 def test_defects_are_pages(browser: Browser) -> None:
@@ -122,7 +122,7 @@ def list_queue_names(browser: Browser, query: str) -> list[str]:
     address = f"/console/a/queuey/_queues?{query}"
     while True:
         path, _, query = address.partition("?")
-        page = plain(browser.get(path, query=query).text)
+        page = simplify_html(browser.get(path, query=query).text)
         names += re.findall(r'<td><a id="queue-\d+" href="[^"]*"><bdi>([^<]*)</bdi>', page)
         following = re.search(r'rel="next" href="([^"]*)"', page)
         if following is None:

@@ -10,7 +10,7 @@ import pytest
 from queuey.console import queue as pages_of_a_queue
 from queuey.messages import NewMessage, QueueSpec
 from queuey.storage import Catalogue, ClaimLogs, Messages, Offsets, Store, bridge
-from tests.console.browser import Browser, plain
+from tests.console.browser import Browser, simplify_html
 from tests.console.conftest import logged_in
 from tests.console.test_pages import bury, text_of
 from tests.interposed_store import InterposedStore
@@ -189,7 +189,7 @@ def test_states_of_jobs(browser: Browser, owner: Caller) -> None:
     state = {"page": 7, "of": "<b>" + 500 * "x"}
     reply = owner.send_json("POST", "q/claims/state", {"states": {job["receipt"]: state}})
     assert reply.status == 200
-    page = plain(browser.get(f"{Q}/jobs").text)
+    page = simplify_html(browser.get(f"{Q}/jobs").text)
     [shown] = re.findall(r'<td class="preview"><bdi>(.*?)</bdi> <span class="kind">\d{4}-', page)
     assert unescape(shown).startswith('{"page":7,"of":"<b>xxx')
     assert (len(unescape(shown)), shown.endswith("…")) == (200, True)
@@ -231,7 +231,7 @@ def test_dead_letters(browser: Browser, owner: Caller) -> None:
         bury(owner, "requests.Timeout", f"gave up after {number} s")
     bury(owner, "KeyError", "'name'")
     owner.post("q.dead", "no dead letter")
-    page = plain(browser.get(f"{Q}/dead").text)
+    page = simplify_html(browser.get(f"{Q}/dead").text)
     assert re.findall(r'<td class="number">(\d+)</td><td><b><bdi>([^<]*)</bdi>', page) == [
         ("3", "requests.Timeout"),
         ("1", "KeyError"),

@@ -8,7 +8,7 @@ from html import unescape
 from queuey.console.acts import messages as acts_on_messages
 from queuey.errors import StoreUnavailable
 from queuey.service.messages import MessageUseCases
-from tests.console.acting import Q, act, said
+from tests.console.acting import Q, act, follow_redirect
 from tests.console.browser import Browser
 from tests.console.test_pages import bury, text_of
 from tests.replacing import replace_in
@@ -23,12 +23,12 @@ def test_redrive_those_with_one_reason(browser: Browser, owner: ApiCaller) -> No
         bury(owner, "requests.Timeout", f"gave up after {number} s")
     bury(owner, "KeyError", "'name'")
     owner.post("q.dead", "no dead letter")
-    letters = browser.part(f"{Q}/dead").text
+    letters = browser.get_part(f"{Q}/dead").text
     (path, query), *_ = [
         unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', letters)
     ]
     assert "among 5 messages in q.dead: 3." in text_of(browser.get(path, query=query).text)
-    assert "Sent back 3 to q." in said(browser, act(browser, path, query))
+    assert "Sent back 3 to q." in follow_redirect(browser, act(browser, path, query))
     assert owner.get("q/size").json["size"] == 3
     assert owner.get("q.dead/size").json["size"] == 2
     nothing = browser.get(path, query=query).text
@@ -45,7 +45,7 @@ def test_redrive_one(browser: Browser, owner: ApiCaller) -> None:
     letter = owner.get("q.dead").json["messages"][0]
     page = browser.get(f"/console/a/queuey/q.dead/messages/1:{letter['message_id']}").text
     path, query = unescape(re.findall(r'href="([^"]*redrive[^"]*)"', page)[0]).split("?")
-    assert "Sent back 1 to q." in said(browser, act(browser, path, query))
+    assert "Sent back 1 to q." in follow_redirect(browser, act(browser, path, query))
     (message,) = owner.get("q").json["messages"]
     assert message["body"] == "x"
     assert "headers" not in message
@@ -56,14 +56,14 @@ def test_redrive_what_cannot_go_back(browser: Browser, owner: ApiCaller) -> None
     """Dead letters of a deleted queue, or of one whose letters are kept elsewhere, stay, and the page says why."""
     owner.create("q.dead")
     bury(owner, "KeyError", "'a'")
-    page = said(browser, act(browser, "/console/a/queuey/q.dead/acts/redrive"))
+    page = follow_redirect(browser, act(browser, "/console/a/queuey/q.dead/acts/redrive"))
     assert "Sent back none. 1 stay: Queue 'q' does not exist." in page
     owner.create("q")
     owner.create("other")
     letter = owner.get("q.dead").json["messages"][0]
     headers = {f"X-Header-{name}": text for name, text in letter["headers"].items()}
     assert owner("POST", "other", b"x", headers=headers).status == 201
-    page = said(browser, act(browser, "/console/a/queuey/other/acts/redrive"))
+    page = follow_redirect(browser, act(browser, "/console/a/queuey/other/acts/redrive"))
     assert "dead letters of q do not go to other" in page
 
 
@@ -78,11 +78,11 @@ def test_redrive_sends_each_once(browser: Browser, owner: ApiCaller) -> None:
 
     address = "/console/a/queuey/q.dead/acts/redrive"
     with replace_in(MessageUseCases, MessageUseCases.delete, away):
-        page = said(browser, act(browser, address))
+        page = follow_redirect(browser, act(browser, address))
     assert "Partly done" in page
     assert "Sent back 1 to q. Then it failed: away" in page
     assert (owner.get("q/size").json["size"], owner.get("q.dead/size").json["size"]) == (1, 1)
-    again = said(browser, act(browser, address))
+    again = follow_redirect(browser, act(browser, address))
     assert "Sent back none. 1 had been sent back before, and were removed now." in again
     assert (owner.get("q/size").json["size"], owner.get("q.dead/size").json["size"]) == (1, 0)
 
@@ -98,7 +98,7 @@ def test_another_letter_at_the_same_place_is_sent(browser: Browser, owner: ApiCa
         headers = {f"X-Header-{name}": text for name, text in letter["headers"].items()}
         headers["X-Header-queuey-dead-at"] = f"2026-02-02T{hour}:00:00.000Z"
         assert owner("PUT", f"q.dead/{letter['message_id']}", b"x", headers=headers).status == 200
-        assert "Sent back 1 to q." in said(browser, act(browser, address))
+        assert "Sent back 1 to q." in follow_redirect(browser, act(browser, address))
     assert owner.get("q/size").json["size"] == 2
 
 
@@ -108,10 +108,10 @@ def test_a_reason_without_text(browser: Browser, owner: ApiCaller) -> None:
     owner.create("q.dead")
     for error, text in (("Poison", ""), ("Poison", "charges twice"), (" Odd", "x" * 1200)):
         bury(owner, error, text)
-    letters = browser.part(f"{Q}/dead").text
+    letters = browser.get_part(f"{Q}/dead").text
     links = [unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', letters)]
     for path, query in links:
-        assert "Sent back 1 to q." in said(browser, act(browser, path, query))
+        assert "Sent back 1 to q." in follow_redirect(browser, act(browser, path, query))
     assert len(links) == 3
 
 
@@ -124,12 +124,12 @@ def test_go_on(browser: Browser, owner: ApiCaller) -> None:
         bury(owner, "E", text, number)
         bury(owner, "E", text, number)
     bury(owner, "F", text)
-    html = browser.part(f"{Q}/dead").text
+    html = browser.get_part(f"{Q}/dead").text
     path, query = next(unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send', html))
     with replace_in(acts_on_messages, acts_on_messages.SECONDS, -1.0):
         reply = act(browser, path, query)
-    assert "Sent back 100 to q. There may be more: go on." in said(browser, reply)
+    assert "Sent back 100 to q. There may be more: go on." in follow_redirect(browser, reply)
     page = browser.get(reply.headers["Location"]).text
     path, query = unescape(re.findall(r'href="([^"]*)">Go on', page)[0]).split("?")
-    assert "Sent back 20 to q." in said(browser, act(browser, path, query))
+    assert "Sent back 20 to q." in follow_redirect(browser, act(browser, path, query))
     assert owner.get("q.dead/size").json["size"] == 1

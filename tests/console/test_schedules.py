@@ -12,7 +12,7 @@ from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from queuey.web.v1.schedules import ScheduleSaver
-from tests.console.acting import act, form, said
+from tests.console.acting import act, follow_redirect, read_form
 from tests.console.browser import Browser
 from tests.console.conftest import logged_in
 from tests.console.test_hostile_texts import PAYLOADS, StrictParser
@@ -64,10 +64,10 @@ def test_what_is_shown(browser: Browser, owner: ApiCaller) -> None:
 
 def test_run(browser: Browser, owner: ApiCaller) -> None:
     """A schedule is run once for each form, and its last tick leads to the message."""
-    sent = form(browser, acts("run"), "schedule=s")
+    sent = read_form(browser, acts("run"), "schedule=s")
     first, second = browser.post(acts("run"), sent), browser.post(acts("run"), sent)
     assert first.headers["Location"] == second.headers["Location"]
-    assert "Stored message 1:" in said(browser, first)
+    assert "Stored message 1:" in follow_redirect(browser, first)
     [message] = owner.get("q").json["messages"]
     assert message["body"] == {"wake": "up"}
     for path in (LIST, f"{LIST}/s", first.headers["Location"]):
@@ -89,7 +89,7 @@ def test_a_queue_that_was_changed(browser: Browser, owner: ApiCaller) -> None:
 def test_a_schedule_that_others_changed(browser: Browser, owner: ApiCaller, name: str) -> None:
     """An act on a schedule that was changed since the form was opened is refused; the new form has the new state."""
     owner.create("other")
-    sent = form(browser, acts(name), "schedule=s") | {"typed": "s", "missed": "catch_up"}
+    sent = read_form(browser, acts(name), "schedule=s") | {"typed": "s", "missed": "catch_up"}
     put(owner, queue="other")
     late = browser.post(acts(name), sent)
     assert (late.status, "Somebody has changed the schedule meanwhile" in late.text) == (400, True)
@@ -112,16 +112,16 @@ def test_remove(browser: Browser, owner: ApiCaller) -> None:
     """A schedule is removed when its name was typed; a form that is repeated leads to the same entry."""
     assert act(browser, acts("remove"), "schedule=s", typed="S").status == 400
     assert owner.get("_schedules/s").status == 200
-    sent = form(browser, acts("remove"), "schedule=s") | {"typed": "s"}
+    sent = read_form(browser, acts("remove"), "schedule=s") | {"typed": "s"}
     for _ in range(2):
-        assert "Removed schedule s." in said(browser, browser.post(acts("remove"), sent))
+        assert "Removed schedule s." in follow_redirect(browser, browser.post(acts("remove"), sent))
     assert owner.get("_schedules/s").status == 404
 
 
 @pytest.mark.parametrize("name", ["run", "pause", "resume", "change", "remove"])
 def test_a_schedule_that_is_gone(browser: Browser, owner: ApiCaller, name: str) -> None:
     """An act on a schedule that was removed meanwhile is not done, and does not create it again."""
-    sent = form(browser, acts(name), "schedule=s") | {"typed": "s", "every": "60"}
+    sent = read_form(browser, acts(name), "schedule=s") | {"typed": "s", "every": "60"}
     owner("DELETE", "_schedules/s")
     assert browser.post(acts(name), sent).status == 404
     assert browser.get(acts(name), query="schedule=s").status == 404
@@ -145,16 +145,16 @@ def test_a_schedule_that_goes_in_the_middle(browser: Browser, owner: ApiCaller) 
 def test_make_and_change(browser: Browser, owner: ApiCaller) -> None:
     """A schedule is made of a form; another form changes what was typed, and keeps the rest."""
     fields = {"schedule": "t", "queue": "q", "body": '{"a": 1}', "form": "json", "headers": "x: 7", "every": "5m"}
-    assert "Saved schedule t." in said(browser, act(browser, acts("add"), **fields))
+    assert "Saved schedule t." in follow_redirect(browser, act(browser, acts("add"), **fields))
     made = owner.get("_schedules/t").json
     assert (made["every"], made["missed"]) == (300, "skip")
     assert (made["message"]["body"], made["message"]["headers"]) == ({"a": 1}, {"x": "7"})
     changed = {"cron": "0 3 * * *", "timezone": "Asia/Tokyo", "missed": "catch_up"}
-    assert "Saved schedule t." in said(browser, act(browser, acts("change"), "schedule=t", **changed))
+    assert "Saved schedule t." in follow_redirect(browser, act(browser, acts("change"), "schedule=t", **changed))
     after = owner.get("_schedules/t").json
     assert (after["cron"], after["timezone"], after["every"]) == ("0 3 * * *", "Asia/Tokyo", None)
     assert (after["missed"], after["message"]) == ("catch_up", made["message"])
-    assert "nothing was changed" in said(browser, act(browser, acts("change"), "schedule=t"))
+    assert "nothing was changed" in follow_redirect(browser, act(browser, acts("change"), "schedule=t"))
     reply = act(browser, acts("change"), "schedule=t", ttl="60")
     assert (reply.status, "body: " in text_of(reply.text)) == (400, True)
     assert owner.get("_schedules/t").json["message"] == made["message"]
@@ -201,9 +201,9 @@ def test_rights(browser: Browser, admin: Browser, limited: Browser, operator: Br
     assert "schedule-add" not in admin.get(LIST).text
     for name in ("run", "resume", "change", "add"):
         assert admin.get(acts(name), query="schedule=s").status == 403
-        sent = {"form_token": admin.token(LIST), "act_id": "x" * 22, "schedule": "s"}
+        sent = {"form_token": admin.read_form_token(LIST), "act_id": "x" * 22, "schedule": "s"}
         assert admin.post(acts(name), sent).status == 403
-    assert "Paused" in said(admin, act(admin, acts("pause"), "schedule=s"))
+    assert "Paused" in follow_redirect(admin, act(admin, acts("pause"), "schedule=s"))
     for other in (limited, operator):
         assert "_schedules" not in other.get(APPLICATION).text
         for path in (LIST, f"{LIST}/s", acts("pause")):

@@ -18,7 +18,7 @@ from queuey.client.calls.call import error_from_fields
 from queuey.client.deadletters import Cause, DeadLetterFilter, Redriven, bury, redrive
 from queuey.ids import parse_id
 from queuey.web.parts import App
-from tests.console.acting import act, said
+from tests.console.acting import act, follow_redirect
 from tests.console.browser import Browser
 from tests.in_process import InProcess
 from tests.waiting import until
@@ -111,20 +111,20 @@ def last_raw_message(client: Client, queue: str) -> RawMessage:
     return client.get_raw(queue, max(read_stored(client, queue), key=lambda one: parse_id(one.id)))
 
 
-def by_client(clients: Clients, target: str, _browser: Browser) -> None:
+def send_back_by_client(clients: Clients, target: str, _browser: Browser) -> None:
     selection = DeadLetterFilter(queues=("q",), dead_queue=target)
     assert clients.run(lambda client: redrive(client, selection)) == Redriven({"q": 1})
 
 
-def by_console(_clients: Clients, target: str, browser: Browser) -> None:
-    assert "Sent back 1 to q." in said(browser, act(browser, f"/console/a/queuey/{target}/acts/redrive"))
+def send_back_by_console(_clients: Clients, target: str, browser: Browser) -> None:
+    assert "Sent back 1 to q." in follow_redirect(browser, act(browser, f"/console/a/queuey/{target}/acts/redrive"))
 
 
-def by_move(clients: Clients, target: str, _browser: Browser) -> None:
+def send_back_by_move(clients: Clients, target: str, _browser: Browser) -> None:
     assert clients.client.move(target, "q").wait(60).moved == 1
 
 
-WAYS = (by_client, by_console, by_move)
+WAYS = (send_back_by_client, send_back_by_console, send_back_by_move)
 
 
 def journeys() -> Iterator[Any]:
@@ -149,7 +149,7 @@ def test_the_message_comes_back(
     own = {name: value for name, value in dead.headers.items() if not name.startswith("queuey-dead-")}
     assert (dead.body, dead.content_type, own) == (before.body, before.content_type, before.headers)
     assert read_stored(client, target)[0].body == {"task": "resize", "price": 1.5, "n": 100}
-    if kind in KEYED and way is by_move:
+    if kind in KEYED and way is send_back_by_move:
         with pytest.raises(InvalidRequest, match="no messages can be moved"):
             client.move(target, "q")
         return

@@ -167,7 +167,7 @@ class Result:
     readers: list[ReaderResult]
 
 
-def in_processes(
+def run_in_processes(
     location: StoreLocation,
     application: str,
     name: str,
@@ -196,7 +196,7 @@ def in_processes(
         return [job.result(PATIENCE_SECONDS) for job in jobs]
 
 
-def run(writers: list[Writer], readers: list[Reader], written: Callable[[], object] = lambda: None) -> None:
+def run_threads(writers: list[Writer], readers: list[Reader], written: Callable[[], object] = lambda: None) -> None:
     """Runs each writer and reader on its own thread, and raises their errors.
 
     Args:
@@ -221,7 +221,7 @@ def run(writers: list[Writer], readers: list[Reader], written: Callable[[], obje
             raise error
 
 
-def queue_for(store: Store) -> Queue:
+def make_two_partition_queue(store: Store) -> Queue:
     return make_queue(store, partitions=2, read_delay=None, consistency=PROMPT)
 
 
@@ -234,10 +234,10 @@ def check_between_threads(store: Store, other: Store, kinds: Sequence[Callable[.
         kinds: Classes of the writers.
         messages: Min messages of each writer.
     """
-    queue = queue_for(store)
+    queue = make_two_partition_queue(store)
     writers = [kind((store, other)[n % 2], queue, number=n, messages=messages) for n, kind in enumerate(kinds)]
     readers = [Reader((store, other)[n % 2], queue, descending=n == 3) for n in range(4)]
-    run(writers, readers)
+    run_threads(writers, readers)
     acknowledged = [place for writer in writers for place in writer.acknowledged]
     assert len(acknowledged) >= len(kinds) * messages
     for reader in readers:
@@ -249,8 +249,8 @@ def check_between_processes(
     location: StoreLocation, store: Store, messages: int, kinds: Sequence[type[Writer]] = (Writer,)
 ) -> None:
     """Does the check of :func:`check_between_threads` in three processes of two writers and two readers each."""
-    queue = queue_for(store)
-    results = in_processes(location, APP, queue.name, processes=3, messages=messages, kinds=kinds)
+    queue = make_two_partition_queue(store)
+    results = run_in_processes(location, APP, queue.name, processes=3, messages=messages, kinds=kinds)
     acknowledged = [place for result in results for place in result.acknowledged]
     assert len(acknowledged) >= 3 * 2 * messages
     for result in results:
@@ -273,7 +273,7 @@ def _process(
         writers = [kinds[n % len(kinds)](store, queue, number=number * 2 + n, messages=messages) for n in range(2)]
         readers = [Reader(store, queue) for _ in range(2)]
         barrier.wait(PATIENCE_SECONDS)
-        run(writers, readers, barrier.wait)
+        run_threads(writers, readers, barrier.wait)
         return Result(
             [place for writer in writers for place in writer.acknowledged], [reader.seen for reader in readers]
         )

@@ -84,11 +84,11 @@ class Model:
         self.latest = clock.ticks
         self.began = time.monotonic()
 
-    def _gone(self, ttl: int) -> float:
+    def _gone_at(self, ttl: int) -> float:
         """Returns ``Stored.gone`` of a message that the next call writes; infinity with ``one_order``."""
         return math.inf if self.one_order else self.began + ttl - 1
 
-    def _rows(self, ends: tuple[int, int], kept: int) -> tuple[int, float]:
+    def _row_removal_span(self, ends: tuple[int, int], kept: int) -> tuple[int, float]:
         """Returns when the row of a message may go that stays for ``kept`` seconds after its end."""
         span = kept * ids.TICKS_PER_SECOND
         return ends[0] + span, ends[1] + span if self.one_order else math.inf
@@ -120,8 +120,8 @@ class Model:
         early = self.clock.ticks + (int(delay * ids.TICKS_PER_SECOND) if delay else 0)
         ends = (min(early, place[0]) + span, max(early, place[0]) + span + SLACK)
         rest = KEPT_SECONDS * kept
-        rows = self._rows(ends, rest)
-        messages[place] = Stored(body, meta or Meta(), ends, rows, minted=True, gone=self._gone(ttl + rest))
+        rows = self._row_removal_span(ends, rest)
+        messages[place] = Stored(body, meta or Meta(), ends, rows, minted=True, gone=self._gone_at(ttl + rest))
 
     def expire_messages(self) -> None:
         """Marks expired messages: they may be gone for good, even if the clock is set back."""
@@ -139,9 +139,9 @@ class Model:
     ) -> None:
         """Adds a message under a given id, or replaces the one there."""
         end = max(self.clock.ticks, place[0]) + ttl * ids.TICKS_PER_SECOND
-        rows = self._rows((end, end), 0)
+        rows = self._row_removal_span((end, end), 0)
         queue.part(partition).messages[place] = Stored(
-            body, meta or Meta(), (end, end), rows, minted=False, gone=self._gone(ttl)
+            body, meta or Meta(), (end, end), rows, minted=False, gone=self._gone_at(ttl)
         )
 
     def remove(self, queue: ModelQueue, partition: int, place: Position) -> bool:

@@ -231,7 +231,7 @@ def becomes_healthy(store: Store) -> bool:
     return eventually(healthy)
 
 
-def at_once(call: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
+def call_concurrently(call: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
     """Calls with all arguments at the same time, each in a thread; returns the results in their order."""
     values = list(arguments)
     barrier = threading.Barrier(len(values))

@@ -19,9 +19,9 @@ from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import (
     append_bodies,
-    at_once,
     bodies,
     bodies_in_partition,
+    call_concurrently,
     make_queue,
     messages_in_partition,
     new_message,
@@ -129,7 +129,7 @@ def test_simultaneous_appends(store: Store, other: Store) -> None:
         handle = (store, other)[number % 2]
         return [append_bodies(handle, queue, f"{number}:{n}", partition=number % 2 + 1)[0] for n in range(25)]
 
-    results = at_once(write, range(8))
+    results = call_concurrently(write, range(8))
     assert all(strictly_ascending(mine) for mine in results)
     assert len({place for mine in results for place in mine}) == 200
     stored = [body for number in (1, 2) for body in bodies_in_partition(store, queue, number)]
@@ -163,7 +163,7 @@ def test_a_bad_call_does_not_spoil_its_neighbours(store: Store) -> None:
 
     kinds = [good, bad_partition, bad_text, bad_after]
     for _ in range(5):
-        outcomes = at_once(lambda n: kinds[n % 4](n), range(16))
+        outcomes = call_concurrently(lambda n: kinds[n % 4](n), range(16))
         assert outcomes == ["stored", "refused", "refused", "refused"] * 4
     assert sorted(map(str, bodies_in_partition(store, queue))) == sorted(
         [f"{n}{half}" for n in range(0, 16, 4) for half in "ab"] * 5

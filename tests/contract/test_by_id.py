@@ -17,9 +17,9 @@ from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import (
     append_bodies,
-    at_once,
     bodies,
     bodies_in_partition,
+    call_concurrently,
     make_queue,
     messages_in_partition,
     new_message,
@@ -30,7 +30,7 @@ PAST = ids.EPOCH_TICKS + 10**16
 """A tick in 2001."""
 
 
-def past(*numbers: int) -> list[tuple[int, Position]]:
+def make_past_positions(*numbers: int) -> list[tuple[int, Position]]:
     """Returns positions in partition 1 at ids that no store would mint."""
     return [(1, (PAST + number, number)) for number in numbers]
 
@@ -70,7 +70,7 @@ class TestPut:
         """One call writes the same body at existing and at new ids."""
         queue = make_queue(store, partitions=2)
         (first,) = append_bodies(store, queue, "a")
-        bridge.run(store.messages.put(queue, [(1, first), *past(1, 2), (2, first)], new_message("same")))
+        bridge.run(store.messages.put(queue, [(1, first), *make_past_positions(1, 2), (2, first)], new_message("same")))
         assert bodies_in_partition(store, queue, 1) == ["same"] * 3
         assert bodies_in_partition(store, queue, 2) == ["same"]
         assert [info.count for info in bridge.run(store.messages.inspect(queue))[1]] == [3, 1]
@@ -78,7 +78,7 @@ class TestPut:
     def test_same_place_twice(self, store: Store) -> None:
         """A place that is named twice holds one message."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, past(1) * 3, new_message("a")))
+        bridge.run(store.messages.put(queue, make_past_positions(1) * 3, new_message("a")))
         assert bodies_in_partition(store, queue) == ["a"]
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 1
 
@@ -93,7 +93,11 @@ class TestPut:
         """A partition that the queue lacks is refused, and the other places are not written either."""
         queue = make_queue(store, partitions=2)
         with pytest.raises(InvalidRequest):
-            bridge.run(store.messages.put(queue, [*past(1), (partition, (PAST, 1)), (2, (PAST, 1))], new_message("a")))
+            bridge.run(
+                store.messages.put(
+                    queue, [*make_past_positions(1), (partition, (PAST, 1)), (2, (PAST, 1))], new_message("a")
+                )
+            )
         assert [info.count for info in bridge.run(store.messages.inspect(queue))[1]] == [0, 0]
 
     def test_moves_no_generator(self, store: Store) -> None:
@@ -139,8 +143,11 @@ class TestPut:
     def test_simultaneous_puts_leave_one_of_them(self, store: Store, other: Store) -> None:
         """When bodies are put simultaneously at the same two ids, both ids have one of them in the end."""
         queue = make_queue(store)
-        at_once(
-            lambda n: bridge.run((store, other)[n % 2].messages.put(queue, past(1, 2), new_message(str(n)))), range(8)
+        call_concurrently(
+            lambda n: bridge.run(
+                (store, other)[n % 2].messages.put(queue, make_past_positions(1, 2), new_message(str(n)))
+            ),
+            range(8),
         )
         stored_bodies = bodies_in_partition(store, queue)
         assert len(stored_bodies) == 2
@@ -149,12 +156,12 @@ class TestPut:
     def test_ttl_counts_from_now_for_past_ids(self, store: Store, clock: Clock) -> None:
         """A message put at an old id lives its whole TTL."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, past(1), new_message("a", ttl=10)))
+        bridge.run(store.messages.put(queue, make_past_positions(1), new_message("a", ttl=10)))
         clock.advance(9)
         assert bodies_in_partition(store, queue) == ["a"]
         clock.advance(2)
         assert messages_in_partition(store, queue) == []
-        assert bridge.run(store.messages.fetch(queue, past(1))) == []
+        assert bridge.run(store.messages.fetch(queue, make_past_positions(1))) == []
 
     def test_ttl_counts_from_the_id_for_later_ones(self, store: Store, clock: Clock) -> None:
         """A message put at an id in the future lives its TTL from then."""
@@ -172,9 +179,9 @@ class TestPut:
     def test_overwriting_sets_the_ttl(self, store: Store, clock: Clock, first: int, second: int) -> None:
         """After an overwrite only the new TTL counts, longer or shorter."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, past(1), new_message("a", ttl=first)))
+        bridge.run(store.messages.put(queue, make_past_positions(1), new_message("a", ttl=first)))
         clock.advance(5)
-        bridge.run(store.messages.put(queue, past(1), new_message("b", ttl=second)))
+        bridge.run(store.messages.put(queue, make_past_positions(1), new_message("b", ttl=second)))
         clock.advance(second - 1)
         assert bodies_in_partition(store, queue) == ["b"]
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 1
@@ -185,9 +192,9 @@ class TestPut:
     def test_over_an_expired_message(self, store: Store, clock: Clock) -> None:
         """A new message can be put in place of an expired one, swept or not."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, past(1), new_message("a", ttl=1)))
+        bridge.run(store.messages.put(queue, make_past_positions(1), new_message("a", ttl=1)))
         clock.advance(500)
-        bridge.run(store.messages.put(queue, past(1), new_message("b", ttl=100)))
+        bridge.run(store.messages.put(queue, make_past_positions(1), new_message("b", ttl=100)))
         assert bodies_in_partition(store, queue) == ["b"]
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 1
 
@@ -262,8 +269,11 @@ class TestDelete:
         positions = append_bodies(store, queue, "a", "b", "c")
         locations: Sequence[tuple[int, Position]] = [(1, position) for position in positions]
         assert bridge.run(store.messages.delete(queue, [])) == 0
-        assert bridge.run(store.messages.delete(queue, [(2, positions[0]), (3, positions[0]), *past(1)])) == 0
-        assert bridge.run(store.messages.delete(queue, [*locations[:2], *locations[:2], *past(1)])) == 2
+        assert (
+            bridge.run(store.messages.delete(queue, [(2, positions[0]), (3, positions[0]), *make_past_positions(1)]))
+            == 0
+        )
+        assert bridge.run(store.messages.delete(queue, [*locations[:2], *locations[:2], *make_past_positions(1)])) == 2
         assert bridge.run(store.messages.delete(queue, locations)) == 1
         assert bridge.run(store.messages.delete(queue, locations)) == 0
 
@@ -291,10 +301,10 @@ class TestDelete:
     def test_deleted_id_can_be_put_again(self, store: Store) -> None:
         """A deleted message stays away until another one is put there."""
         queue = make_queue(store)
-        bridge.run(store.messages.put(queue, past(1), new_message("a")))
-        bridge.run(store.messages.delete(queue, past(1)))
+        bridge.run(store.messages.put(queue, make_past_positions(1), new_message("a")))
+        bridge.run(store.messages.delete(queue, make_past_positions(1)))
         assert messages_in_partition(store, queue) == []
-        bridge.run(store.messages.put(queue, past(1), new_message("b")))
+        bridge.run(store.messages.put(queue, make_past_positions(1), new_message("b")))
         assert bodies_in_partition(store, queue) == ["b"]
 
     def test_delayed_message(self, store: Store) -> None:
@@ -310,6 +320,8 @@ class TestDelete:
         """Simultaneous deletes of the same messages count each message once in total."""
         queue = make_queue(store)
         locations = [(1, position) for position in append_bodies(store, queue, *map(str, range(50)))]
-        counts = at_once(lambda n: bridge.run((store, other)[n % 2].messages.delete(queue, locations)), range(6))
+        counts = call_concurrently(
+            lambda n: bridge.run((store, other)[n % 2].messages.delete(queue, locations)), range(6)
+        )
         assert sum(counts) == 50
         assert bridge.run(store.messages.inspect(queue))[1][0].count == 0

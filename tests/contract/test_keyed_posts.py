@@ -13,9 +13,9 @@ from queuey.messages import MAX_KEY_LENGTH, PostKey, PostResult, Queue, QueueSpe
 from queuey.storage import Store, bridge
 from tests.contract.samples import (
     append_bodies,
-    at_once,
     begin_post,
     bodies_in_partition,
+    call_concurrently,
     eventually,
     make_queue,
     messages_in_partition,
@@ -227,7 +227,7 @@ def test_racing_posts(store: Store, other: Store) -> None:
         key = keys[number % 3]
         return key, post_patiently((store, other)[number // 3 % 2], queue, key, key.text, f"{key.text} too")
 
-    results = at_once(post, range(18))
+    results = call_concurrently(post, range(18))
     for key in keys:
         mine = [result for one, result in results if one == key]
         assert len({tuple(result.locations) for result in mine}) == 1

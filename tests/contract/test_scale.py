@@ -13,7 +13,7 @@ from queuey.errors import StoreUnavailable
 from queuey.messages import QueueSpec, Slice
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
-from tests.contract.samples import append_bodies, at_once, bodies, new_message, positions, read_one, run_call
+from tests.contract.samples import append_bodies, bodies, call_concurrently, new_message, positions, read_one, run_call
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def make_many(store: Store, numbers: range) -> None:
             name = f"queue {number:07d}"
             retry(partial(run_call, store.catalogue.create_queue, APP, name, QueueSpec(read_delay=0.0)), again=True)
 
-    at_once(create, range(32))
+    call_concurrently(create, range(32))
 
 
 @pytest.mark.parametrize(

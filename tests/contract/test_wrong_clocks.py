@@ -13,7 +13,7 @@ from queuey.storage import Store, bridge
 from queuey.time_parsing import clock_warning
 from tests.backends import APP, Clock
 from tests.blocking import blocking
-from tests.contract.claims.test_claims import enter, texts
+from tests.contract.claims.test_claims import claimed_bodies, enter
 from tests.contract.samples import append_bodies, fresh_name, make_queue, new_message, read_one, whole_partition
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -27,7 +27,7 @@ Open = Callable[[Clock], Store]
 
 
 def claim(service: Service, access: QueueAccess, ttl: float = 60) -> list[str | bytes]:
-    return texts(blocking(service.claims).claim(access, limit=10, ttl=ttl))
+    return claimed_bodies(blocking(service.claims).claim(access, limit=10, ttl=ttl))
 
 
 @JUMPS

@@ -124,7 +124,7 @@ def page_blocks() -> list[str]:
 
 @pytest.fixture(scope="module")
 def prepared(target: options.DataCentreTarget, connect: Connect) -> options.DataCentreTarget:
-    """The cluster after the CQL blocks of the page's section on passwords and TLS, adapted to one node."""
+    """The cluster after the CQL of the page's section on passwords and TLS, adapted to one node, not migrated."""
     users = [connect(*SUPERUSER), connect("admin", "change-me-1")]
     for user, block in zip(users, page_blocks(), strict=True):
         adapted = block.replace("'dc1': 3", "'datacenter1': 1")

@@ -21,7 +21,7 @@ import qdo
 import queuey.client
 from deploy.site import docstrings
 from deploy.site.pages import BACKGROUND, KEYWORDS, OUTSIDE
-from tests.console.chromium.seeing import COLORS, find_accessibility_violations
+from tests.console.chromium.seeing import COLOR_RULES, find_accessibility_violations
 from tests.contrast import TEXT, Colour, ratio
 from tests.pages import blocks
 from tests.servers import chromium
@@ -213,7 +213,7 @@ def test_colours_and_code(site: Path, browser: Browser, name: str, scheme: Liter
             page.goto((site / f"{name}.html").as_uri())
             page.locator(".md-code__nav").first.wait_for(state="attached", timeout=chromium.PATIENCE)
             assert page.evaluate(UNDER_BUTTONS) == []
-        assert find_accessibility_violations(page, chromium.axe_core(), COLORS) == []
+        assert find_accessibility_violations(page, chromium.axe_core(), COLOR_RULES) == []
 
 
 def test_addresses_of_pages_that_were_one(site: Path, browser: Browser) -> None:

@@ -270,7 +270,7 @@ def test_one_loop_after_another(file: Path) -> None:
 
 
 def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when the program goes to another directory, where a file of this name may be."""
+    """A relative path stays the same file when the program changes its directory to one with such a file."""
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)
     with embedded.open("jobs.db", settings=QUICK) as client:
@@ -378,7 +378,7 @@ def test_a_full_disk(file: Path) -> None:
 
 
 def test_a_file_of_a_later_version_is_refused(file: Path) -> None:
-    """It is left as it is."""
+    """A file of a later version is refused and left unchanged."""
     sqlite.open_store(file).close()
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("PRAGMA user_version = 99")

@@ -14,7 +14,7 @@ PAGE = "docs/embedded.md"
 
 
 def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its programs run one after another."""
+    """The programs of the page run one after another."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "shown"}
     for block in runnable_blocks(PAGE):

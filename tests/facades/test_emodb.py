@@ -57,7 +57,7 @@ class Emodb:
         assert reply.status == 200, reply
         return reply.json
 
-    def do(self, method: str, path: str, body: object = None) -> None:
+    def call_successfully(self, method: str, path: str, body: object = None) -> None:
         reply = self("all", method, path, body)
         assert (reply.status, reply.json) == (200, {"success": True})
 
@@ -100,7 +100,7 @@ def test_who_may_do_what(emodb: Emodb, base: str) -> None:
                     may = key in allowed and name == "team-a"
                     assert (reply.status == 200) == may, (key, method, path, reply)
                     assert may or (reply.status, reply.text) == REFUSED
-            emodb.do("POST", f"/{base}/1/{name}/send", 0)
+            emodb.call_successfully("POST", f"/{base}/1/{name}/send", 0)
 
 
 def test_a_batch_for_several_queues(emodb: Emodb) -> None:
@@ -123,21 +123,21 @@ def test_who_may_move(emodb: Emodb) -> None:
 
 def test_claims_by_the_clock(emodb: Emodb, clock: Clock) -> None:
     """Claims last as long as requested; renewing never shortens them, and begins a claim if none is left."""
-    emodb.do("POST", "/queue/1/q/sendbatch", [1, 2])
+    emodb.call_successfully("POST", "/queue/1/q/sendbatch", [1, 2])
     first, second = ids_of(emodb.get("/queue/1/q/poll"))
-    emodb.do("POST", "/queue/1/q/renew?ttl=5", [first])
-    emodb.do("POST", "/queue/1/q/renew?ttl=90", [second])
+    emodb.call_successfully("POST", "/queue/1/q/renew?ttl=5", [first])
+    emodb.call_successfully("POST", "/queue/1/q/renew?ttl=90", [second])
     clock.advance(29)
     assert emodb.get("/queue/1/q/poll") == []
     clock.advance(3)
     assert ids_of(emodb.get("/queue/1/q/poll?ttl=3600")) == [first]
     clock.advance(60)
-    emodb.do("POST", "/queue/1/q/renew", [second])
+    emodb.call_successfully("POST", "/queue/1/q/renew", [second])
     clock.advance(29)
     assert emodb.get("/queue/1/q/claimcount") == 2
     clock.advance(3)
     assert emodb.get("/queue/1/q/claimcount") == 1
-    emodb.do("POST", "/queue/1/q/ack", [second])
+    emodb.call_successfully("POST", "/queue/1/q/ack", [second])
     assert emodb.get("/queue/1/q/size") == 1
 
 
@@ -179,15 +179,15 @@ def test_a_bad_name_is_an_error_of_callers_with_a_key(emodb: Emodb, call: str) -
 
 
 def test_polls_of_a_full_queue(emodb: Emodb) -> None:
-    """They give nothing, whatever waits, until claims end; ``ttl=0`` claims nothing and shows what waits."""
+    """Polls of a full queue return nothing until claims end; ``ttl=0`` claims nothing and shows what waits."""
     [facade] = emodb.app.facades
     assert isinstance(facade, views.EmodbFacade)
-    emodb.do("POST", "/queue/1/q/sendbatch", list(range(9)))
+    emodb.call_successfully("POST", "/queue/1/q/sendbatch", list(range(9)))
     with replace_in(views, views.MAX_CLAIMED, 4):
         first, second, third = (ids_of(emodb.get("/queue/1/q/poll?ttl=3600&limit=3")) for _ in range(3))
         assert (len(first), len(second), third) == (3, 3, [])
         assert len(emodb.get("/queue/1/q/poll?ttl=0")) == 3
-        emodb.do("POST", "/queue/1/q/ack", first)
+        emodb.call_successfully("POST", "/queue/1/q/ack", first)
         assert len(emodb.get("/queue/1/q/poll?ttl=3600")) == 3
 
 
@@ -200,7 +200,7 @@ def failing(error: Exception) -> Callable[..., NoReturn]:
 
 def test_a_store_that_fails(emodb: Emodb, between: InterposedStore) -> None:
     """The client learns that it may try again, and when; a defect shows an id and nothing of its cause."""
-    emodb.do("POST", "/queue/1/q/send", 1)
+    emodb.call_successfully("POST", "/queue/1/q/send", 1)
     between.instead(Messages.append, failing(StoreUnavailable("away", retry_after=30)))
     reply = emodb("all", "POST", "/queue/1/q/send", 1)
     assert (reply.status, reply.json) == (503, {"message": "away", "retryAfterSeconds": 5})

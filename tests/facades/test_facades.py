@@ -133,7 +133,7 @@ def test_pages_of_other_sites_are_refused(both: Caller, headers: dict[str, str])
 @pytest.mark.parametrize(
     "headers", [{"Sec_Fetch_Site": "none"}, {"Sec_Fetch_Site": "same-origin"}, {"Origin": "https://127.0.0.1:5000"}, {}]
 )
-def test_other_requests_are_not(both: Caller, headers: dict[str, str]) -> None:
+def test_requests_that_are_not_cross_site_are_served(both: Caller, headers: dict[str, str]) -> None:
     """Programs, addresses typed into a browser, and pages of the service's own origin have all rights."""
     assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
     for method, path in CALLS:

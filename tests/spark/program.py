@@ -29,14 +29,14 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     spark = session(master=request["master"], conf=request["conf"], name="program")
     try:
-        report = seen(spark, request["options"], request["queue"])
+        report = read_explain_and_fail(spark, request["options"], request["queue"])
     finally:
         spark.stop()
         open_stores.close_all()
     json.dump(report, sys.stdout)
 
 
-def seen(spark: SparkSession, options: dict[str, str], queue: str) -> dict[str, Any]:
+def read_explain_and_fail(spark: SparkSession, options: dict[str, str], queue: str) -> dict[str, Any]:
     """Reads a queue, explains the read, and makes two more fail: one when it is planned, one in its tasks.
 
     For the second failure it purges the queue.

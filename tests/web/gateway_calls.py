@@ -191,7 +191,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def not_short(*_: object) -> None:
+async def skip_short_read(*_: object) -> None:
     """Replaces ``Reader.read_short``: the read is not short, so that a thread does it."""
 
 

@@ -95,7 +95,7 @@ def test_lag_behind_any_cursor(owner: Caller, keys: list[str], clock: Clock) -> 
 
 
 def test_cursors_that_are_none_are_named(owner: Caller, keys: list[str]) -> None:
-    """All of them together, as when offsets are recorded."""
+    """All invalid cursors are named together, as when offsets are recorded."""
     content = {"partitions": {"1": "now", "x": keys[0], "2": 5}}
     reply = owner.send_json("POST", "q/lag", content)
     assert (reply.status, set(reply.errors)) == (400, {"partitions.1", "partitions.x", "partitions.2"})

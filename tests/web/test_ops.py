@@ -180,7 +180,7 @@ def test_many_scrapes_collect_once_a_second(app: App, between: InterposedStore) 
 
 
 def test_load_balancer_heartbeat(anonymous: Caller, stopping: threading.Event) -> None:
-    """It is green without asking the store, and red when the process is about to end."""
+    """The load balancer's heartbeat is green without asking the store, and red when the process is about to end."""
     for method in ("GET", "HEAD"):
         assert anonymous(method, "/__lbheartbeat__").status == 200
     stopping.set()

@@ -29,7 +29,7 @@ PARTITIONS = 3
 THREADS = 3
 
 
-def say(kind: str, places: list[Any]) -> None:
+def print_report(kind: str, places: list[Any]) -> None:
     """Writes one line in one piece, straight to the pipe."""
     os.write(1, (json.dumps([kind, places]) + "\n").encode())
 
@@ -51,21 +51,21 @@ def write(store: Store, queue: Queue, name: str, seed: int) -> None:
                 (item.partition, ids.to_hex(place), str(item.body)) for item, place in zip(items, appended, strict=True)
             ]
             own = [*own[-50:], *places] if size == 1 else own
-            say("append", places)
+            print_report("append", places)
             continue
         partition, text, _ = own.pop(rng.randrange(len(own)))
         place = (partition, ids.parse_id(text))
         if kind == "put":
             body = f"{name}:{number}:put"
-            say("putting", [[partition, text, body]])
+            print_report("putting", [[partition, text, body]])
             with suppress(StoreBusy):
                 bridge.run(store.messages.put(queue, [place], NewMessage(body, partition, 86_400)))
-                say("put", [[partition, text, body]])
+                print_report("put", [[partition, text, body]])
         else:
-            say("deleting", [[partition, text]])
+            print_report("deleting", [[partition, text]])
             with suppress(StoreBusy):
                 bridge.run(store.messages.delete(queue, [place]))
-                say("delete", [[partition, text]])
+                print_report("delete", [[partition, text]])
 
 
 def main(directory: str, name: str, seed: str) -> None:

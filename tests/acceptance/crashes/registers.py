@@ -67,23 +67,23 @@ def is_linearizable(history: Iterable[Call]) -> bool:
         state = todo.pop()
         if state[0] & answered == answered:
             return True
-        for future in _futures(calls, state):
+        for future in _find_next_states(calls, state):
             if future not in visited:
                 visited.add(future)
                 todo.append(future)
     return False
 
 
-def _futures(calls: Sequence[Call], state: State) -> list[State]:
+def _find_next_states(calls: Sequence[Call], state: State) -> list[State]:
     """Returns the states after each call that may take effect next; if one changes nothing, only after that."""
     past, value = state
-    possible = [number for number in _next(calls, past) if calls[number].is_possible(value)]
+    possible = [number for number in _find_next_calls(calls, past) if calls[number].is_possible(value)]
     # A call that changes nothing may as well come first.
     observing = [number for number in possible if not calls[number].may_change]
     return [(past | 1 << number, calls[number].value_after(value)) for number in observing[:1] or possible]
 
 
-def _next(calls: Sequence[Call], past: int) -> Iterator[int]:
+def _find_next_calls(calls: Sequence[Call], past: int) -> Iterator[int]:
     """Yields the calls that may take effect next: no other pending call had ended when they began."""
     soonest = inf
     for number in range((~past & (past + 1)).bit_length() - 1, len(calls)):

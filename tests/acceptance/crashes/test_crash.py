@@ -49,7 +49,7 @@ class ReportedWrites:
     either: dict[Place, set[str | None]] = field(default_factory=dict)
     lines: int = 0
 
-    def hear(self, line: bytes) -> None:
+    def record_line(self, line: bytes) -> None:
         """Records a line; an incomplete line was cut off by the kill."""
         try:
             kind, places = json.loads(line)
@@ -82,7 +82,7 @@ class Victim:
         with self._said.open("wb") as output:
             self.process = subprocess.Popen(command, stdout=output, cwd=ROOT)
 
-    def heard(self) -> list[bytes]:
+    def read_lines(self) -> list[bytes]:
         return self._said.read_bytes().splitlines()
 
     def kill(self) -> None:
@@ -96,13 +96,13 @@ def round_of_killing(directory: Path, number: int, rng: random.Random, truth: Re
         victims = [Victim(directory, f"{number}.{n}", rng.randrange(1 << 30)) for n in range(2)]
         for victim in victims:
             started.enter_context(ending(victim.process))
-        until(lambda: all(len(victim.heard()) > FIRST for victim in victims))
+        until(lambda: all(len(victim.read_lines()) > FIRST for victim in victims))
         for victim in rng.sample(victims, 2):
             time.sleep(rng.choice((0.0, 0.003, 0.03, 0.15)) * rng.random())  # the moment of the kill is the input
             victim.kill()
     for victim in victims:
-        for line in victim.heard():
-            truth.hear(line)
+        for line in victim.read_lines():
+            truth.record_line(line)
 
 
 def read_stored(directory: Path) -> list[tuple[Place, str]]:

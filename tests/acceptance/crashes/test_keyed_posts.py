@@ -37,7 +37,7 @@ def post_often(url: list[str], caller: int, stored: Receipts, ended: threading.E
         number += 1
 
 
-def shown(client: Client, stored: Receipts) -> dict[str, list[tuple[int, str]]]:
+def wait_until_all_shown(client: Client, stored: Receipts) -> dict[str, list[tuple[int, str]]]:
     """Returns the position of each body, once as many are shown as must be stored."""
     places: dict[str, list[tuple[int, str]]] = {}
     for partition in range(1, PARTITIONS + 1):
@@ -56,7 +56,7 @@ def run(start: Start, *, kills: int, seed: int) -> None:
         stored: Receipts = {}
         calls = [partial(post_often, services.urls, caller, stored) for caller in range(CALLERS)]
         services.kill_often(calls, stored, kills=kills, rng=random.Random(seed))
-        assert shown(services.client, stored) == {body: [place] for body, place in stored.items()}
+        assert wait_until_all_shown(services.client, stored) == {body: [place] for body, place in stored.items()}
 
 
 def test_killed_services(start: Start) -> None:

@@ -44,7 +44,7 @@ class Facade:
         finally:
             connection.close()
 
-    def raw(self, head: str, body: bytes) -> int:
+    def send_raw(self, head: str, body: bytes) -> int:
         """Sends a request in one piece, as no HTTP library would; returns the status of the answer.
 
         Args:
@@ -59,13 +59,13 @@ class Facade:
                 return int(answer.readline().split()[1])
 
 
-def settings_file(directory: Path, text: str) -> list[str]:
+def write_settings_file(directory: Path, text: str) -> list[str]:
     path = directory / "queuey.toml"
     path.write_text(text)
     return ["--config", str(path)]
 
 
-def pair_of_ports() -> int:
+def find_adjacent_free_ports() -> int:
     """Returns the first of two free ports that follow each other."""
     while True:
         first, second = free_port(), free_port()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from queuey.client import Client
-from tests.acceptance.facades.calls import pair_of_ports, settings_file
+from tests.acceptance.facades.calls import find_adjacent_free_ports, write_settings_file
 from tests.servers.served import Served
 
 LONG_REDELIVERY = """
@@ -29,7 +29,7 @@ prefix = "/rqms"
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The service. It must log nothing that looks like a defect."""
     directory = tmp_path_factory.mktemp("facades")
-    with Served(directory, settings_file(directory, LONG_REDELIVERY), port=pair_of_ports()) as running:
+    with Served(directory, write_settings_file(directory, LONG_REDELIVERY), port=find_adjacent_free_ports()) as running:
         yield running
         assert "Traceback" not in running.output
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.facades.calls import pair_of_ports, settings_file
+from tests.acceptance.facades.calls import find_adjacent_free_ports, write_settings_file
 from tests.acceptance.facades.java_client import JavaClient, build
 from tests.servers.served import Served
 
@@ -119,7 +119,7 @@ def test_its_own_exceptions(emodb: JavaClient, command: list[str], served: Serve
 
 def test_a_server_that_was_away(command: list[str], tmp_path: Path) -> None:
     """The client finds a server again that was killed: it asks for its health until that is good."""
-    port, options = pair_of_ports(), settings_file(tmp_path, SERVED)
+    port, options = find_adjacent_free_ports(), write_settings_file(tmp_path, SERVED)
     with Served(tmp_path, options, port=port) as first:
         client = JavaClient(command, port, first.profile.key)
         try:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from queuey.storage import Store, bridge, cassandra, sqlite
-from tests.acceptance.facades.calls import Facade, settings_file
+from tests.acceptance.facades.calls import Facade, write_settings_file
 from tests.acceptance.facades.conftest import LONG_REDELIVERY
-from tests.acceptance.facades.test_mq import LONGEST, fetch_until, id_of, post
+from tests.acceptance.facades.test_mq import MAX_MESSAGE_BYTES, fetch_until, id_of, post
 from tests.acceptance.facades.test_rqms import add, fetch, fetch_some, finish
 from tests.servers import keyspaces
 from tests.servers.served import Served, free_port
@@ -22,16 +22,20 @@ def test_killed(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> No
     store: Store
     if kind == "cassandra":
         url = keyspaces.make(request.getfixturevalue("cassandra"))
-        options = [*settings_file(tmp_path, LONG_REDELIVERY.replace("3600", "3600\nunsynced = true")), "--store", url]
+        options = [
+            *write_settings_file(tmp_path, LONG_REDELIVERY.replace("3600", "3600\nunsynced = true")),
+            "--store",
+            url,
+        ]
         store = cassandra.open_store(url)
     else:
-        options = settings_file(tmp_path, LONG_REDELIVERY)
+        options = write_settings_file(tmp_path, LONG_REDELIVERY)
         store = sqlite.open_store(tmp_path / "data")
     bridge.run(store.applications.create_application("queuey"))
     store.close()
     port = free_port()
     mq, rqms = Facade(port, "/mq"), Facade(port, "/rqms")
-    bodies = [b"", bytes(range(256)), b"x" * LONGEST]
+    bodies = [b"", bytes(range(256)), b"x" * MAX_MESSAGE_BYTES]
     with Served(tmp_path, options, port=port):
         names = [post(mq, "jobs", body) for body in bodies]
         first = fetch_until(mq, "jobs", 200)

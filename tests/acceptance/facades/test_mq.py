@@ -14,11 +14,11 @@ import pytest
 
 from queuey.client import Client
 from queuey.messages import MAX_TTL
-from tests.acceptance.facades.calls import WAIT, Facade, Reply, settings_file
+from tests.acceptance.facades.calls import WAIT, Facade, Reply, write_settings_file
 from tests.servers.served import Served, environment, free_port
 
-LONGEST = 4 * 1024 * 1024
-SHORT = "[facades.mq]\nredelivery = 1\nunsynced = true\n"
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+SHORT_REDELIVERY_SETTINGS = "[facades.mq]\nredelivery = 1\nunsynced = true\n"
 
 
 @pytest.fixture
@@ -86,9 +86,9 @@ def test_any_bytes(mq: Facade, queue: str, body: bytes) -> None:
 
 def test_longest(mq: Facade, queue: str) -> None:
     """A message has 4 MiB at most; one byte more is 400 and stores nothing, not even the queue."""
-    assert mq.call("POST", f"/{queue}/messages", b"x" * (LONGEST + 1)).status == 400
+    assert mq.call("POST", f"/{queue}/messages", b"x" * (MAX_MESSAGE_BYTES + 1)).status == 400
     assert mq.call("GET", f"/{queue}").status == 404
-    body = b"\xff" * LONGEST
+    body = b"\xff" * MAX_MESSAGE_BYTES
     post(mq, queue, body)
     assert mq.call("GET", f"/{queue}/messages").body == body
 
@@ -119,7 +119,7 @@ def test_longest(mq: Facade, queue: str) -> None:
         ("GET", "/_private/messages"),
     ],
 )
-def test_all_else(mq: Facade, native: Client, queue: str, method: str, path: str) -> None:
+def test_unknown_requests_are_404(mq: Facade, native: Client, queue: str, method: str, path: str) -> None:
     """Every request but the six calls is 404 and changes nothing."""
     before = list(native.queue_names())
     assert mq.call(method, path.format(queue=queue), b"body" if method in {"POST", "PUT"} else None).status == 404
@@ -197,7 +197,7 @@ def run_refused_start(*options: str) -> tuple[int, str]:
 
 def test_no_application(tmp_path: Path) -> None:
     """Beside the service's own API it serves an existing application; otherwise the start says how to create it."""
-    options = settings_file(tmp_path, '[facades]\napp = "shop"\n[facades.mq]\nprefix = "/mq"\n')
+    options = write_settings_file(tmp_path, '[facades]\napp = "shop"\n[facades.mq]\nprefix = "/mq"\n')
     code, output = run_refused_start(
         "--data", str(tmp_path / "data"), "--profile", str(tmp_path / "profile.toml"), *options
     )
@@ -214,7 +214,7 @@ def test_alone(tmp_path: Path) -> None:
     code, output = run_refused_start("--data", str(tmp_path / "data"), *options)
     assert code == 4
     assert "unsynced = true" in output
-    with Served(tmp_path, [*options, *settings_file(tmp_path, SHORT)]) as served:
+    with Served(tmp_path, [*options, *write_settings_file(tmp_path, SHORT_REDELIVERY_SETTINGS)]) as served:
         served.wait_for("MQ answers before a message is on a disk")
         mq = Facade(served.port)
         first = post(mq, "metrics")

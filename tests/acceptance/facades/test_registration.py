@@ -14,7 +14,7 @@ import pytest
 from kazoo.exceptions import NoNodeError
 
 from queuey.facades.emodb.registration import Registration, make_emodb_nodes
-from tests.acceptance.facades.calls import pair_of_ports, settings_file
+from tests.acceptance.facades.calls import find_adjacent_free_ports, write_settings_file
 from tests.contract.samples import eventually
 from tests.qdo.contract.zookeeper import kazoo_client
 from tests.servers.plugin import ZooKeeper
@@ -40,9 +40,9 @@ def read(client: Any, path: str) -> dict[str, Any] | None:  # noqa: ANN401 - kaz
 @pytest.mark.slow
 def test_a_service_is_found(hosts: str, tmp_path: Path) -> None:
     """While a service runs, each of its two protocols has a node like those of EmoDB's servers."""
-    port = pair_of_ports()
+    port = find_adjacent_free_ports()
     text = f'[facades]\nonly = "emodb"\n[facades.emodb]\nzookeeper = "{hosts}"\ncluster = "main"\n'
-    with kazoo_client(hosts) as client, Served(tmp_path, settings_file(tmp_path, text), port=port) as running:
+    with kazoo_client(hosts) as client, Served(tmp_path, write_settings_file(tmp_path, text), port=port) as running:
         for service, path in (("emodb-queue-1", "/queue/1"), ("emodb-dedupq-1", "/dedupq/1")):
             place = f"/ostrich/main-{service}/127.0.0.1:{port}"
             assert eventually(lambda place=place: read(client, place) is not None)  # type: ignore[misc]

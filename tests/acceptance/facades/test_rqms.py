@@ -15,7 +15,7 @@ from queuey.messages import MAX_TTL
 from tests.acceptance.facades.calls import WAIT, Facade, Reply
 from tests.servers.served import Served
 
-LONG = 3600
+LONG_LOCK_SECONDS = 3600
 """Seconds of a lock that lasts as long as the tests."""
 
 
@@ -28,7 +28,7 @@ def add(rqms: Facade, queue: str, name: str, value: object = 1) -> Reply:
     return rqms.call("POST", f"/{queue}?id={quote(name)}", json.dumps(value).encode())
 
 
-def fetch(rqms: Facade, queue: str, count: int = 1, seconds: float = LONG) -> list[dict[str, Any]]:
+def fetch(rqms: Facade, queue: str, count: int = 1, seconds: float = LONG_LOCK_SECONDS) -> list[dict[str, Any]]:
     reply = rqms.call("GET", f"/{queue}?count={count}&time={seconds:f}")
     assert (reply.status, reply.headers.get_content_type()) == (200, "application/json")
     fetched = json.loads(reply.body)
@@ -38,7 +38,7 @@ def fetch(rqms: Facade, queue: str, count: int = 1, seconds: float = LONG) -> li
     return items
 
 
-def fetch_some(rqms: Facade, queue: str, seconds: float = LONG) -> list[dict[str, Any]]:
+def fetch_some(rqms: Facade, queue: str, seconds: float = LONG_LOCK_SECONDS) -> list[dict[str, Any]]:
     """Fetches until an item is available; returns a list of it. If a short lock ends before the answer: 503."""
     end = time.monotonic() + WAIT
     while (
@@ -158,7 +158,7 @@ def test_short_wait(rqms: Facade, queue: str) -> None:
     assert json.loads(items[0]["ticket"])[0] == "second"
 
 
-DEEP = b"[" * 300 + b"]" * 300
+DEEPLY_NESTED_JSON = b"[" * 300 + b"]" * 300
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ DEEP = b"[" * 300 + b"]" * 300
         ("POST", "/{queue}?id=x", b"\xff"),
         ("POST", "/{queue}?id=x", b"NaN"),
         ("POST", "/{queue}?id=x", b"1 2"),
-        ("POST", "/{queue}?id=x", DEEP),
+        ("POST", "/{queue}?id=x", DEEPLY_NESTED_JSON),
         ("POST", "/{queue}?id=%ff", b"1"),
         ("POST", "/{queue}?id=" + 256 * "x", b"1"),
         ("POST", "/{queue}?id=a%2Fb", b"1"),
@@ -236,11 +236,11 @@ def test_as_its_client_sends(served: Served, rqms: Facade, queue: str) -> None:
     """The original client sends absolute request targets, and tickets as the body of DELETE; others send chunks."""
     body = b'{"n": 1}'
     target = f"http://127.0.0.1:{served.port}/rqms/{queue}?id=item-000000000-abcdefghijklmnopqrstuv"
-    assert Facade(served.port).raw(f"POST\n{target}\nContent-Length: {len(body)}", body) == 201
+    assert Facade(served.port).send_raw(f"POST\n{target}\nContent-Length: {len(body)}", body) == 201
     [item] = fetch(rqms, queue)
     ticket = item["ticket"].encode()
     target = f"http://127.0.0.1:{served.port}/rqms/{queue}"
-    assert Facade(served.port).raw(f"DELETE\n{target}\nContent-Length: {len(ticket)}", ticket) == 200
+    assert Facade(served.port).send_raw(f"DELETE\n{target}\nContent-Length: {len(ticket)}", ticket) == 200
     add(rqms, queue, "y")
     [item] = fetch(rqms, queue)
     chunks = iter([item["ticket"].encode()])

@@ -53,7 +53,7 @@ class Target:
         self._session.close()
 
     def renew(self) -> None:
-        """Ensures that a queue, messages and a group exist, and forgets everything else."""
+        """Ensures a queue, a message, a group, a name, a schedule and a move; forgets all other ids."""
         queue = f"/v1/{self._application}/{QUEUE}"
         offsets = {"partitions": {"1": {"offset": ID}}}
         headers = {"Authorization": self._credential}

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from tests.acceptance.fuzzing.streams import Stream
 
-QUIET = 0.25
+QUIET_SECONDS = 0.25
 """Seconds without an answer after which a client that waits for one stops sending."""
 ANSWER_TIMEOUT = 25.0
 """Seconds after its client's last byte within which a connection has to end: the head of a request has 10."""
 DOCUMENTED = {200, 201, 204, 400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 429, 431, 503}
 """Statuses of the API, and of invalid requests."""
-LEAVING = {"reset", "close"}
-LONG = 32 << 10
+EARLY_ENDS = {"reset", "close"}
+LONG_STREAM_BYTES = 32 << 10
 """Bytes of an answer that the server library may not finish for a client that sends no more: it takes it for gone."""
 _HEAD = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2}) [ -~]*\r\n((?:[!#-'*+.^_`|~0-9A-Za-z-]+: ?[ -~]*\r\n)*)\r\n")
 
@@ -108,13 +108,13 @@ def _end(stream: Stream, writer: asyncio.StreamWriter) -> None:
         if stream.end == "reset":
             option = socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0"
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, *option)
-        if stream.end in LEAVING:
+        if stream.end in EARLY_ENDS:
             writer.transport.abort()
         elif stream.end != "stay":
             writer.write_eof()
 
 
-async def carry(stream: Stream, port: int, patience: float = ANSWER_TIMEOUT) -> list[Answer]:
+async def play_connection(stream: Stream, port: int, patience: float = ANSWER_TIMEOUT) -> list[Answer]:
     """Plays one connection to its end, and checks and returns every answer; none if the client leaves early.
 
     Raises:
@@ -137,8 +137,8 @@ async def carry(stream: Stream, port: int, patience: float = ANSWER_TIMEOUT) -> 
         size = -1
         while stream.end == "answer" and size < len(received) and not reading.done():
             size = len(received)
-            await asyncio.wait([reading], timeout=QUIET)
-        longest = math.inf if reading.done() else LONG
+            await asyncio.wait([reading], timeout=QUIET_SECONDS)
+        longest = math.inf if reading.done() else LONG_STREAM_BYTES
         _end(stream, writer)
         whole = await asyncio.wait_for(asyncio.shield(reading), patience)
     except TimeoutError:
@@ -146,7 +146,7 @@ async def carry(stream: Stream, port: int, patience: float = ANSWER_TIMEOUT) -> 
     finally:
         writer.transport.abort()
         reading.cancel()
-    if stream.end in LEAVING:
+    if stream.end in EARLY_ENDS:
         return []
     sent = b"".join(stream.pieces)
     answers = parse(bytes(received), heads=b"HEAD" in sent, whole=whole, longest=longest)
@@ -161,7 +161,9 @@ async def play(streams: Sequence[Stream], port: int, patience: float = ANSWER_TI
     Raises:
         Defect: A connection showed a defect; the text has the exact bytes that were sent.
     """
-    results = await asyncio.gather(*(carry(stream, port, patience) for stream in streams), return_exceptions=True)
+    results = await asyncio.gather(
+        *(play_connection(stream, port, patience) for stream in streams), return_exceptions=True
+    )
     statuses: Counter[int] = Counter()
     for stream, result in zip(streams, results, strict=True):
         if isinstance(result, BaseException):

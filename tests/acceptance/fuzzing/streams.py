@@ -74,17 +74,17 @@ class Request:
     version: bytes = b"HTTP/1.1"
     length: bool = True
 
-    def written(self) -> bytes:
+    def to_bytes(self) -> bytes:
         headers = self.headers
         if self.length and self.body:
             headers += ((b"Content-Length", b"%d" % len(self.body)),)
         lines = [b" ".join((self.method, self.target, self.version)), *(b"%b: %b" % header for header in headers)]
         return b"\r\n".join(lines) + b"\r\n\r\n" + self.body
 
-    def adding(self, *headers: tuple[bytes, bytes]) -> Request:
+    def with_added_headers(self, *headers: tuple[bytes, bytes]) -> Request:
         return replace(self, headers=self.headers + headers)
 
-    def having(self, name: bytes, value: bytes) -> Request:
+    def with_replaced_header(self, name: bytes, value: bytes) -> Request:
         """Returns a copy in which the header replaces all of its name."""
         return replace(self, headers=(*(header for header in self.headers if header[0] != name), (name, value)))
 
@@ -151,54 +151,60 @@ def _spoil_version(rng: Random, request: Request) -> Request:
 
 def _spoil_header_value(rng: Random, request: Request) -> Request:
     name, value = rng.choice(NAMES), rng.choice(VALUES)
-    return request.having(name, value) if rng.randrange(3) else request.adding((name, value))
+    return request.with_replaced_header(name, value) if rng.randrange(3) else request.with_added_headers((name, value))
 
 
 def _add_bad_header_name(rng: Random, request: Request) -> Request:
-    return request.adding((rng.choice(BAD_NAMES), rng.choice(TEXTS)))
+    return request.with_added_headers((rng.choice(BAD_NAMES), rng.choice(TEXTS)))
 
 
 def _add_many_headers(rng: Random, request: Request) -> Request:
-    return request.adding(
+    return request.with_added_headers(
         *[(b"X-Header-%d" % number, b"x" * rng.choice([1, 900])) for number in range(rng.choice([20, 300]))]
     )
 
 
 def _spoil_credential(rng: Random, request: Request) -> Request:
     texts = [b"Application wrong", b"Basic x", b"Application ", b";".join([b"Application x"] * 40), rng.choice(TEXTS)]
-    spoiled = request.having(b"Authorization", rng.choice(texts))
+    spoiled = request.with_replaced_header(b"Authorization", rng.choice(texts))
     return spoiled if rng.randrange(2) else replace(spoiled, headers=spoiled.headers[:-1])
 
 
 def _spoil_length(rng: Random, request: Request) -> Request:
     lengths = [*NUMBERS, b"", b"1, 1", b"+1", b"18446744073709551616", b"%d" % (len(request.body) + 7), b"1"]
     headers = [(b"Content-Length", rng.choice(lengths)) for _ in range(rng.choice([1, 1, 2]))]
-    return replace(request.adding(*headers), length=bool(rng.randrange(2)))
+    return replace(request.with_added_headers(*headers), length=bool(rng.randrange(2)))
 
 
 def _spoil_coding(rng: Random, request: Request) -> Request:
-    return replace(request.adding((b"Transfer-Encoding", rng.choice(CODINGS))), length=bool(rng.randrange(2)))
+    return replace(
+        request.with_added_headers((b"Transfer-Encoding", rng.choice(CODINGS))), length=bool(rng.randrange(2))
+    )
 
 
 def _spoil_chunks(rng: Random, request: Request) -> Request:
     pieces = [b"%x\r\n%b\r\n" % (len(request.body), request.body)] if request.body else []
     pieces += [rng.choice(CHUNKS) for _ in range(rng.randrange(3))] + [b"0\r\n\r\n"] * rng.randrange(2)
     return replace(
-        request.adding((b"Transfer-Encoding", b"chunked")), body=b"".join(pieces), length=bool(rng.randrange(5) == 0)
+        request.with_added_headers((b"Transfer-Encoding", b"chunked")),
+        body=b"".join(pieces),
+        length=bool(rng.randrange(5) == 0),
     )
 
 
 def _add_expect(rng: Random, request: Request) -> Request:
-    return request.adding((b"Expect", rng.choice([b"100-continue", b"something"])))
+    return request.with_added_headers((b"Expect", rng.choice([b"100-continue", b"something"])))
 
 
 def _spoil_connection(rng: Random, request: Request) -> Request:
     kind = rng.choice([b"close", b"keep-alive", b"Upgrade", b"\0"])
-    return request.adding((b"Connection", kind), (b"Upgrade", rng.choice([b"websocket", b"h2c", b"TLS/1.0"])))
+    return request.with_added_headers(
+        (b"Connection", kind), (b"Upgrade", rng.choice([b"websocket", b"h2c", b"TLS/1.0"]))
+    )
 
 
 def _spoil_json(rng: Random, request: Request) -> Request:
-    return replace(request.having(b"Content-Type", b"application/json"), body=rng.choice(JSONS))
+    return replace(request.with_replaced_header(b"Content-Type", b"application/json"), body=rng.choice(JSONS))
 
 
 def _spoil_long_body(rng: Random, request: Request) -> Request:
@@ -248,7 +254,7 @@ def draw_stream(rng: Random, queue: str, key: str) -> Stream:
         request = draw_valid_request(rng, queue, key)
         for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
             request = rng.choice(SPOILS)(rng, request)
-        data = request.written()
+        data = request.to_bytes()
         written.append(_damage_bytes(rng, data) if rng.randrange(4) == 0 else data)
     data = b"".join(written) + rng.choice([b"", b"", b"\r\n", b"\0", rng.randbytes(30)])
     cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.choice([0, 0, 1, 3, 12])))

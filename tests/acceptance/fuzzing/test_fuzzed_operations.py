@@ -33,7 +33,7 @@ LABELS = [
     for method in entries
     if not path.endswith("/_stream")  # Its answers do not end: see tests/web/reads/test_streams.py.
 ]
-FEW = settings(
+FEW_EXAMPLES = settings(
     max_examples=7,
     derandomize=True,
     database=None,
@@ -44,7 +44,7 @@ FEW = settings(
     suppress_health_check=list(HealthCheck),
 )
 OPERATOR = "an operator's key"
-MANY = settings(FEW, max_examples=150, derandomize=False, print_blob=True)
+MANY_EXAMPLES = settings(FEW_EXAMPLES, max_examples=150, derandomize=False, print_blob=True)
 
 
 @pytest.fixture(scope="module")
@@ -101,26 +101,26 @@ NOT_FOUND = {f"{method} /v1/{{app}}/_groups/{{group}}" for method in ("GET", "DE
 @pytest.mark.parametrize("label", LABELS)
 def test_operations(target: Target, label: str) -> None:
     """Every operation answers valid and invalid requests as documented; some find the queue and have the rights."""
-    statuses = fuzz(target, FEW, label).keys()
+    statuses = fuzz(target, FEW_EXAMPLES, label).keys()
     assert label in NOT_FOUND or statuses - {401, 403, 404}
 
 
 def test_sequences(target: Target) -> None:
     """Requests on what other requests have made, changed or deleted are answered as documented."""
-    assert fuzz_sequences(target, FEW).keys() >= {200, 400, 404}
+    assert fuzz_sequences(target, FEW_EXAMPLES).keys() >= {200, 400, 404}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", LABELS)
 def test_operations_at_random(target: Target, label: str) -> None:
     """The same holds for hundreds of random requests."""
-    fuzz(target, MANY, label)
+    fuzz(target, MANY_EXAMPLES, label)
 
 
 @pytest.mark.slow
 def test_sequences_at_random(target: Target) -> None:
     """The same holds for hundreds of random sequences."""
-    fuzz_sequences(target, MANY)
+    fuzz_sequences(target, MANY_EXAMPLES)
 
 
 # The same checks on a service that contradicts its document
@@ -180,8 +180,8 @@ def test_defects_are_noticed(tmp_path: Path, spoil: str) -> None:
     target = Target(f"http://127.0.0.1:{server.server_port}", "queuey", "k")
     try:
         with pytest.raises(FailureGroup):
-            fuzz(target, FEW, "GET /v1/{app}/{queue}/info")
-        fuzz(target, FEW, "GET /v1/{app}/{queue}/offsets")
+            fuzz(target, FEW_EXAMPLES, "GET /v1/{app}/{queue}/info")
+        fuzz(target, FEW_EXAMPLES, "GET /v1/{app}/{queue}/offsets")
     finally:
         target.close()
         server.shutdown()

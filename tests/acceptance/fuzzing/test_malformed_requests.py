@@ -19,9 +19,9 @@ from tests.acceptance.wire import Wire, post
 from tests.servers.served import Served
 from tests.waiting import until
 
-TOGETHER = 80
+CONCURRENT_CONNECTIONS = 80
 """Concurrent connections."""
-GROWTH = 8 * MIB
+MAX_GROWTH_BYTES = 8 * MIB
 """Max growth of the process in the second half of a run: heaps vary between runs, and caches fill up."""
 QUEUE = "fuzzed"
 OPTIONS = ["--max-wait", "0.05", "--max-body", "4096", "--max-batch-bytes", "200000"]
@@ -71,13 +71,13 @@ def fuzz(served: Served, seed: int, batches: int) -> Counter[int]:
     for number in range(batches):
         assert_served(served)
         try:
-            statuses += asyncio.run(play(list(itertools.islice(source, TOGETHER)), served.port))
+            statuses += asyncio.run(play(list(itertools.islice(source, CONCURRENT_CONNECTIONS)), served.port))
         except Defect as error:
             raise AssertionError(f"Seed {seed}, batch {number}: {error}") from error
         if number == batches // 2:
             warm = resident_bytes(served)
     assert_served(served)
-    assert resident_bytes(served) < warm + GROWTH
+    assert resident_bytes(served) < warm + MAX_GROWTH_BYTES
     until(lambda: count_sockets(served) <= before)
     return statuses
 

@@ -36,7 +36,7 @@ class Shop(NamedTuple):
     key: str
     queue: str
 
-    def other(self) -> Wire:
+    def connect_other_application(self) -> Wire:
         wire = Wire(self.served)
         wire.key = self.key
         return wire
@@ -80,7 +80,7 @@ def resident_bytes(served: Served) -> int:
     return total
 
 
-def statuses(wires: list[Wire], waiting: int = 0) -> Counter[int]:
+def collect_statuses(wires: list[Wire], waiting: int = 0) -> Counter[int]:
     """Returns the statuses of the answers (0: none came) once at most this many are outstanding, or on timeout."""
     deadline = time.monotonic() + TEST_TIMEOUT
     sockets = [wire.socket for wire in wires]
@@ -93,7 +93,7 @@ def statuses(wires: list[Wire], waiting: int = 0) -> Counter[int]:
 
 
 def check_served(shop: Shop) -> None:
-    with shop.other() as wire:
+    with shop.connect_other_application() as wire:
         body = json.dumps({"queues": [{"queue_name": shop.queue, "limit": 1}]}).ljust(100_000).encode()
         reply = wire.ask("POST /v1/queuey/_read", body, f"Content-Length: {len(body)}", JSON)
         assert reply.status == 200
@@ -120,7 +120,7 @@ def test_bodies_one_byte_short(shop: Shop, wires: list[Wire], known: bool) -> No
         with contextlib.suppress(OSError):  # refused while it is sent
             wire.socket.sendall(b" " * (size - 1))
     share = MEMORY * 2 // 3 // size
-    answered = statuses(wires, share)
+    answered = collect_statuses(wires, share)
     assert set(answered) <= {0, 429}
     assert 0 < answered[0] <= share
     check_served(shop)
@@ -135,7 +135,7 @@ def test_answers_that_nobody_reads(shop: Shop, wires: list[Wire]) -> None:
     time.sleep(1)
     check_served(shop)
     assert resident_bytes(shop.served) < before + MEMORY + SLACK
-    assert set(statuses(wires)) <= {200, 429}
+    assert set(collect_statuses(wires)) <= {200, 429}
     check_served(shop)
 
 
@@ -144,6 +144,6 @@ def test_long_polls(shop: Shop, wires: list[Wire]) -> None:
     with shop.served.client() as client:
         empty = client.create_queue(type="public").name
     wires += [Wire(shop.served).send(f"GET /v1/queuey/{empty}?wait=20") for _ in range(20)]
-    answered = statuses(wires, OPTIONS["wait-slots"])
+    answered = collect_statuses(wires, OPTIONS["wait-slots"])
     assert answered == {0: OPTIONS["wait-slots"], 503: 20 - OPTIONS["wait-slots"]}
     check_served(shop)

@@ -29,7 +29,7 @@ def sum_samples(served: Served) -> Counter[str]:
     return sums
 
 
-def whole(served: Served) -> Counter[str]:
+def scrape_both_workers(served: Served) -> Counter[str]:
     """Returns a scrape of both workers; a worker that pauses for two seconds is missing in a scrape."""
     sums = Counter[str]()
 
@@ -43,7 +43,7 @@ def whole(served: Served) -> Counter[str]:
 
 
 def has_counted(served: Served, received: int) -> bool:
-    return whole(served)["queuey_messages_received_total"] == received
+    return scrape_both_workers(served)["queuey_messages_received_total"] == received
 
 
 def count_workers(served: Served) -> int:

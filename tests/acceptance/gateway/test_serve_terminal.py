@@ -42,7 +42,7 @@ def test_the_link_of_a_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [("--host", "0.0.0.0"), ("--console", "off"), ("--facade", "mq")], ids=" ".join)
 def test_a_terminal_without_console(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """It is missing where other machines can connect, where it is turned off, or where a facade has all paths."""
+    """No console where other machines can connect, where it is turned off, or where a facade has all paths."""
     with terminal(tmp_path, *options) as served:
         assert "Queuey serves at" in served.wait_for_lines(1)[0]
         assert served.request_status("/console/login") in {400, 401, 403, 404}

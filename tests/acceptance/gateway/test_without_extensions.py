@@ -38,7 +38,7 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_it_serves(tmp_path: Path, variables: dict[str, str]) -> None:
-    """It starts, stores a message and gives it back; its pages are there, and the console is an address like others."""
+    """The service stores and returns a message and has its pages; the console's address is like any other."""
     with Served(tmp_path, variables=variables) as served:
         with served.client() as client:
             queue = client.create_queue().name

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.acceptance.facades.calls import settings_file
+from tests.acceptance.facades.calls import write_settings_file
 from tests.servers import keyspaces
 from tests.servers.served import Served, environment
 
@@ -54,7 +54,7 @@ def store_options(kind: str, directory: Path, request: pytest.FixtureRequest) ->
     if kind == "sqlite":
         return ["--data", str(directory / "data")]
     (directory / "sqs.secret").write_text(secrets.token_hex(32))
-    settings = settings_file(directory, f'[facades.sqs]\nsecret = "file:{directory / "sqs.secret"}"\n')
+    settings = write_settings_file(directory, f'[facades.sqs]\nsecret = "file:{directory / "sqs.secret"}"\n')
     return [*settings, "--store", keyspaces.make(request.getfixturevalue("cassandra"))]
 
 

@@ -70,7 +70,7 @@ class Crew:
     def join_evenly(self, count: int) -> list[Member]:
         members: list[Member] = [self.group.join(self.queue) for _ in range(count)]
         self.group.settle(self.places, *members)
-        self.group.pass_beating(12, *members)  # so that a plan is due at once
+        self.group.pass_time_with_heartbeats(12, *members)  # so that a plan is due at once
         return members
 
 
@@ -147,7 +147,7 @@ def test_joins_commits_and_leaves(make_crew: Callable[[int], Crew], count: int) 
     assert sent.transactions <= min(count, len(moved))
     place = min(joined[0].owned)
     assert sent_by(crew.process, lambda: joined[0].commit({place: message(5)})) == Sent(1, 0, 1)
-    crew.group.pass_beating(12, *members, *joined)
+    crew.group.pass_time_with_heartbeats(12, *members, *joined)
     # The state, with a plan that is due now, and one hand-over.
     leaving = sent_by(crew.process, joined[0].leave)
     assert (leaving.writes, leaving.transactions) == (0, 2)

@@ -68,7 +68,7 @@ def test_nothing_is_replaced_unasked(run: Run, served: Served, tmp_path: Path) -
         (["restore", "text", "--store", "cassandra://127.0.0.1/k"], 2, "backed up on each node by nodetool"),
     ],
 )
-def test_what_cannot_be(
+def test_invalid_paths_are_refused_by_name(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, words: str
 ) -> None:
     """Wrong files, directories and stores are refused by their names, with nothing made or changed."""

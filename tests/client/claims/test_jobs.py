@@ -181,7 +181,7 @@ def test_states(queuey: Queuey, queue: str) -> None:
 
 
 def test_the_next_delivery_has_the_last_state(queuey: Queuey, queue: str) -> None:
-    """In a loop and for a program that claims by itself, also a falsy state."""
+    """The next delivery has the last state, even a falsy one, in a loop and for a program that claims by itself."""
     queuey.send(queue, "a")
     jobs = queuey.job_queue(queue)
     for state in ({"done": 1}, 0, None):
@@ -206,7 +206,7 @@ def test_a_paused_queue(queuey: Queuey, queue: str) -> None:
 
 
 def test_many_long_states(queuey: Queuey, queue: str) -> None:
-    """They go in several requests, because the service takes bodies of a quarter of a MiB."""
+    """Long states go in several requests, because the service takes bodies of a quarter of a MiB."""
     queuey.send_many(queue, ["a"] * 70)
     jobs, longest = queuey.job_queue(queue), "x" * 4094
     claimed = [one for _ in range(3) for one in jobs.receive(70)]
@@ -218,7 +218,11 @@ def test_a_worker_learns_that_its_job_is_cancelled(queuey: Queuey, queue: str) -
     """By the renewals that are made in the background, or by one of its own; its failure is its last."""
     receipt = queuey.send(queue, "job")
     jobs = queuey.job_queue(queue)
-    [ended] = (job for job in jobs.claim(idle=0, ttl=2) if not job.cancelled and stopped_by(jobs.cancel(receipt), job))
+    [ended] = (
+        job
+        for job in jobs.claim(idle=0, ttl=2)
+        if not job.cancelled and wait_until_cancelled(jobs.cancel(receipt), job)
+    )
     assert ended.cancelled
     assert (jobs.cancel(receipt), jobs.retry(receipt), jobs.size().size) == ("done", "done", 0)
     other = queuey.send(queue, "other", delay=600)
@@ -232,7 +236,7 @@ def test_a_worker_learns_that_its_job_is_cancelled(queuey: Queuey, queue: str) -
     assert jobs.receive() == []
 
 
-def stopped_by(answer: str, job: Any) -> bool:  # noqa: ANN401 - of either client
+def wait_until_cancelled(answer: str, job: Any) -> bool:  # noqa: ANN401 - of either client
     assert answer == "claimed"
     until(lambda: job.cancelled)
     return True

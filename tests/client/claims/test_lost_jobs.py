@@ -11,7 +11,7 @@ import pytest
 from queuey.client import RetryPolicy
 from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
 from tests.client.claims.test_claims import describe_requests
-from tests.client.scripted import Script, broken, claims, settlement
+from tests.client.scripted import Script, break_connection, claims, settlement
 from tests.replacing import replace
 
 Connect = Callable[..., Any]
@@ -66,7 +66,7 @@ def test_a_job_that_nobody_asked_about_is_acknowledged(connect: Connect) -> None
     assert not job.lost
 
 
-@pytest.mark.parametrize("reply", [settlement(1), broken], ids=["refused", "away"])
+@pytest.mark.parametrize("reply", [settlement(1), break_connection], ids=["refused", "away"])
 def test_the_release_of_a_lost_job_may_fail(connect: Connect, reply: Any) -> None:  # noqa: ANN401 - any reply
     """The loop goes on if another caller has the job already, or the service is still away."""
     script = Script(claims(1), reply, claims(2), claims())

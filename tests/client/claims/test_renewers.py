@@ -17,7 +17,7 @@ from queuey.client.calls.call import Call
 from queuey.client.claims import renewers
 from queuey.client.claims.held import LEAVE_TIMEOUT
 from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
-from tests.client.scripted import ONE, Script, async_client, broken, claims, settlement, sync_client
+from tests.client.scripted import ONE, Script, async_client, break_connection, claims, settlement, sync_client
 from tests.replacing import replace_in
 
 
@@ -182,7 +182,7 @@ class SlowRenewals(Script):
         return settlement()
 
 
-@pytest.mark.parametrize("answer", [lambda _: settlement(), broken], ids=["answered", "broken"])
+@pytest.mark.parametrize("answer", [lambda _: settlement(), break_connection], ids=["answered", "broken"])
 def test_a_release_outlasts_a_renewal(connect: Callable[..., Any], kind: str, answer: Answer) -> None:
     """A job that is released during a renewal is released once more after it, with its delay."""
     script = SlowRenewals(answer, tasks=kind == "async")

@@ -68,7 +68,7 @@ def queue(client: Client) -> Iterator[str]:
 
 
 @contextmanager
-def waiting(call: Callable[[Any], object], *receipts: Any) -> Iterator[list[Any]]:  # noqa: ANN401 - receipts
+def call_in_threads(call: Callable[[Any], object], *receipts: Any) -> Iterator[list[Any]]:  # noqa: ANN401 - receipts
     """Calls a function with each receipt in threads, beside the block; yields a list that has the results after it."""
     results: list[Any] = []
     with ThreadPoolExecutor(max(1, len(receipts))) as pool:
@@ -81,7 +81,7 @@ def test_many_share_a_poll(client: Client, queue: str, counted: Counted) -> None
     """A hundred threads that wait cost one request at a time; each gets the result of its own job."""
     receipts = client.send_many(queue, [str(number) for number in range(100)])
     jobs = client.job_queue(queue)
-    with waiting(lambda receipt: receipt.result(60), *receipts) as results:
+    with call_in_threads(lambda receipt: receipt.result(60), *receipts) as results:
         until(lambda: counted.polls and sum(counted.polls) >= 100)
         before = len(counted.polls)
         jobs.run(lambda job: int(job.body) * 2, idle=0, limit=100)
@@ -89,10 +89,10 @@ def test_many_share_a_poll(client: Client, queue: str, counted: Counted) -> None
     assert before <= 20
 
 
-def test_one_that_comes_later(client: Client, queue: str) -> None:
+def test_a_later_caller_gets_its_result_at_once(client: Client, queue: str) -> None:
     """A caller that arrives while another one waits gets its result at once, and the other one goes on."""
     first, second = client.send_many(queue, ["a", "b"])
-    with waiting(lambda receipt: receipt.result(60), first) as results:
+    with call_in_threads(lambda receipt: receipt.result(60), first) as results:
         late: list[object] = []
         asking = threading.Thread(target=lambda: late.append(second.result(60)))
         asking.start()
@@ -176,7 +176,7 @@ def test_queues_without_results(client: Client) -> None:
 
 @pytest.mark.parametrize("timeout", [float("nan"), "1", True], ids=str)
 def test_bad_timeouts(client: Client, queue: str, timeout: Any) -> None:  # noqa: ANN401 - that is the test
-    """They are refused before anything is asked for."""
+    """Invalid timeouts are refused before any request."""
     with pytest.raises(InvalidArgument, match=r"timeout is .*: give seconds"):
         client.send(queue, "a").result(timeout)
 
@@ -214,7 +214,7 @@ def test_what_was_seen_unfinished_long_ago(age: int, result: object) -> None:
 
 
 def test_what_is_no_json(client: Client, queue: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is refused where it is set; what a handler returns is logged, and its job is done without a result."""
+    """A value without a JSON form is refused where it is set; returned by a handler, it is logged and dropped."""
     receipt = client.send(queue, "a")
     jobs = client.job_queue(queue)
     for job in jobs.claim(idle=0):
@@ -228,7 +228,7 @@ def test_what_is_no_json(client: Client, queue: str, caplog: pytest.LogCaptureFi
 
 
 def test_what_is_nested_too_deeply(client: Client, queue: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The service would refuse it with the acknowledgement, and the job would be delivered again for ever."""
+    """A value nested too deeply is dropped: the service would refuse its acknowledgement again and again."""
     deep: list[Any] = []
     for _ in range(99):
         deep = [deep]

@@ -171,7 +171,7 @@ def read_request(request: httpx2.Request) -> dict[str, Any]:
     }
 
 
-def _sent(call: Callable[[Any, Any], Any], text: Any, colour: str) -> dict[str, Any] | InvalidArgument:  # noqa: ANN401
+def _capture_request(call: Callable[[Any, Any], Any], text: Any, colour: str) -> dict[str, Any] | InvalidArgument:  # noqa: ANN401
     """Returns the request that the call sends, or the error if the client refused the text before sending."""
     script = Script(httpx2.Response(400, json={"status": "error", "error_msg": {}}))
     if colour == "rqms":
@@ -198,17 +198,17 @@ def replace_marker(value: Any, marker: str, text: str) -> Any:  # noqa: ANN401 -
     return value.replace(marker, text) if isinstance(value, str) else value
 
 
-def _faults(name: str, call: Callable[[Any, Any], Any], colour: str) -> Iterator[str]:
+def _find_defects(name: str, call: Callable[[Any, Any], Any], colour: str) -> Iterator[str]:
     """Yields the defects of a call, in ASCII: errors, refusals without the argument, and requests without the text."""
     usual, marker, argument = {}, "", name.rpartition(": ")[2]
     for marker in MARKERS:
-        actual = _sent(call, marker, colour)
+        actual = _capture_request(call, marker, colour)
         if isinstance(actual, dict) and marker in repr(actual):
             usual = actual
             break
     for text in ASYNC_MARKERS if colour == "async" else TEXTS:
         try:
-            actual = _sent(call, text, colour)
+            actual = _capture_request(call, text, colour)
         except Exception as error:  # noqa: BLE001 - of any kind
             yield ascii((text, error))
             continue
@@ -223,13 +223,13 @@ def _faults(name: str, call: Callable[[Any, Any], Any], colour: str) -> Iterator
 @pytest.mark.parametrize("colour", ["sync", "async"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_argument(name: str, colour: str) -> None:
-    """It is refused with an error that names it, or it arrives as it is, and where it belongs."""
-    assert list(_faults(name, CASES[name], colour)) == []
+    """Any text is refused with an error that names the argument, or arrives unchanged in its place."""
+    assert list(_find_defects(name, CASES[name], colour)) == []
 
 
 def test_names_of_tasks_of_rqms() -> None:
     """The id of a task is refused with an error that names it, or it arrives as it is."""
-    assert list(_faults("jobid", lambda queue, text: queue.set(text, "usual"), "rqms")) == []
+    assert list(_find_defects("jobid", lambda queue, text: queue.set(text, "usual"), "rqms")) == []
 
 
 def test_all_that_sends_is_tried() -> None:
@@ -255,7 +255,7 @@ ADDRESSES: dict[str, Callable[[str], tuple[Any, list[str]]]] = {
 @pytest.mark.parametrize("text", TEXTS, ids=ascii)
 @pytest.mark.parametrize("name", ADDRESSES)
 def test_addresses(name: str, text: str) -> None:
-    """They are refused when the client is made, or lead to the application that they name."""
+    """Addresses are refused when the client is made, or lead to the application that they name."""
     options, path = ADDRESSES[name](text)
     script = Script(httpx2.Response(400, json={"status": "error", "error_msg": {}}))
     try:

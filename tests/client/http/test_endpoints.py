@@ -171,7 +171,7 @@ class Pool(httpcore2.ConnectionPool):
 
 
 def test_a_pool_of_the_caller() -> None:
-    """It takes the place of the network, as transports of httpx2 do; the answer's headers are read in any case."""
+    """A caller's pool replaces the network, as httpx2's transports do; answers' headers are read in any case."""
     with Client("http://127.0.0.1:5000", key="", transport=Pool()) as client:
         sender = client._sender
         attempts = sender.make_attempts(Call("GET", "/there", lambda answer: answer))
@@ -181,7 +181,7 @@ def test_a_pool_of_the_caller() -> None:
 
 
 async def test_transports_of_httpx() -> None:
-    """They get whole requests."""
+    """Transports of httpx2 get whole requests."""
     requests: list[httpx2.Request] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:

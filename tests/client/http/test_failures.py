@@ -29,7 +29,7 @@ from tests.client.scripted import (
     TWO,
     Reply,
     Script,
-    broken,
+    break_connection,
     busy,
     in_use,
     message_id,
@@ -39,7 +39,7 @@ from tests.client.scripted import (
     refuse_connection,
     too_many,
 )
-from tests.client.scripted import silent as no_answer
+from tests.client.scripted import time_out as no_answer
 
 BOTH = f"{ONE},{TWO}"
 ID = message_id(1)
@@ -49,7 +49,7 @@ def no_connection_in_time(request: httpx2.Request) -> httpx2.Response:
     raise httpx2.ConnectTimeout("timed out", request=request)
 
 
-@pytest.mark.parametrize("failure", [refuse_connection, broken, no_answer, busy(), busy(outcome="unknown")])
+@pytest.mark.parametrize("failure", [refuse_connection, break_connection, no_answer, busy(), busy(outcome="unknown")])
 @pytest.mark.parametrize(
     ("answer", "method", "args"),
     [
@@ -89,7 +89,7 @@ UNSAFE = [
     "failure",
     [
         refuse_connection,
-        broken,
+        break_connection,
         no_answer,
         busy(),
         busy(outcome="unknown"),
@@ -121,7 +121,7 @@ def test_a_send_without_a_key_is_not_repeated(
     connect: Connect, options: dict[str, Any], method: str, args: tuple[object, ...]
 ) -> None:
     """Where a send has no key it goes out once if it may have been carried out."""
-    script = Script(broken)
+    script = Script(break_connection)
     with pytest.raises(ConnectionLost):
         getattr(connect(script, BOTH, **options), method)(*args)
     (request,) = script.requests
@@ -130,7 +130,7 @@ def test_a_send_without_a_key_is_not_repeated(
 
 def test_a_key_of_the_callers_own(connect: Connect) -> None:
     """The caller's key is sent in the same form each time, even where the client would make none, and is repeated."""
-    script = Script(broken, receipts())
+    script = Script(break_connection, receipts())
     client = connect(script, BOTH, idempotent=False)
     client.send("q", "body", idempotency_key='order "4711" \\ Koeln')
     assert [request.headers["idempotency-key"] for request in script.requests] == [r'"order \"4711\" \\ Koeln"'] * 2
@@ -149,7 +149,7 @@ def test_a_key_that_is_none(connect: Connect, key: Any) -> None:  # noqa: ANN401
 def test_a_send_in_doubt_stays_in_doubt(connect: Connect, last: Reply) -> None:
     """If an earlier attempt may have stored the message, the error of the last one says that the outcome is unknown."""
     with pytest.raises(queuey_client.ClientError) as caught:
-        connect(Script(broken, last), retry=RetryPolicy(rounds=2, base=0)).send("q", "body")
+        connect(Script(break_connection, last), retry=RetryPolicy(rounds=2, base=0)).send("q", "body")
     assert (caught.value.in_doubt, getattr(caught.value, "outcome", None)) == (True, "unknown")
 
 
@@ -174,7 +174,7 @@ def test_a_key_of_another_post(connect: Connect) -> None:
 @pytest.mark.parametrize(
     ("failure", "error"),
     [
-        (broken, ConnectionLost),
+        (break_connection, ConnectionLost),
         (no_answer, AnswerTimeout),
         (busy(1), ServiceUnavailable),
         (busy(1, outcome="unknown"), ServiceUnavailable),
@@ -285,7 +285,7 @@ def test_the_deadline_bounds_the_wait_for_an_answer(connect: Connect) -> None:
     assert script.requests[0].extensions["timeout"]["connect"] == 5
 
 
-@pytest.mark.parametrize("failure", [refuse_connection, broken, no_answer, no_connection_in_time])
+@pytest.mark.parametrize("failure", [refuse_connection, break_connection, no_answer, no_connection_in_time])
 def test_another_server_is_asked_at_once(connect: Connect, failure: Reply) -> None:
     """A read goes to the next server without a pause when one does not answer."""
     script = Script(failure, page(1))
@@ -315,7 +315,7 @@ def test_a_busy_server_is_given_a_rest(connect: Connect) -> None:
 
 def test_the_key_shows_nowhere(connect: Connect) -> None:
     """Neither reprs nor errors, causes included, show the key; it travels in its header only."""
-    script = Script(broken)
+    script = Script(break_connection)
     client = connect(script, retry=RetryPolicy(rounds=1))
     with pytest.raises(ConnectionLost) as caught:
         client.send("q", "body")

@@ -58,7 +58,7 @@ def test_a_stream_goes_on_from_what_was_taken(connect: Connect) -> None:
 
 
 def test_what_a_message_comes_with(connect: Connect) -> None:
-    """Its queue, and where to go on after it; a cursor that is given is where a stream begins."""
+    """A message has its queue and the cursor after it; a given cursor is where a stream begins."""
     script = Script(stream(event(1, "ü")))
     [streamed] = itertools.islice(connect(script).stream(cursor="before"), 1)
     assert (streamed.queue, streamed.message.id, streamed.cursor) == ("ü", message_id(1), "c1")
@@ -74,7 +74,7 @@ def test_what_a_message_comes_with(connect: Connect) -> None:
         (b"data: {\n\n", InvalidAnswer),
     ],
 )
-def test_what_will_not_pass_ends_it(connect: Connect, told_last: bytes, error: type[Exception]) -> None:
+def test_permanent_errors_end_a_stream(connect: Connect, told_last: bytes, error: type[Exception]) -> None:
     """A revoked right, a deleted queue and an invalid answer end the stream."""
     following = connect(Script(stream(event(1), told_last))).stream("q")
     assert first_bodies(following, 1) == ["m1"]
@@ -82,7 +82,7 @@ def test_what_will_not_pass_ends_it(connect: Connect, told_last: bytes, error: t
         next(following)
 
 
-def test_what_passes_does_not(connect: Connect) -> None:
+def test_passing_errors_do_not_end_a_stream(connect: Connect) -> None:
     """A service that stops, and one deleted queue among all, do not end it."""
     bye, deleted = (
         control_event("bye", detail="The service ends."),
@@ -124,7 +124,7 @@ def test_a_stream_that_cannot_be_is_refused(connect: Connect, wrong: dict[str, A
 
 
 def test_on_the_real_service(queuey: Any, queue: str) -> None:  # noqa: ANN401 - either client
-    """It returns stored messages, new ones, and those after a cursor."""
+    """A stream returns stored messages, new ones, and those after a cursor."""
     queuey.send_many(queue, ["a", b"\xff", "c"])
     messages = [next(following) for following in [queuey.stream(queue)] for _ in range(3)]
     assert sorted(str(each.message.body) for each in messages) == ["a", "b'\\xff'", "c"]

@@ -21,8 +21,8 @@ class Watched:
         self.url = url
         self.troubles: list[str] = []
         page.on("pageerror", lambda error: self.troubles.append(str(error)))
-        page.on("dialog", self._note_dialog)
-        page.on("console", self._note_said)
+        page.on("dialog", self._dismiss_dialog)
+        page.on("console", self._record_policy_violation)
 
     def log_in(self, key: str) -> None:
         self.page.goto(self.url)
@@ -31,11 +31,11 @@ class Watched:
         self.page.keyboard.press("Enter")
         expect(self.page.get_by_role("heading", level=1)).to_have_text("Overview of queuey")
 
-    def _note_dialog(self, dialog: Dialog) -> None:
+    def _dismiss_dialog(self, dialog: Dialog) -> None:
         self.troubles.append(dialog.message)
         dialog.dismiss()
 
-    def _note_said(self, said: ConsoleMessage) -> None:
+    def _record_policy_violation(self, said: ConsoleMessage) -> None:
         if "Content Security" in said.text:
             self.troubles.append(said.text)
 
@@ -45,12 +45,12 @@ class Watched:
         expect(self.page.locator("[hx-get][hx-trigger=load] > a")).to_have_count(0)
 
 
-AA = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
-COLORS = ["color-contrast"]
+WCAG_AA_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+COLOR_RULES = ["color-contrast"]
 """The rule that checks colors."""
 
 
-def find_accessibility_violations(page: Page, axe: str, rules: list[str] = AA) -> list[str]:
+def find_accessibility_violations(page: Page, axe: str, rules: list[str] = WCAG_AA_RULES) -> list[str]:
     if not page.evaluate("'axe' in window"):
         page.evaluate(axe)
     violations: list[str] = page.evaluate(

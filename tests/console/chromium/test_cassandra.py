@@ -14,7 +14,7 @@ import requests
 from queuey.client import Client, Outgoing
 from queuey.web.parts import App
 from tests.acceptance.sqs.conftest import command
-from tests.console.acting import act, said
+from tests.console.acting import act, follow_redirect
 from tests.console.browser import Browser
 from tests.contract.samples import eventually
 from tests.servers import keyspaces
@@ -83,7 +83,7 @@ def test_jobs(browser: Browser, client: Client) -> None:
         query = f"message={message.partition}:{message.id}"
         assert "Workers" in browser.get(f"{A}/jobs/jobs").text
         assert f"messages/{query[8:].replace(':', '%3A')}" in browser.get(f"{A}/jobs/jobs").text
-        assert "another worker gets it" in said(browser, act(browser, f"{A}/jobs/acts/release", query))
+        assert "another worker gets it" in follow_redirect(browser, act(browser, f"{A}/jobs/acts/release", query))
         again = next(jobs.claim())
         assert (again.message.id, again.deliveries) == (message.id, 2)
         again.ack()
@@ -100,7 +100,7 @@ def test_dead_letters(browser: Browser, client: Client) -> None:
         client.send_many("failed.dead", [Outgoing("x", headers=headers, partition=partition)] * 3)
     address = f"{A}/failed.dead/acts/redrive"
     assert eventually(lambda: "among 6 messages in failed.dead: 6." in browser.get(address, query="error=E").text)
-    assert "Sent back 6 to failed." in said(browser, act(browser, address, "error=E"))
+    assert "Sent back 6 to failed." in follow_redirect(browser, act(browser, address, "error=E"))
     assert eventually(lambda: client.info("failed").count == 6)
     assert client.info("failed.dead").count == 0
 
@@ -109,7 +109,7 @@ def test_the_audit_log(browser: Browser, client: Client) -> None:
     """Every act is in the log once its outcome is certain, and is still there after a restart."""
     client.create_queue("logged")
     reply = act(browser, f"{A}/logged/acts/send", body="x")
-    assert "Stored message" in said(browser, reply)
+    assert "Stored message" in follow_redirect(browser, reply)
     assert eventually(lambda: "logged" in browser.get(f"{A}/_audit").text)
 
 

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, Route, StorageState, ViewportSize
 from queuey.api.groups import Heartbeat
 from queuey.client import Client, Outgoing
 from queuey.console import cookies
-from tests.console.chromium.seeing import AA, COLORS, Watched, find_accessibility_violations
+from tests.console.chromium.seeing import COLOR_RULES, WCAG_AA_RULES, Watched, find_accessibility_violations
 from tests.servers.served import Served
 
 PAYLOADS = [
@@ -257,14 +257,14 @@ def test_pages_are_for_everybody(narrow: Watched, axe: str, address: str) -> Non
         for table in ("Jobs under way", "Workers and their jobs"):
             expect(page.get_by_role("region", name=table)).to_be_visible()
     page.evaluate("for (const more of document.querySelectorAll('details')) more.open = true")
-    for size, rules in ((SMALL, AA), (LARGE, COLORS)):
+    for size, rules in ((SMALL, WCAG_AA_RULES), (LARGE, COLOR_RULES)):
         page.set_viewport_size(size)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         page.emulate_media(color_scheme="light")
         assert find_accessibility_violations(page, axe, rules) == []
         page.emulate_media(color_scheme="dark")
         assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
-        assert find_accessibility_violations(page, axe, COLORS) == []
+        assert find_accessibility_violations(page, axe, COLOR_RULES) == []
     assert narrow.troubles == []
 
 

@@ -83,7 +83,7 @@ def test_a_queue_links_its_groups(browser: Browser, owner: Caller) -> None:
     make_member_giving_back(owner)
     key = owner.post("q", "c", X_Partition="1")["key"]
     owner.send_json("PUT", "q/offsets/mirrored", {"partitions": {"1": {"offset": key}}})
-    page = browser.part("/console/a/queuey/q/groups").text
+    page = browser.get_part("/console/a/queuey/q/groups").text
     known, mirrored = page.split("<bdi>mirrored</bdi>")
     assert f'href="{LIST}/g"' in known
     assert "does not know its members" not in known
@@ -106,7 +106,7 @@ def test_the_list_searches_no_queues(browser: Browser, owner: Caller, between: I
     Member(owner, queues=[], patterns=["*"]).send_heartbeat(wait=1)
     listed: list[None] = []
     between.before(Catalogue.list_queues, lambda: listed.append(None))
-    assert re.search(r"g ok 1 1 \d+ s", text_of(browser.part(LIST, query="lag=on").text))
+    assert re.search(r"g ok 1 1 \d+ s", text_of(browser.get_part(LIST, query="lag=on").text))
     assert listed == []
     group = owner.get("_groups/g", lag="1").json
     assert listed != []

@@ -12,7 +12,7 @@ from queuey.messages import QueueSpec
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
-from tests.console.browser import Browser, plain
+from tests.console.browser import Browser, simplify_html
 from tests.console.conftest import logged_in
 from tests.console.test_pages import bury, text_of
 from tests.replacing import replace_in
@@ -24,7 +24,7 @@ NONE = "\N{EN DASH}"
 
 def depths(browser: Browser, query: str = "") -> dict[str, tuple[str, str]]:
     """Returns each queue's count of messages and oldest message from the list of queues, as a script gets them."""
-    page = plain(browser.part("/console/a/queuey/_queues", query=f"depth=on&{query}").text)
+    page = simplify_html(browser.get_part("/console/a/queuey/_queues", query=f"depth=on&{query}").text)
     assert "<h1" not in page
     rows = re.findall(r"<bdi>([^<]*)</bdi></a></td>((?:<td.*?</td>)*)</tr>", page, re.DOTALL)
     cells = {unescape(name): [text_of(cell) for cell in row.split("</td>")] for name, row in rows}
@@ -48,7 +48,7 @@ def test_depths_of_queues(browser: Browser, owner: Caller) -> None:
     whole = browser.get("/console/a/queuey/_queues", query=unescape(link).partition("?")[2]).text
     assert "<h1>" in whole
     assert "hx-get" not in whole
-    assert sizes["full"][1] in plain(whole)
+    assert sizes["full"][1] in simplify_html(whole)
     assert "not counted" not in whole
 
 
@@ -67,7 +67,7 @@ def test_not_all_queues_are_counted(browser: Browser, owner: Caller) -> None:
         page = browser.get("/console/a/queuey/_queues", query="depth=on").text
         assert "The messages of 1 queues were not counted" in page
     with replace_in(applications, applications.SEARCH_TIMEOUT, -1.0):
-        page = browser.part("/console/a/queuey/_queues", query="depth=on").text
+        page = browser.get_part("/console/a/queuey/_queues", query="depth=on").text
     assert "The messages of 3 queues were not counted" in page
 
 
@@ -121,7 +121,7 @@ def test_failures_of_an_application(browser: Browser, owner: Caller) -> None:
     bury(owner, "Timeout", "gave up after 9 s", into="graveyard")
     bury(owner, "KeyError", "'name'", into="b.dead")
     owner.post("b.dead", "no dead letter")
-    page = plain(browser.get("/console/a/queuey/_failures").text)
+    page = simplify_html(browser.get("/console/a/queuey/_failures").text)
     rows = re.findall(
         r'<td class="number">(\d+)</td><td><bdi>([^<]*)</bdi></td><td class="preview"><bdi>([^<]*)<', page
     )

@@ -14,7 +14,7 @@ from queuey.service.browsing.history import STEP, History
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
-from tests.console.browser import Browser, plain
+from tests.console.browser import Browser, simplify_html
 from tests.console.conftest import logged_in
 from tests.console.lists.test_groups import make_member_giving_back
 from tests.console.test_pages import bury, text_of
@@ -27,7 +27,7 @@ SENDER_KEY = "5" * 64
 
 
 def tiles(browser: Browser, application: str = "queuey") -> dict[str, str]:
-    page = plain(browser.part(f"/console/a/{application}/_overview").text)
+    page = simplify_html(browser.get_part(f"/console/a/{application}/_overview").text)
     pairs = re.findall(r"<dt>([^<]*)</dt><dd>(?:<a [^>]*>)?<b>(.*?)</b>", page)
     return {label: text_of(number) for label, number in pairs}
 
@@ -65,7 +65,7 @@ def test_figures_are_those_of_the_api(browser: Browser, owner: Caller) -> None:
     assert totals["Groups that lag"] == "0"
     oldest = min(each["oldest"] for each in backlogs if each["oldest"])
     assert totals["Oldest waiting"] == moment_absolute(oldest)
-    page = plain(browser.part(f"{A}/_overview").text)
+    page = simplify_html(browser.get_part(f"{A}/_overview").text)
     assert "These are the figures of all 5 queues." in text_of(page)
     assert re.findall(r'<td><a href="/console/a/queuey/([^"/]*)"><bdi>\1</bdi></a></td><td class="number">', page)
     assert "Timeout late" in text_of(page)
@@ -73,7 +73,7 @@ def test_figures_are_those_of_the_api(browser: Browser, owner: Caller) -> None:
 
 def test_an_application_without_anything(browser: Browser) -> None:
     """Sections that have nothing to show are left out."""
-    page = browser.part(f"{A}/_overview").text
+    page = browser.get_part(f"{A}/_overview").text
     assert "<h2" not in page
     assert "<table" not in page
     assert "the figures of no queue: the application has none" in text_of(page)
@@ -111,7 +111,7 @@ def test_a_limited_key_sees_sums_of_its_queues(
     now = history._clock() + STEP
     history._clock = lambda: now
     assert tiles(browser)["Waiting"] == "6"
-    sums, page = tiles(limited), text_of(limited.part(f"{A}/_overview").text)
+    sums, page = tiles(limited), text_of(limited.get_part(f"{A}/_overview").text)
     assert (sums["Waiting"], sums["Claimed"], sums["Retrying"], sums["Dead letters"]) == ("2", "1", "1", "1")
     assert sums["Messages in"] == "0.08/s"
     assert sums["Workers"] == str(1 + 2)
@@ -119,7 +119,7 @@ def test_a_limited_key_sees_sums_of_its_queues(
     assert "closed" not in page
     assert "all 2 queues that the key may measure" in page
     assert "g not shown" in page
-    page = text_of(measuring.part(f"{A}/_overview").text)
+    page = text_of(measuring.get_part(f"{A}/_overview").text)
     assert "Timeout" not in page
     assert "in groups alone: jobs need the right read" in page
     assert tiles(measuring)["Dead letters"] == "2"
@@ -136,11 +136,11 @@ def test_bounds(browser: Browser, owner: Caller) -> None:
         owner.create(f"q{number}")
     owner.post("q5", "x")
     with replace_in(overview, overview.MAX_QUEUES, 3):
-        page = text_of(browser.part(f"{A}/_overview").text)
+        page = text_of(browser.get_part(f"{A}/_overview").text)
         assert tiles(browser)["Waiting"] == "1"
     assert "3 queues: the most recently used ones, then the first by name. There are more: all queues ." in page
     with replace_in(overview, overview.COUNT_TIMEOUT, -1.0):
-        page = text_of(browser.part(f"{A}/_overview").text)
+        page = text_of(browser.get_part(f"{A}/_overview").text)
     assert "The messages of 6 of them were not counted, as it would take too long." in page
 
 
@@ -153,7 +153,7 @@ def test_groups_that_lag(browser: Browser, owner: Caller) -> None:
     assert tiles(browser)["Groups that lag"] == "0"
     assert tiles(browser)["Workers"] == "2"
     for address in (f"{A}/_overview", f"{A}/_groups"):
-        page = text_of(browser.part(address, query="lag=on" if "_groups" in address else "").text)
+        page = text_of(browser.get_part(address, query="lag=on" if "_groups" in address else "").text)
         assert "g rebalancing 2 1 " in page
     with replace_in(groups, groups.LAGGING_SECONDS, 0.0):
         assert tiles(browser)["Groups that lag"] == "1"
@@ -162,10 +162,10 @@ def test_groups_that_lag(browser: Browser, owner: Caller) -> None:
 def test_health_at_a_glance(app: App, operator: Browser, browser: Browser) -> None:
     """An operator sees the worst finding, everybody else whether the store can be used."""
     bridge.run(app.service.store.catalogue.create_queue("queuey", "q", QueueSpec()))
-    page = operator.part(f"{A}/_overview").text
+    page = operator.get_part(f"{A}/_overview").text
     assert "warn Clock: is &lt;b&gt;late&lt;/b&gt;." in re.sub(r"<[^>]+>", " ", page).replace("  ", " ")
     assert 'href="/console/health"' in page
-    assert "ok Store can be written and read." in text_of(browser.part(f"{A}/_overview").text)
+    assert "ok Store can be written and read." in text_of(browser.get_part(f"{A}/_overview").text)
 
 
 def test_the_only_application_opens_at_once(browser: Browser, operator: Browser, store: Store) -> None:
@@ -176,10 +176,10 @@ def test_the_only_application_opens_at_once(browser: Browser, operator: Browser,
     bridge.run(store.catalogue.create_queue("guest", "q", QueueSpec()))
     page = operator.get("/console").text
     assert 'hx-get="/console?depth=on"' in page
-    overview = plain(operator.part("/console", query="depth=on").text)
+    overview = simplify_html(operator.get_part("/console", query="depth=on").text)
     assert re.findall(r'<bdi>(\w+)</bdi></a></td>((?:<td class="number">[^<]*</td>){6})', overview)
     with replace_in(applications, applications.MAX_APPLICATIONS, 1):
-        assert "of 1 applications" in operator.part("/console", query="depth=on").text
+        assert "of 1 applications" in operator.get_part("/console", query="depth=on").text
 
 
 @pytest.mark.parametrize(

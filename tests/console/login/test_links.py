@@ -45,7 +45,7 @@ def token(local: App) -> str:
     return local.service.sessions.make_link(digest_of(KEY))
 
 
-def spend(browser: Browser, token: str, **headers: str) -> Reply:
+def use_link_token(browser: Browser, token: str, **headers: str) -> Reply:
     return browser.post(FORM, {"token": token}, SAME | headers)
 
 
@@ -60,11 +60,11 @@ def test_a_link_logs_in_once(local: App, token: str) -> None:
     assert f'action="{FORM}"' in form
     assert f'name="token" value="{token}"' in form
     assert form.count("<button") == 1
-    reply = spend(browser, token)
+    reply = use_link_token(browser, token)
     assert (reply.status, reply.headers["Location"], set(browser.cookies)) == (303, "/console", {cookies.SESSION})
     assert "key of queuey" in browser.get().text
     other = Browser(local)
-    again = spend(other, token)
+    again = use_link_token(other, token)
     assert (again.status, "used before" in again.text, cookies.SESSION in other.cookies) == (403, True, False)
     assert 'name="key"' in again.text
 
@@ -76,7 +76,7 @@ def test_a_prefetch_spends_nothing(local: App, token: str) -> None:
         assert browser.get(f"{FORM}/{token}", headers={"sec-purpose": "prefetch"}).status == 200
     head = browser._send("HEAD", f"{FORM}/{token}", b"", "", {})
     assert (head.status, head.body) == (200, b"")
-    assert spend(browser, token).status == 303
+    assert use_link_token(browser, token).status == 303
 
 
 def test_one_of_many_browsers_wins(local: App) -> None:
@@ -85,13 +85,13 @@ def test_one_of_many_browsers_wins(local: App) -> None:
         token = local.service.sessions.make_link(digest_of(KEY))
         with ThreadPoolExecutor(8) as pool:
             statuses = sorted(
-                reply.status for reply in pool.map(spend, [Browser(local) for _ in range(4)], [token] * 4)
+                reply.status for reply in pool.map(use_link_token, [Browser(local) for _ in range(4)], [token] * 4)
             )
         assert statuses == [303, 403, 403, 403]
 
 
 def test_a_link_expires(store: Store) -> None:
-    """It is valid for five minutes."""
+    """A link is valid for five minutes."""
     now = 1000.0
     sessions = Sessions(store, lambda: now)
     early, late = sessions.make_link(b"d" * 32), sessions.make_link(b"d" * 32)
@@ -118,8 +118,8 @@ def test_tokens_cannot_be_guessed(local: App, token: str) -> None:
     browser = Browser(local)
     for number in range(30):
         assert browser.get(f"{FORM}/{number:022}").status == 200
-    assert [spend(browser, f"{number:022}").status for number in range(20)] == [403] * 20
-    refused = spend(browser, token)
+    assert [use_link_token(browser, f"{number:022}").status for number in range(20)] == [403] * 20
+    refused = use_link_token(browser, token)
     assert (refused.status, cookies.SESSION in browser.cookies) == (429, False)
     assert int(refused.headers["Retry-After"]) >= 1
     assert browser.log_in(KEY).status == 303
@@ -148,7 +148,7 @@ def test_forms_of_other_sites(local: App, token: str, headers: dict[str, str]) -
     browser = Browser(local)
     reply = browser.post(FORM, {"token": token}, headers)
     assert (reply.status, "another site" in reply.text, browser.cookies) == (403, True, {})
-    assert spend(browser, token).status == 303
+    assert use_link_token(browser, token).status == 303
 
 
 @pytest.mark.parametrize(
@@ -172,14 +172,14 @@ def test_forms_of_other_sites(local: App, token: str, headers: dict[str, str]) -
 def test_only_browsers_on_this_machine(local: App, token: str, headers: dict[str, str]) -> None:
     """Under another name, as after DNS rebinding, and through a proxy the console is a 404 like any other."""
     browser = Browser(local)
-    assert spend(browser, local.service.sessions.make_link(digest_of(KEY))).status == 303
+    assert use_link_token(browser, local.service.sessions.make_link(digest_of(KEY))).status == 303
     addresses = ("/console", "/console/", "/console/login", f"{FORM}/{token}", "/console/a/queuey", "/console/health")
     for path in (*addresses, pages.file_address("console.css"), "/console/nowhere"):
         reply = browser.get(path, headers=headers)
         assert (reply.status, reply.text) == (404, NO_SUCH_RESOURCE)
-    assert spend(browser, token, **headers).status == 404
+    assert use_link_token(browser, token, **headers).status == 404
     assert browser.get("/__heartbeat__", headers=headers).status == 200
-    assert spend(browser, token).status == 303
+    assert use_link_token(browser, token).status == 303
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:65535", "[::1]", "[::1]:5000"])
@@ -194,7 +194,7 @@ def test_the_console_that_was_turned_on(app: App) -> None:
     token = app.service.sessions.make_link(digest_of(KEY))
     assert browser.get("/console/login", headers={"x-forwarded-for": "10.0.0.1", "via": "1.1 proxy"}).status == 200
     assert browser.get(f"{FORM}/{token}").status == 404
-    assert spend(browser, token).status in {404, 405}
+    assert use_link_token(browser, token).status in {404, 405}
 
 
 def test_a_key_that_was_revoked(local: App, token: str) -> None:
@@ -203,14 +203,14 @@ def test_a_key_that_was_revoked(local: App, token: str) -> None:
     [key] = bridge.run(store.applications.keys("queuey"))
     bridge.run(store.applications.revoke_key("queuey", key.id))
     browser = Browser(local)
-    reply = spend(browser, token)
+    reply = use_link_token(browser, token)
     assert (reply.status, "revoked" in reply.text, cookies.SESSION in browser.cookies) == (403, True, False)
 
 
 def test_a_login_by_link_is_recorded(local: App, token: str) -> None:
     """The audit log names the key that has logged in, and no token."""
     browser = Browser(local)
-    spend(browser, token)
+    use_link_token(browser, token)
     log = unescape(browser.get("/console/a/queuey/_audit").text)
     assert "log-in" in log
     assert re.search(r"key \w+ of queuey \(made by queuey serve\)", log)
@@ -229,7 +229,7 @@ def test_no_log_has_the_token(local: App, token: str, caplog: pytest.LogCaptureF
     caplog.set_level("DEBUG")
     browser = Browser(local)
     with replace(pages.render, fail), replace(Sessions.redeem, partial(fail, None, "once.html")):
-        replies = [browser.get(f"{FORM}/{token}"), spend(browser, token)]
+        replies = [browser.get(f"{FORM}/{token}"), use_link_token(browser, token)]
     assert [(reply.status, token in reply.text) for reply in replies] == [(500, False)] * 2
     assert caplog.text.count("crash ") == 2
     assert FORM in caplog.text

@@ -28,7 +28,7 @@ from queuey.web.credentials import digest_of
 from queuey.web.credentials.code_flow import MAX_AT_ONCE, Provider
 from queuey.web.credentials.users import make_providers
 from queuey.web.parts import App
-from tests.console.acting import act, said
+from tests.console.acting import act, follow_redirect
 from tests.console.browser import Browser
 from tests.console.conftest import examine
 from tests.contract.samples import eventually
@@ -121,7 +121,7 @@ def test_a_user_logs_in(browser: Browser, provider: OpenIdProvider) -> None:
     assert form["redirect_uri"] == f"http://localhost:5000{FORM}/{issuer_tag(provider.root)}/back"
     copied = Browser(browser.app)
     copied.cookies = dict(browser.cookies)
-    assert browser.post("/console/logout", {"form_token": browser.token("/console/health")}).status == 303
+    assert browser.post("/console/logout", {"form_token": browser.read_form_token("/console/health")}).status == 303
     assert copied.get("/console/health").status == 303
 
 
@@ -179,7 +179,7 @@ def test_acts_of_a_user(app: App, browser: Browser, provider: OpenIdProvider, st
     app.service.queues.create("queuey", "orders", QueueSpec())
     provider.claims = {"groups": ["admins"]}
     assert log_in(browser, provider).status == 303
-    page = said(browser, act(browser, "/console/a/queuey/orders/acts/purge", typed="orders"))
+    page = follow_redirect(browser, act(browser, "/console/a/queuey/orders/acts/purge", typed="orders"))
     assert f"user:{issuer_tag(provider.root)}.ann" in page
     address = "/console/a/queuey/_acts/key-add"
     refused = act(browser, address, read="yes", queues="orders", expires="9h")

@@ -44,7 +44,7 @@ def test_who_has_not_logged_in_is_asked_to(stranger: Browser, path: str) -> None
 
 def test_a_part_of_a_page_leads_to_the_form(stranger: Browser) -> None:
     """A script gets no form to put into the page: it has the browser open the form."""
-    reply = stranger.part("/console/a/queuey/q/options")
+    reply = stranger.get_part("/console/a/queuey/q/options")
     assert (reply.status, reply.headers["HX-Redirect"], reply.body) == (401, "/console/login", b"")
 
 
@@ -92,7 +92,7 @@ def test_log_in_and_out(stranger: Browser) -> None:
     copied = Browser(stranger.app)
     copied.cookies = dict(stranger.cookies)
     token = copied.cookies[SESSION]
-    assert stranger.post("/console/logout", {"form_token": stranger.token("/console/health")}).status == 303
+    assert stranger.post("/console/logout", {"form_token": stranger.read_form_token("/console/health")}).status == 303
     assert stranger.cookies == {}
     assert copied.get("/console/health").status == 303
     copied.cookies = {SESSION: token}
@@ -147,7 +147,7 @@ def test_forms_of_others_are_refused(
     browser: Browser, path: str, fields: dict[str, str], headers: dict[str, str], words: str
 ) -> None:
     """A form counts only with a cookie, and from a page of this host."""
-    token = browser.token("/console/login" if path == "/console/login" else "/console/health")
+    token = browser.read_form_token("/console/login" if path == "/console/login" else "/console/health")
     if path == "/console/logout" and "cookie" in headers:
         headers = {"cookie": "other=1"}
     reply = browser.post(path, {"form_token": token, "key": KEY, **fields}, headers)
@@ -162,7 +162,7 @@ def test_a_form_needs_the_token_of_its_cookie(browser: Browser, stranger: Browse
     reply = browser.post("/console/logout", {"form_token": token})
     assert (reply.status, "another session" in reply.text) == (403, True)
     assert browser.get("/console/health").status == 200
-    stranger.token("/console/login")
+    stranger.read_form_token("/console/login")
     reply = stranger.post("/console/login", {"form_token": token, "key": KEY, "next": "/console/health"})
     assert (reply.status, "another session" in reply.text) == (403, True)
     assert 'name="next" value="/console/health"' in reply.text
@@ -171,7 +171,7 @@ def test_a_form_needs_the_token_of_its_cookie(browser: Browser, stranger: Browse
 
 def test_the_token_of_one_form_is_none_of_another(browser: Browser) -> None:
     """The token of the login form ends no session, and the other way round."""
-    login, logout = browser.token("/console/login"), browser.token("/console/health")
+    login, logout = browser.read_form_token("/console/login"), browser.read_form_token("/console/health")
     assert login != logout
     assert browser.post("/console/logout", {"form_token": login}).status == 403
     before = dict(browser.cookies)
@@ -181,7 +181,7 @@ def test_the_token_of_one_form_is_none_of_another(browser: Browser) -> None:
 
 def test_logins_in_two_windows(stranger: Browser) -> None:
     """A form that was open while another window logged in leads to its page; the session stays as it is."""
-    form = {"form_token": stranger.token("/console/login"), "key": KEY, "next": "/console/a/queuey"}
+    form = {"form_token": stranger.read_form_token("/console/login"), "key": KEY, "next": "/console/a/queuey"}
     assert stranger.post("/console/login", form).status == 303
     kept = dict(stranger.cookies)
     for key in (KEY, "wrong"):
@@ -205,7 +205,7 @@ def test_wrong_keys(stranger: Browser, key: str) -> None:
 
 def test_wrong_keys_are_bounded(stranger: Browser) -> None:
     """After twenty wrong keys an address waits, and the page says how long; a right key does not wait."""
-    token = stranger.token("/console/login")
+    token = stranger.read_form_token("/console/login")
     replies = [stranger.post("/console/login", {"form_token": token, "key": "wrong"}) for _ in range(21)]
     assert [reply.status for reply in replies] == [403] * 20 + [429]
     assert int(replies[-1].headers["Retry-After"]) >= 1
@@ -332,7 +332,7 @@ def test_a_limited_key_stays_limited(app: App) -> None:
 
 def test_a_link_of_another_site_leaves_an_open_form_alone(stranger: Browser) -> None:
     """A form that is open stays good when another site leads to the login in the same browser."""
-    token = stranger.token("/console/login")
+    token = stranger.read_form_token("/console/login")
     kept = dict(stranger.cookies)
     reply = stranger.get("/console/login", query="next=/console/health", headers={"sec-fetch-site": "cross-site"})
     assert stranger.cookies == kept

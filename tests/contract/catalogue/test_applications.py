@@ -11,7 +11,7 @@ from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyN
 from queuey.messages import OPERATORS, Key, Scope
 from queuey.storage import Store, bridge
 from tests.backends import APP
-from tests.contract.samples import at_once, eventually
+from tests.contract.samples import call_concurrently, eventually
 
 
 def digest(text: str) -> bytes:
@@ -65,7 +65,7 @@ def test_only_one_of_many_creates(store: Store, other: Store) -> None:
             return False
         return True
 
-    assert sum(at_once(create, range(8))) == 1
+    assert sum(call_concurrently(create, range(8))) == 1
 
 
 def test_unknown_application(store: Store) -> None:

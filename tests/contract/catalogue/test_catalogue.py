@@ -24,9 +24,9 @@ from queuey.storage import Store, bridge
 from tests.backends import APP
 from tests.contract.samples import (
     append_bodies,
-    at_once,
     bodies,
     bodies_in_partition,
+    call_concurrently,
     eventually,
     fresh_name,
     make_queue,
@@ -84,7 +84,7 @@ def fields(queue: Queue) -> dict[str, Any]:
     return {name: getattr(queue, name) for name in FULL}
 
 
-def same(one: Queue, two: Queue) -> bool:
+def are_equal_but_for_version(one: Queue, two: Queue) -> bool:
     return structs.replace(one, version=0) == structs.replace(two, version=0)
 
 
@@ -104,9 +104,9 @@ def test_all_fields(store: Store, other: Store) -> None:
     queue, created = bridge.run(store.catalogue.create_queue(APP, name, QueueSpec(**FULL)))
     assert created
     assert fields(queue) == FULL
-    assert same(bridge.run(store.catalogue.queue(APP, name)), queue)
-    assert same(bridge.run(other.catalogue.queue(APP, name)), queue)
-    assert same(bridge.run(other.catalogue.queue(APP, name, fresh=True)), queue)
+    assert are_equal_but_for_version(bridge.run(store.catalogue.queue(APP, name)), queue)
+    assert are_equal_but_for_version(bridge.run(other.catalogue.queue(APP, name)), queue)
+    assert are_equal_but_for_version(bridge.run(other.catalogue.queue(APP, name, fresh=True)), queue)
 
 
 GIVEN = {"all": set(FULL), "none": set[str](), **{name: {name} for name in FULL}}
@@ -122,8 +122,8 @@ def test_creating_again_with_equal_or_absent_fields(store: Store, other: Store) 
         for handle in (store, other):
             again, created = bridge.run(handle.catalogue.create_queue(APP, name, spec))
             assert not created, what
-            assert same(again, queue), what
-    assert same(bridge.run(store.catalogue.queue(APP, name, fresh=True)), queue)
+            assert are_equal_but_for_version(again, queue), what
+    assert are_equal_but_for_version(bridge.run(store.catalogue.queue(APP, name, fresh=True)), queue)
     assert bodies(bridge.run(store.messages.fetch(queue, places))) == ["kept"]
 
 
@@ -135,8 +135,8 @@ def test_creating_again_with_another_field(store: Store, other: Store) -> None:
         with pytest.raises(QueueExists) as refused:
             bridge.run(handle.catalogue.create_queue(APP, name, QueueSpec(**(FULL | {field: OTHERS[field]}))))
         assert refused.value.differing == (field,)
-        assert same(refused.value.queue, queue)
-    assert same(bridge.run(store.catalogue.queue(APP, name, fresh=True)), queue)
+        assert are_equal_but_for_version(refused.value.queue, queue)
+    assert are_equal_but_for_version(bridge.run(store.catalogue.queue(APP, name, fresh=True)), queue)
 
 
 def test_creating_again_with_several_other_fields(store: Store) -> None:
@@ -182,8 +182,8 @@ def test_queue_is_found_after_it_was_missing(store: Store, other: Store) -> None
         with pytest.raises(QueueNotFound):
             bridge.run(handle.catalogue.queue(APP, name, fresh=True))
     queue = make_queue(store, name)
-    assert same(bridge.run(store.catalogue.queue(APP, name)), queue)
-    assert same(bridge.run(other.catalogue.queue(APP, name, fresh=True)), queue)
+    assert are_equal_but_for_version(bridge.run(store.catalogue.queue(APP, name)), queue)
+    assert are_equal_but_for_version(bridge.run(other.catalogue.queue(APP, name, fresh=True)), queue)
 
 
 def test_cached_rows(store: Store, other: Store) -> None:
@@ -211,8 +211,8 @@ def test_update_changes_what_is_given(store: Store, other: Store) -> None:
         updated = bridge.run(store.catalogue.update_queue(queue, QueueSpec(**{field: OTHERS[field]})))
         assert fields(updated) == FULL | {field: OTHERS[field]}
         assert (updated.uid, updated.qid, updated.created) == (queue.uid, queue.qid, queue.created)
-        assert same(bridge.run(other.catalogue.queue(APP, name, fresh=True)), updated)
-        assert same(bridge.run(store.catalogue.queue(APP, name)), updated)
+        assert are_equal_but_for_version(bridge.run(other.catalogue.queue(APP, name, fresh=True)), updated)
+        assert are_equal_but_for_version(bridge.run(store.catalogue.queue(APP, name)), updated)
 
 
 def test_clearing_a_field(store: Store, other: Store) -> None:
@@ -221,7 +221,7 @@ def test_clearing_a_field(store: Store, other: Store) -> None:
         queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**FULL)))
         updated = bridge.run(store.catalogue.update_queue(queue, QueueSpec(), clear=[field]))
         assert fields(updated) == FULL | {field: DEFAULTS[field]}
-        assert same(bridge.run(other.catalogue.queue(APP, queue.name, fresh=True)), updated)
+        assert are_equal_but_for_version(bridge.run(other.catalogue.queue(APP, queue.name, fresh=True)), updated)
 
 
 def test_change_and_clear_together(store: Store) -> None:
@@ -259,7 +259,7 @@ def test_partitions_are_never_lowered(store: Store, wanted: int) -> None:
     with pytest.raises(InvalidRequest) as refused:
         bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=wanted, ttl=77)))
     assert refused.value.code == "InvalidUpdate"
-    assert same(bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)), queue)
+    assert are_equal_but_for_version(bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)), queue)
     assert bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=3))).partitions == 3
 
 
@@ -272,7 +272,7 @@ def test_claims_are_divided_among_partitions(store: Store) -> None:
     for changes in (QueueSpec(max_claimed=2), QueueSpec(partitions=6)):
         with pytest.raises(InvalidRequest, match="cannot be divided among"):
             bridge.run(store.catalogue.update_queue(queue, changes))
-    assert same(bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)), queue)
+    assert are_equal_but_for_version(bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)), queue)
     changed = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=6, max_claimed=6)))
     assert bridge.run(store.catalogue.update_queue(changed, QueueSpec(max_claimed=0))).share_of(1) == 0
 
@@ -321,7 +321,7 @@ def test_purge_keeps_all_but_the_messages(store: Store, other: Store) -> None:
     assert (purged.uid, purged.name, purged.created) == (queue.uid, queue.name, queue.created)
     assert purged.qid != queue.qid
     for one in (store, other):
-        assert same(bridge.run(one.catalogue.queue(APP, queue.name, fresh=True)), purged)
+        assert are_equal_but_for_version(bridge.run(one.catalogue.queue(APP, queue.name, fresh=True)), purged)
         assert messages_in_partition(one, purged, 2) == []
         assert bridge.run(one.messages.fetch(purged, places)) == []
         assert bridge.run(one.messages.delete(purged, places)) in (0, len(places))
@@ -343,7 +343,7 @@ def test_simultaneous_creation(store: Store, other: Store) -> None:
     """One of the simultaneous callers that create a queue creates it, and all get the same row."""
     name = fresh_name()
     spec = QueueSpec(partitions=2)
-    results = at_once(lambda one: bridge.run(one.catalogue.create_queue(APP, name, spec)), [store, other] * 4)
+    results = call_concurrently(lambda one: bridge.run(one.catalogue.create_queue(APP, name, spec)), [store, other] * 4)
     assert sum(created for _, created in results) == 1
     assert len({(queue.uid, queue.qid) for queue, _ in results}) == 1
 
@@ -369,7 +369,7 @@ def test_simultaneous_updates_are_not_lost(store: Store, other: Store) -> None:
             else:
                 return True
 
-    added = sum(at_once(add, [store, other] * 4))
+    added = sum(call_concurrently(add, [store, other] * 4))
     assert added > 0
     assert 1 + added <= bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)).partitions <= 9
 
@@ -397,7 +397,7 @@ def test_purge_ends_simultaneous_reads(store: Store, other: Store) -> None:
         return "refused"
 
     calls: list[Callable[[], str]] = [partial(read, one) for one in [store, other] * 2]
-    assert set(at_once(lambda call: call(), [*calls, remove])) == {"refused"}
+    assert set(call_concurrently(lambda call: call(), [*calls, remove])) == {"refused"}
 
 
 def test_delete_ends_simultaneous_writes(store: Store, other: Store) -> None:
@@ -423,5 +423,5 @@ def test_delete_ends_simultaneous_writes(store: Store, other: Store) -> None:
         return True
 
     calls: list[Callable[[], bool]] = [partial(write, one) for one in [store, other] * 2]
-    assert at_once(lambda call: call(), [*calls, remove]) == [True] * 5
+    assert call_concurrently(lambda call: call(), [*calls, remove]) == [True] * 5
     assert messages_in_partition(other, make_queue(store, queue.name)) == []

@@ -75,7 +75,7 @@ def test_new_partitions_show(store: Store) -> None:
     ]
 
 
-def evenly(store: Store, queue: Queue, clock: Clock) -> list[Position]:
+def store_evenly(store: Store, queue: Queue, clock: Clock) -> list[Position]:
     """Stores 24,000 messages, 1,000 in each of 24 seconds of the test's clock."""
     positions: list[Position] = []
     for _ in range(24):
@@ -90,7 +90,7 @@ def test_many_messages_are_counted_or_estimated(store: Store, clock: Clock) -> N
     It also reflects deletes, in the partition and behind an offset.
     """
     queue = make_queue(store)
-    positions = evenly(store, queue, clock)
+    positions = store_evenly(store, queue, clock)
     _, (info,) = bridge.run(store.messages.inspect(queue))
     assert info.count == 24_000 if info.exact else 20_000 <= info.count <= 28_000
     assert [message.position for message in messages_in_partition(store, queue)] == positions

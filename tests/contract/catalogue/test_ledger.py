@@ -11,7 +11,7 @@ from queuey import ids
 from queuey.errors import Conflict
 from queuey.storage import Store, bridge
 from tests.backends import Clock
-from tests.contract.samples import append_bodies, at_once, fresh_name, make_queue
+from tests.contract.samples import append_bodies, call_concurrently, fresh_name, make_queue
 
 
 def test_nothing_stands_at_first(store: Store) -> None:
@@ -82,7 +82,7 @@ def test_names_are_apart(store: Store) -> None:
 def test_one_of_many_wins(store: Store, other: Store) -> None:
     """One of the callers that enter a piece simultaneously wins, and all get its value."""
     work = fresh_name()
-    answers = at_once(
+    answers = call_concurrently(
         lambda n: bridge.run((store, other)[n % 2].ledger.enter(work, 0, b"%d" % n, expected=None)), range(6)
     )
     assert len(set(answers)) == 1
@@ -104,7 +104,7 @@ def test_no_change_is_lost(store: Store, other: Store) -> None:
                 if bridge.run(handle.ledger.enter(work, 0, changed, expected=present)) == changed:
                     break
 
-    at_once(count, range(4))
+    call_concurrently(count, range(4))
     value = bridge.run(store.ledger.entry(work, 0))
     assert value is not None
     assert int(value.split()[0]) == 20
@@ -121,7 +121,7 @@ def test_entries_outlive_the_store(store: Store, open_store: Callable[[], Store]
 def test_identity(store: Store, other: Store, open_store: Callable[[], Store]) -> None:
     """A store has one identity for all processes, whichever asks first, and after a restart."""
     identities: list[str] = []
-    at_once(lambda number: identities.append(bridge.run((store, other)[number % 2].identity())), range(8))
+    call_concurrently(lambda number: identities.append(bridge.run((store, other)[number % 2].identity())), range(8))
     store.close()
     assert set(identities) == {bridge.run(open_store().identity())}
     assert re.fullmatch("[0-9a-f]{32}", identities[0])

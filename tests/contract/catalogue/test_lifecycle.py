@@ -20,11 +20,11 @@ from queuey.storage import Store, bridge
 from tests.backends import APP, BACKENDS
 from tests.contract.samples import (
     append_bodies,
-    at_once,
     begin_entry,
     begin_post,
     bodies,
     bodies_in_partition,
+    call_concurrently,
     make_queue,
     messages_in_partition,
     new_message,
@@ -252,7 +252,7 @@ def test_pings_at_once(store: Store) -> None:
         for _ in range(10):
             bridge.run(store.ping())
 
-    at_once(ping, range(8))
+    call_concurrently(ping, range(8))
 
 
 def test_what_it_says_of_itself(store: Store) -> None:
@@ -302,5 +302,5 @@ def test_many_threads(store: Store) -> None:
             ]
         return seen
 
-    answers = at_once(work, range(12))
+    answers = call_concurrently(work, range(12))
     assert answers == [[f"{n}:{step}" for step in range(15)] for n in range(12)]

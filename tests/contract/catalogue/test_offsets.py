@@ -15,7 +15,7 @@ from queuey.messages import Offset, OffsetChange, QueueSpec
 from queuey.storage import Store, bridge
 from queuey.storage.offset_changes import MAX_GROUPS, check_group_count
 from tests import strategies
-from tests.contract.samples import at_once, make_queue
+from tests.contract.samples import call_concurrently, make_queue
 from tests.replacing import replace
 
 DOUBT = -1
@@ -26,7 +26,7 @@ def places(offsets: list[Offset]) -> dict[int, Position]:
     return {offset.partition: offset.position for offset in offsets}
 
 
-def expecting(partition: int, position: Position, expected: Position | None) -> OffsetChange:
+def expect_offset(partition: int, position: Position, expected: Position | None) -> OffsetChange:
     return OffsetChange(partition, position, expected, compare=True)
 
 
@@ -64,14 +64,14 @@ def test_without_comparing_any_move_is_allowed(store: Store) -> None:
 def test_comparing(store: Store, other: Store) -> None:
     """A change that expects the recorded offset is made; one that expects another is not."""
     queue = make_queue(store)
-    bridge.run(store.offsets.set_offsets(queue, "group", [expecting(1, A, None)]))
+    bridge.run(store.offsets.set_offsets(queue, "group", [expect_offset(1, A, None)]))
     for wrong in (None, B, ids.following(A), ids.preceding(A)):
         with pytest.raises(OffsetConflict) as refused:
-            bridge.run(other.offsets.set_offsets(queue, "group", [expecting(1, C, wrong)]))
+            bridge.run(other.offsets.set_offsets(queue, "group", [expect_offset(1, C, wrong)]))
         assert refused.value.current == {1: ids.to_hex(A)}
         assert refused.value.applied == ()
         assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: A}
-    bridge.run(other.offsets.set_offsets(queue, "group", [expecting(1, B, A)]))
+    bridge.run(other.offsets.set_offsets(queue, "group", [expect_offset(1, B, A)]))
     assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: B}
 
 
@@ -79,7 +79,7 @@ def test_expecting_one_that_is_not_recorded(store: Store) -> None:
     """Expecting a position where nothing is recorded fails and records nothing, not even the group."""
     queue = make_queue(store)
     with pytest.raises(OffsetConflict) as refused:
-        bridge.run(store.offsets.set_offsets(queue, "group", [expecting(1, B, A)]))
+        bridge.run(store.offsets.set_offsets(queue, "group", [expect_offset(1, B, A)]))
     assert refused.value.current == {1: None}
     assert bridge.run(store.offsets.groups(queue)) == []
     with pytest.raises(GroupNotFound):
@@ -90,7 +90,7 @@ def test_each_partition_by_itself(store: Store) -> None:
     """A failed comparison does not keep other partitions from being set, and the error names the failed ones."""
     queue = make_queue(store, partitions=4)
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, A), OffsetChange(2, A)]))
-    changes = [expecting(1, B, A), expecting(2, B, C), expecting(3, B, A), expecting(4, B, None)]
+    changes = [expect_offset(1, B, A), expect_offset(2, B, C), expect_offset(3, B, A), expect_offset(4, B, None)]
     with pytest.raises(OffsetConflict) as refused:
         bridge.run(store.offsets.set_offsets(queue, "group", changes))
     assert sorted(refused.value.applied) == [1, 4]
@@ -146,7 +146,7 @@ def test_a_queue_has_so_many_groups(store: Store, other: Store) -> None:
         bridge.run(other.offsets.set_offsets(queue, "d", [OffsetChange(1, A)]))
     assert type(refused.value) is Conflict
     with pytest.raises(OffsetConflict):
-        bridge.run(store.offsets.set_offsets(queue, "d", [expecting(1, B, A)]))
+        bridge.run(store.offsets.set_offsets(queue, "d", [expect_offset(1, B, A)]))
     bridge.run(other.offsets.set_offsets(queue, "a", [OffsetChange(1, B), OffsetChange(2, B)]))
     bridge.run(store.offsets.set_offsets(neighbour, "d", [OffsetChange(1, A)]))
     bridge.run(store.offsets.delete_group(queue, "b"))
@@ -167,7 +167,7 @@ def test_unknown_group(store: Store) -> None:
             bridge.run(store.offsets.delete_group(queue, "group"))
         bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, A)]))
         bridge.run(store.offsets.delete_group(queue, "group"))
-    bridge.run(store.offsets.set_offsets(queue, "group", [expecting(1, B, None)]))
+    bridge.run(store.offsets.set_offsets(queue, "group", [expect_offset(1, B, None)]))
     assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) == {1: B}
 
 
@@ -197,7 +197,9 @@ def test_no_increment_is_lost(store: Store, other: Store) -> None:
                 (now,) = bridge.run(one.offsets.group_offsets(queue, "group"))
                 ticks, low = now.position
                 try:
-                    bridge.run(one.offsets.set_offsets(queue, "group", [expecting(1, (ticks + 1, low), now.position)]))
+                    bridge.run(
+                        one.offsets.set_offsets(queue, "group", [expect_offset(1, (ticks + 1, low), now.position)])
+                    )
                 except OffsetConflict:
                     continue
                 except StoreUnavailable as error:
@@ -208,7 +210,7 @@ def test_no_increment_is_lost(store: Store, other: Store) -> None:
                 break
         return raised
 
-    raised = sum(at_once(count, [store, other] * 4))
+    raised = sum(call_concurrently(count, [store, other] * 4))
     assert raised > 0
     assert places(bridge.run(store.offsets.group_offsets(queue, "group"))) in [
         {1: (total, 0)} for total in range(raised, 81)
@@ -224,7 +226,7 @@ def test_one_of_many_wins(store: Store, other: Store) -> None:
 
     def claim(n: int) -> int:
         try:
-            bridge.run((store, other)[n % 2].offsets.set_offsets(queue, "group", [expecting(1, (n, 0), None)]))
+            bridge.run((store, other)[n % 2].offsets.set_offsets(queue, "group", [expect_offset(1, (n, 0), None)]))
         except OffsetConflict as refused:
             told = refused.current[1]
             assert told is not None
@@ -235,7 +237,7 @@ def test_one_of_many_wins(store: Store, other: Store) -> None:
             return DOUBT
         return n
 
-    answers = at_once(claim, range(8))
+    answers = call_concurrently(claim, range(8))
     [(winner, _)] = places(bridge.run(store.offsets.group_offsets(queue, "group"))).values()
     assert set(answers) - {DOUBT} == {winner}
     assert answers[winner] in {winner, DOUBT}

@@ -62,7 +62,7 @@ def cost(store: Store, prefix: str) -> Iterator[Callable[[str], Counter[str]]]:
         for _ in range(2):
             counted.calls.clear()
             address, _, query = path.partition("?")
-            assert browser.part(f"/console/a/costs/{address}", query=query).status == 200
+            assert browser.get_part(f"/console/a/costs/{address}", query=query).status == 200
         return counted.calls
 
     with replace_in(overview, overview.MAX_QUEUES, COUNTED), replace_in(overview, overview.COUNT_TIMEOUT, 300.0):

@@ -13,7 +13,7 @@ from queuey.messages import Record, RecordDue
 from queuey.storage import Store, bridge
 from queuey.storage.contracts.records import MAX_RECORD_BYTES
 from tests.backends import APP
-from tests.contract.samples import at_once, fresh_name
+from tests.contract.samples import call_concurrently, fresh_name
 
 
 def record(name: str = "name", *, kind: str = "kind", application: str = APP, due: int = ids.TICKS_MAX) -> Record:
@@ -89,7 +89,7 @@ def test_of_many_one_changes_it(store: Store, other: Store) -> None:
         except RecordChanged:
             return None
 
-    versions = [version for version in at_once(change, range(8)) if version is not None]
+    versions = [version for version in call_concurrently(change, range(8)) if version is not None]
     stored_record = bridge.run(store.records.record("kind", APP, "name"))
     assert stored_record is not None
     assert versions == [stored_record.version]

@@ -24,7 +24,7 @@ from tests.contract.claims.test_claims import enter
 from tests.contract.samples import append_bodies, count_outbox, eventually, fresh_name, make_queue, new_message
 
 
-def queue_of(store: Store, most: int) -> Queue:
+def make_limited_queue(store: Store, most: int) -> Queue:
     queue, _ = bridge.run(
         store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=most))
     )
@@ -36,7 +36,7 @@ def stored_attempts(service: Service, access: QueueAccess, place: Position) -> l
     return [reason.text for reason in reasons if reason.code == "attempt"]
 
 
-def letter(store: Store, queue: Queue, place: Position) -> DeadLetter:
+def wait_for_dead_letter(store: Store, queue: Queue, place: Position) -> DeadLetter:
     """Waits for the dead letter of a message and returns it."""
     letters: list[DeadLetter] = []
 
@@ -58,7 +58,7 @@ def letter(store: Store, queue: Queue, place: Position) -> DeadLetter:
 
 def test_reasons(store: Store, other: Store) -> None:
     """All processes, and the dead letter, show the reason with which a worker released a message."""
-    queue = queue_of(store, 2)
+    queue = make_limited_queue(store, 2)
     [place] = append_bodies(store, queue, "bad")
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
@@ -69,7 +69,7 @@ def test_reasons(store: Store, other: Store) -> None:
     [claimed] = blocking(peer.claims).claim(peer_access, limit=1, ttl=60, worker="bob:2")
     blocking(peer.claims).release(peer_access, [claimed.receipt], 0.0, reason=ReleaseReason("KeyError", "ü\n" * 3000))
     assert blocking(service.claims).claim(access, limit=1, ttl=60) == []
-    cause = letter(store, queue, place).cause
+    cause = wait_for_dead_letter(store, queue, place).cause
     assert (cause.attempts, cause.error, cause.text[:3]) == (2, "KeyError", "ü\nü")
     assert [(each.worker, each.error) for each in cause.history] == [("ann:1", "ValueError"), ("bob:2", "KeyError")]
     assert cause.history[0].at <= cause.history[1].at <= cause.at
@@ -79,7 +79,7 @@ def test_reasons(store: Store, other: Store) -> None:
 @pytest.mark.parametrize("delay", [None, 0.0, 20.0])
 def test_reasons_outlive_the_next_delivery(store: Store, clock: Clock, delay: float | None) -> None:
     """Each attempt keeps its own reason at the next delivery, after any delay, and in the dead letter."""
-    queue = queue_of(store, 3)
+    queue = make_limited_queue(store, 3)
     [place] = append_bodies(store, queue, "bad")
     service, access = enter(store, queue)
     for error in ("First", "Second", "Third"):
@@ -92,7 +92,7 @@ def test_reasons_outlive_the_next_delivery(store: Store, clock: Clock, delay: fl
         "Third",
     ]
     assert blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1") == []
-    cause = letter(store, queue, place).cause
+    cause = wait_for_dead_letter(store, queue, place).cause
     assert ([one.error for one in cause.history], cause.error) == (["First", "Second", "Third"], "Third")
 
 
@@ -121,14 +121,14 @@ def test_a_release_with_a_delay_is_no_expired_claim(store: Store, other: Store, 
 
 def test_claims_that_expire(store: Store, clock: Clock) -> None:
     """A redelivered message, and a dead letter, name the worker whose claim expired."""
-    queue = queue_of(store, 2)
+    queue = make_limited_queue(store, 2)
     [place] = append_bodies(store, queue, "x")
     service, access = enter(store, queue)
     for worker in ("ann:1", "bob:2"):
         assert len(blocking(service.claims).claim(access, limit=1, ttl=10, worker=worker)) == 1
         clock.advance(60)
     assert blocking(service.claims).claim(access, limit=1, ttl=10, worker="eve:3") == []
-    history = letter(store, queue, place).cause.history
+    history = wait_for_dead_letter(store, queue, place).cause.history
     assert [(each.worker, each.error) for each in history] == [("ann:1", EXPIRED), ("bob:2", EXPIRED)]
 
 

@@ -14,8 +14,8 @@ from queuey.service.claims import ReleaseReason
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
-from tests.contract.claims.test_attempts import letter, queue_of
-from tests.contract.claims.test_claims import enter, texts
+from tests.contract.claims.test_attempts import make_limited_queue, wait_for_dead_letter
+from tests.contract.claims.test_claims import claimed_bodies, enter
 from tests.contract.samples import append_bodies, fresh_name
 
 FAILED = ReleaseReason("ValueError")
@@ -48,7 +48,7 @@ def test_delays_grow(store: Store, clock: Clock) -> None:
     blocking(service.claims).release(access, [claimed.receipt], 0.0, FAILED)
     [claimed] = claim(service, access)
     blocking(service.claims).release(access, [claimed.receipt])
-    assert texts(claim(service, access)) == ["a"]
+    assert claimed_bodies(claim(service, access)) == ["a"]
 
 
 def test_the_default(store: Store) -> None:
@@ -62,18 +62,18 @@ def test_the_default(store: Store) -> None:
 
 def test_the_last_delivery_has_no_delay(store: Store) -> None:
     """A message at its delivery limit becomes a dead letter at the next claim, without a delay."""
-    queue = queue_of(store, 1)
+    queue = make_limited_queue(store, 1)
     [place] = append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     [claimed] = claim(service, access)
     blocking(service.claims).release(access, [claimed.receipt], reason=FAILED)
     assert claim(service, access) == []
-    assert letter(store, queue, place).cause.error == "ValueError"
+    assert wait_for_dead_letter(store, queue, place).cause.error == "ValueError"
 
 
 def test_giving_up(store: Store, other: Store) -> None:
     """A message that a worker gives up is a dead letter at once, with the reason; the call may be repeated."""
-    queue = queue_of(store, 0)
+    queue = make_limited_queue(store, 0)
     [place] = append_bodies(store, queue, "a")
     (own_service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     [claimed] = claim(own_service, access)
@@ -81,13 +81,13 @@ def test_giving_up(store: Store, other: Store) -> None:
         [settled] = blocking(service.claims).release(way, [claimed.receipt], reason=FAILED, retry=False)
         assert settled.status in {ReceiptStatus.DONE, ReceiptStatus.FINAL}
         assert claim(peer, peer_access) == []
-    cause = letter(store, queue, place).cause
+    cause = wait_for_dead_letter(store, queue, place).cause
     assert (cause.attempts, cause.error, len(cause.history)) == (1, "ValueError", 1)
 
 
 def test_giving_up_what_another_has(store: Store) -> None:
     """A worker whose claim has ended cannot give up a message that another worker has."""
-    queue = queue_of(store, 0)
+    queue = make_limited_queue(store, 0)
     append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     [first] = claim(service, access)

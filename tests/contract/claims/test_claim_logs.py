@@ -12,7 +12,7 @@ from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreUnavai
 from queuey.messages import LogEntry, LogPage, Queue, QueueSpec
 from queuey.storage import Store, bridge
 from queuey.storage.contracts.claim_logs import MAX_ENTRY_BYTES, MAX_PAGE_ENTRIES
-from tests.contract.samples import append_log_entry, at_once, begin, begin_entry, make_queue
+from tests.contract.samples import append_log_entry, begin, begin_entry, call_concurrently, make_queue
 from tests.waiting import join
 
 
@@ -99,7 +99,7 @@ def test_racing_appenders(store: Store, other: Store) -> None:
             number = page.entries[-1].number + 1
         assert read(appender, queue, 1).last >= 12
 
-    at_once(work, range(6))
+    call_concurrently(work, range(6))
     page = read(store, queue, 1)
     assert {entry.number: entry.body for entry in page.entries} == won
     assert [entry.number for entry in page.entries] == list(range(1, page.last + 1))

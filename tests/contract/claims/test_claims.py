@@ -36,7 +36,7 @@ def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess]:
     return service, service.enter(queue, lambda _queue: None)
 
 
-def texts(claimed: list[ClaimDelivery]) -> list[str | bytes]:
+def claimed_bodies(claimed: list[ClaimDelivery]) -> list[str | bytes]:
     return [delivery.message.body for delivery in claimed]
 
 
@@ -51,7 +51,7 @@ def test_from_claim_to_acknowledgement(store: Store, other: Store) -> None:
     (one, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     first = blocking(one.claims).claim(access, limit=2, ttl=60)
     assert [(claimed.message.body, claimed.deliveries) for claimed in first] == [("a", 1), ("b", 1)]
-    assert texts(blocking(peer.claims).claim(peer_access, limit=9, ttl=60)) == ["c"]
+    assert claimed_bodies(blocking(peer.claims).claim(peer_access, limit=9, ttl=60)) == ["c"]
     for service, way in ((one, access), (peer, peer_access)):
         assert blocking(service.claims).claim(way, limit=9, ttl=60) == []
     receipts = [claimed.receipt for claimed in first]
@@ -110,7 +110,7 @@ def test_a_showing_claims_nothing(store: Store) -> None:
         [shown] = blocking(service.claims).claim(access, limit=1, ttl=0)
         assert (shown.message.body, shown.deliveries, shown.expires) == ("a", 0, 0)
     assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).last == 0
-    assert texts(blocking(service.claims).claim(access, limit=9, ttl=60)) == ["a", "b"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=60)) == ["a", "b"]
 
 
 def test_partitions(store: Store) -> None:
@@ -119,9 +119,9 @@ def test_partitions(store: Store) -> None:
     append_bodies(store, queue, "a", partition=1)
     append_bodies(store, queue, "c", "d", partition=3)
     service, access = enter(store, queue)
-    assert texts(blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[2, 1])) == ["a"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[2, 1])) == ["a"]
     [c, d] = blocking(service.claims).claim(access, limit=9, ttl=60)
-    assert texts([c, d]) == ["c", "d"]
+    assert claimed_bodies([c, d]) == ["c", "d"]
     assert blocking(service.claims).claim(access, limit=9, ttl=60) == []
     bare = ClaimReceipt(2, *ids.parse_position(d.message.id))
     settled = blocking(service.claims).acknowledge(access, [d.receipt, bare, c.receipt])
@@ -156,8 +156,8 @@ def test_what_others_do_while_an_answer_is_on_its_way(store: Store, other: Store
         second = pool.submit(blocking(service.claims).claim, access, limit=9, ttl=60)
         slow.restore(ClaimLogs.append_entry)
         told.set()
-        assert texts(first.result(PATIENCE_SECONDS)) == ["b"]
-        assert texts(second.result(PATIENCE_SECONDS)) == ["a"]
+        assert claimed_bodies(first.result(PATIENCE_SECONDS)) == ["b"]
+        assert claimed_bodies(second.result(PATIENCE_SECONDS)) == ["a"]
 
 
 def test_what_fails_in_one_of_several_partitions(store: Store) -> None:
@@ -227,10 +227,10 @@ def test_a_purged_and_a_deleted_queue(store: Store) -> None:
     queue = make_queue(store)
     append_bodies(store, queue, "a")
     service, access = enter(store, queue)
-    assert texts(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["a"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["a"]
     queue = bridge.run(store.catalogue.purge_queue(queue))
     append_bodies(store, queue, "b")
-    assert texts(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["b"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["b"]
     bridge.run(store.catalogue.delete_queue(queue))
     with pytest.raises(QueueNotFound):
         blocking(service.claims).claim(access, limit=1, ttl=60)
@@ -246,7 +246,7 @@ def test_what_is_gone_is_not_given(store: Store, clock: Clock, backend: Backend)
     assert len(blocking(service.claims).claim(access, limit=2, ttl=10)) == 2
     bridge.run(store.messages.delete(queue, [(1, places[0]), (1, places[2])]))
     clock.advance(100)
-    assert texts(blocking(service.claims).claim(access, limit=9, ttl=10)) == ["b"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=10)) == ["b"]
     [counts] = service.claims.count_claims(access).partitions.values()
     # Where a message may still be in flight, one that is not seen is not given up.
     gone = "exact_horizon" in backend.capabilities
@@ -260,9 +260,9 @@ def test_delayed_messages(store: Store, clock: Clock) -> None:
     service, access = enter(store, queue)
     assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
     append_bodies(store, queue, "now")
-    assert texts(blocking(service.claims).claim(access, limit=9, ttl=1000)) == ["now"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=1000)) == ["now"]
     clock.advance(51)
-    assert texts(blocking(service.claims).claim(access, limit=9, ttl=10)) == ["late"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=10)) == ["late"]
 
 
 def test_whole_queues(store: Store, other: Store) -> None:
@@ -281,7 +281,7 @@ def test_whole_queues(store: Store, other: Store) -> None:
     assert [message.body for message in peer.claims.peek(peer_access, 1)] == ["b"]
     blocking(peer.claims).release_all(peer_access)
     assert [each.waiting for each in service.claims.count_claims(access).partitions.values()] == [1, 0]
-    assert texts(blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[1])) == ["b", "c"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[1])) == ["b", "c"]
 
 
 class EventWaiter(Waiter):
@@ -306,7 +306,7 @@ def test_waiting(store: Store) -> None:
         assert not waiter.woken.is_set()
         append_bodies(store, queue, "a")
         assert waiter.woken.wait(60)
-        assert texts(blocking(service.claims).claim(access, **asked)) == ["a"]
+        assert claimed_bodies(blocking(service.claims).claim(access, **asked)) == ["a"]
 
 
 def test_acknowledge_and_claim(store: Store) -> None:
@@ -327,7 +327,7 @@ def test_acknowledge_and_claim(store: Store) -> None:
     assert d.message.body == "d"
     assert statuses(again.settled or []) == [ReceiptStatus.FINAL, ReceiptStatus.DONE]
     both = PiggybackedAck([d.receipt, a.receipt])
-    assert texts(blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1], ack=both)) == ["c"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1], ack=both)) == ["c"]
     assert statuses(both.settled or []) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
     assert blocking(service.claims).claim(access, limit=1, ttl=60, ack=both) == []
     assert service.claims.count_claims(access).claimed == 1
@@ -347,7 +347,7 @@ def test_acknowledge_what_another_process_gave(store: Store, other: Store, parti
         blocking(two.claims).claim(there, limit=1, ttl=60, partitions=partitions, ack=wrong)
     assert one.claims.count_claims(access).claimed == 2
     ack = PiggybackedAck(held)
-    assert texts(blocking(two.claims).claim(there, limit=1, ttl=60, partitions=partitions, ack=ack)) == ["b"]
+    assert claimed_bodies(blocking(two.claims).claim(there, limit=1, ttl=60, partitions=partitions, ack=ack)) == ["b"]
     assert statuses(ack.settled or []) == [ReceiptStatus.DONE] * 2
 
 
@@ -363,7 +363,7 @@ def test_many_callers(store: Store, other: Store) -> None:
         access = service.enter(queue, lambda _queue: None)
         read_bodies: list[str | bytes] = []
         while claimed := blocking(service.claims).claim(access, limit=number % 3 + 1, ttl=600):
-            read_bodies += texts(claimed)
+            read_bodies += claimed_bodies(claimed)
             assert set(statuses(blocking(service.claims).acknowledge(access, [one.receipt for one in claimed]))) == {
                 ReceiptStatus.DONE
             }
@@ -394,14 +394,14 @@ def test_an_entry_that_has_not_reached_all_replicas(store: Store, other: Store) 
     append_bodies(store, queue, "a")
     watched, reads = InterposedStore(other), []
     (service, access), (peer, peer_access) = enter(store, queue), enter(watched.store, queue)
-    assert texts(blocking(peer.claims).claim(peer_access, limit=1, ttl=0)) == ["a"]
+    assert claimed_bodies(blocking(peer.claims).claim(peer_access, limit=1, ttl=0)) == ["a"]
 
     def torn(queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
         reads.append(newest)
         return bridge.run(other.claim_logs.read_log(queue, partition, first, newest=True)) if newest else LogPage(1, [])
 
     watched.instead(ClaimLogs.read_log, torn)
-    assert texts(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["a"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["a"]
     assert blocking(peer.claims).claim(peer_access, limit=1, ttl=60) == []
     assert reads == [False, True]
     watched.instead(ClaimLogs.read_log, lambda *_, **__: LogPage(9, []))
@@ -439,7 +439,7 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1)))
     [place] = append_bodies(store, queue, "bad")
     failing = InterposedStore(store)
-    failing.instead(Messages.put, fail)
+    failing.instead(Messages.put, raise_unavailable)
     service, access = enter(failing.store, queue)
     [claimed] = blocking(service.claims).claim(access, limit=9, ttl=10)
     blocking(service.claims).release(access, [claimed.receipt])
@@ -453,9 +453,9 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
         assert count_outbox(late, there)[1] == 1
         append_bodies(store, queue, "a", "b")
         clock.advance(1)
-        assert texts(blocking(late).claim(there, limit=1, ttl=10)) == ["a"]
+        assert claimed_bodies(blocking(late).claim(there, limit=1, ttl=10)) == ["a"]
     with replace(Core.boottime, lambda _self: began + OVERDUE):
-        assert texts(blocking(late).claim(there, limit=1, ttl=10)) == ["b"]
+        assert claimed_bodies(blocking(late).claim(there, limit=1, ttl=10)) == ["b"]
         assert eventually(lambda: count_outbox(late, there)[1] == 0)
     dead = bridge.run(store.catalogue.queue(APP, f"{queue.name}.dead"))
     assert bodies(bridge.run(store.messages.fetch(dead, [(1, place)]))) == ["bad"]
@@ -496,7 +496,7 @@ def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
 
     def put(target: Queue, locations: Sequence[Location], item: NewMessage) -> None:
         if locations[0][1] not in places[:3]:
-            fail()
+            raise_unavailable()
         bridge.run(store.messages.put(target, locations, item))
 
     failing.instead(Messages.put, put)
@@ -516,7 +516,7 @@ def letters_of(store: Store, queue: Queue, places: Sequence[Position]) -> list[M
     return bridge.run(store.messages.fetch(dead, [(1, place) for place in places]))
 
 
-def fail(*_: object) -> None:
+def raise_unavailable(*_: object) -> None:
     raise StoreUnavailable("not now")
 
 
@@ -529,14 +529,14 @@ def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
     claimed = blocking(service.claims).claim(access, limit=3, ttl=600)
     assert statuses(blocking(service.claims).acknowledge(access, [claimed[0].receipt])) == [ReceiptStatus.DONE]
     assert bodies(bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))) == ["b", "c"]
-    failing.instead(Messages.delete, fail)
+    failing.instead(Messages.delete, raise_unavailable)
     assert statuses(blocking(service.claims).acknowledge(access, [claimed[1].receipt])) == [ReceiptStatus.DONE]
     failing.restore(Messages.delete)
     assert statuses(blocking(service.claims).acknowledge(access, [claimed[2].receipt])) == [ReceiptStatus.DONE]
     assert bodies(bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))) == ["b"]
     with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
         append_bodies(store, queue, "d")
-        assert texts(blocking(service.claims).claim(access, limit=3, ttl=600)) == ["d"]
+        assert claimed_bodies(blocking(service.claims).claim(access, limit=3, ttl=600)) == ["d"]
     assert eventually(lambda: bridge.run(store.messages.fetch(queue, [(1, place) for place in places])) == [])
 
 

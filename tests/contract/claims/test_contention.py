@@ -20,7 +20,7 @@ from queuey.service.claims.partition_log import PartitionLog
 from queuey.storage import ClaimLogs, Store, bridge
 from tests.backends import APP
 from tests.blocking import blocking
-from tests.contract.claims.test_claims import enter, texts
+from tests.contract.claims.test_claims import claimed_bodies, enter
 from tests.contract.samples import append_bodies, fresh_name, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
@@ -89,7 +89,7 @@ class Callers:
             self.given += claimed
 
 
-def test_nothing_means_nothing(store: Store, other: Store) -> None:
+def test_no_claim_is_empty_while_a_message_is_available(store: Store, other: Store) -> None:
     """While a message is available no claim comes back empty, even if others took the messages that it had read."""
     queue = make_queue(store)
     bridge.run(store.messages.append(queue, [new_message(str(number)) for number in range(MESSAGES)]))
@@ -192,7 +192,7 @@ def test_given_up(store: Store, since: str) -> None:
         if not service.claims.core.run(leave(turns)):
             break
         until(is_delivered)
-        assert texts(delivered) == [str(turns)]
+        assert claimed_bodies(delivered) == [str(turns)]
         blocking(service.claims).acknowledge(access, [delivered[0].receipt])
     assert turns
     assert since == "start" or turns < 10

@@ -27,7 +27,7 @@ from queuey.service.messages import Draft
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, PROMPT, Backend, Clock, StoreLocation
 from tests.blocking import BlockingNames, adopt_own_loop, blocking, post
-from tests.contract.claims.test_claims import enter, texts
+from tests.contract.claims.test_claims import claimed_bodies, enter
 from tests.contract.samples import append_bodies, eventually, fresh_name, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in
@@ -51,11 +51,11 @@ def test_one_of_equal_messages(store: Store, other: Store) -> None:
     append_bodies(store, queue, "a", "b", "a", "a", "c", "b")
     (own_service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     first = blocking(own_service.claims).claim(access, limit=9, ttl=60)
-    assert texts(first) == ["a", "b", "c"]
+    assert claimed_bodies(first) == ["a", "b", "c"]
     assert blocking(peer.claims).claim(peer_access, limit=9, ttl=60) == []
     append_bodies(other, queue, "a")
     again = blocking(peer.claims).claim(peer_access, limit=9, ttl=60)
-    assert texts(again) == ["a"]
+    assert claimed_bodies(again) == ["a"]
     for service, way, given in ((peer, peer_access, first), (own_service, access, again)):
         blocking(service.claims).acknowledge(way, [claimed.receipt for claimed in given])
     assert blocking(own_service.claims).claim(access, limit=9, ttl=60) == []
@@ -76,7 +76,7 @@ def test_copies_end_with_their_message(store: Store, clock: Clock, on_ack: str) 
     assert service.claims.size(access, 100).size == 2
     assert [message.body for message in service.claims.peek(access, 9)] == ["b", "a"]
     deliveries = blocking(service.claims).claim(access, limit=9, ttl=60)
-    assert texts(deliveries) == ["b", "a"]
+    assert claimed_bodies(deliveries) == ["b", "a"]
     blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in deliveries])
     assert service.claims.size(access, 100).size == 0
 
@@ -142,14 +142,14 @@ def test_a_message_that_is_deleted_while_it_is_claimed(store: Store, clock: Cloc
     clock.advance(60)
     service, access = enter(store, queue)
     first = blocking(service.claims).claim(access, limit=2, ttl=30)
-    assert texts(first) == ["a", "b"]
+    assert claimed_bodies(first) == ["a", "b"]
     blocking(service.claims).acknowledge(access, [first[1].receipt])
     bridge.run(store.messages.delete(queue, [(1, places[0])]))
     clock.advance(60)
     delivered_bodies: list[str | bytes] = []
 
     def is_given() -> bool:
-        delivered_bodies.extend(texts(blocking(service.claims).claim(access, limit=9, ttl=600)))
+        delivered_bodies.extend(claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=600)))
         return len(delivered_bodies) >= 2
 
     assert eventually(is_given)
@@ -163,9 +163,9 @@ def test_a_showing_hides_copies(store: Store) -> None:
     append_bodies(store, queue, "a", "a", "b")
     service, access = enter(store, queue)
     for _ in range(2):
-        assert texts(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["a", "b"]
+        assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["a", "b"]
     assert [message.body for message in service.claims.peek(access, 9)] == ["a", "a", "b"]
-    assert texts(blocking(service.claims).claim(access, limit=9, ttl=30)) == ["a", "b"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=30)) == ["a", "b"]
 
 
 def test_a_peek_shows_claimed_messages(store: Store, clock: Clock) -> None:
@@ -200,7 +200,7 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
         for turn in range(12):
             service, access = ways[turn % 2]
             claimed = blocking(service.claims).claim(access, limit=4, ttl=600)
-            delivered_bodies += texts(claimed)
+            delivered_bodies += claimed_bodies(claimed)
             blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
             if turn == 0:
                 assert service.statistics()["claims_covers"] >= len(claimed)
@@ -208,7 +208,7 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
                 assert (len(bridge.run(store.covers.read_covers(queue, 1, digests))) > 20) == moving
         assert Counter(delivered_bodies) == Counter(set(bodies))
         append_bodies(store, queue, "m0", "m1")
-        assert texts(blocking(ways[0][0].claims).claim(ways[0][1], limit=4, ttl=600)) == ["m0", "m1"]
+        assert claimed_bodies(blocking(ways[0][0].claims).claim(ways[0][1], limit=4, ttl=600)) == ["m0", "m1"]
         clock.advance(60)
 
         def forgotten() -> bool:
@@ -220,7 +220,7 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
         assert not moving or eventually(forgotten)
 
 
-def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
+def claim_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
     """Returns what a process delivers whose lookup came before others delivered and stored the covers."""
     queue = make_dedup(store)
     first, *_ = append_bodies(store, queue, "a", "b", "c", "a")
@@ -243,7 +243,7 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
         if appends:
             appends.clear()
             for body in ("a", "b"):
-                assert texts(blocking(service.claims).claim(access, limit=1, ttl=600)) == [body]
+                assert claimed_bodies(blocking(service.claims).claim(access, limit=1, ttl=600)) == [body]
             stored.update(bridge.run(store.covers.read_covers(queue, 1, [A])))
 
     stored: dict[bytes, int] = {}
@@ -251,7 +251,7 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
     between.instead(Messages.read, read)
     between.before(ClaimLogs.append_entry, meanwhile)
     with replace_in(finding, MAX_COVERS, 1):
-        claimed = texts(blocking(peer.claims).claim(peer_access, limit=9, ttl=600))
+        claimed = claimed_bodies(blocking(peer.claims).claim(peer_access, limit=9, ttl=600))
     assert (reads, appends) == ([], [])
     assert stored
     return claimed
@@ -260,7 +260,7 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
 @pytest.mark.needs("exact_horizon")
 def test_lookups_that_are_out_of_date(store: Store, other: Store) -> None:
     """If covers were stored meanwhile, messages are looked up again; otherwise a copy would be delivered."""
-    assert claimed_by_old_lookups(store, other) == ["c"]
+    assert claim_by_old_lookups(store, other) == ["c"]
 
     def anyway(log: PartitionLog, state: State, found: Candidates | None) -> bool:
         if found is not None:
@@ -269,7 +269,7 @@ def test_lookups_that_are_out_of_date(store: Store, other: Store) -> None:
 
     is_of_use = PartitionLog._has_deliverable
     with replace(PartitionLog._has_deliverable, anyway):
-        assert claimed_by_old_lookups(store, other) == ["c", "a"]
+        assert claim_by_old_lookups(store, other) == ["c", "a"]
 
 
 def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:
@@ -286,7 +286,7 @@ def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:
         service, access = ways[number % 2]
         while claimed := retry(partial(blocking(service.claims).claim, access, limit=5, ttl=600)):
             with lock:
-                delivered_bodies.extend(texts(claimed))
+                delivered_bodies.extend(claimed_bodies(claimed))
             retry(partial(blocking(service.claims).acknowledge, access, [delivery.receipt for delivery in claimed]))
 
     with replace_in(finding, MAX_COVERS, 10), ThreadPoolExecutor(4) as pool:
@@ -300,7 +300,7 @@ def claim_everything(location: StoreLocation, name: str) -> Counter[str | bytes]
         access = service.enter(bridge.run(store.catalogue.queue(APP, name)), lambda _queue: None)
         body_counts: Counter[str | bytes] = Counter()
         while claimed := retry(partial(blocking(service.claims).claim, access, limit=1000, ttl=600)):
-            body_counts.update(texts(claimed))
+            body_counts.update(claimed_bodies(claimed))
             retry(partial(blocking(service.claims).acknowledge, access, [delivery.receipt for delivery in claimed]))
         return body_counts
 
@@ -352,7 +352,7 @@ def test_copies_are_deleted(backend: Backend, store: Store, clock: Clock) -> Non
     clock.advance(60)
     service, access = enter(store, queue)
     claimed = blocking(service.claims).claim(access, limit=9, ttl=600)
-    assert texts(claimed) == ["a", "b"]
+    assert claimed_bodies(claimed) == ["a", "b"]
     blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
     assert blocking(service.claims).claim(access, limit=9, ttl=600) == []
     if "exact_horizon" in backend.capabilities:
@@ -418,6 +418,6 @@ def test_delayed_copies(store: Store, clock: Clock) -> None:
     queue = make_dedup(store)
     bridge.run(store.messages.append(queue, [new_message("a"), new_message("a", delay=50)]))
     service, access = enter(store, queue)
-    assert texts(blocking(service.claims).claim(access, limit=9, ttl=600)) == ["a"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=600)) == ["a"]
     clock.advance(60)
-    assert texts(blocking(service.claims).claim(access, limit=9, ttl=600)) == ["a"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=600)) == ["a"]

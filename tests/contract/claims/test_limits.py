@@ -29,7 +29,7 @@ from queuey.service.messages import Draft
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post
-from tests.contract.claims.test_claims import EventWaiter, enter, statuses, texts
+from tests.contract.claims.test_claims import EventWaiter, claimed_bodies, enter, statuses
 from tests.contract.claims.test_ordered import acknowledge, claim, claim_soon, claim_when_woken, send
 from tests.contract.samples import fresh_name, make_queue
 from tests.replacing import replace, replace_in
@@ -53,16 +53,16 @@ def test_so_many_of_a_key(store: Store, other: Store) -> None:
     send(*here, "a1", "a2", "a3", "b1", "a4")
     first = claim(here, limit=3)
     second = claim(there)
-    assert sorted(texts([*first, *second])) == ["a1", "a2", "b1", "none", "none"]
+    assert sorted(claimed_bodies([*first, *second])) == ["a1", "a2", "b1", "none", "none"]
     assert claim(here) == claim(there) == []
     by_body = {one.message.body: one for one in [*first, *second]}
     acknowledge(there, by_body["a2"])
     third = claim(here)
-    assert texts(third) == ["a3"]
+    assert claimed_bodies(third) == ["a3"]
     assert third[0].message.meta is not None
     assert third[0].message.meta.key == "a"
     acknowledge(here, by_body["a1"], *third)
-    assert texts(claim(there)) == ["a4"]
+    assert claimed_bodies(claim(there)) == ["a4"]
 
 
 def test_so_many_of_a_queue(store: Store, other: Store) -> None:
@@ -72,11 +72,11 @@ def test_so_many_of_a_queue(store: Store, other: Store) -> None:
     for number in (1, 2):
         post(*here, [Draft(f"{number}", partition=number) for _ in range(4)])
     claimed = [*claim(here, gather=True), *claim(there, gather=True)]
-    assert Counter(texts(claimed)) == {"1": 2, "2": 1}
+    assert Counter(claimed_bodies(claimed)) == {"1": 2, "2": 1}
     assert claim(here) == claim(there) == []
     ended = [delivery.receipt for delivery in claimed if delivery.message.body == "1"]
     ack = PiggybackedAck(ended, [str(one) for one in ended])
-    assert texts(claim(there, partitions=[1], ack=ack)) == ["1", "1"]
+    assert claimed_bodies(claim(there, partitions=[1], ack=ack)) == ["1", "1"]
     assert claim(here) == []
 
 
@@ -91,14 +91,14 @@ def test_changing_a_limit(store: Store, limit: dict[str, Any]) -> None:
     way = enter(store, queue)
     send(*way, "a1", "a2", "a3", "a4", "a5")
     claimed = claim(way)
-    assert texts(claimed) == ["a1", "a2"]
+    assert claimed_bodies(claimed) == ["a1", "a2"]
     lower = enter(store, bridge.run(store.catalogue.update_queue(queue, QueueSpec(**limit))))
     acknowledge(lower, claimed[0])
     assert claim(lower) == []
     acknowledge(lower, claimed[1])
-    assert texts(claim(lower)) == ["a3"]
+    assert claimed_bodies(claim(lower)) == ["a3"]
     higher = enter(store, bridge.run(store.catalogue.update_queue(lower[1].queue, QueueSpec(**more))))
-    assert texts(claim(higher)) == ["a4", "a5"]
+    assert claimed_bodies(claim(higher)) == ["a4", "a5"]
 
 
 @pytest.mark.slow_on("cassandra")
@@ -147,7 +147,7 @@ def test_a_limit_costs_no_rounds(store: Store, limit: dict[str, int]) -> None:
     queue = make_limited(store, **limit)
     way = enter(store, queue)
     send(*way, *(f"a{number}" for number in range(9)))
-    assert texts(claim(way, limit=1)) == ["a0"]
+    assert claimed_bodies(claim(way, limit=1)) == ["a0"]
     decided = []
 
     def decide(
@@ -174,12 +174,12 @@ def test_very_much_waits(store: Store, bound: tuple[int, int]) -> None:
         [first] = claim(way, limit=1)
         for _ in bodies:
             others = claim(way)
-            delivered_bodies += texts(others)
+            delivered_bodies += claimed_bodies(others)
             acknowledge(way, *others)
         assert claim(way) == []
         acknowledge(way, first)
         while claimed := claim(way):
-            delivered_bodies += texts(claimed)
+            delivered_bodies += claimed_bodies(claimed)
             acknowledge(way, *claimed)
     assert sorted(map(str, [*delivered_bodies, first.message.body])) == bodies
 
@@ -192,7 +192,7 @@ def test_dead_letters(store: Store) -> None:
     send(*way, "a1", "a2")
     [first] = claim(way)
     blocking(way[0].claims).release(way[1], [first.receipt], retry=False)
-    assert texts(claim_soon(way)) == ["a2"]
+    assert claimed_bodies(claim_soon(way)) == ["a2"]
 
 
 @pytest.mark.slow_on("cassandra")
@@ -278,4 +278,4 @@ def test_a_bare_id_is_not_renewed(store: Store) -> None:
     [(number, position)] = send(service, access, "a1")
     receipts = [ClaimReceipt(number, *position)]
     assert statuses(blocking(service.claims).renew(access, receipts, 60)) == [ReceiptStatus.FINAL]
-    assert texts(claim((service, access))) == ["a1"]
+    assert claimed_bodies(claim((service, access))) == ["a1"]

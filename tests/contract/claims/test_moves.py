@@ -43,8 +43,8 @@ from tests.contract.samples import append_bodies, eventually, method_of, new_mes
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in
 
-SOON = MoveTiming(search=0.1, stale=0.5, beat=0.1)
-ANYTHING: Callable[[str], bool] = bool
+FAST_TIMING = MoveTiming(search=0.1, stale=0.5, beat=0.1)
+SEES_ALL_QUEUES: Callable[[str], bool] = bool
 make_queue = partial(samples.make_queue, consistency=PROMPT)
 """A queue whose moves finish within seconds once no more messages can appear."""
 
@@ -55,7 +55,7 @@ class Mover:
     def __init__(self, store: Store) -> None:
         self.stopping = threading.Event()
         self.service = Service(store, stopping=self.stopping)
-        self.moves = MoveUseCases(store, self.service.claims, self.stopping, timing=SOON)
+        self.moves = MoveUseCases(store, self.service.claims, self.stopping, timing=FAST_TIMING)
 
     def access(self, queue: Queue) -> QueueAccess:
         return self.service.enter(queue, lambda _queue: None)
@@ -64,7 +64,7 @@ class Mover:
         return self.moves.begin(self.access(source), self.access(target))
 
     def show(self, report: MoveState) -> MoveState:
-        return self.moves.show(APP, report.id, ANYTHING)
+        return self.moves.show(APP, report.id, SEES_ALL_QUEUES)
 
     def wait_until_ended(self, report: MoveState) -> MoveState:
         states: list[MoveState] = []
@@ -116,7 +116,7 @@ def test_everything_arrives(store: Store, mover: Mover) -> None:
     assert blocking(mover.service.claims).claim(mover.access(source), limit=10, ttl=30) == []
     assert len(blocking(mover.service.claims).claim(mover.access(target), limit=1000, ttl=30, partitions=[3])) == 1000
     assert mover.service.claims.size(mover.access(source), 10).size == 0
-    assert asdict(mover.moves.list(APP, ANYTHING)[0]) == asdict(report)
+    assert asdict(mover.moves.list(APP, SEES_ALL_QUEUES)[0]) == asdict(report)
 
 
 @pytest.mark.slow_on("cassandra")
@@ -217,9 +217,9 @@ def test_refused_moves(store: Store, mover: Mover) -> None:
         mover.begin(source, third)
     for name in ("0" * 16, "none", "f" * 16, ""):
         with pytest.raises(MoveNotFound):
-            mover.moves.show(APP, name, ANYTHING)
+            mover.moves.show(APP, name, SEES_ALL_QUEUES)
     with pytest.raises(MoveNotFound):
-        mover.moves.show("other", report.id, ANYTHING)
+        mover.moves.show("other", report.id, SEES_ALL_QUEUES)
     with pytest.raises(MoveNotFound):
         mover.moves.cancel(APP, report.id, lambda _name: False)
     assert mover.moves.list(APP, lambda _name: False) == []
@@ -227,7 +227,7 @@ def test_refused_moves(store: Store, mover: Mover) -> None:
         mover.begin(make_queue(store), target)
     with pytest.raises(TooManyMoves, match="10 moves"):
         mover.begin(third, target)
-    assert len(mover.moves.list(APP, ANYTHING)) == MAX_RUNNING
+    assert len(mover.moves.list(APP, SEES_ALL_QUEUES)) == MAX_RUNNING
     weak, _ = bridge.run(store.catalogue.create_queue(APP, "weak", QueueSpec(consistency="weak")))
     if store.claim_logs.claims_refusal(weak) is not None:
         with pytest.raises(ClaimsRefused):
@@ -247,10 +247,10 @@ def test_cancelled(store: Store, mover: Mover) -> None:
 
     def cancel(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - of append_once
         if not reports:
-            [report] = slow.moves.list(APP, ANYTHING)
-            reports.append(slow.moves.cancel(APP, report.id, ANYTHING))
+            [report] = slow.moves.list(APP, SEES_ALL_QUEUES)
+            reports.append(slow.moves.cancel(APP, report.id, SEES_ALL_QUEUES))
         # The record is read again before all messages are moved.
-        time.sleep(2 * SOON.beat)
+        time.sleep(2 * FAST_TIMING.beat)
         return bridge.run(store.keyed_posts.append_once(*args, **kwargs))
 
     interposed.instead(KeyedPosts.append_once, cancel)
@@ -260,7 +260,7 @@ def test_cancelled(store: Store, mover: Mover) -> None:
     assert (report.state, report.moved) == ("cancelled", len(messages(store, target)))
     assert 0 < report.moved < 2500
     assert bodies(store, target) + bodies(store, source) == everything
-    assert slow.moves.cancel(APP, report.id, ANYTHING) == report
+    assert slow.moves.cancel(APP, report.id, SEES_ALL_QUEUES) == report
     assert mover.wait_until_ended(mover.begin(source, target)).state == "done"
     assert bodies(store, target) == everything
 
@@ -411,7 +411,7 @@ def test_two_at_once(store: Store, other: Store) -> None:
     assert bodies(store, source, 2) == []
 
 
-def enter(store: Store, work: str, piece: int, value: object, before: bytes | None = None) -> bytes:
+def record_as_0_1_0(store: Store, work: str, piece: int, value: object, before: bytes | None = None) -> bytes:
     """Records something as version 0.1.0 does."""
     return bridge.run(store.ledger.enter(work, piece, msgspec.msgpack.encode(value), expected=before))
 
@@ -431,20 +431,20 @@ def test_a_move_of_0_1_0_goes_on(store: Store, other: Store) -> None:
     append_bodies(store, source, "a", "b")
     number = bridge.run(store.ledger.now())
     move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
-    enter(store, "moves under way", 0, (move.number, [move]))
-    enter(store, f"moves of {APP}", 0, [move.number])
-    enter(store, "move", move.number, (move, Progress(runner=7, beat=3, total=2)))
+    record_as_0_1_0(store, "moves under way", 0, (move.number, [move]))
+    record_as_0_1_0(store, f"moves of {APP}", 0, [move.number])
+    record_as_0_1_0(store, "move", move.number, (move, Progress(runner=7, beat=3, total=2)))
     idle, process = Mover(store), Mover(other)
     idle.stopping.set()
-    assert [each.id for each in idle.moves.list(APP, ANYTHING)] == [move.id]
+    assert [each.id for each in idle.moves.list(APP, SEES_ALL_QUEUES)] == [move.id]
     with pytest.raises(MoveUnderWay, match=move.id):
         idle.begin(source, third)
     assert idle.begin(source, target).id == move.id
     process.moves.watch()
-    report = process.wait_until_ended(idle.moves.show(APP, move.id, ANYTHING))
+    report = process.wait_until_ended(idle.moves.show(APP, move.id, SEES_ALL_QUEUES))
     assert (report.state, report.moved, report.total) == ("done", 2, 2)
     assert bodies(store, target) == ["a", "b"]
-    assert [each.state for each in idle.moves.list(APP, ANYTHING)] == ["done"]
+    assert [each.state for each in idle.moves.list(APP, SEES_ALL_QUEUES)] == ["done"]
     # The end is shown before the record of the running move is removed.
     assert eventually(lambda: bridge.run(store.records.records(KIND, APP)) == [])
     assert_not_adopted_again(store, idle.moves._records)
@@ -460,8 +460,8 @@ def test_a_process_dies_while_it_ends_a_move_of_0_1_0(store: Store, step: Callab
     source, target, records = make_queue(store), make_queue(store), MoveRecords(store)
     number = bridge.run(store.ledger.now())
     move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
-    enter(store, "moves under way", 0, (move.number, [move]))
-    enter(store, "move", move.number, (move, Progress(runner=7, beat=3)))
+    record_as_0_1_0(store, "moves under way", 0, (move.number, [move]))
+    record_as_0_1_0(store, "move", move.number, (move, Progress(runner=7, beat=3)))
     for _ in range(2):
         bridge.run(records.adopt())
     [record] = bridge.run(store.records.records(KIND, APP))
@@ -483,10 +483,10 @@ def test_a_move_of_0_1_0_that_is_alive_is_left_to_its_process(store: Store) -> N
     source, target, records = make_queue(store), make_queue(store), MoveRecords(store)
     number = bridge.run(store.ledger.now())
     move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
-    enter(store, "moves under way", 0, (move.number, [move]))
+    record_as_0_1_0(store, "moves under way", 0, (move.number, [move]))
     before = None
     for beat in range(1, 4):
-        before = enter(store, "move", move.number, (move, Progress(runner=7, beat=beat)), before)
+        before = record_as_0_1_0(store, "move", move.number, (move, Progress(runner=7, beat=beat)), before)
         bridge.run(records.adopt())
         assert bridge.run(store.records.records(KIND, APP)) == []
     bridge.run(records.adopt())
@@ -538,12 +538,12 @@ def test_a_move_of_0_1_0_that_no_process_has_worked_on_is_shown(store: Store, mo
     source, target = make_queue(store), make_queue(store)
     number = bridge.run(store.ledger.now())
     move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
-    enter(store, "moves under way", 0, (move.number, [move]))
-    enter(store, f"moves of {APP}", 0, [move.number])
-    assert mover.moves.show(APP, move.id, ANYTHING).state == "running"
-    assert [each.id for each in mover.moves.list(APP, ANYTHING)] == [move.id]
-    assert mover.moves.cancel(APP, move.id, ANYTHING).state == "cancelling"
-    assert mover.moves.show(APP, move.id, ANYTHING).state == "cancelling"
+    record_as_0_1_0(store, "moves under way", 0, (move.number, [move]))
+    record_as_0_1_0(store, f"moves of {APP}", 0, [move.number])
+    assert mover.moves.show(APP, move.id, SEES_ALL_QUEUES).state == "running"
+    assert [each.id for each in mover.moves.list(APP, SEES_ALL_QUEUES)] == [move.id]
+    assert mover.moves.cancel(APP, move.id, SEES_ALL_QUEUES).state == "cancelling"
+    assert mover.moves.show(APP, move.id, SEES_ALL_QUEUES).state == "cancelling"
 
 
 def test_who_asks_for_a_move_that_is_under_way_leaves_its_work_alone(store: Store, mover: Mover) -> None:
@@ -571,7 +571,7 @@ def test_a_cancelled_move_is_noticed_at_the_next_save(store: Store, mover: Mover
     while (held := carrier.find_held(record.name)) is not None and bridge.run(store.records.records(KIND, APP)):
         assert time.monotonic() < until
         run(carrier.step(held))
-    report = mover.moves.show(APP, decode(record.value).move.id, ANYTHING)
+    report = mover.moves.show(APP, decode(record.value).move.id, SEES_ALL_QUEUES)
     assert report.state == "cancelled"
     assert report.moved < 2500
 
@@ -581,10 +581,10 @@ def test_a_move_whose_process_stops_while_it_records_the_end(store: Store, mover
     record, _ = bridge.run(MoveRecords(store).begin(make_queue(store), make_queue(store)))
     bridge.run(MoveRecords(store).end(record, Progress(state="done", ended=1.0)))
     bridge.run(store.records.set_record(msgspec.structs.replace(record, version=0)))
-    report = mover.moves.show(APP, decode(record.value).move.id, ANYTHING)
+    report = mover.moves.show(APP, decode(record.value).move.id, SEES_ALL_QUEUES)
     assert report.state == "done"
-    assert [each.state for each in mover.moves.list(APP, ANYTHING)] == ["done"]
-    assert mover.moves.cancel(APP, report.id, ANYTHING) == report
+    assert [each.state for each in mover.moves.list(APP, SEES_ALL_QUEUES)] == ["done"]
+    assert mover.moves.cancel(APP, report.id, SEES_ALL_QUEUES) == report
     assert bridge.run(store.records.records(KIND, APP))[0].value == record.value
 
 
@@ -597,7 +597,7 @@ def test_a_move_whose_process_had_a_clock_that_was_ahead(store: Store, mover: Mo
     ahead = store.claim_logs.claim_time() + 1800 * TICKS_PER_SECOND
     bridge.run(records.save(record, Progress(runner=7), ahead))
     mover.moves.watch()
-    assert mover.wait_until_ended(mover.moves.list(APP, ANYTHING)[0]).moved == 1  # type: ignore[arg-type] # its id is asked for
+    assert mover.wait_until_ended(mover.moves.list(APP, SEES_ALL_QUEUES)[0]).moved == 1  # type: ignore[arg-type] # its id is asked for
 
 
 def test_the_last_ones_are_kept(store: Store, mover: Mover) -> None:
@@ -610,7 +610,7 @@ def test_the_last_ones_are_kept(store: Store, mover: Mover) -> None:
             record, _ = bridge.run(records.begin(source, target))
             bridge.run(records.end(record, Progress("done")))
             ended.append(decode(record.value).move.id)
-        assert [each.id for each in mover.moves.list(APP, ANYTHING)] == ended[:1:-1]
+        assert [each.id for each in mover.moves.list(APP, SEES_ALL_QUEUES)] == ended[:1:-1]
     assert ended == sorted(ended)
     with pytest.raises(MoveNotFound):
         bridge.run(records.find(APP, ended[0]))

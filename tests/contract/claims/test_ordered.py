@@ -31,7 +31,7 @@ from queuey.service.messages import Draft
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
 from tests.blocking import BlockingNames, blocking, post
-from tests.contract.claims.test_claims import EventWaiter, enter, statuses, texts
+from tests.contract.claims.test_claims import EventWaiter, claimed_bodies, enter, statuses
 from tests.contract.samples import eventually, fresh_name, make_queue, read_one
 from tests.replacing import replace_in
 
@@ -88,17 +88,17 @@ def test_one_batch_of_a_key(store: Store, other: Store) -> None:
     here, there = enter(store, queue), enter(other, queue)
     send(*here, "a1", "a2", "a3", "b1", "a4", "b2", "c1")
     first = claim(here, limit=2)
-    assert texts(first) == ["a1", "a2"]
+    assert claimed_bodies(first) == ["a1", "a2"]
     second = claim(there, limit=2)
-    assert texts(second) == ["b1", "b2"]
+    assert claimed_bodies(second) == ["b1", "b2"]
     third = claim(here)
-    assert texts(third) == ["c1"]
+    assert claimed_bodies(third) == ["c1"]
     assert claim(there) == []
     acknowledge(there, first[0], *second)
     assert claim(here) == claim(there) == []
     acknowledge(here, first[1])
     last = claim(there)
-    assert texts(last) == ["a3", "a4"]
+    assert claimed_bodies(last) == ["a3", "a4"]
     acknowledge(here, *last, *third)
     assert claim(here) == claim(there) == []
     assert here[0].claims.size(here[1], 100).size == 0
@@ -131,7 +131,7 @@ def test_acknowledge_and_claim(store: Store) -> None:
     send(*here, "a1", "a2", "b1", "a3")
     [first] = claim(here, limit=1)
     entries = bridge.run(store.claim_logs.read_log(queue, 1, 1)).last
-    assert texts(claim(here, limit=2, ack=PiggybackedAck([first.receipt]))) == ["a2", "b1"]
+    assert claimed_bodies(claim(here, limit=2, ack=PiggybackedAck([first.receipt]))) == ["a2", "b1"]
     assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).last == entries + 1
 
 
@@ -140,14 +140,14 @@ def test_a_process_that_starts_anew(store: Store, other: Store) -> None:
     queue = make_ordered(store)
     here = enter(store, queue)
     send(*here, "a1", "a2", *(f"b{number}" for number in range(40)), "a3")
-    assert texts(claim(here, limit=1)) == ["a1"]
+    assert claimed_bodies(claim(here, limit=1)) == ["a1"]
     for _ in range(4):
         acknowledge(here, *claim(here, limit=10))
     assert claim(here) == []
     there = enter(other, queue)
     assert claim(there) == []
     acknowledge(there, *(one for one in claim_of_log(store, queue)))
-    assert texts(claim(there)) == ["a2", "a3"]
+    assert claimed_bodies(claim(there)) == ["a2", "a3"]
 
 
 def claim_of_log(store: Store, queue: Queue) -> list[ClaimDelivery]:
@@ -170,9 +170,9 @@ def test_dead_letters(store: Store) -> None:
         [given] = claim(here, limit=1)
         assert given.message.body == f"a{number}"
         blocking(here[0].claims).release(here[1], [given.receipt], retry=number == 1)
-    assert texts(claim(here)) == ["b1"]
+    assert claimed_bodies(claim(here)) == ["b1"]
     claimed = claim_soon(dead, limit=1)
-    assert texts(claimed) == ["a1"]
+    assert claimed_bodies(claimed) == ["a1"]
     assert claim(dead) == []
     acknowledge(dead, *claimed)
     claimed = claim_soon(dead, limit=1)
@@ -210,14 +210,14 @@ def test_what_is_gone(store: Store, other: Store) -> None:
     here, there = enter(store, queue), enter(other, queue)
     places = send(*here, "a1", "a2", "a3", "a4", "b1")
     [first] = claim(here, limit=1)
-    assert texts(claim(there, limit=1)) == ["b1"]
+    assert claimed_bodies(claim(there, limit=1)) == ["b1"]
     bridge.run(store.messages.delete(queue, places[1:3]))
     acknowledge(here, first)
-    assert texts(claim(there, limit=1, ttl=1)) == ["a4"]
+    assert claimed_bodies(claim(there, limit=1, ttl=1)) == ["a4"]
     bridge.run(store.messages.delete(queue, places[3:4]))
     send(*here, "a5")
     claimed = claim_soon(here)
-    assert texts(claimed) == ["a5"]
+    assert claimed_bodies(claimed) == ["a5"]
 
 
 @pytest.mark.slow_on("cassandra")
@@ -228,11 +228,11 @@ def test_what_expires(store: Store, other: Store) -> None:
     ttl = 12 if store.ids_follow_clocks else 3
     places = post(here[0], here[1], [Draft("a1", key="a"), Draft("a2", key="a", ttl=ttl), Draft("a3", key="a")])
     claimed = claim_soon(here, limit=1)
-    assert texts(claimed) == ["a1"]
+    assert claimed_bodies(claimed) == ["a1"]
     assert claim(there) == []
     assert eventually(lambda: bridge.run(store.messages.fetch(queue, places.locations[1:2])) == [])
     acknowledge(here, *claimed)
-    assert texts(claim(there)) == ["a3"]
+    assert claimed_bodies(claim(there)) == ["a3"]
 
 
 @pytest.mark.slow_on("cassandra")
@@ -241,12 +241,12 @@ def test_showing(store: Store) -> None:
     queue = make_ordered(store)
     here = enter(store, queue)
     send(*here, "a1", "a2", "b1")
-    assert texts(claim(here, ttl=0)) == ["a1", "a2", "b1"]
+    assert claimed_bodies(claim(here, ttl=0)) == ["a1", "a2", "b1"]
     [first] = claim(here, limit=1)
     for _ in range(2):
-        assert texts(claim(here, ttl=0)) == ["b1"]
+        assert claimed_bodies(claim(here, ttl=0)) == ["b1"]
     acknowledge(here, first)
-    assert texts(claim(here, ttl=0)) == ["a2", "b1"]
+    assert claimed_bodies(claim(here, ttl=0)) == ["a2", "b1"]
     assert [message.body for message in here[0].claims.peek(here[1], 9)] == ["a2", "b1"]
 
 
@@ -274,7 +274,7 @@ def test_waiting_for_what_is_new(store: Store) -> None:
     with closing(waiter):
         assert claim(here, limit=1, waiter=waiter) == []
         post(*here, [Draft("a1", key="a")])
-        assert texts(claim_when_woken(here, waiter)) == ["a1"]
+        assert claimed_bodies(claim_when_woken(here, waiter)) == ["a1"]
 
 
 def claim_when_woken(way: tuple[Service, QueueAccess], waiter: EventWaiter) -> list[ClaimDelivery]:
@@ -301,8 +301,8 @@ def test_very_much_waits(store: Store) -> None:
             claim(here)
         acknowledge(here, *first)
         claimed = claim(here, limit=5)
-        assert texts(claimed) == ["a1", "a2", "a3", "a4", "a5"]
-        assert texts(claim(here)) == ["b1"]
+        assert claimed_bodies(claimed) == ["a1", "a2", "a3", "a4", "a5"]
+        assert claimed_bodies(claim(here)) == ["b1"]
 
 
 @pytest.mark.slow_on("cassandra")
@@ -317,8 +317,8 @@ def test_very_much_is_done_behind_what_waits(store: Store) -> None:
         with pytest.raises(ClaimUndecided):
             claim(here)
         acknowledge(here, first)
-        assert texts(claim(here, limit=1)) == ["a2"]
-        assert texts(claim(here)) == ["d1", "e1"]
+        assert claimed_bodies(claim(here, limit=1)) == ["a2"]
+        assert claimed_bodies(claim(here)) == ["d1", "e1"]
 
 
 @pytest.mark.slow_on("cassandra")
@@ -369,7 +369,7 @@ def test_a_bare_id_is_not_renewed(store: Store) -> None:
     receipts = [ClaimReceipt(number, *position) for number, position in places]
     assert statuses(blocking(service.claims).renew(access, receipts, 60)) == [ReceiptStatus.FINAL] * 2
     assert statuses(blocking(service.claims).acknowledge(access, receipts[:1])) == [ReceiptStatus.DONE]
-    assert texts(claim((service, access))) == ["a2"]
+    assert claimed_bodies(claim((service, access))) == ["a2"]
 
 
 class Checker:

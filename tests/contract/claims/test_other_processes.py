@@ -6,7 +6,7 @@ from queuey.claims.receipts import ReceiptStatus
 from queuey.storage import Store
 from tests.backends import Clock
 from tests.blocking import blocking
-from tests.contract.claims.test_claims import enter, statuses, texts
+from tests.contract.claims.test_claims import claimed_bodies, enter, statuses
 from tests.contract.samples import append_bodies, make_queue
 
 
@@ -15,12 +15,12 @@ def test_a_showing_knows_what_others_did(store: Store, other: Store) -> None:
     queue = make_queue(store)
     append_bodies(store, queue, "a", "b", "c")
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
-    assert texts(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["a", "b", "c"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["a", "b", "c"]
     [first, second] = blocking(peer.claims).claim(peer_access, limit=2, ttl=60)
-    assert texts(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["c"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["c"]
     blocking(peer.claims).acknowledge(peer_access, [first.receipt])
     blocking(peer.claims).release(peer_access, [second.receipt])
-    assert texts(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["b", "c"]
+    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["b", "c"]
 
 
 def test_a_receipt_is_refused_by_the_whole_log(store: Store, other: Store, clock: Clock) -> None:

@@ -13,7 +13,7 @@ from queuey.service.claims.attempts import Attempts, JobState
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.blocking import blocking
-from tests.contract.claims.test_attempts import queue_of
+from tests.contract.claims.test_attempts import make_limited_queue
 from tests.contract.claims.test_claims import enter
 from tests.contract.samples import append_bodies, make_queue
 
@@ -72,7 +72,7 @@ def test_who_has_lost_the_message_is_refused(store: Store, other: Store, clock: 
 
 def test_a_failed_attempt_keeps_its_state(store: Store) -> None:
     """The state of a failed attempt is shown beside its reason, and not as the state of the next delivery."""
-    queue = queue_of(store, 5)
+    queue = make_limited_queue(store, 5)
     [place] = append_bodies(store, queue, "a")
     service, access = enter(store, queue)
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)

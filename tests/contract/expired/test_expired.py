@@ -61,7 +61,7 @@ class Process:
         self.service.core.run(self.records.step(record))
 
 
-def make(store: Store, **options: Any) -> Queue:  # noqa: ANN401 - as a spec has them
+def make_expiring_queue(store: Store, **options: Any) -> Queue:  # noqa: ANN401 - as a spec has them
     """Makes a queue whose expired messages become dead letters, without a read delay."""
     options = {"ttl": TTL, "read_delay": 0.0} | options
     spec = QueueSpec(on_expiry="dead-letter", on_ack="delete", **options)
@@ -85,7 +85,7 @@ def wait_for_letters(store: Store, queue: Queue, *bodies: str) -> bool:
 
 def test_a_message_nobody_claims_becomes_a_dead_letter(store: Store, clock: Clock) -> None:
     """The record's step makes an expired message a dead letter without a claim; the record is removed in the end."""
-    process, queue = Process(store), make(store)
+    process, queue = Process(store), make_expiring_queue(store)
     process.post(queue, "one", "two")
     clock.advance(TTL - 1)
     process.step(queue)
@@ -104,7 +104,7 @@ def test_a_message_nobody_claims_becomes_a_dead_letter(store: Store, clock: Cloc
 
 def test_claims_give_up_what_has_expired(store: Store, clock: Clock) -> None:
     """A claim gets no expired message, and makes dead letters of expired ones, delivered or not."""
-    process, queue = Process(store), make(store)
+    process, queue = Process(store), make_expiring_queue(store)
     process.post(queue, "failed", "new")
     [failed] = process.claim(queue, limit=1)
     process.claims.release(process.enter(queue), [failed.receipt], 5.0, ReleaseReason("ValueError", "no wages"))
@@ -124,7 +124,7 @@ def test_claims_give_up_what_has_expired(store: Store, clock: Clock) -> None:
 
 def test_a_live_claim_is_left_to_its_worker(store: Store, clock: Clock) -> None:
     """An acknowledgement after the TTL counts; a claim that is renewed for half a day after the TTL is taken away."""
-    process, queue = Process(store), make(store)
+    process, queue = Process(store), make_expiring_queue(store)
     process.post(queue, "done", "lost", "kept")
     claims = {delivery.message.body: delivery.receipt for delivery in process.claim(queue, ttl=200)}
     clock.advance(TTL + 20)
@@ -148,7 +148,7 @@ def test_a_live_claim_is_left_to_its_worker(store: Store, clock: Clock) -> None:
 
 def test_only_kept_messages_become_dead_letters(store: Store, clock: Clock) -> None:
     """A message with its own TTL is dropped. Delayed ones end after their delay; copies outlive the delivered one."""
-    process, queue = Process(store), make(store, kind="dedup")
+    process, queue = Process(store), make_expiring_queue(store, kind="dedup")
     if store.messages.exact_horizon:  # Other stores expire rows by a clock that no test moves.
         post(process.service, process.enter(queue), [Draft("dropped", ttl=TTL)])
     post(process.service, process.enter(queue), [Draft("delayed", delay=50.0)])
@@ -167,7 +167,7 @@ def test_only_kept_messages_become_dead_letters(store: Store, clock: Clock) -> N
 
 def test_ordered_queues_go_on_behind_a_dead_letter(store: Store, clock: Clock) -> None:
     """While a message may have expired by some clock, later ones of its key wait; then they are delivered."""
-    process, queue = Process(store), make(store, kind="ordered")
+    process, queue = Process(store), make_expiring_queue(store, kind="ordered")
     post(process.service, process.enter(queue), [Draft("first", key="k")])
     clock.advance(60)
     post(process.service, process.enter(queue), [Draft("second", key="k")])
@@ -182,7 +182,7 @@ def test_ordered_queues_go_on_behind_a_dead_letter(store: Store, clock: Clock) -
 
 def test_the_record_is_there_before_a_message_and_at_its_acknowledgement(store: Store, clock: Clock) -> None:
     """A post makes the record first, and makes it again if it paused so long that the record was removed."""
-    process, queue, other = Process(store), make(store), Process(store)
+    process, queue, other = Process(store), make_expiring_queue(store), Process(store)
     records: list[Record | None] = []
 
     async def stand_still(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
@@ -206,7 +206,7 @@ def test_the_record_is_there_before_a_message_and_at_its_acknowledgement(store: 
 def test_a_record_is_removed_by_the_version_that_was_searched(store: Store, clock: Clock) -> None:
     """A record that a post has relied on anew during the search is kept."""
     doubted = InterposedStore(store)
-    process, queue, other = Process(doubted.store), make(store), Process(store)
+    process, queue, other = Process(doubted.store), make_expiring_queue(store), Process(store)
     process.post(queue, "one")
     [delivery] = process.claim(queue)
     process.claims.acknowledge(process.enter(queue), [delivery.receipt])
@@ -229,7 +229,7 @@ def test_a_record_is_removed_by_the_version_that_was_searched(store: Store, cloc
 def test_a_record_stays_until_dead_letters_are_published(store: Store, clock: Clock) -> None:
     """While dead letters cannot be stored, the record stays due; another process publishes them."""
     doubted = InterposedStore(store)
-    process, queue, other = Process(doubted.store), make(store), Process(store)
+    process, queue, other = Process(doubted.store), make_expiring_queue(store), Process(store)
     process.post(queue, "one")
 
     def refuse(*_: object, **__: object) -> object:
@@ -247,7 +247,7 @@ def test_a_record_stays_until_dead_letters_are_published(store: Store, clock: Cl
 
 def test_another_process_searches(store: Store, clock: Clock) -> None:
     """When the process that made the record has ended, another one takes the step."""
-    queue = make(store)
+    queue = make_expiring_queue(store)
     Process(store).post(queue, "orphan")
     clock.advance(TTL + 20)
     process, stopping = Process(store), threading.Event()
@@ -262,7 +262,7 @@ def test_another_process_searches(store: Store, clock: Clock) -> None:
 
 def test_a_move_takes_the_rest(store: Store, clock: Clock) -> None:
     """A move leaves expired messages, which become dead letters of the source, and takes the others."""
-    process, queue = Process(store), make(store)
+    process, queue = Process(store), make_expiring_queue(store)
     process.post(queue, "expired")
     clock.advance(60)
     process.post(queue, "moved")
@@ -293,7 +293,7 @@ def test_upgrades_from_a_queue_without_the_option(store: Store, clock: Clock) ->
 
 def test_a_purge_ends_the_record(store: Store, clock: Clock) -> None:
     """Purged messages become no dead letters; the next message gets a new record and a marked log."""
-    process, queue = Process(store), make(store)
+    process, queue = Process(store), make_expiring_queue(store)
     process.post(queue, "purged")
     purged = bridge.run(store.catalogue.purge_queue(queue))
     process.step(queue)
@@ -309,7 +309,7 @@ def finish_all(process: Process, queue: Queue) -> None:
     process.claims.acknowledge(process.enter(queue), receipts)
 
 
-def due_in(process: Process, queue: Queue, clock: Clock) -> float:
+def seconds_until_search(process: Process, queue: Queue, clock: Clock) -> float:
     record = process.record(queue)
     assert record is not None
     return (record.due - clock.ticks) / TICKS_PER_SECOND
@@ -317,14 +317,14 @@ def due_in(process: Process, queue: Queue, clock: Clock) -> float:
 
 def test_a_clock_that_was_ahead_hides_no_message(store: Store, clock: Clock) -> None:
     """A record from a clock that was ahead is not relied on: later messages are searched in time, and it is removed."""
-    process, queue = Process(store), make(store)
+    process, queue = Process(store), make_expiring_queue(store)
     clock.advance(3 * DAY)
     process.post(queue, "one")
     finish_all(process, queue)
     clock.advance(-3 * DAY)
     process.post(queue, "two")
-    assert due_in(process, queue, clock) < 2 * TTL
-    queue = make(store)
+    assert seconds_until_search(process, queue, clock) < 2 * TTL
+    queue = make_expiring_queue(store)
     clock.advance(3 * DAY)
     process.post(queue, "one")
     finish_all(process, queue)
@@ -337,7 +337,7 @@ def test_a_clock_that_is_set_back_hides_no_message(store: Store, clock: Clock) -
     """Posts, also of another process, do not rely on a record that was removed before the clock was set back."""
     boottime = clock.ticks / TICKS_PER_SECOND
     with replaced(Core.boottime, lambda _core: boottime):
-        process, queue = Process(store), make(store)
+        process, queue = Process(store), make_expiring_queue(store)
         process.post(queue, "one")
         finish_all(process, queue)
         clock.advance(DAY)
@@ -351,7 +351,7 @@ def test_a_clock_that_is_set_back_hides_no_message(store: Store, clock: Clock) -
 
 def test_a_shorter_ttl_is_searched_in_time(store: Store, clock: Clock) -> None:
     """Messages with a shorter TTL are searched in time, also while posts rely on the record of a longer one."""
-    process, queue = Process(store), make(store, ttl=DAY)
+    process, queue = Process(store), make_expiring_queue(store, ttl=DAY)
     process.post(queue, "long")
     queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(ttl=TTL)))
     process.post(queue, "short")
@@ -360,14 +360,14 @@ def test_a_shorter_ttl_is_searched_in_time(store: Store, clock: Clock) -> None:
     process.step(queue)
     clock.advance(5)
     process.post(queue, "late")
-    assert due_in(process, queue, clock) < 2 * TTL
+    assert seconds_until_search(process, queue, clock) < 2 * TTL
 
 
 def test_a_store_without_posts_is_searched_no_more_often(store: Store, clock: Clock) -> None:
     """A long-lived message does not make the store search every second."""
-    process, queue = Process(store), make(store)
+    process, queue = Process(store), make_expiring_queue(store)
     process.post(queue, "delayed", delay=10.0 * DAY)
     clock.advance(DAY)
     process.step(queue)
     if store.messages.exact_horizon:  # The horizon of other stores follows a clock that no test moves.
-        assert due_in(process, queue, clock) >= TTL
+        assert seconds_until_search(process, queue, clock) >= TTL

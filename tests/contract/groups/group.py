@@ -130,7 +130,7 @@ class Group(ABC):
         """Advances all clocks."""
 
     @abstractmethod
-    def narrow(self, key: str, *queues: str) -> None:
+    def limit_key(self, key: str, *queues: str) -> None:
         """Limits a credential to reading and claiming these queues, from now on."""
 
     @abstractmethod
@@ -149,7 +149,7 @@ class Group(ABC):
     def remove(self) -> None:
         """Forgets the group, but not its offsets."""
 
-    def pass_beating(self, seconds: float, *members: Member) -> None:
+    def pass_time_with_heartbeats(self, seconds: float, *members: Member) -> None:
         """Advances time while these members send heartbeats, and give back the partitions they are asked for."""
         while seconds > 0:
             step = min(BEAT_INTERVAL, seconds)
@@ -158,7 +158,7 @@ class Group(ABC):
             for member in members:
                 member.beat_and_give_back()
 
-    def until(self, holds: Callable[[], object], *members: Member, step: float = 0.2) -> None:
+    def beat_until(self, holds: Callable[[], object], *members: Member, step: float = 0.2) -> None:
         """Lets members send heartbeats, and give back partitions, until a condition holds.
 
         Fails after MAX_ROUNDS rounds.
@@ -179,11 +179,11 @@ class Group(ABC):
             owned = [place for member in members for place in member.owned]
             return sorted(owned) == sorted(places) and max(shares) - min(shares) <= 1
 
-        self.until(settled, *members)
+        self.beat_until(settled, *members)
 
     def end_session(self, member: Member, *others: Member, session: float = SESSION) -> None:
         """Lets a whole session pass in which only the other members send heartbeats."""
-        self.pass_beating(session + self.slack + BEAT_INTERVAL, *others)
+        self.pass_time_with_heartbeats(session + self.slack + BEAT_INTERVAL, *others)
 
 
 def places_of(queue: str, partitions: int) -> list[Place]:

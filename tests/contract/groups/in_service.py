@@ -112,7 +112,7 @@ class ServiceGroup(Group):
             for served in list(service.groups.served.values()):
                 service.core.run(served.turn())
 
-    def narrow(self, key: str, *queues: str) -> None:
+    def limit_key(self, key: str, *queues: str) -> None:
         self.callers[key.encode()] = Caller(grants=(Grant(self.application, frozenset({"read", "claim"}), queues),))
 
     def offset(self, place: Place) -> str | None:

@@ -68,7 +68,7 @@ def test_purged(group: Group, make: Make, store: Store) -> None:
     row = bridge.run(store.catalogue.queue(APP, queue))
     assert row is not None
     bridge.run(store.catalogue.purge_queue(row))
-    group.pass_beating(40, member)
+    group.pass_time_with_heartbeats(40, member)
     assert member.owned == before
     member.commit({(queue, 1): message(2)})
     assert group.offset((queue, 1)) == message(2)
@@ -84,7 +84,7 @@ def test_deleted_and_made_again(group: Group, make: Make, store: Store) -> None:
     row = bridge.run(store.catalogue.queue(APP, queue))
     assert row is not None
     bridge.run(store.catalogue.delete_queue(row))
-    group.until(lambda: list(member.owned) == [(stays, 1)], member)
+    group.beat_until(lambda: list(member.owned) == [(stays, 1)], member)
     make_queue(store, queue, partitions=2)
     check_commit_refused(member, (queue, 1), message(2), under[queue, 1])
     group.settle([*places_of(queue, 2), (stays, 1)], member)
@@ -125,11 +125,11 @@ def test_narrowed(group: Group, make: Make, *, silent: bool) -> None:
     one, two = make(2), make(2)
     first, second = group.join(one, two, key="first"), group.join(one, two, key="second")
     group.settle(places_of(one, 2) + places_of(two, 2), first, second)
-    group.narrow("first", one)
+    group.limit_key("first", one)
     if not silent:
         with pytest.raises(MemberGone):
             first.send_heartbeat()
-    group.pass_beating(10, second)
+    group.pass_time_with_heartbeats(10, second)
     with pytest.raises(MemberGone):
         first.send_heartbeat()
     again = group.join(one, two, key="first")

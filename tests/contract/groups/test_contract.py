@@ -21,7 +21,7 @@ def place_of(member: Member) -> Place:
     return min(member.owned)
 
 
-def pair(group: Group, make: Make, partitions: int = 2) -> tuple[str, Member, Member]:
+def join_two_members(group: Group, make: Make, partitions: int = 2) -> tuple[str, Member, Member]:
     queue = make(partitions)
     first, second = group.join(queue), group.join(queue)
     group.settle(places_of(queue, partitions), first, second)
@@ -90,7 +90,7 @@ def test_taken_when_given_back(group: Group, make: Make) -> None:
     """A partition stays with its owner until that gives it back; the next owner gets the last committed offset."""
     queue, first, second = owner_and_follower(group, make)
     second.send_heartbeat()
-    requested = asked_for(group, first, second)
+    requested = wait_for_give_back_request(group, first, second)
     [place] = requested
     for number in range(1, 4):
         first.commit({place: message(number)}, note=b"half done")
@@ -106,7 +106,7 @@ def test_taken_when_given_back(group: Group, make: Make) -> None:
     assert group.offset(place) == message(5)
 
 
-def asked_for(group: Group, first: Member, second: Member) -> dict[Place, int]:
+def wait_for_give_back_request(group: Group, first: Member, second: Member) -> dict[Place, int]:
     """Returns the partitions that a member is asked to give back, without giving them back; both send heartbeats."""
     for _ in range(100):
         if requested := first.send_heartbeat().give_back:
@@ -127,10 +127,10 @@ def test_answers_that_are_lost(group: Group, make: Make) -> None:
     assert first.owned == before
     second = group.join(queue)
     second.send_heartbeat()
-    requested = asked_for(group, first, second)
+    requested = wait_for_give_back_request(group, first, second)
     # As if the answer to its join and all heartbeats had been lost: silence gives nothing back.
     first.owned = {}
-    group.pass_beating(5, second)
+    group.pass_time_with_heartbeats(5, second)
     assert second.owned == {}
     answer = first.send_heartbeat()
     assert answer.give_back == requested
@@ -145,7 +145,7 @@ def test_who_does_not_know_of_its_partition(group: Group, make: Make) -> None:
     first, second = group.join(*queues), group.join(*queues)
     group.settle([(queue, 1) for queue in queues], first)
     second.send_heartbeat()
-    [place] = asked_for(group, first, second)
+    [place] = wait_for_give_back_request(group, first, second)
     del first.owned[place]  # As if no answer that named it had arrived; nothing else of that queue is assigned to it.
 
     def settled() -> bool:
@@ -208,7 +208,7 @@ def test_commits_that_compare(group: Group, make: Make) -> None:
 
 def test_commits_of_others(group: Group, make: Make) -> None:
     """A commit for several partitions records the owned ones; the error names the others."""
-    _queue, first, second = pair(group, make)
+    _queue, first, second = join_two_members(group, make)
     (mine,), (other,) = first.owned, second.owned
     with pytest.raises(NotOwner) as error:
         first.commit({mine: message(1), other: message(2)}, epochs=first.owned | second.owned)
@@ -275,20 +275,20 @@ def test_notes(group: Group, make: Make) -> None:
 
 def test_session_over(group: Group, make: Make) -> None:
     """A member that is silent for a session and the clock difference has lost its partitions, but not earlier."""
-    queue, first, second = pair(group, make)
+    queue, first, second = join_two_members(group, make)
     [place], under = first.owned, dict(first.owned)
     first.commit({place: message(1)}, note=b"at 2")
-    group.pass_beating(SESSION / 2, second)
+    group.pass_time_with_heartbeats(SESSION / 2, second)
     first.send_heartbeat()  # A third of a session has passed, so this heartbeat is recorded.
-    group.pass_beating(SESSION - 0.5, second)
+    group.pass_time_with_heartbeats(SESSION - 0.5, second)
     first.commit({place: message(2)})
-    group.pass_beating(0.5 + group.slack / 10, second)
+    group.pass_time_with_heartbeats(0.5 + group.slack / 10, second)
     group.join(queue)  # Expired sessions are ended now, and the plan is carried out soon.
     for _ in range(4):
         group.pass_time(group.slack / 5)
         second.beat_and_give_back()
     assert place not in second.owned
-    group.pass_beating(1, second)
+    group.pass_time_with_heartbeats(1, second)
     group.settle(places_of(queue, 2), second)
     assert second.taken[place] == TakenPartition(message(2), "lost", b"at 2")
     check_commit_refused(first, place, message(9), under[place])
@@ -328,7 +328,7 @@ def test_heartbeats_renew(group: Group, make: Make) -> None:
     group.settle(places_of(queue, 2), first, second)
     before = [dict(first.owned), dict(second.owned)]
     for _ in range(5):
-        group.pass_beating(20, first)
+        group.pass_time_with_heartbeats(20, first)
         second.send_heartbeat()
     assert [first.owned, second.owned] == before
 
@@ -340,7 +340,7 @@ def test_a_give_back_that_is_late(group: Group, make: Make) -> None:
     first, second = group.join(queue, revoke=5), group.join(queue)
     group.settle(places_of(queue, 2), first)
     second.send_heartbeat()
-    asked_for(group, first, second)
+    wait_for_give_back_request(group, first, second)
     over = None
     for elapsed in range(60):
         try:
@@ -349,7 +349,7 @@ def test_a_give_back_that_is_late(group: Group, make: Make) -> None:
             over = elapsed
             break
         assert second.owned == {}
-        group.pass_beating(1, second)
+        group.pass_time_with_heartbeats(1, second)
     assert over is not None
     assert over >= 5
     group.settle(places_of(queue, 2), second)
@@ -358,7 +358,7 @@ def test_a_give_back_that_is_late(group: Group, make: Make) -> None:
 
 def test_leaving(group: Group, make: Make) -> None:
     """A member that leaves gives back its partitions at once, and is not a member any more."""
-    queue, first, second = pair(group, make)
+    queue, first, second = join_two_members(group, make)
     [place], under = first.owned, dict(first.owned)
     first.commit({place: message(1)})
     first.leave()
@@ -371,12 +371,12 @@ def test_leaving(group: Group, make: Make) -> None:
 
 def test_draining(group: Group, make: Make) -> None:
     """A draining member gives back one partition after another, and gets none again."""
-    queue, first, second = pair(group, make, 4)
+    queue, first, second = join_two_members(group, make, 4)
     first.send_heartbeat(leaving=True)
-    group.until(lambda: first.send_heartbeat().give_back == first.owned, second)
+    group.beat_until(lambda: first.send_heartbeat().give_back == first.owned, second)
     for count in (3, 4):
         first.send_heartbeat(first.epochs([place_of(first)]), leaving=True)
-        group.until(lambda: len(second.owned) == count, second)  # noqa: B023 - at once
+        group.beat_until(lambda: len(second.owned) == count, second)  # noqa: B023 - at once
     assert first.send_heartbeat().take == {}
     group.settle(places_of(queue, 4), second)
     first.leave()
@@ -412,11 +412,11 @@ def test_an_instance_is_replaced(group: Group, make: Make) -> None:
     first.commit({place_of(first): message(1)})
     next_one = group.join(queue, instance="a")
     first.send_heartbeat()  # It is a member until its successor has shown that it got the answer.
-    group.until(lambda: next_one.owned.keys() == mine.keys(), next_one, second)
+    group.beat_until(lambda: next_one.owned.keys() == mine.keys(), next_one, second)
     assert second.owned == others
     assert next_one.taken[min(mine)] == TakenPartition(message(1), "lost")
     check_commit_refused(first, min(mine), message(2), mine[min(mine)])
-    group.pass_beating(3, next_one, second)  # Other processes know within 2 s.
+    group.pass_time_with_heartbeats(3, next_one, second)  # Other processes know within 2 s.
     with pytest.raises(MemberGone):
         first.send_heartbeat()
 
@@ -432,10 +432,10 @@ def test_an_instance_returns(group: Group, make: Make, word: str) -> None:
         first.leave(returns=True)
     else:
         group.end_session(first, second)
-    group.pass_beating(30, second)
+    group.pass_time_with_heartbeats(30, second)
     assert second.owned == others
     again = group.join(queue, instance="a", grace=60)
-    group.until(lambda: again.owned.keys() == mine.keys(), again, second)
+    group.beat_until(lambda: again.owned.keys() == mine.keys(), again, second)
     assert second.owned == others
     assert {taken.came for taken in again.taken.values()} == {word}
 
@@ -446,7 +446,7 @@ def test_an_instance_that_stays_away(group: Group, make: Make) -> None:
     first, second = group.join(queue, instance="a", grace=60), group.join(queue)
     group.settle(places_of(queue, 4), first, second)
     first.leave(returns=True)
-    group.pass_beating(60 + group.slack + 1, second)
+    group.pass_time_with_heartbeats(60 + group.slack + 1, second)
     group.settle(places_of(queue, 4), second)
 
 

@@ -7,7 +7,7 @@ import pytest
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
-from tests.contract.samples import at_once, fresh_name
+from tests.contract.samples import call_concurrently, fresh_name
 
 ROWS = (GroupRow(0, 0, b"wishes"), GroupRow(1, 0, b"member"), GroupRow(1, 999, b"another"), GroupRow(2, 63, b"plan"))
 HEAD = Head(0, 7, 5, 9, 1, 2, 3, 4, "centre", 6)
@@ -57,7 +57,7 @@ def test_one_of_several_changes(store: Store, other: Store, group: str) -> None:
         change = GroupChange(Head(epoch=number), (GroupRow(1, number, b""),))
         return bridge.run((store, other)[number % 2].groups.change_group(APP, group, head.version, change))
 
-    done = [each for each in at_once(change, range(1, 4)) if each is not None]
+    done = [each for each in call_concurrently(change, range(1, 4)) if each is not None]
     [applied] = done
     state = bridge.run(store.groups.group_state(APP, group))
     assert state is not None

@@ -39,7 +39,7 @@ def test_news_wakes(group: ServiceGroup, make: Make) -> None:
     """A waiting heartbeat is answered when the member is to give a partition back, and not before."""
     queues = make(1), make(1)
     first = group.join(*queues)
-    group.until(lambda: len(first.owned) == len(queues), first)
+    group.beat_until(lambda: len(first.owned) == len(queues), first)
     waiter = Waiting(group.services[0])
     assert attempt(group, first, waiter) is None
     group.pass_time(0.5)
@@ -58,7 +58,7 @@ def test_news_wakes(group: ServiceGroup, make: Make) -> None:
 def test_within_a_third_of_the_session(group: ServiceGroup, make: Make) -> None:
     """However long a heartbeat asks to wait, it is answered before the next one is due."""
     member = group.join(make(1))
-    group.until(lambda: member.owned, member)
+    group.beat_until(lambda: member.owned, member)
     waiter = Waiting(group.services[0])
     assert attempt(group, member, waiter) is None
     group.pass_time(SESSION / 3 + 0.1)

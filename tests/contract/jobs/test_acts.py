@@ -19,7 +19,7 @@ from queuey.service.claims.jobs import CANCELLED
 from queuey.storage import ClaimLogs, Ledger, Messages, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post
-from tests.contract.claims.test_claims import enter, texts
+from tests.contract.claims.test_claims import claimed_bodies, enter
 from tests.contract.claims.test_ordered import claim_soon, make_ordered, send
 from tests.contract.samples import append_bodies, fresh_name, make_queue, method_of
 from tests.interposed_store import InterposedStore
@@ -73,7 +73,7 @@ def test_who_works_on_it_is_asked_to_stop(store: Store, other: Store, clock: Clo
             blocking(peer.claims).release_all(peer_access)
         case _:
             clock.advance(70)
-    assert texts(blocking(peer.claims).claim(peer_access, limit=9, ttl=60)) == ["neighbour"]
+    assert claimed_bodies(blocking(peer.claims).claim(peer_access, limit=9, ttl=60)) == ["neighbour"]
     assert blocking(peer.claims).is_done(queue, (1, place))
     assert [found.name for found in bridge.run(store.catalogue.list_queues(APP, start=queue.name, limit=2))][1:] != [
         f"{queue.name}.dead"
@@ -147,7 +147,7 @@ def test_ordered_queues(store: Store) -> None:
     [job] = claim_soon(way, 1)
     assert blocking(service.claims).cancel(access, first) == "claimed"
     blocking(service.claims).release(access, [job.receipt], 60, FAILED)
-    assert texts(claim_soon(way)) == ["k second"]
+    assert claimed_bodies(claim_soon(way)) == ["k second"]
     with pytest.raises(InvalidRequest, match="delivers by keys"):
         blocking(service.claims).hasten(access, later)
 

@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE_SECONDS
 PLACE = (1, (ids.EPOCH_TICKS, 0))
 
 
-def ahead(store: Store) -> Message:
+def make_message_ahead(store: Store) -> Message:
     """Returns a message that is not due for long."""
     due = bridge.run(store.ledger.now()) + 3600 * ids.TICKS_PER_SECOND
     return Message(due, 0, 1, due + 3600 * ids.TICKS_PER_SECOND, "late")
@@ -48,7 +48,7 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "horizon": lambda store, queue: bridge.run(store.bulk.horizon(queue)),
     "scan_arrow": lambda store, queue: list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))),
     "reach": lambda store, queue: bridge.run(store.bulk.extent(queue, whole_partition())),
-    "load_unread": lambda store, queue: bridge.run(store.bulk.load_unread(queue, [ahead(store)])),
+    "load_unread": lambda store, queue: bridge.run(store.bulk.load_unread(queue, [make_message_ahead(store)])),
     "set_offsets": lambda store, queue: bridge.run(
         store.offsets.set_offsets(queue, "late", [OffsetChange(1, ids.LAST)])
     ),

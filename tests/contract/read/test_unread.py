@@ -17,7 +17,7 @@ from queuey.service.ranges import OTHERS
 from queuey.service.unread import MarkNews, ReadMark, Unread, group_of
 from queuey.storage import Messages, Offsets, Store, bridge, offset_changes
 from tests.backends import Clock
-from tests.contract.samples import append_bodies, at_once, make_queue, new_message
+from tests.contract.samples import append_bodies, call_concurrently, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 
@@ -33,7 +33,7 @@ def mark(store: Store, queue: Queue, at: Position, reader: str = ANN, *, back: b
     return Service(store).unread.mark(access(store, queue), reader, {OTHERS: ids.following(at)}, back=back)
 
 
-def counts(store: Store, queues: Sequence[Queue], reader: str = ANN, limit: int = 100) -> list[tuple[int, bool]]:
+def count_unread(store: Store, queues: Sequence[Queue], reader: str = ANN, limit: int = 100) -> list[tuple[int, bool]]:
     unread = Service(store).unread.unread([access(store, queue) for queue in queues], reader, limit)
     assert all(isinstance(each, Unread) for each in unread)
     return [(each.count, each.more) for each in unread if isinstance(each, Unread)]
@@ -44,13 +44,13 @@ def test_each_reader_has_a_mark(store: Store, other: Store) -> None:
     queue, neighbour = make_queue(store), make_queue(store)
     first, second, _ = append_bodies(store, queue, "a", "b", "c")
     append_bodies(store, neighbour, "a")
-    assert counts(store, [queue, neighbour]) == [(3, False), (1, False)]
+    assert count_unread(store, [queue, neighbour]) == [(3, False), (1, False)]
     assert mark(store, queue, second) == ReadMark({1: second}, 0.0)
-    assert counts(other, [queue, neighbour]) == [(1, False), (1, False)]
-    assert counts(other, [queue, neighbour], BOB) == [(3, False), (1, False)]
+    assert count_unread(other, [queue, neighbour]) == [(1, False), (1, False)]
+    assert count_unread(other, [queue, neighbour], BOB) == [(3, False), (1, False)]
     assert mark(other, queue, first) == ReadMark({1: second}, 0.0)
     assert mark(other, queue, first, back=True) == ReadMark({1: first}, 0.0)
-    assert counts(store, [queue]) == [(2, False)]
+    assert count_unread(store, [queue]) == [(2, False)]
 
 
 def test_marks_never_go_back(store: Store, other: Store) -> None:
@@ -58,8 +58,8 @@ def test_marks_never_go_back(store: Store, other: Store) -> None:
     queue = make_queue(store)
     places = append_bodies(store, queue, *(f"{n}" for n in range(12)))
     order = random.Random(7).sample(places[:-1], len(places) - 1)
-    at_once(lambda n: mark((store, other)[n % 2], queue, order[n]), range(len(order)))
-    assert counts(store, [queue]) == [(1, False)]
+    call_concurrently(lambda n: mark((store, other)[n % 2], queue, order[n]), range(len(order)))
+    assert count_unread(store, [queue]) == [(1, False)]
     assert mark(store, queue, places[0]).marks == {1: places[-2]}
 
 
@@ -69,9 +69,9 @@ def test_partitions_and_bounds(store: Store) -> None:
     for number in (1, 2, 17, 20):
         append_bodies(store, queue, "a", "b", partition=number)
     for limit, expected in ((9, (8, False)), (8, (8, False)), (7, (7, True)), (1, (1, True))):
-        assert counts(store, [queue], limit=limit) == [expected]
+        assert count_unread(store, [queue], limit=limit) == [expected]
     bridge.run(store.offsets.set_offsets(queue, group_of(ANN), [OffsetChange(17, ids.LAST)]))
-    assert counts(store, [queue]) == [(6, False)]
+    assert count_unread(store, [queue]) == [(6, False)]
     with pytest.raises(InvalidRequest):
         Service(store).unread.mark(access(store, queue), ANN, {21: ids.LAST})
 
@@ -82,15 +82,15 @@ def test_what_is_gone_does_not_count(store: Store, clock: Clock) -> None:
     places = append_bodies(store, queue, "a", "b", "c")
     append_bodies(store, queue, "short", ttl=10)
     bridge.run(store.messages.append(queue, [new_message("later", delay=50)]))
-    assert counts(store, [queue]) == [(4, False)]
+    assert count_unread(store, [queue]) == [(4, False)]
     bridge.run(store.messages.delete(queue, [(1, places[0])]))
-    assert counts(store, [queue]) == [(3, False)]
+    assert count_unread(store, [queue]) == [(3, False)]
     clock.advance(20)
-    assert counts(store, [queue]) == [(2, False)]
+    assert count_unread(store, [queue]) == [(2, False)]
     clock.advance(40)
-    assert counts(store, [queue]) == [(3, False)]
+    assert count_unread(store, [queue]) == [(3, False)]
     queue = bridge.run(store.catalogue.purge_queue(queue))
-    assert counts(store, [queue]) == [(0, False)]
+    assert count_unread(store, [queue]) == [(0, False)]
 
 
 def test_no_mark_above_what_reads_show(store: Store, clock: Clock) -> None:
@@ -101,12 +101,12 @@ def test_no_mark_above_what_reads_show(store: Store, clock: Clock) -> None:
     marked = mark(store, queue, later)
     assert 60 < marked.pending < 200
     assert marked.marks[1] < later
-    assert counts(store, [queue]) == [(0, False)]
+    assert count_unread(store, [queue]) == [(0, False)]
     append_bodies(store, queue, "between")
     clock.advance(150)
-    assert counts(store, [queue]) == [(2, False)]
+    assert count_unread(store, [queue]) == [(2, False)]
     assert mark(store, queue, later).pending == 0.0
-    assert counts(store, [queue]) == [(0, False)]
+    assert count_unread(store, [queue]) == [(0, False)]
 
 
 def test_marks_end_with_the_queue(store: Store) -> None:
@@ -119,10 +119,10 @@ def test_marks_end_with_the_queue(store: Store) -> None:
     assert isinstance(unread, QueueNotFound)
     again = make_queue(store, queue.name)
     append_bodies(store, again, "a", "b")
-    assert counts(store, [again]) == [(2, False)]
+    assert count_unread(store, [again]) == [(2, False)]
     # An outdated row is read again.
     bridge.run(store.catalogue.update_queue(again, QueueSpec(partitions=2)))
-    assert counts(store, [again]) == [(2, False)]
+    assert count_unread(store, [again]) == [(2, False)]
 
 
 def test_a_queue_that_changes_while_it_is_counted(store: Store, other: Store) -> None:

@@ -109,7 +109,7 @@ def test_everybody_is_told(store: Store) -> None:
     assert all(watcher.wait_until(lambda: bool(bodies_in_partition(store, queue, 3))) for watcher in watchers)
 
 
-def test_nobody_is_told_of_nothing(store: Store, other: Store) -> None:
+def test_watchers_are_not_woken_without_news(store: Store, other: Store) -> None:
     """Watchers are not woken all the time when nothing happens, or only in other partitions."""
     queue, busy = make_queue(store, partitions=2), make_queue(store)
     watcher = Watcher(store, queue, 1)

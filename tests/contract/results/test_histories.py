@@ -139,7 +139,7 @@ def _result(receipt: ClaimReceipt) -> bytes:
     return b"%d" % receipt.number
 
 
-def first_wrong(stores: tuple[Store, Store], clock: Clock, seeds: Iterable[int]) -> str | None:
+def find_first_failure(stores: tuple[Store, Store], clock: Clock, seeds: Iterable[int]) -> str | None:
     failures = (wrong for seed in seeds if (wrong := History(stores, clock, seed).run()) is not None)
     return next(failures, None)
 
@@ -147,7 +147,7 @@ def first_wrong(stores: tuple[Store, Store], clock: Clock, seeds: Iterable[int])
 @pytest.mark.needs("exact_horizon")
 def test_histories(store: Store, other: Store, clock: Clock) -> None:
     """In any order of events, a result is shown exactly where its attempt was acknowledged."""
-    assert first_wrong((store, other), clock, range(HISTORIES)) is None
+    assert find_first_failure((store, other), clock, range(HISTORIES)) is None
 
 
 async def _nothing(*_given: object, **_named: object) -> None:
@@ -174,11 +174,11 @@ def _end_at_once(draft: EntryDraft, position: Position) -> None:
 
 
 MUTATIONS: dict[str, tuple[Any, Any]] = {
-    "void rows": (Results.void_result, _nothing),
-    "rows of other ends": (Results.record_end, _nothing),
-    "rows of later deliveries stay": (Results._write, _write_always),
-    "verified before it is written": (ClaimUseCases._write_valid_results, _keep_without_log),
-    "what is gone goes to the outbox": (EntryDraft._end_without_letter, _end_at_once),
+    "no result is voided": (Results.void_result, _nothing),
+    "ends without acknowledgement write no row": (Results.record_end, _nothing),
+    "an earlier delivery overwrites a later one": (Results._write, _write_always),
+    "results are written unverified": (ClaimUseCases._write_valid_results, _keep_without_log),
+    "gone messages end without the outbox": (EntryDraft._end_without_letter, _end_at_once),
 }
 
 
@@ -188,4 +188,4 @@ def test_each_mechanism(store: Store, other: Store, clock: Clock, name: str) -> 
     """Without any one mechanism some history shows a wrong result."""
     with ExitStack() as changed:
         changed.enter_context(replace(*MUTATIONS[name]))
-        assert first_wrong((store, other), clock, range(10 * HISTORIES)) is not None
+        assert find_first_failure((store, other), clock, range(10 * HISTORIES)) is not None

@@ -64,7 +64,7 @@ class Scene:
         )
         return status
 
-    def finds_nothing(self) -> bool:
+    def has_none_outstanding_after_claim(self) -> bool:
         """Claims once, which ends messages that are gone; returns whether nothing is outstanding."""
         assert self.claims.claim(self.access, limit=1, ttl=60) == []
         return not self.claims.look_at(self.queue, lambda state, _expired: len(state.outstanding))[1]
@@ -189,7 +189,7 @@ def test_no_receipt_leaves_before_its_mark(store: Store, clock: Clock) -> None:
     assert scene.end() == ("done", None)
 
 
-def forgotten(scene: Scene, clock: Clock) -> None:
+def make_log_forget(scene: Scene, clock: Clock) -> None:
     """Advances two days, appends a message, and claims and releases it twice: the log forgets messages that left."""
     clock.advance(2 * DAY)
     append_bodies(scene.store, scene.queue, "b")
@@ -208,7 +208,7 @@ def test_a_dead_letter_has_no_result(store: Store, clock: Clock) -> None:
     assert eventually(lambda: scene.job().ended is not UNSET)
     job = scene.job()
     assert (job.status, job.error, job.text, job.result) == ("failed", "ValueError", "no egg", UNSET)
-    forgotten(scene, clock)
+    make_log_forget(scene, clock)
     bridge.run(store.messages.delete(bridge.run(store.catalogue.queue(APP, f"{scene.queue.name}.dead")), [scene.place]))
     assert (scene.job().status, scene.job().error) == ("failed", "ValueError")
 
@@ -230,10 +230,10 @@ def test_a_message_that_is_gone(store: Store, clock: Clock, on_ack: str) -> None
     scene.write(receipt)
     clock.advance(DAY + 60)
     assert scene.job().status == "expired"
-    assert eventually(lambda: scene.finds_nothing() and scene.job().ended is not UNSET)
+    assert eventually(lambda: scene.has_none_outstanding_after_claim() and scene.job().ended is not UNSET)
     assert scene.acknowledge(receipt, b"2") is ReceiptStatus.SUPERSEDED
     assert scene.end() == ("expired", UNSET)
-    forgotten(scene, clock)
+    make_log_forget(scene, clock)
     assert scene.end() == ("expired", UNSET)
 
 
@@ -249,8 +249,8 @@ def test_a_message_that_is_deleted(store: Store, clock: Clock, *, is_delivered: 
     else:
         assert scene.job().status == "claimed"
         clock.advance(20)
-    assert eventually(lambda: scene.finds_nothing() and scene.job().status == "removed")
-    forgotten(scene, clock)
+    assert eventually(lambda: scene.has_none_outstanding_after_claim() and scene.job().status == "removed")
+    make_log_forget(scene, clock)
     assert scene.job().status == "removed"
     other = Scene(store)
     receipt = other.claim()
@@ -327,7 +327,7 @@ def test_a_move(store: Store, clock: Clock) -> None:
     mover.wait_until_ended(mover.begin(scene.queue, target))
     mover.stopping.set()
     assert scene.job().status == "removed"
-    forgotten(scene, clock)
+    make_log_forget(scene, clock)
     assert scene.job().status == "removed"
 
 

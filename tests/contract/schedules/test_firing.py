@@ -16,7 +16,7 @@ from queuey.service.schedules import states
 from queuey.service.schedules.states import Missed
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
-from tests.contract.samples import append_bodies, at_once, make_queue
+from tests.contract.samples import append_bodies, call_concurrently, make_queue
 from tests.contract.schedules.processes import Killed, Process, bodies, pause_plan, plan, seconds
 from tests.replacing import replace_in
 
@@ -141,7 +141,7 @@ def test_at_the_same_moment(store: Store, open_store: Callable[[], Store], clock
     begin(processes[0])
     for _ in range(3):
         clock.advance(60)
-        at_once(_fire, processes * 2)
+        call_concurrently(_fire, processes * 2)
     processes[0].settle("s")
     assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": 3}
 
@@ -211,7 +211,7 @@ class TestUnknown:
         begin(process)
         process.clock.advance(20)
         process.kill_at(CALLS, after=False)
-        process.between.instead(Records.set_record, _second_fails(process.between._store))
+        process.between.instead(Records.set_record, _make_dying_set_record(process.between._store))
         with suppress(Killed):
             process.step("s")
 
@@ -241,7 +241,7 @@ class TestUnknown:
         assert bodies(other, queue) == {}
 
 
-def _second_fails(store: Store) -> Callable[..., object]:
+def _make_dying_set_record(store: Store) -> Callable[..., object]:
     """Returns a method whose first call sets a record; each later one raises Killed."""
     calls = []
 
@@ -287,7 +287,7 @@ class TestFailing:
         """A tick whose post fails is posted once when the store is available again."""
         begin(process)
         process.clock.advance(20)
-        process.between.instead(KeyedPosts.append_once, _away)
+        process.between.instead(KeyedPosts.append_once, _raise_unavailable)
         with pytest.raises(StoreUnavailable):
             process.step("s")
         process.between.restore(KeyedPosts.append_once)
@@ -295,7 +295,7 @@ class TestFailing:
         assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": 1}
 
 
-def _away(*_args: object, **_named: object) -> object:
+def _raise_unavailable(*_args: object, **_named: object) -> object:
     raise StoreUnavailable("away")
 
 

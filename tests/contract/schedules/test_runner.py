@@ -186,7 +186,7 @@ def test_goes_on_after_failures(store: Store, queue: Queue, clock: Clock, start:
     for ticks, method in enumerate(COUNTED_METHODS, 1):
         failures: list[Exception] = [StoreUnavailable("away"), ValueError("a defect")]
 
-        runner.between.before(method, partial(_fail, failures))
+        runner.between.before(method, partial(_raise_next, failures))
         clock.advance(60)
         assert eventually(lambda: bodies(store, queue) == {"s": ticks}), (method, failures)  # noqa: B023 - at once
         assert eventually(lambda: not failures), method  # noqa: B023 - at once
@@ -201,14 +201,14 @@ def test_what_an_idle_process_asks(store: Store, clock: Clock, open_store: Calla
         for step in range(2):
             runner.schedules.watch()
             assert runner.wait_for_searches(2)
-            before = _statements(idle), runner.asked["due_records"]
+            before = _count_store_requests(idle), runner.asked["due_records"]
             runner.asked.clear()
             assert runner.wait_for_searches(5)
             looks = runner.asked["due_records"]
-            sent = _statements(idle) - before[0]
+            sent = _count_store_requests(idle) - before[0]
             assert set(runner.asked) <= {"ids_ahead", "due_records"}
             # A search may be in flight at either end; other statements are the clock check's.
-            assert sent <= 4 * (looks + 2) + _others(idle)
+            assert sent <= 4 * (looks + 2) + _max_other_requests(idle)
             if not step:
                 maker = start()
                 for number in range(100):
@@ -217,14 +217,14 @@ def test_what_an_idle_process_asks(store: Store, clock: Clock, open_store: Calla
         runner.stop()
 
 
-def _fail(left: list[Exception]) -> None:
+def _raise_next(left: list[Exception]) -> None:
     if left:
         raise left.pop()
 
 
-def _statements(store: Store) -> float:
+def _count_store_requests(store: Store) -> float:
     return bridge.run(store.statistics()).get("store_requests_total", 0.0)
 
 
-def _others(store: Store) -> int:
+def _max_other_requests(store: Store) -> int:
     return 100 if store.name == "cassandra" else 0

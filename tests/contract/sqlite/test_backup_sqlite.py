@@ -34,7 +34,7 @@ MANY = 3000
 """Number of messages whose copy takes several progress reports."""
 
 
-def tell(text: str, done: int, total: int | None) -> None:
+def ignore_progress(text: str, done: int, total: int | None) -> None:
     pass
 
 
@@ -64,7 +64,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def left_behind(directory: Path) -> list[str]:
+def find_leftover_files(directory: Path) -> list[str]:
     """Returns files that are neither a store nor a backup."""
     return sorted(path.name for path in directory.iterdir() if path.name.startswith(".") or "-" in path.name)
 
@@ -72,12 +72,12 @@ def left_behind(directory: Path) -> list[str]:
 def test_a_backup_restored_elsewhere(data: Path, tmp_path: Path) -> None:
     """A store restored from a backup has the messages that the backup counted, and continues."""
     target = tmp_path / "copy.sqlite3"
-    contents = backup.back_up(data, target, OPTIONS, tell)
+    contents = backup.back_up(data, target, OPTIONS, ignore_progress)
     assert (contents.applications, contents.queues, contents.messages) == (1, 1, 3)
     assert contents.size == target.stat().st_size
     assert target.stat().st_mode & 0o077 == 0
-    assert backup.restore(target, tmp_path / "new", OPTIONS, tell) == contents
-    assert left_behind(tmp_path) == left_behind(tmp_path / "new") == []
+    assert backup.restore(target, tmp_path / "new", OPTIONS, ignore_progress) == contents
+    assert find_leftover_files(tmp_path) == find_leftover_files(tmp_path / "new") == []
     assert check(tmp_path / "new") == []
     with closing(open_store(tmp_path / "new", options=OPTIONS)) as store:
         post(store, bridge.run(store.catalogue.queue(APP, "q")), "d")
@@ -108,8 +108,8 @@ def test_one_moment_while_others_write(data: Path, tmp_path: Path) -> None:
                     time.sleep(0.002)
                 least = written[0]
                 target = tmp_path / f"{turn}.sqlite3"
-                backup.back_up(data, target, OPTIONS, tell)
-                backup.restore(target, tmp_path / f"{turn}", OPTIONS, tell)
+                backup.back_up(data, target, OPTIONS, ignore_progress)
+                backup.restore(target, tmp_path / f"{turn}", OPTIONS, ignore_progress)
                 found = sorted(int(body) for name in ("first", "second") for body in bodies(tmp_path / f"{turn}", name))
                 assert found == list(range(len(found)))
                 assert len(found) >= least >= 20
@@ -124,7 +124,7 @@ def test_a_backup_is_compact(data: Path, tmp_path: Path) -> None:
         queue = bridge.run(store.catalogue.queue(APP, "q"))
         places = [(1, place) for _ in range(20) for place in post(store, queue, LARGE)]
         bridge.run(store.messages.delete(queue, places))
-    contents = backup.back_up(data, tmp_path / "b", OPTIONS, tell)
+    contents = backup.back_up(data, tmp_path / "b", OPTIONS, ignore_progress)
     assert contents.messages == 3
     assert contents.size < (data / FILE).stat().st_size / 3
 
@@ -132,45 +132,45 @@ def test_a_backup_is_compact(data: Path, tmp_path: Path) -> None:
 def test_an_existing_file_stays_unless_asked(data: Path, tmp_path: Path) -> None:
     """Neither a file nor a store is replaced unless the caller asks for it."""
     target = tmp_path / "b"
-    backup.back_up(data, target, OPTIONS, tell)
+    backup.back_up(data, target, OPTIONS, ignore_progress)
     before = target.read_bytes()
     with pytest.raises(FileExistsError):
-        backup.back_up(data, target, OPTIONS, tell)
+        backup.back_up(data, target, OPTIONS, ignore_progress)
     with pytest.raises(FileExistsError):
-        backup.restore(target, data, OPTIONS, tell)
+        backup.restore(target, data, OPTIONS, ignore_progress)
     assert target.read_bytes() == before
     assert bodies(data) == ["a", "b", "c"]
-    assert backup.restore(target, tmp_path / "new", OPTIONS, tell).sha256 is not None
-    assert left_behind(tmp_path) == left_behind(data) == []
+    assert backup.restore(target, tmp_path / "new", OPTIONS, ignore_progress).sha256 is not None
+    assert find_leftover_files(tmp_path) == find_leftover_files(data) == []
 
 
 def test_a_store_in_use_is_not_replaced(data: Path, tmp_path: Path) -> None:
     """A restore over a store that a process has open is refused, and the process is not affected."""
     target = tmp_path / "b"
-    backup.back_up(data, target, OPTIONS, tell)
+    backup.back_up(data, target, OPTIONS, ignore_progress)
     with closing(open_store(data, options=OPTIONS)) as store:
         queue = bridge.run(store.catalogue.queue(APP, "q"))
         post(store, queue, "d")
         with pytest.raises(StoreBusy, match=r"is in use\. Stop the service"):
-            backup.restore(target, data, OPTIONS, tell, replace=True)
+            backup.restore(target, data, OPTIONS, ignore_progress, replace=True)
         post(store, queue, "e")
         bridge.run(store.ping())
     assert bodies(data) == ["a", "b", "c", "d", "e"]
-    backup.restore(target, data, OPTIONS, tell, replace=True)
+    backup.restore(target, data, OPTIONS, ignore_progress, replace=True)
     assert bodies(data) == ["a", "b", "c"]
-    assert left_behind(data) == []
+    assert find_leftover_files(data) == []
 
 
 def test_ids_go_on_after_a_restore(data: Path, tmp_path: Path) -> None:
     """Neither message ids nor queue numbers of the replaced store are reused, although its clock was ahead."""
-    backup.back_up(data, tmp_path / "b", OPTIONS, tell)
+    backup.back_up(data, tmp_path / "b", OPTIONS, ignore_progress)
     ahead = SqliteOptions(
         sync="normal", sweep_interval=None, clock=lambda: ids.now_ticks() + 3600 * ids.TICKS_PER_SECOND
     )
     with closing(open_store(data, options=ahead)) as store:
         late, _ = bridge.run(store.catalogue.create_queue(APP, "late", QueueSpec()))
         (newest,) = post(store, late, "late")
-    backup.restore(tmp_path / "b", data, OPTIONS, tell, replace=True)
+    backup.restore(tmp_path / "b", data, OPTIONS, ignore_progress, replace=True)
     with closing(open_store(data, options=OPTIONS)) as store:
         again, _ = bridge.run(store.catalogue.create_queue(APP, "late", QueueSpec()))
         assert min(again.qid, again.uid) > max(late.qid, late.uid)
@@ -182,15 +182,15 @@ def test_delayed_messages_are_restored(data: Path, tmp_path: Path) -> None:
     with closing(open_store(data, options=OPTIONS)) as store:
         queue = bridge.run(store.catalogue.queue(APP, "q"))
         bridge.run(store.messages.append(queue, [NewMessage(body="due", partition=1, ttl=9000, delay=1800.0)]))
-    backup.back_up(data, tmp_path / "b", OPTIONS, tell)
-    backup.restore(tmp_path / "b", tmp_path / "new", OPTIONS, tell)
+    backup.back_up(data, tmp_path / "b", OPTIONS, ignore_progress)
+    backup.restore(tmp_path / "b", tmp_path / "new", OPTIONS, ignore_progress)
     assert bodies(tmp_path / "new") == ["a", "b", "c"]
     ahead = SqliteOptions(
         sync="normal", sweep_interval=None, clock=lambda: ids.now_ticks() + 2000 * ids.TICKS_PER_SECOND
     )
     with closing(open_store(data, options=ahead)) as store:
         post(store, bridge.run(store.catalogue.queue(APP, "q")), "late")
-    backup.restore(tmp_path / "b", data, OPTIONS, tell, replace=True)
+    backup.restore(tmp_path / "b", data, OPTIONS, ignore_progress, replace=True)
     with closing(open_store(data, options=OPTIONS)) as store:
         queue = bridge.run(store.catalogue.queue(APP, "q"))
         (newer,) = post(store, queue, "new")
@@ -199,33 +199,33 @@ def test_delayed_messages_are_restored(data: Path, tmp_path: Path) -> None:
         assert newer == page.messages[-1].position
 
 
-def no_database(path: Path) -> None:
+def write_text_file(path: Path) -> None:
     path.write_text("no database at all\n" * 1000)
 
 
-def another_program(path: Path) -> None:
+def write_foreign_database(path: Path) -> None:
     path.unlink()
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("CREATE TABLE t (x)")
 
 
-def newer(path: Path) -> None:
+def raise_version(path: Path) -> None:
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("PRAGMA user_version = 99")
 
 
-def cut_off(path: Path) -> None:
+def truncate_file(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-8192])
 
 
-def garbage(path: Path) -> None:
+def overwrite_pages(path: Path) -> None:
     content = bytearray(path.read_bytes())
     for start in range(4096, len(content), 4096):
         content[start : start + 300] = random.Random(start).randbytes(300)
     path.write_bytes(content)
 
 
-def empty(path: Path) -> None:
+def empty_file(path: Path) -> None:
     path.write_bytes(b"")
 
 
@@ -233,41 +233,52 @@ def leave_log_file(path: Path) -> None:
     path.with_name(f"{path.name}-wal").write_bytes(b"log")
 
 
-@pytest.mark.parametrize("harm", [no_database, another_program, newer, cut_off, garbage, empty, leave_log_file])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        write_text_file,
+        write_foreign_database,
+        raise_version,
+        truncate_file,
+        overwrite_pages,
+        empty_file,
+        leave_log_file,
+    ],
+)
 def test_what_is_no_backup_is_refused(data: Path, tmp_path: Path, harm: Any) -> None:  # noqa: ANN401 - a function
     """A file that is not a sound backup is refused with an error that names it; the present store stays."""
     target = tmp_path / "b"
-    backup.back_up(data, target, OPTIONS, tell)
+    backup.back_up(data, target, OPTIONS, ignore_progress)
     harm(target)
     with pytest.raises(StoreIncompatible, match=str(target)):
-        backup.restore(target, data, OPTIONS, tell, replace=True)
+        backup.restore(target, data, OPTIONS, ignore_progress, replace=True)
     with pytest.raises(StoreIncompatible, match=str(target)):
-        backup.restore(target, tmp_path / "new", OPTIONS, tell)
+        backup.restore(target, tmp_path / "new", OPTIONS, ignore_progress)
     assert bodies(data) == ["a", "b", "c"]
     assert list((tmp_path / "new").glob("*")) == []
 
 
 def test_a_damaged_store_is_not_backed_up(data: Path, tmp_path: Path) -> None:
     """A backup of a damaged store fails and leaves no file."""
-    garbage(data / FILE)
+    overwrite_pages(data / FILE)
     with pytest.raises((StoreUnavailable, StoreIncompatible)):
-        backup.back_up(data, tmp_path / "b", OPTIONS, tell)
+        backup.back_up(data, tmp_path / "b", OPTIONS, ignore_progress)
     assert not (tmp_path / "b").exists()
-    assert left_behind(tmp_path) == []
+    assert find_leftover_files(tmp_path) == []
 
 
 def test_a_damaged_store_is_not_replaced(data: Path, tmp_path: Path) -> None:
     """It is unknown whether a damaged store is in use, so the error says how to move it away; then a restore works."""
-    backup.back_up(data, tmp_path / "b", OPTIONS, tell)
-    no_database(data / FILE)
+    backup.back_up(data, tmp_path / "b", OPTIONS, ignore_progress)
+    write_text_file(data / FILE)
     with pytest.raises(StoreUnavailable, match=r"move queuey\.sqlite3 and the files beside it to another place"):
-        backup.restore(tmp_path / "b", data, OPTIONS, tell, replace=True)
+        backup.restore(tmp_path / "b", data, OPTIONS, ignore_progress, replace=True)
     (data / FILE).rename(tmp_path / "aside")
     (data / f"{FILE}-wal").write_bytes(b"an old log")
     with pytest.raises(StoreUnavailable, match=f"{FILE}-wal exists: remains of a store"):
-        backup.restore(tmp_path / "b", data, OPTIONS, tell)
+        backup.restore(tmp_path / "b", data, OPTIONS, ignore_progress)
     (data / f"{FILE}-wal").unlink()
-    backup.restore(tmp_path / "b", data, OPTIONS, tell)
+    backup.restore(tmp_path / "b", data, OPTIONS, ignore_progress)
     assert bodies(data) == ["a", "b", "c"]
 
 
@@ -281,8 +292,8 @@ def test_a_full_disk_is_that_of_the_backup(data: Path, tmp_path: Path) -> None:
         replace(backup._vacuum_into, full),
         pytest.raises(StoreFull, match=f"no space left for {tmp_path / 'b'}"),
     ):
-        backup.back_up(data, tmp_path / "b", OPTIONS, tell)
-    assert left_behind(tmp_path) == []
+        backup.back_up(data, tmp_path / "b", OPTIONS, ignore_progress)
+    assert find_leftover_files(tmp_path) == []
 
 
 @pytest.mark.parametrize("stage", ["copying", "checking"])
@@ -299,10 +310,10 @@ def test_an_interrupted_command_leaves_nothing(data: Path, tmp_path: Path, stage
     with pytest.raises(KeyboardInterrupt):
         backup.back_up(data, target, OPTIONS, interrupt)
     assert not target.exists()
-    contents = backup.back_up(data, target, OPTIONS, tell)
+    contents = backup.back_up(data, target, OPTIONS, ignore_progress)
     with pytest.raises(KeyboardInterrupt):
         backup.restore(target, data, OPTIONS, interrupt, replace=True)
-    assert left_behind(tmp_path) == left_behind(data) == []
+    assert find_leftover_files(tmp_path) == find_leftover_files(data) == []
     assert len(bodies(data)) == contents.messages == MANY + 3
 
 
@@ -314,7 +325,7 @@ def test_files_of_killed_commands_go(data: Path, tmp_path: Path) -> None:
         path.write_bytes(b"half")
     with alive.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        backup.back_up(data, tmp_path / "b", OPTIONS, tell)
+        backup.back_up(data, tmp_path / "b", OPTIONS, ignore_progress)
     assert [path.exists() for path in (dead, older, alive, of_others)] == [False, False, True, True]
 
 
@@ -325,24 +336,24 @@ def test_the_checksum_beside_a_backup(data: Path, tmp_path: Path, name: str) -> 
     with closing(open_store(data, options=OPTIONS)) as store:
         post(store, bridge.run(store.catalogue.queue(APP, "q")), "a body with 100 in it")
     target = tmp_path / name
-    contents = backup.back_up(data, target, OPTIONS, tell)
+    contents = backup.back_up(data, target, OPTIONS, ignore_progress)
     checksum = tmp_path / f"{name}.sha256"
     assert checksum.stat().st_mode & 0o077 == 0
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", checksum.name], cwd=tmp_path, check=True)
     target.write_bytes(target.read_bytes().replace(b"with 100 in", b"with 900 in"))
     with pytest.raises(StoreIncompatible, match="its SHA-256 is"):
-        backup.restore(target, tmp_path / "new", OPTIONS, tell)
+        backup.restore(target, tmp_path / "new", OPTIONS, ignore_progress)
     checksum.write_text("nothing\n")
     with pytest.raises(StoreIncompatible, match="has no line of sha256sum"):
-        backup.restore(target, tmp_path / "new", OPTIONS, tell)
+        backup.restore(target, tmp_path / "new", OPTIONS, ignore_progress)
     with pytest.raises(FileExistsError):
-        backup.back_up(data, target, OPTIONS, tell, replace=True)
+        backup.back_up(data, target, OPTIONS, ignore_progress, replace=True)
     checksum.unlink()
     # Without the checksum the change is not detected.
-    assert backup.restore(target, tmp_path / "new", OPTIONS, tell).sha256 is None
+    assert backup.restore(target, tmp_path / "new", OPTIONS, ignore_progress).sha256 is None
     assert bodies(tmp_path / "new")[-1] == "a body with 900 in it"
-    again = backup.back_up(data, target, OPTIONS, tell, replace=True)
-    assert again == backup.back_up(data, target, OPTIONS, tell, replace=True)
+    again = backup.back_up(data, target, OPTIONS, ignore_progress, replace=True)
+    assert again == backup.back_up(data, target, OPTIONS, ignore_progress, replace=True)
     assert again.sha256 is not None
     assert again.sha256 in checksum.read_text()
     assert again.messages == contents.messages
@@ -381,7 +392,7 @@ def run_until_killed(*arguments: str) -> None:
 def test_killed_in_the_middle(data: Path, tmp_path: Path) -> None:
     """A killed backup leaves the previous one; a killed restore leaves the previous store."""
     target = tmp_path / "b"
-    backup.back_up(data, target, OPTIONS, tell)
+    backup.back_up(data, target, OPTIONS, ignore_progress)
     with closing(open_store(data, options=OPTIONS)) as store:
         post(store, bridge.run(store.catalogue.queue(APP, "q")), *["x"] * MANY)
     before = target.read_bytes()
@@ -390,10 +401,10 @@ def test_killed_in_the_middle(data: Path, tmp_path: Path) -> None:
     assert target.read_bytes() == before
     run_until_killed("restore", "checking", str(target), str(data))
     assert len(bodies(data)) == MANY + 3
-    assert len(left_behind(tmp_path)) == len(left_behind(data)) == 1
-    assert backup.back_up(data, target, OPTIONS, tell, replace=True).messages == MANY + 3
-    backup.restore(target, data, OPTIONS, tell, replace=True)
-    assert left_behind(tmp_path) == left_behind(data) == []
+    assert len(find_leftover_files(tmp_path)) == len(find_leftover_files(data)) == 1
+    assert backup.back_up(data, target, OPTIONS, ignore_progress, replace=True).messages == MANY + 3
+    backup.restore(target, data, OPTIONS, ignore_progress, replace=True)
+    assert find_leftover_files(tmp_path) == find_leftover_files(data) == []
 
 
 OPENER = """
@@ -437,11 +448,11 @@ def opener(data: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.needs_programs
 def test_a_process_that_starts_during_a_restore(data: Path, tmp_path: Path, opener: subprocess.Popen[str]) -> None:
     """A process that has opened the old file fails, so it never writes beside the new one."""
-    backup.back_up(data, tmp_path / "b", OPTIONS, tell)
-    backup.restore(tmp_path / "b", data, OPTIONS, tell, replace=True)
+    backup.back_up(data, tmp_path / "b", OPTIONS, ignore_progress)
+    backup.restore(tmp_path / "b", data, OPTIONS, ignore_progress, replace=True)
     out, _ = opener.communicate("go\n", timeout=60)
     assert out.startswith("refused")
-    assert left_behind(data) == []
+    assert find_leftover_files(data) == []
     assert bodies(data) == ["a", "b", "c"]
 
 
@@ -453,10 +464,10 @@ def test_killed_again_and_again(data: Path, tmp_path: Path) -> None:
         for _ in range(100):
             post(store, bridge.run(store.catalogue.queue(APP, "q")), *[LARGE[:10_000]] * 30)
     target, other = tmp_path / "b", tmp_path / "other"
-    backup.back_up(data, target, OPTIONS, tell)
+    backup.back_up(data, target, OPTIONS, ignore_progress)
     with closing(open_store(data, options=OPTIONS)) as store:
         post(store, bridge.run(store.catalogue.queue(APP, "q")), "newer")
-    backup.back_up(data, other, OPTIONS, tell)
+    backup.back_up(data, other, OPTIONS, ignore_progress)
     allowed = {3003, 3004}
     rng = random.Random(os.urandom(8))
     ends = set[int]()
@@ -471,8 +482,8 @@ def test_killed_again_and_again(data: Path, tmp_path: Path) -> None:
             process.kill()
         ends.add(process.returncode)
         assert len(bodies(data)) in allowed
-        assert backup.examine(target, tell).messages in allowed
+        assert backup.examine(target, ignore_progress).messages in allowed
     assert -signal.SIGKILL in ends
-    backup.back_up(data, target, OPTIONS, tell, replace=True)
-    backup.restore(target, data, OPTIONS, tell, replace=True)
-    assert left_behind(tmp_path) == left_behind(data) == []
+    backup.back_up(data, target, OPTIONS, ignore_progress, replace=True)
+    backup.restore(target, data, OPTIONS, ignore_progress, replace=True)
+    assert find_leftover_files(tmp_path) == find_leftover_files(data) == []

@@ -39,12 +39,12 @@ class Opened:
     clock: Clock
 
     @contextlib.contextmanager
-    def outside(self) -> Iterator[apsw.Connection]:
+    def connect_directly(self) -> Iterator[apsw.Connection]:
         with contextlib.closing(apsw.Connection(str(self.file))) as connection:
             yield connection
 
     def count(self, table: str) -> int:
-        with self.outside() as connection:
+        with self.connect_directly() as connection:
             [(count,)] = connection.execute(f"SELECT count(*) FROM {table}")
         assert isinstance(count, int)
         return count
@@ -131,7 +131,7 @@ class TestSnapshots:
         )
         next(results)
         append_bodies(opened.store, opened.queue, "more")
-        with opened.outside() as connection:
+        with opened.connect_directly() as connection:
             pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         assert pages == copied
         assert len(list(results)) > 1
@@ -167,7 +167,7 @@ class TestStatements:
     )
     def test_plan(self, opened: Opened, statement: str, parameters: tuple[object, ...], steps: list[str]) -> None:
         """A statement is one search by the key, without sorting."""
-        with opened.outside() as connection:
+        with opened.connect_directly() as connection:
             plan = [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + statement, parameters)]
         assert len(plan) == len(steps), plan
         assert all(line.startswith(step) for line, step in zip(plan, steps, strict=True)), plan
@@ -262,7 +262,7 @@ class TestLedger:
 
     def test_many_are_swept(self, opened: Opened) -> None:
         """A sweep continues until no expired entry is left."""
-        with opened.outside() as connection:
+        with opened.connect_directly() as connection:
             connection.execute("BEGIN")
             connection.executemany("INSERT INTO ledger VALUES ('work', ?, x'00', 5)", [(n,) for n in range(1700)])
             connection.execute("COMMIT")

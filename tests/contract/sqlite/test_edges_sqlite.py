@@ -68,7 +68,7 @@ def store(open_one: Callable[[], SqliteStore]) -> SqliteStore:
     return store
 
 
-def ask(directory: Path, sql: str) -> Any:  # noqa: ANN401 - whatever the column holds
+def read_column(directory: Path, sql: str) -> Any:  # noqa: ANN401 - whatever the column holds
     with contextlib.closing(apsw.Connection(str(directory / driver.FILE))) as connection:
         row: Any = connection.execute(sql).fetchone()
     return row[0]
@@ -136,9 +136,9 @@ class TestOldIds:
         queue = make_queue(store)
         for _ in range(5):
             bridge.run(store.messages.put(queue, [(1, (clock.ticks - 30 * YEAR, 0))], new_message(ttl=100)))
-        assert ask(tmp_path / "data", "SELECT sum(message_count) FROM expiry_windows") == 1
+        assert read_column(tmp_path / "data", "SELECT sum(message_count) FROM expiry_windows") == 1
         assert bridge.run(store.messages.delete(queue, [(1, (clock.ticks - 30 * YEAR, 0))])) == 1
-        assert ask(tmp_path / "data", "SELECT sum(message_count) FROM expiry_windows") == 0
+        assert read_column(tmp_path / "data", "SELECT sum(message_count) FROM expiry_windows") == 0
 
 
 def test_newest_first_ends_at_the_first_id(store: SqliteStore) -> None:
@@ -180,9 +180,9 @@ class TestSweep:
         perform = SqliteWriter.perform
 
         def measured(self: SqliteWriter, work: Callable[[Transaction], Any]) -> Any:  # noqa: ANN401 - what the step gives
-            before = ask(tmp_path / "data", total)
+            before = read_column(tmp_path / "data", total)
             result = perform(self, work)
-            sizes.append(before - ask(tmp_path / "data", total))
+            sizes.append(before - read_column(tmp_path / "data", total))
             return result
 
         clock.advance(100)
@@ -213,7 +213,7 @@ class LeftToThreads(Exception):
     """The call would block the loop's thread."""
 
 
-async def left(work: Callable[[], T]) -> T:
+async def raise_left_to_threads(work: Callable[[], T]) -> T:
     """Raises LeftToThreads in place of running the work in a thread."""
     raise LeftToThreads
 
@@ -235,7 +235,7 @@ class TestReadsAtOnce:
         part = Slice(partition, limit=limit, descending=descending)
 
         async def read() -> list[object] | None:
-            home = Home(LoopCalls(asyncio.get_running_loop()), left)
+            home = Home(LoopCalls(asyncio.get_running_loop()), raise_left_to_threads)
             home.register()
             try:
                 [page] = await store.messages.read(queue, [part])
@@ -256,7 +256,7 @@ class TestReadsAtOnce:
         with pytest.raises(QueueChanged):
             self.bodies(store, queue)
 
-    def test_nobody_is_waited_for(self, store: SqliteStore) -> None:
+    def test_reads_without_a_connection_go_to_threads(self, store: SqliteStore) -> None:
         """While no reading connection is free or open, reads are left to threads."""
         queue = make_queue(store)
         assert self.bodies(store, queue) is None

@@ -31,8 +31,8 @@ from tests.backends import APP, Clock
 from tests.contract.catalogue.test_lifecycle import CALLS, DIGEST, PLACE
 from tests.contract.samples import (
     append_bodies,
-    at_once,
     bodies_in_partition,
+    call_concurrently,
     make_queue,
     messages_in_partition,
     new_message,
@@ -57,7 +57,7 @@ SHORT_TIMEOUTS = SqliteOptions(busy_timeout=0.05, sweep_interval=None)
 
 
 @contextlib.contextmanager
-def outside(file: Path) -> Iterator[apsw.Connection]:
+def connect_directly(file: Path) -> Iterator[apsw.Connection]:
     with contextlib.closing(apsw.Connection(str(file))) as connection:
         yield connection
 
@@ -107,7 +107,7 @@ def prepared(tmp_path: Path) -> Iterator[Prepared]:
 @pytest.fixture
 def lock(prepared: Prepared) -> Iterator[Callable[[], object]]:
     """Holds the file's write lock, as another process might; calling the result releases it."""
-    with outside(prepared.file) as connection:
+    with connect_directly(prepared.file) as connection:
         connection.execute("BEGIN IMMEDIATE")
 
         def let_go() -> None:
@@ -153,7 +153,7 @@ class TestLocked:
         made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=0.05, sweep_interval=None, clock=clock))
         bridge.run(made.store.messages.append(made.queue, [new_message("late", delay=5.0)]))
         clock.advance(6)
-        with outside(made.file) as connection:
+        with connect_directly(made.file) as connection:
             connection.execute("BEGIN IMMEDIATE")
             assert bodies_in_partition(made.store, made.queue) == ["put"]
             connection.execute("ROLLBACK")
@@ -163,7 +163,7 @@ class TestLocked:
     def test_short_locks_are_waited_for(self, tmp_path: Path) -> None:
         """A lock released within the busy timeout only delays a write."""
         made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=60.0, deadline=90.0))
-        with outside(made.file) as connection:
+        with connect_directly(made.file) as connection:
             connection.execute("BEGIN IMMEDIATE")
             future = start_append(made.store, made.queue, [new_message("x")])
             assert not future.done()
@@ -193,7 +193,7 @@ class TestLocked:
             threads.append(threading.Thread(target=write, args=(str(len(threads)),)))
             threads[-1].start()
 
-        with outside(made.file) as connection, replace(attempt, noticed):
+        with connect_directly(made.file) as connection, replace(attempt, noticed):
             connection.execute("BEGIN IMMEDIATE")
             while not taken.is_set():  # On a suspended machine the time of the first ones may be over before.
                 start()
@@ -213,7 +213,7 @@ class TestLocked:
     def test_closing_refuses_what_waits(self, tmp_path: Path) -> None:
         """Closing a store that is stuck refuses waiting writes, which are not made later either."""
         made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=60.0, deadline=60.0))
-        with outside(made.file) as connection:
+        with connect_directly(made.file) as connection:
             connection.execute("BEGIN IMMEDIATE")
             futures = [start_append(made.store, made.queue, [new_message(str(n))]) for n in range(6)]
             made.store.close(timeout=0.2)
@@ -230,7 +230,7 @@ class TestLocked:
                 assert body not in stored
 
 
-def room(made: Prepared) -> bool:
+def has_room(made: Prepared) -> bool:
     """Writes a large message, and returns whether there was room for it."""
     try:
         append_bodies(made.store, made.queue, "x" * 3000)
@@ -254,7 +254,7 @@ class TestFull:
     def full(self, tmp_path: Path) -> Iterator[Prepared]:
         """Makes a store with a limit of 100 pages, all of them used."""
         made = prepare(tmp_path / "data", SqliteOptions(sweep_interval=None, pragmas=("PRAGMA max_page_count = 100",)))
-        while room(made):
+        while has_room(made):
             pass
         yield made
         made.store.close()
@@ -277,7 +277,7 @@ class TestFull:
         caplog.clear()
         full.store._db.writer.trouble = Trouble(logging.getLogger("of this test"), "Writing", clock=lambda: now[0])
         for _ in range(5):
-            assert not room(full)
+            assert not has_room(full)
 
         def logged() -> list[str]:
             """Returns the log lines of this store; threads of other tests' stores may log as well."""
@@ -286,8 +286,8 @@ class TestFull:
         assert logged() == ["Writing: no space left for the store: database or disk is full"]
         bridge.run(full.store.messages.delete(full.queue, places_of(full)))
         now[0] += QUIET_SECONDS
-        assert room(full)
-        assert room(full)
+        assert has_room(full)
+        assert has_room(full)
         assert logged()[1:] == ["Writing: works again after 10 s."]
 
     def test_opening_says_why_it_failed(self, tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ class TestBroken:
         made = prepare(tmp_path / "data", SHORT_TIMEOUTS)
         for steps in range(6):
             bodies = [f"{steps}:{n}" for n in range(5)]
-            with outside(made.file) as connection:
+            with connect_directly(made.file) as connection:
                 connection.execute("BEGIN IMMEDIATE")
                 futures = [start_append(made.store, made.queue, [new_message(body)]) for body in bodies]
                 fuse.left, fuse.lasting = steps, True
@@ -534,10 +534,10 @@ class TestPlace:
     def test_opened_by_several(self, tmp_path: Path) -> None:
         """Stores that open a new directory simultaneously share one store."""
         for number in range(12):
-            stores = at_once(open_store, [tmp_path / str(number)] * 6)
+            stores = call_concurrently(open_store, [tmp_path / str(number)] * 6)
             bridge.run(stores[0].applications.create_application(APP))
             assert [bridge.run(store.applications.application_names()) for store in stores] == [[APP]] * 6
-            at_once(lambda store: store.close(), stores)
+            call_concurrently(lambda store: store.close(), stores)
 
 
 class TestFormat:
@@ -546,7 +546,7 @@ class TestFormat:
     def test_newer(self, prepared: Prepared) -> None:
         """A store of a newer version is refused and not changed."""
         prepared.store.close()
-        with outside(prepared.file) as connection:
+        with connect_directly(prepared.file) as connection:
             connection.execute("PRAGMA user_version = 99")
         before = prepared.file.read_bytes()
         with pytest.raises(StoreIncompatible):
@@ -555,11 +555,11 @@ class TestFormat:
 
     def test_of_another_program(self, tmp_path: Path) -> None:
         """A database of another program is refused and not changed."""
-        with outside(tmp_path / driver.FILE) as connection:
+        with connect_directly(tmp_path / driver.FILE) as connection:
             connection.execute("CREATE TABLE theirs (x)")
         with pytest.raises(StoreIncompatible):
             open_store(tmp_path)
-        with outside(tmp_path / driver.FILE) as connection:
+        with connect_directly(tmp_path / driver.FILE) as connection:
             tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema")]
         assert tables == ["theirs"]
 

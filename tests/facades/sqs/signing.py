@@ -73,7 +73,7 @@ class Sqs:
         answer: dict[str, Any] = json.loads(reply.body)
         return answer
 
-    def fails(self, action: str, **given: object) -> str:
+    def expect_failure(self, action: str, **given: object) -> str:
         """Sends an action that must be refused; checks its message, code and fault, and returns the error's name."""
         reply = self.ask(action, **given)
         assert 400 <= reply.status < 504, reply.text
@@ -94,7 +94,7 @@ class Sqs:
         body = urlencode({"Action": action, "Version": "2012-11-05", **fields}).encode()
         return self.send(self.sign_request(body, {"content-type": "application/x-www-form-urlencoded"}, path))
 
-    def link(self, action: str, path: str = "/", seconds: int = 60, **fields: object) -> AWSRequest:
+    def make_presigned_request(self, action: str, path: str = "/", seconds: int = 60, **fields: object) -> AWSRequest:
         """Returns a GET request signed in its query, which is valid for a number of seconds."""
         query = urlencode({"Action": action, **fields})
 

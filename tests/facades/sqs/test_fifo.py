@@ -39,14 +39,14 @@ def test_attributes_of_fifo(sqs: Sqs, url: str) -> None:
     sqs("SetQueueAttributes", QueueUrl=url, Attributes={**requested, "ContentBasedDeduplication": "false"})
     assert attributes(sqs, url, *names[1:]) == {"ContentBasedDeduplication": "false", **requested}
     for bad in ({"DeduplicationScope": "all"}, {"FifoQueue": "false"}):
-        assert sqs.fails("SetQueueAttributes", QueueUrl=url, Attributes=bad) == "InvalidAttributeValue"
+        assert sqs.expect_failure("SetQueueAttributes", QueueUrl=url, Attributes=bad) == "InvalidAttributeValue"
     for name, requested in (("jobs", {"FifoQueue": "true"}), ("a.fifo", {}), (".fifo", {"FifoQueue": "true"})):
-        assert sqs.fails("CreateQueue", QueueName=name, Attributes=requested) == "InvalidParameterValue"
+        assert sqs.expect_failure("CreateQueue", QueueName=name, Attributes=requested) == "InvalidParameterValue"
     assert sqs.create("jobs.fifo", FifoQueue="true") == url
     standard = sqs.create("standard")
     for queue, target in ((url, "standard"), (standard, "jobs.fifo")):
         requested = {"RedrivePolicy": redrive(target)}
-        assert sqs.fails("SetQueueAttributes", QueueUrl=queue, Attributes=requested) == "InvalidParameterValue"
+        assert sqs.expect_failure("SetQueueAttributes", QueueUrl=queue, Attributes=requested) == "InvalidParameterValue"
 
 
 def test_order(sqs: Sqs, url: str) -> None:
@@ -88,7 +88,7 @@ def test_expired_receipts(sqs: Sqs, url: str) -> None:
     [second] = receive(sqs, url)
     assert second["MessageId"] == first["MessageId"]
     arguments = {"QueueUrl": url, "ReceiptHandle": first["ReceiptHandle"]}
-    assert sqs.fails("DeleteMessage", **arguments) == "InvalidParameterValue"
+    assert sqs.expect_failure("DeleteMessage", **arguments) == "InvalidParameterValue"
     receipts = [{"Id": str(at), "ReceiptHandle": one["ReceiptHandle"]} for at, one in enumerate((first, second))]
     done = sqs("DeleteMessageBatch", QueueUrl=url, Entries=receipts)
     assert ([one["Id"] for one in done["Successful"]], [one["Id"] for one in done["Failed"]]) == (["1"], ["0"])
@@ -103,7 +103,7 @@ def test_two_with_one_group(sqs: Sqs, url: str) -> None:
     [other] = receive(sqs, url, WaitTimeSeconds=10)
     assert other["Body"] == "1"
     late = {"QueueUrl": url, "ReceiptHandle": first[1]["ReceiptHandle"], "VisibilityTimeout": 30}
-    assert sqs.fails("ChangeMessageVisibility", **late) == "MessageNotInflight"
+    assert sqs.expect_failure("ChangeMessageVisibility", **late) == "MessageNotInflight"
     sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=other["ReceiptHandle"])
     sqs("ChangeMessageVisibility", **late)
 
@@ -169,11 +169,11 @@ def test_for_how_long(sqs: Sqs, url: str) -> None:
 )
 def test_what_cannot_be_sent(sqs: Sqs, url: str, given: dict[str, Any], error: str) -> None:
     """A message of a FIFO queue needs a group, and has no delay of its own."""
-    assert sqs.fails("SendMessage", QueueUrl=url, MessageBody="a", **given) == error
+    assert sqs.expect_failure("SendMessage", QueueUrl=url, MessageBody="a", **given) == error
     assert receive(sqs, url) == []
     plain = sqs.create("plain.fifo", FifoQueue="true")
     bare = {"QueueUrl": plain, "MessageBody": "a", "MessageGroupId": "g", "DelaySeconds": 0}
-    assert sqs.fails("SendMessage", **bare) == "InvalidParameterValue"
+    assert sqs.expect_failure("SendMessage", **bare) == "InvalidParameterValue"
 
 
 def test_batches(sqs: Sqs, url: str) -> None:
@@ -194,10 +194,10 @@ def test_batches_without_ids(sqs: Sqs, url: str) -> None:
     """A batch in which one message has no group, or no deduplication id, is refused as a whole."""
     bad = {"Id": "x", "MessageBody": "a", "MessageDeduplicationId": "x"}
     good = {"Id": "y", "MessageBody": "a", "MessageGroupId": "g"}
-    assert sqs.fails("SendMessageBatch", QueueUrl=url, Entries=[good, bad]) == "InvalidParameterValue"
+    assert sqs.expect_failure("SendMessageBatch", QueueUrl=url, Entries=[good, bad]) == "InvalidParameterValue"
     plain = sqs.create("plain.fifo", FifoQueue="true")
     named = {**good, "Id": "z", "MessageDeduplicationId": "z"}
-    assert sqs.fails("SendMessageBatch", QueueUrl=plain, Entries=[named, good]) == "InvalidParameterValue"
+    assert sqs.expect_failure("SendMessageBatch", QueueUrl=plain, Entries=[named, good]) == "InvalidParameterValue"
     assert receive(sqs, url) == receive(sqs, plain) == []
 
 
@@ -225,7 +225,7 @@ def test_dead_letters(sqs: Sqs) -> None:
     assert bodies(letters) == ["0", "1", "2"]
     assert {letter["Attributes"]["MessageGroupId"] for letter in letters} == {"g"}
     task = {"SourceArn": arn("dead.fifo"), "DestinationArn": arn("jobs.fifo")}
-    assert sqs.fails("StartMessageMoveTask", **task) == "UnsupportedOperation"
+    assert sqs.expect_failure("StartMessageMoveTask", **task) == "UnsupportedOperation"
 
 
 def test_delays(sqs: Sqs) -> None:
@@ -239,7 +239,7 @@ def test_delays(sqs: Sqs) -> None:
     assert (received[0], time.monotonic() - began > 0.9) == ("a", True)
     sqs("SetQueueAttributes", QueueUrl=url, Attributes={"DelaySeconds": "2"})
     change = {"QueueUrl": url, "Attributes": {"DelaySeconds": "1"}}
-    assert sqs.fails("SetQueueAttributes", **change) == "InvalidAttributeValue"
+    assert sqs.expect_failure("SetQueueAttributes", **change) == "InvalidAttributeValue"
 
 
 def test_groups_of_standard_queues(sqs: Sqs, store: Store) -> None:

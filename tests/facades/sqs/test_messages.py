@@ -58,8 +58,8 @@ def test_bodies(sqs: Sqs, url: str, body: str) -> None:
     ],
 )
 def test_what_cannot_be_sent(sqs: Sqs, url: str, given: dict[str, Any], error: str) -> None:
-    """It is refused, and nothing is stored."""
-    assert sqs.fails("SendMessage", QueueUrl=url, **given) == error
+    """An invalid message is refused, and nothing is stored."""
+    assert sqs.expect_failure("SendMessage", QueueUrl=url, **given) == error
     assert receive(sqs, url) == []
 
 
@@ -111,7 +111,7 @@ def test_attributes(sqs: Sqs, url: str) -> None:
 )
 def test_bad_attributes(sqs: Sqs, url: str, attributes: dict[str, Any]) -> None:
     """An attribute that cannot be is refused."""
-    error = sqs.fails("SendMessage", QueueUrl=url, MessageBody="a", MessageAttributes=attributes)
+    error = sqs.expect_failure("SendMessage", QueueUrl=url, MessageBody="a", MessageAttributes=attributes)
     assert error in {"InvalidParameterValue", "MissingParameter"}
     assert receive(sqs, url) == []
 
@@ -122,7 +122,7 @@ def test_sizes_count_attributes(sqs: Sqs) -> None:
     attribute = {"a": value("String", "x" * 100)}  # 107 bytes
     sqs("SendMessage", QueueUrl=url, MessageBody="x" * 917, MessageAttributes=attribute)
     arguments = {"QueueUrl": url, "MessageBody": "x" * 918, "MessageAttributes": attribute}
-    assert sqs.fails("SendMessage", **arguments) == "InvalidParameterValue"
+    assert sqs.expect_failure("SendMessage", **arguments) == "InvalidParameterValue"
 
 
 @pytest.mark.parametrize("size", range(1, 8))
@@ -133,7 +133,7 @@ def test_sizes_count_the_bytes_of_binary_attributes(sqs: Sqs, size: int) -> None
     fits = 1024 - size - len("aBinary")
     sqs("SendMessage", QueueUrl=url, MessageBody="x" * fits, MessageAttributes=attribute)
     arguments = {"QueueUrl": url, "MessageBody": "x" * (fits + 1), "MessageAttributes": attribute}
-    assert sqs.fails("SendMessage", **arguments) == "InvalidParameterValue"
+    assert sqs.expect_failure("SendMessage", **arguments) == "InvalidParameterValue"
 
 
 def test_trace_of_a_request(sqs: Sqs, url: str) -> None:
@@ -166,7 +166,7 @@ def test_system_attributes(sqs: Sqs, url: str) -> None:
     assert again["Attributes"] == {"ApproximateReceiveCount": "2"}
     bad = {"Other": value("String", "a")}
     arguments = {"QueueUrl": url, "MessageBody": "a", "MessageSystemAttributes": bad}
-    assert sqs.fails("SendMessage", **arguments) == "InvalidParameterValue"
+    assert sqs.expect_failure("SendMessage", **arguments) == "InvalidParameterValue"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_system_attributes(sqs: Sqs, url: str) -> None:
 def test_bad_trace_headers(sqs: Sqs, url: str, trace: dict[str, Any]) -> None:
     """A trace header, which counts for no message's size, is a short text; that of a request is left out otherwise."""
     arguments = {"QueueUrl": url, "MessageBody": "a", "MessageSystemAttributes": trace}
-    assert sqs.fails("SendMessage", **arguments) == "InvalidParameterValue"
+    assert sqs.expect_failure("SendMessage", **arguments) == "InvalidParameterValue"
     headers = {"x-amz-target": "AmazonSQS.SendMessage", "content-type": "application/x-amz-json-1.0"}
     request = sqs.sign_request(json.dumps({"QueueUrl": url, "MessageBody": "b"}).encode(), headers)
     request.headers["X-Amzn-Trace-Id"] = "x" * 1025
@@ -204,10 +204,12 @@ def test_visibility(sqs: Sqs, url: str) -> None:
     [again] = receive(sqs, url, WaitTimeSeconds=5)
     assert again["ReceiptHandle"] != handle
     arguments = {"QueueUrl": url, "VisibilityTimeout": 5}
-    assert sqs.fails("ChangeMessageVisibility", ReceiptHandle=handle, **arguments) == "MessageNotInflight"
+    assert sqs.expect_failure("ChangeMessageVisibility", ReceiptHandle=handle, **arguments) == "MessageNotInflight"
     arguments = {"QueueUrl": url, "ReceiptHandle": again["ReceiptHandle"]}
-    assert sqs.fails("ChangeMessageVisibility", VisibilityTimeout=43_201, **arguments) == "InvalidParameterValue"
-    assert sqs.fails("ChangeMessageVisibility", **arguments) == "MissingParameter"
+    assert (
+        sqs.expect_failure("ChangeMessageVisibility", VisibilityTimeout=43_201, **arguments) == "InvalidParameterValue"
+    )
+    assert sqs.expect_failure("ChangeMessageVisibility", **arguments) == "MissingParameter"
     sqs("ChangeMessageVisibility", VisibilityTimeout=0, **arguments)
     assert [one["MessageId"] for one in receive(sqs, url)] == [message["MessageId"]]
 
@@ -220,19 +222,19 @@ def test_deleted(sqs: Sqs, url: str) -> None:
     for received in (first, second, second):
         sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=received["ReceiptHandle"])
     arguments = {"QueueUrl": url, "ReceiptHandle": second["ReceiptHandle"], "VisibilityTimeout": 0}
-    assert sqs.fails("ChangeMessageVisibility", **arguments) == "InvalidParameterValue"
+    assert sqs.expect_failure("ChangeMessageVisibility", **arguments) == "InvalidParameterValue"
     assert receive(sqs, url) == []
 
 
 @pytest.mark.parametrize("handle", ["", "a", "1-2-3", "é", "x" * 100_000])
 def test_bad_receipts(sqs: Sqs, url: str, handle: str) -> None:
     """An invalid receipt is refused, as is one of another queue."""
-    assert sqs.fails("DeleteMessage", QueueUrl=url, ReceiptHandle=handle) == "ReceiptHandleIsInvalid"
+    assert sqs.expect_failure("DeleteMessage", QueueUrl=url, ReceiptHandle=handle) == "ReceiptHandleIsInvalid"
     other = sqs.create("other")
     sqs("SendMessage", QueueUrl=other, MessageBody="a")
     [message] = receive(sqs, other)
     arguments = {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]}
-    assert sqs.fails("DeleteMessage", **arguments) == "ReceiptHandleIsInvalid"
+    assert sqs.expect_failure("DeleteMessage", **arguments) == "ReceiptHandleIsInvalid"
 
 
 def test_receives(sqs: Sqs, url: str) -> None:
@@ -248,7 +250,7 @@ def test_receives(sqs: Sqs, url: str) -> None:
         {"VisibilityTimeout": 43_201},
         {"VisibilityTimeout": -1},
     ):
-        assert sqs.fails("ReceiveMessage", QueueUrl=url, **arguments) == "InvalidParameterValue"
+        assert sqs.expect_failure("ReceiveMessage", QueueUrl=url, **arguments) == "InvalidParameterValue"
     waiting = sqs.create("waiting", ReceiveMessageWaitTimeSeconds="1", DelaySeconds="1")
     began = time.monotonic()
     assert receive(sqs, waiting) == []
@@ -300,7 +302,7 @@ def test_batches(sqs: Sqs, url: str) -> None:
 )
 def test_bad_batches(sqs: Sqs, url: str, given: list[dict[str, Any]], error: str) -> None:
     """An invalid batch is refused as a whole."""
-    assert sqs.fails("SendMessageBatch", QueueUrl=url, Entries=given) == error
+    assert sqs.expect_failure("SendMessageBatch", QueueUrl=url, Entries=given) == error
     assert receive(sqs, url) == []
 
 
@@ -323,7 +325,7 @@ def test_the_store_is_away(sqs: Sqs, url: str, between: InterposedStore) -> None
     between.instead(Messages.append, failing(StoreUnavailable("away", outcome="unknown")))
     reply = sqs.ask("SendMessage", **arguments)
     assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
-    assert sqs.fails("SendMessage", **arguments) == "ServiceUnavailable"
+    assert sqs.expect_failure("SendMessage", **arguments) == "ServiceUnavailable"
     between.instead(Messages.append, failing(ValueError("a secret of ours")))
     reply = sqs.ask("SendMessage", **arguments)
     assert (reply.status, json.loads(reply.body)["__type"]) == (500, "com.amazonaws.sqs#InternalFailure")
@@ -333,4 +335,4 @@ def test_the_store_is_away(sqs: Sqs, url: str, between: InterposedStore) -> None
 @pytest.mark.parametrize("action", ["", "sendmessage", "DeleteEverything", "__init__"])
 def test_unknown_actions(sqs: Sqs, action: str) -> None:
     """An unknown action is refused."""
-    assert sqs.fails(action) == "InvalidAction"
+    assert sqs.expect_failure(action) == "InvalidAction"

@@ -101,7 +101,7 @@ def test_batches(sqs: Sqs, first: str) -> None:
 def test_links(sqs: Sqs, first: str) -> None:
     """A link reads without any header."""
     sqs("SendMessage", QueueUrl=first, MessageBody="a")
-    reply = sqs.send(sqs.link("ReceiveMessage", FIRST))
+    reply = sqs.send(sqs.make_presigned_request("ReceiveMessage", FIRST))
     assert xml_of(reply).findtext("*/Message/Body") == "a"
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_request(sqs: Sqs, first: str, body: bytes) -> None:
 
 
 def test_what_is_no_json(sqs: Sqs) -> None:
-    """The same of AWS JSON."""
+    """AWS JSON that cannot be read, or that is for another service, is refused."""
     for body in (b"{", b"[]", b"\xff", b'"a"', b"[" * 100_000):
         reply = sqs.send(sqs.sign_request(body, {"x-amz-target": "AmazonSQS.ListQueues"}))
         assert (reply.status, reply.headers["x-amzn-query-error"]) == (400, "SerializationException;Sender")

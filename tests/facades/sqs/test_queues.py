@@ -56,8 +56,10 @@ def test_numbers(sqs: Sqs, name: str) -> None:
         sqs("SetQueueAttributes", QueueUrl=url, Attributes={name: str(value)})
         assert attributes(sqs, url, name) == {name: str(value)}
     for text in (str(least - 1), str(most + 1), "", "x", "1.5", "٣"):
-        assert sqs.fails("SetQueueAttributes", QueueUrl=url, Attributes={name: text}) == "InvalidAttributeValue"
-        assert sqs.fails("CreateQueue", QueueName="q2", Attributes={name: text}) == "InvalidAttributeValue"
+        assert (
+            sqs.expect_failure("SetQueueAttributes", QueueUrl=url, Attributes={name: text}) == "InvalidAttributeValue"
+        )
+        assert sqs.expect_failure("CreateQueue", QueueName="q2", Attributes={name: text}) == "InvalidAttributeValue"
     assert attributes(sqs, url, name) == {name: str(most)}
 
 
@@ -75,7 +77,7 @@ def test_all_attributes(sqs: Sqs) -> None:
         **dict.fromkeys((*counts, "ApproximateNumberOfMessagesDelayed"), "0"),
     }
     assert "Attributes" not in sqs("GetQueueAttributes", QueueUrl=url)
-    assert sqs.fails("GetQueueAttributes", QueueUrl=url, AttributeNames=["Colour"]) == "InvalidAttributeName"
+    assert sqs.expect_failure("GetQueueAttributes", QueueUrl=url, AttributeNames=["Colour"]) == "InvalidAttributeName"
 
 
 def test_counts(sqs: Sqs) -> None:
@@ -101,7 +103,7 @@ def test_created_again(sqs: Sqs) -> None:
     assert sqs.create("jobs", DelaySeconds="5") == url == sqs.create("jobs")
     assert sqs("CreateQueue", QueueName="jobs", tags={"a": "b"})["QueueUrl"] == url
     assert sqs("ListQueueTags", QueueUrl=url) == {}
-    assert sqs.fails("CreateQueue", QueueName="jobs", Attributes={"DelaySeconds": "6"}) == "QueueNameExists"
+    assert sqs.expect_failure("CreateQueue", QueueName="jobs", Attributes={"DelaySeconds": "6"}) == "QueueNameExists"
     assert (
         "DelaySeconds"
         in json.loads(
@@ -117,14 +119,14 @@ def test_created_again_without_its_redrive_policy(sqs: Sqs) -> None:
     policy = json.dumps({"deadLetterTargetArn": arn("dead"), "maxReceiveCount": 3})
     url = sqs.create("jobs", RedrivePolicy=policy)
     assert sqs.create("jobs", RedrivePolicy=policy) == url
-    assert sqs.fails("CreateQueue", QueueName="jobs", Attributes={"RedrivePolicy": ""}) == "QueueNameExists"
+    assert sqs.expect_failure("CreateQueue", QueueName="jobs", Attributes={"RedrivePolicy": ""}) == "QueueNameExists"
     assert sqs.create("dead", RedrivePolicy="") == sqs.create("dead")
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a" * 81, "ä", "a.b", "_a", "a/b", "a.fifo"])
 def test_names(sqs: Sqs, name: str) -> None:
     """Names have 1 to 80 letters, digits, - and _."""
-    assert sqs.fails("CreateQueue", QueueName=name) == "InvalidParameterValue"
+    assert sqs.expect_failure("CreateQueue", QueueName=name) == "InvalidParameterValue"
     assert sqs.create("A-z_" + "0" * 76)
 
 
@@ -141,11 +143,11 @@ def test_no_such_queue(sqs: Sqs) -> None:
         "SetQueueAttributes": {"Attributes": {"DelaySeconds": "1"}},
     }
     for action, arguments in cases.items():
-        assert sqs.fails(action, QueueUrl=url, **arguments) == "QueueDoesNotExist", action
-    assert sqs.fails("GetQueueUrl", QueueName="none") == "QueueDoesNotExist"
+        assert sqs.expect_failure(action, QueueUrl=url, **arguments) == "QueueDoesNotExist", action
+    assert sqs.expect_failure("GetQueueUrl", QueueName="none") == "QueueDoesNotExist"
     url = sqs.create("none")
     sqs("DeleteQueue", QueueUrl=url)
-    assert sqs.fails("SendMessage", QueueUrl=url, MessageBody="a") == "QueueDoesNotExist"
+    assert sqs.expect_failure("SendMessage", QueueUrl=url, MessageBody="a") == "QueueDoesNotExist"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_bad_values(sqs: Sqs, name: str, value: str) -> None:
     sqs.create("dead")
     url = sqs.create("jobs")
     before = attributes(sqs, url)
-    assert sqs.fails("SetQueueAttributes", QueueUrl=url, Attributes={name: value}) == "InvalidAttributeValue"
+    assert sqs.expect_failure("SetQueueAttributes", QueueUrl=url, Attributes={name: value}) == "InvalidAttributeValue"
     assert attributes(sqs, url) == before
 
 
@@ -178,7 +180,9 @@ def test_unknown_attributes(sqs: Sqs) -> None:
     """An attribute that is unknown, of another kind of queue, or read-only cannot be set."""
     url = sqs.create("jobs")
     for name in ("Colour", "ContentBasedDeduplication", "FifoThroughputLimit", "QueueArn"):
-        assert sqs.fails("SetQueueAttributes", QueueUrl=url, Attributes={name: "true"}) == "InvalidAttributeName"
+        assert (
+            sqs.expect_failure("SetQueueAttributes", QueueUrl=url, Attributes={name: "true"}) == "InvalidAttributeName"
+        )
     for name in ("Policy", "KmsMasterKeyId"):
         sqs("SetQueueAttributes", QueueUrl=url, Attributes={name: ""})
 
@@ -189,11 +193,11 @@ def test_tags(sqs: Sqs) -> None:
     sqs("TagQueue", QueueUrl=url, Tags={"a": "1", "b": ""})
     sqs("TagQueue", QueueUrl=url, Tags={"a": "2", "c": "é" * 256})
     sqs("UntagQueue", QueueUrl=url, TagKeys=["b", "none"])
-    assert sqs.fails("TagQueue", QueueUrl=url, Tags={}) == "MissingParameter"
-    assert sqs.fails("UntagQueue", QueueUrl=url, TagKeys=[]) == "MissingParameter"
+    assert sqs.expect_failure("TagQueue", QueueUrl=url, Tags={}) == "MissingParameter"
+    assert sqs.expect_failure("UntagQueue", QueueUrl=url, TagKeys=[]) == "MissingParameter"
     assert sqs("ListQueueTags", QueueUrl=url)["Tags"] == {"a": "2", "c": "é" * 256}
     for tags in ({str(number): "" for number in range(49)}, {"": "a"}, {"a" * 129: ""}, {"a": "b" * 257}):
-        assert sqs.fails("TagQueue", QueueUrl=url, Tags=tags) == "InvalidParameterValue"
+        assert sqs.expect_failure("TagQueue", QueueUrl=url, Tags=tags) == "InvalidParameterValue"
     sqs("SetQueueAttributes", QueueUrl=url, Attributes={"DelaySeconds": "7"})
     assert sqs("ListQueueTags", QueueUrl=url)["Tags"] == {"a": "2", "c": "é" * 256}
 
@@ -220,7 +224,7 @@ def test_lists(sqs: Sqs) -> None:
     assert listed(QueueNamePrefix="jobs-", MaxResults=3) == listed(QueueNamePrefix="jobs-") == names
     assert sqs("ListQueues", QueueNamePrefix="none") == {}
     for given in ({"MaxResults": 0}, {"MaxResults": 1001}, {"NextToken": "é"}, {"NextToken": "a"}):
-        assert sqs.fails("ListQueues", **given) == "InvalidParameterValue"
+        assert sqs.expect_failure("ListQueues", **given) == "InvalidParameterValue"
 
 
 def test_dead_letters(sqs: Sqs) -> None:
@@ -253,7 +257,7 @@ def test_who_may_have_a_queue_for_dead_letters(sqs: Sqs) -> None:
     dead, url = sqs.create("dead"), sqs.create("jobs")
     arguments = {"QueueUrl": url, "Attributes": {"RedrivePolicy": redrive("dead")}}
     other = {"QueueUrl": url, "Attributes": {"RedrivePolicy": redrive("none")}}
-    assert sqs.fails("SetQueueAttributes", **other) == "InvalidParameterValue"
+    assert sqs.expect_failure("SetQueueAttributes", **other) == "InvalidParameterValue"
     for policy, allowed in (
         ({"redrivePermission": "denyAll"}, False),
         ({"redrivePermission": "byQueue", "sourceQueueArns": [arn("others")]}, False),
@@ -266,7 +270,7 @@ def test_who_may_have_a_queue_for_dead_letters(sqs: Sqs) -> None:
         if allowed:
             sqs("SetQueueAttributes", **arguments)
         else:
-            assert sqs.fails("SetQueueAttributes", **arguments) == "InvalidParameterValue"
+            assert sqs.expect_failure("SetQueueAttributes", **arguments) == "InvalidParameterValue"
 
 
 def test_moves(sqs: Sqs, store: Store) -> None:
@@ -294,28 +298,31 @@ def test_moves_that_cannot_be(sqs: Sqs) -> None:
     sqs.create("dead")
     sqs.create("jobs")
     start = "StartMessageMoveTask"
-    assert sqs.fails(start, SourceArn=arn("dead")) == "InvalidParameterValue"
+    assert sqs.expect_failure(start, SourceArn=arn("dead")) == "InvalidParameterValue"
     missing = "ResourceNotFoundException"
-    assert sqs.fails(start, SourceArn=arn("none"), DestinationArn=arn("jobs")) == missing
-    assert sqs.fails(start, SourceArn=arn("dead"), DestinationArn=arn("none")) == missing
-    assert sqs.fails("ListMessageMoveTasks", SourceArn=arn("none")) == missing
-    assert sqs.fails(start, SourceArn="dead", DestinationArn=arn("jobs")) == "InvalidParameterValue"
+    assert sqs.expect_failure(start, SourceArn=arn("none"), DestinationArn=arn("jobs")) == missing
+    assert sqs.expect_failure(start, SourceArn=arn("dead"), DestinationArn=arn("none")) == missing
+    assert sqs.expect_failure("ListMessageMoveTasks", SourceArn=arn("none")) == missing
+    assert sqs.expect_failure(start, SourceArn="dead", DestinationArn=arn("jobs")) == "InvalidParameterValue"
     arguments = {"SourceArn": arn("dead"), "DestinationArn": arn("jobs")}
-    assert sqs.fails(start, **arguments, MaxNumberOfMessagesPerSecond=5) == "UnsupportedOperation"
-    assert sqs.fails("CancelMessageMoveTask", TaskHandle="bm9uZQ==") == missing
-    assert sqs.fails("CancelMessageMoveTask", TaskHandle="none") == "InvalidParameterValue"
+    assert sqs.expect_failure(start, **arguments, MaxNumberOfMessagesPerSecond=5) == "UnsupportedOperation"
+    assert sqs.expect_failure("CancelMessageMoveTask", TaskHandle="bm9uZQ==") == missing
+    assert sqs.expect_failure("CancelMessageMoveTask", TaskHandle="none") == "InvalidParameterValue"
     handle = sqs(start, **arguments)["TaskHandle"]
     assert sqs("CancelMessageMoveTask", TaskHandle=handle)["ApproximateNumberOfMessagesMoved"] == 0
     for most in (0, 11):
-        assert sqs.fails("ListMessageMoveTasks", SourceArn=arn("dead"), MaxResults=most) == "InvalidParameterValue"
+        assert (
+            sqs.expect_failure("ListMessageMoveTasks", SourceArn=arn("dead"), MaxResults=most)
+            == "InvalidParameterValue"
+        )
 
 
 def test_permissions(sqs: Sqs) -> None:
     """Permissions are refused by the documented error."""
     url = sqs.create("jobs")
     arguments = {"QueueUrl": url, "Label": "a", "AWSAccountIds": ["1"], "Actions": ["*"]}
-    assert sqs.fails("AddPermission", **arguments) == "UnsupportedOperation"
-    assert sqs.fails("RemovePermission", QueueUrl=url, Label="a") == "UnsupportedOperation"
+    assert sqs.expect_failure("AddPermission", **arguments) == "UnsupportedOperation"
+    assert sqs.expect_failure("RemovePermission", QueueUrl=url, Label="a") == "UnsupportedOperation"
 
 
 def test_purged(sqs: Sqs) -> None:
@@ -327,7 +334,7 @@ def test_purged(sqs: Sqs) -> None:
     sqs("PurgeQueue", QueueUrl=url)
     assert "Messages" not in sqs("ReceiveMessage", QueueUrl=url)
     handle = message["ReceiptHandle"]
-    assert sqs.fails("DeleteMessage", QueueUrl=url, ReceiptHandle=handle) == "ReceiptHandleIsInvalid"
+    assert sqs.expect_failure("DeleteMessage", QueueUrl=url, ReceiptHandle=handle) == "ReceiptHandleIsInvalid"
 
 
 def test_a_queue_of_version_1(sqs: Sqs, store: Store) -> None:

@@ -44,7 +44,7 @@ def test_signed(sqs: Sqs) -> None:
     """A request that is signed as it is, is answered, in the header and in the query, and again within the window."""
     request = listing(sqs)
     assert [sqs.send(request).status for _ in range(2)] == [200, 200]
-    assert sqs.send(sqs.link("ListQueues")).status == 200
+    assert sqs.send(sqs.make_presigned_request("ListQueues")).status == 200
 
 
 def test_headers_that_botocore_does_not_sign(sqs: Sqs) -> None:
@@ -165,7 +165,7 @@ def test_what_a_signature_has_to_cover(sqs: Sqs) -> None:
 
 def test_replayed_later(sqs: Sqs) -> None:
     """A request that is sent again after the window, or long before it was signed, is refused."""
-    request, link = listing(sqs), sqs.link("ListQueues", seconds=60)
+    request, link = listing(sqs), sqs.make_presigned_request("ListQueues", seconds=60)
     for shift, expected in ((signatures.MAX_SKEW + 2, "RequestExpired"), (-signatures.MAX_SKEW - 2, "RequestExpired")):
         with replace_in(views, now, lambda shift=shift: now() + shift):
             assert name_of(sqs.send(request)) == expected
@@ -177,7 +177,7 @@ def test_replayed_later(sqs: Sqs) -> None:
 @pytest.mark.parametrize("seconds", [0, 604_801])
 def test_how_long_a_link_is_good(sqs: Sqs, seconds: int) -> None:
     """A link is good for a week at most."""
-    reply = sqs.send(sqs.link("ListQueues", seconds=seconds))
+    reply = sqs.send(sqs.make_presigned_request("ListQueues", seconds=seconds))
     assert reply.status in ({200, 403} if not seconds else {403})
 
 
@@ -190,7 +190,7 @@ def test_unsigned(sqs: Sqs) -> None:
         assert (reply := sqs.send(request)).status == 403
         assert name_of(reply) == "IncompleteSignature"
         del request.headers["Authorization"]
-    signed = urlsplit(sqs.link("ListQueues").url).query
+    signed = urlsplit(sqs.make_presigned_request("ListQueues").url).query
     for query in ("X-Amz-Signature=a", "X-Amz-Signature=a" + "&a=1" * 300, f"{signed[:-1]}%C3%A9", f"{signed}0"):
         link = AWSRequest("GET", f"http://{HOST}/?{query}", {"host": HOST})
         assert name_of(sqs.send(link)) == "IncompleteSignature"
@@ -204,7 +204,7 @@ def test_unsigned(sqs: Sqs) -> None:
 def test_unknown_keys(sqs: Sqs, name: str) -> None:
     """A key that is not known is refused, whatever it signs with."""
     stranger = Sqs(sqs.caller.app, Credentials(name, "secret"))
-    assert stranger.fails("ListQueues") == "InvalidClientTokenId"
+    assert stranger.expect_failure("ListQueues") == "InvalidClientTokenId"
 
 
 def test_wrong_secret(sqs: Sqs) -> None:
@@ -239,7 +239,7 @@ def test_revoked(sqs: Sqs, store: Store) -> None:
     """A revoked key is refused once it has left the cache."""
     [key] = bridge.run(store.applications.keys("shop"))
     bridge.run(store.applications.revoke_key("shop", key.id))
-    assert sqs.fails("ListQueues") == "InvalidClientTokenId"
+    assert sqs.expect_failure("ListQueues") == "InvalidClientTokenId"
 
 
 def test_where_keys_are_read(store: Store, between: InterposedStore) -> None:
@@ -278,7 +278,7 @@ def test_limited_keys(sqs: Sqs, store: Store) -> None:
     sender("SendMessage", QueueUrl=mine, MessageBody="a")
     [message] = worker("ReceiveMessage", QueueUrl=mine)["Messages"]
     handle = message["ReceiptHandle"]
-    assert sender.fails("DeleteMessage", QueueUrl=mine, ReceiptHandle=handle) == "AccessDenied"
+    assert sender.expect_failure("DeleteMessage", QueueUrl=mine, ReceiptHandle=handle) == "AccessDenied"
     worker("DeleteMessage", QueueUrl=mine, ReceiptHandle=handle)
     refused: dict[tuple[Sqs, str], dict[str, object]] = {
         (sender, "ReceiveMessage"): {"QueueUrl": mine},
@@ -291,7 +291,7 @@ def test_limited_keys(sqs: Sqs, store: Store) -> None:
         (worker, "GetQueueAttributes"): {"QueueUrl": other, "AttributeNames": ["All"]},
     }
     for (client, action), arguments in refused.items():
-        assert client.fails(action, **arguments) == "AccessDenied", action
+        assert client.expect_failure(action, **arguments) == "AccessDenied", action
     assert [url.rpartition("/")[2] for url in worker("ListQueues")["QueueUrls"]] == ["orders-1"]
 
 
@@ -302,7 +302,7 @@ def test_dead_letters_of_a_limited_key(sqs: Sqs, store: Store) -> None:
     url = limited.create("orders-1")
     policy = '{"deadLetterTargetArn":"arn:aws:sqs:eu-west-1:000000000000:payroll","maxReceiveCount":1}'
     arguments = {"QueueUrl": url, "Attributes": {"RedrivePolicy": policy}}
-    assert limited.fails("SetQueueAttributes", **arguments) == "AccessDenied"
+    assert limited.expect_failure("SetQueueAttributes", **arguments) == "AccessDenied"
     sqs("SetQueueAttributes", **arguments)
 
 
@@ -311,7 +311,7 @@ def test_applications_are_apart(sqs: Sqs, store: Store) -> None:
     bridge.run(store.applications.create_application("other"))
     other = Sqs(sqs.caller.app, new_key(store, "other"))
     url = sqs.create("jobs")
-    assert other.fails("SendMessage", QueueUrl=url, MessageBody="a") == "QueueDoesNotExist"
+    assert other.expect_failure("SendMessage", QueueUrl=url, MessageBody="a") == "QueueDoesNotExist"
     other.create("jobs")
     other("SendMessage", QueueUrl="https://sqs.us-east-1.amazonaws.com/123456789012/jobs", MessageBody="b")
     assert "Messages" not in sqs("ReceiveMessage", QueueUrl=url)

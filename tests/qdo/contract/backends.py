@@ -119,7 +119,7 @@ async def commit_unfenced(
     return written
 
 
-def unfenced() -> contextlib.AbstractContextManager[None]:
+def disable_fences() -> contextlib.AbstractContextManager[None]:
     """Disables the checks of a commit: session, owner and version of the offset."""
     return replace(Session.commit, commit_unfenced)
 

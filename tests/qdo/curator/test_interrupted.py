@@ -37,7 +37,9 @@ class Steps:
         self.count = 0
         self._at, self._after = at, after
 
-    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def make_step(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the call as a counted step; the chosen one raises Killed, before or after its effect."""
+
         async def step(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - any call
             mine, self.count = self.count, self.count + 1
             if mine == self._at and not self._after:
@@ -52,10 +54,10 @@ class Steps:
     def run(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - any answer
         """Runs a plan with its steps counted; returns None if it was ended."""
         with (
-            replace(ZooKeeperLink.apply, self.around(ZooKeeperLink.apply)),
-            replace(AsyncClient.send_many, self.around(AsyncClient.send_many)),
-            replace(AsyncJobQueue.receive, self.around(AsyncJobQueue.receive)),
-            replace(AsyncJobQueue.ack, self.around(AsyncJobQueue.ack)),
+            replace(ZooKeeperLink.apply, self.make_step(ZooKeeperLink.apply)),
+            replace(AsyncClient.send_many, self.make_step(AsyncClient.send_many)),
+            replace(AsyncJobQueue.receive, self.make_step(AsyncJobQueue.receive)),
+            replace(AsyncJobQueue.ack, self.make_step(AsyncJobQueue.ack)),
         ):
             try:
                 return asyncio.run(ask())
@@ -63,7 +65,7 @@ class Steps:
                 return None
 
 
-def draining(curator: CuratorQueue, served: Served, queue: str, **options: Any) -> Callable[[], Any]:  # noqa: ANN401 - of a plan
+def make_drain(curator: CuratorQueue, served: Served, queue: str, **options: Any) -> Callable[[], Any]:  # noqa: ANN401 - of a plan
     async def run() -> Drained:
         async with open_place(curator.url, curator.path) as place, async_client(served) as client:
             target = Target((await client.hello()).id, client.application, queue)
@@ -72,7 +74,7 @@ def draining(curator: CuratorQueue, served: Served, queue: str, **options: Any) 
     return run
 
 
-def filling(curator: CuratorQueue, served: Served, queue: str) -> Callable[[], Any]:
+def make_fill(curator: CuratorQueue, served: Served, queue: str) -> Callable[[], Any]:
     async def run() -> Filled:
         async with open_place(curator.url, curator.path) as place, async_client(served) as client:
             source = Target((await client.hello()).id, client.application, queue)
@@ -96,13 +98,13 @@ def test_a_drain_that_ends_at_any_step_is_completed(
 
     counted = Steps()
     queue = fresh()
-    assert counted.run(draining(curator, served, queue, **options)).messages == 4
+    assert counted.run(make_drain(curator, served, queue, **options)).messages == 4
     assert counted.count >= 4
     for step in range(counted.count):
         for after in (False, True):
             queue = fresh()
-            assert Steps(step, after=after).run(draining(curator, served, queue, **options)) is None
-            assert Steps().run(draining(curator, served, queue, **options)).held == 0
+            assert Steps(step, after=after).run(make_drain(curator, served, queue, **options)) is None
+            assert Steps().run(make_drain(curator, served, queue, **options)).held == 0
             assert bodies(client, queue) == ["one", "two", "three", "four"], (step, after)
             assert (curator.names(), curator.state_nodes()) == ([], [])
 
@@ -119,14 +121,14 @@ def test_a_fill_that_ends_at_any_step_is_completed(curator: CuratorQueue, served
 
     counted = Steps()
     queue = fresh()
-    assert counted.run(filling(curator, served, queue)).messages == 3
+    assert counted.run(make_fill(curator, served, queue)).messages == 3
     assert counted.count >= 6
     for step in range(counted.count):
         for after in (False, True):
             queue = fresh()
-            assert Steps(step, after=after).run(filling(curator, served, queue)) is None
+            assert Steps(step, after=after).run(make_fill(curator, served, queue)) is None
             client.job_queue(queue).release_all()  # as time would
-            done = Steps().run(filling(curator, served, queue))
+            done = Steps().run(make_fill(curator, served, queue))
             assert (done.twice, done.remaining) == (0, 0)
             assert curator.messages() == [b"one", b"two", b"three"], (step, after)
             assert curator.state_nodes() == []
@@ -140,7 +142,7 @@ def test_a_drain_to_another_queue_is_refused_until_the_first_is_completed(
     curator.put(b"one")
     steps = 0
     while not curator.state_nodes() or curator.names():
-        assert Steps(steps, after=True).run(draining(curator, served, first)) is None
+        assert Steps(steps, after=True).run(make_drain(curator, served, first)) is None
         steps += 1
     assert run("curator", "peek", curator.path, "--json").json["staged"] == 1
     ended = run("curator", "drain", curator.path, second)
@@ -158,12 +160,12 @@ def test_a_fill_from_another_queue_is_refused_until_the_first_is_completed(
     client.send(first, "one")
     steps = 0
     while not curator.names():
-        assert Steps(steps, after=True).run(filling(curator, served, first)) is None
+        assert Steps(steps, after=True).run(make_fill(curator, served, first)) is None
         client.job_queue(first).release_all()
         steps += 1
     with pytest.raises(CuratorError, match=f"from the queue '{first}'"):
-        asyncio.run(filling(curator, served, second)())
-    assert asyncio.run(filling(curator, served, first)()).messages == 0
+        asyncio.run(make_fill(curator, served, second)())
+    assert asyncio.run(make_fill(curator, served, first)()).messages == 0
     assert curator.messages() == [b"one"]
 
 
@@ -185,9 +187,9 @@ def test_nodes_of_others_beside_the_queue_are_named(
     curator.kazoo.create(f"{drained}/some", data, makepath=True)
     curator.kazoo.create(filled, data)
     with pytest.raises(CuratorError, match=f"The node '{drained}/some' is not in the format of this version"):
-        asyncio.run(draining(curator, served, queue)())
+        asyncio.run(make_drain(curator, served, queue)())
     with pytest.raises(CuratorError, match=f"The node '{filled}' is not in the format of this version"):
-        asyncio.run(filling(curator, served, queue)())
+        asyncio.run(make_fill(curator, served, queue)())
     assert (curator.names(), len(curator.state_nodes())) == (["queue-0000000000"], 2)
 
 
@@ -197,7 +199,7 @@ def test_two_drains_at_once_move_each_message_once(curator: CuratorQueue, served
     curator.put_many(f"{number}".encode() for number in range(500))
 
     async def both() -> None:
-        await asyncio.gather(*(draining(curator, served, queue)() for _ in range(2)))
+        await asyncio.gather(*(make_drain(curator, served, queue)() for _ in range(2)))
 
     asyncio.run(both())
     assert sorted(bodies(client, queue), key=int) == [str(number) for number in range(500)]
@@ -210,11 +212,11 @@ def test_two_fills_at_once_move_each_message_once(curator: CuratorQueue, served:
     client.send_many(queue, [str(number) for number in range(300)])
 
     async def both() -> list[Any]:
-        fills = (filling(curator, served, queue)() for _ in range(2))
+        fills = (make_fill(curator, served, queue)() for _ in range(2))
         return list(await asyncio.gather(*fills, return_exceptions=True))
 
     for ended in asyncio.run(both()):
         assert isinstance(ended, Filled | CuratorError), ended
     client.job_queue(queue).release_all()
-    asyncio.run(filling(curator, served, queue)())
+    asyncio.run(make_fill(curator, served, queue)())
     assert sorted(int(body) for body in curator.messages()) == list(range(300))

@@ -25,7 +25,7 @@ from tests.harness.results import Result
 from tests.qdo.faults.crew import Crew
 from tests.qdo.faults.job import Job
 from tests.qdo.faults.member import STALLED
-from tests.qdo.faults.schedule import EVERYBODY, MIN_RUNNING_WORKERS, WORKERS, draw
+from tests.qdo.faults.schedule import EVERYBODY, MIN_RUNNING_WORKERS, WORKER_FAULTS, draw
 from tests.qdo.faults.servers.services import Deed, Service
 from tests.qdo.faults.traffic import Observer, Producer, Queues
 from tests.servers.served import Served
@@ -98,7 +98,7 @@ class GroupRun:
             )
             undo.callback(client.close)
             queues = Queues(client, self._counts)
-            mute, restart = _one_at_a_time(web, "pause", "kill")
+            mute, restart = _make_exclusive_faults(web, "pause", "kill")
             self._deeds = {"cut": mute, "restart": restart, "grow": queues.grow, "mute": mute, **self._service.faults}
             crew = Crew(self._job, self.journal)
             undo.callback(crew.end)
@@ -123,7 +123,7 @@ class GroupRun:
         self._seed = plan.seed
         with self.running() as (crew, queues):
             service = self._service
-            kinds = plan.kinds({*WORKERS, *self._deeds})
+            kinds = plan.kinds({*WORKER_FAULTS, *self._deeds})
             wave = draw(plan.seed, plan.seconds, slots, service.session_timeout, kinds, apart=service.apart)
             for slot in slots[:MIN_RUNNING_WORKERS]:
                 crew.start(slot)
@@ -274,7 +274,7 @@ class GroupRun:
         return Job(**(fields | dict(self._settings(slot, worker))))  # type: ignore[arg-type] # not checked
 
 
-def _one_at_a_time(web: WebProcess, *kinds: str) -> list[Deed]:
+def _make_exclusive_faults(web: WebProcess, *kinds: str) -> list[Deed]:
     """Returns the faults of a service, one at a time: on a busy machine its restart takes longer than scheduled."""
     lock = threading.Lock()
 

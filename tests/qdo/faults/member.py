@@ -19,7 +19,7 @@ from qdo.worker.worker import Worker
 from queuey.client import AsyncClient
 from tests.harness.checking.records import Assigned, Gone, place_of
 from tests.harness.history import Journal, now, record_stalls
-from tests.qdo.contract.backends import unfenced
+from tests.qdo.contract.backends import disable_fences
 from tests.qdo.faults.job import Job, from_environment
 from tests.qdo.faults.recording import record
 
@@ -115,7 +115,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     job = from_environment()
-    with contextlib.nullcontext() if job.fenced else unfenced():
+    with contextlib.nullcontext() if job.fenced else disable_fences():
         return asyncio.run(serve(job))
 
 

@@ -39,8 +39,8 @@ reach it), ``restart`` (it is killed and restarted), ``leader`` (its leader is k
 and resumed). The store: ``node-kill`` (a node is killed and restarted), ``node-pause`` (it is stopped and resumed). The
 queues: ``grow`` (one gets more partitions), ``mute`` (their service is stopped and resumed).
 """
-WORKERS = frozenset({"join", "leave", "kill", "pause", "expire"})
-OF_ALL = frozenset({"cut", "restart", "leader", "hush", "grow", "mute", "node-kill", "node-pause"})
+WORKER_FAULTS = frozenset({"join", "leave", "kill", "pause", "expire"})
+COMMON_FAULTS = frozenset({"cut", "restart", "leader", "hush", "grow", "mute", "node-kill", "node-pause"})
 EVERYBODY = "all"
 
 
@@ -83,7 +83,7 @@ class Schedule:
         """Draws a fault, or returns None if its kind cannot be at this time: enough workers must run."""
         kind = self.rng.choices(self.kinds, [WEIGHTS[kind] for kind in self.kinds])[0]
         free = [slot for slot in [*self.slots, EVERYBODY] if self._busy.get(slot, 0.0) <= instant]
-        if kind in OF_ALL:
+        if kind in COMMON_FAULTS:
             return self._add_common_fault(instant, kind) if EVERYBODY in free else None
         running = sorted(self._there.intersection(free))
         if kind == "join":

@@ -53,7 +53,7 @@ def count_moved(members: Members, before: Owners, owners: Owners) -> int:
     )
 
 
-def downhill(members: Members, owners: Owners) -> list[str]:
+def find_improvable_members(members: Members, owners: Owners) -> list[str]:
     """Returns members from which a chain of moves leads to a member with at least two fewer; expected to be empty."""
     load = loads(members, owners)
     gives: dict[str, set[str]] = {member: set() for member in members}
@@ -75,7 +75,7 @@ def check_invariants(members: Members, owners: Owners) -> None:
     assert set(owners) == set(partitions(members))
     assert all(partition.queue in members[owner] for partition, owner in owners.items())
     assert set(owners.values()) <= fit
-    assert downhill(members, owners) == []
+    assert find_improvable_members(members, owners) == []
 
 
 Case = tuple[Members, dict[Partition, str]]

@@ -29,10 +29,10 @@ async def send_and_get(system: System, queue: Queue, *messages: Outgoing | str) 
 
 
 async def letters(system: System, queue: Queue, **wanted: Any) -> list[DeadLetter]:  # noqa: ANN401 - a filter
-    return [one async for one in deadletters.dead_letters(system.client, of(queue, **wanted))]
+    return [one async for one in deadletters.dead_letters(system.client, filter_by_queue(queue, **wanted))]
 
 
-def of(queue: Queue, **wanted: Any) -> DeadLetterFilter:  # noqa: ANN401 - a filter
+def filter_by_queue(queue: Queue, **wanted: Any) -> DeadLetterFilter:  # noqa: ANN401 - a filter
     return DeadLetterFilter(queues=(queue.name,), **wanted)
 
 
@@ -73,7 +73,7 @@ async def test_a_message_comes_back_as_it_was(system: System, name: str) -> None
         CAUSE,
     )
     assert (dead_letter.headers, dead_letter.content_type, dead_letter.lost) == (sent.headers, sent.content_type, 0)
-    assert await deadletters.redrive(system.client, of(queue)) == Redriven({queue.name: 1})
+    assert await deadletters.redrive(system.client, filter_by_queue(queue)) == Redriven({queue.name: 1})
     first, back = (await system.client.read(queue.name)).messages
     assert (first, back.partition) == (sent, sent.partition)
     assert (back.body, back.content_type, back.headers) == (sent.body, sent.content_type, sent.headers)
@@ -91,7 +91,7 @@ async def test_a_json_value_is_kept_as_it_was_written(system: System) -> None:
     lying = await system.client.get_raw(first.lies_in, (first.stored_partition, first.stored_id))
     assert (lying.body, first.json) == (text, True)
     assert (second.body, second.json) == ('[1, {"a": "b"}]', True)
-    await deadletters.redrive(system.client, of(queue))
+    await deadletters.redrive(system.client, filter_by_queue(queue))
     page = await system.client.read(queue.name)
     assert (await system.client.get_raw(queue.name, page.messages[1])).body == text
 
@@ -125,14 +125,14 @@ async def test_a_queue_that_is_gone_leaves_its_dead_letters(system: System) -> N
     (message,) = await send_and_get(system, queue, Outgoing("x", partition=3))
     await system.client.delete_queue(queue.name)
     await bury(system, queue, message)
-    redriven = await deadletters.redrive(system.client, of(queue))
+    redriven = await deadletters.redrive(system.client, filter_by_queue(queue))
     assert (redriven.sent, redriven.left) == ({}, {f"queue {queue.name} is gone": 1})
     await system.client.create_queue(queue.name, partitions=1)
-    redriven = await deadletters.redrive(system.client, of(queue))
+    redriven = await deadletters.redrive(system.client, filter_by_queue(queue))
     assert redriven.left == {f"queue {queue.name} has only 1 partitions": 1}
     assert [(each.partition, each.id) for each in redriven.samples] == [(message.partition, message.id)]
     await system.client.update_queue(queue.name, partitions=3)
-    assert await deadletters.redrive(system.client, of(queue)) == Redriven({queue.name: 1})
+    assert await deadletters.redrive(system.client, filter_by_queue(queue)) == Redriven({queue.name: 1})
 
 
 async def test_they_live_as_long_as_is_said(system: System) -> None:
@@ -149,7 +149,7 @@ async def test_many_are_sent_back_in_order(system: System) -> None:
     sent = await send_and_get(system, queue, *map(str, range(250)))
     await bury(system, queue, *sent)
     await system.client.purge_queue(queue.name)
-    assert await deadletters.redrive(system.client, of(queue), ttl=60) == Redriven({queue.name: 250})
+    assert await deadletters.redrive(system.client, filter_by_queue(queue), ttl=60) == Redriven({queue.name: 250})
     back = [message.body async for message in system.client.read_all(queue.name, limit=1000)]
     assert back == [str(at) for at in range(250)]
 
@@ -161,14 +161,14 @@ async def test_what_was_not_sent_stays(system: System) -> None:
     client = system.connect()
     system.transport.answer = refuse_method("POST")
     with pytest.raises(ServiceUnavailable) as failed:
-        await deadletters.redrive(client, of(queue))
+        await deadletters.redrive(client, filter_by_queue(queue))
     assert "at least 0 dead letters" in "".join(failed.value.__notes__)
     assert len(await letters(system, queue)) == 2
     system.transport.answer = refuse_method("DELETE")
     with pytest.raises(ServiceUnavailable):
-        await deadletters.redrive(client, of(queue))
+        await deadletters.redrive(client, filter_by_queue(queue))
     assert len(await letters(system, queue)) == 2
-    assert await deadletters.redrive(system.client, of(queue)) == Redriven({queue.name: 2})
+    assert await deadletters.redrive(system.client, filter_by_queue(queue)) == Redriven({queue.name: 2})
     assert [message.body for message in (await system.client.read(queue.name)).messages] == [
         "1",
         "2",

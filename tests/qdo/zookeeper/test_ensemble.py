@@ -43,7 +43,7 @@ async def open_one(zookeeper_nodes: ZooKeeperEnsemble) -> AsyncIterator[Open]:
     await asyncio.gather(*(coordinator.close() for coordinator in opened))
 
 
-async def again(call: Callable[[], Awaitable[T]]) -> T:
+async def retry_call(call: Callable[[], Awaitable[T]]) -> T:
     """Repeats a call that fails because the connection is lost or a former member still exists; returns its result."""
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -86,7 +86,7 @@ class Worker:
 
     async def claim(self) -> None:
         """Claims everything; checks that recorded numbers are acknowledged, or the one commit in doubt after those."""
-        self._held = await again(lambda: self._session.claim(self._partitions))
+        self._held = await retry_call(lambda: self._session.claim(self._partitions))
         assert set(self._held) == set(self._partitions)
         for partition, held in self._held.items():
             recorded = int(held.offset.id or 0)
@@ -139,7 +139,7 @@ async def test_leaders_are_killed_under_members_that_commit(
     assert sum(worker.doubts for worker in workers) > 0
     assert not any("lost" in each.events for each in heard)
     expected = {partition: str(number) for worker in workers for partition, number in worker.acknowledged.items()}
-    recorded = await again((await open_one()).offsets)
+    recorded = await retry_call((await open_one()).offsets)
     assert {partition: offset.id for partition, offset in recorded.items()} == expected
 
 
@@ -153,7 +153,7 @@ async def test_a_server_that_is_stopped_is_left_in_time(zookeeper_nodes: ZooKeep
     await heard.next("suspended")
     await heard.next("connected")
     assert server_of(session, zookeeper_nodes) is not stopped
-    assert (await again(lambda: session.commit([(held, "1")])))[PARTITION]
+    assert (await retry_call(lambda: session.commit([(held, "1")])))[PARTITION]
     assert "lost" not in heard.events
 
 
@@ -177,10 +177,10 @@ async def test_without_a_quorum_sessions_are_lost_and_come_back(
     for node in gone:
         await run_in_thread(node.launch)
     await run_in_thread(zookeeper_nodes.wait_until_settled)
-    back = await again(lambda: coordinator.join(Member("a"), RecordedEvents()))
+    back = await retry_call(lambda: coordinator.join(Member("a"), RecordedEvents()))
     claimed: dict[Partition, OwnedOffset] = {}
     async with asyncio.timeout(PATIENCE):
         while not claimed:
-            claimed = await again(lambda: back.claim([PARTITION]))
+            claimed = await retry_call(lambda: back.claim([PARTITION]))
     assert claimed[PARTITION].offset.id == "1"
-    assert (await again(lambda: back.commit([(claimed[PARTITION], "3")])))[PARTITION]
+    assert (await retry_call(lambda: back.commit([(claimed[PARTITION], "3")])))[PARTITION]

@@ -28,7 +28,7 @@ from queuey.storage import bridge
 from tests.backends import APP
 from tests.spark.kept import Kept
 from tests.spark.pipeline.archive import archives
-from tests.spark.pipeline.archive.archives import HOUR, last_hour, past
+from tests.spark.pipeline.archive.archives import HOUR, last_hour, make_past_queue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,13 +42,20 @@ class ReceiptFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def of(self, queue: str, *messages: Message, delay: float = 0.01, ttl: int | None = None, **other: Any) -> None:  # noqa: ANN401
+    def add_receipts(
+        self,
+        queue: str,
+        *messages: Message,
+        delay: float = 0.01,
+        ttl: int | None = None,
+        **other: Any,  # noqa: ANN401 - fields of a line
+    ) -> None:
         with closing(Journal(self.path, APP)) as journal:
             for message in messages:
                 sent, at = SentMessage.of(Outgoing(message.body, ttl=ttl)), ids.ticks_to_seconds(message.ticks) + delay
                 journal.write([journal.make_line(queue, sent, at, (message.partition, message.id), **other)])
 
-    def unknown(self, queue: str, body: str) -> None:
+    def add_unknown_outcome(self, queue: str, body: str) -> None:
         with closing(Journal(self.path, APP)) as journal:
             journal.write([journal.make_line(queue, SentMessage.of(Outgoing(body)), journal.now(), outcome="unknown")])
 
@@ -77,7 +84,7 @@ def test_all_is_well(spark: SparkSession, embedded: Kept, told: ReceiptFile) -> 
     """Accepted messages are stored once and unchanged, in every partition, and groups stand where they reported."""
     queue = embedded.queue(partitions=2)
     messages = post_messages(embedded, queue, *(f"body {n}" for n in range(40)))
-    told.of("orders", *messages)
+    told.add_receipts("orders", *messages)
     bridge.run(embedded.store.offsets.set_offsets(queue, "g", [OffsetChange(1, messages[10].position)]))
     offsets = {"h": {"orders": {2: messages[39].position}}}
     report = run_audit(spark, embedded, told, groups=("g",), offsets=offsets)
@@ -95,15 +102,15 @@ def test_whatever_is_wrong_is_found(spark: SparkSession, embedded: Kept, told: R
         embedded, queue, "a", "b", "c", "d", "e", "d", "u", "u", "v", "s"
     )
     copy, answer, surplus, put, _stray = others
-    told.of("orders", fine, lost, altered, doubled)
-    told.of("orders", late, delay=30.0)
-    told.unknown("orders", "u")
-    told.unknown("orders", "never stored")
-    told.of("orders", put, outcome="unknown", put=True)
+    told.add_receipts("orders", fine, lost, altered, doubled)
+    told.add_receipts("orders", late, delay=30.0)
+    told.add_unknown_outcome("orders", "u")
+    told.add_unknown_outcome("orders", "never stored")
+    told.add_receipts("orders", put, outcome="unknown", put=True)
     hour = ids.seconds_to_ticks(ids.ticks_to_seconds(fine.ticks) - 3600)
-    told.of("orders", Message(hour, 7, 1, 0, "x"), ttl=60)
+    told.add_receipts("orders", Message(hour, 7, 1, 0, "x"), ttl=60)
     [due] = bridge.run(embedded.store.messages.append(queue, [NewMessage("w", 1, TTL, delay=500.0)]))
-    told.of("orders", Message(*due, 1, 0, "w"), delay=-500.0)
+    told.add_receipts("orders", Message(*due, 1, 0, "w"), delay=-500.0)
     bridge.run(embedded.store.messages.delete(queue, [(lost.partition, lost.position)]))
     bridge.run(
         embedded.store.messages.put(
@@ -139,8 +146,8 @@ def test_late_is_what_readers_may_have_passed(spark: SparkSession, embedded: Kep
     bridge.run(
         embedded.store.bulk.load(delayed, [early, late])
     )  # in the past: readers of this queue stay a minute behind
-    told.of("orders", early, delay=30.0)
-    told.of("orders", late, delay=90.0)
+    told.add_receipts("orders", early, delay=30.0)
+    told.add_receipts("orders", late, delay=90.0)
     assert [run_audit(spark, embedded, told, late=late).total.late for late in (None, 20.0)] == [1, 2]
 
 
@@ -154,8 +161,8 @@ def test_queues_that_are_gone_and_queues_of_another_name(
     """Messages of a deleted queue are missing; those of a replayed queue are looked up in the other one."""
     queue = embedded.queue("first")
     messages = post_messages(embedded, queue, "a", "b", "c")
-    told.of("first", *messages)
-    told.of("gone", *messages[:1])
+    told.add_receipts("first", *messages)
+    told.add_receipts("gone", *messages[:1])
     second = embedded.queue("second")
     bridge.run(embedded.store.bulk.load(second, messages[:2]))
     report = run_audit(spark, embedded, told, names={"first": "second"}, samples=1)
@@ -169,11 +176,11 @@ def test_queues_that_are_gone_and_queues_of_another_name(
 
 def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: ReceiptFile, tmp_path: Path) -> None:
     """Expired messages that are archived are present; an archive alone covers only up to its last bucket."""
-    queue = past(embedded, "orders", 60, hours=2)
+    queue = make_past_queue(embedded, "orders", 60, hours=2)
     earlier, *messages = sorted(embedded.all(queue), key=lambda one: one.position)
     archive_job.archive(spark, archives.options(embedded, tmp_path / "archive"), print)
-    told.of("orders", *messages)
-    told.of("orders", *post_messages(embedded, queue, "new"))
+    told.add_receipts("orders", *messages)
+    told.add_receipts("orders", *post_messages(embedded, queue, "new"))
     bridge.run(
         embedded.store.messages.delete(queue, [(one.partition, one.position) for one in [earlier, *messages[:20]]])
     )
@@ -190,13 +197,13 @@ def test_what_an_archive_has_lost_is_missing(
     spark: SparkSession, embedded: Kept, told: ReceiptFile, tmp_path: Path
 ) -> None:
     """A message that was alive when its bucket was archived, but is not in the archive, is missing and not expired."""
-    queue, to = past(embedded, "orders", 30, hours=3), tmp_path / "archive"
+    queue, to = make_past_queue(embedded, "orders", 30, hours=3), tmp_path / "archive"
     archive_job.archive(spark, archives.options(embedded, to), print)
     path = min((to / "manifests/queue=orders").glob("*.json"))
     end = ids.seconds_to_ticks(last_hour() - 2 * HOUR)
     archived = datetime.fromtimestamp(ids.ticks_to_seconds(end), UTC).isoformat()
     path.write_text(json.dumps(json.loads(path.read_text()) | {"archived": archived}))
-    told.of("orders", *(one for one in embedded.all(queue) if one.ticks < end), ttl=1700)
+    told.add_receipts("orders", *(one for one in embedded.all(queue) if one.ticks < end), ttl=1700)
     bridge.run(embedded.store.messages.delete(queue, [(one.partition, one.position) for one in embedded.all(queue)]))
     where = {"archive": str(to), "margin": 0.0}
     assert run_audit(spark, embedded, told, **where).sound
@@ -213,7 +220,7 @@ def test_no_receipts_are_no_success_by_chance(spark: SparkSession, embedded: Kep
     told.path.write_text("")
     with pytest.raises(OptionError, match="no receipts of this application in these files"):
         run_audit(spark, embedded, told)
-    told.of("orders", *post_messages(embedded, embedded.queue(), "a"))
+    told.add_receipts("orders", *post_messages(embedded, embedded.queue(), "a"))
     with pytest.raises(OptionError, match="no receipts of queue 'order'"):
         run_audit(spark, embedded, told, queues=("order",))
     hidden = ReceiptFile(told.path.with_name("_receipts.jsonl"))

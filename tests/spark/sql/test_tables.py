@@ -15,20 +15,20 @@ OF_SPARK = {"owner": "ann", "provider": "queuey", "is_managed_location": "true"}
 """Properties of a table that Spark adds to its options."""
 
 
-def of_table(**options: str) -> dict[str, str]:
+def make_table_properties(**options: str) -> dict[str, str]:
     """Returns Spark's properties of a table with these options: each twice, beside its own."""
     return OF_SPARK | options | {f"option.{name}": text for name, text in options.items()}
 
 
 def read_schema(**options: str) -> StructType:
-    declared = tables.find_table_options(of_table(**options))
+    declared = tables.find_table_options(make_table_properties(**options))
     assert declared is not None
     return StructType.fromJson(tables.table_schema(declared).jsonValue())
 
 
 def test_properties_of_spark_are_no_options() -> None:
     """Of Spark's table properties only the OPTIONS count, not those that Spark or a user adds."""
-    properties = of_table(subscribe="orders", startingOffsets="earliest") | {"team": "north"}
+    properties = make_table_properties(subscribe="orders", startingOffsets="earliest") | {"team": "north"}
     assert tables.find_table_options(properties) == {"subscribe": "orders", "startingoffsets": "earliest"}
     assert tables.find_table_options({"subscribe": "orders"}) is None
 
@@ -67,13 +67,13 @@ def test_columns_of_a_table_say_what_they_are() -> None:
     ("given", "says"),
     [
         (OF_SPARK, "A table of queues needs OPTIONS"),
-        (of_table(subscribe="a") | {"location": "/x"}, "cannot have a LOCATION"),
-        (of_table(subscribe="a", queue="b"), "create one for each"),
-        (of_table(queue="a", run="june"), "Option run names a single write"),
-        (of_table(topic="a", colour="red"), "Unknown option colour"),
-        (of_table(subscribe="a", cassandra_password="hunter2"), "cassandra_password is not of the form"),
-        (of_table(queue="a", cassandra_password="hunter2"), "cassandra_password is not of the form"),
-        (of_table(startingOffsets="earliest"), "exactly one of subscribe"),
+        (make_table_properties(subscribe="a") | {"location": "/x"}, "cannot have a LOCATION"),
+        (make_table_properties(subscribe="a", queue="b"), "create one for each"),
+        (make_table_properties(queue="a", run="june"), "Option run names a single write"),
+        (make_table_properties(topic="a", colour="red"), "Unknown option colour"),
+        (make_table_properties(subscribe="a", cassandra_password="hunter2"), "cassandra_password is not of the form"),
+        (make_table_properties(queue="a", cassandra_password="hunter2"), "cassandra_password is not of the form"),
+        (make_table_properties(startingOffsets="earliest"), "exactly one of subscribe"),
     ],
 )
 def test_what_is_no_table_is_refused(given: dict[str, str], says: str) -> None:

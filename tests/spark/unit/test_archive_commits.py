@@ -229,7 +229,7 @@ def test_runs_that_overlap_at_every_step() -> None:
         store = ObjectStore()
         archive_run(store, "r0", in_each_bucket("a"))
         done = in_each_bucket("a", "b")
-        between = partial(_in_between, store, number)
+        between = partial(_archive_at_request, store, number)
         more = store.requests(partial(archive_run, store, "r1", in_each_bucket("b"), 1.0), between) >= number
         if more:
             done = both(done, in_each_bucket("c"))
@@ -247,7 +247,7 @@ def test_runs_that_overlap_at_every_step() -> None:
     assert 12 < number < STEPS[-1]
 
 
-def _in_between(store: ObjectStore, at: int, now: int) -> None:
+def _archive_at_request(store: ObjectStore, at: int, now: int) -> None:
     if now == at:
         archive_run(store, "r2", in_each_bucket("c"), 2.0)
 

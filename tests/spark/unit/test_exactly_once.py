@@ -52,7 +52,7 @@ class TaskSetup:
         target = TargetQueue(store, self.queue, sleep=self.clock.advance)
         return Reserver(target, self.work, lead=LEAD, batch=batch, numbered=numbered)
 
-    def later(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         """Moves the clock; then another writer writes to a queue of its own, and the reader reads."""
         self.clock.advance(seconds)
         other, _ = bridge.run(self.store.catalogue.create_queue(APP, "other", QueueSpec()))
@@ -62,7 +62,7 @@ class TaskSetup:
     def read_stored(self) -> list[str]:
         """Moves the clock by an hour, and returns the texts of all messages of the queue."""
         slices = [Slice(partition, limit=10_000) for partition in (1, 2)]
-        self.later(3600.0)
+        self.pass_time(3600.0)
         return [
             str(one.body) for page in bridge.run(self.store.messages.read(self.queue, slices)) for one in page.messages
         ]
@@ -116,7 +116,7 @@ def test_an_attempt_that_is_killed_at_any_step_is_done_again(setup: TaskSetup, w
         setup.fresh()
         with pytest.raises(Killed):
             write_all(setup.attempt(Mortal(setup.store, at, when)))
-        setup.later(late)
+        setup.pass_time(late)
         counts = write_all(setup.attempt())
         assert counts.rows == 8
         assert counts.written + counts.skipped + counts.kept == 8
@@ -133,7 +133,7 @@ def test_retries_that_are_killed_while_rows_move_are_done_again(setup: TaskSetup
             try:
                 write_all(setup.attempt(Mortal(setup.store, at, when)))
             except Killed:
-                setup.later(3 * LEAD * 4)
+                setup.pass_time(3 * LEAD * 4)
         write_all(setup.attempt())
         check_stored_once(setup)
 
@@ -142,7 +142,7 @@ def test_what_moved_is_said_by_whoever_comes_last(setup: TaskSetup) -> None:
     """Moves are counted from the ledger, so an attempt that finds all rows done reports them as well."""
     with pytest.raises(Killed):
         write_all(setup.attempt(Mortal(setup.store, 1)))
-    setup.later(2 * LEAD)
+    setup.pass_time(2 * LEAD)
     assert write_all(setup.attempt()) == WriteCounts(rows=8, written=8, moved=3)
     assert write_all(setup.attempt()) == WriteCounts(rows=8, skipped=8, moved=3)
 
@@ -151,7 +151,7 @@ def test_rows_that_a_killed_attempt_wrote_in_time_stay(setup: TaskSetup) -> None
     """Rows that a killed attempt wrote in time stay: readers may have them, and would see a copy again."""
     with pytest.raises(Killed):
         write_all(setup.attempt(Mortal(setup.store, 1, "half")))
-    setup.later(2 * LEAD)
+    setup.pass_time(2 * LEAD)
     assert setup.reader.seen == ["a"]
     assert write_all(setup.attempt()) == WriteCounts(rows=8, written=7, moved=2, kept=1)
     check_stored_once(setup)
@@ -173,7 +173,7 @@ def test_two_attempts_at_the_same_time_do_not_harm_each_other(
             if step in turns:
                 next(turns[step], None)
             elif step == "later":
-                setup.later(lateness)
+                setup.pass_time(lateness)
             else:
                 setup.reader.read()
         for turn in reversed(turns.values()):
@@ -251,7 +251,7 @@ def test_parts_of_a_chunk_are_done_by_different_tasks(setup: TaskSetup) -> None:
     assert setup.attempt().write(5, first) == WriteCounts(2, 2)
     with pytest.raises(Killed):
         setup.attempt(Mortal(setup.store, 1, "half")).write(5, second)
-    setup.later(3 * LEAD)
+    setup.pass_time(3 * LEAD)
     assert setup.attempt().write(5, second) == WriteCounts(2, 1, moved=1, kept=1)
     assert setup.attempt().write(5, first) == WriteCounts(2, skipped=2)
     check_stored_once(setup, "abcd")
@@ -271,7 +271,7 @@ def test_numbered_rows_are_written_once_wherever_an_attempt_ends(setup: TaskSetu
         setup.fresh()
         with pytest.raises(Killed):
             write_all(setup.attempt(Mortal(setup.store, at, when), numbered=True), NUMBERED)
-        setup.later(late)
+        setup.pass_time(late)
         again = setup.attempt(numbered=True)
         for piece, rows in reversed(list(enumerate(NUMBERED))):
             again.write(piece, rows)
@@ -291,7 +291,7 @@ def test_a_later_micro_batch_takes_the_entries_over(setup: TaskSetup) -> None:
     old = setup.attempt(batch=3)
     assert old.write(0, Texts.chunk("a", "b")).written == 2
     assert setup.attempt(batch=4).write(0, Texts.chunk("c")).written == 1
-    setup.later(3 * LEAD)
+    setup.pass_time(3 * LEAD)
     assert setup.attempt(batch=4).write(0, Texts.chunk("c")).skipped == 1
     for stale in (old, setup.attempt(batch=3)):
         assert stale.has_begun(0)

@@ -80,7 +80,7 @@ def test_a_dead_jvm(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_other_errors_are_left_alone() -> None:
-    """Other errors are not Spark's, and are left alone."""
+    """Errors that are not Spark's are left alone."""
     assert explain(QueueNotFound("orders")) is None
     assert explain(ValueError("x")) is None
 

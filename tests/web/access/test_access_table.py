@@ -186,7 +186,7 @@ class Scene:
         self._tokens.known[token] = Identity(frozenset({name}), grants, name)
         return f"Token {token}"
 
-    def made_ready(self) -> Queue:
+    def ensure_queue(self) -> Queue:
         """Returns the queue. Creates it if it is missing, with a message, an offset of a group, and a consumer."""
         with suppress(QueueNotFound):
             return bridge.run(self._store.catalogue.queue(self.names.owner, self.names.queue, fresh=True))
@@ -256,7 +256,7 @@ def is_allowed(row: Row, column: str, kind: str) -> bool:
 def check(scene: Scene, row: Row, column: str, kind: str) -> None:
     """Makes a request of the row as the caller of the column; fails unless the answer is what the table says."""
     route = row["route"]
-    scene.made_ready()
+    scene.ensure_queue()
     reply = scene.request(route, scene.callers[column])
     place = f"{route} as {column}, queue of kind {kind}: {reply}"
     allowed = is_allowed(row, column, kind)
@@ -301,7 +301,7 @@ def test_every_request_by_every_caller(store: Store, tokens: Tokens, kind: str, 
     """Every caller is let in exactly where the page says so, whatever the names are."""
     scene = Scene(make_app(store, readers=[tokens]), store, tokens, drawn, kind)
     for column in COLUMNS:
-        bridge.run(store.catalogue.delete_queue(scene.made_ready()))
+        bridge.run(store.catalogue.delete_queue(scene.ensure_queue()))
         for row in rows_played(kind, drawn):
             check(scene, row, column, kind)
 

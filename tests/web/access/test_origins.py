@@ -113,7 +113,7 @@ def test_own_headers_are_named(app: App) -> None:
 
 
 def test_without_the_setting_nothing_is_said(app: App) -> None:
-    """It is off unless an application names an origin."""
+    """Answers have no CORS headers unless an application names an origin."""
 
     async def work(gateway: Gateway) -> None:
         reply = await preflight("/v1/queuey/q").to(gateway)

@@ -53,7 +53,7 @@ def tokens() -> Tokens:
 def test_the_answer_is_what_requests_say(store: Store, tokens: Tokens, kind: str, drawn: Names) -> None:
     """Each caller is told exactly the actions whose requests the page's table allows."""
     scene = Scene(make_app(store, readers=[tokens]), store, tokens, drawn, kind)
-    scene.made_ready()
+    scene.ensure_queue()
     rows = {row["route"]: row for row in ROWS}
     for column in COLUMNS:
         if column != "expired":
@@ -66,7 +66,7 @@ def test_it_reveals_no_queue(store: Store, tokens: Tokens, *, private: bool) -> 
     """A caller without rights on a queue gets the same answer if it does not exist; so does one with rights on all."""
     app = make_app(store, readers=[tokens], private=Everything() if private else ())
     scene = Scene(app, store, tokens, ALIKE, "n")
-    scene.made_ready()
+    scene.ensure_queue()
     hidden = bridge.run(store.catalogue.create_queue(scene.names.owner, "hidden", QueueSpec()))[0]
     for column in COLUMNS:
         if column != "expired":

@@ -206,7 +206,7 @@ def ack_all_but_last(owner: Caller) -> str:
 
 @pytest.mark.parametrize("ends", ["message", "time", "leaves"])
 def test_a_long_poll(app: App, owner: Caller, q: str, settling: list[int], ends: str) -> None:
-    """The same without a thread, whatever ends the wait."""
+    """A long poll acknowledges and claims without a thread, whatever ends the wait."""
     body = written([ack_all_but_last(owner)])
     settling.clear()
 

@@ -88,7 +88,7 @@ def test_too_large(owner: Caller, queue: str) -> None:
     ],
 )
 def test_bad_results(owner: Caller, queue: str, more: dict[str, Any], field: str) -> None:
-    """They are refused by name, and nothing is acknowledged."""
+    """Bad results are refused by name, and nothing is acknowledged."""
     [place] = post(owner, "a")
     [claim] = owner.claim(ttl=60)
     reply = acknowledge(owner, claim["receipt"], **more)

@@ -43,7 +43,7 @@ def pause(owner: Caller, claims: str = "paused") -> None:
 
 
 def test_nobody_gets_a_message(owner: Caller, first: dict[str, Any]) -> None:
-    """Not of one queue and not of several, nor are messages shown; afterwards all are there."""
+    """While paused, no claim of the queue, alone or with others, delivers or shows a message; then all are there."""
     assert owner.claim() == owner.claim(ttl=0) == []
     reply = owner.send_json("POST", "_claims", {"queues": ["q"]})
     assert (reply.status, reply.json["queue_name"], reply.messages) == (200, None, [])
@@ -55,7 +55,7 @@ def test_nobody_gets_a_message(owner: Caller, first: dict[str, Any]) -> None:
 
 
 def test_all_else_goes_on(owner: Caller, first: dict[str, Any]) -> None:
-    """Posts, reads, counts, and the claims that there are."""
+    """Posts, reads and counts go on while claims are paused, and so do existing claims."""
     owner.post("q", "c", X_Partition="1")
     assert owner.get("q/size").json["size"] == 3
     assert [one["body"] for one in owner.get("q/peek").messages] == ["a", "c", "b"]
@@ -73,7 +73,7 @@ def test_a_claim_acknowledges(owner: Caller, first: dict[str, Any], partition: s
 
 
 def test_it_is_explained(owner: Caller, first: dict[str, Any]) -> None:
-    """In the explanation of the queue, and of its messages."""
+    """The explanations of the queue and of its messages say that claims are paused."""
     assert any("claims are paused" in one for one in owner.get("q/explain").json["sentences"])
     reasons = owner.get(f"q/explain/1:{first['message_id']}").json["reasons"]
     assert [one["code"] for one in reasons if one["code"] in {"paused", "claimed"}] == ["paused", "claimed"]

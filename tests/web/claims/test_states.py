@@ -130,7 +130,7 @@ def test_a_state_that_is_too_long(owner: Caller, claim: dict[str, Any]) -> None:
     ],
 )
 def test_bad_input(owner: Caller, claim: dict[str, Any], states: object, field: str) -> None:
-    """It is refused by the name of the field, and the good states beside it are not set."""
+    """A bad state is refused by the name of the field, and the good states beside it are not set."""
     if isinstance(states, dict) and len(states) == 1:
         states = {**states, claim["receipt"]: "good"}
     reply = put(owner, states)
@@ -139,7 +139,7 @@ def test_bad_input(owner: Caller, claim: dict[str, Any], states: object, field: 
 
 
 def test_a_state_that_is_nested_too_deeply(owner: Caller, claim: dict[str, Any]) -> None:
-    """It is refused, because some readers of the list of jobs could not read the list."""
+    """A state nested too deeply is refused, because some readers could not parse the list of jobs."""
     for levels, status in ((100, 200), (101, 400)):
         state: object = "x"
         for number in range(levels):

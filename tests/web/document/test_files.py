@@ -21,7 +21,7 @@ PAGES = ["/docs", "/client/queuey.js", "/client/queuey.d.ts", "/console/login"]
 
 @pytest.mark.parametrize("path", [*PAGES, *map(pages.file_address, pages.FILE_TYPES)])
 def test_a_file_that_is_gone(store: Store, path: str) -> None:
-    """It is sent as it was at the start."""
+    """A file that was removed is sent as it was at the start."""
     app = make_app(store, includes=[make_console(examine)])
 
     def gone(*_: object, **__: object) -> str:

@@ -31,7 +31,7 @@ def run(app: App) -> Run:
     return make_runner(app, waiters=50, beat=0.2)
 
 
-def crowd(gateway: Gateway) -> None:
+def make_tenant_compete(gateway: Gateway) -> None:
     """Makes another tenant compete, with many requests of this one running."""
     gateway._contention.enter("app:other")
     gateway._contention.enter(TENANT)
@@ -47,7 +47,7 @@ def test_a_request_whose_time_is_over_needs_no_turn(owner: Caller, run: Run, pat
         waiting = Request("POST" if "/" in path else "GET", f"/v1/queuey/{path}", query="wait=0.3")
         task = asyncio.create_task(waiting.to(gateway))
         await until(lambda: gateway._polls.places.held(TENANT) == 1)
-        crowd(gateway)
+        make_tenant_compete(gateway)
         reply = await asyncio.wait_for(task, 20)
         assert reply.messages == []
         return reply.status
@@ -56,7 +56,7 @@ def test_a_request_whose_time_is_over_needs_no_turn(owner: Caller, run: Run, pat
 
 
 def test_an_idle_stream_makes_no_crowd(owner: Caller, run: Run) -> None:
-    """Its signs of life need no turn, and are not counted as requests of its application."""
+    """Signs of life of an idle stream need no turn, and are not counted as requests of its application."""
     owner.create("q")
     entered: list[str] = []
     enter = Contention.enter

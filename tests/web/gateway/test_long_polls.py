@@ -22,7 +22,7 @@ from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, make_runner, not_short, until
+from tests.web.gateway_calls import TEST_TIMEOUT, Request, Run, make_runner, skip_short_read, until
 
 
 @pytest.fixture
@@ -320,7 +320,7 @@ def test_polls_that_all_need_a_thread_are_not_refused(app: App, owner: Caller, b
         await Request(body=b"news").to(gateway)
         return await asyncio.gather(*tasks)
 
-    with replace(Reader.read_short, not_short):
+    with replace(Reader.read_short, skip_short_read):
         replies = make_runner(app, waiters=5000)(work)
     assert [reply.bodies for reply in replies] == [["news"]] * 200
     assert most <= MAX_ATTEMPTS + 1  # and the post

@@ -139,7 +139,7 @@ def test_expired_and_never_there(owner: Caller, q: str, clock: Clock) -> None:
 
 @pytest.mark.parametrize("place", ["1:x", "x", "0" * 32, "1:2:" + "0" * 32, "a,b"])
 def test_what_is_no_id(owner: Caller, q: str, place: str) -> None:
-    """It is refused by its text."""
+    """Text that is not an id is refused as an invalid message id."""
     reply = owner.get(f"q/explain/{place}")
     assert (reply.status, list(reply.errors)) == (400, ["InvalidMessageID"])
 

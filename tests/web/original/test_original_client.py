@@ -76,7 +76,7 @@ def client(app: App) -> OriginalClient:
 
 
 def test_connect(client: OriginalClient) -> None:
-    """It opens its connection with HEAD on the heartbeat."""
+    """The original client opens its connection with HEAD on the heartbeat."""
     assert client.caller("HEAD", "/__heartbeat__").status == 200
 
 

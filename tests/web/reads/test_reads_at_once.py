@@ -18,7 +18,7 @@ from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import Request, Run, make_runner, not_short
+from tests.web.gateway_calls import Request, Run, make_runner, skip_short_read
 
 
 class Reads:
@@ -94,7 +94,7 @@ def test_a_read_at_once_answers_as_any_other(run: Run, reads: Reads, q: str, que
     """Whatever is read of one partition, the answer equals that of a thread; only the horizon differs."""
     at_once = got(run, query)
     assert (reads.at_once, reads.in_threads) == (1, 0)
-    with replace(Reader.read_short, not_short):
+    with replace(Reader.read_short, skip_short_read):
         in_a_thread = got(run, query)
     assert (reads.at_once, reads.in_threads) == (1, 1)
     for name in ("status", "messages", "more"):

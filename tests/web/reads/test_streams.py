@@ -225,7 +225,7 @@ def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
     ],
 )
 def test_what_is_asked_wrongly_is_refused(owner: Caller, run: Run, path: str, query: str, status: int) -> None:
-    """Before the stream begins, with the error of any other request."""
+    """An invalid request for a stream is refused before the stream begins, with the error of any other request."""
     owner.create("q")
 
     async def work(gateway: Gateway) -> None:

@@ -28,7 +28,7 @@ def _public(form: PublicFormat, encoding: Encoding) -> Callable[[Issuer], str]:
     return make
 
 
-def _by_somebody_else(issuer: Issuer) -> str:
+def _sign_with_another_issuers_key(issuer: Issuer) -> str:
     other = Issuer(issuer.name)
     other.keys = {"first": ("ES256", known_key("ES256", 1))}
     return other.token()
@@ -39,12 +39,12 @@ def _change_user(issuer: Issuer) -> str:
     return f"{header}.{encode_part(issuer.claims('bob'))}.{signature}"
 
 
-def _twice(issuer: Issuer) -> str:
+def _repeat_subject(issuer: Issuer) -> str:
     payload = json.dumps(issuer.claims("ann"))
     return issuer.sign((payload[:-1] + ', "sub": "bob"}').encode())
 
 
-def _header_twice(issuer: Issuer) -> str:
+def _repeat_algorithm(issuer: Issuer) -> str:
     header = b'{"alg": "ES256", "alg": "ES256", "kid": "first"}'
     return issuer.sign_text(f"{encode_part(header)}.{encode_part(issuer.claims('ann'))}")
 
@@ -84,8 +84,8 @@ ATTACKS: Mapping[str, tuple[Callable[[Issuer], str], str]] = {
     "no object": (_payload(b"[1]"), FORM),
     "deep": (_deep(300), FORM),
     "deeper than the interpreter": (_deep(2900), FORM),
-    "a claim twice": (_twice, FORM),
-    "a header field twice": (_header_twice, FORM),
+    "a claim twice": (_repeat_subject, FORM),
+    "a header field twice": (_repeat_algorithm, FORM),
     "no number": (_payload(b'{"exp": NaN}'), FORM),
     "unsigned": (lambda issuer: remove_signature(issuer.token(), {"alg": "none"}), ALGORITHM),
     "unsigned, in other letters": (
@@ -101,13 +101,13 @@ ATTACKS: Mapping[str, tuple[Callable[[Issuer], str], str]] = {
     "empty secret": (lambda issuer: sign_with_secret(issuer.token(), b""), ALGORITHM),
     "algorithm of another kind of key": (lambda issuer: issuer.token(headers={"alg": "RS256"}), KEY),
     "algorithm of another curve": (lambda issuer: issuer.token(headers={"alg": "ES384"}), KEY),
-    "of another key": (_by_somebody_else, SIGNATURE),
+    "of another key": (_sign_with_another_issuers_key, SIGNATURE),
     "changed after it was signed": (_change_user, SIGNATURE),
     "unknown key": (lambda issuer: issuer.token(headers={"kid": "other"}), KEY),
     "key that is no text": (lambda issuer: issuer.token(headers={"kid": 1}), HEADER),
     "key by path": (lambda issuer: issuer.token(headers={"kid": "../../../../dev/null"}), KEY),
     "key brought along": (
-        lambda issuer: _by_somebody_else(issuer).replace(
+        lambda issuer: _sign_with_another_issuers_key(issuer).replace(
             encode_part({"typ": "JWT", "alg": "ES256", "kid": "first"}),
             encode_part({"typ": "JWT", "alg": "ES256", "jwk": issuer.jwk("first"), "jku": "http://127.0.0.1:1/"}),
         ),

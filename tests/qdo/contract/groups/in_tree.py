@@ -109,16 +109,16 @@ class TreeGroup(Group):
             member.count_silence(seconds)
         self.run(asyncio.sleep(REST))
 
-    def until(self, holds: Callable[[], object], *members: Member, step: float = 0.2) -> None:
+    def beat_until(self, holds: Callable[[], object], *members: Member, step: float = 0.2) -> None:
         waits = itertools.count()
 
         def holds_later() -> object:
             self.run(asyncio.sleep(min(0.1, next(waits) / 1000)))  # A server may be slow.
             return holds()
 
-        super().until(holds_later, *members, step=step)
+        super().beat_until(holds_later, *members, step=step)
 
-    def narrow(self, key: str, *queues: str) -> None:
+    def limit_key(self, key: str, *queues: str) -> None:
         raise NotImplementedError("a tree knows no rights")
 
     def offset(self, place: Place) -> str | None:

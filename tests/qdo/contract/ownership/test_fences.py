@@ -47,7 +47,7 @@ def only_checks(checks: frozenset[str], session: Session, fresh: Link) -> Iterat
             session.link = link
 
 
-async def recorded_after(
+async def commit_after_session_ended(
     parts: frozenset[str], join: Join, coordinator: Coordinator, service: Service, *, claimed: bool
 ) -> str | None:
     """Lets a member commit after its session has ended, with some checks; returns the id recorded then.
@@ -85,7 +85,7 @@ async def test_a_late_commit_changes_nothing_after_a_takeover(
     parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
     """After a takeover the session check alone keeps a late commit out, and so does the version check."""
-    assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=True) == "5"
+    assert await commit_after_session_ended(frozenset(parts), join, coordinator, service, claimed=True) == "5"
 
 
 @pytest.mark.parametrize("parts", [set[str](), {"owner"}], ids=name_parts)
@@ -93,7 +93,7 @@ async def test_without_session_and_version_an_offset_moves_back(
     parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
     """Without both checks a late commit overwrites the new owner's offset; the owner check does not help."""
-    assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=True) == "2"
+    assert await commit_after_session_ended(frozenset(parts), join, coordinator, service, claimed=True) == "2"
 
 
 @pytest.mark.parametrize("parts", [{"session"}, {"owner"}, {"owner", "version"}], ids=name_parts)
@@ -101,7 +101,7 @@ async def test_a_late_commit_changes_nothing_although_nobody_took_over(
     parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
     """Without a takeover the session check alone keeps a late commit out, and so does the owner check."""
-    assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=False) == "1"
+    assert await commit_after_session_ended(frozenset(parts), join, coordinator, service, claimed=False) == "1"
 
 
 @pytest.mark.parametrize("parts", [set[str](), {"version"}], ids=name_parts)
@@ -109,7 +109,7 @@ async def test_without_session_and_owner_a_member_records_what_it_does_not_own(
     parts: set[str], join: Join, coordinator: Coordinator, service: Service
 ) -> None:
     """Without both checks the late commit is recorded, because the version is still that of the last commit."""
-    assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=False) == "2"
+    assert await commit_after_session_ended(frozenset(parts), join, coordinator, service, claimed=False) == "2"
 
 
 async def test_only_who_took_a_partition_commits_it(join: Join, coordinator: Coordinator) -> None:

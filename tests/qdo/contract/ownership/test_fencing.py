@@ -10,7 +10,7 @@ import pytest
 from qdo.coordination import Coordinator, Member, OwnedOffset, Session
 from qdo.errors import SessionLost
 from qdo.partitions import Partition
-from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, from_outside, unfenced
+from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, disable_fences, from_outside
 from tests.qdo.contract.conftest import Hold, Join, Open, Start
 from tests.qdo.contract.events import RecordedEvents, eventually
 from tests.qdo.contract.processes import Refused
@@ -138,7 +138,7 @@ async def test_an_ended_session_commits_nothing_although_nobody_took_over(
     assert await read_recorded(coordinator) == "1"
 
 
-async def takeover(join: Join, service: Service) -> tuple[Session, OwnedOffset]:
+async def let_another_take_over(join: Join, service: Service) -> tuple[Session, OwnedOffset]:
     """Ends a session and lets another one go on with its partition up to 5; returns the old one with what it held."""
     old, _ = await join("old")
     held = await commit_and_check(old, (await old.claim([PARTITION]))[PARTITION], "1")
@@ -152,7 +152,7 @@ async def test_an_ended_session_commits_nothing_after_a_takeover(
     join: Join, coordinator: Coordinator, service: Service
 ) -> None:
     """After a takeover the new owner's offset stays."""
-    old, held = await takeover(join, service)
+    old, held = await let_another_take_over(join, service)
     with pytest.raises(SessionLost):
         await old.commit([(held, "2")])
     assert await read_recorded(coordinator) == "5"
@@ -160,8 +160,8 @@ async def test_an_ended_session_commits_nothing_after_a_takeover(
 
 async def test_without_fencing_an_offset_moves_back(join: Join, coordinator: Coordinator, service: Service) -> None:
     """Without the checks of owner and version the same scenario moves the offset back."""
-    old, held = await takeover(join, service)
-    with unfenced():
+    old, held = await let_another_take_over(join, service)
+    with disable_fences():
         await old.commit([(held, "2")])
     assert await read_recorded(coordinator) == "2"
 

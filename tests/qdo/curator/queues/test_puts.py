@@ -112,7 +112,7 @@ async def let_loop_run() -> None:
         await asyncio.sleep(0)
 
 
-def begun(silent: UnansweredLink, limit: int = NODE_LIMIT) -> tuple[Lifecycle, Puts]:
+def make_started_puts(silent: UnansweredLink, limit: int = NODE_LIMIT) -> tuple[Lifecycle, Puts]:
     lifecycle, link = Lifecycle("/q"), cast("Link", silent)
     lifecycle.handle("start")
     return lifecycle, Puts(lifecycle, link, QueueOptions(None, None, BYTES, "/q", node_limit=limit), lambda _: None)
@@ -136,7 +136,7 @@ def silent() -> Iterator[UnansweredLink]:
 @pytest.fixture
 def puts(silent: UnansweredLink) -> Puts:
     """Puts in the background to servers that do not answer."""
-    return begun(silent)[1]
+    return make_started_puts(silent)[1]
 
 
 def test_puts_under_way_are_bounded(puts: Puts, silent: UnansweredLink) -> None:
@@ -171,7 +171,7 @@ def test_what_is_put_while_others_are_under_way_goes_together(puts: Puts, silent
 
 def test_servers_with_a_lower_limit_get_smaller_transactions(silent: UnansweredLink) -> None:
     """Transactions are no larger than the servers accept."""
-    _, puts = begun(silent, 20_000)
+    _, puts = make_started_puts(silent, 20_000)
     for number in range(10):
         put(puts, bytes(5_000), number)
     for number, _ in enumerate(silent.changes):  # which grows
@@ -181,7 +181,7 @@ def test_servers_with_a_lower_limit_get_smaller_transactions(silent: UnansweredL
 
 def test_what_waits_when_the_session_ends_is_not_sent(silent: UnansweredLink) -> None:
     """Puts that wait when the session ends fail as not stored; they do not use a later session of the client."""
-    lifecycle, puts = begun(silent)
+    lifecycle, puts = make_started_puts(silent)
     for number in range(5):
         put(puts, b"", number)
     lifecycle.handle("lost")

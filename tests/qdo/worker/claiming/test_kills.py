@@ -23,7 +23,7 @@ JOBS, WORKERS, THREADS = 600, 3, 4
 KILLS = 6
 """Min number of kills: one for each part of the jobs."""
 CLAIM_SECONDS = 2
-LOST = 100
+MAX_REPEATED_JOBS = 100
 """Max jobs that one kill repeats: those of half a second, done but not acknowledged."""
 LONG = 400.0
 
@@ -46,9 +46,9 @@ def test_kills(tmp_path: Path, seed: int) -> None:
         calls = [Outgoing(json=work.call(str(number)).body) for number in range(JOBS)]
         receipts = client.send_many("errands", calls)
         workers, served = [start() for _ in range(WORKERS)], first
-        while len(done_in(book)) < JOBS:
-            enough = done_in(book).total() + JOBS // KILLS
-            assert eventually(partial(is_done, book, enough), LONG), f"{len(done_in(book))} of {JOBS} done"
+        while len(count_runs(book)) < JOBS:
+            enough = count_runs(book).total() + JOBS // KILLS
+            assert eventually(partial(is_done, book, enough), LONG), f"{len(count_runs(book))} of {JOBS} done"
             if rng.random() < 0.3:
                 served.end(signal.SIGKILL)
                 served = stack.enter_context(Served(tmp_path, port=first.port))
@@ -61,15 +61,15 @@ def test_kills(tmp_path: Path, seed: int) -> None:
         assert eventually(lambda: not size().size, LONG)
         ended = client.job_queue("errands").status(receipts)
         assert [(job.status, job.result) for job in ended] == [("done", str(number)) for number in range(JOBS)]
-        assert done_in(book).keys() == {str(number) for number in range(JOBS)}
-        assert done_in(book).total() - JOBS <= kills * LOST
+        assert count_runs(book).keys() == {str(number) for number in range(JOBS)}
+        assert count_runs(book).total() - JOBS <= kills * MAX_REPEATED_JOBS
 
 
 def is_done(book: Path, enough: int) -> bool:
     """Returns whether more than ``enough`` runs of jobs were counted, or all jobs are done."""
-    done = done_in(book)
+    done = count_runs(book)
     return done.total() > enough or len(done) == JOBS
 
 
-def done_in(book: Path) -> Counter[str]:
+def count_runs(book: Path) -> Counter[str]:
     return Counter(book.read_text().split("\n")[:-1]) if book.exists() else Counter()

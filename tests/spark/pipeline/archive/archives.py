@@ -31,7 +31,9 @@ def last_hour() -> int:
     return int(time.time()) // HOUR * HOUR
 
 
-def past(kept: Kept, name: str, count: int, *, hours: int, partitions: int = 2, ttl: int | None = None) -> Queue:
+def make_past_queue(
+    kept: Kept, name: str, count: int, *, hours: int, partitions: int = 2, ttl: int | None = None
+) -> Queue:
     """Creates a queue with messages spread evenly over the hours before the last full hour."""
     queue = kept.queue(name, partitions=partitions, ttl=ttl)
     begin, low = last_hour() - hours * HOUR, ids.random_low()

@@ -29,9 +29,9 @@ from tests.spark.pipeline.archive.archives import (
     delete_all,
     last_hour,
     list_contents,
+    make_past_queue,
     message,
     options,
-    past,
     read_content,
 )
 from tests.waiting import until
@@ -54,7 +54,7 @@ def rows(spark: SparkSession, to: Path, queue: str) -> list[tuple[Any, ...]]:
 
 def test_two_runs_at_once(spark: SparkSession, embedded: Kept, to: Path) -> None:
     """A run that begins while another one writes to the archive is refused, and changes nothing."""
-    past(embedded, "orders", 10, hours=2)
+    make_past_queue(embedded, "orders", 10, hours=2)
     with (
         ArchiveLease(embedded.store.ledger, HadoopFiles(spark, str(to)).root),
         pytest.raises(ArchiveBusy, match=r"Another run writes to .*: process"),
@@ -66,8 +66,8 @@ def test_two_runs_at_once(spark: SparkSession, embedded: Kept, to: Path) -> None
 
 def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Path) -> None:
     """All messages of closed buckets are archived with all their fields, and a second run does nothing."""
-    first = past(embedded, "orders", 120, hours=2)
-    second = past(embedded, WEIRD, 30, hours=3, partitions=3)
+    first = make_past_queue(embedded, "orders", 120, hours=2)
+    second = make_past_queue(embedded, WEIRD, 30, hours=3, partitions=3)
     embedded.post(first, [NewMessage("now", 1, 600)])
     embedded.queue("empty")
     planned = archive(spark, options(embedded, to, dry_run=True), quiet)
@@ -96,7 +96,7 @@ def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Pat
 
 def test_a_scan_that_misses_messages(spark: SparkSession, embedded: Kept, to: Path) -> None:
     """A bucket that lacks messages at the second scan is not archived; the others are."""
-    past(embedded, "orders", 40, hours=2)
+    make_past_queue(embedded, "orders", 40, hours=2)
     lost = ArchiveBucket(last_hour() - HOUR, HOUR).name
     write = storage.write_messages
 
@@ -115,7 +115,7 @@ def test_a_scan_that_misses_messages(spark: SparkSession, embedded: Kept, to: Pa
 
 def test_damage_is_found(spark: SparkSession, embedded: Kept, to: Path) -> None:
     """A check finds lost files, foreign files, invalid manifests, and messages that only the store has."""
-    queue = past(embedded, "orders", 80, hours=4)
+    queue = make_past_queue(embedded, "orders", 80, hours=4)
     archive(spark, options(embedded, to), quiet)
     names = [ArchiveBucket(last_hour() - back * HOUR, HOUR).name for back in (4, 3, 2, 1)]
     files = [next((to / "messages").glob(f"run=*/queue=orders/bucket={name}/*.parquet")) for name in names]
@@ -143,14 +143,14 @@ def test_messages_that_may_be_lost(spark: SparkSession, embedded: Kept, to: Path
     """Buckets older than their queue's TTL are reported."""
     # Half an hour from the end of any bucket, so that an hour may end meanwhile.
     ttl = int(time.time()) - last_hour() + 2 * HOUR + HOUR // 2
-    past(embedded, "orders", 40, hours=4, ttl=ttl)
+    make_past_queue(embedded, "orders", 40, hours=4, ttl=ttl)
     report = archive(spark, options(embedded, to), quiet)
     assert [one.expiring for one in report.archived] == [True, True, False, False]
 
 
 def test_another_life_of_a_queue(spark: SparkSession, embedded: Kept, to: Path) -> None:
     """A bucket of a purged queue is archived again, and keeps the messages of both archivings."""
-    queue = past(embedded, "orders", 20, hours=1)
+    queue = make_past_queue(embedded, "orders", 20, hours=1)
     before = list_contents(embedded.all(queue))
     archive(spark, options(embedded, to), quiet)
     queue = bridge.run(embedded.store.catalogue.purge_queue(queue))
@@ -163,7 +163,7 @@ def test_another_life_of_a_queue(spark: SparkSession, embedded: Kept, to: Path) 
 
 def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path: Path) -> None:
     """Unknown queues, other directories, and archives of other kinds and formats are refused."""
-    past(embedded, "orders", 4, hours=1)
+    make_past_queue(embedded, "orders", 4, hours=1)
     with pytest.raises(QueueNotFound):
         archive(spark, options(embedded, to, selection=Subscribe(("nothing",))), quiet)
     other = tmp_path / "other"
@@ -183,7 +183,7 @@ def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path
 
 def test_a_stream_keeps_what_does_not_live_that_long(spark: SparkSession, embedded: Kept, to: Path) -> None:
     """Messages that a stream has kept are in the bucket when it closes, even if they have expired in the store."""
-    queue = past(embedded, "orders", 20, hours=1)
+    queue = make_past_queue(embedded, "orders", 20, hours=1)
     width = 5
     items = [NewMessage(f"short {n}", n % 2 + 1, 600) for n in range(10)]
     short = embedded.post(queue, items)
@@ -209,7 +209,7 @@ def test_a_stream_keeps_what_does_not_live_that_long(spark: SparkSession, embedd
 def test_many_queues_are_one_run(spark: SparkSession, embedded: Kept, to: Path) -> None:
     """A run over many queues takes a handful of Spark jobs."""
     for number in range(40):
-        past(embedded, f"q{number}", 4, hours=1)
+        make_past_queue(embedded, f"q{number}", 4, hours=1)
     tracker = spark.sparkContext.statusTracker()
     spark.sparkContext.setJobGroup("many", "many queues")
     report: ArchiveReport = archive(spark, options(embedded, to), quiet)

@@ -13,7 +13,7 @@ from queuey.spark.session import session
 from tests.commands import Run, make_runner
 from tests.replacing import replace
 from tests.spark.kept import Kept
-from tests.spark.pipeline.archive.archives import past
+from tests.spark.pipeline.archive.archives import make_past_queue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 def test_there_and_back(run: Run, embedded: Kept, tmp_path: Path) -> None:
     """A queue is archived, checked and replayed by commands; each prints one JSON document or a table."""
-    past(embedded, "orders", 30, hours=2)
+    make_past_queue(embedded, "orders", 30, hours=2)
     data, to = ("--data", embedded.options["data"]), str(tmp_path / "archive")
     planned = run("pipeline", "archive", "orders", "--to", to, *data, "--dry-run", "--json")
     assert (planned.code, planned.json["dry_run"], planned.json["messages"]) == (0, True, 30)

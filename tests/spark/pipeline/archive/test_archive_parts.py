@@ -23,7 +23,7 @@ from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign
 from tests.replacing import replace
 from tests.spark.kept import Kept, quiet
-from tests.spark.pipeline.archive.archives import list_contents, options, past
+from tests.spark.pipeline.archive.archives import list_contents, make_past_queue, options
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_files(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
     """Many manifests are read by a job, which still finds the damaged one."""
-    past(embedded, "orders, later = {x}", 40, hours=4)
+    make_past_queue(embedded, "orders, later = {x}", 40, hours=4)
     to = tmp_path / "archive"
     archive(spark, options(embedded, to), quiet)
     existing = directory.open_existing(spark, str(to))
@@ -92,7 +92,7 @@ def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> 
 
 def test_files_that_a_listing_lacks(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
     """Written files are found although a listing lacks them at first; if it keeps lacking them, that is an error."""
-    past(embedded, "orders", 20, hours=2)
+    make_past_queue(embedded, "orders", 20, hours=2)
     files, tree, late = HadoopFiles(spark, str(tmp_path)), HadoopFiles.list_tree, [1]
 
     def listed(self: HadoopFiles, path: str) -> dict[str, int]:
@@ -116,7 +116,7 @@ def test_files_that_a_listing_lacks(spark: SparkSession, embedded: Kept, tmp_pat
 
 def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
     """A micro-batch that is repeated with fewer messages, because some have expired, keeps those stored before."""
-    queue = past(embedded, "orders", 10, hours=1)
+    queue = make_past_queue(embedded, "orders", 10, hours=1)
     frame = spark.read.format("queuey").options(
         **find_buckets.make_option_texts(embedded.store_options), includeHeaders="true"
     )

@@ -20,7 +20,7 @@ from queuey.storage import bridge
 from tests.backends import APP
 from tests.replacing import replace
 from tests.spark.kept import Kept
-from tests.spark.pipeline.archive.archives import HOUR, last_hour, message, past
+from tests.spark.pipeline.archive.archives import HOUR, last_hour, make_past_queue, message
 
 
 def partitions_found(kept: Kept, queue: Queue) -> set[int]:
@@ -32,7 +32,7 @@ def partitions_found(kept: Kept, queue: Queue) -> set[int]:
 
 
 @contextmanager
-def first(method: Callable[..., Any], change: Callable[[], object], *, after: int) -> Iterator[None]:
+def change_before_call(method: Callable[..., Any], change: Callable[[], object], *, after: int) -> Iterator[None]:
     """Lets a change happen once, just before the call of this number of a method of the store."""
     left = [after]
 
@@ -48,25 +48,25 @@ def first(method: Callable[..., Any], change: Callable[[], object], *, after: in
 
 def test_partitions_that_are_new(embedded: Kept) -> None:
     """A partition that was added and written before the horizon was sampled is searched."""
-    queue = past(embedded, "orders", 8, hours=1, partitions=2)
+    queue = make_past_queue(embedded, "orders", 8, hours=1, partitions=2)
 
     def extend() -> None:
         bridge.run(embedded.store.catalogue.update_queue(queue, QueueSpec(partitions=4)))
         extended = bridge.run(embedded.store.catalogue.queue(APP, "orders", fresh=True))
         bridge.run(embedded.store.bulk.load(extended, [message(3, last_hour() - 5, ids.random_low(), 4)]))
 
-    with first(type(embedded.store.bulk).horizon, extend, after=1):
+    with change_before_call(type(embedded.store.bulk).horizon, extend, after=1):
         assert partitions_found(embedded, queue) == {1, 2, 4}
 
 
 def test_all_partitions_or_none(embedded: Kept) -> None:
     """If a queue's settings change between two partitions, the second is searched all the same."""
-    queue = past(embedded, "orders", 8, hours=1, partitions=2)
+    queue = make_past_queue(embedded, "orders", 8, hours=1, partitions=2)
 
     def change() -> None:
         bridge.run(embedded.store.catalogue.update_queue(queue, QueueSpec(ttl=86_400)))
 
-    with first(type(embedded.store.bulk).extent, change, after=4):
+    with change_before_call(type(embedded.store.bulk).extent, change, after=4):
         assert partitions_found(embedded, queue) == {1, 2}
 
 

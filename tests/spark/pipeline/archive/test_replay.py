@@ -24,7 +24,7 @@ from queuey.storage import bridge
 from tests.backends import APP
 from tests.replacing import replace
 from tests.spark.kept import Kept, quiet
-from tests.spark.pipeline.archive.archives import HOUR, last_hour, list_contents, options, past
+from tests.spark.pipeline.archive.archives import HOUR, last_hour, list_contents, make_past_queue, options
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def to(tmp_path: Path) -> Path:
 @pytest.fixture
 def orders(spark: SparkSession, embedded: Kept, to: Path) -> Queue:
     """An archived queue of three partitions with 90 messages of three hours."""
-    queue = past(embedded, "orders", 90, hours=3, partitions=3, ttl=86_400)
+    queue = make_past_queue(embedded, "orders", 90, hours=3, partitions=3, ttl=86_400)
     assert archive(spark, options(embedded, to), quiet).messages == 90
     return queue
 
@@ -176,7 +176,7 @@ def test_a_run_that_ended_before_it_wrote(spark: SparkSession, embedded: Kept, o
 
 def test_several_queues(spark: SparkSession, embedded: Kept, orders: Queue, replay: Replay, to: Path) -> None:
     """All queues of an archive are restored under their names; several go into one queue only with fresh ids."""
-    past(embedded, "bills", 20, hours=1)
+    make_past_queue(embedded, "bills", 20, hours=1)
     archive(spark, options(embedded, to), quiet)
     before = {name: content(messages_in(embedded, name)) for name in ("orders", "bills")}
     with pytest.raises(OptionError, match="only with fresh ids"):
