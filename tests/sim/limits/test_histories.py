@@ -132,7 +132,7 @@ MUTATIONS = {
     "the keys in a snapshot": Missing(lambda: replace(State.encode, without_keys), first=37),
     "a renewal ends a rest": Missing(lambda: replace(State._renew, resting_for_good), setup=BY_KEY, first=173),
     "what rests takes no place": Missing(lambda: replace(State.is_live, never_resting), ("empty",), BY_KEY, first=289),
-    "what a key has left is found": Missing(lambda: replace(LikelyPlaces.of_key, busy_for_all), ("empty",)),
+    "what a key has left is found": Missing(lambda: replace(LikelyPlaces.estimate_for_key, busy_for_all), ("empty",)),
     "what is limited by key is read below the horizon": Missing(reading_beyond_the_horizon, ("G6",), first=5),
     "the cursor stays below what has no place": Missing(
         lambda: replace(OrderedScanner._make_chain, passing_what_waits), ("G6",)

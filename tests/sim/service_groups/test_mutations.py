@@ -13,7 +13,7 @@ from msgspec.structs import replace as changed
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.errors import MemberGone
 from queuey.groups import drafts
-from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.drafts import GroupDraft, ReadRights
 from queuey.groups.owners import HandOver, hand_over
 from queuey.groups.ownership import ClockSample, GroupSessions, MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.groups.planning import Plan, make_plan
@@ -282,7 +282,7 @@ def by_name() -> Iterator[None]:
 
 @contextmanager
 def with_former_rights() -> Iterator[None]:
-    def plan(one: GroupDraft, queues: Sequence[Queue], rights: Rights) -> None:
+    def plan(one: GroupDraft, queues: Sequence[Queue], rights: ReadRights) -> None:
         REAL_PLAN(one, queues, lambda credential: credential)
 
     async def checking(_one: StateChanges, _state: GroupState) -> None:
@@ -379,7 +379,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "plans by uid": Mutation(by_name, ("O5",), kind=Recreated),
     "rights as they are": Mutation(with_former_rights, ("O6",), first=34),
     "targets of an instance": Mutation(
-        lambda: replace(GroupDraft._inherits, lambda *_: False), ("O7",), kind=Returning, first=5
+        lambda: replace(GroupDraft._may_inherit_targets, lambda *_: False), ("O7",), kind=Returning, first=5
     ),
     "absent members": Mutation(lambda: replace(GroupDraft.leave, leaving_for_good), ("O7",), first=17),
 }
