@@ -19,7 +19,7 @@ from queuey.messages import Principal, Queue, Scope
 
 VERBS: tuple[Verb, ...] = get_args(Verb)
 
-_ENOUGH: dict[Action, tuple[frozenset[Verb], ...]] = {
+_SUFFICIENT_VERBS: dict[Action, tuple[frozenset[Verb], ...]] = {
     "send": (frozenset({"send"}),),
     "overwrite": (frozenset({"send", "delete"}),),
     "read": (frozenset({"read"}),),
@@ -31,28 +31,29 @@ _ENOUGH: dict[Action, tuple[frozenset[Verb], ...]] = {
 }
 """Sets of verbs by action. Having all verbs of one set is enough."""
 
-_OWNERS_ALONE: frozenset[Action] = frozenset({"send", "overwrite", "admin"})
-_READING: frozenset[Action] = frozenset({"read", "measure"})
+_OWNER_ONLY_ACTIONS: frozenset[Action] = frozenset({"send", "overwrite", "admin"})
+_READ_ACTIONS: frozenset[Action] = frozenset({"read", "measure"})
 
-MAX_NAME = 200
+MAX_NAME_LENGTH = 200
+"""Max characters of a principal's name."""
 MAX_PATTERNS = 20
 """Max patterns of a scope."""
-MAX_PATTERN = 100
+MAX_PATTERN_LENGTH = 100
 """Max characters of a pattern."""
 
 _ACCESS_KEY = re.compile(r"QK[A-Z2-7]{18}")
 _APPLICATION = re.compile(r"app:[\w.\-]+")
 _USER = re.compile(r"user:[A-Za-z0-9._@~\-]+")
 _MAIL = re.compile(r"bid:[\w.!#$%&'*+/?^`{|}~\-]+@[A-Za-z0-9\-]+(?:\.[A-Za-z0-9\-]+)*")
-_FORMS = {"app": _APPLICATION, "user": _USER}
-_RIGHTS = {
+_NAME_PATTERNS = {"app": _APPLICATION, "user": _USER}
+_RIGHTS_BY_SUFFIX = {
     "": (True, True),
     "=read": (True, False),
     "=delete": (False, True),
     "=read+delete": (True, True),
     "=delete+read": (True, True),
 }
-_SUFFIX = {(True, True): "", (True, False): "=read", (False, True): "=delete"}
+_SUFFIX_BY_RIGHTS = {(True, True): "", (True, False): "=read", (False, True): "=delete"}
 
 
 def is_access_key(text: str) -> bool:
@@ -68,7 +69,7 @@ def application_of_owner(tenant: str) -> str:
     return tenant.removeprefix("app:")
 
 
-USERS_OF = "users of "
+USERS_TENANT_PREFIX = "users of "
 """Prefix of the tenant that all users of an application share."""
 
 
@@ -88,12 +89,12 @@ def parse_principal(text: str) -> Principal:
         ValueError: The text is not a principal. The message can be shown to the caller.
     """
     name, equals, rights = text.partition("=")
-    readable, deletable = _RIGHTS.get(equals + rights, (False, False))
-    form = _FORMS.get(name.partition(":")[0], _MAIL)
-    if not (readable or deletable) or len(name) > MAX_NAME or form.fullmatch(name) is None:
+    readable, deletable = _RIGHTS_BY_SUFFIX.get(equals + rights, (False, False))
+    form = _NAME_PATTERNS.get(name.partition(":")[0], _MAIL)
+    if not (readable or deletable) or len(name) > MAX_NAME_LENGTH or form.fullmatch(name) is None:
         raise ValueError(
-            f'"{text[:MAX_NAME]}" is not app:<name>, bid:<mail address> or user:<name>, with =read or =delete or '
-            "nothing"
+            f'"{text[:MAX_NAME_LENGTH]}" is not app:<name>, bid:<mail address> or user:<name>, with =read or =delete '
+            "or nothing"
         )
     return Principal(name, read=readable, delete=deletable)
 
@@ -115,12 +116,12 @@ def parse_principals(texts: Iterable[str]) -> tuple[Principal, ...]:
 
 
 def format_principal(principal: Principal) -> str:
-    return principal.name + _SUFFIX[principal.read, principal.delete]
+    return principal.name + _SUFFIX_BY_RIGHTS[principal.read, principal.delete]
 
 
 @lru_cache(maxsize=256)
 def _actions(allow: frozenset[Verb]) -> frozenset[Action]:
-    return frozenset(action for action, sets in _ENOUGH.items() if any(enough <= allow for enough in sets))
+    return frozenset(action for action, sets in _SUFFICIENT_VERBS.items() if any(enough <= allow for enough in sets))
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -241,14 +242,14 @@ def parse_scope(allow: Iterable[str] = (), queues: Iterable[str] = ()) -> Scope 
     verbs = {text.strip() for text in allow} - {""}
     patterns = tuple(dict.fromkeys(text.strip() for text in queues if text.strip()))
     if unknown := sorted(verbs.difference(VERBS)):
-        raise ValueError(f'"{unknown[0][:MAX_NAME]}" is not one of {", ".join(VERBS)}')
+        raise ValueError(f'"{unknown[0][:MAX_NAME_LENGTH]}" is not one of {", ".join(VERBS)}')
     if len(patterns) > MAX_PATTERNS:
         raise ValueError(f"{len(patterns)} patterns of queues; {MAX_PATTERNS} at most")
     for pattern in patterns:
-        if len(pattern) > MAX_PATTERN or not pattern.isprintable() or "/" in pattern:
+        if len(pattern) > MAX_PATTERN_LENGTH or not pattern.isprintable() or "/" in pattern:
             raise ValueError(
-                f'"{pattern[:MAX_PATTERN]}" is not a pattern of queue names: use up to {MAX_PATTERN} characters of '
-                "queue names, and * for any text"
+                f'"{pattern[:MAX_PATTERN_LENGTH]}" is not a pattern of queue names: use up to {MAX_PATTERN_LENGTH} '
+                "characters of queue names, and * for any text"
             )
     if not verbs and not patterns:
         return None
@@ -267,8 +268,8 @@ def is_allowed(queue: Queue, caller: Caller, action: Action) -> bool:
     names = caller.names
     if owner in names and not queue.principals:
         return True
-    by_principals = bool(queue.principals) and action not in _OWNERS_ALONE
-    if action in _READING and queue.type == "public":
+    by_principals = bool(queue.principals) and action not in _OWNER_ONLY_ACTIONS
+    if action in _READ_ACTIONS and queue.type == "public":
         return True
     for grant in caller.grants:
         if grant.permits(queue.application, action) and grant.matches(queue.name):
@@ -350,6 +351,6 @@ def explain_refusal(caller: Caller, application: str, action: Action, name: str 
         return "The credential is limited to other queues."
     if any(action in _actions(grant.allow) for grant in matching):
         return "The principals of the queue keep the credential's holder out."
-    verbs = " or ".join(" with ".join(verb for verb in VERBS if verb in enough) for enough in _ENOUGH[action])
+    verbs = " or ".join(" with ".join(verb for verb in VERBS if verb in enough) for enough in _SUFFICIENT_VERBS[action])
     held = ", ".join(verb for verb in VERBS if any(verb in grant.allow for grant in matching))
     return f"This needs {verbs}; the credential allows {held}."

@@ -27,9 +27,9 @@ from queuey.web.credentials.key_sets import IssuerDocument
 from queuey.web.credentials.strict_json import read_object, read_part
 from queuey.web.credentials.user_identity import Trusted, User, identity_of, is_time
 
-MAX_ASSERTION = 8192
+MAX_ASSERTION_LENGTH = 8192
 """Max characters of an assertion."""
-MAX_BITS = 4096
+MAX_KEY_BITS = 4096
 """Max bits of a number in a key."""
 _ALGORITHMS: Mapping[str, tuple[hashes.HashAlgorithm, int]] = {
     "DS128": (hashes.SHA1(), 20),  # noqa: S303 - as BrowserID has it
@@ -61,13 +61,13 @@ def read_key(key: object) -> PublicKey:
 
 def _read_number(key: Mapping[str, Any], name: str, base: int) -> int:
     text = key.get(name)
-    digits = _DIGITS[base]
-    if not isinstance(text, str) or digits.fullmatch(text) is None or int(text, base).bit_length() > MAX_BITS:
-        raise ValueError(f"the number {name} of its key is not one of at most {MAX_BITS} bits in base {base}")
+    digits = _NUMBER_PATTERNS[base]
+    if not isinstance(text, str) or digits.fullmatch(text) is None or int(text, base).bit_length() > MAX_KEY_BITS:
+        raise ValueError(f"the number {name} of its key is not one of at most {MAX_KEY_BITS} bits in base {base}")
     return int(text, base)
 
 
-_DIGITS = {10: re.compile(r"[0-9]{1,1300}"), 16: re.compile(r"[0-9a-fA-F]{1,1100}")}
+_NUMBER_PATTERNS = {10: re.compile(r"[0-9]{1,1300}"), 16: re.compile(r"[0-9a-fA-F]{1,1100}")}
 
 
 class _Signed(JWT):  # type: ignore[misc] # PyBrowserID has no types
@@ -161,8 +161,8 @@ class BrowserId:
             InvalidAssertion: The assertion is not accepted.
             IssuerUnavailable: The issuer's key is not available.
         """
-        if len(credential) > MAX_ASSERTION:
-            raise InvalidAssertion(f"The assertion is longer than {MAX_ASSERTION} characters.")
+        if len(credential) > MAX_ASSERTION_LENGTH:
+            raise InvalidAssertion(f"The assertion is longer than {MAX_ASSERTION_LENGTH} characters.")
         try:
             certificate, assertion = map(_read_payload, credential.split("~"))
             name = _read_user(certificate["principal"]["email"])

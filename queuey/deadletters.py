@@ -43,23 +43,23 @@ from queuey.messages import Message, Meta
 from queuey.titles import instant, titled
 
 SUFFIX = ".dead"
-PREFIX = "queuey-dead-"
+HEADER_PREFIX = "queuey-dead-"
 TTL = 2_592_000
 """Default seconds that a dead letter lives: 30 days."""
-Way = Literal["as they are", "packed", "left out"]
-WAYS: tuple[Way, ...] = ("as they are", "packed", "left out")
+HeaderMode = Literal["as they are", "packed", "left out"]
+HEADER_MODES: tuple[HeaderMode, ...] = ("as they are", "packed", "left out")
 """Ways to keep the headers of the original message. If one exceeds the server's limits, the next one is tried."""
 
-Place = tuple[str, int, str]
-"""Queue, partition and id of a message."""
+QueueLocation = tuple[str, int, str]
+"""Name of a queue, and partition and id of a message in it: identifies a message of an application."""
 
-SAMPLES = 20
+MAX_SAMPLES = 20
 """Max dead letters that a result lists as examples."""
 
 _TEXT, _SHORT_TEXT = 500, 200
-_NAME = re.compile(r"[a-z0-9!#$%&'*+.^`|~-]+")
-_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
-_PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+_HEADER_NAME_PATTERN = re.compile(r"[a-z0-9!#$%&'*+.^`|~-]+")
+_HEADER_VALUE_PATTERN = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_UNESCAPED_CHARACTERS = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -203,7 +203,7 @@ class Redriven(msgspec.Struct, frozen=True):
             self.moved + other.moved,
             self.kept + other.kept,
             dict(Counter(self.left) + Counter(other.left)),
-            tuple(sorted((*self.samples, *other.samples))[:SAMPLES]),
+            tuple(sorted((*self.samples, *other.samples))[:MAX_SAMPLES]),
         )
 
 
@@ -229,7 +229,7 @@ def group_by_origin(
         origin = queues[letter.queue]
         if origin is None:
             reason = f"queue {letter.queue} is gone"
-        elif letter.lies_in not in {dead_queue, *dead_letter_queues_of(letter.queue, origin[1])}:
+        elif letter.lies_in not in {dead_queue, *list_dead_letter_queues(letter.queue, origin[1])}:
             reason = f"dead letters of {letter.queue} do not go to {letter.lies_in}: check them, then name --dead-queue"
         elif not 0 < letter.partition <= origin[0]:
             reason = f"queue {letter.queue} has only {origin[0]} partitions"
@@ -242,10 +242,10 @@ def group_by_origin(
 
 def make_unsent_result(letters: Sequence[DeadLetter], reason: str) -> Redriven:
     staying = (UnsentDeadLetter(x.lies_in, x.stored_partition, x.stored_id, reason) for x in letters)
-    return Redriven(left={reason: len(letters)}, samples=tuple(sorted(staying)[:SAMPLES]))
+    return Redriven(left={reason: len(letters)}, samples=tuple(sorted(staying)[:MAX_SAMPLES]))
 
 
-def place_of(letter: DeadLetter, kind: str, *, keeps_keys: bool) -> tuple[int | None, str | None]:
+def choose_partition_and_key(letter: DeadLetter, kind: str, *, keeps_keys: bool) -> tuple[int | None, str | None]:
     """Returns the partition and the key for posting a dead letter to a queue. With None the service chooses.
 
     The key is given only to a queue that keeps keys, the partition only to a plain queue and without a key.
@@ -258,7 +258,8 @@ def queue_for(queue: str, dead_queue: str | None = None) -> str:
     return dead_queue or queue + SUFFIX
 
 
-def dead_letter_queues_of(queue: str, dead_letter: str = "") -> set[str]:
+def list_dead_letter_queues(queue: str, dead_letter: str = "") -> set[str]:
+    """Returns the queues that may have dead letters of a queue: ``<queue>.dead``, and the one of its option."""
     return {queue_for(queue), queue_for(queue, dead_letter)}
 
 
@@ -284,14 +285,19 @@ def _compile_patterns(patterns: tuple[str, ...]) -> tuple[Callable[[str], object
     return re.compile(every).match, re.compile(ends).match
 
 
-def origin_of(meta: Meta | None) -> list[str | None]:
+def read_origin(meta: Meta | None) -> list[str | None]:
     """Returns queue, partition and id from the headers of a dead letter, with None for a missing header."""
     headers = dict(meta.headers) if meta else {}
-    return [headers.get(PREFIX + name) for name in ("queue", "partition", "id")]
+    return [headers.get(HEADER_PREFIX + name) for name in ("queue", "partition", "id")]
 
 
-def headers_of(
-    place: Place, kind: str | None, headers: Mapping[str, str], cause: Cause, way: Way = WAYS[0], key: str | None = None
+def make_headers(
+    place: QueueLocation,
+    kind: str | None,
+    headers: Mapping[str, str],
+    cause: Cause,
+    way: HeaderMode = HEADER_MODES[0],
+    key: str | None = None,
 ) -> dict[str, str]:
     """Returns the headers of a dead letter.
 
@@ -306,20 +312,20 @@ def headers_of(
     plain = {name: text for name, text in headers.items() if way == "as they are" and _fits(name, text)}
     packed = {name: text for name, text in headers.items() if name not in plain}
     own = {
-        "queue": _ascii(place[0]),
+        "queue": _encode_header_value(place[0]),
         "partition": str(place[1]),
         "id": place[2],
         "attempts": str(cause.attempts),
-        "error": _ascii(cause.error),
-        "text": _ascii(cause.text[:_TEXT]),
+        "error": _encode_header_value(cause.error),
+        "text": _encode_header_value(cause.text[:_TEXT]),
         "history": _history_text(cause.history),
         "at": datetime.fromtimestamp(cause.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "key": _ascii(key or ""),
-        "type": "" if is_carried(kind) else _ascii(kind or ""),
+        "key": _encode_header_value(key or ""),
+        "type": "" if is_header_safe(kind) else _encode_header_value(kind or ""),
         "headers": json_text.dumps(packed) if packed and way != "left out" else "",
         "lost": str(len(packed)) if packed and way == "left out" else "",
     }
-    return plain | {PREFIX + name: text for name, text in own.items() if text}
+    return plain | {HEADER_PREFIX + name: text for name, text in own.items() if text}
 
 
 def dead_letter_of(message: Message, queue: str, cause: Cause, *, ttl: int = TTL) -> Message:
@@ -332,18 +338,18 @@ def dead_letter_of(message: Message, queue: str, cause: Cause, *, ttl: int = TTL
         ttl: TTL in seconds, counted from when the message was given up.
     """
     meta = message.meta or Meta()
-    headers = headers_of((queue, message.partition, message.id), meta.content_type, dict(meta.headers), cause)
-    kind = meta.content_type if is_carried(meta.content_type) else None
+    headers = make_headers((queue, message.partition, message.id), meta.content_type, dict(meta.headers), cause)
+    kind = meta.content_type if is_header_safe(meta.content_type) else None
     expires = seconds_to_ticks(cause.at) + ttl * TICKS_PER_SECOND
     kept = Meta(kind, tuple(headers.items()), meta.json, meta.key)
     return msgspec.structs.replace(message, expires=expires, meta=kept)
 
 
-def dead_letter_from(
+def decode_dead_letter(
     headers: Mapping[str, str],
     body: str | bytes,
     *,
-    lies: Place,
+    lies: QueueLocation,
     content_type: str | None,
     json: bool = False,
     key: str | None = None,
@@ -358,7 +364,7 @@ def dead_letter_from(
         json: The body is stored as a JSON value, whatever the headers say.
         key: Key of the message.
     """
-    own = {name.removeprefix(PREFIX): text for name, text in headers.items() if name.startswith(PREFIX)}
+    own = {name.removeprefix(HEADER_PREFIX): text for name, text in headers.items() if name.startswith(HEADER_PREFIX)}
     try:
         packed = msgspec.json.decode(own.get("headers", "{}"), type=dict[str, str])
         return DeadLetter(
@@ -371,7 +377,7 @@ def dead_letter_from(
             body=body,
             json=json or "json" in own,
             content_type=unquote(own["type"]) if "type" in own else content_type,
-            headers={name: text for name, text in headers.items() if not name.startswith(PREFIX)} | packed,
+            headers={name: text for name, text in headers.items() if not name.startswith(HEADER_PREFIX)} | packed,
             lost=int(own.get("lost", 0)),
             cause=Cause(
                 attempts=int(own["attempts"]),
@@ -386,19 +392,19 @@ def dead_letter_from(
         return None
 
 
-def stored_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
+def decode_stored_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
     meta = message.meta or Meta()
     headers, lies, kind = dict(meta.headers), (lies_in, message.partition, message.id), meta.content_type
-    return dead_letter_from(headers, message.body, lies=lies, content_type=kind, json=meta.json, key=meta.key)
+    return decode_dead_letter(headers, message.body, lies=lies, content_type=kind, json=meta.json, key=meta.key)
 
 
-def moved_to(queue: str, message: Message) -> Message:
+def convert_for_move(queue: str, message: Message) -> Message:
     """Returns a message as a move stores it in a queue.
 
     A dead letter that is moved to its original queue becomes the original message. In other queues it stays a dead
     letter.
     """
-    letter = stored_dead_letter(message, "")
+    letter = decode_stored_dead_letter(message, "")
     if letter is None:
         return message
     meta = message.meta or Meta()
@@ -412,11 +418,12 @@ def _history_text(history: Sequence[Attempt]) -> str:
     return json_text.dumps(msgspec.to_builtins(short)) if short else ""
 
 
-def is_carried(kind: str | None) -> bool:
-    return kind is None or _VALUE.fullmatch(kind) is not None
+def is_header_safe(kind: str | None) -> bool:
+    """Returns whether a content type can be the value of an HTTP header, so that a dead letter keeps it."""
+    return kind is None or _HEADER_VALUE_PATTERN.fullmatch(kind) is not None
 
 
-_SHAPES = [
+_VARIABLE_PARTS = [
     (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "<id>"),
     (re.compile(r"\b(?=[a-fA-F]*\d)(?=\d*[a-fA-F])[0-9a-fA-F]{8,}\b"), "<id>"),
     (re.compile(r"0[xX][0-9a-fA-F]+"), "<id>"),
@@ -429,17 +436,21 @@ _SHAPES = [
 
 
 def generalize_error_text(text: str) -> str:
-    for pattern, replacement in _SHAPES:
+    for pattern, replacement in _VARIABLE_PARTS:
         text = pattern.sub(replacement, text)
     return text.strip()
 
 
 def _fits(name: str, text: str) -> bool:
-    return _NAME.fullmatch(name) is not None and _VALUE.fullmatch(text) is not None and not name.startswith(PREFIX)
+    return (
+        _HEADER_NAME_PATTERN.fullmatch(name) is not None
+        and _HEADER_VALUE_PATTERN.fullmatch(text) is not None
+        and not name.startswith(HEADER_PREFIX)
+    )
 
 
-def _ascii(text: str) -> str:
+def _encode_header_value(text: str) -> str:
     """Encodes text as a header value. Leading and trailing spaces are encoded too, because HTTP would drop them."""
-    inner = quote(text.encode("utf-8", "backslashreplace"), safe=_PRINTABLE)
+    inner = quote(text.encode("utf-8", "backslashreplace"), safe=_UNESCAPED_CHARACTERS)
     start, end = len(inner) - len(inner.lstrip()), len(inner) - len(inner.rstrip())
     return "%20" * len(inner) if start == len(inner) else "%20" * start + inner.strip() + "%20" * end

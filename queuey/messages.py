@@ -30,7 +30,7 @@ from queuey.queue_options import (
 from queuey.titles import instant, titled
 
 Location = tuple[int, Position]
-"""Partition and position of a message."""
+"""Partition and position of a message: identifies it within its queue. A position alone does not."""
 
 DEFAULT_TTL = 259_200
 """Default TTL of messages in seconds: 3 days."""
@@ -50,7 +50,7 @@ class Principal(msgspec.Struct, frozen=True):
     delete: bool = True
 
 
-MAX_PAUSE = 43_200
+MAX_BACKOFF_SECONDS = 43_200
 """Max seconds until a message is delivered again after a failure."""
 
 
@@ -70,9 +70,9 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         jitter: Share of a delay, 0 to 1, that is shortened at random.
     """
 
-    first: Annotated[float, msgspec.Meta(ge=0, le=MAX_PAUSE)] = 1.0
+    first: Annotated[float, msgspec.Meta(ge=0, le=MAX_BACKOFF_SECONDS)] = 1.0
     factor: Annotated[float, msgspec.Meta(ge=1, le=100)] = 2.0
-    most: Annotated[float, msgspec.Meta(ge=0, le=MAX_PAUSE)] = 60.0
+    most: Annotated[float, msgspec.Meta(ge=0, le=MAX_BACKOFF_SECONDS)] = 60.0
     jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
 
     def __post_init__(self) -> None:
@@ -186,7 +186,7 @@ class Queue(ChosenOptions, frozen=True, kw_only=True):
         return share + (partition <= rest)
 
 
-FRAME = 256
+MAX_MESSAGE_FRAME_BYTES = 256
 """Max bytes of a message in an answer, not counting body and metadata: its id, time, partition and receipt."""
 MAX_ESCAPED_BYTES = 6
 """Max JSON bytes per character of text, or per byte."""
@@ -341,14 +341,14 @@ def body_bytes(body: str | bytes) -> int:
 
 def rendered_bytes(body: str | bytes, meta: Meta | None) -> int:
     """Returns an upper bound of the bytes of a message in an answer. All byte limits use it."""
-    size = FRAME if meta is None else FRAME + _bytes_beside(meta)
+    size = MAX_MESSAGE_FRAME_BYTES if meta is None else MAX_MESSAGE_FRAME_BYTES + _count_meta_bytes(meta)
     if isinstance(body, bytes):
         return size + 4 * (len(body) + 2) // 3
     return size + (body_bytes(body) if meta is not None and meta.json else len(_encode(body)))
 
 
 @lru_cache(maxsize=1024)
-def _bytes_beside(meta: Meta) -> int:
+def _count_meta_bytes(meta: Meta) -> int:
     size = len(_encode({"content_type": meta.content_type or "", "headers": dict(meta.headers)}))
     return size if meta.key is None else size + len(_encode({"message_key": meta.key}))
 
@@ -361,7 +361,7 @@ def bytes_at_most(messages: Iterable[Message]) -> int:
     """Returns an upper bound of :func:`bytes_of` that is cheaper to compute."""
     return sum(
         [
-            FRAME + MAX_ESCAPED_BYTES * len(message.body)
+            MAX_MESSAGE_FRAME_BYTES + MAX_ESCAPED_BYTES * len(message.body)
             if message.meta is None
             else rendered_bytes(message.body, message.meta)
             for message in messages

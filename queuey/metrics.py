@@ -15,12 +15,12 @@ from prometheus_client.registry import Collector
 
 from queuey.messages import Queue
 
-BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
+LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
 """Upper bounds of the latency buckets in seconds."""
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-STATISTICS: Mapping[str, str] = {
+STATISTIC_HELP: Mapping[str, str] = {
     "claims_acknowledged_total": "Messages acknowledged.",
     "claims_appends_refused_total": "Claim log entries that lost against another process and were decided again.",
     "claims_appends_total": "Entries appended to claim logs.",
@@ -97,9 +97,9 @@ class Metrics:
         with self._lock:
             cells = self._requests.get((route, status))
             if cells is None:
-                cells = self._requests[route, status] = [0.0] * (len(BUCKETS) + 2)
+                cells = self._requests[route, status] = [0.0] * (len(LATENCY_BUCKETS) + 2)
             cells[0] += seconds
-            cells[bisect_left(BUCKETS, seconds) + 1] += 1
+            cells[bisect_left(LATENCY_BUCKETS, seconds) + 1] += 1
 
     def count_received(self, count: int, queue: Queue | None = None) -> None:
         """Counts messages stored for producers; calls ``on_messages`` if the queue is given."""
@@ -176,7 +176,7 @@ class GroupLag(NamedTuple):
     owned: int | None = None
 
 
-Workers = Mapping[str, Snapshot | None]
+WorkerSnapshots = Mapping[str, Snapshot | None]
 """Snapshots by name of the worker; None for a worker that did not answer. The name is blank if there is one worker."""
 
 
@@ -187,7 +187,7 @@ class _Scrape(Collector):
     reset and count the remaining value again.
     """
 
-    def __init__(self, workers: Workers, backlogs: Iterable[QueueBacklog], lags: Iterable[GroupLag]) -> None:
+    def __init__(self, workers: WorkerSnapshots, backlogs: Iterable[QueueBacklog], lags: Iterable[GroupLag]) -> None:
         self._workers = workers
         self._backlogs = backlogs
         self._lags = lags
@@ -223,7 +223,7 @@ class _Scrape(Collector):
                 routes[route] = [a + b for a, b in zip(before, cells, strict=True)] if before else cells
             for route, cells in routes.items():
                 cumulative = itertools.accumulate(cells[1:])
-                buckets = list(zip((*map(str, BUCKETS), "+Inf"), cumulative, strict=True))
+                buckets = list(zip((*map(str, LATENCY_BUCKETS), "+Inf"), cumulative, strict=True))
                 latency.add_metric((route, *worker), buckets, cells[0])
         yield counter
         yield latency
@@ -233,7 +233,7 @@ class _Scrape(Collector):
             is_counter = name.endswith("_total")
             kind = CounterMetricFamily if is_counter else GaugeMetricFamily
             # Another worker may be of a later version.
-            family = kind(f"queuey_{name.removesuffix('_total')}", STATISTICS.get(name, ""), labels=self._labels)
+            family = kind(f"queuey_{name.removesuffix('_total')}", STATISTIC_HELP.get(name, ""), labels=self._labels)
             for worker, counts in self._answered:
                 if name in counts.statistics:
                     family.add_metric(worker, counts.statistics[name])
@@ -270,5 +270,7 @@ class _Scrape(Collector):
         yield owned
 
 
-def make_exposition(workers: Workers, backlogs: Iterable[QueueBacklog] = (), lags: Iterable[GroupLag] = ()) -> bytes:
+def make_exposition(
+    workers: WorkerSnapshots, backlogs: Iterable[QueueBacklog] = (), lags: Iterable[GroupLag] = ()
+) -> bytes:
     return generate_latest(_Scrape(workers, backlogs, lags))

@@ -9,17 +9,19 @@ _ID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,20})?", re.ASCII)
 _RELATIVE = re.compile(r"([+-])((?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d|w))+)", re.ASCII)
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d|w))+|[0-9]+(?:\.[0-9]+)?", re.ASCII)
-_STEP = re.compile(r"([0-9.]+)(ms|s|m|h|d|w)", re.ASCII)
+_DURATION_PART_PATTERN = re.compile(r"([0-9.]+)(ms|s|m|h|d|w)", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
-FORMS = "an id, a cursor, seconds since 1970, ISO 8601 (local time unless it names a zone), or relative: -1h, -2d12h"
+ACCEPTED_FORMS = (
+    "an id, a cursor, seconds since 1970, ISO 8601 (local time unless it names a zone), or relative: -1h, -2d12h"
+)
 
 
 def parse_point(text: str, now: float) -> str:
     """Translates a position in time to a form that the API accepts: ids, seconds and cursors stay as they are.
 
     Args:
-        text: One of ``FORMS``, or ``now``.
+        text: One of ``ACCEPTED_FORMS``, or ``now``.
         now: The present time (seconds since 1970), to which relative positions refer.
 
     Raises:
@@ -41,7 +43,7 @@ def parse_point(text: str, now: float) -> str:
                 moment = moment.replace(second=0, microsecond=0) + timedelta(minutes=1)
             since_1970 = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text!r} is not a position in time. Accepted: {FORMS}.") from error
+        raise ValueError(f"{text!r} is not a position in time. Accepted: {ACCEPTED_FORMS}.") from error
     return _format_seconds(since_1970 // timedelta(microseconds=1))
 
 
@@ -53,11 +55,11 @@ def parse_duration(text: str) -> float:
     """
     if _DURATION.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a length of time. Accepted: seconds, or such as 30m, 1h30m, 2d.")
-    steps = _STEP.findall(text)
+    steps = _DURATION_PART_PATTERN.findall(text)
     return sum(float(number) * _UNITS[unit] for number, unit in steps) if steps else float(text)
 
 
-_MAX_AHEAD = 60.0
+_MAX_AHEAD_SECONDS = 60.0
 
 
 def format_duration(seconds: float) -> str:
@@ -74,7 +76,7 @@ def format_instant(timestamp: float) -> str:
 
 def clock_warning(ahead: float) -> str | None:
     """Returns a warning if new ids are more than a minute ahead of the clock, else None."""
-    if ahead <= _MAX_AHEAD:
+    if ahead <= _MAX_AHEAD_SECONDS:
         return None
     return (
         f"The clock was ahead, or is behind now: new ids are {format_duration(ahead)} ahead of it, so delayed messages "

@@ -27,14 +27,14 @@ MAX_QUEUE_NAME = 50
 MAX_USER_NAME = 255
 """Max characters of a user's name at its issuer."""
 
-_SLOT = "{user}"
-_TAG, _HASH = 8, 26
+_USER_PLACEHOLDER = "{user}"
+_TAG_LENGTH, _HASH_LENGTH = 8, 26
 _ROOM = MAX_QUEUE_NAME - len(SUFFIX)
-LONGEST_TEXT = _ROOM - 1 - _HASH
+MAX_TEXT_LENGTH = _ROOM - 1 - _HASH_LENGTH
 """Max characters of a pattern before ``{user}``."""
-_LONGEST_PART = 64
+_MAX_ENCODED_LENGTH = 64
 _PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\{user\}")
-_PLAIN = frozenset(string.ascii_letters + string.digits + "-_.@")
+_PLAIN_CHARACTERS = frozenset(string.ascii_letters + string.digits + "-_.@")
 _TOKEN_USER = re.compile(r"user:([A-Za-z0-9._@~-]+)")
 _MAIL_USER = re.compile(r"bid:([^@\s]+@[^@\s]+)")
 
@@ -57,7 +57,7 @@ def user_name(issuer: str, user: str) -> str:
     if not 0 < len(user) <= MAX_USER_NAME:
         raise ValueError(f"The user's name has {len(user)} characters. It must have 1 to {MAX_USER_NAME}.")
     encoded = f"{issuer_tag(issuer)}.{_escape(user)}"
-    return f"user:{_hash_if_longer(encoded, _LONGEST_PART, of=f'{issuer} {user}')}"
+    return f"user:{_hash_if_longer(encoded, _MAX_ENCODED_LENGTH, of=f'{issuer} {user}')}"
 
 
 def queue_name(pattern: str, user: str) -> str:
@@ -78,7 +78,7 @@ def queue_name(pattern: str, user: str) -> str:
         'inbox-bid.ann@example.org'
     """
     check_pattern(pattern)
-    text = pattern.removesuffix(_SLOT)
+    text = pattern.removesuffix(_USER_PLACEHOLDER)
     if (token := _TOKEN_USER.fullmatch(user)) is not None:
         encoded = token[1]
     elif (mail := _MAIL_USER.fullmatch(user)) is not None:
@@ -89,7 +89,7 @@ def queue_name(pattern: str, user: str) -> str:
 
 
 def issuer_tag(issuer: str) -> str:
-    return _short_hash(issuer, _TAG)
+    return _short_hash(issuer, _TAG_LENGTH)
 
 
 def check_pattern(pattern: str) -> None:
@@ -98,23 +98,23 @@ def check_pattern(pattern: str) -> None:
     Raises:
         ValueError: The pattern is not valid; the message describes a valid one.
     """
-    if _PATTERN.fullmatch(pattern) is None or len(pattern) - len(_SLOT) > LONGEST_TEXT:
+    if _PATTERN.fullmatch(pattern) is None or len(pattern) - len(_USER_PLACEHOLDER) > MAX_TEXT_LENGTH:
         raise ValueError(
-            f'The pattern "{pattern[:80]}" is not 1 to {LONGEST_TEXT} letters, digits and ._- followed by {_SLOT}, '
-            f"such as inbox-{_SLOT}."
+            f'The pattern "{pattern[:80]}" is not 1 to {MAX_TEXT_LENGTH} letters, digits and ._- followed by '
+            f"{_USER_PLACEHOLDER}, such as inbox-{_USER_PLACEHOLDER}."
         )
 
 
 def may_overlap(one: str, other: str) -> bool:
     """Returns whether one of two different patterns begins like the other, so that two users could get one queue."""
-    shorter, longer = sorted((one.removesuffix(_SLOT), other.removesuffix(_SLOT)), key=len)
+    shorter, longer = sorted((one.removesuffix(_USER_PLACEHOLDER), other.removesuffix(_USER_PLACEHOLDER)), key=len)
     return one != other and longer.startswith(shorter)
 
 
 def _escape(user: str) -> str:
     """Escapes characters that names may not have, and what would look like a dead-letter suffix."""
     try:
-        text = "".join(c if c in _PLAIN else "".join(f"~{byte:02x}" for byte in c.encode()) for c in user)
+        text = "".join(c if c in _PLAIN_CHARACTERS else "".join(f"~{byte:02x}" for byte in c.encode()) for c in user)
     except UnicodeEncodeError as error:
         raise ValueError("The user's name has half of a surrogate pair, which is not a character.") from error
     if text == SUFFIX[1:]:  # It follows a point, the one after the issuer.
@@ -123,7 +123,7 @@ def _escape(user: str) -> str:
 
 
 def _hash_if_longer(part: str, room: int, *, of: str) -> str:
-    return part if len(part) <= room else f"~{_short_hash(of, _HASH)}"
+    return part if len(part) <= room else f"~{_short_hash(of, _HASH_LENGTH)}"
 
 
 def _short_hash(text: str, length: int) -> str:

@@ -72,8 +72,10 @@ class BlockingClaims:
     def cancel(self, access: QueueAccess, position: Position, partition: int | None = 1) -> JobStanding:
         return self._claims.core.run(access.apply(lambda queue: self._claims.cancel(queue, partition, position)))
 
-    def hasten(self, access: QueueAccess, position: Position, partition: int | None = 1) -> JobStanding:
-        return self._claims.core.run(access.apply(lambda queue: self._claims.hasten(queue, partition, position)))
+    def make_available_now(self, access: QueueAccess, position: Position, partition: int | None = 1) -> JobStanding:
+        return self._claims.core.run(
+            access.apply(lambda queue: self._claims.make_available_now(queue, partition, position))
+        )
 
     def release_all(self, access: QueueAccess) -> None:
         self._claims.core.run(access.apply(self._claims.release_all))

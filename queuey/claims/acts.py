@@ -17,7 +17,10 @@ messages, or the queue keeps keys or is a dedup queue."""
 MAX_KNOWN_WITH_EARLY = MAX_ABOVE // 2
 """Max messages outstanding or done above the cursor for a message to be delivered early. An early message is remembered
 until it is due, and a partition that remembers ``MAX_ABOVE`` messages is not read any further."""
-_ENDED: dict[ReceiptStatus, JobStanding] = {ReceiptStatus.DONE: "removed", ReceiptStatus.REFUSED: "refused"}
+_STANDING_BY_STATUS: dict[ReceiptStatus, JobStanding] = {
+    ReceiptStatus.DONE: "removed",
+    ReceiptStatus.REFUSED: "refused",
+}
 
 
 def cancel(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
@@ -29,6 +32,10 @@ def cancel(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
     Args:
         draft: The next entry.
         message: A receipt with the number 0, which matches any delivery.
+
+    Returns:
+        ``claimed`` if a worker has the message, ``delayed`` if it is not due, ``removed`` if this ended it, ``done`` if
+        it had ended, ``refused`` if the partition remembers too many done messages.
     """
     position = message.position
     if draft.is_ended_here(position):
@@ -39,13 +46,18 @@ def cancel(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
     is_known = draft.was_delivered(position) or draft.verify([message])[0].status is not ReceiptStatus.DONE
     if not is_known and position > draft.latest_position():
         return "delayed"
-    return _ENDED.get(draft.acknowledge([message])[0].status, "done")
+    return _STANDING_BY_STATUS.get(draft.acknowledge([message])[0].status, "done")
 
 
-def hasten(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
+def make_available_now(draft: EntryDraft, message: ClaimReceipt) -> JobStanding:
     """Makes a resting or delayed message available to the next poll; a cancelled one becomes done instead.
 
-    For the arguments see :func:`cancel`.
+    Users call this a retry. For the arguments see :func:`cancel`.
+
+    Returns:
+        ``claimed`` if a worker has the message (nothing changes), ``waiting`` if the next poll may receive it, ``done``
+        if it has ended or ends now, ``refused`` if it is delayed and the partition remembers
+        ``MAX_KNOWN_WITH_EARLY`` messages, or the queue keeps keys or is a dedup queue.
     """
     position = message.position
     if draft.is_live(position):

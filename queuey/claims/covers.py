@@ -32,7 +32,7 @@ StoredCover = tuple[bytes, int]
 """A digest, and ``until`` in ticks."""
 
 
-def digest_of(body: str | bytes, meta: Meta | None) -> bytes:
+def compute_body_digest(body: str | bytes, meta: Meta | None) -> bytes:
     """Returns a digest of 16 bytes; equal bodies have equal digests.
 
     JSON bodies are compared as text, ignoring white space between tokens; all other bodies are compared byte by byte. A
@@ -57,7 +57,7 @@ def choose_target_partition(message: Message | NewMessage, partition: int, targe
     Otherwise it is ``partition``, modulo the number of partitions of ``target``.
     """
     if target.kind == "dedup":
-        return choose_partition(digest_of(message.body, message.meta), target.partitions)
+        return choose_partition(compute_body_digest(message.body, message.meta), target.partitions)
     if target.keeps_keys and message.meta is not None and message.meta.key is not None:
         return by_key(message.meta.key, target.partitions)
     return (partition - 1) % target.partitions + 1
@@ -78,7 +78,8 @@ class Cover(msgspec.Struct, frozen=True, gc=False):
     held: tuple[Position, ...]
     number: int
 
-    def hides(self, position: Position) -> bool:
+    def includes_position(self, position: Position) -> bool:
+        """Returns whether an id is below ``until`` or is held. The representative's own id is not excluded."""
         if position[0] < self.until:
             return True
         index = bisect_left(self.held, position)
@@ -91,7 +92,7 @@ class Cover(msgspec.Struct, frozen=True, gc=False):
         return max(below, ids.following(self.held[-1])) if self.held else below
 
 
-Encoded = tuple[bytes, Position, int, list[Position], int]
+EncodedCover = tuple[bytes, Position, int, list[Position], int]
 """A digest and its cover in a snapshot."""
 
 
@@ -120,6 +121,7 @@ class Covers:
 
     @property
     def count(self) -> int:
+        """Number of covers in memory, plus the copies that they hold."""
         return len(self.by_digest) + self._held
 
     def apply(self, number: int, changes: CoverChanges, cursor: Position) -> None:
@@ -195,14 +197,14 @@ class Covers:
 
     # Snapshots
 
-    def encode(self) -> list[Encoded]:
+    def encode(self) -> list[EncodedCover]:
         return [
             (digest, cover.representative, cover.until, list(cover.held), cover.number)
             for digest, cover in sorted(self.by_digest.items(), key=lambda item: item[0])
         ]
 
     @classmethod
-    def decode(cls, encoded: Iterable[Encoded], stored_until: int, cursor: Position, number: int) -> Covers:
+    def decode(cls, encoded: Iterable[EncodedCover], stored_until: int, cursor: Position, number: int) -> Covers:
         covers = cls()
         for digest, representative, until, held, made_by in encoded:
             covers.by_digest[digest] = Cover(representative, until, tuple(held), made_by)
@@ -274,6 +276,7 @@ class CoverDraft:
         return count
 
     def withdraw(self, representative: Position) -> None:
+        """Ends a representative's cover; does nothing if its cover is not in memory."""
         digest = self._covers.by_representative.get(representative)
         if digest is not None:
             self.withdrawn[digest] = None
@@ -303,18 +306,18 @@ class CoverDraft:
         return None if digest is None else self._find_representative(position, digest)
 
     def _find_representative(self, position: Position, digest: bytes) -> Position | None:
-        """Returns the representative of the cover that hides a message; ``ids.FIRST`` for a cover in the store."""
+        """Returns the representative of the cover that includes a message; ``ids.FIRST`` for a cover in the store."""
         if position[0] < self._copies.stored.get(digest, 0):
             # Stored covers have representatives below the cursor.
             return ids.FIRST
         for cover in (self._covers.by_digest.get(digest), self._made.get(digest)):
-            if cover is not None and cover.hides(position) and digest not in self.withdrawn:
+            if cover is not None and cover.includes_position(position) and digest not in self.withdrawn:
                 return cover.representative
         return None
 
     def _find_digest(self, message: Message) -> bytes:
         digest = self._copies.digests.get(message.position)
-        return digest_of(message.body, message.meta) if digest is None else digest
+        return compute_body_digest(message.body, message.meta) if digest is None else digest
 
     def make_changes(self, cursor: Position, stored: tuple[int, Position] | None) -> CoverChanges | None:
         """Returns the cover changes of the entry, or None without any.
@@ -329,6 +332,7 @@ class CoverDraft:
         return CoverChanges(made, self.until if made else 0, list(self.withdrawn), stored)
 
     def find_needed(self, cursor: Position) -> list[CoverMade]:
+        """Returns the new covers that reach above the cursor. Others hide nothing."""
         above = ids.following(cursor)
         return [
             (digest, cover.representative, list(cover.held))
@@ -361,7 +365,7 @@ def split_duplicates(
     messages = [message for message in messages if message.position not in hidden]
     for message in messages:
         if message.position not in digests:
-            digests[message.position] = digest_of(message.body, message.meta)
+            digests[message.position] = compute_body_digest(message.body, message.meta)
         if message.ticks < covers.stored_until and digests[message.position] not in stored:
             lookups[digests[message.position]] = None
     if lookups and stored_bounds is None:
@@ -371,7 +375,7 @@ def split_duplicates(
         position, digest = message.position, digests[message.position]
         cover = covers.by_digest.get(digest)
         if (
-            (cover is not None and cover.hides(position))
+            (cover is not None and cover.includes_position(position))
             or position[0] < stored.get(digest, 0)
             or copies.first.setdefault(digest, position) != position
         ):

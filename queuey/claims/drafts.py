@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.covers import CoverDraft
-from queuey.claims.entries import FORMAT, KEEPING, CancellingEntry, Entry, Group, MoveStep, group_by_expiry
+from queuey.claims.entries import FORMAT, FORMAT_KEPT, CancellingEntry, ClaimGroup, Entry, MoveStep, group_by_expiry
 from queuey.claims.expiry import MAX_OUTBOX, EndedMessages, find_expirable
-from queuey.claims.order import OrderCheck, Waiting, has_other_claim, key_of
-from queuey.claims.places import ClaimLimits, FreePlaces, Places, limited_key_of
+from queuey.claims.order import OrderCheck, Waiting, compute_key_digest, has_other_claim
+from queuey.claims.places import ClaimLimits, FreePlaces, Places, compute_limited_key_digest
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import MAX_ABOVE, MAX_CLAIM_MILLISECONDS, MAX_OUTSTANDING, ClaimTiming, LastDelivery, State
@@ -51,8 +51,8 @@ class EntryDraft:
         self._state = state
         self._covers = covers
         self._waiting = waiting
-        by_key = limited_key_of if limits is not None and limits.per_key else None
-        self._key_of = by_key if waiting is None else key_of
+        by_key = compute_limited_key_digest if limits is not None and limits.per_key else None
+        self._key_of = by_key if waiting is None else compute_key_digest
         """None in queues that do not keep keys."""
         self.now = now
         self.expired = timing.expiry_limit(now)
@@ -70,7 +70,7 @@ class EntryDraft:
         self._releases: dict[Position, None] = {}
         self._renewals: dict[Position, int] = {}
         self._claims: set[Position] = set()
-        self.groups: list[Group] = []
+        self.groups: list[ClaimGroup] = []
         """Deliveries, a group for each caller."""
         self.workers: list[str] = []
         """Worker name of each group's caller."""
@@ -279,7 +279,7 @@ class EntryDraft:
     def end_gone(self, positions: Iterable[Position]) -> None:
         """Ends gone or cancelled messages that are free and not in the entry yet; withdraws the covers of gone ones."""
         for position in positions:
-            if self._state.has_ended(position, self.expired) and not self._is_touched(position):
+            if self._state.has_ended(position, self.expired) and not self._is_changed_here(position):
                 self._end_without_letter(position)
                 if self._covers is not None and position not in self._state.cancelled:
                     self._covers.withdraw(position)
@@ -295,7 +295,7 @@ class EntryDraft:
     def make_dead_letters(self, positions: Iterable[Position], target: str) -> None:
         """Makes messages dead letters whose claims have ended; skips messages that the entry changes already."""
         for position in positions:
-            if self._state.has_ended(position, self.expired) and not self._is_touched(position):
+            if self._state.has_ended(position, self.expired) and not self._is_changed_here(position):
                 self._make_dead_letter(position, target)
 
     def _make_dead_letter(self, position: Position, target: str) -> None:
@@ -311,7 +311,7 @@ class EntryDraft:
     def expire(self, ended: EndedMessages, target: str) -> None:
         """Makes expired messages dead letters in ``target``, cancelled ones done, as entry and outbox have room."""
         room = min(MAX_ENTRY_IDS - self.size, MAX_OUTBOX - len(self._state.outbox) - len(self._outs))
-        for position in find_expirable(self._state, ended, self._is_touched, self.expired, room):
+        for position in find_expirable(self._state, ended, self._is_changed_here, self.expired, room):
             if not self._end_cancelled(position):
                 self._make_dead_letter(position, target)
                 if self._covers is not None:
@@ -454,14 +454,14 @@ class EntryDraft:
     def _may_redeliver(self, position: Position, max_deliveries: int = 0) -> bool:
         """Returns whether a claim is over and its message not cancelled, changed here, or at ``max_deliveries``."""
         is_ended = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
-        if not is_ended or self._is_touched(position):
+        if not is_ended or self._is_changed_here(position):
             return False
         return not max_deliveries or self._state.outstanding[position].deliveries < max_deliveries
 
     def _is_undelivered(self, position: Position) -> bool:
-        return not self._state.is_known(position) and not self._is_touched(position)
+        return not self._state.is_known(position) and not self._is_changed_here(position)
 
-    def _is_touched(self, position: Position) -> bool:
+    def _is_changed_here(self, position: Position) -> bool:
         if position in self._claims or position in self._renewals or position in self._releases:
             return True
         return position in self._finals or position in self._outs or position in self._superseded
@@ -577,7 +577,7 @@ class EntryDraft:
         covers = None if self._covers is None else self._covers.make_changes(self._cursor, stored)
         make = partial(CancellingEntry, cancels=list(self._cancels)) if self._cancels else Entry
         return make(
-            format=KEEPING if self._keeps else FORMAT,
+            format=FORMAT_KEPT if self._keeps else FORMAT,
             token=token,
             at=self.now,
             cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,

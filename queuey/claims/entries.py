@@ -12,13 +12,13 @@ from queuey.ids import FIRST, Position
 
 FORMAT = 1
 """Version of the encoding of entries and snapshots."""
-KEEPING = 2
+FORMAT_KEPT = 2
 """Version of the same encoding for queues whose expired messages become dead letters. Queuey 0.1.0 refuses it, because
 its cursor would pass those messages."""
-Group = tuple[int, list[Position]]
+ClaimGroup = tuple[int, list[Position]]
 """Expiry of claims (milliseconds since 1970), and the claimed messages."""
 
-Out = tuple[Position, str, int]
+OutboxItem = tuple[Position, str, int]
 """A message that becomes a dead letter, the queue for it, and its number of deliveries."""
 
 
@@ -74,7 +74,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """One change of a partition's state; applied by :meth:`.state.State.apply`.
 
     Attributes:
-        format: :data:`FORMAT`, or :data:`KEEPING` in a log whose readers must see expired messages.
+        format: :data:`FORMAT`, or :data:`FORMAT_KEPT` in a log whose readers must see expired messages.
         token: A random number by which the writer recognizes its own entry.
         at: The writer's clock (milliseconds since 1970).
         cursor: The new cursor, or ``FIRST`` if it has not moved.
@@ -104,14 +104,14 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     token: int = 0
     at: int = 0
     cursor: Position = FIRST
-    claims: list[Group] = []
+    claims: list[ClaimGroup] = []
     finals: list[Position] = []
-    renewals: list[Group] = []
+    renewals: list[ClaimGroup] = []
     releases: list[Position] = []
     delete: bool = False
     deleted: int = 0
     snapshot: int = 0
-    outs: list[Out] = []
+    outs: list[OutboxItem] = []
     sent: list[Position] = []
     release_all: bool = False
     superseded: list[Position] = []
@@ -132,7 +132,7 @@ class CancellingEntry(Entry, frozen=True, array_like=True):
     cancels: list[Position] = []  # type: ignore[misc] # a field here, a class variable in Entry
 
 
-def group_by_expiry(expiries: dict[Position, int]) -> list[Group]:
+def group_by_expiry(expiries: dict[Position, int]) -> list[ClaimGroup]:
     groups: defaultdict[int, list[Position]] = defaultdict(list)
     for position, expires in expiries.items():
         groups[expires].append(position)
@@ -140,8 +140,8 @@ def group_by_expiry(expiries: dict[Position, int]) -> list[Group]:
 
 
 encode_entry = msgspec.msgpack.Encoder().encode
-_entries = msgspec.msgpack.Decoder(CancellingEntry)
-_any = msgspec.msgpack.Decoder()
+_entry_decoder = msgspec.msgpack.Decoder(CancellingEntry)
+_any_decoder = msgspec.msgpack.Decoder()
 
 
 def decode_entry(body: bytes) -> Entry:
@@ -151,7 +151,7 @@ def decode_entry(body: bytes) -> Entry:
         UnknownFormat: The entry cannot be decoded, or has a format that this program does not know.
     """
     try:
-        entry = _entries.decode(body)
+        entry = _entry_decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise UnknownFormat(f"an entry of format {format_of(body)} cannot be read: {error}") from error
     require_known_format(entry.format, "an entry")
@@ -159,14 +159,14 @@ def decode_entry(body: bytes) -> Entry:
 
 
 def require_known_format(form: int, what: str) -> None:
-    if form not in {FORMAT, KEEPING}:
-        raise UnknownFormat(f"{what} has format {form}; this program knows {FORMAT} and {KEEPING}")
+    if form not in {FORMAT, FORMAT_KEPT}:
+        raise UnknownFormat(f"{what} has format {form}; this program knows {FORMAT} and {FORMAT_KEPT}")
 
 
 def format_of(body: bytes) -> object:
     """Returns the first item of an encoded entry or snapshot, or None if the body is not a list with items."""
     try:
-        items = _any.decode(body)
+        items = _any_decoder.decode(body)
     except msgspec.MsgspecError:
         return None
     return items[0] if isinstance(items, list) and items else None

@@ -14,13 +14,13 @@ from queuey.claims.state import MAX_ABOVE, State
 from queuey.ids import LAST, TICKS_PER_SECOND, Position
 from queuey.messages import KEPT_SECONDS, Message
 
-ROW_SECONDS = 10.0
+MAX_ROW_DELETION_DELAY = 10.0
 """Max seconds between the expiry of a message and the deletion of its row, in queues that do not keep expired rows."""
-LIVE_SECONDS = KEPT_SECONDS // 2
+CLAIMED_GRACE_SECONDS = KEPT_SECONDS // 2
 """Number of seconds after its expiry for which a claimed message is left to its worker."""
 MAX_OUTBOX = 1_000
 """Max unpublished dead letters of a partition. With more, no expired messages become dead letters."""
-MAX_ENDED = 5_000
+MAX_EXPIRED_IN_SCAN = 5_000
 """Max expired messages of one scan."""
 
 
@@ -39,14 +39,14 @@ class EndedMessages(msgspec.Struct):
     overdue: set[Position] = set()
     first_live: Position = LAST
 
-    def note_live(self, messages: Sequence[Message]) -> None:
+    def record_live(self, messages: Sequence[Message]) -> None:
         """Lowers ``first_live`` to the first of some undelivered messages, which are in order."""
         if messages:
             self.first_live = min(self.first_live, messages[0].position)
 
     @property
     def are_many(self) -> bool:
-        return len(self.expiries) >= MAX_ENDED
+        return len(self.expiries) >= MAX_EXPIRED_IN_SCAN
 
 
 def split_ended(messages: Sequence[Message], ended: EndedMessages, now: int, margin: float) -> list[Message]:
@@ -62,7 +62,7 @@ def split_ended(messages: Sequence[Message], ended: EndedMessages, now: int, mar
     if len(live) == len(messages):
         return live
     due = now - ticks_until_due(margin)
-    overdue = now - LIVE_SECONDS * TICKS_PER_SECOND
+    overdue = now - CLAIMED_GRACE_SECONDS * TICKS_PER_SECOND
     for message in messages:
         position = message.position
         if message.expires > now or position in ended.expiries:
@@ -80,7 +80,7 @@ def ticks_until_due(margin: float) -> int:
 
     By then it has expired for every process, and its row would be gone if the queue did not keep expired rows.
     """
-    return round((ROW_SECONDS + margin) * TICKS_PER_SECOND)
+    return round((MAX_ROW_DELETION_DELAY + margin) * TICKS_PER_SECOND)
 
 
 def find_expirable(

@@ -28,7 +28,7 @@ MAX_WAITING = 20_000
 """Max waiting messages of a partition in memory. With more, the process reads on only after deliveries."""
 
 
-def key_of(message: Message) -> int:
+def compute_key_digest(message: Message) -> int:
     """Returns the digest of a message's key. Messages without a key share one."""
     meta = message.meta
     # 0 stands for no digest.
@@ -68,6 +68,7 @@ class Waiting:
         self._by_key.clear()
 
     def sweep(self, state: State) -> None:
+        """Removes all messages that were delivered or are done by now."""
         self.drop([position for position in self._keys if state.is_known(position)])
         for key in list(self._by_key):
             self._trim_to_first(key, state)
@@ -232,7 +233,7 @@ class OrderCheck:
 
         All messages for one caller must be checked before the first one for the next caller.
         """
-        key = key_of(message)
+        key = compute_key_digest(message)
         turn = self._turns.get(key)
         if turn is None:
             turn = self._turns[key] = self._begin(key)

@@ -30,13 +30,13 @@ class ClaimLimits(msgspec.Struct, frozen=True):
     per_key: int
 
 
-def limits_of(queue: Queue, partition: int) -> ClaimLimits | None:
+def find_claim_limits(queue: Queue, partition: int) -> ClaimLimits | None:
     if not queue.max_claimed and not queue.max_claimed_per_key:
         return None
     return ClaimLimits(queue.share_of(partition), queue.max_claimed_per_key)
 
 
-def limited_key_of(message: Message) -> int:
+def compute_limited_key_digest(message: Message) -> int:
     """Returns the digest of a message's key, or 0 if it has no key: then the limit per key does not apply."""
     meta = message.meta
     return 0 if meta is None or meta.key is None else key_digest(meta.key) or 1
@@ -144,7 +144,7 @@ class FreePlaces:
         """
         if self._total <= 0:
             return False
-        key = 0 if self._count_free_of_key is None else limited_key_of(message)
+        key = 0 if self._count_free_of_key is None else compute_limited_key_digest(message)
         if self._count_free_of_key is not None and key not in self._free:
             self._free[key] = self._count_free_of_key(key)
         if self._free.get(key, 1) <= 0 or not (choice is None or choice(message)):
@@ -165,10 +165,10 @@ class LikelyPlaces:
         ending: Messages whose claims the next entry probably ends.
 
     Attributes:
-        of_all: Number of messages of all keys.
+        total_estimate: Number of messages of all keys.
     """
 
-    __slots__ = ("_ending", "_expired", "_free", "_per_key", "_state", "of_all")
+    __slots__ = ("_ending", "_expired", "_free", "_per_key", "_state", "total_estimate")
 
     def __init__(self, state: State, limits: ClaimLimits, expired: int, ending: Iterable[Position]) -> None:
         self._state = state
@@ -177,10 +177,13 @@ class LikelyPlaces:
         live = [position for position in set(ending) if state.is_live(position, expired)]
         self._ending = Counter(state.outstanding[position].key for position in live)
         self._free: dict[int, int] = {}
-        self.of_all = limits.total - state.count_live(expired) + len(live) if limits.total else NO_LIMIT
+        self.total_estimate = limits.total - state.count_live(expired) + len(live) if limits.total else NO_LIMIT
 
-    def of_key(self, key: int) -> int:
-        """Returns how many messages of a key the next entry can probably deliver, after those already given."""
+    def estimate_for_key(self, key: int) -> int:
+        """Returns how many messages of a key the next entry can probably deliver, after those already given.
+
+        Returns :data:`NO_LIMIT` without a key (0) or without a limit per key.
+        """
         if key not in self._free:
             live = self._state.count_live_with_key(self._expired, key)
             self._free[key] = self._per_key + self._ending[key] - live if key and self._per_key else NO_LIMIT
@@ -188,8 +191,8 @@ class LikelyPlaces:
 
     def take_places(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            key = limited_key_of(message)
-            self._free[key] = self.of_key(key) - 1
+            key = compute_limited_key_digest(message)
+            self._free[key] = self.estimate_for_key(key) - 1
 
     def find_ended(self, limit: int) -> list[Position]:
         """Returns messages of ended claims for which there are places, the longest waiting first."""
@@ -197,7 +200,7 @@ class LikelyPlaces:
         positions: list[Position] = []
         for position in self._state.find_ended(self._expired, len(self._state.outstanding)):
             key = self._state.outstanding[position].key
-            free[key] = free.get(key, self.of_key(key)) - 1
+            free[key] = free.get(key, self.estimate_for_key(key)) - 1
             if free[key] >= 0:
                 positions.append(position)
                 if len(positions) >= limit:

@@ -13,7 +13,7 @@ from queuey.ids import Position
 
 SECRET_BITS = 56
 """Number of bits of the secret in a receipt: 14 hex digits."""
-_TEXT = re.compile(
+_RECEIPT_PATTERN = re.compile(
     r"([1-9][0-9]{0,2})-([0-9a-f]{8})([0-9a-f]{4})1([0-9a-f]{3})([89ab][0-9a-f]{15})"
     r"-((?:0|[1-9][0-9]{0,17})(?:-[0-9a-f]{14})?)",
     re.ASCII,
@@ -39,7 +39,7 @@ class ClaimReceipt(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return self.ticks, self.low
 
     def __str__(self) -> str:
-        return f"{self.partition}-{ids.to_hex((self.ticks, self.low))}-{delivery_text(self.number, self.secret)}"
+        return f"{self.partition}-{ids.to_hex((self.ticks, self.low))}-{format_delivery(self.number, self.secret)}"
 
 
 def parse_receipt(text: str) -> ClaimReceipt:
@@ -48,7 +48,7 @@ def parse_receipt(text: str) -> ClaimReceipt:
     Raises:
         ValueError: ``text`` is not a receipt.
     """
-    match = _TEXT.fullmatch(text)
+    match = _RECEIPT_PATTERN.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:80]!r} is not a receipt")
     partition, last, middle, first, low, delivery = match.groups()
@@ -56,7 +56,7 @@ def parse_receipt(text: str) -> ClaimReceipt:
 
 
 @lru_cache(1024)
-def delivery_text(number: int, secret: int) -> str:
+def format_delivery(number: int, secret: int) -> str:
     """Returns the last part of a receipt, which all messages of one delivery share."""
     return f"{number}-{secret:014x}" if secret else f"{number}"
 

@@ -26,8 +26,8 @@ from typing import Literal
 
 import msgspec
 
-from queuey.claims.covers import Covers, Encoded
-from queuey.claims.entries import FORMAT, KEEPING, Entry, MoveStep, UnknownFormat, format_of, require_known_format
+from queuey.claims.covers import Covers, EncodedCover
+from queuey.claims.entries import FORMAT, FORMAT_KEPT, Entry, MoveStep, UnknownFormat, format_of, require_known_format
 from queuey.ids import FIRST, Position
 
 MAX_CLAIM_MILLISECONDS = 46_800_000
@@ -46,9 +46,10 @@ MAX_PENDING_DELETES = 20_000
 
 _NO_POSITIONS: set[Position] = set()
 """Shared by all states without cancelled messages, to save memory. It must never be changed."""
-_ID_WEIGHT = 250
-_COVER_WEIGHT = 500
-_WEIGHT = 5300
+_ID_BYTES = 250
+_COVER_BYTES = 500
+_STATE_BYTES = 5300
+"""Bytes in memory, approximately: of a remembered id, of a cover, and of a partition without either."""
 _MAX_STALE_EXPIRIES = 100
 """Number of outdated expiries that the heap may have, beside one for each outstanding message, before a rebuild."""
 
@@ -137,7 +138,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
     pending_deletes: list[tuple[int, list[Position]]]
     superseded: list[tuple[Position, int]]
     move: MoveState | None
-    covers: list[Encoded]
+    covers: list[EncodedCover]
     stored_until: int
     secrets: list[int]
     workers: list[str]
@@ -234,7 +235,7 @@ class State:
         other_ids = len(self.outbox) + len(self.superseded) + pending_deletes + taken
         ids = len(self.outstanding) + len(self.above) + other_ids
         covers = self.covers.count if self.covers.by_digest else 0
-        return _WEIGHT + _ID_WEIGHT * ids + _COVER_WEIGHT * covers
+        return _STATE_BYTES + _ID_BYTES * ids + _COVER_BYTES * covers
 
     # Entries
 
@@ -247,7 +248,7 @@ class State:
         if number != self.number + 1:
             raise ValueError(f"entry {number} does not follow entry {self.number}")
         self.number = number
-        self.keeps_expired = self.keeps_expired or entry.format == KEEPING
+        self.keeps_expired = self.keeps_expired or entry.format == FORMAT_KEPT
         if entry.outs or entry.sent or entry.deleted or entry.delete or entry.move is not None:
             self._apply_departures(number, entry)
         for position in entry.finals:
@@ -511,7 +512,7 @@ class State:
             and position not in self.resting
         )
 
-    def status_of(self, position: Position, expired: int) -> Literal["claimed", "retrying", "waiting"]:
+    def find_status(self, position: Position, expired: int) -> Literal["claimed", "retrying", "waiting"]:
         """Returns the status of an outstanding message: waiting once its claim has ended, retrying while it rests."""
         if self.has_ended(position, expired):
             return "waiting"
@@ -537,7 +538,7 @@ class State:
         )
         covers, last = self.covers, [self.outstanding[ticks, low] for ticks, low, *_ in outstanding]
         fields = (
-            KEEPING if self.keeps_expired else FORMAT,
+            FORMAT_KEPT if self.keeps_expired else FORMAT,
             self.number,
             self.cursor,
             outstanding,
@@ -570,7 +571,7 @@ class State:
             raise UnknownFormat(f"a snapshot of format {format_of(body)} cannot be read: {error}") from error
         require_known_format(snapshot.format, "a snapshot")
         state = cls()
-        state.keeps_expired = snapshot.format == KEEPING
+        state.keeps_expired = snapshot.format == FORMAT_KEPT
         state.number = state.snapshot = snapshot.number
         state.cursor = snapshot.cursor
         # An upper bound for the entries before: the counts must never fall below those of an earlier state.

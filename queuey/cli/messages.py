@@ -31,7 +31,7 @@ Raw = Annotated[bool, typer.Option("--raw", help="Print only the bodies, verbati
 Early = Annotated[
     bool, typer.Option("--early", help="Also show messages before the read delay is over; they may still vanish.")
 ]
-_FORMS = f"Position: {time_parsing.FORMS}."
+_FORMS = f"Position: {time_parsing.ACCEPTED_FORMS}."
 Ids = Annotated[
     list[str] | None,
     typer.Argument(help="Messages: ids, in any partition, or partition:id.", show_default=False),

@@ -32,25 +32,25 @@ from queuey.client.errors import (
 from queuey.client.lookup import find_queues
 from queuey.client.results import Message, Queue
 from queuey.deadletters import (
+    HEADER_MODES,
     SUFFIX,
     TTL,
-    WAYS,
     Attempt,
     Cause,
     DeadLetter,
     DeadLetterFilter,
+    HeaderMode,
     Redriven,
     UnsentDeadLetter,
-    Way,
-    dead_letter_from,
-    dead_letter_queues_of,
+    choose_partition_and_key,
+    decode_dead_letter,
     group_by_origin,
-    headers_of,
     holds_dead,
-    is_carried,
+    is_header_safe,
+    list_dead_letter_queues,
+    make_headers,
     make_unsent_result,
     matches_patterns,
-    place_of,
     queue_for,
 )
 
@@ -102,22 +102,22 @@ async def bury(
     plain = isinstance(message.body, str | bytes)
     text = message.body if plain else json.dumps(message.body)
     body = await _read_body(client, queue, message, text, is_json=not plain)
-    kind = message.content_type if is_carried(message.content_type) else None
-    for way in WAYS:
+    kind = message.content_type if is_header_safe(message.content_type) else None
+    for way in HEADER_MODES:
         headers = headers_for(queue, message, cause, way)
         try:
             await _store(client, queue, target, message, body | {"headers": headers, "content_type": kind, "ttl": ttl})
         except ApiError as error:
-            if error.status not in _REFUSED_HEADERS or way == WAYS[-1]:
+            if error.status not in _REFUSED_HEADERS or way == HEADER_MODES[-1]:
                 raise
         else:
             break
     return target
 
 
-def headers_for(queue: str, message: Message, cause: Cause, way: Way = "as they are") -> dict[str, str]:
+def headers_for(queue: str, message: Message, cause: Cause, way: HeaderMode = "as they are") -> dict[str, str]:
     origin = queue, message.partition, message.id
-    return headers_of(origin, message.content_type, message.headers, cause, way, message.key)
+    return make_headers(origin, message.content_type, message.headers, cause, way, message.key)
 
 
 async def _read_body(
@@ -204,7 +204,7 @@ def read_dead_letter(message: Message, stored_in: str) -> DeadLetter | None:
     body = message.body if plain else json.dumps(message.body)
     location = stored_in, message.partition, message.id
     kind = message.content_type
-    return dead_letter_from(message.headers, body, lies=location, content_type=kind, json=not plain, key=message.key)
+    return decode_dead_letter(message.headers, body, lies=location, content_type=kind, json=not plain, key=message.key)
 
 
 async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str]:
@@ -221,7 +221,7 @@ async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str
     else:
         existing, candidates = await _find_matching(client, wanted.patterns)
         for name in wanted.queues:
-            candidates |= dead_letter_queues_of(name, await _read_dead_letter_field(client, name))
+            candidates |= list_dead_letter_queues(name, await _read_dead_letter_field(client, name))
     return sorted(existing | {name for name in candidates - existing if await _find_info(client, name)})
 
 
@@ -330,7 +330,7 @@ async def _make_outgoing(client: AsyncClient, queue: Target, letter: DeadLetter,
         client, letter.lies_in, (letter.stored_partition, letter.stored_id), letter.body, is_json=letter.json
     )
     keeps_keys = queue.kind == "ordered" or queue.max_claimed_per_key > 0
-    partition, key = place_of(letter, queue.kind, keeps_keys=keeps_keys)
+    partition, key = choose_partition_and_key(letter, queue.kind, keeps_keys=keeps_keys)
     return Outgoing(
         **body, partition=partition, key=key, headers=letter.headers, content_type=letter.content_type, ttl=ttl
     )

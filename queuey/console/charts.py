@@ -12,7 +12,7 @@ from queuey.api.claims import Backlog
 from queuey.console import cookies, pages
 from queuey.errors import ClaimsRefused, NoCredential, QueueyError, StoreClosed, TooManyRequests
 from queuey.service import QueueAccess, Service
-from queuey.service.browsing.history import STEP, UNKNOWN, Cells, History
+from queuey.service.browsing.history import CELL_SECONDS, UNKNOWN_DEPTH, Cells, History
 from queuey.service.operating.credentials import UserLogin
 from queuey.time_parsing import format_duration
 from queuey.web.admission.long_polls import LongPoll
@@ -112,9 +112,9 @@ def choose_span(name: str, cells: Cells) -> str:
     if name in SPANS:
         return name
     short, whole = SPANS
-    before = slice(0, -SPANS[short] // STEP)
+    before = slice(0, -SPANS[short] // CELL_SECONDS)
     is_short = not any(cells.sent[before]) and not any(cells.taken[before])
-    return short if is_short and set(cells.depth[before]) <= {UNKNOWN} else whole
+    return short if is_short and set(cells.depth[before]) <= {UNKNOWN_DEPTH} else whole
 
 
 class Interval(NamedTuple):
@@ -131,12 +131,12 @@ def make_table(cells: Cells, seconds: int) -> list[Interval]:
 
     The depth is the last known one of each part, or None.
     """
-    step = seconds // STEP // TABLE_ROWS
+    step = seconds // CELL_SECONDS // TABLE_ROWS
     rows = []
-    for end in range(len(cells.sent), len(cells.sent) - seconds // STEP, -step):
+    for end in range(len(cells.sent), len(cells.sent) - seconds // CELL_SECONDS, -step):
         interval = slice(end - step, end)
-        depths = [depth for depth in cells.depth[interval] if depth != UNKNOWN]
-        begin = (cells.last - len(cells.sent) + 1 + end - step) * STEP
+        depths = [depth for depth in cells.depth[interval] if depth != UNKNOWN_DEPTH]
+        begin = (cells.last - len(cells.sent) + 1 + end - step) * CELL_SECONDS
         rows.append(
             Interval(begin, sum(cells.sent[interval]), sum(cells.taken[interval]), depths[-1] if depths else None)
         )
@@ -206,10 +206,10 @@ class ChartView:
         cells = self._history.read(access.queue)
         first = cells.last - len(cells.sent) + 1
         return {
-            "at": [(first + index) * STEP for index in range(len(cells.sent))],
-            "sent": [count / STEP for count in cells.sent],
-            "taken": [count / STEP for count in cells.taken],
-            "depth": [None if depth == UNKNOWN else depth for depth in cells.depth],
+            "at": [(first + index) * CELL_SECONDS for index in range(len(cells.sent))],
+            "sent": [count / CELL_SECONDS for count in cells.sent],
+            "taken": [count / CELL_SECONDS for count in cells.taken],
+            "depth": [None if depth == UNKNOWN_DEPTH else depth for depth in cells.depth],
             "tiles": measure_figures(self._service, access, cells).tiles() if tiles else {},
         }
 
@@ -249,7 +249,7 @@ class ChartEvents:
 
 def mean_rates(cells: Cells) -> tuple[float, float]:
     """Returns the messages a second sent and taken in the last minute, without the unfinished cell."""
-    sent, taken = (sum(ring[-RATE_CELLS - 1 : -1]) / (RATE_CELLS * STEP) for ring in (cells.sent, cells.taken))
+    sent, taken = (sum(ring[-RATE_CELLS - 1 : -1]) / (RATE_CELLS * CELL_SECONDS) for ring in (cells.sent, cells.taken))
     return sent, taken
 
 

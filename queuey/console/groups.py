@@ -12,7 +12,7 @@ from queuey.api.groups import GroupInfo, GroupListQuery, GroupQuery
 from queuey.console.pages import is_part
 from queuey.console.sessions import PageRequestFactory
 from queuey.errors import GroupNotFound
-from queuey.service.groups.views import LAG_PAGE
+from queuey.service.groups.views import LAG_PAGE_SIZE
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
@@ -66,7 +66,7 @@ def status_of(group: GroupInfo) -> GroupStatus:
         state = "lagging"
     else:
         state = "ok" if partitions else ""
-    exact = all(p.lag_exact for p in partitions) and len(group.queues) + group.hidden_queues < LAG_PAGE
+    exact = all(p.lag_exact for p in partitions) and len(group.queues) + group.hidden_queues < LAG_PAGE_SIZE
     return GroupStatus(state, members, sum(p.lag or 0 for p in partitions), seconds, exact)
 
 

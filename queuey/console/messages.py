@@ -13,7 +13,7 @@ from queuey import ids
 from queuey.console import pages
 from queuey.console.queue import read_head_values
 from queuey.console.sessions import PageRequest
-from queuey.deadletters import stored_dead_letter
+from queuey.deadletters import decode_stored_dead_letter
 from queuey.errors import MessageNotFound
 from queuey.messages import Message, Meta, Queue
 from queuey.partitions import by_key
@@ -119,7 +119,7 @@ def show(ask: PageRequest) -> Response:
         body=pages.make_shown_body(message.body) if message else None,
         reasons=ask.service.explaining.explain(access, position, partition).reasons,
         rights=ask.rights(),
-        is_dead=message is not None and stored_dead_letter(message, ask.name) is not None,
+        is_dead=message is not None and decode_stored_dead_letter(message, ask.name) is not None,
         number=number,
         neighbours=(None, None) if number is None else ask.service.browsing.find_neighbours(access, number, position),
     )

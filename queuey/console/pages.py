@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from jinja2 import DictLoader, Environment, PackageLoader, StrictUndefined
 
-from queuey.access import USERS_OF, Caller, application_of_owner
+from queuey.access import USERS_TENANT_PREFIX, Caller, application_of_owner
 from queuey.api.queues import Action
 from queuey.console import cookies
 from queuey.console.filters import (
@@ -116,7 +116,7 @@ def is_part(request: Request) -> bool:
 
 
 def describe_caller(caller: Caller) -> str:
-    if caller.tenant.startswith(USERS_OF):
+    if caller.tenant.startswith(USERS_TENANT_PREFIX):
         application, _, user = min(caller.names).partition(" ")
         return f"{user} of {application}"
     application = application_of_owner(caller.tenant)

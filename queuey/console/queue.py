@@ -13,7 +13,7 @@ from queuey.api.queues import QueueInfo
 from queuey.console import charts, pages
 from queuey.console.acts import DANGEROUS, OFFERED, QUEUE_ACTS
 from queuey.console.sessions import PageRequest
-from queuey.deadletters import dead_letter_queues_of, holds_dead
+from queuey.deadletters import holds_dead, list_dead_letter_queues
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound
 from queuey.messages import Queue, option_metas
 from queuey.service import QueueAccess
@@ -129,7 +129,7 @@ def _find_visible_dead_letter_queues(ask: PageRequest, queue: Queue) -> list[str
     Queues that the caller may not know of are left out.
     """
     names = []
-    for name in {queue.name} if holds_dead(queue.name) else dead_letter_queues_of(queue.name, queue.dead_letter):
+    for name in {queue.name} if holds_dead(queue.name) else list_dead_letter_queues(queue.name, queue.dead_letter):
         with suppress(NotFound, NotAllowed):
             names.append(ask.queue(name).name)
     return sorted(names)
@@ -174,7 +174,7 @@ def _read_options(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
             for number, part in about.partition_info.items()
         ],
         # Groups have their own page.
-        "found": ask.service.explaining.explain_queue(access, most_counted=MAX_COUNTED, most_groups=0),
+        "found": ask.service.explaining.explain_queue(access, max_counted=MAX_COUNTED, max_groups=0),
         "sampled": sizes.count,
         "total": sizes.estimate_bytes(about.count),
         **_read_moves(ask, access),
@@ -208,7 +208,7 @@ def _read_jobs(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
         raise InvalidRequest({"state": f"Is not one of {', '.join(states)}"})
     try:
         workers = ask.service.claims.list_workers(access)
-        jobs = ask.service.claims.list_jobs(reading, MAX_JOBS + 1, states=True, only=state or None)  # type: ignore[arg-type]
+        jobs = ask.service.claims.list_jobs(reading, MAX_JOBS + 1, states=True, only_status=state or None)  # type: ignore[arg-type]
     except ClaimsRefused as refusal:
         return {"refusal": str(refusal)}
     tasks, sampled = ask.service.browsing.count_tasks(reading)

@@ -13,9 +13,9 @@ from queuey.groups.planning import make_plan
 from queuey.groups.rows import find_changed_rows, subscription_size
 from queuey.groups.state import (
     MAX_MEMBERS,
-    MAX_SUBSCRIPTION,
+    MAX_SUBSCRIPTION_BYTES,
     MAX_SUBSCRIPTIONS,
-    MAX_SUBSCRIPTIONS_SIZE,
+    MAX_SUBSCRIPTIONS_BYTES,
     Credential,
     GroupChange,
     GroupState,
@@ -27,15 +27,15 @@ from queuey.groups.state import (
 )
 from queuey.messages import Queue
 
-BUSY_INTERVAL, MIN_PLAN_DELAY, MAX_BUSY = 10_000, 200, 4
-"""A plan is delayed if the previous plan is younger than ``BUSY_INTERVAL`` (ms).
+BUSY_INTERVAL_MS, MIN_PLAN_DELAY_MS, MAX_DELAY_DOUBLINGS = 10_000, 200, 4
+"""A plan is delayed if the previous plan is younger than ``BUSY_INTERVAL_MS`` (ms).
 
-The delay starts at ``MIN_PLAN_DELAY`` (ms) and is doubled by each such plan, at most ``MAX_BUSY`` times.
+The delay starts at ``MIN_PLAN_DELAY_MS`` (ms) and is doubled by each such plan, at most ``MAX_DELAY_DOUBLINGS`` times.
 """
-HOUR, MAX_JOINS = 3_600_000, 5_000
+HOUR_MS, MAX_JOINS_PER_HOUR = 3_600_000, 5_000
 """Milliseconds of an hour, and max joins of a group per hour."""
 
-Rights = Callable[[Credential], Credential | None]
+ReadRights = Callable[[Credential], Credential | None]
 """Returns a credential with its current rights, or None if the credential has ended."""
 
 
@@ -67,7 +67,9 @@ class GroupDraft:
 
         A present member with an instance and a grace becomes absent; all others are removed.
         """
-        ended = [member for member in self._members.values() if self._now > self._expiry_of(member) + self._slack]
+        ended = [
+            member for member in self._members.values() if self._now > self._find_session_end(member) + self._slack
+        ]
         for member in ended:
             self.leave(member.number, returns=member.state != "absent")
         return ended
@@ -80,14 +82,14 @@ class GroupDraft:
         Raises:
             InstanceTaken: The instance belongs to another credential.
             TooManyMembers: The group has ``MAX_MEMBERS`` members even after ended sessions were removed, or has had
-                ``MAX_JOINS`` joins within the hour.
+                ``MAX_JOINS_PER_HOUR`` joins within the hour.
             InvalidRequest: The subscriptions of all members would be too long.
         """
         if request.instance or len(self._members) >= MAX_MEMBERS:
             self.end_sessions()
         if any(
             self._subscriptions[other.subscription].credential.id != request.credential.id
-            for other in self._members_of_instance(request.instance)
+            for other in self._find_members_of_instance(request.instance)
         ):
             raise InstanceTaken(request.instance)
         if len(self._members) >= MAX_MEMBERS:
@@ -96,10 +98,10 @@ class GroupDraft:
         if not head.born:
             # Above every epoch of a removed group of the same name.
             head = replace(head, born=self._now + 2 * self._slack)
-        if self._now - head.hour >= HOUR:
+        if self._now - head.hour >= HOUR_MS:
             head = replace(head, hour=self._now, hour_member=head.last_member)
-        if head.last_member - head.hour_member >= MAX_JOINS:
-            raise TooManyMembers(f"The group has had {MAX_JOINS:,} joins within the hour, the maximum.")
+        if head.last_member - head.hour_member >= MAX_JOINS_PER_HOUR:
+            raise TooManyMembers(f"The group has had {MAX_JOINS_PER_HOUR:,} joins within the hour, the maximum.")
         slots = {other.slot for other in self._members.values()}
         member = Member(
             slot=next(slot for slot in count() if slot not in slots),
@@ -126,11 +128,11 @@ class GroupDraft:
         member = self._members.get(number)
         if member is None or member.state != "new":
             return
-        former = [other for other in self._members_of_instance(member.instance) if other.state != "new"]
+        former = [other for other in self._find_members_of_instance(member.instance) if other.state != "new"]
         for other in former:
             del self._members[other.number]
         self._members[number] = replace(member, state="present")
-        keeping = {other.number for other in former if self._inherits(member, other)}
+        keeping = {other.number for other in former if self._may_inherit_targets(member, other)}
         if keeping:
             self._transfer_targets(keeping, member)
         is_like_former = any(other.number in keeping and other.subscription == member.subscription for other in former)
@@ -165,13 +167,13 @@ class GroupDraft:
         if self._head.due is None:
             # Epochs of a young group are ahead of the clock.
             last = min(self._head.epoch, self._now)
-            delay = MIN_PLAN_DELAY << self._head.busy if self._is_busy() else 0
+            delay = MIN_PLAN_DELAY_MS << self._head.busy if self._is_busy() else 0
             self._head = replace(self._head, due=max(last + delay, self._now))
 
     def is_plan_due(self) -> bool:
         return self._head.due is not None and self._head.due <= self._now
 
-    def plan(self, queues: Sequence[Queue], rights: Rights) -> None:
+    def plan(self, queues: Sequence[Queue], rights: ReadRights) -> None:
         """Makes a new plan with a new epoch; none is due any more.
 
         Before, sessions that are over are ended, and members whose rights have changed are removed (O6).
@@ -185,7 +187,7 @@ class GroupDraft:
             if rights(subscription.credential) != subscription.credential:
                 for member in [member for member in self._members.values() if member.subscription == slot]:
                     self.remove(member.number)
-        busy = min(self._head.busy + 1, MAX_BUSY) if self._is_busy() else 0
+        busy = min(self._head.busy + 1, MAX_DELAY_DOUBLINGS) if self._is_busy() else 0
         self._head = replace(self._head, epoch=self._next_epoch(), due=None, busy=busy)
         self._plan, self.unassigned = make_plan(self.state, queues)
 
@@ -200,7 +202,7 @@ class GroupDraft:
         subscriptions = {slot: value for slot, value in self._subscriptions.items() if slot in used}
         return GroupState(self._head, dict(self._members), subscriptions, dict(self._plan))
 
-    def _expiry_of(self, member: Member) -> int:
+    def _find_session_end(self, member: Member) -> int:
         """Returns when a member's session ends, or the grace of an absent one (ms)."""
         if member.state == "absent":
             return member.absent + member.grace
@@ -217,20 +219,23 @@ class GroupDraft:
             if other == subscription:
                 return slot
         size = subscription_size(subscription)
-        if size > MAX_SUBSCRIPTION:
-            text = f"names, patterns and rights have {size:,} bytes; {MAX_SUBSCRIPTION:,} at most"
+        if size > MAX_SUBSCRIPTION_BYTES:
+            text = f"names, patterns and rights have {size:,} bytes; {MAX_SUBSCRIPTION_BYTES:,} at most"
             raise InvalidRequest({"queues": text})
-        if len(used) >= MAX_SUBSCRIPTIONS or size + sum(map(subscription_size, used.values())) > MAX_SUBSCRIPTIONS_SIZE:
-            limit = f"{MAX_SUBSCRIPTIONS} and {MAX_SUBSCRIPTIONS_SIZE:,} bytes at most"
+        if (
+            len(used) >= MAX_SUBSCRIPTIONS
+            or size + sum(map(subscription_size, used.values())) > MAX_SUBSCRIPTIONS_BYTES
+        ):
+            limit = f"{MAX_SUBSCRIPTIONS} and {MAX_SUBSCRIPTIONS_BYTES:,} bytes at most"
             raise InvalidRequest({"queues": f"the group has {len(used)} subscriptions of different members; {limit}"})
         free = next(slot for slot in count() if slot not in used)
         self._subscriptions[free] = subscription
         return free
 
-    def _members_of_instance(self, name: str) -> list[Member]:
+    def _find_members_of_instance(self, name: str) -> list[Member]:
         return [member for member in self._members.values() if member.instance == name] if name else []
 
-    def _inherits(self, member: Member, former: Member) -> bool:
+    def _may_inherit_targets(self, member: Member, former: Member) -> bool:
         """Returns whether a member gets a former one's targets: it was not leaving and had an equal credential."""
         before, after = (self._subscriptions[m.subscription] for m in (former, member))
         return former.state != "leaving" and before.credential == after.credential
@@ -264,7 +269,7 @@ class GroupDraft:
         return any(max(counts) - min(counts) > 1 for counts in shares.values())
 
     def _is_busy(self) -> bool:
-        return self._now - self._head.epoch < BUSY_INTERVAL
+        return self._now - self._head.epoch < BUSY_INTERVAL_MS
 
     def _next_epoch(self) -> int:
         return max(self._head.epoch + 1, self._now, self._head.born)

@@ -9,7 +9,7 @@ import msgspec
 from queuey.errors import Conflict
 from queuey.ids import Position
 
-MAX_NOTE = 1024
+MAX_NOTE_BYTES = 1024
 """Max bytes of a note."""
 Origin = Literal["new", "given back", "lost"]
 """How a partition came to its owner: it was new, or the previous owner gave it back or was lost."""
@@ -25,7 +25,7 @@ class OwnedOffset(msgspec.Struct, frozen=True):
         epoch: Epoch of the plan that gave the partition to its last owner, or 0. It stays after the partition is given
             back.
         came: How the partition came to its owner; without an owner, how the last one left it.
-        note: Note of the last commit, at most ``MAX_NOTE`` bytes.
+        note: Note of the last commit, at most ``MAX_NOTE_BYTES`` bytes.
     """
 
     partition: int

@@ -8,8 +8,16 @@ from typing import NamedTuple
 
 from queuey.access import is_allowed
 from queuey.groups.assignment import assign
-from queuey.groups.rows import chunk_of, max_queue_bytes
-from queuey.groups.state import MAX_CHUNK, MAX_PARTITIONS, MAX_PLAN, GroupState, PlannedQueue, Subscription, Target
+from queuey.groups.rows import choose_chunk, max_queue_bytes
+from queuey.groups.state import (
+    MAX_CHUNK_BYTES,
+    MAX_PARTITIONS,
+    MAX_PLAN_BYTES,
+    GroupState,
+    PlannedQueue,
+    Subscription,
+    Target,
+)
 from queuey.messages import Queue
 
 
@@ -88,11 +96,11 @@ def _choose_within_bounds(queues: Iterable[Queue]) -> dict[int, str]:
     chunks = Counter[int]()
     chosen = {}
     for queue in sorted(queues, key=lambda queue: queue.name):
-        own, chunk = max_queue_bytes(queue.name, queue.partitions), chunk_of(queue.uid)
+        own, chunk = max_queue_bytes(queue.name, queue.partitions), choose_chunk(queue.uid)
         partitions, size = partitions + queue.partitions, size + own
-        if partitions > MAX_PARTITIONS or size > MAX_PLAN:
+        if partitions > MAX_PARTITIONS or size > MAX_PLAN_BYTES:
             break
-        if chunks[chunk] + own <= MAX_CHUNK:
+        if chunks[chunk] + own <= MAX_CHUNK_BYTES:
             chunks[chunk] += own
             chosen[queue.uid] = queue.name
     return chosen

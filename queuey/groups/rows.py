@@ -11,7 +11,7 @@ import msgspec
 from queuey.errors import StoreIncompatible
 from queuey.groups.state import (
     CHUNK,
-    CHUNKS,
+    CHUNK_COUNT,
     MEMBER,
     SUBSCRIPTION,
     GroupRow,
@@ -24,7 +24,7 @@ from queuey.groups.state import (
 )
 
 FORMAT = 1
-PARTITION_SIZE, QUEUE_SIZE = 14, 32
+MAX_PARTITION_BYTES, MAX_QUEUE_BYTES = 14, 32
 """Max bytes of a partition in a chunk, and of a queue in a chunk not counting its partitions and its name."""
 
 
@@ -45,8 +45,8 @@ class _PackedQueue(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
-_bodies = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
-_values: dict[int, msgspec.msgpack.Decoder[Any]] = {
+_body_decoder = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
+_value_decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {
     SUBSCRIPTION: msgspec.msgpack.Decoder(Subscription),
     MEMBER: msgspec.msgpack.Decoder(Member),
     CHUNK: msgspec.msgpack.Decoder(list[_PackedQueue]),
@@ -83,12 +83,12 @@ def find_changed_rows(before: GroupState, after: GroupState) -> tuple[GroupRow, 
     )
 
 
-def chunk_of(uid: int) -> int:
-    return (uid * 0x9E3779B97F4A7C15 >> 58) % CHUNKS
+def choose_chunk(uid: int) -> int:
+    return (uid * 0x9E3779B97F4A7C15 >> 58) % CHUNK_COUNT
 
 
 def max_queue_bytes(name: str, partitions: int) -> int:
-    return QUEUE_SIZE + len(name.encode()) + PARTITION_SIZE * partitions
+    return MAX_QUEUE_BYTES + len(name.encode()) + MAX_PARTITION_BYTES * partitions
 
 
 def subscription_size(subscription: Subscription) -> int:
@@ -98,9 +98,9 @@ def subscription_size(subscription: Subscription) -> int:
 def _decode(row: GroupRow) -> Any:  # noqa: ANN401 - by the kind of the row
     label = f"Row {row.kind}/{row.key} of a consumer group"
     try:
-        form, value = _bodies.decode(row.body)
+        form, value = _body_decoder.decode(row.body)
         if form == FORMAT:
-            return _values[row.kind].decode(value)
+            return _value_decoders[row.kind].decode(value)
     except msgspec.MsgspecError as error:
         raise StoreIncompatible(f"{label} cannot be read: {error}. Update this program.") from error
     raise StoreIncompatible(f"{label} has format {form}; this program knows {FORMAT}. Update it.")
@@ -117,7 +117,7 @@ def _find_changed(kind: int, before: Mapping[int, object], after: Mapping[int, o
 def _group_by_chunk(queues: Iterable[PlannedQueue]) -> dict[int, list[PlannedQueue]]:
     chunks: defaultdict[int, list[PlannedQueue]] = defaultdict(list)
     for queue in sorted(queues, key=lambda queue: queue.uid):
-        chunks[chunk_of(queue.uid)].append(queue)
+        chunks[choose_chunk(queue.uid)].append(queue)
     return dict(chunks)
 
 

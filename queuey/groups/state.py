@@ -12,10 +12,10 @@ from queuey.deadletters import matches_patterns
 
 MAX_MEMBERS, MAX_PARTITIONS = 1000, 10_000
 MAX_SUBSCRIPTIONS = 64
-MAX_SUBSCRIPTION, MAX_SUBSCRIPTIONS_SIZE = 16 << 10, 256 << 10
+MAX_SUBSCRIPTION_BYTES, MAX_SUBSCRIPTIONS_BYTES = 16 << 10, 256 << 10
 """Max bytes of a subscription's row, and of all these rows."""
-CHUNKS = 64
-MAX_CHUNK, MAX_PLAN = 64 << 10, 1 << 20
+CHUNK_COUNT = 64
+MAX_CHUNK_BYTES, MAX_PLAN_BYTES = 64 << 10, 1 << 20
 """Max bytes of a row of the plan, and of all these rows."""
 
 

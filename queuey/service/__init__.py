@@ -126,6 +126,7 @@ class Service:
         self.news.start()
 
     def start_background_work(self) -> None:
+        """Starts the tasks that run moves, schedules and expiry, or wakes them. May be called again."""
         self.moves.watch()
         self.schedules.watch()
         self.expiry.watch()

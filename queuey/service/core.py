@@ -20,11 +20,11 @@ from typing import Any, Protocol, TypeVar
 from queuey.storage.calls import Deadline, Done, GivenUp, Home, LoopCalls, may_block, start_and_wait
 
 T = TypeVar("T")
-THREADS = 8
+THREAD_COUNT = 8
 """Number of threads for blocking calls."""
-TURN_INTERVAL = 0.02
+TURN_MEASUREMENT_INTERVAL = 0.02
 """Interval in seconds between measurements of the loop; they cost an idle worker up to 0.4 % of a core."""
-TURN_PERIOD = 60.0
+MIN_LONG_TURN_REPORT_SECONDS = 60.0
 """Min time in seconds for which a long turn is reported; at most twice as long."""
 _NO_DEADLINE = Deadline(math.inf)
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -143,7 +143,7 @@ class Core:
         self._longest_turns = [0.0, 0.0]
         """Longest turns of the last period and of this one, in seconds."""
         self._period_ends = 0.0
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-block")
+        self._pool = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="queuey-block")
 
     def adopt(self, calls: LoopCalls | None) -> None:
         """Runs all use cases on the server's loop from now on.
@@ -164,13 +164,13 @@ class Core:
             now = time.monotonic()
             if now >= self._period_ends:
                 self._longest_turns = [self._longest_turns[1], 0.0]
-                self._period_ends = now + TURN_PERIOD
+                self._period_ends = now + MIN_LONG_TURN_REPORT_SECONDS
             self._longest_turns[1] = max(self._longest_turns[1], now - due)
-            calls.loop.call_later(TURN_INTERVAL, self._measure_turn, calls, now + TURN_INTERVAL)
+            calls.loop.call_later(TURN_MEASUREMENT_INTERVAL, self._measure_turn, calls, now + TURN_MEASUREMENT_INTERVAL)
 
     @property
     def longest_turn(self) -> float:
-        """Longest recent turn of the server's loop in seconds, too low by up to ``TURN_INTERVAL``."""
+        """Longest recent turn of the server's loop in seconds, too low by up to ``TURN_MEASUREMENT_INTERVAL``."""
         return max(self._longest_turns)
 
     @property

@@ -31,9 +31,9 @@ from queuey.service.core import Core
 from queuey.storage import Store
 from queuey.turns import order_in_turns
 
-MAX_IN_PASS = 32
+MAX_STEPS_IN_PASS = 32
 """Max steps before the plan is checked again for steps that have become due."""
-MAX_AHEAD = 3600
+MAX_SECONDS_AHEAD = 3600
 """Max seconds by which a past event may be ahead of the clock; beyond it, the clock was ahead at that time."""
 MAX_PLANNED = 20_000
 """Max records that a process plans; it finds the others when they are overdue."""
@@ -45,7 +45,8 @@ Name = tuple[str, str]
 """Application and name of a record."""
 
 
-def order_of_steps(due: Iterable[tuple[int, Name]]) -> list[Name]:
+def sort_steps(due: Iterable[tuple[int, Name]]) -> list[Name]:
+    """Returns records by due time, but one of each application in turn."""
     return [name for _, name in order_in_turns(sorted(due), lambda step: step[1][0])]
 
 
@@ -155,6 +156,7 @@ class DueRunner:
         """Time of the last search (ticks)."""
 
     def watch(self) -> None:
+        """Starts the task that takes due steps, or wakes it."""
         self._core.call_soon(self._begin)
 
     def plan(self, record: Record) -> None:
@@ -214,9 +216,9 @@ class DueRunner:
             await self._plan_overdue(now)
             # Jitter keeps processes from searching at the same moment.
             self._next_search = boottime + self._timing.search * (0.8 + 0.4 * self._core.rng.random())
-        due = order_of_steps(
+        due = sort_steps(
             (step.due, name) for name, step in self._planned.items() if step.due <= now and step.retry <= boottime
-        )[:MAX_IN_PASS]
+        )[:MAX_STEPS_IN_PASS]
         for first in range(0, len(due), self._timing.at_once):
             if self._stopping.is_set():
                 return 0.0
@@ -243,7 +245,7 @@ class DueRunner:
         """
         ahead = await self._store.ledger.ids_ahead()
         await self._work.prepare(ahead)
-        was_ahead = (ahead if self._searched is None else (self._searched - now) / TICKS_PER_SECOND) > MAX_AHEAD
+        was_ahead = (ahead if self._searched is None else (self._searched - now) / TICKS_PER_SECOND) > MAX_SECONDS_AHEAD
         is_full = was_ahead or self._searched is None
         overdue = now - int(self._timing.overdue * TICKS_PER_SECOND)
         latest = now + self._timing.max_ahead * TICKS_PER_SECOND

@@ -17,7 +17,7 @@ from queuey.api.claims import DEFAULT_COUNTED, Backlog, ClaimCounts, backlog_tex
 from queuey.api.messages import Code, Explanation, Reason
 from queuey.api.progress import Offsets
 from queuey.api.queues import PartitionExplanation, PartitionInfo, QueueExplanation, QueueInfo
-from queuey.claims.places import limited_key_of
+from queuey.claims.places import compute_limited_key_digest
 from queuey.claims.state import State
 from queuey.errors import ClaimsRefused, GroupNotFound
 from queuey.ids import Position
@@ -40,11 +40,11 @@ MAX_GROUPS = 20
 """Max consumer groups whose lag is shown."""
 MAX_LAGS = 400
 """Max partitions whose lag is counted, over all groups."""
-_KINDS = {
+_KIND_TEXTS = {
     "dedup": "If several waiting messages have equal bodies, only one of them is delivered.",
     "ordered": "Messages of one key are claimed one after another.",
 }
-_NO_TRACE = (
+_NO_TRACE_TEXT = (
     "Other explanations leave no trace: a delete by id, a purge, a post that failed with outcome none, a message of "
     "another queue."
 )
@@ -81,7 +81,7 @@ class Explaining:
                 *self._explain_absence(queue, numbers, position),
                 *self._explain_traces(queue, numbers, position),
             ]
-            reasons.append(Reason(code="no_trace", text=_NO_TRACE))
+            reasons.append(Reason(code="no_trace", text=_NO_TRACE_TEXT))
             return _make_explanation(position, reasons)
         shown = {number: self._is_shown(queue, number, position) for number in stored}
         reasons = []
@@ -116,23 +116,23 @@ class Explaining:
     # A queue
 
     def explain_queue(
-        self, access: QueueAccess, *, most_counted: int = DEFAULT_COUNTED, most_groups: int = MAX_GROUPS
+        self, access: QueueAccess, *, max_counted: int = DEFAULT_COUNTED, max_groups: int = MAX_GROUPS
     ) -> QueueExplanation:
         """Explains what readers of a queue see now.
 
         Args:
             access: The queue.
-            most_counted: Max messages of the backlog to count; beyond, the number is estimated.
-            most_groups: Max groups to show, of at most ``MAX_LAGS`` partitions together; 0 leaves groups out.
+            max_counted: Max messages of the backlog to count; beyond, the number is estimated.
+            max_groups: Max groups to show, of at most ``MAX_LAGS`` partitions together; 0 leaves groups out.
         """
         info = self._queues.describe(access)
         counts, backlog, refusal = None, None, None
         try:
-            counts, backlog = self._claims.count_claims(access), self._claims.backlog(access, most_counted)
+            counts, backlog = self._claims.count_claims(access), self._claims.backlog(access, max_counted)
         except ClaimsRefused as error:
             refusal = str(error)
-        names = self._offsets.list_groups(access) if most_groups else []
-        groups = self._read_groups(access, names[: max(1, min(most_groups, MAX_LAGS // info.partitions))])
+        names = self._offsets.list_groups(access) if max_groups else []
+        groups = self._read_groups(access, names[: max(1, min(max_groups, MAX_LAGS // info.partitions))])
         sentences = [*_describe_queue(info), *_describe_claims(info, backlog, refusal)]
         sentences += [f"Group {group.group} is {format_count(group.lag, 'message')} behind." for group in groups]
         if warning := clock_warning(bridge.run(self._store.ledger.ids_ahead())):
@@ -196,7 +196,7 @@ class Explaining:
 
     def _explain_limits(self, queue: Queue, message: Message, standing: _Standing) -> Iterator[Reason]:
         number, share, of_key = message.partition, queue.share_of(message.partition), queue.max_claimed_per_key
-        key = limited_key_of(message) if of_key else 0
+        key = compute_limited_key_digest(message) if of_key else 0
         waits = standing.code in {"waiting", "unclaimed", None} and not standing.passed
         if not waits or not (share or key):
             return
@@ -316,7 +316,7 @@ def _find_standing(position: Position, state: State, expired: int) -> _Standing:
     """Returns a message's state in a claim log. Claims that end before ``expired`` (ms since 1970) are over."""
     if (claim := state.outstanding.get(position)) is not None:
         return _Standing(
-            code=state.status_of(position, expired),
+            code=state.find_status(position, expired),
             deliveries=claim.deliveries,
             expires=claim.expires / 1000,
             worker=claim.worker,
@@ -416,8 +416,8 @@ def _describe_claims(info: QueueInfo, backlog: Backlog | None, refusal: str | No
         yield f"For claims: {backlog_text(backlog, time.time())}."
     if info.on_ack == "delete":
         yield "Acknowledged messages are deleted."
-    if info.kind in _KINDS:
-        yield _KINDS[info.kind]
+    if info.kind in _KIND_TEXTS:
+        yield _KIND_TEXTS[info.kind]
     if info.max_claimed:
         yield f"At most {info.max_claimed} are claimed at once, divided among the partitions."
     if info.max_claimed_per_key:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 import msgspec
 
 from queuey import ids
-from queuey.claims.covers import choose_partition, digest_of
+from queuey.claims.covers import choose_partition, compute_body_digest
 from queuey.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
 from queuey.ids import Position
 from queuey.messages import (
@@ -36,7 +36,7 @@ from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 
-MIN_REMEMBERED = 60
+MIN_KEY_SECONDS = 60
 """Min seconds for which a key is remembered: posts of short-lived messages are also repeated."""
 
 MAX_REPEAT_RATIO = 0.1
@@ -53,7 +53,7 @@ ORDERED_TEXT = "An ordered queue puts the messages of a key into one partition a
 LIMITED_KEY_TEXT = "A queue with max_claimed_per_key puts the messages of a key into one partition and chooses the ids."
 
 _encode = msgspec.msgpack.Encoder().encode
-_NOTHING = Meta()
+_NO_META = Meta()
 
 
 class Draft(msgspec.Struct, gc=False):
@@ -100,7 +100,7 @@ def hash_content(drafts: Sequence[AnyDraft]) -> bytes:
     """
     fields = []
     for draft in drafts:
-        meta = draft.meta or _NOTHING
+        meta = draft.meta or _NO_META
         routing = (draft.partition, draft.key, draft.ttl, draft.delay)
         fields.append((draft.body, *routing, meta.content_type, meta.headers, meta.json))
     return blake2b(_encode(fields), digest_size=16).digest()
@@ -303,7 +303,7 @@ class MessageUseCases:
 
     def _remembered_seconds(self, items: Sequence[NewMessage]) -> int:
         longest = max(item.ttl + math.ceil(item.delay) + item.kept * KEPT_SECONDS for item in items)
-        return min(self._limits.idempotency_ttl, max(MIN_REMEMBERED, longest))
+        return min(self._limits.idempotency_ttl, max(MIN_KEY_SECONDS, longest))
 
     def put(self, access: QueueAccess, locations: Sequence[Location], draft: Draft) -> None:
         """Writes one body at all locations, creating or overwriting each message.
@@ -373,10 +373,10 @@ class MessageUseCases:
         """
 
         def delete(queue: Queue) -> int:
-            places = _keep_valid_locations(queue, locations)
+            existing_locations = _keep_valid_locations(queue, locations)
             if queue.result_ttl:
-                self._core.run(self.record_removal(queue, places))
-            return bridge.run(self._store.messages.delete(queue, places))
+                self._core.run(self.record_removal(queue, existing_locations))
+            return bridge.run(self._store.messages.delete(queue, existing_locations))
 
         return access.use(delete)
 
@@ -429,7 +429,7 @@ def _partition_by_body(queue: Queue, draft: AnyDraft) -> int:
     for field, value in (("partition", draft.partition), ("message_key", draft.key)):
         if value is not None:
             raise InvalidRequest({field: f"{DEDUP_TEXT} Leave it out."})
-    return choose_partition(digest_of(draft.body, draft.meta), queue.partitions)
+    return choose_partition(compute_body_digest(draft.body, draft.meta), queue.partitions)
 
 
 def _route_by_key(queue: Queue, draft: AnyDraft) -> tuple[int, Meta]:

@@ -212,7 +212,9 @@ class NameUseCases:
         return await self._store_draft(queue, name, draft, free_only=False)
 
     async def _store_draft(self, queue: Queue, name: str, draft: Draft, *, free_only: bool) -> Changed:
-        """Stores the message in the partition that its name determines.
+        """Stores the message in the partition that its name determines, and counts it if it is new.
+
+        Refuses dedup and ordered queues, and a key in a queue that limits claims by key.
 
         If the message is kept when it expires, ensures its expiry before and after it is stored.
         """
@@ -266,15 +268,15 @@ class Turns:
 
     Args:
         core: The loop of the callers.
-        most: Max waiting callers of one application.
+        max_waiting: Max waiting callers of one application.
 
     Attributes:
         refused: Number of callers that were refused: too many waited, or their turn did not come in time.
     """
 
-    def __init__(self, core: Core, most: int) -> None:
+    def __init__(self, core: Core, max_waiting: int) -> None:
         self._core = core
-        self._max_waiting = most
+        self._max_waiting = max_waiting
         self._turns: dict[tuple[int, str], deque[asyncio.Future[None]]] = {}
         self._waiting: Counter[str] = Counter()
         self.refused = 0

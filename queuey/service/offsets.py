@@ -16,16 +16,16 @@ from queuey.messages import OffsetChange, Queue
 from queuey.metrics import GroupLag
 from queuey.service.core import Core
 from queuey.service.messages import partition_error
-from queuey.service.queue_access import ATTEMPTS, QueueAccess
+from queuey.service.queue_access import MAX_ATTEMPTS, QueueAccess
 from queuey.storage import Store, bridge
 from queuey.storage.offset_changes import READER_PREFIX
 
 T = TypeVar("T")
-_GROUP = re.compile(r"[A-Za-z0-9._:@\-]{1,100}")
+_GROUP_NAME_PATTERN = re.compile(r"[A-Za-z0-9._:@\-]{1,100}")
 
 
 def require_group_name(group: str) -> None:
-    if _GROUP.fullmatch(group) is None:
+    if _GROUP_NAME_PATTERN.fullmatch(group) is None:
         raise InvalidRequest({"group": "A group name has 1 to 100 of A-Z a-z 0-9 . _ : @ -"})
 
 
@@ -60,7 +60,7 @@ class OffsetUseCases:
         Raises ``GroupActive`` if it has members, and ``StoreBusy`` if members come and go.
         """
         version: int | None = None
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             try:
                 return await access.apply(partial(change, disown=version))
             except PartitionsOwned as error:

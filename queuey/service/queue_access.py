@@ -31,7 +31,7 @@ Check = Callable[[Queue], None]
 """Raises :class:`~queuey.errors.NotAllowed` if the row does not allow the caller's request, and
 :class:`~queuey.errors.NotAuthenticated` if its credential has expired meanwhile."""
 
-ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 """Max attempts of a call while the row keeps changing."""
 
 
@@ -97,7 +97,7 @@ class QueueAccess:
             NotAllowed: The caller is no longer allowed to do this.
             StoreBusy: The row changes too fast.
         """
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             try:
                 return await call(self.queue)
             except Malformed:
@@ -109,4 +109,4 @@ class QueueAccess:
         raise self._make_busy_error()
 
     def _make_busy_error(self) -> StoreBusy:
-        return StoreBusy(f"Queue {self.queue.name!r} changed {ATTEMPTS} times while this request ran. Try again.")
+        return StoreBusy(f"Queue {self.queue.name!r} changed {MAX_ATTEMPTS} times while this request ran. Try again.")

@@ -19,10 +19,10 @@ from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge, catalogue_rows
 
-_CONTROL = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
+_CONTROL_CHARACTERS = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
 
 
-def queue_name_error(name: str, longest: int) -> str | None:
+def queue_name_error(name: str, max_length: int) -> str | None:
     """Returns the error message for the name of a new queue, or None.
 
     The name must work as a path segment in ``/v1/{app}/{queue}``; an initial underscore is reserved for the API. Up to
@@ -30,18 +30,18 @@ def queue_name_error(name: str, longest: int) -> str | None:
     """
     if not name:
         return "Required"
-    if len(name.removesuffix(SUFFIX).removesuffix(SUFFIX)) > longest:
-        return f"Longer than maximum length {longest}"
-    if "/" in name or not _CONTROL.isdisjoint(name) or name in {".", ".."} or name[0] == "_":
+    if len(name.removesuffix(SUFFIX).removesuffix(SUFFIX)) > max_length:
+        return f"Longer than maximum length {max_length}"
+    if "/" in name or not _CONTROL_CHARACTERS.isdisjoint(name) or name in {".", ".."} or name[0] == "_":
         return "A queue name must not contain a slash or control characters, be . or .., or begin with _"
     return None
 
 
 MAX_FILTERED = 100_000
 """Max queues that a listing reads to find matches."""
-PAGE_FILTERED = 1000
+FILTERED_PAGE_SIZE = 1000
 """Number of queues that a filtered listing reads at a time."""
-TOO_FEW_MATCH = (
+TOO_FEW_MATCH_TEXT = (
     "Too few of the application's queues match the patterns of the credential to find them here. "
     "List with a credential whose patterns begin with text, such as orders-*."
 )
@@ -157,7 +157,7 @@ class Queues:
                     # To find the next match could mean to read thousands of queues that do not match.
                     return matching, matching[-1].name + "\0"
                 if budget < 0:
-                    raise InvalidRequest({"offset": TOO_FEW_MATCH})
+                    raise InvalidRequest({"offset": TOO_FEW_MATCH_TEXT})
                 page = bridge.run(self._store.catalogue.list_queues(application, start=name, limit=page_size))
                 for queue in page:
                     if not queue.name.startswith(prefix):
@@ -168,7 +168,7 @@ class Queues:
                         matching.append(queue)
                 if len(page) < page_size:
                     break
-                name, budget, page_size = page[-1].name + "\0", budget - page_size, max(page_size, PAGE_FILTERED)
+                name, budget, page_size = page[-1].name + "\0", budget - page_size, max(page_size, FILTERED_PAGE_SIZE)
         return matching, None
 
     def list(

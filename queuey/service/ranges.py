@@ -13,7 +13,7 @@ from queuey import ids
 from queuey.ids import FIRST, LAST, LOW_MAX, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice, rendered_bytes
 
-FRAME, FRAME_OF_PARTITION = 512, 128
+MAX_QUEUE_FRAME_BYTES, MAX_PARTITION_FRAME_BYTES = 512, 128
 """Max bytes of an answer besides messages: per queue, and per partition."""
 
 
@@ -37,11 +37,11 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 Bound = Mark | Mapping[int, Mark] | None
 """One mark for all partitions, marks by partition, or no bound."""
-OTHERS = 0
+OTHER_PARTITIONS = 0
 """Key of the mark for partitions without one of their own."""
 
 
-def mark_of(position: Position) -> Mark:
+def make_mark(position: Position) -> Mark:
     return Mark(position, ids.following(position))
 
 
@@ -53,7 +53,7 @@ def parse_mark(text: str) -> Mark:
     """
     ticks = ids.parse_instant(text) if len(text) != 32 else None  # noqa: PLR2004 - digits of an id
     if ticks is None:
-        return mark_of(ids.parse_position(text))
+        return make_mark(ids.parse_position(text))
     return Mark((ticks, LOW_MIN), ids.following((ticks, LOW_MAX)))
 
 
@@ -73,13 +73,13 @@ def parse_bound(text: str) -> Bound:
     marks: dict[int, Mark] = {}
     first, comma, others = text.partition(",")
     if ":" not in first and comma:
-        marks[OTHERS] = parse_mark(first.strip())
+        marks[OTHER_PARTITIONS] = parse_mark(first.strip())
         text = others
     for item in text.split(","):
         number, _, name = item.strip().partition(":")
         if not (number.isascii() and number.isdigit()) or len(number) > 3 or int(number) in marks:  # noqa: PLR2004
             raise ValueError(f"{item!r} does not name a partition, or names one again")
-        marks[int(number)] = mark_of(ids.parse_position(name.strip()))
+        marks[int(number)] = make_mark(ids.parse_position(name.strip()))
     return marks
 
 
@@ -151,7 +151,7 @@ class Reading(msgspec.Struct, gc=False):
 def _find_mark(bound: Bound, partition: int) -> Mark | None:
     if bound is None or isinstance(bound, Mark):
         return bound
-    return bound.get(partition, bound.get(OTHERS))
+    return bound.get(partition, bound.get(OTHER_PARTITIONS))
 
 
 def make_slices(requested: Range, partitions: Sequence[int], *, limit: int, max_bytes: int) -> list[Slice]:
@@ -188,7 +188,11 @@ def make_slices(requested: Range, partitions: Sequence[int], *, limit: int, max_
 
 
 def make_early_slices(requested: Range, pieces: Sequence[Slice], reading: Reading, max_bytes: int) -> list[Slice]:
-    """Returns the slices above the horizon, after a reading that has reached it, with what it leaves of the limit."""
+    """Returns the slices above the horizon, after a reading that has reached it.
+
+    Each slice gets the rest of the limit, which may be 0. Partitions without room between horizon and upper bound are
+    left out.
+    """
     read = Counter(None if requested.merge else message.partition for message in reading.messages)
     early = []
     for piece in pieces:
@@ -197,7 +201,7 @@ def make_early_slices(requested: Range, pieces: Sequence[Slice], reading: Readin
             lower = max(lower, mark.end)
         if lower < piece.upper:
             limit = requested.limit - read[None if requested.merge else piece.partition]
-            bounds = {"lower": lower, "limit": limit, "max_bytes": share(max_bytes, len(pieces))}
+            bounds = {"lower": lower, "limit": limit, "max_bytes": divide_evenly(max_bytes, len(pieces))}
             early.append(structs.replace(piece, **bounds, delayed=False, early=True))
     return early
 
@@ -215,7 +219,7 @@ def make_horizon_slice() -> Slice:
     return Slice(1, FIRST, FIRST, limit=1)
 
 
-def slice_of_first_id(piece: Slice) -> Slice:
+def make_first_id_slice(piece: Slice) -> Slice:
     """Returns the slice of a partition's first id, for when the answer has no room for the message."""
     return structs.replace(piece, limit=1, bodies=False)
 
@@ -224,8 +228,8 @@ def is_put_off(page: Page) -> bool:
     return page.more and not page.messages
 
 
-def put_off(page: Page) -> Page:
-    """Returns a page of :func:`slice_of_first_id` without its message, so that the next page begins with it."""
+def postpone_message(page: Page) -> Page:
+    """Returns a page of :func:`make_first_id_slice` without its message, so that the next page begins with it."""
     if not page.messages:
         return page
     return structs.replace(page, messages=[], next=page.messages[0].position, more=True)
@@ -245,7 +249,7 @@ def append_pages(pieces: Sequence[Slice], pages: Sequence[Page], reading: Readin
         reading.more = reading.more or page.more
 
 
-def share(total: int, parts: int) -> int:
+def divide_evenly(total: int, parts: int) -> int:
     """Returns the share of each part, rounded down, at least 1."""
     return max(1, total // max(1, parts))
 
@@ -263,16 +267,16 @@ class Merge:
     bytes and one message.
 
     Args:
-        asked: The slices of the partitions, all in one direction.
+        requested_slices: The slices of the partitions, all in one direction.
         limit: Max messages of the page.
         max_bytes: The page ends with the message that reaches this size.
         certain: True if a message that a second read does not return is gone. False if that read may have asked
             another replica.
     """
 
-    def __init__(self, asked: Sequence[Slice], limit: int, max_bytes: int, *, certain: bool) -> None:
-        self._asked = asked
-        self._sign = -1 if asked[0].descending else 1
+    def __init__(self, requested_slices: Sequence[Slice], limit: int, max_bytes: int, *, certain: bool) -> None:
+        self._asked = requested_slices
+        self._sign = -1 if requested_slices[0].descending else 1
         self._limit = limit
         self._max_bytes = max_bytes
         self._certain = certain
@@ -290,8 +294,8 @@ class Merge:
     def make_first_slices(self) -> list[Slice]:
         parts = len(self._asked)
         bodies = MIN_MESSAGES_WITH_BODIES * parts <= self._limit
-        limit = 5 * self._limit // (4 * parts) + 1 if bodies else share(2 * self._limit, parts)
-        max_bytes = share(self._max_bytes // 4, parts)
+        limit = 5 * self._limit // (4 * parts) + 1 if bodies else divide_evenly(2 * self._limit, parts)
+        max_bytes = divide_evenly(self._max_bytes // 4, parts)
         return [replace(piece, limit=limit, max_bytes=max_bytes, bodies=bodies) for piece in self._asked]
 
     def make_further_slices(self) -> list[Slice]:
@@ -307,7 +311,7 @@ class Merge:
         last = self._order[expected - 1] if len(self._order) >= expected else None
         unread = [piece for key, piece in self._unread.values() if last is None or key <= last]
         if unread:
-            limit = share(2 * expected, len(unread))
+            limit = divide_evenly(2 * expected, len(unread))
             return [replace(piece, limit=limit, bodies=False) for piece in unread]
         # Bodies in memory that do not follow the page are dropped to make room for bodies that do. They may be read
         # again later.
@@ -331,7 +335,7 @@ class Merge:
         slices = []
         for number, of_partition in keys.items():
             low, high = sorted((self._position(of_partition[0]), self._position(of_partition[-1])))
-            max_bytes = share(room * len(of_partition), len(self._filling))
+            max_bytes = divide_evenly(room * len(of_partition), len(self._filling))
             bounds = {"partition": number, "lower": low, "upper": ids.following(high)}
             slices.append(replace(self._asked[0], **bounds, limit=len(of_partition), max_bytes=max_bytes))
         return slices

@@ -15,7 +15,7 @@ from queuey.partitions import MAX_PARTITIONS
 from queuey.service import ranges
 from queuey.service.core import Core
 from queuey.service.limits import Limits
-from queuey.service.queue_access import ATTEMPTS, QueueAccess
+from queuey.service.queue_access import MAX_ATTEMPTS, QueueAccess
 from queuey.service.ranges import Merge, Range, Reading
 from queuey.service.watching import Waiter, WakeSource, Watchers
 from queuey.storage import Store, bridge
@@ -151,7 +151,7 @@ class Reader:
 
         If nothing was found by outdated rows, does both again.
         """
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             queues = [source.access.queue for source in sources]
             waiter.subscribe(
                 (queue, _partition_numbers(queue, source.range), self._trigger(source.range))
@@ -162,14 +162,14 @@ class Reader:
                 return self._count_delivered(sources_to_read, responses)
             if queues == [source.access.queue for source in sources]:
                 return responses
-        raise StoreBusy(f"A queue changed {ATTEMPTS} times while this request ran. Try again.")
+        raise StoreBusy(f"A queue changed {MAX_ATTEMPTS} times while this request ran. Try again.")
 
     async def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
         """Reads sources in turn, each with its share of the remaining bytes; returns denials as errors."""
         remaining_bytes = self._available_bytes(sources)
         responses: list[Reading | QueueyError] = []
         for index, source in enumerate(sources):
-            share = ranges.share(remaining_bytes, len(sources) - index) if remaining_bytes > 0 else 0
+            share = ranges.divide_evenly(remaining_bytes, len(sources) - index) if remaining_bytes > 0 else 0
             try:
                 reading = await self._read(source.access, source.range, share)
             except (NotFound, NotAllowed) as error:
@@ -182,7 +182,9 @@ class Reader:
     def _available_bytes(self, sources: Sequence[Source]) -> int:
         """Returns the bytes for all messages: at least 1, which admits one message of any length."""
         partition_counts = [len(_partition_numbers(source.access.queue, source.range)) for source in sources]
-        frames = ranges.FRAME * len(partition_counts) + ranges.FRAME_OF_PARTITION * sum(partition_counts)
+        frames = ranges.MAX_QUEUE_FRAME_BYTES * len(partition_counts) + ranges.MAX_PARTITION_FRAME_BYTES * sum(
+            partition_counts
+        )
         return max(1, self._limits.page_bytes - frames)
 
     async def _read(self, access: QueueAccess, requested: Range, max_bytes: int) -> Reading:
@@ -195,7 +197,7 @@ class Reader:
         """
         numbers = _partition_numbers(queue, requested)
         pieces = ranges.make_slices(
-            requested, numbers, limit=requested.limit, max_bytes=ranges.share(max_bytes, len(numbers))
+            requested, numbers, limit=requested.limit, max_bytes=ranges.divide_evenly(max_bytes, len(numbers))
         )
         reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=requested.delayed)
         if not pieces or (max_bytes <= 0 and not requested.looks_ahead):
@@ -220,8 +222,10 @@ class Reader:
             if requested.looks_ahead and (
                 late := [piece for piece in order if ranges.is_put_off(pages[piece.partition])]
             ):
-                ids = await self._store.messages.read(queue, [ranges.slice_of_first_id(piece) for piece in late])
-                pages.update((piece.partition, ranges.put_off(page)) for piece, page in zip(late, ids, strict=True))
+                ids = await self._store.messages.read(queue, [ranges.make_first_id_slice(piece) for piece in late])
+                pages.update(
+                    (piece.partition, ranges.postpone_message(page)) for piece, page in zip(late, ids, strict=True)
+                )
             ranges.append_pages(pieces, [pages[piece.partition] for piece in pieces], reading)
         if early := self._early_slices(queue, requested, pieces, reading, max_bytes):
             ranges.add_early(requested, early, await self._store.messages.read(queue, early), reading)
@@ -252,7 +256,7 @@ def _partition_numbers(queue: Queue, requested: Range) -> Sequence[int]:
 
 def _fits(page: Page, limit: int, max_bytes: int) -> bool:
     """Returns whether a page, read with a bound of ``max_bytes - _RESERVED_BYTES``, has ``limit`` messages and fits."""
-    frame = ranges.FRAME + ranges.FRAME_OF_PARTITION
+    frame = ranges.MAX_QUEUE_FRAME_BYTES + ranges.MAX_PARTITION_FRAME_BYTES
     return len(page.messages) == limit and (
         bytes_at_most(page.messages[-1:]) + frame <= _RESERVED_BYTES or bytes_of(page.messages) + frame <= max_bytes
     )

@@ -22,7 +22,7 @@ from queuey.errors import QueueyError
 from queuey.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, Queue
 from queuey.service.queue_access import QueueAccess
-from queuey.service.ranges import OTHERS, Mark, Range, Reading, mark_of, parse_bound, parse_mark
+from queuey.service.ranges import OTHER_PARTITIONS, Mark, Range, Reading, make_mark, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
 from queuey.service.unread import MarkNews
 from queuey.service.watching import Waiter
@@ -36,8 +36,8 @@ MIN_LIST_INTERVAL = TICKS_PER_SECOND // 4
 CREATION_MARGIN = 1.0
 """Seconds beyond the clock difference that are allowed between a list of queues and a write to a new queue."""
 NOW = "now"
-Place = tuple[str, int]
-"""Name of a queue and number of a partition."""
+QueuePartition = tuple[str, int]
+"""Name of a queue and number of a partition in it."""
 
 
 class Cursor:
@@ -50,7 +50,7 @@ class Cursor:
 
     __slots__ = ("base", "marks")
 
-    def __init__(self, base: Position = FIRST, marks: Mapping[Place, Position] | None = None) -> None:
+    def __init__(self, base: Position = FIRST, marks: Mapping[QueuePartition, Position] | None = None) -> None:
         self.base = base
         self.marks = dict(marks or {})
 
@@ -78,8 +78,8 @@ class Cursor:
             bound = parse_bound(text)
             if bound is None or isinstance(bound, Mark):
                 return cls(FIRST if bound is None else bound.start)
-            marks = {(queue, number): mark.start for number, mark in bound.items() if number != OTHERS}
-            return cls(bound[OTHERS].start if OTHERS in bound else FIRST, marks)
+            marks = {(queue, number): mark.start for number, mark in bound.items() if number != OTHER_PARTITIONS}
+            return cls(bound[OTHER_PARTITIONS].start if OTHER_PARTITIONS in bound else FIRST, marks)
         if not text:
             return cls()
         base, *further = text.split(",")
@@ -101,10 +101,10 @@ class Cursor:
         return ",".join([ids.to_hex(self.base), *marks])
 
     def make_marks(self, queue: str) -> dict[int, Mark]:
-        own = {number: mark_of(position) for (name, number), position in self.marks.items() if name == queue}
-        return {OTHERS: mark_of(self.base), **own}
+        own = {number: make_mark(position) for (name, number), position in self.marks.items() if name == queue}
+        return {OTHER_PARTITIONS: make_mark(self.base), **own}
 
-    def advance(self, place: Place, position: Position, *, whole: bool) -> None:
+    def advance(self, place: QueuePartition, position: Position, *, whole: bool) -> None:
         """Moves the cursor just past a position: the base if ``whole``, else the mark of one partition."""
         after = ids.following(position)
         if whole:
@@ -135,7 +135,7 @@ class Event(NamedTuple):
     early: bool = False
 
 
-Found = tuple[list[Event], list[tuple[str, QueueyError]]]
+StreamRead = tuple[list[Event], list[tuple[str, QueueyError]]]
 """Messages, and the queues that can no longer be read, with the errors."""
 
 
@@ -303,7 +303,7 @@ class Stream:
             looks_ahead=True,
         )
 
-    async def read_short(self, waiter: Waiter) -> Found | None:
+    async def read_short(self, waiter: Waiter) -> StreamRead | None:
         """Does as :meth:`read` for a single queue with one partition. Returns None if the read is not short."""
         if len(self._sources) != 1:
             return None
@@ -314,7 +314,7 @@ class Stream:
         reading = await access.apply(lambda queue: self._streams.reader.read_short(queue, requested, waiter))
         return None if reading is None else (self._make_events({name: reading}, whole=True), [])
 
-    def read(self, woken: frozenset[int] | None, waiter: Waiter) -> Found:
+    def read(self, woken: frozenset[int] | None, waiter: Waiter) -> StreamRead:
         """Returns new messages, and the queues that can no longer be read; blocks.
 
         Args:
@@ -368,7 +368,7 @@ class Stream:
             self._unfinished.pop(name, None)
             if reading.more:
                 self._unfinished[name] = {
-                    number: mark_of(end) for number, end in reading.next.items() if end is not None
+                    number: make_mark(end) for number, end in reading.next.items() if end is not None
                 }
         messages = sorted(
             ((message.position, name, message) for name, reading in readings.items() for message in reading.messages),
@@ -380,7 +380,7 @@ class Stream:
             is_below = position < floor
             if not is_below and place not in self.cursor.marks and len(self.cursor.marks) >= MAX_MARKS:
                 for left_position, queue, late in reversed(messages[index:]):
-                    self._unfinished.setdefault(queue, {})[late.partition] = mark_of(left_position)
+                    self._unfinished.setdefault(queue, {})[late.partition] = make_mark(left_position)
                 self.must_list = self.listed is not None  # Only a new list lets the base rise.
                 break
             # A batch may have one position in several partitions: only after the last of them is the position passed.

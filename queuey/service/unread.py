@@ -23,24 +23,24 @@ from queuey.messages import OffsetChange, Page, Queue, Slice
 from queuey.service.core import Core
 from queuey.service.offsets import check_partitions
 from queuey.service.queue_access import QueueAccess
-from queuey.service.ranges import OTHERS, make_horizon_slice
+from queuey.service.ranges import OTHER_PARTITIONS, make_horizon_slice
 from queuey.storage import Store, bridge
 from queuey.storage.calls import in_thread
 from queuey.storage.offset_changes import READER_PREFIX
 
 DEFAULT_COUNTED = 100
-MAX_ROWS = 200_000
+MAX_READ_IDS = 200_000
 """Max ids that one call reads, approximately; the call counts no further queues after that."""
-SLICE_ROWS = 10
+SLICE_COST = 10
 """Cost of reading a partition, counted as ids."""
-PARTITIONS_TOGETHER = 16
+MAX_PARTITIONS_TOGETHER = 16
 """Max partitions of a queue that are read at once: each of them may return ``limit`` messages."""
-QUEUES_TOGETHER = 32
+MAX_CONCURRENT_QUEUES = 32
 """Max queues that are counted concurrently if reads wait for a network."""
 
-PAUSE = 5.0
+MIN_MARKS_INTERVAL = 5.0
 """Min seconds between reads of all marks of a stream."""
-QUEUE_PAUSE = 0.05
+MARKS_INTERVAL_PER_QUEUE = 0.05
 """Seconds per queue between reads of all marks, if that is longer: a stream reads about 20 marks a second, besides
 changes within the process."""
 
@@ -94,7 +94,7 @@ class UnreadUseCases:
         Args:
             access: The queue.
             reader: Owner of the mark.
-            ends: Positions by partition; ``OTHERS`` is for partitions that are not named.
+            ends: Positions by partition; ``OTHER_PARTITIONS`` is for partitions that are not named.
             back: Also move the mark back. Otherwise a mark above a position stays.
 
         Raises:
@@ -103,18 +103,22 @@ class UnreadUseCases:
         """
 
         def mark(queue: Queue) -> ReadMark:
-            check_partitions((number for number in ends if number != OTHERS), queue)
+            check_partitions((number for number in ends if number != OTHER_PARTITIONS), queue)
             horizon = bridge.run(self._store.messages.read(queue, [make_horizon_slice()]))[0].horizon, LOW_MIN
             requested = {
                 number: end
                 for number in range(1, queue.partitions + 1)
-                if (end := ends.get(number, ends.get(OTHERS))) is not None and end > FIRST
+                if (end := ends.get(number, ends.get(OTHER_PARTITIONS))) is not None and end > FIRST
             }
             changes = [
                 OffsetChange(number, ids.preceding(min(end, horizon)), forward=not back)
                 for number, end in requested.items()
             ]
-            offsets = bridge.run(self._store.offsets.set_offsets(queue, group_of(reader), changes)) if changes else []
+            offsets = (
+                bridge.run(self._store.offsets.set_offsets(queue, make_reader_group(reader), changes))
+                if changes
+                else []
+            )
             ahead = max(requested.values(), default=FIRST)
             pending = (ahead[0] + 1 - horizon[0]) / TICKS_PER_SECOND if ahead > horizon else 0.0
             return ReadMark({offset.partition: offset.position for offset in offsets}, pending)
@@ -128,14 +132,14 @@ class UnreadUseCases:
     ) -> list[Unread | QueueyError | None]:
         """Counts a reader's unread messages in each queue, at most ``limit``. Reads only ids.
 
-        Returns for each queue the count, the error, or None if this call has already read ``MAX_ROWS`` ids.
+        Returns for each queue the count, the error, or None if this call has already read ``MAX_READ_IDS`` ids.
         """
         marks = self.read_marks(accesses, reader)
         return self.count(list(zip(accesses, marks, strict=True)), limit)
 
     def read_marks(self, accesses: Sequence[QueueAccess], reader: str) -> list[Marks]:
         queues = [access.queue for access in accesses]
-        return [*bridge.run(self._store.offsets.offsets_of_queues(queues, group_of(reader)))]
+        return [*bridge.run(self._store.offsets.offsets_of_queues(queues, make_reader_group(reader)))]
 
     def count(
         self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int = DEFAULT_COUNTED
@@ -145,10 +149,10 @@ class UnreadUseCases:
     async def _count(
         self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int
     ) -> list[Unread | QueueyError | None]:
-        budget = MAX_ROWS
+        budget = MAX_READ_IDS
         counts: list[Unread | QueueyError | None] = []
-        for start in range(0, len(queue_marks), QUEUES_TOGETHER):
-            batch = queue_marks[start : start + QUEUES_TOGETHER] if budget > 0 else []
+        for start in range(0, len(queue_marks), MAX_CONCURRENT_QUEUES):
+            batch = queue_marks[start : start + MAX_CONCURRENT_QUEUES] if budget > 0 else []
             for (access, marks), page in zip(batch, await self._read_ahead(batch, limit), strict=True):
                 try:
                     count = partial(self._count_queue, marks=marks, limit=limit, row=access.queue, page=page)
@@ -169,11 +173,11 @@ class UnreadUseCases:
         remaining = _unread_slices(queue, marks, limit)
         count = cost = 0
         while remaining and count <= limit:
-            batch, remaining = remaining[:PARTITIONS_TOGETHER], remaining[PARTITIONS_TOGETHER:]
+            batch, remaining = remaining[:MAX_PARTITIONS_TOGETHER], remaining[MAX_PARTITIONS_TOGETHER:]
             pages = await self._store.messages.read(queue, batch) if page is None else [page]
             page = None
             count += sum(len(p.messages) for p in pages)
-            cost += SLICE_ROWS * len(batch)
+            cost += SLICE_COST * len(batch)
             # A page may end before its limit if the store has scanned as much as it does in one read.
             remaining += [
                 replace(piece, lower=p.next)
@@ -208,7 +212,7 @@ class UnreadUseCases:
         return page
 
 
-def group_of(reader: str) -> str:
+def make_reader_group(reader: str) -> str:
     return READER_PREFIX + reader
 
 
@@ -251,7 +255,7 @@ class MarkNews:
 
     @property
     def pause(self) -> float:
-        return max(PAUSE, QUEUE_PAUSE * self._queue_count)
+        return max(MIN_MARKS_INTERVAL, MARKS_INTERVAL_PER_QUEUE * self._queue_count)
 
     @property
     def more(self) -> bool:

@@ -42,7 +42,7 @@ Key = tuple[Any, ...]
 Subscription = tuple[Queue, Sequence[int], WakeSource]
 
 
-class _Shared:
+class _SharedWatch:
     """A trigger and the requests that wait for it, in the order in which they are woken."""
 
     __slots__ = ("_is_wake_scheduled", "_watchers", "for_all", "qid", "stops", "waiters")
@@ -75,10 +75,10 @@ class Watchers:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._shared: dict[Key, _Shared] = {}
+        self._shared: dict[Key, _SharedWatch] = {}
         # For triggers that wake one waiter: waiters that were woken and have not begun an attempt, and those that have.
-        self._called: set[tuple[_Shared, Waiter]] = set()
-        self._trying: set[tuple[_Shared, Waiter]] = set()
+        self._called: set[tuple[_SharedWatch, Waiter]] = set()
+        self._trying: set[tuple[_SharedWatch, Waiter]] = set()
         self.schedule: Callable[..., None] = _call_at_once
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ class Watchers:
         *_, partitions, trigger = key
         shared = self._shared.get(key)
         if shared is None:
-            shared = self._shared[key] = _Shared(self, queue.qid, for_all=trigger.for_all)
+            shared = self._shared[key] = _SharedWatch(self, queue.qid, for_all=trigger.for_all)
             shared.stops = tuple(trigger.watch(queue, number, shared.wake) for number in partitions)
         shared.waiters[waiter] = None
 
@@ -144,7 +144,7 @@ class Watchers:
         stops, shared.stops = shared.stops, ()
         return stops
 
-    def wake_waiters(self, shared: _Shared, count: int) -> None:
+    def wake_waiters(self, shared: _SharedWatch, count: int) -> None:
         """Wakes up to ``count`` waiters of a trigger, or all if it is ``for_all``. :attr:`schedule` calls it.
 
         Waiters that were woken and have not begun an attempt are left out; woken ones go to the end of the line.

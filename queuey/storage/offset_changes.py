@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import Conflict, InvalidRequest, NotOwner, OffsetConflict
-from queuey.groups.ownership import MAX_NOTE, MemberCommit, OwnedOffset, OwnedOffsets, PartitionsOwned
+from queuey.groups.ownership import MAX_NOTE_BYTES, MemberCommit, OwnedOffset, OwnedOffsets, PartitionsOwned
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
 
@@ -27,8 +27,8 @@ def check_changes(queue: Queue, changes: Sequence[OffsetChange], commit: MemberC
         if not 0 < change.partition <= queue.partitions:
             raise InvalidRequest({f"partitions.{change.partition}": "is not a partition of this queue"})
     for partition, note in commit.notes.items() if commit else ():
-        if note is not None and len(note) > MAX_NOTE:
-            raise InvalidRequest({f"commits.{partition}.note": f"has more than {MAX_NOTE:,} bytes"})
+        if note is not None and len(note) > MAX_NOTE_BYTES:
+            raise InvalidRequest({f"commits.{partition}.note": f"has more than {MAX_NOTE_BYTES:,} bytes"})
 
 
 def check_group_count(queue: Queue, groups: int, *, readers: bool = False) -> None:

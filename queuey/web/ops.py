@@ -179,7 +179,7 @@ class WorkerCounts:
         self._collection = Collection(own)
         workers.handle(COUNTS, self._answer_counts)
 
-    def collect_all(self) -> metrics.Workers:
+    def collect_all(self) -> metrics.WorkerSnapshots:
         """Returns the counts of all workers, by number; None for one that does not answer in time.
 
         A sole worker has the key ``""``.

@@ -18,7 +18,7 @@ from queuey.ids import to_hex
 from queuey.messages import AUDITS, OffsetChange, QueueSpec, Scope
 from queuey.service import QueueAccess
 from queuey.service.offsets import OffsetUseCases
-from queuey.service.operating.audit import PAGE, AuditLog
+from queuey.service.operating.audit import PAGE_SIZE, AuditLog
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
@@ -403,7 +403,7 @@ def test_pages_say_nothing_of_what_is_not_seen(
         places[to_hex(sent.position)] = queue
     assert 'rel="next"' not in worker_browser.get("/console/a/queuey/_audit").text
     page = admin_browser.get("/console/a/queuey/_audit").text
-    assert page.count("<tr") == 1 + PAGE
+    assert page.count("<tr") == 1 + PAGE_SIZE
     [address] = re.findall(r'rel="next" href="[^"]*cursor=([^"&]*)[^"]*"', page)
     assert places[address] == "q"
     last = admin_browser.get("/console/a/queuey/_audit", query=f"cursor={address}").text

@@ -12,7 +12,7 @@ from queuey.console import charts, cookies, queue
 from queuey.console.charts import sample_depths
 from queuey.errors import StoreClosed
 from queuey.messages import NewMessage, QueueSpec
-from queuey.service.browsing.history import CELLS, STEP, UNKNOWN, Cells, History
+from queuey.service.browsing.history import CELL_SECONDS, CELLS_PER_RING, UNKNOWN_DEPTH, Cells, History
 from queuey.storage import Store, bridge
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
@@ -42,11 +42,13 @@ def test_a_stream_has_the_last_hour(browser: Browser, owner: Caller) -> None:
     assert reply.headers["Content-Type"] == "text/event-stream; charset=utf-8"
     cells = figures(reply.body)
     assert cells.pop("tiles") == {}
-    assert {len(each) for each in cells.values()} == {CELLS}
-    assert sum(each or 0 for each in cells["sent"]) == 20 / STEP
-    assert sum(each or 0 for each in cells["taken"]) == 10 / STEP
+    assert {len(each) for each in cells.values()} == {CELLS_PER_RING}
+    assert sum(each or 0 for each in cells["sent"]) == 20 / CELL_SECONDS
+    assert sum(each or 0 for each in cells["taken"]) == 10 / CELL_SECONDS
     assert cells["depth"][-1] == 20
-    assert [later - sooner for sooner, later in zip(cells["at"], cells["at"][1:], strict=False)] == [STEP] * (CELLS - 1)
+    assert [later - sooner for sooner, later in zip(cells["at"], cells["at"][1:], strict=False)] == [CELL_SECONDS] * (
+        CELLS_PER_RING - 1
+    )
 
 
 def test_a_stream_has_the_figures_if_they_are_asked_for(browser: Browser, owner: Caller) -> None:
@@ -64,9 +66,14 @@ def test_a_stream_has_the_figures_if_they_are_asked_for(browser: Browser, owner:
 def test_the_span_has_what_is_known() -> None:
     """The shorter span is for queues of which only the last minutes are known; an address may choose."""
 
-    def cells(sent: int = 0, depth: int = UNKNOWN) -> Cells:
-        old = CELLS - 31  # the last cell that five minutes do not show
-        return Cells(CELLS, [0] * old + [sent] + [1] * 30, [0] * CELLS, [UNKNOWN] * old + [depth] + [7] * 30)
+    def cells(sent: int = 0, depth: int = UNKNOWN_DEPTH) -> Cells:
+        old = CELLS_PER_RING - 31  # the last cell that five minutes do not show
+        return Cells(
+            CELLS_PER_RING,
+            [0] * old + [sent] + [1] * 30,
+            [0] * CELLS_PER_RING,
+            [UNKNOWN_DEPTH] * old + [depth] + [7] * 30,
+        )
 
     assert [charts.choose_span("", each) for each in (cells(), cells(sent=1), cells(depth=0))] == ["5m", "1h", "1h"]
     assert [charts.choose_span(name, cells()) for name in ("1h", "5m", "2h")] == ["1h", "5m", "5m"]
@@ -74,21 +81,23 @@ def test_the_span_has_what_is_known() -> None:
 
 def test_the_table_has_what_charts_show() -> None:
     """Its rows follow each other, the newest first, and together have every message of the span."""
-    cells = Cells(CELLS, range(CELLS), [1] * CELLS, [UNKNOWN] * (CELLS - 1) + [9])
+    cells = Cells(
+        CELLS_PER_RING, range(CELLS_PER_RING), [1] * CELLS_PER_RING, [UNKNOWN_DEPTH] * (CELLS_PER_RING - 1) + [9]
+    )
     for seconds in charts.SPANS.values():
         rows = charts.make_table(cells, seconds)
         assert len(rows) == charts.TABLE_ROWS
-        assert sum(row.sent for row in rows) == sum(range(CELLS - seconds // STEP, CELLS))
-        assert sum(row.taken for row in rows) == seconds // STEP
+        assert sum(row.sent for row in rows) == sum(range(CELLS_PER_RING - seconds // CELL_SECONDS, CELLS_PER_RING))
+        assert sum(row.taken for row in rows) == seconds // CELL_SECONDS
         assert (rows[0].depth, rows[1].depth) == (9, None)
         assert {one.begin - other.begin for one, other in pairwise(rows)} == {seconds / 10}
-        assert rows[-1].begin == (CELLS + 1) * STEP - seconds
+        assert rows[-1].begin == (CELLS_PER_RING + 1) * CELL_SECONDS - seconds
 
 
 def test_rates_are_means_of_the_last_minute() -> None:
     """The unfinished cell and those before the last minute do not count."""
     sent = [600, 1, 2, 3, 4, 5, 9, 1000]
-    assert charts.mean_rates(Cells(8, sent, [0] * 8, [UNKNOWN] * 8)) == (24 / 60, 0)
+    assert charts.mean_rates(Cells(8, sent, [0] * 8, [UNKNOWN_DEPTH] * 8)) == (24 / 60, 0)
     assert charts.mean_rates(Cells(0, [], [], [])) == (0, 0)
 
 
@@ -159,7 +168,7 @@ def test_messages_are_counted_round_after_round(store: Store, app: App) -> None:
     rounds = iter([False, False, True])
     sample_depths(service, history, lambda _seconds: next(rounds))
     assert history.read(queue).depth[-1] == 1
-    assert set(history.read(deleted).depth) == {UNKNOWN}
+    assert set(history.read(deleted).depth) == {UNKNOWN_DEPTH}
 
 
 def test_counting_ends_with_the_store(app: App) -> None:

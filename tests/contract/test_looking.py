@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuey import ids
-from queuey.deadletters import Cause, DeadLetter, headers_of
+from queuey.deadletters import Cause, DeadLetter, make_headers
 from queuey.errors import NotAuthenticated
 from queuey.messages import Meta, NewMessage, QueueSpec
 from queuey.service import QueueAccess, Service
@@ -93,7 +93,7 @@ def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
     dead, _ = bridge.run(store.catalogue.create_queue(APP, "q.dead", QueueSpec(partitions=2)))
     for number in range(6):
         place = "q", number % 2 + 1, "0" * 32
-        headers = headers_of(place, None, {"n": str(number)}, Cause(attempts=1, error="E", at=1.0))
+        headers = make_headers(place, None, {"n": str(number)}, Cause(attempts=1, error="E", at=1.0))
         bridge.run(
             store.messages.append(
                 dead, [NewMessage(f"{number}", number % 2 + 1, 600, Meta(None, tuple(headers.items())))]

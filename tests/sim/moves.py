@@ -19,7 +19,7 @@ from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import ClaimTiming, State
 from queuey.ids import FIRST, Position
 from queuey.messages import Location, Message, Page, Queue, Slice
-from queuey.service.claims.move_turns import CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn, Sources
+from queuey.service.claims.move_turns import MAX_CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn, Sources
 from queuey.service.moves.active_move import PartitionMove
 from tests.sim import world as simulated
 
@@ -32,7 +32,7 @@ MOVE = 7
 PLACES: list[Position] = [(number, 0) for number in range(1, 6)]
 CLAIMED = PLACES[1]
 """A message that a caller has claimed before the move begins."""
-_BODY = "x" * (CHUNK_BYTES // 2 + 1)
+_BODY = "x" * (MAX_CHUNK_BYTES // 2 + 1)
 _BODIES = {"plain": [_BODY] * 4, "dedup": [f"{letter}{_BODY}" for letter in "ABACD"]}
 """The bodies of the messages. Two of them are equal in the dedup queue."""
 _GROUPS = {"plain": [[0], [1], [2], [3]], "dedup": [[0, 2], [1], [3], [4]]}
@@ -105,8 +105,8 @@ class DeletingFirst(SimulatedMove):
     """A move that deletes before it posts."""
 
     async def move_chunk(self, turn: MoveTurn) -> Position:
-        messages = await self.fetch(turn.places)
-        await self.delete(turn.places)
+        messages = await self.fetch(turn.positions)
+        await self.delete(turn.positions)
         return await self.publish(turn.chunk, messages, turn.last)
 
 
@@ -266,7 +266,7 @@ def _process_key(process: Process | None, mutation: Mutation | None) -> object:
     step, turn = _next_step(process, mutation)
     places = tuple(one.position for one in step.messages) if isinstance(step, Publish) else None
     shown = step._replace(messages=[]) if isinstance(step, Publish) else step
-    mine = None if turn is None else (turn.chunk, tuple(turn.places), turn.last, turn.ended)
+    mine = None if turn is None else (turn.chunk, tuple(turn.positions), turn.last, turn.ended)
     return process.returning, repr(shown), places, mine
 
 
@@ -359,7 +359,7 @@ def _message(world: World, place: Position) -> Message:
 
 def _find_violations(world: World) -> list[str]:
     state = State.decode(world.log)
-    hides = [cover.hides for cover in state.covers.by_digest.values()]
+    hides = [cover.includes_position for cover in state.covers.by_digest.values()]
     copies = {PLACES[2]} if world.kind == "dedup" and any(each(PLACES[2]) for each in hides) else set()
     source = {place for place in world.source if not state.is_done(place)} - copies
     target = list(world.target)

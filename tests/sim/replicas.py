@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from queuey import ids, storage
-from queuey.deadletters import PREFIX
+from queuey.deadletters import HEADER_PREFIX
 from queuey.errors import InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import (
@@ -398,7 +398,7 @@ class ModelStore:
     def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         assert queue.name.endswith(".dead")
         assert item.meta is not None
-        self._replicas.put(self._failing(locations), ids.parse_position(dict(item.meta.headers)[f"{PREFIX}id"]))
+        self._replicas.put(self._failing(locations), ids.parse_position(dict(item.meta.headers)[f"{HEADER_PREFIX}id"]))
 
     def _failing(self, items: Iterable[T]) -> Iterable[T]:
         """Yields the items to act on, or sometimes none. Afterwards the call may fail."""

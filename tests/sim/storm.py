@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from queuey.claims.acts import JobStanding, cancel, hasten
-from queuey.claims.covers import choose_partition, digest_of
+from queuey.claims.acts import JobStanding, cancel, make_available_now
+from queuey.claims.covers import choose_partition, compute_body_digest
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
@@ -476,7 +476,7 @@ class Storm:
         """Cancels a message that a client has or had, or makes it due at once."""
         claims, place = self.world.rng.choice(self.webs).claims, (job.partition, job.position)
         if self.world.rng.random() < 0.5:
-            begin(claims.core, claims._act(self.queue, place, hasten))
+            begin(claims.core, claims._act(self.queue, place, make_available_now))
             return
         demand = Acknowledgement(job.position, self.world.now)
         self.history.cancelled.append(demand)
@@ -541,7 +541,7 @@ class Storm:
                 self.replicas.write(process, partition, "x", partial(posted, stored.keys, key), delay, Meta(key=key))
             else:
                 body = self.world.rng.choice("abcd")
-                partition = choose_partition(digest_of(body, None), self.queue.partitions)
+                partition = choose_partition(compute_body_digest(body, None), self.queue.partitions)
                 position = self.replicas.write(process, partition, body, done, delay)
                 self.history.bodies[position] = (
                     body,

@@ -19,7 +19,7 @@ from queuey.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service import ClaimDelivery, ClaimUseCases, Limits, Watchers
 from queuey.service.claims import scans
-from queuey.service.claims.forwarding import CLAIM, SETTLE, SHARED
+from queuey.service.claims.forwarding import CLAIM_TOPIC, FORWARDING_SECONDS, SETTLE_TOPIC
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
 from queuey.storage.calls import Done
@@ -290,13 +290,13 @@ def test_the_home_is_asked_by_who_was_refused() -> None:
     scene.claim(claims, AWAY, 1)
     begin(claims.core, claims.acknowledge(AWAY, [mine.receipt]), partial(scene._told, scene.settled))
     scene.let(SOON)
-    assert [topic for topic, _ in other.asked] == [CLAIM, SETTLE]
+    assert [topic for topic, _ in other.asked] == [CLAIM_TOPIC, SETTLE_TOPIC]
     assert (len(scene.found), len(scene.settled)) == (3, 0)
     for _, answer in other.asked:
         answer(None)
     scene.let(SOON)
     assert (len(scene.found), len(scene.settled)) == (4, 1)
-    scene.let(SHARED)
+    scene.let(FORWARDING_SECONDS)
     scene.claim(claims, AWAY, 1)
     scene.let(SOON)
     assert (len(scene.found), len(other.asked)) == (5, 2)
@@ -331,7 +331,7 @@ def test_silence_is_doubt() -> None:
     [error] = errors
     assert isinstance(error, StoreUnavailable)
     assert error.outcome == "unknown"
-    scene.let(SHARED)
+    scene.let(FORWARDING_SECONDS)
     begin(claims.core, claims.acknowledge(AWAY, [mine.receipt]), lambda _settled, error: errors.append(error))
     scene.let(SOON)
     assert isinstance(errors[1], StoreUnavailable)

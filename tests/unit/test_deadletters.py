@@ -13,10 +13,10 @@ from queuey.deadletters import (
     Cause,
     DeadLetter,
     DeadLetterFilter,
+    convert_for_move,
     dead_letter_of,
+    decode_stored_dead_letter,
     generalize_error_text,
-    moved_to,
-    stored_dead_letter,
 )
 from queuey.ids import seconds_to_ticks
 from queuey.messages import Message, Meta
@@ -89,7 +89,7 @@ STORED = Message(140_000_000_000_000_000, 7, 2, 1, "é", Meta("text/plain", (("a
 
 
 def _read(one: Message) -> DeadLetter | None:
-    return stored_dead_letter(one, "orders.dead")
+    return decode_stored_dead_letter(one, "orders.dead")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,6 @@ def test_letters_of_0_1_0_are_json_again() -> None:
     letter = dead_letter_of(message, "orders", LATE)
     headers = (*(letter.meta or Meta()).headers, ("queuey-dead-json", "1"))
     old = structs.replace(letter, meta=Meta("application/json", headers))
-    assert moved_to("orders", old).meta == Meta("application/json", (), json=True)
-    assert moved_to("graveyard", old).meta == Meta("application/json", headers, json=True)
-    assert moved_to("graveyard", letter) == letter
+    assert convert_for_move("orders", old).meta == Meta("application/json", (), json=True)
+    assert convert_for_move("graveyard", old).meta == Meta("application/json", headers, json=True)
+    assert convert_for_move("graveyard", letter) == letter

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from queuey.metrics import BUCKETS, Metrics, Snapshot, make_exposition, make_snapshot
+from queuey.metrics import LATENCY_BUCKETS, Metrics, Snapshot, make_exposition, make_snapshot
 
 
 @given(times=st.lists(st.floats(0, 100), max_size=20))
@@ -20,10 +20,10 @@ def test_each_time_falls_into_one_bucket(times: list[float]) -> None:
     for seconds in times:
         metrics.count_request("r", 200, seconds)
     requests, _, _ = metrics.copy_totals()
-    cells = requests.get(("r", 200), [0.0] * (len(BUCKETS) + 2))
-    expected = [0.0] * (len(BUCKETS) + 1)
+    cells = requests.get(("r", 200), [0.0] * (len(LATENCY_BUCKETS) + 2))
+    expected = [0.0] * (len(LATENCY_BUCKETS) + 1)
     for seconds in times:
-        expected[bisect_left(BUCKETS, seconds)] += 1
+        expected[bisect_left(LATENCY_BUCKETS, seconds)] += 1
     assert cells[1:] == expected
     assert cells[0] == pytest.approx(sum(times))
 

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import settings
-from queuey.access import USERS_OF, Caller, name_within
+from queuey.access import USERS_TENANT_PREFIX, Caller, name_within
 from queuey.errors import SettingsError
 from queuey.settings import OwnRates, Rates
 from queuey.web.admission.rates import Buckets, Rate, RateLimits
 
 SHOP = Caller(names=frozenset({"app:shop"}), tenant="app:shop")
 NEWS = Caller(names=frozenset({"app:news"}), tenant="app:news")
-ANN = Caller(names=frozenset({name_within("shop", "user:x.ann")}), tenant=f"{USERS_OF}shop")
-BOB = Caller(names=frozenset({name_within("shop", "user:x.bob")}), tenant=f"{USERS_OF}shop")
+ANN = Caller(names=frozenset({name_within("shop", "user:x.ann")}), tenant=f"{USERS_TENANT_PREFIX}shop")
+BOB = Caller(names=frozenset({name_within("shop", "user:x.bob")}), tenant=f"{USERS_TENANT_PREFIX}shop")
 
 
 class Clock:

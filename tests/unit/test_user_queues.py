@@ -12,10 +12,10 @@ from hypothesis import strategies as some
 
 from queuey.service.limits import Limits
 from queuey.service.queues import queue_name_error
-from queuey.user_queues import LONGEST_TEXT, MAX_USER_NAME, check_pattern, may_overlap, queue_name, user_name
+from queuey.user_queues import MAX_TEXT_LENGTH, MAX_USER_NAME, check_pattern, may_overlap, queue_name, user_name
 
 ISSUERS = ["https://accounts.example.org", "https://accounts.example.org/", "https://login.example.com/realms/shop"]
-PATTERNS = ["inbox-{user}", "i{user}", "a.b_c{user}", "x" * LONGEST_TEXT + "{user}"]
+PATTERNS = ["inbox-{user}", "i{user}", "a.b_c{user}", "x" * MAX_TEXT_LENGTH + "{user}"]
 
 tricky = some.text(alphabet="ab~.-_@/\\%{}*?=,: \n\x002e7dé\U0001f600", min_size=1, max_size=60)
 users = some.one_of(tricky, some.text(some.characters(codec="utf-8"), min_size=1, max_size=MAX_USER_NAME))
@@ -40,7 +40,7 @@ def test_the_page_shows_what_happens() -> None:
         assert queue == queue_name("inbox-{user}", name)
     for program in re.findall(r"^```python\n(from queuey.user_queues .+?)^```$", page, re.MULTILINE | re.DOTALL):
         exec(program, {})
-    assert f"A pattern is 1 to {LONGEST_TEXT} letters" in page
+    assert f"A pattern is 1 to {MAX_TEXT_LENGTH} letters" in page
     assert f"a text of 1 to {MAX_USER_NAME} characters" in page
 
 

@@ -181,7 +181,7 @@ class RetryJob(MessageAct):
             "claimed": "A worker has the job, so nothing was changed.",
             "done": "The job is done or removed, so nothing was changed.",
         }
-        return ActResult(text=texts[_act_on_job(ask, ask.service.claims.hasten)])
+        return ActResult(text=texts[_act_on_job(ask, ask.service.claims.make_available_now)])
 
 
 def _act_on_job(ask: PageRequest, act: Callable[..., Coroutine[Any, Any, JobStanding]]) -> JobStanding:

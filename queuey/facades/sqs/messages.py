@@ -301,7 +301,7 @@ def _find_origin(message: Message, queue: Queue) -> tuple[str, tuple[int, ids.Po
 
     A dead letter keeps the id and the time that it had in its first queue, unless its header cannot be read.
     """
-    source, partition, name = deadletters.origin_of(message.meta)
+    source, partition, name = deadletters.read_origin(message.meta)
     # A message that was moved back to its first queue is not a dead letter any more.
     if source and source != queue.name:
         with suppress(ValueError):

@@ -16,7 +16,7 @@ from typing import Any
 
 from queuey.groups.assignment.partition_pools import Pool, PoolShares
 
-_SWEEPS = 30
+_MAX_PASSES = 30
 """Max passes over all pools in the first step; the chains even out what remains."""
 
 
@@ -25,7 +25,7 @@ def balance(shares: PoolShares[Any]) -> None:
     order = sorted(shares.pools, key=lambda pool: (len(pool.members), pool.members))
     for pool in order:
         _hand_out_free(pool, shares.loads)
-    for _ in range(_SWEEPS):
+    for _ in range(_MAX_PASSES):
         uneven = [pool for pool in order if _is_uneven(pool, shares.loads)]
         if not uneven:
             break

@@ -92,7 +92,11 @@ class _Search:
                 self._frontier[node] = None
 
     def _add_edges_from_member(self, member: int) -> None:
-        """Adds edges from a member: giving a gained partition costs nothing, giving one that it kept costs a move."""
+        """Adds edges from a member: giving a gained partition costs nothing, giving one that it kept costs a move.
+
+        Kept partitions only from length -2 down, since otherwise nothing is saved; also an edge to the swap with the
+        next load.
+        """
         length = self._length[member]
         self._reach(self._gained.get(member, []), length, member)
         if length < -1:

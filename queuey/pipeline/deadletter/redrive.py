@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from queuey import deadletters
-from queuey.deadletters import SAMPLES, DeadLetter, DeadLetterFilter, Redriven, UnsentDeadLetter, group_by_origin
+from queuey.deadletters import MAX_SAMPLES, DeadLetter, DeadLetterFilter, Redriven, UnsentDeadLetter, group_by_origin
 from queuey.errors import StoreIncompatible
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Message, Meta, Queue
@@ -277,7 +277,7 @@ class _UnitRedrive:
             message = by_location.get(planned.location)
             if message is None or message.expires != planned.expires:
                 continue
-            dead_letter = deadletters.stored_dead_letter(message, self._dead.queue.name)
+            dead_letter = deadletters.decode_stored_dead_letter(message, self._dead.queue.name)
             if dead_letter is not None:
                 present.append((index, FoundDeadLetter(message, dead_letter)))
         return present
@@ -304,7 +304,7 @@ def _refuse_keyed(name: str, dead_letters: Sequence[DeadLetter]) -> Redriven:
     staying = [
         UnsentDeadLetter(letter.lies_in, letter.stored_partition, letter.stored_id, reason) for letter in dead_letters
     ]
-    return Redriven(left={reason: len(staying)}, samples=tuple(sorted(staying)[:SAMPLES]))
+    return Redriven(left={reason: len(staying)}, samples=tuple(sorted(staying)[:MAX_SAMPLES]))
 
 
 def _make_meta(dead_letter: DeadLetter) -> Meta | None:

@@ -92,7 +92,7 @@ def find_units(options: StoreOptions, selected: DeadLetterFilter) -> list[DeadLe
     else:
         places: set[str] = set()
         for name in selected.queues:
-            places |= deadletters.dead_letter_queues_of(
+            places |= deadletters.list_dead_letter_queues(
                 name, *(queue.dead_letter for queue in _find_existing_queues(store, options, [name]))
             )
         for pattern in selected.patterns:
@@ -156,7 +156,7 @@ def read_pages(
         for messages in bridge.iterate(store.bulk.scan(queue, Slice(number, lower, limit=page))):
             selected: list[FoundDeadLetter] = []
             for message in messages:
-                dead_letter = deadletters.stored_dead_letter(message, queue.name)
+                dead_letter = deadletters.decode_stored_dead_letter(message, queue.name)
                 if dead_letter is not None and wanted.matches_letter(dead_letter):
                     selected.append(FoundDeadLetter(message, dead_letter))
                 if len(selected) == remaining:

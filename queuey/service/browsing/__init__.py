@@ -12,23 +12,23 @@ from typing import Any
 import msgspec
 
 from queuey import ids
-from queuey.deadletters import DeadLetter, generalize_error_text, stored_dead_letter
+from queuey.deadletters import DeadLetter, decode_stored_dead_letter, generalize_error_text
 from queuey.ids import Position
 from queuey.messages import Message, Meta, body_bytes
 from queuey.service.queue_access import QueueAccess
-from queuey.service.ranges import Range, Reading, mark_of, parse_bound
+from queuey.service.ranges import Range, Reading, make_mark, parse_bound
 from queuey.service.reading import Reader
 from queuey.terminal.task_calls import find_call
 
-__all__ = ["Browsing", "Failures", "MessageFilter", "ScanResult", "Sizes", "group_by_reason", "short_cursor"]
+__all__ = ["Browsing", "Failures", "MessageFilter", "ScanResult", "Sizes", "group_by_reason", "make_short_cursor"]
 
 MAX_SCANNED = 500
 """Max messages that one step of a scan reads; the byte limit of a page may end it sooner."""
 MAX_SAMPLED = 100
 """Max messages in a sample of sizes or dead letters."""
 
-NOTHING = Meta()
-MAX_SHAPED = 500
+NO_META = Meta()
+MAX_COMPARED_LENGTH = 500
 """Max characters of an error's text that are compared."""
 
 
@@ -101,7 +101,7 @@ class Browsing:
                 limit=min(limit, MAX_SCANNED),
                 descending=not upcoming,
                 since=parse_bound(since),
-                after=mark_of((self._reader.now(), ids.LOW_MAX)) if upcoming else None,
+                after=make_mark((self._reader.now(), ids.LOW_MAX)) if upcoming else None,
                 delayed=False,
                 due=not upcoming,
                 merge=True,
@@ -110,12 +110,12 @@ class Browsing:
         messages = [message for message in reading.messages if message_filter.matches(message)]
         reached = reading.messages[-1].ticks if reading.messages else None
         return ScanResult(
-            messages, len(reading.messages), short_cursor(reading, nearest=min if upcoming else max), reached
+            messages, len(reading.messages), make_short_cursor(reading, nearest=min if upcoming else max), reached
         )
 
     def find_neighbours(self, access: QueueAccess, partition: int, position: Position) -> tuple[str | None, str | None]:
         """Returns the ids of the previous and the next message in a partition, also of messages that are not due."""
-        mark = mark_of(position)
+        mark = make_mark(position)
 
         def nearest(**bounds: Any) -> str | None:  # noqa: ANN401 - fields
             single = Range(partitions=(partition,), limit=1, delayed=False, due=False, bodies=False, **bounds)
@@ -141,7 +141,7 @@ class Browsing:
         return self._reader.read(access, newest).messages
 
 
-def short_cursor(reading: Reading, nearest: Callable[[Iterable[Position]], Position]) -> str:
+def make_short_cursor(reading: Reading, nearest: Callable[[Iterable[Position]], Position]) -> str:
     """Returns a short cursor after a reading of several partitions: usually one id instead of one for each.
 
     No partition has unread messages between the last message and the nearest of the next positions, so all partitions
@@ -177,7 +177,7 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.text or self.header or self.value or self.key)
 
     def matches(self, message: Message) -> bool:
-        meta = message.meta or NOTHING
+        meta = message.meta or NO_META
         if self.key and meta.key != self.key:
             return False
         if (self.header or self.value) and not self._has_header(meta):
@@ -237,11 +237,11 @@ def group_failures(messages: Iterable[Message], lies_in: str) -> Failures:
     sampled = unknown = 0
     for message in messages:
         sampled += 1
-        letter = stored_dead_letter(message, lies_in)
+        letter = decode_stored_dead_letter(message, lies_in)
         if letter is None:
             unknown += 1
             continue
-        key = (letter.queue, letter.cause.error, generalize_error_text(letter.cause.text[:MAX_SHAPED]))
+        key = (letter.queue, letter.cause.error, generalize_error_text(letter.cause.text[:MAX_COMPARED_LENGTH]))
         groups.setdefault(key, []).append(letter)
     failures = [_make_failure(key, letters) for key, letters in groups.items()]
     return Failures(lies_in, sampled, unknown, sorted(failures, key=lambda f: (-f.count, -f.latest)))

@@ -20,24 +20,24 @@ from queuey.messages import Queue
 from queuey.service.workers import Topic, Workers
 from queuey.turns import order_in_turns
 
-STEP, CELLS = 10, 360
+CELL_SECONDS, CELLS_PER_RING = 10, 360
 """Seconds per cell, and cells per ring."""
 MAX_QUEUES = 1000
 """Max queues of a process; each takes about 9 kB."""
 MAX_SAMPLED = 100
 """Max queues whose depth is sampled in one round: the most recently used ones."""
-MAX_ACTIVE, RECENT = 100, 60
+MAX_ACTIVE_QUEUES, RECENT_CELLS = 100, 60
 """Max queues in an answer about an application, and cells of each queue (ten minutes)."""
-ANSWER_SECONDS = 1.0
+ANSWER_TIMEOUT = 1.0
 """Timeout in seconds for the answers of all other processes."""
-UNKNOWN = -1
+UNKNOWN_DEPTH = -1
 
 
 class Cells(msgspec.Struct, frozen=True, array_like=True):
     """A copy of a ring, the oldest cell first.
 
     Attributes:
-        last: Number of the newest cell: seconds since 1970, divided by :data:`STEP`.
+        last: Number of the newest cell: seconds since 1970, divided by :data:`CELL_SECONDS`.
         sent: Stored messages, by cell.
         taken: Messages that were delivered to readers and claims, by cell.
         depth: Messages in the queue, by cell; -1 if not counted.
@@ -67,7 +67,7 @@ class Activity(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         used: Number of the last cell in which messages were counted.
-        cells: The newest :data:`RECENT` cells.
+        cells: The newest :data:`RECENT_CELLS` cells.
     """
 
     uid: int
@@ -76,10 +76,10 @@ class Activity(msgspec.Struct, frozen=True, array_like=True):
     cells: Cells
 
 
-HISTORY = Topic(20, int, Cells)
+HISTORY_TOPIC = Topic(20, int, Cells)
 """The question is the ``uid`` of a queue."""
-ACTIVITY = Topic(22, ActivityQuery, list[Activity])
-_BLANK = Cells(0, (), (), ())
+ACTIVITY_TOPIC = Topic(22, ActivityQuery, list[Activity])
+_NO_CELLS = Cells(0, (), (), ())
 
 
 class Ring:
@@ -94,8 +94,8 @@ class Ring:
 
     def __init__(self, application: str, name: str, last: int) -> None:
         self.application, self.name, self.last = application, name, last
-        self.sent, self.taken = array("q", bytes(8 * CELLS)), array("q", bytes(8 * CELLS))
-        self.depth = array("q", [UNKNOWN] * CELLS)
+        self.sent, self.taken = array("q", bytes(8 * CELLS_PER_RING)), array("q", bytes(8 * CELLS_PER_RING))
+        self.depth = array("q", [UNKNOWN_DEPTH] * CELLS_PER_RING)
         self.used = 0
 
     def advance_to(self, last: int) -> int:
@@ -103,23 +103,23 @@ class Ring:
 
         Returns the index of the newest cell.
         """
-        for number in range(max(self.last + 1, last - CELLS + 1), last + 1):
-            self.sent[number % CELLS] = self.taken[number % CELLS] = 0
-            self.depth[number % CELLS] = UNKNOWN
+        for number in range(max(self.last + 1, last - CELLS_PER_RING + 1), last + 1):
+            self.sent[number % CELLS_PER_RING] = self.taken[number % CELLS_PER_RING] = 0
+            self.depth[number % CELLS_PER_RING] = UNKNOWN_DEPTH
         self.last = max(self.last, last)
-        return self.last % CELLS
+        return self.last % CELLS_PER_RING
 
-    def copy_cells(self, last: int, count: int = CELLS) -> Cells:
+    def copy_cells(self, last: int, count: int = CELLS_PER_RING) -> Cells:
         """Returns a copy of the newest ``count`` cells, after making ``last`` the newest one."""
         begin = self.advance_to(last) + 1
         rings = (self.sent, self.taken, self.depth)
         return Cells(self.last, *([*ring[begin:], *ring[:begin]][-count:] for ring in rings))
 
 
-def merge(processes: Sequence[Cells], count: int = CELLS) -> Cells:
+def merge(processes: Sequence[Cells], count: int = CELLS_PER_RING) -> Cells:
     """Adds up the cells of several processes by cell number. The depth is the highest one."""
     last = max((cells.last for cells in processes), default=0)
-    sent, taken, depth = [0] * count, [0] * count, [UNKNOWN] * count
+    sent, taken, depth = [0] * count, [0] * count, [UNKNOWN_DEPTH] * count
     for cells in processes:
         behind = last - cells.last
         for index in range(max(0, count - behind) if cells.sent else 0):
@@ -137,8 +137,8 @@ class History:
         self._clock = clock
         self._lock = threading.Lock()
         self._rings: dict[int, Ring] = {}
-        workers.handle(HISTORY, lambda uid, answer: answer(self.read_own(uid)))
-        workers.handle(ACTIVITY, lambda query, answer: answer(self.read_own_activity(query)))
+        workers.handle(HISTORY_TOPIC, lambda uid, answer: answer(self.read_own(uid)))
+        workers.handle(ACTIVITY_TOPIC, lambda query, answer: answer(self.read_own_activity(query)))
 
     def record(self, queue: Queue, sent: int, taken: int) -> None:
         """Counts messages of a queue in the present cell. Without messages it does nothing.
@@ -147,7 +147,7 @@ class History:
         """
         if not sent and not taken:
             return
-        last = int(self._clock()) // STEP
+        last = int(self._clock()) // CELL_SECONDS
         with self._lock:
             ring = self._rings.get(queue.uid)
             if ring is None:
@@ -160,7 +160,7 @@ class History:
 
     def record_depth(self, queue: Queue, count: int) -> None:
         """Records the number of messages in a queue. Adds a ring for the queue only if there is room."""
-        last = int(self._clock()) // STEP
+        last = int(self._clock()) // CELL_SECONDS
         with self._lock:
             ring = self._rings.get(queue.uid)
             if ring is None and len(self._rings) < MAX_QUEUES:
@@ -181,20 +181,24 @@ class History:
     def read_own(self, uid: int) -> Cells:
         with self._lock:
             ring = self._rings.get(uid)
-            return _BLANK if ring is None else ring.copy_cells(int(self._clock()) // STEP)
+            return _NO_CELLS if ring is None else ring.copy_cells(int(self._clock()) // CELL_SECONDS)
 
     def read(self, queue: Queue) -> Cells:
-        """Returns the merged cells of all processes of the service; waits up to ``ANSWER_SECONDS`` for the others."""
-        answers = self._workers.ask_all(HISTORY, queue.uid, ANSWER_SECONDS).values()
-        now = Cells(int(self._clock()) // STEP, (), (), ())
+        """Returns the merged cells of all processes of the service; waits up to ``ANSWER_TIMEOUT`` for the others."""
+        answers = self._workers.ask_all(HISTORY_TOPIC, queue.uid, ANSWER_TIMEOUT).values()
+        now = Cells(int(self._clock()) // CELL_SECONDS, (), (), ())
         return merge([now, self.read_own(queue.uid), *filter(None, answers)])
 
     def read_own_activity(self, query: ActivityQuery) -> list[Activity]:
-        """Returns the activity of selected queues in this process, at most ``MAX_ACTIVE``, the last used first."""
-        last, uids = int(self._clock()) // STEP, frozenset(query.uids)
+        """Returns the activity of queues in this process, at most ``MAX_ACTIVE_QUEUES``, the last used first."""
+        last, uids = int(self._clock()) // CELL_SECONDS, frozenset(query.uids)
 
         def is_selected(uid: int, ring: Ring) -> bool:
-            if ring.application != query.application or ring.used <= last - CELLS or (uids and uid not in uids):
+            if (
+                ring.application != query.application
+                or ring.used <= last - CELLS_PER_RING
+                or (uids and uid not in uids)
+            ):
                 return False
             return any(matches(pattern, ring.name) for pattern in query.patterns)
 
@@ -202,27 +206,28 @@ class History:
             rings = [(uid, ring) for uid, ring in self._rings.items() if is_selected(uid, ring)]
             rings.sort(key=lambda pair: -pair[1].used)
             return [
-                Activity(uid, ring.name, ring.used, ring.copy_cells(last, RECENT)) for uid, ring in rings[:MAX_ACTIVE]
+                Activity(uid, ring.name, ring.used, ring.copy_cells(last, RECENT_CELLS))
+                for uid, ring in rings[:MAX_ACTIVE_QUEUES]
             ]
 
     def read_activity(self, query: ActivityQuery) -> list[Activity]:
-        """Returns the merged activity of all processes of the service; waits up to ``ANSWER_SECONDS`` for the others.
+        """Returns the merged activity of all processes of the service; waits up to ``ANSWER_TIMEOUT`` for the others.
 
-        All cells end with the present one. Returns at most :data:`MAX_ACTIVE` queues.
+        All cells end with the present one. Returns at most :data:`MAX_ACTIVE_QUEUES` queues.
         """
-        answers = self._workers.ask_all(ACTIVITY, query, ANSWER_SECONDS).values()
-        now = Cells(int(self._clock()) // STEP, (), (), ())
+        answers = self._workers.ask_all(ACTIVITY_TOPIC, query, ANSWER_TIMEOUT).values()
+        now = Cells(int(self._clock()) // CELL_SECONDS, (), (), ())
         counted: dict[int, list[Activity]] = {}
         for activity in itertools.chain(self.read_own_activity(query), *filter(None, answers)):
             counted.setdefault(activity.uid, []).append(activity)
         activities = []
         for uid, of_queue in counted.items():
-            cells = merge([now, *(activity.cells for activity in of_queue)], RECENT)
+            cells = merge([now, *(activity.cells for activity in of_queue)], RECENT_CELLS)
             activities.append(Activity(uid, of_queue[0].name, max(activity.used for activity in of_queue), cells))
-        return sorted(activities, key=lambda activity: -activity.used)[:MAX_ACTIVE]
+        return sorted(activities, key=lambda activity: -activity.used)[:MAX_ACTIVE_QUEUES]
 
     def _add_ring(self, queue: Queue, last: int) -> Ring:
-        ring = self._rings[queue.uid] = Ring(queue.application, queue.name, last - CELLS)
+        ring = self._rings[queue.uid] = Ring(queue.application, queue.name, last - CELLS_PER_RING)
         return ring
 
     def _make_room(self, application: str) -> None:

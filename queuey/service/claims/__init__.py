@@ -54,8 +54,8 @@ from queuey.service.claims.requests import (
     ChangeRequest,
     ClaimTotals,
     ClaimUndecided,
-    Kind,
     Request,
+    SettleKind,
     SettleRequest,
     StateQuery,
     too_late_error,
@@ -74,7 +74,7 @@ MAX_PENDING_IDS = 100
 and leave the other partitions idle."""
 MAX_CONCURRENT_WRITES = 4
 """Max concurrent writes of one request."""
-RETRY_SECONDS = 1.0
+RETRY_INTERVAL = 1.0
 """Interval in seconds after which a waiting claim is retried that skipped messages which may be free."""
 
 
@@ -296,7 +296,7 @@ class ClaimUseCases(JobActs):
 
     def _wake_later(self, waiter: Waiter | None) -> None:
         if waiter is not None:
-            self.core.loop.call_later(RETRY_SECONDS, self._watchers.schedule, waiter.wake)
+            self.core.loop.call_later(RETRY_INTERVAL, self._watchers.schedule, waiter.wake)
 
     def _is_late(self, ttl: float, decided: float) -> bool:
         return self.core.boottime() - decided > self._timing.seconds_to_answer(ttl)
@@ -405,7 +405,7 @@ class ClaimUseCases(JobActs):
             reason = reason or ReleaseReason("GivenUp")
         if reason is not None:
             await self._record_failures(queue, receipts, reason)
-        kind: Kind = "release" if reason is None or delay is not None else "fail"
+        kind: SettleKind = "release" if reason is None or delay is not None else "fail"
         if not retry and not holds_dead(queue.name):
             kind = "give_up"
         return await self._settle(queue, kind, receipts, delay or 0.0)
@@ -436,7 +436,7 @@ class ClaimUseCases(JobActs):
             await self._attempts.add(queue, receipt.partition, receipt.position, why)
 
     async def _settle(
-        self, queue: Queue, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0
+        self, queue: Queue, kind: SettleKind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0
     ) -> list[Settlement]:
         """Settles receipts in their logs; returns results in their order. Renewals that come too late raise.
 
@@ -521,15 +521,15 @@ class ClaimUseCases(JobActs):
         )
 
     async def query_states(
-        self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
+        self, queue: Queue, query: Callable[[State, int], T], numbers: Sequence[int] | None = None
     ) -> dict[int, T]:
         numbers = range(1, queue.partitions + 1) if numbers is None else numbers
         self.check(queue, numbers)
 
-        def query(state: State) -> T:
-            return look(state, self._timing.expiry_limit(self._store.claim_logs.claim_now()))
+        def query_now(state: State) -> T:
+            return query(state, self._timing.expiry_limit(self._store.claim_logs.claim_now()))
 
-        return await self._ask(queue, {number: StateQuery(queue, query) for number in numbers})
+        return await self._ask(queue, {number: StateQuery(queue, query_now) for number in numbers})
 
 
 async def _skip_expiry(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:

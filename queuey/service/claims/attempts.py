@@ -21,9 +21,9 @@ from queuey.storage import Ledger, exchange
 
 MAX_KEPT_ATTEMPTS = 10
 """Max attempts remembered per message, the latest ones."""
-EXPIRED = "ClaimExpired"
+CLAIM_EXPIRED_ERROR = "ClaimExpired"
 """Error class of a claim that was not acknowledged, renewed or released in time."""
-_TRIES = 5
+_MAX_WRITE_ATTEMPTS = 5
 
 
 class JobState(msgspec.Struct, frozen=True, array_like=True):
@@ -74,7 +74,7 @@ class Attempts:
 
         def added(record: DeliveryRecord) -> DeliveryRecord:
             others = [other for other in record.attempts if other.number != attempt.number]
-            if attempt.error == EXPIRED and len(others) < len(record.attempts):
+            if attempt.error == CLAIM_EXPIRED_ERROR and len(others) < len(record.attempts):
                 return record
             latest = sorted([*others, attempt], key=lambda attempt: attempt.number)[-MAX_KEPT_ATTEMPTS:]
             return replace(record, attempts=latest)
@@ -100,7 +100,7 @@ class Attempts:
     ) -> bool:
         """Changes a message's record. Returns False if other processes changed it first five times."""
         work, piece = _ledger_place(queue, partition, position)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_WRITE_ATTEMPTS):
             before = await self._ledger.entry(work, piece)
             after = _encode(change(_decode_record(before, partition, position)))
             if await exchange(self._ledger, work, piece, after, expected=before) == after:
@@ -123,21 +123,22 @@ class Attempts:
 async def record_expired_claims(
     ledger: Ledger, queue: Queue, partition: int, claims: Mapping[Position, LastDelivery]
 ) -> None:
-    """Adds a failed attempt with the error ``EXPIRED`` for each claim, unless its delivery has one."""
+    """Adds a failed attempt with the error ``CLAIM_EXPIRED_ERROR`` for each claim, unless its delivery has one."""
     attempts = Attempts(ledger)
     for position, claim in claims.items():
         expired_at, text = claim.expires / 1000, "neither acknowledged, renewed nor released in time"
-        lapse = Attempt(number=claim.number, at=expired_at, worker=claim.worker, error=EXPIRED, text=text)
+        lapse = Attempt(number=claim.number, at=expired_at, worker=claim.worker, error=CLAIM_EXPIRED_ERROR, text=text)
         await attempts.add(queue, partition, position, lapse)
 
 
-def piece_of(partition: int, position: Position) -> int:
+def choose_ledger_piece(partition: int, position: Position) -> int:
+    """Returns a 63-bit hash of a message's location. Two messages may share a piece."""
     key = f"{partition} {position[0]} {position[1]}".encode()
     return int.from_bytes(blake2b(key, digest_size=8).digest()) >> 1
 
 
 def _ledger_place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:
-    return f"attempts {queue.qid:x}", piece_of(partition, position)
+    return f"attempts {queue.qid:x}", choose_ledger_piece(partition, position)
 
 
 def _decode_record(value: bytes | None, partition: int, position: Position) -> DeliveryRecord:

@@ -24,19 +24,19 @@ from queuey.service.claims.requests import (
     PollRequest,
     Request,
     SettleRequest,
+    combine_outcomes,
     make_release_request,
-    outcome_of,
     too_late_error,
 )
 from queuey.service.claims.results import JobResult
 from queuey.storage.calls import GivenUp
 
-AVOIDED = 1.0
+AVOIDANCE_SECONDS = 1.0
 """Number of seconds for which a partition comes last after another process was found at work there."""
-MIN_TURN, MAX_TURN = 0.004, 0.1
+MIN_TURN_SECONDS, MAX_TURN_SECONDS = 0.004, 0.1
 """Min and max seconds of a turn."""
-MAX_ROUND = 1.0
-"""Max seconds until every partition has had its turn, unless turns would be shorter than ``MIN_TURN``."""
+MAX_ROTATION_SECONDS = 1.0
+"""Max seconds until every partition has had its turn, unless turns would be shorter than ``MIN_TURN_SECONDS``."""
 MAX_QUEUES = 10_000
 """Max queues whose rotation is remembered."""
 
@@ -122,9 +122,9 @@ class PartitionRotation:
     ``first`` (0 to 1) chooses the partition with which a process begins, so that processes drift apart.
     """
 
-    def __init__(self, boottime: Callable[[], float], first: Callable[[], float]) -> None:
+    def __init__(self, boottime: Callable[[], float], draw_start: Callable[[], float]) -> None:
         self._boottime = boottime
-        self._first = first
+        self._draw_start = draw_start
         self._lock = threading.Lock()
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
 
@@ -151,7 +151,7 @@ class PartitionRotation:
 
     def _add_queue(self, qid: int, partitions: int) -> _Turn:
         turn = self._turns[qid] = _Turn(partitions)
-        start = int(self._first() * partitions) % partitions
+        start = int(self._draw_start() * partitions) % partitions
         turn.order = [*turn.order[start:], *turn.order[:start]]
         if len(self._turns) > MAX_QUEUES:
             self._turns.popitem(last=False)
@@ -160,11 +160,11 @@ class PartitionRotation:
     def _start_next(self, turn: _Turn, now: float, last_conflict: LastConflict) -> None:
         """Starts the turn of the next partition where no other process works; skipped partitions come last."""
         order = turn.order
-        free = (i for i in range(1, len(order)) if last_conflict(order[i]) <= now - AVOIDED)
+        free = (i for i in range(1, len(order)) if last_conflict(order[i]) <= now - AVOIDANCE_SECONDS)
         start = next(free, 1)
         turn.order = [*order[start:], *order[:start]]
         turn.began = now
-        turn.ends = now + min(MAX_TURN, max(MIN_TURN, MAX_ROUND / len(order)))
+        turn.ends = now + min(MAX_TURN_SECONDS, max(MIN_TURN_SECONDS, MAX_ROTATION_SECONDS / len(order)))
 
 
 class ClaimSearch:
@@ -213,7 +213,9 @@ class ClaimSearch:
                 await complete(self._deliveries)
         except (asyncio.CancelledError, GivenUp):
             claimed = self._give_up() and self._poll.ttl
-            raise GivenUp("unknown" if claimed else outcome_of([*settles.values(), *self._requests[-1:]])) from None
+            raise GivenUp(
+                "unknown" if claimed else combine_outcomes([*settles.values(), *self._requests[-1:]])
+            ) from None
         except Exception:
             self._give_up()
             raise
@@ -290,9 +292,11 @@ async def gather_answers(requests: Mapping[int, Request]) -> dict[int, Any]:
         except asyncio.CancelledError:
             for sent_request in requests.values():
                 sent_request.future.cancel()
-            raise GivenUp(outcome_of(requests.values())) from None
+            raise GivenUp(combine_outcomes(requests.values())) from None
     if errors:
-        raise in_doubt(errors[0]) if len(requests) > 1 and outcome_of(requests.values()) == "unknown" else errors[0]
+        raise (
+            in_doubt(errors[0]) if len(requests) > 1 and combine_outcomes(requests.values()) == "unknown" else errors[0]
+        )
     return {number: request.future.result() for number, request in requests.items()}
 
 

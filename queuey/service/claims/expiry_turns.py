@@ -6,18 +6,18 @@ from typing import NamedTuple
 
 from queuey import ids
 from queuey.claims.drafts import MAX_ENTRY_IDS, EntryDraft
-from queuey.claims.expiry import LIVE_SECONDS, ticks_until_due
+from queuey.claims.expiry import CLAIMED_GRACE_SECONDS, ticks_until_due
 from queuey.claims.state import State
 from queuey.ids import FIRST, LOW_MIN, TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.messages import Queue, Slice
 from queuey.service.claims.move_turns import ReadingRequest, Sources
-from queuey.service.claims.scans import MAX_COPIES, PAGE
+from queuey.service.claims.scans import MAX_COPIES, MAX_PAGE_MESSAGES
 
 MAX_PAGES = 8
 """Max pages read in one turn, during which other requests to the log wait."""
-PAGE_BYTES = 1 << 20
+MAX_PAGE_BYTES = 1 << 20
 """Max bytes of a page's messages in a dedup queue, where their bodies are read."""
-LETTERS_TICKS = 10 * TICKS_PER_SECOND
+UNPUBLISHED_RETRY_TICKS = 10 * TICKS_PER_SECOND
 """Number of ticks until the next turn while dead letters are still unpublished."""
 TICKS_PER_MILLISECOND = TICKS_PER_SECOND // 1000
 
@@ -84,7 +84,14 @@ class ExpiryRequest(ReadingRequest):
             if page_number == MAX_PAGES or self.ended.are_many or len(self.copies.hidden) >= MAX_COPIES:
                 self._end = lower
                 break
-            rows = Slice(sources.partition, lower, limit=PAGE, max_bytes=PAGE_BYTES, ahead=True, bodies=needs_bodies)
+            rows = Slice(
+                sources.partition,
+                lower,
+                limit=MAX_PAGE_MESSAGES,
+                max_bytes=MAX_PAGE_BYTES,
+                ahead=True,
+                bodies=needs_bodies,
+            )
             page = await sources.read(rows)
             if self.horizon == FIRST:
                 self.horizon = (page.horizon, LOW_MIN)
@@ -97,7 +104,7 @@ class ExpiryRequest(ReadingRequest):
                 [message for message in unfinished if state.is_known(message.position)], self.ended
             )
             new = sources.split_ended(firsts, self.ended)
-            self.ended.note_live(new)
+            self.ended.record_live(new)
             self._has_live = self._has_live or bool(live or new or len(firsts) < len(unknown))
             self._following = min([self._following, *(message.expires + self._margin_ticks for message in live + new)])
             if not page.more:
@@ -136,7 +143,7 @@ class ExpiryRequest(ReadingRequest):
         is_moving = state.move is not None and state.move.chunk > 0
         following = min([self._following, *unfinished.values()])
         if state.outbox or is_moving:
-            following = min(following, self._now + LETTERS_TICKS)
+            following = min(following, self._now + UNPUBLISHED_RETRY_TICKS)
         # The entry had no room for these.
         first_overdue = min((position for position, due in unfinished.items() if due <= self._now), default=None)
         return ExpiryTurn(
@@ -148,9 +155,9 @@ class ExpiryRequest(ReadingRequest):
         )
 
     def _give_up_time(self, state: State, position: Position) -> int:
-        """Returns when an expired message may be given up: once its claim has ended, within ``LIVE_SECONDS``."""
+        """Returns when an expired message may be given up: after its claim, within ``CLAIMED_GRACE_SECONDS``."""
         end, claim = self.ended.expiries[position], state.outstanding.get(position)
         if claim is None or not claim.expires or position in state.resting:
             return end + self._margin_ticks
         claim_end = claim.expires * TICKS_PER_MILLISECOND + ids.EPOCH_TICKS
-        return min(max(end, claim_end) + self._margin_ticks, end + LIVE_SECONDS * TICKS_PER_SECOND)
+        return min(max(end, claim_end) + self._margin_ticks, end + CLAIMED_GRACE_SECONDS * TICKS_PER_SECOND)

@@ -11,8 +11,14 @@ from queuey import ids
 from queuey.claims.covers import CoverDraft, ScanDuplicates, split_duplicates
 from queuey.claims.drafts import MAX_ENTRY_IDS
 from queuey.claims.expiry import EndedMessages, split_ended
-from queuey.claims.order import Waiting, count_deliverable_in_order, find_ended_in_order, find_freed_keys, key_of
-from queuey.claims.places import ClaimLimits, LikelyPlaces, limited_key_of, limits_of
+from queuey.claims.order import (
+    Waiting,
+    compute_key_digest,
+    count_deliverable_in_order,
+    find_ended_in_order,
+    find_freed_keys,
+)
+from queuey.claims.places import ClaimLimits, LikelyPlaces, compute_limited_key_digest, find_claim_limits
 from queuey.claims.state import MAX_OUTSTANDING, ClaimTiming, State
 from queuey.errors import QueueyError
 from queuey.ids import FIRST, Position
@@ -20,7 +26,7 @@ from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
 from queuey.service.claims.follow_ups import delivery_limit
 from queuey.service.claims.move_turns import ReadingRequest, Sources
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from queuey.service.claims.scans import PAGE, Candidates, OrderedScanner, ScanDemand, Scanner, ScanResult
+from queuey.service.claims.scans import MAX_PAGE_MESSAGES, Candidates, OrderedScanner, ScanDemand, Scanner, ScanResult
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.storage import Store
@@ -146,7 +152,7 @@ class Finder:
     def use_row(self, row: Queue) -> None:
         """Adapts to the row of a queue. Its kind and whether it keeps keys never change."""
         self.row = row
-        self.claim_limits = limits_of(row, self._partition)
+        self.claim_limits = find_claim_limits(row, self._partition)
         self.max_deliveries = delivery_limit(row)
         if row.kind == "dedup" and self.duplicates is None:
             self.duplicates = Duplicates(self._store, self._partition, self._core, self._timing)
@@ -179,7 +185,7 @@ class Finder:
         places = (
             None if self.claim_limits is None else LikelyPlaces(state, self.claim_limits, expired, _find_ending(taken))
         )
-        if places is not None and (max_messages := min(max_messages, places.of_all)) <= 0:
+        if places is not None and (max_messages := min(max_messages, places.total_estimate)) <= 0:
             return candidates
         has_ended = bool(state.find_ended(expired, 1))
         if candidates.full or (self.scanner.horizon == FIRST and (candidates.by_key or has_ended)):
@@ -200,10 +206,12 @@ class Finder:
         exact = self._store.messages.exact_horizon
         if self.waiting is not None or places is None:
             free = partial(count_deliverable_in_order, state, _find_freed(state, taken, candidates), max_per_key)
-            demand = ScanDemand(max_messages, max_bytes, free, key_of, in_order=True, exact=exact)
+            demand = ScanDemand(max_messages, max_bytes, free, compute_key_digest, in_order=True, exact=exact)
         else:
             places.take_places(candidates.returned)
-            demand = ScanDemand(max_messages, max_bytes, places.of_key, limited_key_of, exact=exact)
+            demand = ScanDemand(
+                max_messages, max_bytes, places.estimate_for_key, compute_limited_key_digest, exact=exact
+            )
         candidates.scan = await self.ordered.scan(state, demand)
         return candidates
 
@@ -277,7 +285,7 @@ class Finder:
                 candidates.gone += [place for _, place in batch if place not in existing and place < horizon]
                 max_bytes -= bytes_of(kept)
                 # As many as fit into the remaining bytes, if they are about as long as these.
-                fitting = (len(messages) or PAGE) * max_bytes // max(1, bytes_of(messages))
+                fitting = (len(messages) or MAX_PAGE_MESSAGES) * max_bytes // max(1, bytes_of(messages))
                 step = max(1, min(self._limits.page_bytes // longest, fitting))
         candidates.unread = len(candidates.returned) < max_messages and bool(all_ended(tried_count + 1)[tried_count:])
         return max_bytes
@@ -286,10 +294,10 @@ class Finder:
         """Records the deliveries of a scan; returns whether the next scan begins further on."""
         return self.scanner.advance_front(state, scan) if self.ordered is None else self.ordered.moved
 
-    async def fetch(self, places: Sequence[Location]) -> list[Message]:
+    async def fetch(self, locations: Sequence[Location]) -> list[Message]:
         if self.includes_ended:
             self._read_at = self._store.claim_logs.claim_time()
-        return await self._store.messages.fetch(self.row, places, kept=self.includes_ended)
+        return await self._store.messages.fetch(self.row, locations, kept=self.includes_ended)
 
     async def read(self, requested: Slice) -> Page:
         """Reads a page; if the queue keeps expired messages, with those, and records the time of the read."""

@@ -24,25 +24,25 @@ from queuey.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
 from queuey.ids import Position
 from queuey.messages import Location, Message, NewMessage, PostKey, Queue, QueueSpec
 from queuey.service.claims.attempts import Attempts, record_expired_claims
-from queuey.service.claims.results import EXPIRED, Results
+from queuey.service.claims.results import EXPIRED_ERROR, Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.storage import Store
 
-OVERDUE = 10.0
+OVERDUE_SECONDS = 10.0
 """Timeout in seconds after which this process does the work of another one."""
 MAX_LETTERS = 50
 """Max dead letters published between two entries. Other requests to the log wait meanwhile."""
-ERROR = "TooManyDeliveries"
+TOO_MANY_DELIVERIES_ERROR = "TooManyDeliveries"
 """Error class of dead letters that were delivered too often."""
 MAX_CONCURRENT_BATCHES = 8
 """Max concurrent batches in which expired messages are published."""
 KEY_TTL = 7 * 86_400
 """Number of seconds for which the key of a dead letter is remembered. A letter published again later may be stored
 twice."""
-MARK_EVERY = 5.0
+MARK_INTERVAL = 5.0
 """Interval in seconds between two marks of the log's growth."""
-_ATTEMPTS = 3
+_MAX_ATTEMPTS = 3
 
 Letters = Mapping[Position, tuple[str, int]]
 """Messages that become dead letters: the target queue and the number of deliveries, by position."""
@@ -61,7 +61,7 @@ class FollowUps:
         self.open: dict[object, float] = {}
         self._deleted: set[int] = set()
 
-    def add_open(self, keys: Iterable[object], since: float = -OVERDUE) -> None:
+    def add_open(self, keys: Iterable[object], since: float = -OVERDUE_SECONDS) -> None:
         """Adds open work of other processes' entries.
 
         ``since`` is the boot time of the entry. Without it the work is overdue at once: a process may drop a log and
@@ -73,7 +73,7 @@ class FollowUps:
     def find_due_deletions(self, state: State, own: int, now: float) -> list[int]:
         """Returns the entries whose deletions this process carries out now: ``own`` and overdue ones.
 
-        Overdue ones are returned again only ``OVERDUE`` seconds later, unless they are marked as deleted.
+        Overdue ones are returned again only ``OVERDUE_SECONDS`` later, unless they are marked as deleted.
         """
         self._deleted.intersection_update(state.pending_deletes)
         return [
@@ -98,7 +98,7 @@ class FollowUps:
     def find_due_letters(self, state: State, own: Iterable[Position], now: float, limit: int) -> Letters:
         """Returns the dead letters to publish now, ``own`` and overdue ones, up to ``limit`` and ``MAX_LETTERS``.
 
-        Each is returned again only ``OVERDUE`` seconds later, if it is still in the outbox.
+        Each is returned again only ``OVERDUE_SECONDS`` later, if it is still in the outbox.
         """
         self._forget_done(state)
         self.open.update(dict.fromkeys(own, -inf))
@@ -114,12 +114,12 @@ class FollowUps:
             self.open = {key: since for key, since in self.open.items() if key in pending}
 
     def _is_overdue(self, key: object, now: float) -> bool:
-        """Returns whether work is overdue. If so, it is overdue again ``OVERDUE`` seconds later.
+        """Returns whether work is overdue. If so, it is overdue again ``OVERDUE_SECONDS`` later.
 
         Work that was not known counts as opened now.
         """
         since = self.open.setdefault(key, now)
-        if now - since < OVERDUE:
+        if now - since < OVERDUE_SECONDS:
             return False
         # Wait before the next attempt, even if this one fails.
         self.open[key] = now
@@ -143,9 +143,9 @@ class FollowUpRunner:
     async def delete(self, queue: Queue, state: State, number: int) -> None:
         """Deletes the messages of entry ``number`` and of overdue entries, until an error occurs."""
         for key in self.known.find_due_deletions(state, number, self._core.boottime()):
-            places = [(self._partition, position) for position in state.pending_deletes[key]]
+            locations = [(self._partition, position) for position in state.pending_deletes[key]]
             try:
-                await self._store.messages.delete(queue, places)
+                await self._store.messages.delete(queue, locations)
             except QueueyError:
                 return
             self.known.mark_deleted(key)
@@ -155,7 +155,7 @@ class FollowUpRunner:
     ) -> list[Position]:
         """Publishes some dead letters, ``own_letters`` first; returns the messages that are published or gone.
 
-        After an error, the others wait for ``OVERDUE`` seconds.
+        After an error, the others wait for ``OVERDUE_SECONDS``.
         """
         letters = self.known.find_due_letters(state, own_letters, self._core.boottime(), self._max_letters)
         if not letters:
@@ -253,7 +253,7 @@ async def _store_letter(store: Store, queue: Queue, name: str, location: Locatio
     partition, position = location
     # Callers cannot choose a key with this control character.
     text = f"\x01dead {queue.qid:x} {partition} {position[0]:x} {position[1]}"
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(_MAX_ATTEMPTS):
         target = await _find_target(store, queue, name, fresh=attempt > 0)
         try:
             if await _may_keep_position(store, queue, target, location, letter):
@@ -262,7 +262,7 @@ async def _store_letter(store: Store, queue: Queue, name: str, location: Locatio
                 item = msgspec.structs.replace(letter, partition=choose_target_partition(letter, partition, target))
                 await store.keyed_posts.append_once(target, [item], PostKey(text, text.encode(), KEY_TTL))
         except QueueChanged:
-            if attempt == _ATTEMPTS - 1:
+            if attempt == _MAX_ATTEMPTS - 1:
                 raise
         else:
             return
@@ -278,9 +278,9 @@ async def _may_keep_position(store: Store, queue: Queue, target: Queue, location
         return False
     if location[0] > target.partitions:
         return False
-    origin = deadletters.origin_of(letter.meta)
+    origin = deadletters.read_origin(letter.meta)
     return all(
-        stored.body == letter.body and deadletters.origin_of(stored.meta) == origin
+        stored.body == letter.body and deadletters.read_origin(stored.meta) == origin
         for stored in await store.messages.fetch(target, [location])
     )
 
@@ -292,12 +292,12 @@ def make_dead_letter(
 
     Its reason is expiry, else the last recorded error, else too many deliveries.
     """
-    error, text = ERROR, f"delivered {deliveries} times without an acknowledgement"
+    error, text = TOO_MANY_DELIVERIES_ERROR, f"delivered {deliveries} times without an acknowledgement"
     if attempts:
         error, text = attempts[-1].error, attempts[-1].text
     if message.expires <= ids.seconds_to_ticks(now):
         last = f"the last attempt failed with {error}: {text}" if attempts else f"delivered {deliveries} times"
-        error, text = EXPIRED, f"not done before its TTL ended; {last}"
+        error, text = EXPIRED_ERROR, f"not done before its TTL ended; {last}"
     cause = Cause(attempts=deliveries, error=error, text=text, at=now, history=tuple(attempts))
     dead = deadletters.dead_letter_of(message, queue.name, cause)
     return NewMessage(dead.body, dead.partition, deadletters.TTL, dead.meta)
@@ -360,13 +360,13 @@ class LogCompaction:
         self.to_name = 0
 
     def add_entry(self, number: int, length: int, written: float) -> None:
-        """Counts an entry and its bytes; marks its time if the last mark is older than ``MARK_EVERY``.
+        """Counts an entry and its bytes; marks its time if the last mark is older than ``MARK_INTERVAL``.
 
         Drops marks older than ``kept_seconds``, except the latest of them.
         """
         self._entries += 1
         self._bytes += length
-        if not self._marks or written - self._marks[-1][0] >= min(MARK_EVERY, self._upkeep.kept_seconds):
+        if not self._marks or written - self._marks[-1][0] >= min(MARK_INTERVAL, self._upkeep.kept_seconds):
             self._marks.append((written, number))
             while len(self._marks) > 1 and self._marks[1][0] <= written - self._upkeep.kept_seconds:
                 self._marks.popleft()

@@ -22,16 +22,16 @@ from queuey.service.claims.log_cache import Key
 from queuey.service.claims.requests import (
     Claimed,
     ClaimTotals,
-    Kind,
     PollRequest,
     Request,
+    SettleKind,
     SettleRequest,
     make_release_request,
 )
 from queuey.service.core import Core
 from queuey.service.workers import Answer, GiveUp, Topic, Workers
 
-SHARED = 30.0
+FORWARDING_SECONDS = 30.0
 """Number of seconds for which a worker forwards requests after it was refused."""
 
 
@@ -54,7 +54,7 @@ class _Settle(msgspec.Struct, array_like=True, frozen=True):
 
     queue: Queue
     partition: int
-    kind: Kind
+    kind: SettleKind
     receipts: Sequence[ClaimReceipt]
     ttl: float
 
@@ -68,8 +68,8 @@ class _Message(Message, array_like=True, gc=False):
     body: Any
 
 
-CLAIM = Topic(17, _Claim, cast("type[list[Claimed]]", list[tuple[_Message, int, ClaimReceipt, int]]))
-SETTLE = Topic(18, _Settle, list[Settlement])
+CLAIM_TOPIC = Topic(17, _Claim, cast("type[list[Claimed]]", list[tuple[_Message, int, ClaimReceipt, int]]))
+SETTLE_TOPIC = Topic(18, _Settle, list[Settlement])
 
 
 class Forwarding:
@@ -80,8 +80,8 @@ class Forwarding:
         self._add = add
         self._core = core
         self._totals = totals
-        workers.handle(CLAIM, self._begin_work)
-        workers.handle(SETTLE, self._begin_work)
+        workers.handle(CLAIM_TOPIC, self._begin_work)
+        workers.handle(SETTLE_TOPIC, self._begin_work)
 
     def forward(self, key: Key, last_conflict: float, requests: Sequence[Request]) -> Sequence[Request]:
         """Sends requests to the partition's home; returns the requests to be done here.
@@ -92,7 +92,7 @@ class Forwarding:
         if total == 1:
             return requests
         now, home = self._core.boottime(), 1 + (key[0] + key[1]) % total
-        if home == own_number or now - last_conflict > SHARED or not self._workers.is_up(home):
+        if home == own_number or now - last_conflict > FORWARDING_SECONDS or not self._workers.is_up(home):
             return requests
         return [request for request in requests if not self._send(home, key, now, request)]
 
@@ -102,10 +102,10 @@ class Forwarding:
         if isinstance(request, PollRequest):
             poll = request.poll
             claim = _Claim(request.queue, key[1], poll.limit, poll.ttl, poll.max_bytes, poll.worker)
-            ask = partial(self._workers.ask, home, CLAIM, claim, on_answer)
+            ask = partial(self._workers.ask, home, CLAIM_TOPIC, claim, on_answer)
         elif isinstance(request, SettleRequest):
             settle = _Settle(request.queue, key[1], request.kind, request.receipts, request.ttl)
-            ask = partial(self._workers.ask, home, SETTLE, settle, on_answer)
+            ask = partial(self._workers.ask, home, SETTLE_TOPIC, settle, on_answer)
         else:
             return False
 

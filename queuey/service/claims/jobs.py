@@ -12,33 +12,33 @@ import msgspec
 
 from queuey import ids
 from queuey.api.jobs import UNFINISHED, JobInfo
-from queuey.claims.acts import JobStanding, cancel, hasten
+from queuey.claims.acts import JobStanding, cancel, make_available_now
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import ClaimTiming, LastDelivery, State
-from queuey.deadletters import Attempt, DeadLetter, dead_letter_from, queue_for
+from queuey.deadletters import Attempt, DeadLetter, decode_dead_letter, queue_for
 from queuey.errors import InvalidRequest, MessageNotFound, QueueNotFound
 from queuey.ids import Position
 from queuey.messages import Location, Message, Queue
 from queuey.service.claims.attempts import Attempts
-from queuey.service.claims.follow_ups import ERROR
+from queuey.service.claims.follow_ups import TOO_MANY_DELIVERIES_ERROR
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.overview import ClaimOverview
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import JobRequest, Request, StateQuery, too_many_done_error
-from queuey.service.claims.results import EXPIRED, JobEnd, Results
+from queuey.service.claims.results import EXPIRED_ERROR, JobEnd, Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.watching import Waiter, WakeSource
 from queuey.storage import LEDGER_TTL, Store, bridge
 
-REFRESH = 0.5
+REFRESH_INTERVAL = 0.5
 """Interval in seconds between reads of a log whose jobs are waited for."""
-CANCELLED = "Cancelled"
-"""Error class of the last attempt of a message that an operator has removed."""
 MAX_REFRESHES = 200
-"""Max such reads per second and process."""
-MAX_LOOKS = 100_000
+"""Max reads of watched logs per second and process."""
+CANCELLED_ERROR = "Cancelled"
+"""Error class of the last attempt of a message that an operator has removed."""
+MAX_CHECKED_JOBS = 100_000
 """Max jobs per second, approximately, checked after rounds of one log. A later round or read checks the rest."""
 
 
@@ -47,8 +47,8 @@ class LogView(NamedTuple):
 
     Attributes:
         standing: ``new``: the log does not have it; ``outbox``: it becomes a dead letter; ``ending``: it expired or was
-            cancelled; ``left``: it left the queue after a delivery without an acknowledgement; ``final``: it is done,
-            or has left the queue.
+            cancelled; ``left``: gone after an unacknowledged delivery; ``final``: acknowledged, or gone for another
+            reason.
         claim: Its last delivery, if it is outstanding.
         was_moved: A move may have taken it.
     """
@@ -71,8 +71,8 @@ class JobPoll:
         has_tried: The first attempt was made.
     """
 
-    def __init__(self, places: Sequence[Location], *, states: bool = False) -> None:
-        self.places = places
+    def __init__(self, locations: Sequence[Location], *, states: bool = False) -> None:
+        self.locations = locations
         self.states = states
         self.unfinished: set[Location] = set()
         self.source: WakeSource | None = None
@@ -110,8 +110,8 @@ class JobWatch:
         self.watched: dict[Key, _Watched] = {}
         self._refreshing: asyncio.Task[None] | None = None
 
-    def make_source(self, places: Iterable[Location]) -> WakeSource:
-        return WakeSource(partial(self._watch, _by_partition(places)), for_all=True)
+    def make_source(self, locations: Iterable[Location]) -> WakeSource:
+        return WakeSource(partial(self._watch, _group_by_partition(locations)), for_all=True)
 
     def _watch(
         self, positions: Mapping[int, list[Position]], queue: Queue, partition: int, wake: Callable[[], None]
@@ -136,12 +136,12 @@ class JobWatch:
             self.watched.pop(key, None)
 
     def wake_for(self, log: PartitionLog) -> None:
-        """Wakes requests of which a job is done in the log, unless ``MAX_LOOKS`` forbids a check now."""
+        """Wakes requests of which a job is done in the log, unless ``MAX_CHECKED_JOBS`` forbids a check now."""
         watched, now = self.watched[log.key], self._core.boottime()
         if now < watched.due:
             return
         waiting = list(watched.waiting.items())
-        watched.due = now + sum(len(positions) for _, (_, positions) in waiting) / MAX_LOOKS
+        watched.due = now + sum(len(positions) for _, (_, positions) in waiting) / MAX_CHECKED_JOBS
         for wake, (_, positions) in waiting:
             if any(map(log.state.is_done, positions)):
                 wake()
@@ -149,7 +149,7 @@ class JobWatch:
     async def _refresh(self) -> None:
         """Reads the watched logs until none is left, because other processes acknowledge jobs, too."""
         while self.watched:
-            await asyncio.sleep(max(REFRESH, len(self.watched) / MAX_REFRESHES))
+            await asyncio.sleep(max(REFRESH_INTERVAL, len(self.watched) / MAX_REFRESHES))
             for key, watched in list(self.watched.items()):
                 queue, _ = next(iter(watched.waiting.values()))
                 self._logs.add(key, StateQuery(queue, lambda _state: None))
@@ -188,65 +188,67 @@ class JobStatuses:
     async def read_answer(self, queue: Queue, poll: JobPoll, waiter: Waiter | None = None) -> JobAnswer:
         """Returns the status of jobs; subscribes the waiter. Later attempts return no infos until a job has ended."""
         if waiter is not None:
-            numbers = sorted({number for number, _ in poll.places})
-            poll.source = poll.source or self._watch.make_source(poll.places)
+            numbers = sorted({number for number, _ in poll.locations})
+            poll.source = poll.source or self._watch.make_source(poll.locations)
             waiter.subscribe([(queue, numbers, poll.source)])
-        views = await self.find_views(queue, poll.places)
-        poll.unfinished.update(place for place, view in views.items() if not view.has_ended)
+        views = await self.find_views(queue, poll.locations)
+        poll.unfinished.update(location for location, view in views.items() if not view.has_ended)
         if waiter is not None and poll.has_tried and not any(view.has_ended for view in views.values()):
             return JobAnswer([], has_ended=False)
         poll.has_tried = True
         infos: list[JobInfo] = await self._core.in_thread(partial(self._read_infos, queue, poll, views))
         return JobAnswer(infos, any(info.status not in UNFINISHED for info in infos))
 
-    async def find_views(self, queue: Queue, places: Iterable[Location]) -> dict[Location, LogView]:
+    async def find_views(self, queue: Queue, locations: Iterable[Location]) -> dict[Location, LogView]:
         expired = self._timing.expiry_limit(self._store.claim_logs.claim_now())
-        positions = _by_partition(places)
+        positions = _group_by_partition(locations)
         queries = {number: StateQuery(queue, partial(_find_views, positions[number], expired)) for number in positions}
         answers = await self._ask(queue, queries)
         return {(number, position): view for number, views in answers.items() for position, view in views.items()}
 
     async def record_leaving(
-        self, queue: Queue, places: Collection[Location], status: Literal["removed", "superseded"]
+        self, queue: Queue, locations: Collection[Location], status: Literal["removed", "superseded"]
     ) -> None:
         """Records the coming end of unfinished jobs, before their messages are removed."""
-        views = await self.find_views(queue, places)
-        for place, view in views.items():
+        views = await self.find_views(queue, locations)
+        for location, view in views.items():
             if not view.has_ended:
-                await self._results.record_leaving(queue, *place, status, self._store.claim_logs.claim_now() / 1000)
+                await self._results.record_leaving(queue, *location, status, self._store.claim_logs.claim_now() / 1000)
 
-    async def record_moved(self, queue: Queue, places: Collection[Location]) -> None:
+    async def record_moved(self, queue: Queue, locations: Collection[Location]) -> None:
         """Records ``removed`` as the end of jobs that left the queue after a delivery without an acknowledgement."""
-        views = await self.find_views(queue, places)
+        views = await self.find_views(queue, locations)
         now = self._store.claim_logs.claim_now() / 1000
-        for place in [place for place, view in views.items() if view.standing == "left"]:
-            await self._results.record_end(queue, *place, "removed", now)
+        for location in [location for location, view in views.items() if view.standing == "left"]:
+            await self._results.record_end(queue, *location, "removed", now)
 
     # Blocking
 
     def _read_infos(self, queue: Queue, poll: JobPoll, views: Mapping[Location, LogView]) -> list[JobInfo]:
         now = self._store.claim_logs.claim_now() / 1000
-        to_find = [place for place, view in views.items() if view.standing not in {"claimed", "left", "final"}]
+        to_find = [location for location, view in views.items() if view.standing not in {"claimed", "left", "final"}]
         messages = self._fetch_messages(queue, to_find)
-        ended = {place for place, view in views.items() if view.standing in {"left", "final"}}
+        ended = {location for location, view in views.items() if view.standing in {"left", "final"}}
         ends = self._read_ends(queue, ended.union({*to_find} - messages.keys()), now)
-        silent = [place for place in ended if place not in ends]
+        silent = [location for location in ended if location not in ends]
         messages |= self._fetch_messages(queue, silent)
         letters = self._find_letters(queue, silent)
         infos = {}
-        for place, view in views.items():
-            evidence = Evidence(view, place in messages, ends.get(place), letters.get(place), place in poll.unfinished)
-            fields = self._status_fields(queue, place, evidence, now)
+        for location, view in views.items():
+            evidence = Evidence(
+                view, location in messages, ends.get(location), letters.get(location), location in poll.unfinished
+            )
+            fields = self._status_fields(queue, location, evidence, now)
             if fields["status"] in {"waiting", "retrying", "failed"} and "error" not in fields:
-                fields |= self._failure_fields(queue, place, fields["status"])
+                fields |= self._failure_fields(queue, location, fields["status"])
             if poll.states:
-                state = bridge.run(self._attempts.read_last_state(queue, *place))
+                state = bridge.run(self._attempts.read_last_state(queue, *location))
                 fields["state"] = None if state is None else msgspec.Raw(state.json)
                 fields["state_at"] = None if state is None else state.at
-            infos[place] = JobInfo(message_id=ids.to_hex(place[1]), partition=place[0], **fields)
-        return [infos[place] for place in poll.places]
+            infos[location] = JobInfo(message_id=ids.to_hex(location[1]), partition=location[0], **fields)
+        return [infos[location] for location in poll.locations]
 
-    def _status_fields(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
+    def _status_fields(self, queue: Queue, location: Location, evidence: Evidence, now: float) -> dict[str, Any]:
         """Returns the fields of a job's status: by the log if the job is claimed, or unfinished and stored.
 
         Otherwise the row of its end decides. Without such a row, a job that the log does not have as ended is
@@ -256,7 +258,7 @@ class JobStatuses:
         if view.standing in {"claimed", "waiting", "retrying"} and (evidence.is_there or view.standing == "claimed"):
             return _claim_fields(view)
         if view.standing == "new" and evidence.is_there:
-            is_due = place[1][0] <= self._store.claim_logs.claim_time()
+            is_due = location[1][0] <= self._store.claim_logs.claim_time()
             return {"status": "waiting" if is_due else "delayed"}
         if view.standing in {"outbox", "ending"} and evidence.is_there:
             return {"status": "failed" if view.standing == "outbox" else "removed"}
@@ -265,20 +267,20 @@ class JobStatuses:
             return _end_fields(end)
         if view.standing not in {"left", "final"}:
             ttl = queue.ttl or self._limits.default_ttl
-            has_expired = view.standing != "new" or now > ids.ticks_to_seconds(place[1][0]) + ttl
+            has_expired = view.standing != "new" or now > ids.ticks_to_seconds(location[1][0]) + ttl
             return {"status": "expired" if has_expired else "never_seen"}
-        return self._fields_without_row(queue, place, evidence, now)
+        return self._fields_without_row(queue, location, evidence, now)
 
-    def _fields_without_row(self, queue: Queue, place: Location, evidence: Evidence, now: float) -> dict[str, Any]:
+    def _fields_without_row(self, queue: Queue, location: Location, evidence: Evidence, now: float) -> dict[str, Any]:
         """Returns the status of a job that is done, or has left the queue, without a row of its end.
 
         Its dead letter decides; else it is ``done`` or ``removed`` if that is certain, and ``unknown`` if not.
         """
         if evidence.letter is not None:
             cause = evidence.letter.cause
-            status = "expired" if cause.error == EXPIRED else "failed"
+            status = "expired" if cause.error == EXPIRED_ERROR else "failed"
             return {"status": status, "ended": cause.at, "error": cause.error, "text": cause.text}
-        ttl, age = queue.ttl or self._limits.default_ttl, now - ids.ticks_to_seconds(place[1][0])
+        ttl, age = queue.ttl or self._limits.default_ttl, now - ids.ticks_to_seconds(location[1][0])
         keeps = queue.result_ttl > 0
         unknown = {"status": "unknown", "kept": queue.result_ttl}
         if evidence.view.standing == "left":
@@ -290,32 +292,32 @@ class JobStatuses:
         is_recent = keeps and (age <= queue.result_ttl or evidence.was_unfinished)
         return {"status": "done"} | ({"result": None} if is_recent else {"kept": queue.result_ttl})
 
-    def _failure_fields(self, queue: Queue, place: Location, status: str) -> dict[str, Any]:
+    def _failure_fields(self, queue: Queue, location: Location, status: str) -> dict[str, Any]:
         """Returns the last attempt's error; without one, a default if the job failed, else nothing."""
-        record = bridge.run(self._attempts.read_records(queue, place[0], [place[1]])).get(place[1])
+        record = bridge.run(self._attempts.read_records(queue, location[0], [location[1]])).get(location[1])
         if record is None or not record.attempts:
-            default = {"error": ERROR, "text": "delivered too often without an acknowledgement"}
+            default = {"error": TOO_MANY_DELIVERIES_ERROR, "text": "delivered too often without an acknowledgement"}
             return default if status == "failed" else {}
         return {"error": record.attempts[-1].error, "text": record.attempts[-1].text}
 
-    def _fetch_messages(self, queue: Queue, places: Sequence[Location]) -> dict[Location, Message]:
+    def _fetch_messages(self, queue: Queue, locations: Sequence[Location]) -> dict[Location, Message]:
         """Returns the existing messages by location, without their bodies."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
         messages: dict[Location, Message] = {}
-        for start in range(0, len(places), step):
-            for message in bridge.run(self._store.messages.fetch(queue, places[start : start + step])):
+        for start in range(0, len(locations), step):
+            for message in bridge.run(self._store.messages.fetch(queue, locations[start : start + step])):
                 messages[message.partition, message.position] = msgspec.structs.replace(message, body="")
         return messages
 
-    def _read_ends(self, queue: Queue, places: Iterable[Location], now: float) -> dict[Location, JobEnd]:
+    def _read_ends(self, queue: Queue, locations: Iterable[Location], now: float) -> dict[Location, JobEnd]:
         if not queue.result_ttl:
             return {}
-        ends = {place: bridge.run(self._results.read(queue, *place, now)) for place in places}
-        return {place: end for place, end in ends.items() if end is not None}
+        ends = {location: bridge.run(self._results.read(queue, *location, now)) for location in locations}
+        return {location: end for location, end in ends.items() if end is not None}
 
-    def _find_letters(self, queue: Queue, places: Sequence[Location]) -> dict[Location, DeadLetter]:
+    def _find_letters(self, queue: Queue, locations: Sequence[Location]) -> dict[Location, DeadLetter]:
         """Returns the queue's dead letters at these positions in its default dead letter queue, if that exists."""
-        if not places:
+        if not locations:
             return {}
         name = queue_for(queue.name)
         try:
@@ -323,13 +325,13 @@ class JobStatuses:
         except QueueNotFound:
             return {}
         letters = {}
-        for place, message in self._fetch_messages(
-            row, [place for place in places if place[0] <= row.partitions]
+        for location, message in self._fetch_messages(
+            row, [location for location in locations if location[0] <= row.partitions]
         ).items():
             headers = dict(message.meta.headers) if message.meta else {}
-            letter = dead_letter_from(headers, "", lies=(name, place[0], message.id), content_type=None)
+            letter = decode_dead_letter(headers, "", lies=(name, location[0], message.id), content_type=None)
             if letter is not None and letter.queue == queue.name:
-                letters[place] = letter
+                letters[location] = letter
         return letters
 
 
@@ -383,21 +385,24 @@ class JobActs(ClaimOverview):
             return "removed"
         if standing == "removed":
             why = Attempt(
-                number=number, at=self._store.claim_logs.claim_now() / 1000, error=CANCELLED, text="by an operator"
+                number=number,
+                at=self._store.claim_logs.claim_now() / 1000,
+                error=CANCELLED_ERROR,
+                text="by an operator",
             )
             await self._attempts.add(queue, *location, why)
             if queue.result_ttl:
                 await self._results.record_end(queue, *location, "removed", why.at)
         return standing
 
-    async def hasten(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
+    async def make_available_now(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
         """Makes a retrying or delayed message available at once. Raises as :meth:`cancel`.
 
         Raises:
             InvalidRequest: The message is delayed, and the queue keeps keys or is a dedup queue.
         """
         location = await self._locate(queue, partition, position)
-        standing, _ = await self._act(queue, location, hasten)
+        standing, _ = await self._act(queue, location, make_available_now)
         return standing
 
     async def _locate(self, queue: Queue, partition: int | None, position: Position) -> Location:
@@ -408,8 +413,8 @@ class JobActs(ClaimOverview):
         """
         numbers = range(1, queue.partitions + 1) if partition is None else [partition]
         self.check(queue, numbers)
-        places = [(number, position) for number in numbers]
-        for message in await self._store.messages.fetch(queue, places):
+        locations = [(number, position) for number in numbers]
+        for message in await self._store.messages.fetch(queue, locations):
             return message.partition, position
         # A claimed message may have been deleted meanwhile.
         outstanding = await self.query_states(queue, lambda state, _expired: position in state.outstanding, numbers)
@@ -424,7 +429,7 @@ class JobActs(ClaimOverview):
         number, position = location
         request = JobRequest(queue, act, ClaimReceipt(number, *position))
         standing, entry = (await self._ask(queue, {number: request}))[number]
-        if standing == "refused" and act is hasten and (queue.keeps_keys or queue.kind == "dedup"):
+        if standing == "refused" and act is make_available_now and (queue.keeps_keys or queue.kind == "dedup"):
             how = "by keys" if queue.keeps_keys else "equal messages once"
             text = f"The message is delayed, and queue {queue.name!r} delivers {how}, so it waits until it is due"
             raise InvalidRequest({"id": text})
@@ -433,9 +438,9 @@ class JobActs(ClaimOverview):
         return standing, entry
 
 
-def _by_partition(places: Iterable[Location]) -> dict[int, list[Position]]:
+def _group_by_partition(locations: Iterable[Location]) -> dict[int, list[Position]]:
     positions: dict[int, list[Position]] = {}
-    for number, position in places:
+    for number, position in locations:
         positions.setdefault(number, []).append(position)
     return positions
 
@@ -448,7 +453,7 @@ def _find_view(position: Position, expired: int, state: State) -> LogView:
     """Returns a job's standing; a done job no newer than the newest move may have been moved."""
     claim = state.outstanding.get(position)
     if claim is not None:
-        return LogView(state.status_of(position, expired), claim)
+        return LogView(state.find_status(position, expired), claim)
     if position in state.outbox:
         return LogView("outbox" if state.outbox[position][0] else "ending")
     if position in state.superseded:

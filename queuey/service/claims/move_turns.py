@@ -20,11 +20,11 @@ from queuey.messages import Message, Queue, Slice, bytes_of, rendered_bytes
 from queuey.service.claims.requests import Request
 from queuey.service.claims.scans import MAX_SCAN_PAGES, ContiguousRead, Fetch, Read, SplitDuplicates, SplitEnded
 
-CHUNK = MAX_ENTRY_IDS
+MAX_CHUNK_MESSAGES = MAX_ENTRY_IDS
 """Max messages of a chunk."""
-CHUNK_BYTES = 1 << 20
+MAX_CHUNK_BYTES = 1 << 20
 """Max bytes of a chunk's messages, not counting the last one."""
-FETCH_BATCH = 32
+FETCH_BATCH_SIZE = 32
 """Number of messages fetched at a time."""
 MAX_COPIES = MAX_ABOVE
 """Max copies that a turn at a dedup queue skips."""
@@ -57,7 +57,7 @@ class MoveTurn(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         chunk: The current chunk; 0 if none.
-        places: Positions of the chunk's messages.
+        positions: Positions of the chunk's messages.
         messages: The chunk's messages if they were read in this turn; None if they were taken earlier.
         moved: Number of messages that have been moved.
         last: Position of the last one in the target.
@@ -67,7 +67,7 @@ class MoveTurn(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     chunk: int = 0
-    places: list[Position] = []
+    positions: list[Position] = []
     messages: list[Message] | None = None
     moved: int = 0
     last: Position = FIRST
@@ -158,10 +158,10 @@ class MoveRequest(ReadingRequest):
         if self._order.stop or self._order.give_back or not self._is_log_free(state) or self._is_too_early(expired):
             return
         fresh, bound, reached = await self._scan(state, sources)
-        ended = sorted(place for place in state.find_ended(expired, MAX_OUTSTANDING) if place < bound)
+        ended = sorted(position for position in state.find_ended(expired, MAX_OUTSTANDING) if position < bound)
         redelivered, fetched = await self._fetch_again(ended, sources)
         available = sorted(redelivered + fresh, key=lambda message: message.position)
-        self._candidates = list(_first_chunk(available))
+        self._candidates = list(_cut_to_chunk(available))
         self._is_complete = (
             reached and fetched == len(ended) and len(self._candidates) == len(available) and not self.ended.expiries
         )
@@ -190,38 +190,40 @@ class MoveRequest(ReadingRequest):
         for _ in range(MAX_SCAN_PAGES):
             if lower >= below:
                 return fresh, below, True
-            chunk = Slice(sources.partition, lower, below, limit=CHUNK, max_bytes=CHUNK_BYTES, ahead=True)
+            chunk = Slice(
+                sources.partition, lower, below, limit=MAX_CHUNK_MESSAGES, max_bytes=MAX_CHUNK_BYTES, ahead=True
+            )
             page = await sources.read(chunk)
             if horizon == FIRST:
                 horizon = self.horizon = (page.horizon, LOW_MIN)
             self.chain.seen += [message.position for message in page.messages]
             new = [m for m in page.messages if m.position < horizon and not state.is_known(m.position)]
             fresh += sources.split_ended(await sources.split_copies(state, self.copies, new), self.ended)
-            self.ended.note_live(fresh)
+            self.ended.record_live(fresh)
             lower = page.next or lower
             self.chain.bound = min(horizon, lower)
             if not page.more:
                 return fresh, min(horizon, below), self._order.exact or horizon >= below
-            if len(fresh) >= CHUNK or bytes_of(fresh) >= CHUNK_BYTES:
+            if len(fresh) >= MAX_CHUNK_MESSAGES or bytes_of(fresh) >= MAX_CHUNK_BYTES:
                 break
             if len(self.copies.hidden) >= MAX_COPIES or self.ended.are_many:
                 break
         return fresh, self.chain.bound, False
 
-    async def _fetch_again(self, places: list[Position], sources: Sources) -> tuple[list[Message], int]:
+    async def _fetch_again(self, positions: list[Position], sources: Sources) -> tuple[list[Message], int]:
         """Reads messages whose claims are over, up to a chunk; returns them, and how many positions were tried.
 
         Sets ended messages and missing positions aside.
         """
         redelivered: list[Message] = []
         weight = tried = 0
-        while tried < len(places) and len(redelivered) < CHUNK and weight < CHUNK_BYTES:
-            batch = places[tried : tried + FETCH_BATCH]
-            messages = await sources.fetch([(sources.partition, place) for place in batch])
+        while tried < len(positions) and len(redelivered) < MAX_CHUNK_MESSAGES and weight < MAX_CHUNK_BYTES:
+            batch = positions[tried : tried + FETCH_BATCH_SIZE]
+            messages = await sources.fetch([(sources.partition, position) for position in batch])
             existing = {message.position for message in messages}
             redelivered += sources.split_ended(messages, self.ended)
             weight += bytes_of(messages)
-            self._gone += [place for place in batch if place not in existing]
+            self._gone += [position for position in batch if position not in existing]
             tried += len(batch)
         return redelivered, tried
 
@@ -251,19 +253,19 @@ class MoveRequest(ReadingRequest):
             draft.end_move(order.move)
 
     def result(self, state: State) -> MoveTurn:
-        left = sum(place < self._order.below for place in state.outstanding)
+        left = sum(position < self._order.below for position in state.outstanding)
         move = state.move
         if move is None or move.number < self._order.move:
             return MoveTurn(left=left, blocked=bool(move and move.chunk))
         if move.number > self._order.move:
             return MoveTurn(left=left, ended=True)
-        places = [place for place, _ in move.taken]
+        positions = [position for position, _ in move.taken]
         found_by_position = {message.position: message for message in self._candidates}
-        messages = [found_by_position[place] for place in places if place in found_by_position]
+        messages = [found_by_position[position] for position in positions if position in found_by_position]
         return MoveTurn(
             chunk=move.chunk,
-            places=places,
-            messages=messages if len(messages) == len(places) else None,
+            positions=positions,
+            messages=messages if len(messages) == len(positions) else None,
             moved=move.moved,
             last=move.last,
             ended=move.ended and not move.chunk,
@@ -271,11 +273,11 @@ class MoveRequest(ReadingRequest):
         )
 
 
-def _first_chunk(messages: Sequence[Message]) -> list[Message]:
-    """Takes up to ``CHUNK`` messages; the last one may exceed ``CHUNK_BYTES``."""
+def _cut_to_chunk(messages: Sequence[Message]) -> list[Message]:
+    """Takes up to ``MAX_CHUNK_MESSAGES`` messages; the last one may exceed ``MAX_CHUNK_BYTES``."""
     limited, weight = [], 0
-    for message in islice(messages, CHUNK):
-        if weight >= CHUNK_BYTES:
+    for message in islice(messages, MAX_CHUNK_MESSAGES):
+        if weight >= MAX_CHUNK_BYTES:
             break
         limited.append(message)
         weight += rendered_bytes(message.body, message.meta)

@@ -20,14 +20,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from queuey.claims.places import limits_of
+from queuey.claims.places import find_claim_limits
 from queuey.claims.state import ClaimTiming, State
 from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import Queue
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import StateQuery
-from queuey.service.claims.scans import LOOK_BACK_EVERY
+from queuey.service.claims.scans import LOOK_BACK_INTERVAL
 from queuey.service.core import Core
 from queuey.storage import Store
 
@@ -35,9 +35,9 @@ POLL_INTERVAL = 0.5
 """Interval in seconds between polls of a log on which claims wait."""
 MAX_POLLS = 200
 """Max polls per second and process, not counting those for an expired claim."""
-SPACING = 0.1
+MIN_POLL_INTERVAL = 0.1
 """Min seconds between two polls of a log, however many of its claims expire."""
-LATE_POLL_DELAY = 2 * LOOK_BACK_EVERY
+LATE_POLL_DELAY = 2 * LOOK_BACK_INTERVAL
 """Interval in seconds from the store's report of a message to another attempt, because messages may become visible out
 of order."""
 
@@ -129,7 +129,7 @@ class ClaimWakeups:
         vacated_before, watched.vacated = watched.vacated, log.state.vacated
         ordered = log.ordered
         watched.lags = ordered is not None and ordered.lags
-        self._poll_within(max(seconds, SPACING), log.key, watched)
+        self._poll_within(max(seconds, MIN_POLL_INTERVAL), log.key, watched)
         may_free = ordered is not None and not ordered.has_none_waiting
         in_order = watched.freed != freed_before and may_free and watched.queue.kind == "ordered"
         has_freed_room = _has_freed_room(watched.queue, log, vacated_before, by_key=has_ended or may_free)
@@ -188,7 +188,7 @@ def _has_freed_room(queue: Queue, log: PartitionLog, vacated_before: int, *, by_
         vacated_before: The log's count of finished messages after the previous round.
         by_key: A message may wait for others of its key, or its claim has ended.
     """
-    vacated, limits = log.state.vacated - vacated_before, limits_of(queue, log.key[1])
+    vacated, limits = log.state.vacated - vacated_before, find_claim_limits(queue, log.key[1])
     if not vacated or limits is None:
         return False
     was_full = limits.total and len(log.state.outstanding) + vacated >= limits.total

@@ -12,12 +12,12 @@ import msgspec
 
 from queuey import ids
 from queuey.api.claims import Backlog, ClaimCounts, Job, JobStatus, PartitionClaims, QueueSize
-from queuey.claims.covers import digest_of
+from queuey.claims.covers import compute_body_digest
 from queuey.claims.state import State
 from queuey.deadletters import queue_for
 from queuey.errors import NotFound
 from queuey.ids import Position
-from queuey.messages import Message, Queue, Slice, rendered_bytes
+from queuey.messages import Location, Message, Queue, Slice, rendered_bytes
 from queuey.metrics import Metrics
 from queuey.service.claims.attempts import Attempts, DeliveryRecord
 from queuey.service.core import Core
@@ -30,7 +30,7 @@ from queuey.terminal.texts import shorten
 T = TypeVar("T")
 MAX_SHOWN_TEXT = 200
 """Max characters of a failure's text in a list of jobs."""
-_PAGE, FIRST_PAGE = 1000, 10
+_PAGE_SIZE, FIRST_PAGE_SIZE = 1000, 10
 """Number of messages per read, and in the read that looks for the first unfinished message."""
 
 
@@ -101,7 +101,8 @@ class ClaimOverview(ABC):
             retrying = sum(view.retrying for view in views.values())
             delayed, all_counted = self._count_delayed(queue, views, limit)
             firsts = [
-                next(self._read_unfinished(queue, number, view, FIRST_PAGE), None) for number, view in views.items()
+                next(self._read_unfinished(queue, number, view, FIRST_PAGE_SIZE), None)
+                for number, view in views.items()
             ]
             return Backlog(
                 waiting=max(0, size.size - claimed - retrying),
@@ -129,7 +130,7 @@ class ClaimOverview(ABC):
         return sorted(workers, key=lambda worker: (-worker.jobs, worker.worker))
 
     def list_jobs(
-        self, access: QueueAccess, limit: int, *, states: bool = False, only: JobStatus | None = None
+        self, access: QueueAccess, limit: int, *, states: bool = False, only_status: JobStatus | None = None
     ) -> list[Job]:
         """Returns outstanding messages: those whose claims have ended, then the others by the end of their claims.
 
@@ -137,15 +138,17 @@ class ClaimOverview(ABC):
             access: The queue.
             limit: Max messages.
             states: Add to each message its job state, its call and its last failed attempt.
-            only: Status of the messages; None for all.
+            only_status: Status of the messages; None for all.
         """
 
         def look(state: State, expired: int) -> list[tuple[int, Position, JobStatus, int, str, int]]:
-            standings = ((place, claim, state.status_of(place, expired)) for place, claim in state.outstanding.items())
+            standings = (
+                (place, claim, state.find_status(place, expired)) for place, claim in state.outstanding.items()
+            )
             rows = (
                 (0 if status == "waiting" else c.expires, place, status, c.deliveries, c.worker, c.number)
                 for place, c, status in standings
-                if only in {None, status}
+                if only_status in {None, status}
             )
             return nsmallest(limit, rows)
 
@@ -173,9 +176,9 @@ class ClaimOverview(ABC):
 
         return access.use(outstanding)
 
-    def _read_calls(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> dict[tuple[int, Position], Any]:
+    def _read_calls(self, queue: Queue, locations: Sequence[Location]) -> dict[Location, Any]:
         calls = {}
-        for message in self._fetch_in_batches(queue, places):
+        for message in self._fetch_in_batches(queue, locations):
             call = find_call(message.body) if message.meta is not None and message.meta.json else None
             if call is not None:
                 calls[message.partition, message.position] = call._asdict()
@@ -204,11 +207,13 @@ class ClaimOverview(ABC):
     def _count_delayed(self, queue: Queue, views: Mapping[int, _View], limit: int) -> tuple[int, bool]:
         """Counts messages that are not due, up to a limit; returns also whether the count is complete.
 
-        Messages that an operator has hastened are not counted.
+        Messages that an operator has made available are not counted.
         """
         count, now = 0, (self._store.claim_logs.claim_time(), ids.LOW_MIN)
         for number in range(1, queue.partitions + 1):
-            pages = self._read_pages(queue, Slice(number, now, limit=_PAGE, delayed=False, due=False, bodies=False))
+            pages = self._read_pages(
+                queue, Slice(number, now, limit=_PAGE_SIZE, delayed=False, due=False, bodies=False)
+            )
             for page in pages:
                 count += sum(not views[number].is_known(message.position) for message in page)
                 if count >= limit:
@@ -216,9 +221,12 @@ class ClaimOverview(ABC):
         return count, True
 
     def _find_next_due(self, queue: Queue, views: Mapping[int, _View]) -> float | None:
-        """Returns when the first delayed message is due that was not hastened (seconds since 1970), or None."""
+        """Returns when the first delayed message is due (seconds since 1970), or None.
+
+        Skips messages that an operator has made available.
+        """
         now = self._store.claim_logs.claim_time(), ids.LOW_MIN
-        limits = {number: min(_PAGE, 1 + view.count_known_above(now)) for number, view in views.items()}
+        limits = {number: min(_PAGE_SIZE, 1 + view.count_known_above(now)) for number, view in views.items()}
         slices = [Slice(n, now, limit=limit, delayed=False, due=False, bodies=False) for n, limit in limits.items()]
         messages = (
             message for page in bridge.run(self._store.messages.read(queue, slices)) for message in page.messages
@@ -247,17 +255,17 @@ class ClaimOverview(ABC):
         self._metrics.count_delivered(len(messages), access.queue)
         return messages
 
-    def _read_unfinished(self, queue: Queue, number: int, view: _View, limit: int = _PAGE) -> Iterator[Message]:
+    def _read_unfinished(self, queue: Queue, number: int, view: _View, limit: int = _PAGE_SIZE) -> Iterator[Message]:
         yield from self._fetch_in_batches(queue, [(number, position) for position in view.below])
         for page in self._read_pages(queue, self._slice_after_cursor(number, view, limit)):
             yield from (message for message in page if not view.is_done(message))
 
-    def _fetch_in_batches(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> Iterator[Message]:
+    def _fetch_in_batches(self, queue: Queue, locations: Sequence[Location]) -> Iterator[Message]:
         step = max(1, self._limits.page_bytes // self._limits.longest)
-        for first in range(0, len(places), step):
-            yield from bridge.run(self._store.messages.fetch(queue, places[first : first + step]))
+        for first in range(0, len(locations), step):
+            yield from bridge.run(self._store.messages.fetch(queue, locations[first : first + step]))
 
-    def _slice_after_cursor(self, number: int, view: _View, limit: int = _PAGE, *, bodies: bool = True) -> Slice:
+    def _slice_after_cursor(self, number: int, view: _View, limit: int = _PAGE_SIZE, *, bodies: bool = True) -> Slice:
         lower, max_bytes = ids.following(view.cursor), self._limits.page_bytes
         return Slice(number, lower, limit=limit, max_bytes=max_bytes, ahead=True, bodies=bodies)
 
@@ -323,5 +331,5 @@ class _View:
         """Returns whether a message above the cursor is acknowledged, or a copy of an acknowledged one."""
         if message.position in self._above or message.position in self.known or not self._ended:
             return message.position in self._above
-        cover = self._ended.get(digest_of(message.body, message.meta))
-        return cover is not None and cover.hides(message.position)
+        cover = self._ended.get(compute_body_digest(message.body, message.meta))
+        return cover is not None and cover.includes_position(message.position)

@@ -50,9 +50,9 @@ from queuey.service.claims.requests import (
     SentRequest,
     SettleRequest,
     StateQuery,
+    list_polls,
     make_release_request,
     mark_unsent,
-    polls_of,
     read_limit_error,
     too_many_claims_error,
     too_many_waiting_error,
@@ -68,7 +68,7 @@ FIRST_PAUSE, MAX_PAUSE = 0.02, 0.5
 """Seconds between attempts to append an entry that is in doubt."""
 MAX_BACK_OFF = 0.02
 """Max seconds to wait after another process's entry was first; at most as long as this process's last append took."""
-WORTH = 500
+MIN_CURSOR_ADVANCE = 500
 """Min messages that the cursor must pass to justify an entry of its own."""
 MAX_LOOP_BYTES = 1 << 16
 """Max bytes of entries applied in the event loop; more take several milliseconds and are applied in a thread."""
@@ -203,7 +203,7 @@ class PartitionLog:
         while True:
             # Reading a snapshot replaces the state, when this process has fallen far behind.
             state = self.state
-            polls = [] if is_paused else polls_of(requests)
+            polls = [] if is_paused else list_polls(requests)
             if polls and candidates is None:
                 candidates = await self._finder.find(state, requests, polls)
             if isinstance(requests[0], ReadingRequest):
@@ -212,7 +212,7 @@ class PartitionLog:
             chosen = self._core.boottime()
             draft, passed_count = self._decide(queue, requests, candidates)
             # With keys, nothing is read beyond what may be remembered, so the cursor must move.
-            worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else WORTH
+            worth = 1 if candidates is not None and candidates.by_key and candidates.scan.full else MIN_CURSOR_ADVANCE
             if not draft.has_changes_beyond_cursor and passed_count < worth:
                 mark_unsent(requests)
                 if await self._catch_up_for(queue, requests, always=is_paused):
@@ -247,7 +247,7 @@ class PartitionLog:
             mark_unsent(requests)
             self._queue.take_without_reads(requests, self.state.number, polls=True)
             self._give_up_late(requests)
-            current = self.state is state and self.state.withdrawn < number and set(polls_of(requests)) <= set(polls)
+            current = self.state is state and self.state.withdrawn < number and set(list_polls(requests)) <= set(polls)
             candidates = candidates if current and self._has_deliverable(self.state, candidates) else None
 
     def _use_newest_row(self, requests: Sequence[Request]) -> Queue:
@@ -387,7 +387,7 @@ class PartitionLog:
         ):
             self._queue.put_back(unanswered)
         if candidates is None:
-            for poll in polls_of(requests):
+            for poll in list_polls(requests):
                 poll.answer([])
         for request in requests:
             if isinstance(request, SettleRequest):

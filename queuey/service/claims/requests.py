@@ -25,7 +25,7 @@ from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.messages import Backoff, Message, Queue
 from queuey.service.claims.follow_ups import delivery_limit
 
-Kind = Literal["acknowledge", "renew", "release", "fail", "give_up", "verify", "check"]
+SettleKind = Literal["acknowledge", "renew", "release", "fail", "give_up", "verify", "check"]
 Claimed = tuple[Message, int, ClaimReceipt, int]
 """A claimed message: the message, its deliveries, the receipt, and the expiry (milliseconds since 1970)."""
 
@@ -151,7 +151,7 @@ class SettleRequest(Request):
 
     __slots__ = ("kind", "newest", "receipts", "settlements", "ttl")
 
-    def __init__(self, queue: Queue, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0) -> None:
+    def __init__(self, queue: Queue, kind: SettleKind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0) -> None:
         super().__init__(queue, len(receipts))
         self.kind = kind
         self.receipts = receipts
@@ -239,16 +239,16 @@ class SentRequest(ChangeRequest):
 
 
 class StateQuery(Request):
-    """Reads a state at least as new as the request. The result is that of ``look``."""
+    """Reads a state at least as new as the request. The result is that of ``query``."""
 
-    __slots__ = ("look",)
+    __slots__ = ("query",)
 
-    def __init__(self, queue: Queue, look: Callable[[State], Any]) -> None:
+    def __init__(self, queue: Queue, query: Callable[[State], Any]) -> None:
         super().__init__(queue)
-        self.look = look
+        self.query = query
 
     def result(self, state: State) -> Any:  # noqa: ANN401 - depends on the query
-        return self.look(state)
+        return self.query(state)
 
 
 class RequestQueue:
@@ -336,11 +336,13 @@ class RequestQueue:
         self._busy = False
 
 
-def outcome_of(requests: Iterable[Request]) -> Outcome:
+def combine_outcomes(requests: Iterable[Request]) -> Outcome:
+    """Returns the outcome for an error of these requests: ``unknown`` if one of them may have been appended."""
     return "unknown" if any(request.sent for request in requests) else "none"
 
 
-def polls_of(requests: Iterable[Request]) -> list[PollRequest]:
+def list_polls(requests: Iterable[Request]) -> list[PollRequest]:
+    """Returns the polls that are neither answered nor given up."""
     return [request for request in requests if isinstance(request, PollRequest) and not request.future.done()]
 
 

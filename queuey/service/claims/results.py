@@ -21,22 +21,22 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey.claims.receipts import ClaimReceipt
-from queuey.deadletters import dead_letter_from
+from queuey.deadletters import decode_dead_letter
 from queuey.errors import StoreBusy
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue
-from queuey.service.claims.attempts import piece_of
+from queuey.service.claims.attempts import choose_ledger_piece
 from queuey.storage import LEDGER_TTL, Ledger, exchange
 
-GRACE = 60.0
+ROW_GRACE_SECONDS = 60.0
 """Number of seconds for which a row is kept after it is last shown: a void row outlives the row that it voids."""
-LAST_NUMBER = 1 << 62
+UNACKNOWLEDGED_NUMBER = 1 << 62
 """Number in rows of jobs that ended without an acknowledgement; above the number of any entry."""
-EXPIRED = "Expired"
+EXPIRED_ERROR = "Expired"
 """Error class of dead letters whose messages have expired."""
-_TRIES = 5
+_MAX_WRITE_ATTEMPTS = 5
 
-End = Literal["failed", "expired", "removed", "superseded"]
+UnacknowledgedEnd = Literal["failed", "expired", "removed", "superseded"]
 """How a job ended without an acknowledgement; ``failed``: it became a dead letter."""
 JobResult = bytes | int
 """A result as JSON, or the size in bytes of a result that is too large to keep."""
@@ -59,7 +59,7 @@ class JobEnd(msgspec.Struct, frozen=True, array_like=True):
     partition: int
     position: Position
     number: int
-    status: Literal["void", "done"] | End
+    status: Literal["void", "done"] | UnacknowledgedEnd
     time: float
     json: bytes | None = None
     size: int = 0
@@ -108,17 +108,17 @@ class Results:
         await self._write(queue, end, lambda row: end if row.number < end.number else row)
 
     async def record_end(
-        self, queue: Queue, partition: int, position: Position, status: End, time: float, *why: str
+        self, queue: Queue, partition: int, position: Position, status: UnacknowledgedEnd, time: float, *why: str
     ) -> None:
         """Records that a job has ended without an acknowledgement; ``why`` is the class and text of its error.
 
         A message that was removed and expires afterwards counts as removed.
         """
-        end = JobEnd(partition, position, LAST_NUMBER, status, time, None, 0, *why)
+        end = JobEnd(partition, position, UNACKNOWLEDGED_NUMBER, status, time, None, 0, *why)
 
         def changed(row: JobEnd) -> JobEnd:
             was_removed = status == "expired" and row.status in {"removed", "superseded"}
-            return replace(row, number=LAST_NUMBER) if was_removed else end
+            return replace(row, number=UNACKNOWLEDGED_NUMBER) if was_removed else end
 
         await self._write(queue, end, changed)
 
@@ -127,13 +127,13 @@ class Results:
     ) -> None:
         """Records that a job became a dead letter, with the letter's error.
 
-        The status is ``expired`` if that error is ``EXPIRED``, else ``failed``.
+        The status is ``expired`` if that error is ``EXPIRED_ERROR``, else ``failed``.
         """
         headers = dict(letter.meta.headers) if letter.meta else {}
-        dead = dead_letter_from(headers, "", lies=("", partition, ""), content_type=None)
+        dead = decode_dead_letter(headers, "", lies=("", partition, ""), content_type=None)
         error, text = ("", "") if dead is None else (dead.cause.error, dead.cause.text)
         await self.record_end(
-            queue, partition, position, "expired" if error == EXPIRED else "failed", time, error, text
+            queue, partition, position, "expired" if error == EXPIRED_ERROR else "failed", time, error, text
         )
 
     async def record_leaving(
@@ -166,9 +166,9 @@ class Results:
         """
         work, piece = _ledger_place(queue, end.partition, end.position)
         before, after = None, end
-        for _ in range(_TRIES):
+        for _ in range(_MAX_WRITE_ATTEMPTS):
             value = _encode(after)
-            kept = _shown_seconds(queue, after) + GRACE
+            kept = _shown_seconds(queue, after) + ROW_GRACE_SECONDS
             present = await exchange(self._ledger, work, piece, value, expected=before, kept=kept)
             if present == value:
                 return
@@ -180,11 +180,11 @@ class Results:
 
 
 def _shown_seconds(queue: Queue, end: JobEnd) -> float:
-    return queue.result_ttl if end.status in {"void", "done"} else LEDGER_TTL - GRACE
+    return queue.result_ttl if end.status in {"void", "done"} else LEDGER_TTL - ROW_GRACE_SECONDS
 
 
 def _ledger_place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:
-    return f"results {queue.qid:x}", piece_of(partition, position)
+    return f"results {queue.qid:x}", choose_ledger_piece(partition, position)
 
 
 def _decode_row(value: bytes | None, partition: int, position: Position) -> JobEnd | None:

@@ -25,21 +25,21 @@ from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Location, Message, Page, Slice, bytes_of, rendered_bytes
 from queuey.service.limits import Limits
 
-LOOK_BACK = 0.5
+LOOK_BACK_SECONDS = 0.5
 """Number of seconds below the front at which some scans begin."""
-LOOK_BACK_EVERY = 0.1
+LOOK_BACK_INTERVAL = 0.1
 """Interval in seconds between scans that begin below the front."""
-CHAIN_EVERY = 1.0
+CHAIN_INTERVAL = 1.0
 """Interval in seconds between chains of reads from the cursor, while the front is above it."""
-CHAIN_SOON = 0.1
+CHAIN_RETRY_INTERVAL = 0.1
 """Interval in seconds until the next chain after one that was cut short."""
-MAX_CHAIN = 2000
+MAX_KNOWN_IN_CHAIN = 2000
 """Max known messages in a chain before reads above the front, because polls wait for it."""
-PAGE = 1000
+MAX_PAGE_MESSAGES = 1000
 """Max messages of one read."""
 MAX_COPIES = 2000
 """Max copies remembered of one scan."""
-WAITING_WEIGHT = 300
+WAITING_MESSAGE_BYTES = 300
 """Cost of a waiting message in bytes of memory, approximately."""
 MAX_SCAN_PAGES = 64
 """Max pages of one scan. The next scan continues from there."""
@@ -205,23 +205,23 @@ class Scanner:
         if first < (certain := min(front, self.horizon)) and (boot >= self._chain_at or (full and state.keeps_expired)):
             past = Slice(self._partition, first, certain, ahead=True)
             # If much is remembered, the cursor must move, even if polls wait for it.
-            max_known = MAX_CHAIN if len(state.above) < MAX_ABOVE // 2 else math.inf
+            max_known = MAX_KNOWN_IN_CHAIN if len(state.above) < MAX_ABOVE // 2 else math.inf
             unread = await self._read_chain(state, result, past, max_known)
             if result.chain.bound >= certain and not result.fresh:
-                self._chain_at = boot + CHAIN_EVERY
+                self._chain_at = boot + CHAIN_INTERVAL
             # Ended messages block the cursor: more is delivered once some of them are dead letters.
             result.full = full and bool(result.ended.expiries)
             result.stopped = result.stopped or result.full
             if result.has_enough or result.full:
                 return result
         lower = front
-        if front > first and boot - self._looked_back_at >= LOOK_BACK_EVERY:
+        if front > first and boot - self._looked_back_at >= LOOK_BACK_INTERVAL:
             self._looked_back_at = boot
-            lower = max(first, min(front, (ids.seconds_to_ticks(now / 1000 - LOOK_BACK), LOW_MIN)))
+            lower = max(first, min(front, (ids.seconds_to_ticks(now / 1000 - LOOK_BACK_SECONDS), LOW_MIN)))
         upper = self.horizon if full else ids.LAST
         # Above the front most messages are new. The limit of bytes is no tighter, because a store may request only as
         # many rows as fit if each has the max length.
-        limit = min(PAGE, max_messages - len(result.fresh)) if lower == front else PAGE
+        limit = min(MAX_PAGE_MESSAGES, max_messages - len(result.fresh)) if lower == front else MAX_PAGE_MESSAGES
         forward_slice = Slice(
             self._partition, lower, max(lower, upper), limit=limit, max_bytes=self._page_bytes, ahead=True
         )
@@ -232,7 +232,7 @@ class Scanner:
             result.full = True
             result.end = result.end or forward_slice.upper
         if unread is not None and result.has_enough:
-            self._chain_at = boot + CHAIN_SOON
+            self._chain_at = boot + CHAIN_RETRY_INTERVAL
         elif unread is not None:
             await self._read_chain(state, result, unread)
             result.fresh.sort(key=lambda message: message.position)
@@ -251,7 +251,7 @@ class Scanner:
         Stops after ``max_known`` known messages or too many pages, and returns the unread slice. Returns None if it has
         found a new message, or nothing is left.
         """
-        part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=False)
+        part = replace(part, limit=MAX_PAGE_MESSAGES, max_bytes=self._page_bytes, bodies=False)
         for _ in range(MAX_SCAN_PAGES):
             page = await self._read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
@@ -301,14 +301,14 @@ class Scanner:
                 fresh = await self.split(state, result.copies, fresh)
             if self.split_ended is not None:
                 fresh = self.split_ended(fresh, result.ended)
-                result.ended.note_live(fresh)
+                result.ended.record_live(fresh)
             result.add(fresh)
             if not page.more or result.has_enough:
                 return
             if len(result.copies.hidden) >= MAX_COPIES or result.ended.are_many:
                 result.stopped = True
                 return
-            part = replace(part, lower=end, limit=PAGE)
+            part = replace(part, lower=end, limit=MAX_PAGE_MESSAGES)
 
     def advance_front(self, state: State, result: ScanResult) -> bool:
         """Moves the front to the first message of a scan that is still free, or past the scan if none is.
@@ -376,7 +376,7 @@ class OrderedScanner:
 
     @property
     def weight(self) -> int:
-        return WAITING_WEIGHT * len(self.waiting)
+        return WAITING_MESSAGE_BYTES * len(self.waiting)
 
     @property
     def has_none_waiting(self) -> bool:
@@ -452,7 +452,7 @@ class OrderedScanner:
             # Read no further than messages that the state knows already.
             scan.full = True
             upper = min(upper, ids.following(max(state.above)))
-        limit = min(PAGE, demand.messages - len(scan.fresh))
+        limit = min(MAX_PAGE_MESSAGES, demand.messages - len(scan.fresh))
         unread = Slice(
             self._partition, waiting.front, upper, limit=limit, max_bytes=self._limits.page_bytes, ahead=True
         )
@@ -472,7 +472,7 @@ class OrderedScanner:
             scan.end = end if more or scan.full else None
             if not more or scan.has_enough:
                 return
-            unread = replace(unread, lower=end, limit=PAGE)
+            unread = replace(unread, lower=end, limit=MAX_PAGE_MESSAGES)
 
     async def _find_upper_bound(self, demand: ScanDemand) -> Position:
         if demand.exact:

@@ -35,23 +35,23 @@ from queuey.storage import Store
 KIND = "expiry"
 TIMING = DueTiming(search=300.0, overdue=60.0, max_pause=60.0, at_once=32)
 """Many steps run concurrently, because a step may take long."""
-MIN_RELIANCE, MAX_RELIANCE = 600, 86_400
+MIN_RELIANCE_SECONDS, MAX_RELIANCE_SECONDS = 600, 86_400
 """Min and max seconds for which posts rely on a record; in between, the TTL of their messages."""
-LEASE = 60
+LEASE_SECONDS = 60
 """Seconds for which other processes do not take a step that one has begun."""
-MAX_SECONDS = 10.0
+MAX_STEP_SECONDS = 10.0
 """Max seconds of a step, approximately; the next step continues its search."""
-AT_ONCE = 8
+MAX_CONCURRENT_PARTITIONS = 8
 """Max partitions that are searched at the same time."""
-MAX_LATE = 60
+MAX_SEARCH_DELAY = 60
 """Max seconds between the expiry of a message that was posted after a search and the next search."""
-PAUSE = 1.0
+MIN_STEP_INTERVAL = 1.0
 """Min interval in seconds between two steps."""
 REST_RATIO, MAX_REST = 100, 3600.0
 """Pause after a step that found no expired messages: its ratio to the time of the step, and its max seconds."""
 MAX_RECORDS = 10_000
 """Max queues whose records a process remembers."""
-_TRIES = 20
+_MAX_ATTEMPTS = 20
 """Max attempts at a change that conflicts with concurrent ones."""
 
 
@@ -75,7 +75,7 @@ class ExpiryRecord(msgspec.Struct, frozen=True, array_like=True):
 
     def is_in_force(self, now: int) -> bool:
         """Returns whether ``until`` is in the future and was not set by a clock that was ahead."""
-        return now < self.until <= now + MAX_RELIANCE * TICKS_PER_SECOND
+        return now < self.until <= now + MAX_RELIANCE_SECONDS * TICKS_PER_SECOND
 
 
 class Search(msgspec.Struct):
@@ -141,7 +141,7 @@ class ExpiryRecords(DueWork):
             return
         present: Queue | None = queue
         try:
-            for _ in range(_TRIES):
+            for _ in range(_MAX_ATTEMPTS):
                 if present is None or self._is_ensured(present, ttl):
                     return
                 try:
@@ -186,16 +186,18 @@ class ExpiryRecords(DueWork):
     async def _make_record(self, queue: Queue, ttl: int) -> None:
         """Creates or extends a queue's record unless it is sufficient; before, marks the claim logs if needed."""
         name = _record_name(queue.qid)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             record = await self._store.records.record(KIND, queue.application, name)
             before = None if record is None else _decode(record.value)
-            if before is not None and before.suffices_for(queue, ttl, self._now(self._store.clock_difference + PAUSE)):
+            if before is not None and before.suffices_for(
+                queue, ttl, self._now(self._store.clock_difference + MIN_STEP_INTERVAL)
+            ):
                 self._remember(queue.qid, before)
                 return
             if before is None or before.partitions < queue.partitions:
                 await self._claims.keep_expired(queue)
             now = self._now()
-            until = now + min(max(ttl, MIN_RELIANCE), MAX_RELIANCE) * TICKS_PER_SECOND
+            until = now + min(max(ttl, MIN_RELIANCE_SECONDS), MAX_RELIANCE_SECONDS) * TICKS_PER_SECOND
             value = ExpiryRecord(queue.name, queue.partitions, until, ttl)
             due = now + ttl * TICKS_PER_SECOND + ticks_until_due(self._store.clock_difference)
             if record is None or before is None:
@@ -239,8 +241,8 @@ class ExpiryRecords(DueWork):
             await self._remove(record)
             return None
         now, began = self._now(), self._core.boottime()
-        record = await self._save(replace(record, due=now + LEASE * TICKS_PER_SECOND))
-        result = await self._search(queue, began + MAX_SECONDS)
+        record = await self._save(replace(record, due=now + LEASE_SECONDS * TICKS_PER_SECOND))
+        result = await self._search(queue, began + MAX_STEP_SECONDS)
         if self._store.messages.exact_horizon:  # The horizon is the last id, which may be old.
             result.horizon = max(result.horizon, now)
         if result.is_over and self._may_remove(value, now):
@@ -256,23 +258,24 @@ class ExpiryRecords(DueWork):
 
     @property
     def _margin(self) -> int:
-        return int((self._store.clock_difference + PAUSE) * TICKS_PER_SECOND)
+        return int((self._store.clock_difference + MIN_STEP_INTERVAL) * TICKS_PER_SECOND)
 
     def _next_due_ticks(self, value: ExpiryRecord, result: Search, took: float) -> int:
         """Returns when to search again (ticks), at the earliest after a pause.
 
         That is when a seen or an unseen message may expire, or when the record may be removed; a search that was cut
-        continues after ``PAUSE``. If nothing had expired, the pause grows with ``took``, the seconds of the step.
+        continues after ``MIN_STEP_INTERVAL``. If nothing had expired, the pause grows with ``took``, the seconds of
+        the step.
         """
         if result.is_cut:
-            return self._now(PAUSE)
-        pause = PAUSE if result.given_up else min(max(PAUSE, REST_RATIO * took), MAX_REST)
-        unseen = result.horizon + (value.shortest + MAX_LATE) * TICKS_PER_SECOND
+            return self._now(MIN_STEP_INTERVAL)
+        pause = MIN_STEP_INTERVAL if result.given_up else min(max(MIN_STEP_INTERVAL, REST_RATIO * took), MAX_REST)
+        unseen = result.horizon + (value.shortest + MAX_SEARCH_DELAY) * TICKS_PER_SECOND
         removable = value.until + 2 * self._margin if result.is_over else TICKS_MAX
         return max(min(result.following, unseen, removable), self._now(pause))
 
     async def _search(self, queue: Queue, deadline: float) -> Search:
-        result, room = Search(), asyncio.Semaphore(AT_ONCE)
+        result, room = Search(), asyncio.Semaphore(MAX_CONCURRENT_PARTITIONS)
 
         async def search(partition: int) -> None:
             async with room:

@@ -22,16 +22,16 @@ from queuey.errors import (
     StoreUnavailable,
     TooManyGroups,
 )
-from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.drafts import GroupDraft, ReadRights
 from queuey.groups.ownership import MemberCommit
 from queuey.groups.state import MAX_PARTITIONS, Credential, GroupChange, GroupState, JoinRequest, Member
 from queuey.messages import OffsetChange, Queue
 from queuey.service.core import Core
 from queuey.service.groups import views
-from queuey.service.groups.local_group import LocalGroup, digest_of
+from queuey.service.groups.local_group import LocalGroup, hash_secret
 from queuey.service.groups.searches import find_queues, read_planned_queues
 from queuey.service.groups.state_cache import GroupContext
-from queuey.service.groups.state_changes import ATTEMPTS, clock_slack, make_draft
+from queuey.service.groups.state_changes import MAX_ATTEMPTS, clock_slack, make_draft
 from queuey.service.offsets import check_partitions, require_group_name
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Waiter
@@ -42,9 +42,9 @@ MAX_GROUPS = 1000
 """Max groups of an application; a few more if several are created at the same moment."""
 MAX_GIVEN_BACK = 1000
 """Max partitions that a heartbeat may give back."""
-SWEEP = 1.0
+SWEEP_INTERVAL = 1.0
 """Min seconds between two searches for groups that can be dropped from memory."""
-GROUP_CHANGED = Topic(21, tuple[str, str], bool)
+GROUP_CHANGED_TOPIC = Topic(21, tuple[str, str], bool)
 """Tells other workers of the service the application and name of a group that this worker has changed."""
 
 
@@ -60,7 +60,7 @@ class GroupUseCases:
         served: Groups that this process serves, by application and name.
     """
 
-    rights: Rights
+    rights: ReadRights
 
     def __init__(self, store: Store, core: Core) -> None:
         self._store = store
@@ -75,12 +75,12 @@ class GroupUseCases:
     def share_with(self, workers: Workers) -> None:
         """Wakes members at other workers when this worker changes a group. Without it, their polls find the change."""
         self._workers = workers
-        workers.handle(GROUP_CHANGED, self._receive_report)
+        workers.handle(GROUP_CHANGED_TOPIC, self._receive_report)
 
     def _announce(self, key: tuple[str, str]) -> None:
         for number in range(1, self._workers.identity.total + 1):
             if number != self._workers.identity.number:
-                self._workers.ask(number, GROUP_CHANGED, key, lambda _answer: None)
+                self._workers.ask(number, GROUP_CHANGED_TOPIC, key, lambda _answer: None)
 
     def _receive_report(self, key: tuple[str, str], answer: Answer[bool]) -> None:
         self._core.calls(self._follow_now, key)
@@ -95,7 +95,7 @@ class GroupUseCases:
         require_group_name(group)
         served = self.served.get((application, group))
         now = self._core.boottime()
-        if now - self._swept >= SWEEP:
+        if now - self._swept >= SWEEP_INTERVAL:
             self._swept = now
             self.served = {key: local for key, local in self.served.items() if local is served or local.is_needed}
         if served is None:
@@ -129,7 +129,7 @@ class GroupUseCases:
             if len(names) >= MAX_GROUPS:
                 raise TooManyGroups(f"The application has {MAX_GROUPS} groups. Delete one: queuey group delete GROUP")
         secret = f"{self._core.rng.getrandbits(128):032x}"
-        digest = digest_of(secret)
+        digest = hash_secret(secret)
 
         def join(draft: GroupDraft) -> Member:
             state = draft.state
@@ -237,12 +237,12 @@ class GroupUseCases:
         state = await local.cache.refresh()
         if state.members:
             local.cache.require_here()
-            present = await self._with_sessions_ended(local, state)
+            present = await self._end_sessions(local, state)
             if any(member.state != "absent" for member in present.members.values()):
                 raise GroupActive(group)
         return state
 
-    async def _with_sessions_ended(self, local: LocalGroup, state: GroupState) -> GroupState:
+    async def _end_sessions(self, local: LocalGroup, state: GroupState) -> GroupState:
         """Returns the state with sessions that are over ended: no process does that for the last member of a group.
 
         Instances within their grace period become absent; other members are gone.
@@ -278,11 +278,11 @@ class GroupUseCases:
             raise _not_found(group)
         if state.members:
             with suppress(StoreUnavailable):
-                state = await self._with_sessions_ended(local, state)
+                state = await self._end_sessions(local, state)
         seen = local.changes.sessions.members
 
         if few:
-            queues = await read_planned_queues(self._store, application, state, views.LAG_PAGE)
+            queues = await read_planned_queues(self._store, application, state, views.LAG_PAGE_SIZE)
         else:
             queues = await find_queues(self._store, application, state, fresh=False)
         return await views.make_group_info(self._store, group, state, queues, visible, start, lag=lag, seen=seen)
@@ -299,7 +299,7 @@ class GroupUseCases:
             GroupNotFound: The group does not exist.
             StoreBusy: Other processes keep changing the group.
         """
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             state = await self._read_inactive(application, group)
             if not state.head.version:
                 raise _not_found(group)
@@ -323,7 +323,7 @@ class GroupUseCases:
         if centre != self._store.groups.centre:
             own_centre = f"is {self._store.groups.centre!r}" if self._store.groups.centre else "has no name"
             raise InvalidRequest({"centre": f"{centre!r} is not the data centre of this process, which {own_centre}"})
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             head = await self._store.groups.group_head(application, group, serial=True)
             if head is None:
                 raise _not_found(group)

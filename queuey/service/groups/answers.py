@@ -10,9 +10,9 @@ from queuey.api.groups import Heartbeat, HeartbeatAnswer, Partitions, Taken, ToG
 from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupState, Member, PlannedQueue
 
-MAX_PARTITIONS, MAX_SIZE = 1000, 240 << 10
+MAX_PARTITIONS, MAX_ANSWER_BYTES = 1000, 240 << 10
 """Max partitions of an answer, and its approximate max bytes."""
-_ENTRY_SIZE = 150
+_ENTRY_BYTES = 150
 
 Rows = Mapping[int, OwnedOffset]
 
@@ -69,7 +69,7 @@ def answer_heartbeat(
 ) -> HeartbeatAnswer:
     """Compares what a member names with what it owns: what it has lost, is to give back, and may take.
 
-    Stops at ``MAX_PARTITIONS`` or ``MAX_SIZE``; the next answer has more.
+    Stops at ``MAX_PARTITIONS`` or ``MAX_ANSWER_BYTES``; the next answer has more.
 
     Args:
         targets: Targets of the plan.
@@ -100,8 +100,8 @@ def answer_heartbeat(
             elif is_known:
                 continue
             count += 1
-            size += _ENTRY_SIZE + len(name) + 2 * len(row.note or b"")
-            if count >= MAX_PARTITIONS or size >= MAX_SIZE:
+            size += _ENTRY_BYTES + len(name) + 2 * len(row.note or b"")
+            if count >= MAX_PARTITIONS or size >= MAX_ANSWER_BYTES:
                 return answer
     return answer
 

@@ -16,12 +16,12 @@ from queuey.messages import Queue
 from queuey.service.groups.answers import Rows
 from queuey.service.groups.state_cache import GroupContext, StateCache
 
-ATTEMPTS = 20
-STATE_AGE = 0.5
+MAX_ATTEMPTS = 20
+MAX_STATE_AGE = 0.5
 """Max age in seconds of the state by which owners are decided."""
-AT_ONCE = 8
+MAX_CONCURRENT_QUEUES = 8
 """Max queues that a call works on concurrently."""
-MAX_KEPT = 1000
+MAX_CACHED_QUEUES = 1000
 """Max queues whose rows are kept in memory."""
 
 GiveBacks = Mapping[int, tuple[int, int]]
@@ -71,8 +71,8 @@ class HandOvers:
         self, names: Iterable[str], since: int, give_backs: Mapping[str, GiveBacks] | None = None
     ) -> None:
         waiting = sorted(names)
-        for first in range(0, len(waiting), AT_ONCE):
-            batch = waiting[first : first + AT_ONCE]
+        for first in range(0, len(waiting), MAX_CONCURRENT_QUEUES):
+            batch = waiting[first : first + MAX_CONCURRENT_QUEUES]
             await asyncio.gather(*(self.settle(name, since, (give_backs or {}).get(name, {})) for name in batch))
 
     async def settle(self, name: str, since: int, give_backs: GiveBacks) -> None:
@@ -96,7 +96,7 @@ class HandOvers:
             began = self._cache.next_tick()
             rows = await self._hand_over(name)
             self.rows.pop(name, None)
-            if len(self.rows) >= MAX_KEPT:
+            if len(self.rows) >= MAX_CACHED_QUEUES:
                 del self.rows[next(iter(self.rows))]
             self.rows[name] = began, rows
             if not self._give_backs.get(name, True):
@@ -108,7 +108,7 @@ class HandOvers:
         Tries again if others change the rows. Changes nothing if the queue has too many groups already.
         """
         is_fresh = False
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             began = self._core.boottime()
             queue = await self._find_planned_queue(name, fresh=is_fresh)
             if queue is None:
@@ -151,7 +151,7 @@ class HandOvers:
         while True:
             needed_notes = self._needed_notes(queue.name)
             recorded = await self._store.offsets.owned_offsets(queue, self._group, needed_notes)
-            state = await self._cache.refresh(STATE_AGE)
+            state = await self._cache.refresh(MAX_STATE_AGE)
             if any(row.epoch > state.head.epoch for row in recorded.rows.values()):
                 state = await self._cache.refresh()
             if self._needed_notes(queue.name) <= needed_notes:  # Otherwise a new plan needs more notes.

@@ -21,16 +21,16 @@ from queuey.groups.state import Credential, GroupState, Member
 from queuey.service.groups.answers import Rows, answer_heartbeat, list_give_backs
 from queuey.service.groups.hand_overs import HandOvers
 from queuey.service.groups.state_cache import GroupContext, StateCache
-from queuey.service.groups.state_changes import ATTEMPTS, STATE_AGE, StateChanges, clock_slack, make_draft
+from queuey.service.groups.state_changes import MAX_ATTEMPTS, MAX_STATE_AGE, StateChanges, clock_slack, make_draft
 from queuey.service.watching import Waiter
 
-POLL, QUICK_POLL = 0.5, 0.2
+POLL_INTERVAL, QUICK_POLL_INTERVAL = 0.5, 0.2
 """Seconds between reads of the head; the second value applies while a member waits or has to give back partitions."""
 MAX_POLLS = 200
 """Max reads of heads per second and process."""
-SEARCH = 15.0
+SEARCH_INTERVAL = 15.0
 """Interval in seconds between searches for queues, by all processes together."""
-RIGHTS = 1.0
+RIGHTS_CHECK_INTERVAL = 1.0
 """Interval in seconds between checks of the members' rights."""
 PLAN_OVERDUE_MS = 500
 """Timeout in milliseconds after which this process makes a plan that another process should have made."""
@@ -119,13 +119,13 @@ class LocalGroup:
             MemberGone: The id is unknown, the member is absent, or it joined with another credential.
             GroupElsewhere: Another data centre serves the group.
         """
-        for max_age in (STATE_AGE, 0.0):
+        for max_age in (MAX_STATE_AGE, 0.0):
             state = await self.cache.refresh(max_age)
             number, _, secret = text.partition("-")
             member = state.members.get(int(number)) if number.isdecimal() and len(number) < 20 else None  # noqa: PLR2004
             if (
                 member is not None
-                and hmac.compare_digest(member.digest, digest_of(secret))
+                and hmac.compare_digest(member.digest, hash_secret(secret))
                 and state.subscriptions[member.subscription].credential.id == credential.id
                 and member.state != "absent"
                 and self.cache.is_here
@@ -157,7 +157,7 @@ class LocalGroup:
         if member.number in self._beats:
             return
         with suppress(StoreUnavailable):  # A commit needs no clock: the store decides.
-            if self._core.boottime() - self.changes.sessions_read > STATE_AGE:
+            if self._core.boottime() - self.changes.sessions_read > MAX_STATE_AGE:
                 await self.changes.read_sessions()
             end = self._find_last_seen_ms(member) + member.session + clock_slack(self._store)
             if self.changes.sessions.clock > end:
@@ -191,7 +191,7 @@ class LocalGroup:
             is_last = last or is_late or waiter is None or now - beat.when >= answer.wait
             if not is_last and not (answer.take or answer.lost or to_return - beat.requested):
                 return None
-            await self.cache.refresh(STATE_AGE, serial_age=answer.wait)
+            await self.cache.refresh(MAX_STATE_AGE, serial_age=answer.wait)
             self.cache.require_here()
             await self._store.groups.confirm_clock(beat.clock)
         except MemberGone:
@@ -253,7 +253,7 @@ class LocalGroup:
         if is_new and given_back:
             words = {name: {n: (number, epoch) for n, epoch in epochs.items()} for name, epochs in given_back.items()}
             await self.owners.settle_all(words, beat.arrived, words)
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             targets, since = self.cache.targets, max(beat.arrived, self.cache.planned)
             named_queues = (
                 targets.find_foreign_queues(number, owned) | self._requested_queues(number) | given_back.keys()
@@ -326,7 +326,10 @@ class LocalGroup:
         self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}
 
     def _wake_owners(self, name: str, rows: Rows, moved: Iterable[OwnedOffset]) -> None:
-        """Wakes waiting members that own a partition and do not name it; ``moved`` are the rows that just changed."""
+        """Wakes owners here that do not name their partition yet, unless they were asked to give it back.
+
+        If a row in ``moved`` now belongs to a member elsewhere, also announces that to other workers.
+        """
         for row in rows.values():
             beat = self._beats.get(row.owner)
             if beat is None or (name, row.partition, row.epoch) in beat.requested:
@@ -345,7 +348,7 @@ class LocalGroup:
         self._counts["followed"] += 1
         while self._beats:
             self._news.clear()
-            pause = POLL
+            pause = POLL_INTERVAL
             try:
                 pause = await self.turn()
             except QueueyError as error:
@@ -369,16 +372,16 @@ class LocalGroup:
         self._drop_silent(state, now)
         shortest = min((member.session for member in state.members.values()), default=0) / 3000
         # Counted from the last check, not the last read: requests that show the group read the sessions, too.
-        if now - self._sessions_checked >= min(shortest, SEARCH):
+        if now - self._sessions_checked >= min(shortest, SEARCH_INTERVAL):
             self._sessions_checked = now
             if make_draft(state, await self.changes.read_sessions(), clock_slack(self._store)).end_sessions():
                 self.changes.apply(GroupDraft.is_plan_due)
-        if now - self._rights_read >= RIGHTS:
+        if now - self._rights_read >= RIGHTS_CHECK_INTERVAL:
             self._rights_read = now
             await self.changes.remove_members_with_changed_rights(state)
-        if self.changes.sessions.clock - self.changes.sessions.searched > SEARCH * 1000:
+        if self.changes.sessions.clock - self.changes.sessions.searched > SEARCH_INTERVAL * 1000:
             await self.changes.search(state)
-        pause = QUICK_POLL if await self._hand_over_in_turn() else POLL
+        pause = QUICK_POLL_INTERVAL if await self._hand_over_in_turn() else POLL_INTERVAL
         due = self.cache.state.head.due
         if due is not None:  # The process that requested the plan makes it first.
             remaining = (
@@ -402,7 +405,10 @@ class LocalGroup:
                 del self._beats[number]
 
     async def _hand_over_in_turn(self) -> bool:
-        """Hands over partitions of some queues to members here; returns whether any member waits or gives back."""
+        """Hands over partitions of some queues to members here; returns whether any member waits or gives back.
+
+        Wakes members that own a missing partition by now, and asks owners elsewhere to give theirs back.
+        """
         waiting = {number: self._find_unowned(number, beat) for number, beat in self._beats.items()}
         names = sorted(set().union(*waiting.values()))
         first = bisect_right(names, self._last_queue)
@@ -453,7 +459,7 @@ class LocalGroup:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def digest_of(secret: str) -> bytes:
+def hash_secret(secret: str) -> bytes:
     return sha256(secret.encode()).digest()
 
 

@@ -12,10 +12,10 @@ from queuey.messages import Queue
 from queuey.service.queues import shortest_prefixes
 from queuey.storage import Store
 
-PAGE = 1000
+PAGE_SIZE = 1000
 MAX_LISTED = 100_000
 """Max queues that a search reads for one pattern."""
-_SPECIAL = re.compile(r"[*?\[]")
+_WILDCARD_PATTERN = re.compile(r"[*?\[]")
 
 
 async def find_queues(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
@@ -34,7 +34,7 @@ async def find_queues(store: Store, application: str, state: GroupState, *, fres
     subscriptions = [subscription for slot, subscription in state.subscriptions.items() if slot in used]
     matchers = [subscription.matcher() for subscription in subscriptions]
     queues: dict[str, Queue] = {}
-    fixed_parts = [_SPECIAL.split(pattern, maxsplit=1)[0] for s in subscriptions for pattern in s.patterns]
+    fixed_parts = [_WILDCARD_PATTERN.split(pattern, maxsplit=1)[0] for s in subscriptions for pattern in s.patterns]
     for prefix in shortest_prefixes(fixed_parts):
         async for queue in _list_by_prefix(store, application, prefix):
             if any(matches(queue.name) for matches in matchers):
@@ -59,12 +59,12 @@ async def read_planned_queues(store: Store, application: str, state: GroupState,
 async def _list_by_prefix(store: Store, application: str, prefix: str) -> AsyncIterator[Queue]:
     """Yields the queues whose names begin with a prefix, by name, from at most ``MAX_LISTED`` rows."""
     start = prefix
-    for _ in range(MAX_LISTED // PAGE):
-        page = await store.catalogue.list_queues(application, start=start, limit=PAGE)
+    for _ in range(MAX_LISTED // PAGE_SIZE):
+        page = await store.catalogue.list_queues(application, start=start, limit=PAGE_SIZE)
         for queue in page:
             if not queue.name.startswith(prefix):
                 return
             yield queue
-        if len(page) < PAGE:
+        if len(page) < PAGE_SIZE:
             return
         start = page[-1].name + "\0"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from queuey.errors import GroupElsewhere
-from queuey.groups.drafts import Rights
+from queuey.groups.drafts import ReadRights
 from queuey.groups.rows import read_state
 from queuey.groups.state import GroupState, Head
 from queuey.service.core import Core
@@ -36,7 +36,7 @@ class GroupContext(NamedTuple):
     store: Store
     core: Core
     key: tuple[str, str]
-    rights: Rights
+    rights: ReadRights
     searching: asyncio.Lock
     counts: Counter[str]
     announce: Callable[[], None]

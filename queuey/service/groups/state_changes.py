@@ -19,9 +19,9 @@ from queuey.service.groups.searches import find_queues
 from queuey.service.groups.state_cache import GroupContext, StateCache
 from queuey.storage import Store
 
-ATTEMPTS = 20
+MAX_ATTEMPTS = 20
 """Max attempts at a change when other processes interfere."""
-STATE_AGE = 2.0
+MAX_STATE_AGE = 2.0
 """Max age in seconds of the state by which requests are answered. It is refreshed before a refusal."""
 
 T = TypeVar("T")
@@ -90,14 +90,14 @@ class StateChanges:
         the current state.
 
         Raises:
-            StoreBusy: ``ATTEMPTS`` transactions met concurrent changes.
+            StoreBusy: ``MAX_ATTEMPTS`` transactions met concurrent changes.
             StoreUnavailable: The store failed; ``unknown`` if an attempt is in doubt.
         """
         is_in_doubt = False
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             began = self._core.boottime()
             sessions = await self.read_sessions()
-            state = await self._cache.refresh(STATE_AGE)
+            state = await self._cache.refresh(MAX_STATE_AGE)
             if not self._cache.is_here:
                 state = await self._cache.refresh()
                 self._cache.require_here()

@@ -13,7 +13,7 @@ from queuey.groups.state import GroupState
 from queuey.messages import Lag, Queue
 from queuey.storage import Store
 
-PAGE, LAG_PAGE = 100, 16
+PAGE_SIZE, LAG_PAGE_SIZE = 100, 16
 """Max queues of a page, without and with lags."""
 
 
@@ -29,7 +29,7 @@ async def make_group_info(
     seen: Mapping[int, SeenMember],
 ) -> GroupInfo:
     """Returns a page of a group's queues from ``start`` on. Queues that are not visible only count."""
-    limit = LAG_PAGE if lag else PAGE
+    limit = LAG_PAGE_SIZE if lag else PAGE_SIZE
     shown = [queue for queue in queues if visible(queue)]
     page = [queue for queue in shown if queue.name >= start]
     targets = sum(len(planned.targets) for planned in state.plan.values())

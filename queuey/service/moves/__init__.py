@@ -26,13 +26,13 @@ from queuey.messages import Record
 from queuey.service.claims import ClaimUseCases
 from queuey.service.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.service.moves.active_move import ActiveMove
-from queuey.service.moves.records import KIND, OVER, MoveRecord, MoveRecords, Progress, State, decode
+from queuey.service.moves.records import ENDED_STATES, KIND, MoveRecord, MoveRecords, Progress, State, decode
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge
 
 M = TypeVar("M", bound=Move)
 T = TypeVar("T")
-MAX_ACTIVE = 8
+MAX_ACTIVE_MOVES = 8
 """Max moves that one process works on at a time."""
 REST_RATIO, MAX_REST = 0.25, 0.1
 """Pause after a chunk, for other requests: its ratio to the time of the chunk, and its max in seconds."""
@@ -140,7 +140,7 @@ class MoveUseCases:
         record = bridge.run(self._records.find(application, name))
         if not may_delete(record.move.source):
             raise MoveNotFound(name)
-        is_over = record.progress.state in OVER
+        is_over = record.progress.state in ENDED_STATES
         return _make_report(MoveState, record if is_over else bridge.run(self._records.cancel(record.move)))
 
 
@@ -177,7 +177,7 @@ class MoveCarrier(DueWork):
     """Carries out the steps of moves, as a ``DueWork``: each step moves one chunk of one partition.
 
     A step takes over a move that no live process runs, and raises ``RecordChanged`` if another process runs it. A
-    process runs at most :data:`MAX_ACTIVE` moves and puts the others off.
+    process runs at most :data:`MAX_ACTIVE_MOVES` moves and puts the others off.
     """
 
     kind = KIND
@@ -223,7 +223,7 @@ class MoveCarrier(DueWork):
             is_put_off = self._store.claim_logs.claim_time() < record.due <= self._ticks_in(self._timing.stale)
             if is_put_off and progress.runner not in {0, self._token}:
                 raise RecordChanged(record.name)  # Another process works on it.
-            if len(self._work) >= MAX_ACTIVE:
+            if len(self._work) >= MAX_ACTIVE_MOVES:
                 return NextStep(record.version, 0, self._timing.stale)
             work = await self._take_over(record, progress)
         else:

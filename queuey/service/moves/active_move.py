@@ -32,7 +32,7 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.covers import choose_target_partition
-from queuey.deadletters import moved_to
+from queuey.deadletters import convert_for_move
 from queuey.errors import (
     ClaimsRefused,
     Conflict,
@@ -45,7 +45,7 @@ from queuey.errors import (
 from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Location, Message, NewMessage, PostKey, Queue
 from queuey.service.claims import ClaimUseCases
-from queuey.service.claims.move_turns import FETCH_BATCH, MoveOrder, MoveTurn
+from queuey.service.claims.move_turns import FETCH_BATCH_SIZE, MoveOrder, MoveTurn
 from queuey.service.moves.records import Move, Progress
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
@@ -55,10 +55,10 @@ KEY_TTL = 7 * 86_400
 twice."""
 FIRST_PAUSE, MAX_PAUSE = 0.1, 5.0
 """Min and max pause in seconds before a failed step is repeated."""
-COUNTED = 1000
+MAX_COUNTED = 1000
 """Max messages counted when a move starts; more are estimated."""
 
-ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 """Max attempts when a row turns out to be outdated."""
 TURN_INTERVAL = 0.2
 """Interval in seconds between turns at a partition whose last messages are not certain yet."""
@@ -108,9 +108,9 @@ class PartitionMove(ABC):
 
     async def move_chunk(self, turn: MoveTurn) -> Position:
         """Publishes and deletes a chunk; returns the position of its last message in the target."""
-        messages = await self.fetch(turn.places) if turn.messages is None else turn.messages
+        messages = await self.fetch(turn.positions) if turn.messages is None else turn.messages
         last = await self.publish(turn.chunk, messages, turn.last)
-        await self.delete(turn.places)
+        await self.delete(turn.positions)
         return last
 
     @abstractmethod
@@ -118,7 +118,7 @@ class PartitionMove(ABC):
         """Asks the log for a turn; see :class:`~queuey.service.claims.move_turns.MoveOrder`."""
 
     @abstractmethod
-    async def fetch(self, places: list[Position]) -> list[Message]:
+    async def fetch(self, positions: list[Position]) -> list[Message]:
         """Reads messages by position; returns the existing ones."""
 
     @abstractmethod
@@ -126,7 +126,7 @@ class PartitionMove(ABC):
         """Posts messages to the target under the chunk's key; returns the last one's position, or ``after``."""
 
     @abstractmethod
-    async def delete(self, places: list[Position]) -> None:
+    async def delete(self, positions: list[Position]) -> None:
         """Deletes messages from the source, after recording the end of their jobs."""
 
 
@@ -162,21 +162,21 @@ class _Partition(PartitionMove):
     async def ask(self, *, moved: int = 0, last: Position = ids.FIRST, give_back: bool = False) -> MoveTurn:
         return await self._move.ask(self.number, moved=moved, last=last, give_back=give_back)
 
-    async def fetch(self, places: list[Position]) -> list[Message]:
+    async def fetch(self, positions: list[Position]) -> list[Message]:
         async def fetch(queue: Queue) -> list[Message]:
-            locations = [(self.number, place) for place in places]
-            steps = range(0, len(locations), FETCH_BATCH)
+            locations = [(self.number, position) for position in positions]
+            steps = range(0, len(locations), FETCH_BATCH_SIZE)
             fetch = partial(self._move.store.messages.fetch, queue, kept=queue.on_expiry == "dead-letter")
-            return [message for i in steps for message in await fetch(locations[i : i + FETCH_BATCH])]
+            return [message for i in steps for message in await fetch(locations[i : i + FETCH_BATCH_SIZE])]
 
         return await self._move.call_with_source(fetch)
 
     async def publish(self, chunk: int, messages: list[Message], after: Position) -> Position:
         return await self._move.publish(self.number, chunk, messages, after)
 
-    async def delete(self, places: list[Position]) -> None:
+    async def delete(self, positions: list[Position]) -> None:
         # Deletes messages from the source, after recording the end of their jobs.
-        locations = [(self.number, place) for place in places]
+        locations = [(self.number, position) for position in positions]
         await self._move.record_moved(locations)
         await self._move.call_with_source(lambda queue: self._move.store.messages.delete(queue, locations))
 
@@ -223,7 +223,7 @@ class ActiveMove:
     async def estimate_total(self) -> None:
         with suppress(QueueyError, SourceGone):
             access = QueueAccess(self.core, self.store, await self._read_source(), lambda _: None)
-            size = await self.core.in_thread(partial(self._claims.size, access, COUNTED))
+            size = await self.core.in_thread(partial(self._claims.size, access, MAX_COUNTED))
             self.progress = replace(self.progress, total=size.size)
 
     async def run(self) -> None:
@@ -289,25 +289,25 @@ class ActiveMove:
             give_back=give_back,
         )
         queue = await self._read_source()
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             try:
                 turn = self._turns[partition] = await self._claims.take_move_turn(queue, partition, order)
             except QueueChanged:
                 queue = await self._read_source(fresh=True)
             else:
                 return turn
-        raise StoreBusy(f"Queue {self.move.source!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
+        raise StoreBusy(f"Queue {self.move.source!r} changed {MAX_ATTEMPTS} times while a chunk was moved. Try again.")
 
-    async def record_moved(self, places: list[Location]) -> None:
+    async def record_moved(self, locations: list[Location]) -> None:
         queue = await self._read_source()
         if queue.result_ttl:
             queue = await self._read_source(fresh=True)
-            await self._claims.jobs.record_moved(queue, places)
+            await self._claims.jobs.record_moved(queue, locations)
 
     async def call_with_source(self, call: Callable[[Queue], Awaitable[T]]) -> T:
         """Calls a function with the source's row, and again with a newer one if it was outdated."""
         queue = await self._read_source()
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             try:
                 return await call(queue)
             except QueueChanged:
@@ -335,7 +335,7 @@ class ActiveMove:
                 message.meta,
                 kept=keeps,
             )
-            for message in (moved_to(to.name, message) for message in messages)
+            for message in (convert_for_move(to.name, message) for message in messages)
             if takes_all or message.expires > now
         ]
         if not items:
@@ -343,7 +343,7 @@ class ActiveMove:
         # Callers cannot choose a key with this control character.
         name = f"\x01move {self.move.source_qid:x} {partition} {chunk}"
         key = PostKey(name, name.encode(), KEY_TTL)
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             target = await self._read_target()
             try:
                 await self._rely_on_expiry(target, items, is_stored=False)
@@ -353,7 +353,7 @@ class ActiveMove:
                 return max(position for _, position in posted.locations)
             except QueueChanged:
                 await self._read_target(fresh=True)
-        raise StoreBusy(f"Queue {self.move.target!r} changed {ATTEMPTS} times while a chunk was moved. Try again.")
+        raise StoreBusy(f"Queue {self.move.target!r} changed {MAX_ATTEMPTS} times while a chunk was moved. Try again.")
 
     async def _rely_on_expiry(self, target: Queue, items: Sequence[NewMessage], *, is_stored: bool) -> None:
         if items[0].kept:

@@ -21,7 +21,7 @@ from queuey.storage import Store
 
 KIND = "move"
 """Kind of the records of running moves."""
-_ENDED = "ended move"
+_ENDED_KIND = "ended move"
 """Kind of the records of ended moves."""
 MAX_RUNNING = 10
 """Max running moves of one application; a few more if several start at the same moment."""
@@ -29,15 +29,15 @@ MAX_RUNNING_TOTAL = 100
 """Max running moves of all applications; likewise."""
 MAX_LISTED = 100
 """Max moves of an application that are kept after their end, the latest ones."""
-_DIRECTORY, _OLD_RECORD = "moves under way", "move"
+_OLD_DIRECTORY_ENTRY, _OLD_RECORD_ENTRY = "moves under way", "move"
 """Entries of the ledger in which version 0.1.0 kept moves."""
-_TRIES = 20
+_MAX_ATTEMPTS = 20
 """Max attempts at a change when other processes interfere."""
 
 _ID = re.compile("[0-7][0-9a-f]{15}", re.ASCII)
 
 State = Literal["running", "cancelling", "done", "cancelled", "failed"]
-OVER = frozenset({"done", "cancelled", "failed"})
+ENDED_STATES = frozenset({"done", "cancelled", "failed"})
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
@@ -128,7 +128,7 @@ class MoveRecords:
         for move in directory.moves:
             if move.source_qid == source.qid:
                 await self._adopt(move)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             record = await self._store.records.record(KIND, source.application, _record_name(source.qid))
             if record is not None:
                 running = decode(record.value)
@@ -181,9 +181,9 @@ class MoveRecords:
         value = _encode(MoveRecord(move, progress))
         await self._end_old(move, progress)  # First: a process that dies later leaves nothing that is adopted again.
         with suppress(RecordChanged):  # Another process has ended it.
-            await self._store.records.set_record(Record(_ENDED, move.application, move.id, value, ids.TICKS_MAX))
+            await self._store.records.set_record(Record(_ENDED_KIND, move.application, move.id, value, ids.TICKS_MAX))
         await self._store.records.remove_record(record)
-        ended = await self._store.records.records(_ENDED, move.application, limit=2 * MAX_LISTED)
+        ended = await self._store.records.records(_ENDED_KIND, move.application, limit=2 * MAX_LISTED)
         for old in ended[:-MAX_LISTED]:
             with suppress(RecordChanged):
                 await self._store.records.remove_record(old)
@@ -198,7 +198,7 @@ class MoveRecords:
             under_way = await self._list_running(
                 application
             )  # Before the ended ones, so that a move that ends meanwhile is found.
-            if (record := await self._store.records.record(_ENDED, application, name)) is not None:
+            if (record := await self._store.records.record(_ENDED_KIND, application, name)) is not None:
                 return decode(record.value)
             for value in under_way:
                 if value.move.id == name:
@@ -223,7 +223,7 @@ class MoveRecords:
         """
         if move in (await self._read_directory()).moves:
             await self._adopt(move)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             record = await self._store.records.record(KIND, move.application, _record_name(move.source_qid))
             if record is None or (current := decode(record.value)).move != move:
                 return await self.find(move.application, move.id)
@@ -240,15 +240,18 @@ class MoveRecords:
         """Continues moves of version 0.1.0 whose progress has not changed since the last call."""
         before, self._seen_progress = self._seen_progress, {}
         for move in (await self._read_directory()).moves:
-            raw = self._seen_progress[move.number] = await self._store.ledger.entry(_OLD_RECORD, move.number)
+            raw = self._seen_progress[move.number] = await self._store.ledger.entry(_OLD_RECORD_ENTRY, move.number)
             if move.number in before and before[move.number] == raw:
                 await self._adopt(move)
 
     async def _adopt(self, move: Move) -> None:
         """Creates the record of a move of version 0.1.0, unless it is over or another process was faster."""
-        old = await self._store.ledger.entry(_OLD_RECORD, move.number)
+        old = await self._store.ledger.entry(_OLD_RECORD_ENTRY, move.number)
         progress = Progress() if old is None else decode(old).progress
-        if progress.state in OVER or (await self._store.records.record(_ENDED, move.application, move.id)) is not None:
+        if (
+            progress.state in ENDED_STATES
+            or (await self._store.records.record(_ENDED_KIND, move.application, move.id)) is not None
+        ):
             return
         with suppress(RecordChanged):  # Another process was faster.
             await self._store.records.set_record(_make_record(move, progress, self._store.claim_logs.claim_time()))
@@ -256,16 +259,16 @@ class MoveRecords:
     async def _end_old(self, move: Move, progress: Progress) -> None:
         """Records the end of a move of version 0.1.0 where that version looks, so that it is not adopted again."""
         while move in (await self._read_directory()).moves:
-            old = await self._store.ledger.entry(_OLD_RECORD, move.number)
-            if old is not None and decode(old).progress.state in OVER:
+            old = await self._store.ledger.entry(_OLD_RECORD_ENTRY, move.number)
+            if old is not None and decode(old).progress.state in ENDED_STATES:
                 return
             with suppress(Conflict):
                 await self._store.ledger.enter(
-                    _OLD_RECORD, move.number, _encode(MoveRecord(move, progress)), expected=old
+                    _OLD_RECORD_ENTRY, move.number, _encode(MoveRecord(move, progress)), expected=old
                 )
 
     async def _read_directory(self) -> _Directory:
-        raw = await self._store.ledger.entry(_DIRECTORY, 0)
+        raw = await self._store.ledger.entry(_OLD_DIRECTORY_ENTRY, 0)
         return _Directory() if raw is None else _decode_directory(raw)
 
     async def _list_running(self, application: str) -> list[MoveRecord]:
@@ -278,7 +281,7 @@ class MoveRecords:
         under_way = await self._list_running(application)  # First, so that a move that ends meanwhile is found.
         ended = [
             decode(record.value)
-            for record in await self._store.records.records(_ENDED, application, limit=2 * MAX_LISTED)
+            for record in await self._store.records.records(_ENDED_KIND, application, limit=2 * MAX_LISTED)
         ]
         return under_way + ended
 
@@ -289,7 +292,7 @@ class MoveRecords:
         return [move for move in moves if move is not None]
 
     async def _find_old(self, number: int) -> MoveRecord | None:
-        if (raw := await self._store.ledger.entry(_OLD_RECORD, number)) is not None:
+        if (raw := await self._store.ledger.entry(_OLD_RECORD_ENTRY, number)) is not None:
             return decode(raw)
         begun = (move for move in (await self._read_directory()).moves if move.number == number)
         return next((MoveRecord(move, Progress()) for move in begun), None)

@@ -28,11 +28,11 @@ from queuey.storage import Store, bridge
 
 ENTRY_TTL = 366 * 86_400
 """Seconds for which an entry is kept."""
-PAGE = 100
+PAGE_SIZE = 100
 """Max entries of a page."""
 MAX_SCANNED = 2000
 """Max entries that are read for a page, even if the reader may see none of them."""
-_JSON = Meta("application/json", (), json=True)
+_JSON_META = Meta("application/json", (), json=True)
 
 Outcome = Literal["unknown", "done", "partly", "failed"]
 """``unknown`` means that the act is running, or that its process ended before the result was recorded."""
@@ -131,7 +131,7 @@ class AuditLog:
             StoreUnavailable: The act was not recorded, so it must not be carried out.
         """
         entry = Entry(act=act, who=who, queue=queue, details=details, began=round(self._clock(), 3))
-        access, draft = self._open_log(application, create=True), Draft(_encode(entry).decode(), meta=_JSON)
+        access, draft = self._open_log(application, create=True), Draft(_encode(entry).decode(), meta=_JSON_META)
         posted = self._core.run(access.apply(partial(self._messages.post, drafts=[draft])))
         sent = SubmittedForm(content, *posted.locations[0])
         value = _encode_sent(sent)
@@ -140,14 +140,14 @@ class AuditLog:
             self._messages.delete(access, [sent.entry])
         return entry, _decode_sent(present), present == value
 
-    def end(self, application: str, place: Location, entry: Entry, outcome: Outcome, text: str) -> None:
+    def end(self, application: str, location: Location, entry: Entry, outcome: Outcome, text: str) -> None:
         ended = msgspec.structs.replace(entry, outcome=outcome, text=text)
-        draft = Draft(_encode(ended).decode(), meta=_JSON)
-        self._messages.put(self._open_log(application, create=True), [place], draft)
+        draft = Draft(_encode(ended).decode(), meta=_JSON_META)
+        self._messages.put(self._open_log(application, create=True), [location], draft)
 
-    def find(self, application: str, place: Location) -> Entry | None:
+    def find(self, application: str, location: Location) -> Entry | None:
         try:
-            messages = self._messages.fetch(self._open_log(application), [place], charted=False)
+            messages = self._messages.fetch(self._open_log(application), [location], charted=False)
         except (ApplicationNotFound, QueueNotFound):
             return None
         return _decode(messages[0].body) if messages else None
@@ -167,18 +167,18 @@ class AuditLog:
         except (ApplicationNotFound, QueueNotFound):
             return Page([], "")
         seen: list[tuple[Location, Entry]] = []
-        for _ in range(MAX_SCANNED // PAGE):
-            newest = Range(partitions=None, limit=PAGE, descending=True, since=since, delayed=False, merge=True)
+        for _ in range(MAX_SCANNED // PAGE_SIZE):
+            newest = Range(partitions=None, limit=PAGE_SIZE, descending=True, since=since, delayed=False, merge=True)
             reading = self._reader.read(access, newest)
             seen += (
                 ((message.partition, message.position), entry)
                 for message in reading.messages
                 if is_seen(entry := _decode(message.body))
             )
-            if len(seen) > PAGE or not reading.more:
+            if len(seen) > PAGE_SIZE or not reading.more:
                 break
             since = parse_bound(reading.cursor)
-        return Page(seen[:PAGE], ids.to_hex(seen[PAGE][0][1]) if len(seen) > PAGE else "")
+        return Page(seen[:PAGE_SIZE], ids.to_hex(seen[PAGE_SIZE][0][1]) if len(seen) > PAGE_SIZE else "")
 
     def _open_log(self, application: str, *, create: bool = False) -> QueueAccess:
         """Opens an application's log. If it does not exist, creates it, or raises ``NotFound`` without ``create``."""

@@ -26,11 +26,11 @@ TOKEN_BYTES = 32
 LINK_SECONDS = 300
 """Seconds for which a login link is valid."""
 LINK_BYTES = 16
-_FIRST = 0
+_ONLY_INDEX = 0
 """Index of a session's only entry in the ledger."""
-MAX_SECONDS = 366 * 86_400
+MAX_KEY_SECONDS = 366 * 86_400
 """Max lifetime of a key in seconds."""
-MAX_NOTE = 100
+MAX_NOTE_LENGTH = 100
 """Max characters of a note."""
 
 
@@ -61,10 +61,10 @@ class Keys:
                 "A key must have fewer rights than your own, and you need the right admin for its queues. Choose fewer "
                 "verbs or fewer queues."
             )
-        if len(note) > MAX_NOTE or not note.isprintable():
-            raise InvalidRequest({"note": f"Use at most {MAX_NOTE} printable characters"})
-        if not 0 < seconds <= MAX_SECONDS:
-            raise InvalidRequest({"expires": f"Use more than 0 s and at most {MAX_SECONDS // 86_400} d"})
+        if len(note) > MAX_NOTE_LENGTH or not note.isprintable():
+            raise InvalidRequest({"note": f"Use at most {MAX_NOTE_LENGTH} printable characters"})
+        if not 0 < seconds <= MAX_KEY_SECONDS:
+            raise InvalidRequest({"expires": f"Use more than 0 s and at most {MAX_KEY_SECONDS // 86_400} d"})
         expires = self._clock() + seconds
         if until is not None and expires > until:
             raise InvalidRequest({"expires": "Later than the end of your own key or session. Choose a shorter time"})
@@ -142,14 +142,14 @@ class Sessions:
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires = self._clock() + SESSION_SECONDS
         session = Session(holder, expires if until is None else min(expires, until))
-        bridge.run(self._store.ledger.enter(_session_work(token), _FIRST, _encode(session), expected=None))
+        bridge.run(self._store.ledger.enter(_session_work(token), _ONLY_INDEX, _encode(session), expected=None))
         return token, session
 
     def make_link(self, holder: bytes) -> str:
         """Returns the token of a link that logs in once, within ``LINK_SECONDS``, with the key of this digest."""
         token = secrets.token_urlsafe(LINK_BYTES)
         link = _encode(Session(holder, self._clock() + LINK_SECONDS))
-        bridge.run(self._store.ledger.enter(_link_work(token), _FIRST, link, expected=None))
+        bridge.run(self._store.ledger.enter(_link_work(token), _ONLY_INDEX, link, expected=None))
         return token
 
     def redeem(self, token: str) -> bytes:
@@ -158,12 +158,12 @@ class Sessions:
         Raises:
             NotAuthenticated: The link does not exist, was used, or has expired.
         """
-        entry = bridge.run(self._store.ledger.entry(_link_work(token), _FIRST))
+        entry = bridge.run(self._store.ledger.entry(_link_work(token), _ONLY_INDEX))
         link = None if entry is None else _decode(entry)
         if link is not None and isinstance(link.holder, bytes) and link.expires > self._clock():
             # Random bytes, so that a caller can tell its own value from another caller's.
             spent = _encode(Session(secrets.token_bytes(LINK_BYTES), 0.0))
-            if bridge.run(exchange(self._store.ledger, _link_work(token), _FIRST, spent, expected=entry)) == spent:
+            if bridge.run(exchange(self._store.ledger, _link_work(token), _ONLY_INDEX, spent, expected=entry)) == spent:
                 return link.holder
         raise NotAuthenticated("This link was used before, or has expired.")
 
@@ -173,7 +173,7 @@ class Sessions:
         Raises:
             NotAuthenticated: The token has no session, or the session has ended.
         """
-        entry = bridge.run(self._store.ledger.entry(_session_work(token), _FIRST))
+        entry = bridge.run(self._store.ledger.entry(_session_work(token), _ONLY_INDEX))
         session = None if entry is None else _decode(entry)
         if session is None or session.expires <= self._clock():
             raise NotAuthenticated("The session has ended. Log in again.")
@@ -182,11 +182,11 @@ class Sessions:
     def end(self, token: str) -> None:
         """Ends the session of a token, if it has one. Other processes refuse the token within seconds."""
         work = _session_work(token)
-        entry = bridge.run(self._store.ledger.entry(work, _FIRST))
+        entry = bridge.run(self._store.ledger.entry(work, _ONLY_INDEX))
         if entry is None:
             return
         try:
-            bridge.run(self._store.ledger.enter(work, _FIRST, _encode(Session(b"", 0.0)), expected=entry))
+            bridge.run(self._store.ledger.enter(work, _ONLY_INDEX, _encode(Session(b"", 0.0)), expected=entry))
         except Conflict:
             return
 

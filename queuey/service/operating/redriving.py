@@ -16,17 +16,23 @@ from hashlib import blake2b
 import msgspec
 
 from queuey import ids
-from queuey.deadletters import DeadLetter, generalize_error_text, group_by_origin, place_of, stored_dead_letter
+from queuey.deadletters import (
+    DeadLetter,
+    choose_partition_and_key,
+    decode_stored_dead_letter,
+    generalize_error_text,
+    group_by_origin,
+)
 from queuey.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.messages import Location, Message, Meta, PostKey, Queue
-from queuey.service.browsing import MAX_SHAPED, short_cursor
+from queuey.service.browsing import MAX_COMPARED_LENGTH, make_short_cursor
 from queuey.service.core import Core
 from queuey.service.messages import Draft, MessageUseCases, hash_content
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Range, parse_bound
 from queuey.service.reading import Reader
 
-PAGE = 100
+PAGE_SIZE = 100
 KEY_SECONDS = 86_400
 
 Enter = Callable[[str], QueueAccess]
@@ -38,7 +44,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reason: Original queue, class of the last error and common form of its text. Class and text are cut
-            to :data:`~queuey.service.browsing.MAX_SHAPED` characters.
+            to :data:`~queuey.service.browsing.MAX_COMPARED_LENGTH` characters.
         place: Location of a single dead letter.
     """
 
@@ -48,8 +54,8 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     def matches_letter(self, letter: DeadLetter) -> bool:
         """Returns whether the reason matches. The caller compares ``place``."""
         cause = letter.cause
-        shape = generalize_error_text(cause.text[:MAX_SHAPED])
-        return self.reason in {None, (letter.queue, cause.error[:MAX_SHAPED], shape[:MAX_SHAPED])}
+        shape = generalize_error_text(cause.text[:MAX_COMPARED_LENGTH])
+        return self.reason in {None, (letter.queue, cause.error[:MAX_COMPARED_LENGTH], shape[:MAX_COMPARED_LENGTH])}
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True):
@@ -103,10 +109,10 @@ class Redriving:
             messages: Sequence[Message] = self._messages.fetch(access, [letter_filter.place], charted=False)
             following = ""
         else:
-            page = Range(partitions=None, limit=PAGE, since=parse_bound(cursor), delayed=False, merge=True)
+            page = Range(partitions=None, limit=PAGE_SIZE, since=parse_bound(cursor), delayed=False, merge=True)
             reading = self._reader.read(access, page)
-            messages, following = reading.messages, short_cursor(reading, nearest=min)
-        letters = (stored_dead_letter(message, access.queue.name) for message in messages)
+            messages, following = reading.messages, make_short_cursor(reading, nearest=min)
+        letters = (decode_stored_dead_letter(message, access.queue.name) for message in messages)
         return DeadLetterPage(
             [letter for letter in letters if letter and letter_filter.matches_letter(letter)], len(messages), following
         )
@@ -178,5 +184,5 @@ def _location(letter: DeadLetter) -> Location:
 def _make_draft(letter: DeadLetter, queue: Queue) -> Draft:
     headers = tuple(letter.headers.items())
     meta = Meta(letter.content_type, headers, letter.json) if letter.content_type or headers or letter.json else None
-    partition, key = place_of(letter, queue.kind, keeps_keys=queue.keeps_keys)
+    partition, key = choose_partition_and_key(letter, queue.kind, keeps_keys=queue.keeps_keys)
     return Draft(letter.body, meta=meta, partition=partition, key=key)

@@ -33,7 +33,7 @@ from queuey.messages import PostKey, PostResult, Record
 from queuey.service.core import Core
 from queuey.service.due_work import DueRunner, DueTiming, DueWork, NextStep
 from queuey.service.messages import MessageUseCases, hash_content
-from queuey.service.queue_access import ATTEMPTS, find_queue
+from queuey.service.queue_access import MAX_ATTEMPTS, find_queue
 from queuey.service.schedules import states
 from queuey.service.schedules.states import Firing, Outcome, Plan, Schedule, State
 from queuey.storage import Store, bridge
@@ -42,25 +42,27 @@ from queuey.time_parsing import clock_warning
 
 MAX_SCHEDULES = 1000
 """Max schedules of an application; concurrent calls may exceed it by a few."""
-MAX_MESSAGE = 16 << 10
+MAX_BODY_BYTES = 16 << 10
 """Max bytes of a message's body. Each tick reads and writes it, and a record may have it twice."""
-MAX_NAME = 100
+MAX_NAME_LENGTH = 100
 """Max characters of a name."""
 MAX_LISTED = 100
 """Max schedules in one page of a list."""
-MAX_COMING = 5
+MAX_NEXT_INSTANTS = 5
 """Max next instants in a report."""
-_TRIES = 20
+_MAX_ATTEMPTS = 20
 """Max attempts at a change that conflicts with concurrent ones."""
-_PAUSE = 0.1
+_FIRE_RETRY_INTERVAL = 0.1
 """Interval in seconds between attempts to fire while another process is posting."""
 QUEUE_GONE_TEXT = "the queue was purged or created again while the message was being posted"
-FIRING_TOO_OLD_TEXT = f"the message could not be posted within {states.MAX_FIRING} seconds; it may have been stored"
+FIRING_TOO_OLD_TEXT = (
+    f"the message could not be posted within {states.MAX_FIRING_SECONDS} seconds; it may have been stored"
+)
 
 logger = logging.getLogger(__name__)
 MaySee = Callable[[str], bool]
 """Returns whether the caller may manage schedules of a queue with this name."""
-Changed = Callable[[Plan | None, float], Plan]
+ChangePlan = Callable[[Plan | None, float], Plan]
 """Returns the new plan of a schedule, given the present one and the time (seconds since 1970)."""
 
 
@@ -110,7 +112,7 @@ class ScheduleUseCases:
     def end(self) -> asyncio.Task[None] | None:
         return self._runner.end()
 
-    def put(self, application: str, name: str, change: Changed, may_see: MaySee) -> tuple[ScheduleReport, bool]:
+    def put(self, application: str, name: str, change: ChangePlan, may_see: MaySee) -> tuple[ScheduleReport, bool]:
         """Creates or changes a schedule. Returns it, and whether it is new.
 
         If the timetable changes, or the schedule is paused or resumed, its next instant is computed again from now on:
@@ -122,7 +124,7 @@ class ScheduleUseCases:
             TimeZoneUnknown: This machine does not know the schedule's time zone.
             RecordChanged: Too many concurrent changes of the schedule.
         """
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             record = bridge.run(self._store.records.record(states.KIND, application, name))
             now = ids.ticks_to_seconds(self._store.claim_logs.claim_time())
             if record is None:
@@ -181,7 +183,7 @@ class ScheduleUseCases:
             ScheduleNotFound: The caller may not manage a schedule with this name, or it does not exist.
             RecordChanged: Too many concurrent changes of the schedule.
         """
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             record = self._find_managed(application, name, may_see)
             try:
                 bridge.run(self._store.records.remove_record(record))
@@ -200,7 +202,7 @@ class ScheduleUseCases:
             StoreBusy: Other processes are firing the schedule.
             StoreUnavailable: The store failed. If firing had begun, any process continues it.
         """
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             record = await self._core.in_thread(partial(self._find_managed, application, name, may_see))
             try:
                 if states.decode(record.value).firing is not None:
@@ -210,7 +212,7 @@ class ScheduleUseCases:
             except RecordChanged:
                 continue
             except KeyInUse:
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_FIRE_RETRY_INTERVAL)
                 continue
             finally:
                 self._runner.watch()
@@ -229,7 +231,7 @@ class ScheduleUseCases:
 def _make_report(record: Record) -> ScheduleReport:
     schedule = states.decode(record.value)
     firing = None if schedule.firing is None else schedule.firing.instant
-    following = states.list_next_fire_times(schedule, MAX_COMING)
+    following = states.list_next_fire_times(schedule, MAX_NEXT_INSTANTS)
     return ScheduleReport(
         record.name, schedule.plan, schedule.created, schedule.changed, following, firing, schedule.last
     )
@@ -274,7 +276,7 @@ class FireUseCases(DueWork):
         if schedule.firing is not None:
             return await self._finish(record, schedule, schedule.firing)
         now = self.now()
-        ticks = await self._core.in_thread(partial(states.choose, schedule, ids.ticks_to_seconds(now)))
+        ticks = await self._core.in_thread(partial(states.choose_tick, schedule, ids.ticks_to_seconds(now)))
         if ticks.instant is not None:
             return await self._fire(record, states.pass_instant(schedule, ticks), ticks.instant, now)
         if ticks.next == schedule.next:
@@ -311,8 +313,8 @@ class FireUseCases(DueWork):
     async def _finish(self, record: Record, schedule: Schedule, firing: Firing) -> Record:
         """Posts the message and records the outcome; posts nothing if firing began too long ago."""
         ended = partial(self._record_outcome, record, schedule, firing.instant)
-        for _ in range(ATTEMPTS):
-            if abs(self.now() - firing.began) > states.MAX_FIRING * TICKS_PER_SECOND:
+        for _ in range(MAX_ATTEMPTS):
+            if abs(self.now() - firing.began) > states.MAX_FIRING_SECONDS * TICKS_PER_SECOND:
                 return await ended("unknown", error=FIRING_TOO_OLD_TEXT)
             try:
                 posted = await self._post(record.application, firing)
@@ -324,7 +326,7 @@ class FireUseCases(DueWork):
                 return await ended("unknown", error=QUEUE_GONE_TEXT)
             [(partition, position)] = posted.locations
             return await ended("published", partition=partition, message_id=ids.to_hex(position))
-        raise StoreBusy(f"Queue {firing.queue!r} changed {ATTEMPTS} times while this request ran. Try again.")
+        raise StoreBusy(f"Queue {firing.queue!r} changed {MAX_ATTEMPTS} times while this request ran. Try again.")
 
     async def _post(self, application: str, firing: Firing) -> PostResult | None:
         """Posts a firing's message under its key. Returns None if the queue was purged or created again since."""
@@ -348,7 +350,7 @@ class FireUseCases(DueWork):
     ) -> Record:
         ended = ids.ticks_to_seconds(self.now())
         queue = schedule.plan.queue if schedule.firing is None else schedule.firing.queue
-        outcome = Outcome(instant, ended, state, partition, message_id, error[: states.MAX_ERROR], queue)
+        outcome = Outcome(instant, ended, state, partition, message_id, error[: states.MAX_ERROR_LENGTH], queue)
         record = await self.save(record, states.end_firing(schedule, outcome))
         self.counts[state] += 1
         return record

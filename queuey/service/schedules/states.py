@@ -7,7 +7,7 @@ A schedule has one of two states::
 
 Each arrow is one compare-and-set. While a schedule is firing, any process may post the message under the key, any
 number of times: the key makes sure that it is stored once. That holds only while the key is remembered, so a firing
-older than ``MAX_FIRING`` is no longer posted.
+older than ``MAX_FIRING_SECONDS`` is no longer posted.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from queuey import ids
 from queuey.errors import TimeZoneUnknown
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Meta, Record
-from queuey.service.due_work import MAX_AHEAD
+from queuey.service.due_work import MAX_SECONDS_AHEAD
 from queuey.service.messages import Draft
 from queuey.service.schedules.timetables import Timetable, find_next_instant, iterate_instants
 
 KIND = "schedule"
 """Kind of the due-work records."""
-MAX_LATE = 60
+MAX_LATE_SECONDS = 60
 """Max seconds by which a tick may fire late; after that it is missed."""
 MAX_CAUGHT_UP = 100
 """Max missed ticks that ``catch_up`` fires: the newest ones."""
 MAX_CATCH_UP_AGE = 86_400
 """Max age in seconds of a missed tick that ``catch_up`` fires."""
-MAX_FIRING = 3600
+MAX_FIRING_SECONDS = 3600
 """Max seconds for which posting the message of a firing is retried."""
 KEY_SECONDS = 86_400
-"""Seconds for which a key is remembered: far longer than ``MAX_FIRING``, so also for a process that was paused."""
+"""Seconds for which a key is remembered: far longer than ``MAX_FIRING_SECONDS``, also for a process that was paused."""
 FIRING_TIMEOUT = 5
 """Seconds after which other processes continue a firing."""
-MAX_REMEMBERED = 4096
+MAX_CACHED_TIMETABLES = 4096
 """Max timetables whose next instants are cached."""
-MAX_ERROR = 200
+MAX_ERROR_LENGTH = 200
 """Max characters of the error of an outcome."""
 
 Missed = Literal["skip", "catch_up"]
@@ -170,7 +170,7 @@ encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Schedule).decode
 
 
-def due_ticks(schedule: Schedule) -> int:
+def find_next_step_ticks(schedule: Schedule) -> int:
     """Returns the time of the next step (ticks). For a firing, that is when other processes continue it."""
     if schedule.firing is not None:
         return schedule.firing.began + FIRING_TIMEOUT * TICKS_PER_SECOND
@@ -178,10 +178,10 @@ def due_ticks(schedule: Schedule) -> int:
 
 
 def make_record(record: Record, schedule: Schedule) -> Record:
-    return replace(record, value=encode(schedule), due=due_ticks(schedule))
+    return replace(record, value=encode(schedule), due=find_next_step_ticks(schedule))
 
 
-def choose(schedule: Schedule, now: float) -> TickChoice:
+def choose_tick(schedule: Schedule, now: float) -> TickChoice:
     """Returns what to do at a time: a tick is fired if it is recent, or, with ``catch_up``, the first missed one.
 
     Otherwise the due ticks count as skipped. With ``catch_up``, ticks that are too old or too many leave no outcome.
@@ -190,11 +190,11 @@ def choose(schedule: Schedule, now: float) -> TickChoice:
     if first is None or first > now:
         return TickChoice(None, first)
     if schedule.plan.missed == "catch_up":
-        begin = max(first, int(now) - MAX_CATCH_UP_AGE) if now - first > MAX_LATE else first
+        begin = max(first, int(now) - MAX_CATCH_UP_AGE) if now - first > MAX_LATE_SECONDS else first
         [*missed] = deque(_instants_between(timetable, begin - 1, now), MAX_CAUGHT_UP)
         instant = missed[0] if missed else None
         return TickChoice(instant, find_next_instant(timetable, now if instant is None else instant))
-    [*recent] = deque(_instants_between(timetable, max(first, int(now) - MAX_LATE) - 1, now), 1)
+    [*recent] = deque(_instants_between(timetable, max(first, int(now) - MAX_LATE_SECONDS) - 1, now), 1)
     if recent:
         return TickChoice(recent[0], find_next_instant(timetable, now))
     return TickChoice(None, find_next_instant(timetable, now), skipped=first)
@@ -209,7 +209,7 @@ def next_fire_time(schedule: Schedule, now: float) -> int | None:
 
 def _was_ahead(schedule: Schedule, now: float) -> bool:
     last = 0.0 if schedule.last is None else schedule.last.at
-    return max(schedule.fired, schedule.changed, last) > now + MAX_AHEAD
+    return max(schedule.fired, schedule.changed, last) > now + MAX_SECONDS_AHEAD
 
 
 def _instants_between(timetable: Timetable, after: float, until: float) -> Iterator[int]:
@@ -224,7 +224,7 @@ def record_skip(schedule: Schedule, ticks: TickChoice, now: float) -> Schedule:
     last = schedule.last
     fired = min(schedule.fired, int(now))
     if ticks.skipped is not None:
-        last = Outcome(ticks.skipped, now, "skipped", error=f"no process fired it within {MAX_LATE} seconds")
+        last = Outcome(ticks.skipped, now, "skipped", error=f"no process fired it within {MAX_LATE_SECONDS} seconds")
         fired = max(fired, ticks.skipped)
     return replace(schedule, next=ticks.next, fired=fired, last=last)
 
@@ -261,7 +261,7 @@ def list_next_fire_times(schedule: Schedule, limit: int) -> list[int]:
     return [] if schedule.next is None else list(_instants_from(schedule.plan.timetable, schedule.next, limit))
 
 
-@lru_cache(MAX_REMEMBERED)
+@lru_cache(MAX_CACHED_TIMETABLES)
 def _instants_from(timetable: Timetable, first: int, limit: int) -> tuple[int, ...]:
     """Returns up to ``limit`` instants, beginning with ``first``; only that one if the time zone is unknown.
 

@@ -23,12 +23,12 @@ from cronsim import CronSim, CronSimError
 from queuey.api.schedules import MAX_EXPRESSION
 from queuey.errors import TimeZoneUnknown
 
-_ALLOWED = re.compile(r"[0-9A-Za-z*,/#\-]+(?: +[0-9A-Za-z*,/#\-]+){4}")
-_ZONE = re.compile(r"[A-Z][A-Za-z0-9_+\-]*(?:/[A-Za-z0-9_+\-]+)*")
+_CRON_PATTERN = re.compile(r"[0-9A-Za-z*,/#\-]+(?: +[0-9A-Za-z*,/#\-]+){4}")
+_ZONE_PATTERN = re.compile(r"[A-Z][A-Za-z0-9_+\-]*(?:/[A-Za-z0-9_+\-]+)*")
 """Zone names in the time zone database begin with a capital letter; ``localtime`` and copies of it do not."""
-_MAX_ZONE = 64
+_MAX_ZONE_LENGTH = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_YEARS = 50
+_MAX_SEARCH_YEARS = 50
 """Number of years to search for the next instant; an expression without one counts as never."""
 
 
@@ -50,27 +50,27 @@ class Timetable(msgspec.Struct, frozen=True, array_like=True):
 
 def check_zone(name: str) -> None:
     try:
-        if len(name) > _MAX_ZONE or _ZONE.fullmatch(name) is None:
+        if len(name) > _MAX_ZONE_LENGTH or _ZONE_PATTERN.fullmatch(name) is None:
             raise ValueError(name)  # noqa: TRY301 - one text for all
         _load_zone(name)
     except (KeyError, ValueError, OSError) as error:
-        raise ValueError(f'"{name[:_MAX_ZONE]}" is not a time zone, such as Europe/Berlin') from error
+        raise ValueError(f'"{name[:_MAX_ZONE_LENGTH]}" is not a time zone, such as Europe/Berlin') from error
 
 
 def check_cron(expression: str, zone: str, now: float) -> None:
-    """Raises ``ValueError`` if a cron expression is not valid, or has no instant within ``_YEARS`` years.
+    """Raises ``ValueError`` if a cron expression is not valid, or has no instant within ``_MAX_SEARCH_YEARS`` years.
 
     Raises ``TimeZoneUnknown``, which is not a ``ValueError``, for an unknown zone.
     """
     shown = expression[:MAX_EXPRESSION]
-    if len(expression) > MAX_EXPRESSION or _ALLOWED.fullmatch(expression) is None:
+    if len(expression) > MAX_EXPRESSION or _CRON_PATTERN.fullmatch(expression) is None:
         raise ValueError(f'"{shown}" is not a cron expression: minute, hour, day, month, day of the week')
     try:
         if find_next_instant(Timetable(expression, zone), now) is not None:
             return
     except (CronSimError, AssertionError) as error:
         raise ValueError(f'"{shown}" is not a cron expression: {error}') from error
-    raise ValueError(f'"{shown}" does not occur within {_YEARS} years')
+    raise ValueError(f'"{shown}" does not occur within {_MAX_SEARCH_YEARS} years')
 
 
 def find_next_instant(timetable: Timetable, after: float) -> int | None:
@@ -99,7 +99,7 @@ def _moments(timetable: Timetable, begin: int) -> Iterator[int]:
     until_shown_again = timedelta(seconds=_to_seconds(wall.replace(fold=1)) - begin)
     repeated: deque[int] = deque()
     for time in CronSim(timetable.cron, wall.replace(tzinfo=None) - until_shown_again):
-        first, second = _first_and_second(time, zone)
+        first, second = _find_both_moments(time, zone)
         if counts_real_hours:
             if first > second:
                 continue
@@ -109,12 +109,12 @@ def _moments(timetable: Timetable, begin: int) -> Iterator[int]:
                 repeated.append(second)
         while first > second:
             time += timedelta(minutes=1)  # noqa: PLW2901 - to the end of the skipped hour
-            first, second = _first_and_second(time, zone)
+            first, second = _find_both_moments(time, zone)
         yield first
     yield from repeated
 
 
-def _first_and_second(wall: datetime, zone: ZoneInfo) -> tuple[int, int]:
+def _find_both_moments(wall: datetime, zone: ZoneInfo) -> tuple[int, int]:
     """Returns both moments at which the wall clock shows a time. The first is later if the time is skipped."""
     return _to_seconds(wall.replace(tzinfo=zone)), _to_seconds(wall.replace(tzinfo=zone, fold=1))
 

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 
 from queuey import ids
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import FRAME, KEPT_SECONDS, MAX_ESCAPED_BYTES, Message, Page, Slice, rendered_bytes
+from queuey.messages import (
+    KEPT_SECONDS,
+    MAX_ESCAPED_BYTES,
+    MAX_MESSAGE_FRAME_BYTES,
+    Message,
+    Page,
+    Slice,
+    rendered_bytes,
+)
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.row_codec import decode_meta
 
@@ -91,7 +99,7 @@ def _read_bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[li
     upper = exact = measured = 0
     for row in cursor:
         rows.append(row)
-        upper += FRAME + MAX_ESCAPED_BYTES * len(row[3])
+        upper += MAX_MESSAGE_FRAME_BYTES + MAX_ESCAPED_BYTES * len(row[3])
         if row[4] is not None:
             upper += _MAX_META_OVERHEAD + MAX_ESCAPED_BYTES * len(row[4])
         if upper >= max_bytes:

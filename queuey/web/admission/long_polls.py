@@ -23,7 +23,7 @@ from itertools import islice
 from time import monotonic
 from typing import Any, Protocol, Self
 
-from queuey.access import ANYBODY, USERS_OF, Caller
+from queuey.access import ANYBODY, USERS_TENANT_PREFIX, Caller
 from queuey.errors import InvalidRequest, QueueyError, TooManyWaiters
 from queuey.service.watching import Waiter, Watchers
 from queuey.web.admission.scheduling import FairGate, SharedQuota, Turn
@@ -414,7 +414,7 @@ class LongPolls:
         return future
 
     def begin_stream(self, poll: LongPoll, caller: Caller | None, queues: int) -> None:
-        if caller is not None and caller.tenant.startswith(USERS_OF):
+        if caller is not None and caller.tenant.startswith(USERS_TENANT_PREFIX):
             user, limit = caller.names, self._user_streams
             if self._streams[user] >= limit:
                 raise TooManyWaiters(f"This user has {limit} streams already, the maximum for a user. End one of them.")

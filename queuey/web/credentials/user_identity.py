@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from queuey.access import USERS_OF, Grant, name_within
+from queuey.access import USERS_TENANT_PREFIX, Grant, name_within
 from queuey.api.queues import Verb
 from queuey.errors import NotAuthenticated
 from queuey.service.operating.credentials import UserLogin
@@ -45,7 +45,7 @@ def identity_of(users: Iterable[User], expires: float) -> Identity:
     return Identity(
         names=frozenset(name_within(user.application, user.name) for user in users),
         grants=tuple(grant for user in users for grant in _make_grants(user)),
-        tenant=min(f"{USERS_OF}{user.application}" for user in users),
+        tenant=min(f"{USERS_TENANT_PREFIX}{user.application}" for user in users),
         expires=expires,
     )
 

@@ -376,7 +376,7 @@ class ClaimViews(Views):
         return json_response(msgspec.convert({"status": "ok", "job": job}, api.CancelledJob))
 
     async def retry(self, request: Request, match: Match) -> Response:
-        job = await self._apply_to_job(request, match, self._service.claims.hasten)
+        job = await self._apply_to_job(request, match, self._service.claims.make_available_now)
         return json_response(msgspec.convert({"status": "ok", "job": job}, api.RetriedJob))
 
     async def _apply_to_job(
@@ -425,7 +425,7 @@ class ClaimViews(Views):
 
         async def attempt(waiter: Waiter | None) -> JobAnswer:
             current = access if waiter is None else await self._authorization.admit(request, match, "read")
-            await request.reserve(len(poll.places) * _JOB_BYTES)
+            await request.reserve(len(poll.locations) * _JOB_BYTES)
             return await current.apply(partial(self._service.claims.jobs.read_answer, poll=poll, waiter=waiter))
 
         answer = await request.until_found(query.wait, attempt)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from queuey import ids
-from queuey.claims.receipts import delivery_text
+from queuey.claims.receipts import format_delivery
 from queuey.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, Meta
 from queuey.service import ClaimDelivery, Reading
@@ -122,7 +122,7 @@ def render_claims(
             claim.receipt.partition,
             claim.receipt.ticks & 0xFFFFFFFF,
             last_digits(claim.receipt.ticks >> 32, claim.receipt.low),
-            delivery_text(claim.receipt.number, claim.receipt.secret).encode(),
+            format_delivery(claim.receipt.number, claim.receipt.secret).encode(),
             ending,
             claim.deliveries,
             claim.expires,

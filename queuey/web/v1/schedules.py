@@ -20,7 +20,7 @@ from queuey.api.messages import ScheduledMessage
 from queuey.errors import InvalidRequest, RecordChanged, ScheduleNotFound
 from queuey.messages import Meta, Queue
 from queuey.service import Draft, Limits, ScheduleReport, Service
-from queuey.service.schedules import MAX_MESSAGE, MAX_NAME
+from queuey.service.schedules import MAX_BODY_BYTES, MAX_NAME_LENGTH
 from queuey.service.schedules.states import Outcome, Plan, keep_message
 from queuey.service.schedules.timetables import Timetable, check_cron, check_zone
 from queuey.web import validators
@@ -34,7 +34,7 @@ from queuey.web.v1.views import Views
 from queuey.web.validators import Errors, read_object
 
 _FIELDS = frozenset(api.SchedulePlan.__struct_fields__)
-_NAME = re.compile(rf"(?!\.\.?$)[A-Za-z0-9._:@\-]{{1,{MAX_NAME}}}")
+_NAME = re.compile(rf"(?!\.\.?$)[A-Za-z0-9._:@\-]{{1,{MAX_NAME_LENGTH}}}")
 Build = Callable[[Plan | None, float], Plan]
 """Returns the new plan, given the present one and the current time in seconds since 1970."""
 MaySee = Callable[[str], bool]
@@ -47,7 +47,7 @@ class ScheduleViews(Views):
     def __init__(self, service: Service, authorization: Authorization) -> None:
         super().__init__(service, authorization)
         # Characters may be escaped in JSON, and the plan has other fields.
-        self._max_body = 8 * MAX_MESSAGE + service.limits.max_header_bytes * 8
+        self._max_body = 8 * MAX_BODY_BYTES + service.limits.max_header_bytes * 8
         self._saver = ScheduleSaver(service, authorization)
 
     def put(self, request: Request, match: Match) -> Response:
@@ -144,7 +144,7 @@ class ScheduleSaver:
     def __init__(self, service: Service, authorization: Authorization) -> None:
         self._service = service
         self._authorization = authorization
-        self._limits = replace(service.limits, max_body=min(service.limits.max_body, MAX_MESSAGE))
+        self._limits = replace(service.limits, max_body=min(service.limits.max_body, MAX_BODY_BYTES))
         self._fields = Fields(api.SchedulePlan, self._limits)
 
     def save(self, request: Request, match: Match, text: bytes, may_see: MaySee) -> tuple[ScheduleReport, bool]:
@@ -239,7 +239,7 @@ def _check_name_and_fields(name: str, plan_fields: dict[str, Any]) -> None:
     """Refuses a bad name, unknown fields, and ``every`` together with ``cron`` or ``timezone``."""
     errors = Errors()
     if _NAME.fullmatch(name) is None:
-        errors["schedule"] = f"Use 1 to {MAX_NAME} letters, digits and ._:@-, but not . or .."
+        errors["schedule"] = f"Use 1 to {MAX_NAME_LENGTH} letters, digits and ._:@-, but not . or .."
     for field in plan_fields.keys() - _FIELDS:
         errors[validators.show(field)] = f"Is not a field of a schedule. Use: {', '.join(sorted(_FIELDS))}."
     for field in ("cron", "every"):

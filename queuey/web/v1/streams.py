@@ -18,7 +18,7 @@ from queuey.api.messages import StreamAsked, StreamFields, StreamQuery
 from queuey.errors import InvalidRequest, QueueyError
 from queuey.service import QueueAccess, Service
 from queuey.service.reading import MAX_SHORT_BYTES
-from queuey.service.streams import Cursor, Event, Found, Stream
+from queuey.service.streams import Cursor, Event, Stream, StreamRead
 from queuey.service.unread import MarkNews
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
@@ -225,7 +225,7 @@ class QueueEvents(ABC):
                 )
         return events
 
-    async def _read_messages(self, turn: LongPoll) -> Found:
+    async def _read_messages(self, turn: LongPoll) -> StreamRead:
         """Reads messages on the event loop if they are short and cached, or else in a thread.
 
         After an error, the queues count as changed.

@@ -10,7 +10,7 @@ from queuey.api import messages as api
 from queuey.errors import QueueyError
 from queuey.ids import Position
 from queuey.service import Mark, QueueAccess, parse_bound
-from queuey.service.ranges import OTHERS
+from queuey.service.ranges import OTHER_PARTITIONS
 from queuey.service.unread import DEFAULT_COUNTED, Marks, Unread
 from queuey.web import validators
 from queuey.web.endpoint import Match
@@ -31,7 +31,7 @@ def _parse_ends(value: object, end: Callable[[Mark], Position]) -> Marks:
         bound = parse_bound(text)
     except ValueError:
         bound = None
-    marks = {OTHERS: bound} if isinstance(bound, Mark) else dict(bound or {})
+    marks = {OTHER_PARTITIONS: bound} if isinstance(bound, Mark) else dict(bound or {})
     if not marks or any(mark.end != ids.following(mark.start) for mark in marks.values()):
         raise validators.BadField(
             f'"{validators.show(text)}" is not the id of a message, ids by partition (1:<id>,2:<id>) or a cursor'

@@ -10,7 +10,7 @@ from queuey.access import parse_scope
 from queuey.console import applications, groups, overview
 from queuey.console.filters import moment_absolute
 from queuey.messages import QueueSpec
-from queuey.service.browsing.history import STEP, History
+from queuey.service.browsing.history import CELL_SECONDS, History
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
@@ -89,7 +89,7 @@ def test_rates(app: App, browser: Browser, owner: Caller) -> None:
     for _ in range(30):
         owner.post("q", "x")
     owner.claim("q", limit=12, ttl=60)
-    now += STEP
+    now += CELL_SECONDS
     figures = tiles(browser)
     assert (figures["Messages in"], figures["Messages out"]) == ("0.50/s", "0.20/s")
     assert tiles(logged_in(app, GUEST_KEY), "guest")["Messages in"] == "0/s"
@@ -108,7 +108,7 @@ def test_a_limited_key_sees_sums_of_its_queues(
     owner.post("orders-closed", "x")
     member = make_member_giving_back(owner)
     history: History = app.service.metrics.on_messages.__self__  # type: ignore[union-attr]
-    now = history._clock() + STEP
+    now = history._clock() + CELL_SECONDS
     history._clock = lambda: now
     assert tiles(browser)["Waiting"] == "6"
     sums, page = tiles(limited), text_of(limited.get_part(f"{A}/_overview").text)

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.api.claims import Backlog, PartitionClaims
-from queuey.deadletters import Attempt, DeadLetter, dead_letter_from
+from queuey.deadletters import Attempt, DeadLetter, decode_dead_letter
 from queuey.ids import Position
 from queuey.messages import Meta, Queue, QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.service.claims import ReleaseReason
-from queuey.service.claims.attempts import EXPIRED, MAX_KEPT_ATTEMPTS, Attempts
+from queuey.service.claims.attempts import CLAIM_EXPIRED_ERROR, MAX_KEPT_ATTEMPTS, Attempts
 from queuey.service.claims.overview import MAX_SHOWN_TEXT
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
@@ -47,7 +47,7 @@ def wait_for_dead_letter(store: Store, queue: Queue, place: Position) -> DeadLet
                 store.messages.fetch(bridge.run(store.catalogue.queue(APP, dead, fresh=True)), [(1, place)])
             ):
                 headers = dict(message.meta.headers) if message.meta else {}
-                read = dead_letter_from(headers, message.body, lies=(dead, 1, message.id), content_type=None)
+                read = decode_dead_letter(headers, message.body, lies=(dead, 1, message.id), content_type=None)
                 assert read is not None
                 letters.append(read)
         return bool(letters)
@@ -129,7 +129,10 @@ def test_claims_that_expire(store: Store, clock: Clock) -> None:
         clock.advance(60)
     assert blocking(service.claims).claim(access, limit=1, ttl=10, worker="eve:3") == []
     history = wait_for_dead_letter(store, queue, place).cause.history
-    assert [(each.worker, each.error) for each in history] == [("ann:1", EXPIRED), ("bob:2", EXPIRED)]
+    assert [(each.worker, each.error) for each in history] == [
+        ("ann:1", CLAIM_EXPIRED_ERROR),
+        ("bob:2", CLAIM_EXPIRED_ERROR),
+    ]
 
 
 def test_who_has_a_message(store: Store) -> None:
@@ -225,7 +228,9 @@ def test_who_has_which(store: Store) -> None:
     assert listed[2].expires is not None
     assert 29 < listed[2].expires - listed[1].expires < 31
     assert service.claims.list_jobs(access, 2) == listed[:2]
-    assert service.claims.list_jobs(access, 9, only="claimed") == [job for job in listed if job.status == "claimed"]
+    assert service.claims.list_jobs(access, 9, only_status="claimed") == [
+        job for job in listed if job.status == "claimed"
+    ]
 
 
 def test_what_jobs_call_and_why_they_failed(store: Store, other: Store) -> None:

@@ -14,13 +14,13 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.deadletters import dead_letter_from
+from queuey.deadletters import decode_dead_letter
 from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreIncompatible, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, LogPage, Message, Meta, NewMessage, Principal, Queue, QueueSpec
 from queuey.metrics import Metrics
 from queuey.service import ClaimDelivery, ClaimUseCases, Limits, PiggybackedAck, QueueAccess, Service, Waiter, Watchers
-from queuey.service.claims.follow_ups import OVERDUE
+from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.service.core import Core
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, Backend, Clock
@@ -428,7 +428,7 @@ def test_dead_letters(store: Store, clock: Clock) -> None:
     [letter] = bridge.run(store.messages.fetch(dead, [(2, place)]))
     assert letter.meta is not None
     lies = dead.name, letter.partition, letter.id
-    parsed = dead_letter_from(dict(letter.meta.headers), letter.body, lies=lies, content_type="text/plain")
+    parsed = decode_dead_letter(dict(letter.meta.headers), letter.body, lies=lies, content_type="text/plain")
     assert parsed is not None
     assert (parsed.queue, parsed.partition, parsed.body, parsed.cause.attempts) == (queue.name, 2, "bad", 2)
     assert parsed.headers == {"x-color": "blue"}
@@ -454,7 +454,7 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
         append_bodies(store, queue, "a", "b")
         clock.advance(1)
         assert claimed_bodies(blocking(late).claim(there, limit=1, ttl=10)) == ["a"]
-    with replace(Core.boottime, lambda _self: began + OVERDUE):
+    with replace(Core.boottime, lambda _self: began + OVERDUE_SECONDS):
         assert claimed_bodies(blocking(late).claim(there, limit=1, ttl=10)) == ["b"]
         assert eventually(lambda: count_outbox(late, there)[1] == 0)
     dead = bridge.run(store.catalogue.queue(APP, f"{queue.name}.dead"))
@@ -503,7 +503,7 @@ def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
     service, access = make_dead_letters(failing.store, queue, 10, clock)
     assert eventually(lambda: count_outbox(service.claims, access)[1] == 7)
     failing.restore(Messages.put)
-    with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
+    with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE_SECONDS):
         assert eventually(lambda: count_outbox(service.claims, access)[1] == 0)
     assert len(letters_of(store, queue, places)) == 10
 
@@ -534,7 +534,7 @@ def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
     failing.restore(Messages.delete)
     assert statuses(blocking(service.claims).acknowledge(access, [claimed[2].receipt])) == [ReceiptStatus.DONE]
     assert bodies(bridge.run(store.messages.fetch(queue, [(1, place) for place in places]))) == ["b"]
-    with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
+    with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE_SECONDS):
         append_bodies(store, queue, "d")
         assert claimed_bodies(blocking(service.claims).claim(access, limit=3, ttl=600)) == ["d"]
     assert eventually(lambda: bridge.run(store.messages.fetch(queue, [(1, place) for place in places])) == [])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuey.deadletters import PREFIX
+from queuey.deadletters import HEADER_PREFIX
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, PostKey, PostResult, Queue, QueueSpec
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, Limits, QueueAccess, Service
-from queuey.service.claims.follow_ups import OVERDUE
+from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.service.core import Core
 from queuey.storage import KeyedPosts, Store, bridge
 from tests.backends import APP, Clock
@@ -57,12 +57,12 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
     began = core.boottime()
     with replace(Core.boottime, lambda _self: began):
         assert count_outbox(late, there) == {1: 1, 2: 1}
-    with replace(Core.boottime, lambda _self: began + OVERDUE):
+    with replace(Core.boottime, lambda _self: began + OVERDUE_SECONDS):
         assert blocking(late).claim(there, limit=9, ttl=10) == []
         assert eventually(lambda: not any(count_outbox(late, there).values()))
     assert messages_in_partition(store, shared)[0].body == "wages"
     said = [
-        (one.body, dict(one.meta.headers)[f"{PREFIX}partition"])
+        (one.body, dict(one.meta.headers)[f"{HEADER_PREFIX}partition"])
         for one in messages_in_partition(store, shared)[1:]
         if one.meta
     ]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from queuey.claims.covers import digest_of
+from queuey.claims.covers import compute_body_digest
 from queuey.claims.state import State
 from queuey.errors import InvalidRequest, QueueChanged, QueueExists, StoreUnavailable
 from queuey.messages import Meta, Page, Queue, QueueSpec, Slice
@@ -35,7 +35,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 T = TypeVar("T")
 
-A, B = digest_of("a", None), digest_of("b", None)
+A, B = compute_body_digest("a", None), compute_body_digest("b", None)
 
 
 def make_dedup(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
@@ -108,12 +108,12 @@ def test_copies_that_have_ended_are_forgotten(store: Store) -> None:
 def test_what_is_equal() -> None:
     """White space in JSON and headers do not make bodies different; the order of keys does."""
     value = Meta(json=True)
-    same = digest_of('{"a": [1, 2]}', value)
-    assert digest_of(b'{ "a":[1,2] }', Meta("application/json", (("x", "1"),), json=True)) == same
-    assert digest_of('{"a":1,"b":2}', value) != digest_of('{"b":2,"a":1}', value)
-    assert digest_of('{"a":[1,2]}', None) != same
-    assert digest_of("ä", None) == digest_of("ä".encode(), Meta("text/plain"))
-    assert digest_of("a ", None) != digest_of("a", None)
+    same = compute_body_digest('{"a": [1, 2]}', value)
+    assert compute_body_digest(b'{ "a":[1,2] }', Meta("application/json", (("x", "1"),), json=True)) == same
+    assert compute_body_digest('{"a":1,"b":2}', value) != compute_body_digest('{"b":2,"a":1}', value)
+    assert compute_body_digest('{"a":[1,2]}', None) != same
+    assert compute_body_digest("ä", None) == compute_body_digest("ä".encode(), Meta("text/plain"))
+    assert compute_body_digest("a ", None) != compute_body_digest("a", None)
 
 
 def test_a_message_comes_back_alone(store: Store, clock: Clock) -> None:
@@ -190,7 +190,7 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
     bodies = [f"m{number % 40}" for number in range(200)]
     for start in range(0, 200, 50):
         append_bodies(store, queue, *bodies[start : start + 50])
-    digests = [digest_of(body, None) for body in bodies]
+    digests = [compute_body_digest(body, None) for body in bodies]
     clock.advance(60)
     # With the horizon far behind, as in these tests, no cursor moves and nothing leaves the state.
     moving = "exact_horizon" in backend.capabilities

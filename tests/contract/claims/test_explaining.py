@@ -46,7 +46,7 @@ def test_acts_of_operators(store: Store, clock: Clock) -> None:
     def last() -> str:
         return service.explaining.explain(access, late, None).reasons[-1].text
 
-    claims.hasten(access, late)
+    claims.make_available_now(access, late)
     assert last() == "It has not been claimed yet; one of the next claims gets it, even before it is due."
     assert len(claims.claim(access, limit=1, ttl=30)) == 1
     claims.cancel(access, late)

@@ -24,7 +24,7 @@ from queuey.service import PiggybackedAck
 from queuey.service.claims import scans
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import Request
-from queuey.service.claims.scans import PAGE, Candidates
+from queuey.service.claims.scans import MAX_PAGE_MESSAGES, Candidates
 from queuey.service.messages import Draft
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
@@ -170,7 +170,7 @@ def test_very_much_waits(store: Store, bound: tuple[int, int]) -> None:
     bodies = [*(f"a{number}" for number in range(8)), *(f"b{number}" for number in range(3))]
     send(*way, *bodies)
     delivered_bodies: list[str | bytes] = []
-    with replace_in(scans, *bound), replace_in(scans, PAGE, 2):
+    with replace_in(scans, *bound), replace_in(scans, MAX_PAGE_MESSAGES, 2):
         [first] = claim(way, limit=1)
         for _ in bodies:
             others = claim(way)

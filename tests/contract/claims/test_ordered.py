@@ -18,7 +18,7 @@ from queuey.claims.entries import decode_entry
 from queuey.claims.order import MAX_WAITING
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.claims.state import MAX_ABOVE
-from queuey.deadletters import dead_letter_from
+from queuey.deadletters import decode_dead_letter
 from queuey.errors import InvalidRequest, QueueExists, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, NewMessage, Queue, QueueSpec, Slice
@@ -26,7 +26,7 @@ from queuey.partitions import by_key, key_digest
 from queuey.service import ClaimDelivery, PiggybackedAck, QueueAccess, Service
 from queuey.service.claims import scans
 from queuey.service.claims.requests import ClaimUndecided
-from queuey.service.claims.scans import PAGE
+from queuey.service.claims.scans import MAX_PAGE_MESSAGES
 from queuey.service.messages import Draft
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
@@ -183,7 +183,7 @@ def test_dead_letters(store: Store) -> None:
         "a",
     )
     headers = dict(one.message.meta.headers) if one.message.meta else {}
-    letter = dead_letter_from(headers, "a2", lies=(letters.name, 1, one.message.id), content_type=None)
+    letter = decode_dead_letter(headers, "a2", lies=(letters.name, 1, one.message.id), content_type=None)
     assert letter is not None
     assert letter.queue == queue.name
 
@@ -295,7 +295,7 @@ def test_very_much_waits(store: Store) -> None:
     queue = make_ordered(store)
     here = enter(store, queue)
     send(*here, *(f"a{number}" for number in range(8)), "b1")
-    with replace_in(scans, MAX_WAITING, 5), replace_in(scans, PAGE, 2):
+    with replace_in(scans, MAX_WAITING, 5), replace_in(scans, MAX_PAGE_MESSAGES, 2):
         first = claim(here, limit=1)
         with pytest.raises(ClaimUndecided, match="wait until earlier messages"):
             claim(here)
@@ -311,7 +311,7 @@ def test_very_much_is_done_behind_what_waits(store: Store) -> None:
     queue = make_ordered(store)
     here = enter(store, queue)
     send(*here, "a1", "a2", "b1", "c1", "d1", "e1")
-    with replace_in(scans, MAX_ABOVE, 2), replace_in(scans, PAGE, 1):
+    with replace_in(scans, MAX_ABOVE, 2), replace_in(scans, MAX_PAGE_MESSAGES, 1):
         [first] = claim(here, limit=1)
         acknowledge(here, *claim(here, limit=2))
         with pytest.raises(ClaimUndecided):

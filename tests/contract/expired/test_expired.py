@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from queuey.claims.receipts import ReceiptStatus
-from queuey.deadletters import PREFIX, queue_for
+from queuey.deadletters import HEADER_PREFIX, queue_for
 from queuey.errors import QueueNotFound, RecordChanged, StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import NewMessage, Queue, QueueSpec, Record
@@ -76,7 +76,7 @@ def letters(store: Store, queue: Queue) -> dict[str | bytes, dict[str, str]]:
     messages = read_one(store, dead, replace(whole_partition(), delayed=False)).messages
     assert len({message.body for message in messages}) == len(messages)
     said = {message.body: dict(message.meta.headers) for message in messages if message.meta}
-    return {body: {key.removeprefix(PREFIX): text for key, text in told.items()} for body, told in said.items()}
+    return {body: {key.removeprefix(HEADER_PREFIX): text for key, text in told.items()} for body, told in said.items()}
 
 
 def wait_for_letters(store: Store, queue: Queue, *bodies: str) -> bool:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, InvalidRequest, NotOwner, OffsetConflict
-from queuey.groups.ownership import MAX_NOTE, MemberCommit, Origin, OwnedOffset, PartitionsOwned
+from queuey.groups.ownership import MAX_NOTE_BYTES, MemberCommit, Origin, OwnedOffset, PartitionsOwned
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Store, bridge
@@ -118,8 +118,8 @@ def test_notes(store: Store, other: Store) -> None:
     commit(store, queue, {1: NONE}, member=2, epoch=EPOCH + 1, notes={1: None})
     assert read_owned(store, queue)[1].note is None
     with pytest.raises(InvalidRequest):
-        commit(store, queue, {2: B}, notes={2: b"x" * (MAX_NOTE + 1)})
-    commit(store, queue, {2: B}, notes={2: b"x" * MAX_NOTE})
+        commit(store, queue, {2: B}, notes={2: b"x" * (MAX_NOTE_BYTES + 1)})
+    commit(store, queue, {2: B}, notes={2: b"x" * MAX_NOTE_BYTES})
 
 
 def test_rows_that_changed_are_not_handed_over(store: Store, other: Store) -> None:

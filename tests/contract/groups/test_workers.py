@@ -45,7 +45,7 @@ def workers(store: Store, other: Store) -> Iterator[list[Service]]:
     """Two services that have joined as workers of one service, and do not poll."""
     identity = WorkerIdentity.of_service(2)
     with ExitStack() as stack:
-        for name in (local_group.POLL, local_group.QUICK_POLL):
+        for name in (local_group.POLL_INTERVAL, local_group.QUICK_POLL_INTERVAL):
             stack.enter_context(replace_in(local_group, name, 10 * LONG))
         services = [Service(each) for each in (store, other)]
         for number, service in enumerate(services, 1):

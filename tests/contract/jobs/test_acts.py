@@ -15,7 +15,7 @@ from queuey.messages import QueueSpec
 from queuey.service import Draft
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import Attempts
-from queuey.service.claims.jobs import CANCELLED
+from queuey.service.claims.jobs import CANCELLED_ERROR
 from queuey.storage import ClaimLogs, Ledger, Messages, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post
@@ -45,7 +45,7 @@ def test_what_nobody_works_on_is_removed(store: Store, other: Store) -> None:
     assert blocking(service.claims).claim(access, limit=9, ttl=60) == []
     assert service.claims.size(access, 9).size == 0
     attempts = bridge.run(Attempts(store.ledger).read_records(queue, 1, [rests]))
-    assert [attempt.error for attempt in attempts[rests].attempts] == ["ValueError", CANCELLED]
+    assert [attempt.error for attempt in attempts[rests].attempts] == ["ValueError", CANCELLED_ERROR]
 
 
 @pytest.mark.parametrize("end", ["fails", "fails for good", "dies", "is given back"])
@@ -89,7 +89,9 @@ def test_a_mark_comes_too_late(store: Store, other: Store) -> None:
     assert blocking(peer.claims).cancel(there, place) == "claimed"
     [settled] = blocking(service.claims).acknowledge(access, [job.receipt])
     assert settled.status is ReceiptStatus.DONE
-    assert blocking(peer.claims).cancel(there, place) == blocking(peer.claims).hasten(there, place) == "done"
+    assert (
+        blocking(peer.claims).cancel(there, place) == blocking(peer.claims).make_available_now(there, place) == "done"
+    )
 
 
 def test_what_rests_or_is_delayed_comes_at_once(store: Store, other: Store) -> None:
@@ -99,10 +101,12 @@ def test_what_rests_or_is_delayed_comes_at_once(store: Store, other: Store) -> N
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     [(_, later)] = post(service, access, [Draft("later", delay=60)]).locations
     [job] = blocking(service.claims).claim(access, limit=9, ttl=60)
-    assert blocking(peer.claims).hasten(peer_access, place) == "claimed"
+    assert blocking(peer.claims).make_available_now(peer_access, place) == "claimed"
     blocking(service.claims).release(access, [job.receipt], 60, FAILED)
     assert blocking(service.claims).claim(access, limit=9, ttl=60) == []
-    assert [blocking(peer.claims).hasten(peer_access, one) for one in (place, later, later)] == ["waiting"] * 3
+    assert [blocking(peer.claims).make_available_now(peer_access, one) for one in (place, later, later)] == [
+        "waiting"
+    ] * 3
     claimed = blocking(service.claims).claim(access, limit=9, ttl=60)
     assert sorted((str(each.message.body), each.deliveries) for each in claimed) == [("later", 1), ("rests", 2)]
     assert blocking(peer.claims).claim(peer_access, limit=9, ttl=60) == []
@@ -115,7 +119,7 @@ def test_what_was_retried_early_is_counted_once(store: Store) -> None:
     queue = make_queue(store)
     service, access = enter(store, queue)
     [(_, later), (_, latest)] = post(service, access, [Draft("a", delay=60), Draft("b", delay=90)]).locations
-    blocking(service.claims).hasten(access, later)
+    blocking(service.claims).make_available_now(access, later)
 
     def counts() -> tuple[int, int, int, int, float | None]:
         backlog = service.claims.backlog(access, 9)
@@ -135,7 +139,7 @@ def test_dedup_queues(store: Store) -> None:
     service, access = enter(store, queue)
     [(_, later)] = post(service, access, [Draft("x", delay=60)]).locations
     with pytest.raises(InvalidRequest, match="delivers equal messages once, so it waits until it is due"):
-        blocking(service.claims).hasten(access, later)
+        blocking(service.claims).make_available_now(access, later)
 
 
 def test_ordered_queues(store: Store) -> None:
@@ -149,7 +153,7 @@ def test_ordered_queues(store: Store) -> None:
     blocking(service.claims).release(access, [job.receipt], 60, FAILED)
     assert claimed_bodies(claim_soon(way)) == ["k second"]
     with pytest.raises(InvalidRequest, match="delivers by keys"):
-        blocking(service.claims).hasten(access, later)
+        blocking(service.claims).make_available_now(access, later)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Queue, Slice, bytes_of
 from queuey.service import Range, Reading, Service
-from queuey.service.ranges import mark_of
+from queuey.service.ranges import make_mark
 from queuey.service.streams import MAX_EARLY_PARTITIONS, Cursor, Event
 from queuey.storage import Store, bridge
 from tests.backends import Backend
@@ -72,7 +72,7 @@ def test_a_read(store: Store) -> None:
     assert (reading.messages, bodies(reading.early), reading.more) == ([], ["a", "b"], False)
     assert reading.next == {1: (reading.horizon, LOW_MIN)}
     assert reading.early[0].position >= (reading.horizon, LOW_MIN)
-    again = read(service, queue, since={1: mark_of(reading.next[1] or FIRST)})
+    again = read(service, queue, since={1: make_mark(reading.next[1] or FIRST)})
     assert bodies(again.early) == ["a", "b"]
 
 
@@ -96,7 +96,7 @@ def test_above_what_was_given(store: Store) -> None:
     [first] = append_bodies(store, queue, "a1")
     append_bodies(store, queue, "a2", partition=2)
     append_bodies(store, queue, "b1")
-    reading = read(service, queue, partitions=None, early_after={1: mark_of(first)})
+    reading = read(service, queue, partitions=None, early_after={1: make_mark(first)})
     assert bodies(reading.early) == ["a2", "b1"]
 
 

@@ -15,7 +15,7 @@ import pytest
 from queuey.errors import StoreUnavailable
 from queuey.messages import Message, Page, Queue, Slice, bytes_of
 from queuey.service import Limits, Range, Reading, Service
-from queuey.service.ranges import mark_of
+from queuey.service.ranges import make_mark
 from queuey.storage import Messages, Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
 from tests.backends import APP
@@ -115,7 +115,7 @@ def test_pages_of_any_lengths_follow_each_other(store: Store, partitions: int, d
         assert bytes_of(page.messages[:-1]) < LIMITS.page_bytes
         assert page.messages
         messages += page.messages
-        cursor = {number: mark_of(at) for number, at in page.next.items() if at is not None}
+        cursor = {number: make_mark(at) for number, at in page.next.items() if at is not None}
         if not page.more:
             break
     assert messages == read_and_sort(queue, store, descending=descending)

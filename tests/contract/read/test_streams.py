@@ -15,7 +15,7 @@ from queuey.messages import Page, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service import Limits, Service, Waiter
 from queuey.service.reading import Reader
-from queuey.service.streams import MAX_MARKS, Cursor, Event, Found, OpenStreams, Stream
+from queuey.service.streams import MAX_MARKS, Cursor, Event, OpenStreams, Stream, StreamRead
 from queuey.storage import Messages, Store, bridge
 from tests.backends import Backend
 from tests.contract.samples import make_queue, new_message
@@ -54,7 +54,7 @@ class Reading:
     def read(self, *, short: bool = True) -> list[Event]:
         """Reads once, first by a short read if ``short``, and returns the events; no partition may fail."""
         woken = self.waiter.pop_woken()
-        reading: Found | None = self.service.core.run(self.stream.read_short(self.waiter)) if short else None
+        reading: StreamRead | None = self.service.core.run(self.stream.read_short(self.waiter)) if short else None
         events, failed = self.stream.read(woken, self.waiter) if reading is None else reading
         assert not failed
         return events

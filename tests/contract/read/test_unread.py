@@ -13,8 +13,8 @@ from queuey.ids import Position
 from queuey.messages import OffsetChange, Page, Queue, QueueSpec, Slice
 from queuey.service import QueueAccess, Service, unread
 from queuey.service.core import Core
-from queuey.service.ranges import OTHERS
-from queuey.service.unread import MarkNews, ReadMark, Unread, group_of
+from queuey.service.ranges import OTHER_PARTITIONS
+from queuey.service.unread import MarkNews, ReadMark, Unread, make_reader_group
 from queuey.storage import Messages, Offsets, Store, bridge, offset_changes
 from tests.backends import Clock
 from tests.contract.samples import append_bodies, call_concurrently, make_queue, new_message
@@ -30,7 +30,7 @@ def access(store: Store, queue: Queue) -> QueueAccess:
 
 def mark(store: Store, queue: Queue, at: Position, reader: str = ANN, *, back: bool = False) -> ReadMark:
     """Marks a message, and all below it, in all partitions."""
-    return Service(store).unread.mark(access(store, queue), reader, {OTHERS: ids.following(at)}, back=back)
+    return Service(store).unread.mark(access(store, queue), reader, {OTHER_PARTITIONS: ids.following(at)}, back=back)
 
 
 def count_unread(store: Store, queues: Sequence[Queue], reader: str = ANN, limit: int = 100) -> list[tuple[int, bool]]:
@@ -70,7 +70,7 @@ def test_partitions_and_bounds(store: Store) -> None:
         append_bodies(store, queue, "a", "b", partition=number)
     for limit, expected in ((9, (8, False)), (8, (8, False)), (7, (7, True)), (1, (1, True))):
         assert count_unread(store, [queue], limit=limit) == [expected]
-    bridge.run(store.offsets.set_offsets(queue, group_of(ANN), [OffsetChange(17, ids.LAST)]))
+    bridge.run(store.offsets.set_offsets(queue, make_reader_group(ANN), [OffsetChange(17, ids.LAST)]))
     assert count_unread(store, [queue]) == [(6, False)]
     with pytest.raises(InvalidRequest):
         Service(store).unread.mark(access(store, queue), ANN, {21: ids.LAST})
@@ -159,7 +159,7 @@ def test_readers_are_no_groups(store: Store, other: Store) -> None:
 
 def test_a_call_reads_so_much(store: Store) -> None:
     """When a call reaches its read limit, it does not count the other queues, and names them; it reads no body."""
-    queues = [make_queue(store) for _ in range(unread.QUEUES_TOGETHER + 2)]
+    queues = [make_queue(store) for _ in range(unread.MAX_CONCURRENT_QUEUES + 2)]
     append_bodies(store, queues[0], *"abc")
     read_slices: list[Slice] = []
 
@@ -171,10 +171,10 @@ def test_a_call_reads_so_much(store: Store) -> None:
     noted.instead(Messages.read, read)
     service = Service(noted.store)
     accesses = [access(store, queue) for queue in queues]
-    with replace_in(unread, unread.MAX_ROWS, 4):
+    with replace_in(unread, unread.MAX_READ_IDS, 4):
         answers = service.unread.unread(accesses, ANN, 2)
     assert answers[0] == Unread({}, 2, more=True)
-    assert answers[unread.QUEUES_TOGETHER :] == [None, None]
+    assert answers[unread.MAX_CONCURRENT_QUEUES :] == [None, None]
     assert None not in service.unread.unread(accesses, ANN, 2)
     assert read_slices
     assert not any(piece.bodies for piece in read_slices)
@@ -204,7 +204,7 @@ def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
     mark(store, queues[3], place)
     news.request_read(queues[3])
     assert (told(), told()) == ([(queues[3].name, 0)], [])
-    with replace_in(unread, unread.MAX_ROWS, 0):
+    with replace_in(unread, unread.MAX_READ_IDS, 0):
         mark(store, queues[0], place)
         news.request_read(queues[0])
         assert (told(), news.more) == ([], True)

@@ -19,7 +19,7 @@ from queuey.messages import Location, QueueSpec
 from queuey.service import Draft
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.jobs import JobPoll
-from queuey.service.claims.results import GRACE, Results
+from queuey.service.claims.results import ROW_GRACE_SECONDS, Results
 from queuey.storage import LEDGER_TTL, ClaimLogs, Ledger, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import BlockingNames, blocking
@@ -407,4 +407,4 @@ def test_rows_end(store: Store) -> None:
     scene.acknowledge(scene.claim(), b"1")
     [position] = append_bodies(store, scene.queue, "b")
     scene.service.messages.delete(scene.access, [(1, position)])
-    assert kept == [HOUR + GRACE, LEDGER_TTL]
+    assert kept == [HOUR + ROW_GRACE_SECONDS, LEDGER_TTL]

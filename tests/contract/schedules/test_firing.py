@@ -220,14 +220,14 @@ class TestUnknown:
         self.stop_after_post(process)
         queue = bridge.run(other.catalogue.queue(APP, "q"))
         before = bodies(other, queue)
-        process.clock.advance(states.MAX_FIRING + 1)
+        process.clock.advance(states.MAX_FIRING_SECONDS + 1)
         late = Process(other, process.clock)
         late.step("s")
         report = late.report("s")
         assert report.last is not None
         assert (report.last.state, report.firing) == ("unknown", None)
         assert bodies(other, queue) == before
-        assert states.MAX_FIRING * 2 < states.KEY_SECONDS
+        assert states.MAX_FIRING_SECONDS * 2 < states.KEY_SECONDS
 
     def test_purged_in_between(self, process: Process, other: Store) -> None:
         """After a purge, which forgets the key, the message is not posted again."""
@@ -315,7 +315,11 @@ class TestChanging:
         # As if a process whose clock is behind had made it.
         record = process.find("s")
         again = replace(states.decode(record.value), next=first)
-        bridge.run(store.records.set_record(replace(record, value=states.encode(again), due=states.due_ticks(again))))
+        bridge.run(
+            store.records.set_record(
+                replace(record, value=states.encode(again), due=states.find_next_step_ticks(again))
+            )
+        )
         process.settle("s")
         assert bodies(store, bridge.run(store.catalogue.queue(APP, "q"))) == {"tick": 2}
 

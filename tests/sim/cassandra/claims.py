@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from queuey import ids
-from queuey.deadletters import PREFIX
+from queuey.deadletters import HEADER_PREFIX
 from queuey.errors import QueueyError
 from queuey.ids import Position
 from queuey.messages import Location, Meta, NewMessage, Queue
@@ -130,7 +130,7 @@ class WatchedMessages(CassandraMessages):
 
     async def put(self, queue: Queue, locations: Sequence[Location], item: NewMessage) -> None:
         assert item.meta is not None
-        was = ids.parse_position(dict(item.meta.headers)[f"{PREFIX}id"])
+        was = ids.parse_position(dict(item.meta.headers)[f"{HEADER_PREFIX}id"])
         self.replicas.letters.setdefault(was, self.replicas.cluster.world.now)
         self.replicas.letter_places.setdefault(was, set()).update(locations)
         await super().put(queue, locations, item)

@@ -15,7 +15,7 @@ from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Page, Queue
 from queuey.metrics import Metrics
 from queuey.service import Limits, QueueAccess, reading
-from queuey.service.ranges import OTHERS, Range, Reading, mark_of
+from queuey.service.ranges import OTHER_PARTITIONS, Range, Reading, make_mark
 from queuey.service.streams import Cursor, OpenStreams, Stream
 from queuey.service.watching import Waiter
 from tests.sim.cassandra.messages import PARTITIONS, QUEUE, Site
@@ -82,9 +82,9 @@ class EarlyReader(PostReader):
         range_ = Range(
             partitions=(self.partition,),
             limit=limit,
-            since={self.partition: mark_of(self.cursor)},
+            since={self.partition: make_mark(self.cursor)},
             early=True,
-            early_after=None if self._last is None else {self.partition: mark_of(self._last)},
+            early_after=None if self._last is None else {self.partition: make_mark(self._last)},
         )
         reading_ = await self._site.read(self._access, range_)
         horizon, cursor = (reading_.horizon, LOW_MIN), reading_.next[self.partition]
@@ -163,7 +163,7 @@ class StreamReader(EarlyReader):
                 self._move_cursors(event.cursor)
                 part.take_early([message])
             else:
-                cursor = cursors.get(part.partition, cursors[OTHERS]).start
+                cursor = cursors.get(part.partition, cursors[OTHER_PARTITIONS]).start
                 part.record_page(Page([message], 0, cursor, more=False))
                 self._move_cursors(event.cursor)
         self._move_cursors(stream.text)
@@ -172,7 +172,7 @@ class StreamReader(EarlyReader):
     def _move_cursors(self, text: str) -> None:
         marks = Cursor.parse(text, QUEUE).make_marks(QUEUE)
         for number, part in self._parts.items():
-            part.move(marks.get(number, marks[OTHERS]).start)
+            part.move(marks.get(number, marks[OTHER_PARTITIONS]).start)
 
 
 class Polling(Waiter):

@@ -139,7 +139,7 @@ MUTATIONS = {
         lambda: replace(State.is_live, never_resting), ("empty",), BY_KEY, first=289
     ),
     "free places of a busy key are found": Mutation(
-        lambda: replace(LikelyPlaces.of_key, find_no_place_of_busy_key), ("empty",)
+        lambda: replace(LikelyPlaces.estimate_for_key, find_no_place_of_busy_key), ("empty",)
     ),
     "queues with limits by key are read below the horizon": Mutation(reading_beyond_the_horizon, ("G6",), first=5),
     "the cursor stays below messages without a place": Mutation(

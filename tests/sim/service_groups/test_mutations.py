@@ -13,7 +13,7 @@ from msgspec.structs import replace as changed
 from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.errors import MemberGone
 from queuey.groups import drafts
-from queuey.groups.drafts import GroupDraft, Rights
+from queuey.groups.drafts import GroupDraft, ReadRights
 from queuey.groups.owners import HandOver, hand_over
 from queuey.groups.ownership import ClockSample, GroupSessions, MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.groups.planning import Plan, make_plan
@@ -286,7 +286,7 @@ def plan_by_queue_name() -> Iterator[None]:
 
 @contextmanager
 def keep_former_rights() -> Iterator[None]:
-    def plan(one: GroupDraft, queues: Sequence[Queue], rights: Rights) -> None:
+    def plan(one: GroupDraft, queues: Sequence[Queue], rights: ReadRights) -> None:
         REAL_PLAN(one, queues, lambda credential: credential)
 
     async def checking(_one: StateChanges, _state: GroupState) -> None:
@@ -407,7 +407,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "plans name queues by uid": Mutation(plan_by_queue_name, ("O5",), kind=Recreated),
     "present rights count": Mutation(keep_former_rights, ("O6",), first=34),
     "an instance that returns inherits its targets": Mutation(
-        lambda: replace(GroupDraft._inherits, lambda *_: False), ("O7",), kind=Returning, first=5
+        lambda: replace(GroupDraft._may_inherit_targets, lambda *_: False), ("O7",), kind=Returning, first=5
     ),
     "an instance that leaves is absent for its grace": Mutation(
         lambda: replace(GroupDraft.leave, leave_without_grace), ("O7",), first=17

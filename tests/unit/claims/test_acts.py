@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.claims.acts import MAX_KNOWN_WITH_EARLY, cancel, hasten
+from queuey.claims.acts import MAX_KNOWN_WITH_EARLY, cancel, make_available_now
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.places import ClaimLimits
 from queuey.claims.polls import Poll
@@ -21,7 +21,11 @@ def test_acts_that_share_an_entry() -> None:
     """A message retried before it is due does not count as claimed: other acts see that, and it needs no slot."""
     state = State()
     draft = EntryDraft(state, NOW, TIMING, limits=ClaimLimits(1, 0))
-    assert [hasten(draft, LATER), hasten(draft, LATER), cancel(draft, LATER)] == ["waiting", "waiting", "delayed"]
+    assert [make_available_now(draft, LATER), make_available_now(draft, LATER), cancel(draft, LATER)] == [
+        "waiting",
+        "waiting",
+        "delayed",
+    ]
     poll = Poll(1, 30, 1 << 20)
     draft.deliver([poll], [], [message(1)])
     assert poll.given == [message(1)]
@@ -37,7 +41,7 @@ def test_a_retry_of_a_cancelled_message_ends_it() -> None:
     cancel(draft, receipt(1))
     apply(state, draft)
     late = EntryDraft(state, NOW + 60_000, TIMING)
-    assert hasten(late, receipt(1)) == "done"
+    assert make_available_now(late, receipt(1)) == "done"
     apply(state, late)
     assert state.is_done(at(1))
 
@@ -51,4 +55,4 @@ def test_early_messages_leave_room(*, done: bool) -> None:
     if done:
         settle(state, "acknowledge", *map(receipt, numbers))
     draft, other = EntryDraft(state, NOW, TIMING), ClaimReceipt(1, LATER.ticks, 1)
-    assert [hasten(draft, LATER), hasten(draft, other)] == ["waiting", "refused"]
+    assert [make_available_now(draft, LATER), make_available_now(draft, other)] == ["waiting", "refused"]

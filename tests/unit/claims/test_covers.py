@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from queuey import ids
-from queuey.claims.covers import CoverDraft, ScanDuplicates, digest_of, split_duplicates
+from queuey.claims.covers import CoverDraft, ScanDuplicates, compute_body_digest, split_duplicates
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import CoverChanges, Entry, decode_entry, encode_entry
 from queuey.claims.polls import Poll
@@ -15,7 +15,7 @@ from queuey.messages import Message
 
 NOW = 1_000_000_000_000
 """A start time, in milliseconds since 1970."""
-A, B = digest_of("a", None), digest_of("b", None)
+A, B = compute_body_digest("a", None), compute_body_digest("b", None)
 
 
 def at(number: int) -> Position:

@@ -10,7 +10,7 @@ import pytest
 
 from queuey.claims import drafts
 from queuey.claims.drafts import MAX_ENTRY_IDS
-from queuey.claims.places import ClaimLimits, limits_of
+from queuey.claims.places import ClaimLimits, find_claim_limits
 from queuey.claims.state import MAX_OUTSTANDING
 from queuey.errors import TooManyClaims
 from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
@@ -140,10 +140,10 @@ def test_what_a_queue_requires_is_chosen_once_for_each_row() -> None:
 
     def choose(row: Queue, partition: int) -> ClaimLimits | None:
         chosen.append(row)
-        return limits_of(row, partition)
+        return find_claim_limits(row, partition)
 
     limited = msgspec.structs.replace(QUEUE, max_claimed=4 * QUEUE.partitions, version=QUEUE.version + 1)
-    with replace_in(finding, limits_of, choose):
+    with replace_in(finding, find_claim_limits, choose):
         assert [len(claim_soon(scene, claims)) for _ in range(3)] == [1, 1, 1]
         assert [len(claim_soon(scene, claims, 2, queue=limited)) for _ in range(2)] == [1, 0]
     assert chosen == [QUEUE, limited]

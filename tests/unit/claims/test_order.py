@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import decode_entry, encode_entry
-from queuey.claims.order import Waiting, count_deliverable_in_order, key_of
+from queuey.claims.order import Waiting, compute_key_digest, count_deliverable_in_order
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.claims.state import ClaimTiming, State
@@ -53,7 +53,7 @@ class Partition:
         waiting = Waiting()
         for message in self.messages:
             if not self.state.is_known(message.position):
-                waiting.add(message.position, key_of(message))
+                waiting.add(message.position, compute_key_digest(message))
         waiting.front = at(len(self.messages) + 1)
         return waiting
 
@@ -93,7 +93,7 @@ def test_what_others_deliver_is_forgotten() -> None:
         log.append(draft)
         assert here.choose(log.state, partial(count_deliverable_in_order, log.state, (), 10), 10) == [at(6)]
         assert [one[0] for one in here.iterate(log.state)] == [*range(number + 1, 7)]
-    assert (len(here), here.count(key_of(message(1)))) == (2, 1)
+    assert (len(here), here.count(compute_key_digest(message(1)))) == (2, 1)
 
 
 STEPS = st.lists(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import decode_entry, encode_entry
-from queuey.claims.places import ClaimLimits, limits_of
+from queuey.claims.places import ClaimLimits, find_claim_limits
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
 from queuey.claims.state import ClaimTiming, State
@@ -77,8 +77,8 @@ class Partition:
 def test_limits_of_a_partition() -> None:
     """A queue's claims are divided among its partitions; without limits nothing is counted."""
     queue = Queue(application="acme", name="q", uid=1, qid=1, partitions=3, max_claimed=7)
-    assert [limits_of(queue, number) for number in (1, 2, 3)] == [ClaimLimits(share, 0) for share in (3, 2, 2)]
-    assert limits_of(Queue(application="acme", name="q", uid=1, qid=1), 1) is None
+    assert [find_claim_limits(queue, number) for number in (1, 2, 3)] == [ClaimLimits(share, 0) for share in (3, 2, 2)]
+    assert find_claim_limits(Queue(application="acme", name="q", uid=1, qid=1), 1) is None
 
 
 STEPS = st.lists(

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.service.claims.claiming import AVOIDED, MAX_QUEUES, MAX_ROUND, MAX_TURN, MIN_TURN, PartitionRotation
+from queuey.service.claims.claiming import (
+    AVOIDANCE_SECONDS,
+    MAX_QUEUES,
+    MAX_ROTATION_SECONDS,
+    MAX_TURN_SECONDS,
+    MIN_TURN_SECONDS,
+    PartitionRotation,
+)
 
 QUEUE = 7
 
@@ -48,7 +55,7 @@ def test_claims_of_a_moment_begin_at_one_partition() -> None:
     clock = Clock()
     claim_turns = turns(clock)
     order = claim_turns.order(QUEUE, 8, never)
-    clock.now += MAX_TURN / 2
+    clock.now += MAX_TURN_SECONDS / 2
     assert claim_turns.order(QUEUE, 8, never) == order
     assert sorted(order) == list(range(1, 9))
 
@@ -58,8 +65,8 @@ def test_no_partition_starves(partitions: int, first: float) -> None:
     """Every partition comes first within a bounded time, even if all the others always have messages."""
     clock = Clock()
     claim_turns = turns(clock, first)
-    longest = max(MAX_ROUND, partitions * MIN_TURN)
-    first_partitions = heads(claim_turns, clock, partitions, 1.3 * longest + 2 * MAX_TURN, never)
+    longest = max(MAX_ROTATION_SECONDS, partitions * MIN_TURN_SECONDS)
+    first_partitions = heads(claim_turns, clock, partitions, 1.3 * longest + 2 * MAX_TURN_SECONDS, never)
     assert set(first_partitions) == set(range(1, partitions + 1))
 
 
@@ -85,15 +92,15 @@ def test_where_another_process_is_at_work_comes_last_for_a_while() -> None:
     def last_conflict(number: int) -> float:
         return found_at if number == head else -1e9
 
-    assert head not in heads(claim_turns, clock, 8, AVOIDED - 0.01, last_conflict)
-    assert head in heads(claim_turns, clock, 8, MAX_ROUND + MAX_TURN, last_conflict)
+    assert head not in heads(claim_turns, clock, 8, AVOIDANCE_SECONDS - 0.01, last_conflict)
+    assert head in heads(claim_turns, clock, 8, MAX_ROTATION_SECONDS + MAX_TURN_SECONDS, last_conflict)
 
 
 def test_what_is_used_is_remembered() -> None:
     """Queues without recent claims are forgotten when there are very many."""
     clock = Clock()
     claim_turns = turns(clock, first=0.5)
-    clock.now += MAX_ROUND
+    clock.now += MAX_ROTATION_SECONDS
     first = claim_turns.order(QUEUE, 4, never)
     for qid in range(MAX_QUEUES):
         claim_turns.order(1000 + qid, 4, never)

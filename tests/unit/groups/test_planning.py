@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from queuey.api.queues import Verb
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.planning import make_plan
-from queuey.groups.rows import chunk_of, find_changed_rows, read_state
-from queuey.groups.state import CHUNK, MAX_PARTITIONS, MAX_PLAN, Credential, GroupState, JoinRequest, StoredGroup
+from queuey.groups.rows import choose_chunk, find_changed_rows, read_state
+from queuey.groups.state import CHUNK, MAX_PARTITIONS, MAX_PLAN_BYTES, Credential, GroupState, JoinRequest, StoredGroup
 from queuey.messages import Principal, Queue
 from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, queue
 
@@ -194,12 +194,12 @@ def test_what_is_beyond_the_bounds_has_no_targets() -> None:
     names = {name for name, _ in long.targets()}
     assert names == {queue.name for queue in long.queues[: len(names)]}
     size = sum(len(row.body) for row in find_changed_rows(GroupState(), long.state) if row.kind == CHUNK)
-    assert MAX_PLAN - (200 << 10) < size <= MAX_PLAN
+    assert MAX_PLAN_BYTES - (200 << 10) < size <= MAX_PLAN_BYTES
 
 
 def test_a_row_of_the_plan_is_bounded() -> None:
     """If uids of queues collide, those that do not fit into the row have no targets."""
-    uids = [uid for uid in range(3_000) if chunk_of(uid) == 5][:30]
+    uids = [uid for uid in range(3_000) if choose_chunk(uid) == 5][:30]
     group = LivingGroup(*(queue(f"orders-{uid:04}", 200, uid) for uid in uids))
     group.enter()
     assert set(group.state.plan) == set(uids[: len(group.state.plan)])

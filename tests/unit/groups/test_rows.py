@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from queuey.access import Caller, Grant
 from queuey.errors import StoreIncompatible
-from queuey.groups.rows import PARTITION_SIZE, QUEUE_SIZE, find_changed_rows, max_queue_bytes, read_state
+from queuey.groups.rows import MAX_PARTITION_BYTES, MAX_QUEUE_BYTES, find_changed_rows, max_queue_bytes, read_state
 from queuey.groups.state import (
     CHUNK,
     MEMBER,
@@ -87,7 +87,7 @@ def test_a_queue_takes_at_most_what_is_counted_for_it(plan: dict[int, PlannedQue
     rows = find_changed_rows(GroupState(), GroupState(plan=plan))
     counted = sum(max_queue_bytes(queue.name, max(queue.targets, default=0)) for queue in plan.values())
     assert sum(len(row.body) for row in rows) <= counted + 16 * len(rows)
-    assert PARTITION_SIZE * 200 + QUEUE_SIZE < 4 << 10
+    assert MAX_PARTITION_BYTES * 200 + MAX_QUEUE_BYTES < 4 << 10
 
 
 def test_what_a_later_version_wrote_is_refused() -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import astuple
 
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.messages import Message, Meta, Queue
-from queuey.service.claims.forwarding import CLAIM, SETTLE, _Claim, _Settle
+from queuey.service.claims.forwarding import CLAIM_TOPIC, SETTLE_TOPIC, _Claim, _Settle
 
 QUEUE = Queue(application="a", name="q", uid=(1 << 62) - 1, qid=1)
 RECEIPT = ClaimReceipt(1, 1 << 59, -(1 << 63), 7, (1 << 56) - 1)
@@ -17,8 +17,10 @@ def test_claimed_messages_come_as_they_are() -> None:
     bodies = (("text", None), (b"\xff", Meta("application/json", (("name", "value"),), json=True)))
     claimed = [(Message(1 << 59, -(1 << 63), 1, 1 << 60, body, meta), 2, RECEIPT, 5) for body, meta in bodies]
     answers: list[bytes | None] = []
-    CLAIM.handle(lambda _asked, answer: answer(claimed), CLAIM.write(_Claim(QUEUE, 1, 2, 3.0, 4, "w")), answers.append)
-    received = CLAIM.read(answers[0])
+    CLAIM_TOPIC.handle(
+        lambda _asked, answer: answer(claimed), CLAIM_TOPIC.write(_Claim(QUEUE, 1, 2, 3.0, 4, "w")), answers.append
+    )
+    received = CLAIM_TOPIC.read(answers[0])
     assert received is not None
     assert [(astuple(message), *others) for message, *others in received] == [
         (astuple(message), *others) for message, *others in claimed
@@ -30,5 +32,5 @@ def test_settlements_come_as_they_are() -> None:
     settled = [Settlement(RECEIPT, status, 1.5) for status in ReceiptStatus]
     answers: list[bytes | None] = []
     request = _Settle(QUEUE, 1, "renew", (RECEIPT,), 60.0)
-    SETTLE.handle(lambda _asked, answer: answer(settled), SETTLE.write(request), answers.append)
-    assert SETTLE.read(answers[0]) == settled
+    SETTLE_TOPIC.handle(lambda _asked, answer: answer(settled), SETTLE_TOPIC.write(request), answers.append)
+    assert SETTLE_TOPIC.read(answers[0]) == settled

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from queuey.messages import Queue
 from queuey.service.browsing import history
-from queuey.service.browsing.history import CELLS, RECENT, STEP, UNKNOWN, ActivityQuery, Cells, History, merge
+from queuey.service.browsing.history import (
+    CELL_SECONDS,
+    CELLS_PER_RING,
+    RECENT_CELLS,
+    UNKNOWN_DEPTH,
+    ActivityQuery,
+    Cells,
+    History,
+    merge,
+)
 from queuey.service.workers import WorkerIdentity, Workers
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
@@ -31,21 +40,21 @@ def queue(uid: int) -> Queue:
     return Queue(application="a", name=f"q{uid}", uid=uid, qid=uid)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3 * CELLS), st.integers(0, 5), st.integers(0, 5)), max_size=60))
+@given(st.lists(st.tuples(st.integers(0, 3 * CELLS_PER_RING), st.integers(0, 5), st.integers(0, 5)), max_size=60))
 def test_a_ring_has_the_last_hour(notes: list[tuple[int, int, int]]) -> None:
     """A ring has each count of the last hour in the cell of its time, and no others."""
     clock = Moving()
     kept = History(Workers(), clock)
     expected: dict[int, list[int]] = {}
     for steps, sent, taken in notes:
-        clock.now += steps * STEP
+        clock.now += steps * CELL_SECONDS
         kept.record(queue(1), sent, taken)
-        cell = expected.setdefault(int(clock.now) // STEP, [0, 0])
+        cell = expected.setdefault(int(clock.now) // CELL_SECONDS, [0, 0])
         cell[0] += sent
         cell[1] += taken
     ring = kept.read(queue(1))
-    last = int(clock.now) // STEP
-    numbers = range(last - CELLS + 1, last + 1)
+    last = int(clock.now) // CELL_SECONDS
+    numbers = range(last - CELLS_PER_RING + 1, last + 1)
     assert ring.last == last
     assert list(ring.sent) == [expected.get(number, [0, 0])[0] for number in numbers]
     assert list(ring.taken) == [expected.get(number, [0, 0])[1] for number in numbers]
@@ -56,10 +65,10 @@ def test_depths() -> None:
     clock = Moving()
     kept = History(Workers(), clock)
     kept.record_depth(queue(1), 7)
-    clock.now += 2 * STEP
+    clock.now += 2 * CELL_SECONDS
     kept.record_depth(queue(1), 9)
-    assert list(kept.read(queue(1)).depth)[-4:] == [UNKNOWN, 7, UNKNOWN, 9]
-    assert list(kept.read(queue(2)).depth) == [UNKNOWN] * CELLS
+    assert list(kept.read(queue(1)).depth)[-4:] == [UNKNOWN_DEPTH, 7, UNKNOWN_DEPTH, 9]
+    assert list(kept.read(queue(2)).depth) == [UNKNOWN_DEPTH] * CELLS_PER_RING
 
 
 def test_a_clock_that_is_set_back() -> None:
@@ -67,13 +76,18 @@ def test_a_clock_that_is_set_back() -> None:
     clock = Moving()
     kept = History(Workers(), clock)
     kept.record(queue(1), 1, 0)
-    clock.now -= 100 * STEP
+    clock.now -= 100 * CELL_SECONDS
     kept.record(queue(1), 1, 0)
     assert sum(kept.read(queue(1)).sent) == 2
 
 
-def cells(last: int, sent: int, depth: int = UNKNOWN) -> Cells:
-    return Cells(last, [0] * (CELLS - 1) + [sent], [0] * CELLS, [UNKNOWN] * (CELLS - 1) + [depth])
+def cells(last: int, sent: int, depth: int = UNKNOWN_DEPTH) -> Cells:
+    return Cells(
+        last,
+        [0] * (CELLS_PER_RING - 1) + [sent],
+        [0] * CELLS_PER_RING,
+        [UNKNOWN_DEPTH] * (CELLS_PER_RING - 1) + [depth],
+    )
 
 
 def test_merging() -> None:
@@ -81,9 +95,9 @@ def test_merging() -> None:
     ring = merge([cells(100, 1, 5), cells(101, 2, 3), cells(100, 4, 9), Cells(0, (), (), ())])
     assert ring.last == 101
     assert list(ring.sent)[-3:] == [0, 5, 2]
-    assert list(ring.depth)[-3:] == [UNKNOWN, 9, 3]
-    assert sum(merge([cells(5, 1), cells(5 + CELLS, 2)]).sent) == 2
-    assert merge([]).sent == [0] * CELLS
+    assert list(ring.depth)[-3:] == [UNKNOWN_DEPTH, 9, 3]
+    assert sum(merge([cells(5, 1), cells(5 + CELLS_PER_RING, 2)]).sent) == 2
+    assert merge([]).sent == [0] * CELLS_PER_RING
 
 
 def test_queues_that_were_used_longest_ago_are_forgotten() -> None:
@@ -92,7 +106,7 @@ def test_queues_that_were_used_longest_ago_are_forgotten() -> None:
     kept = History(Workers(), clock)
     with replace_in(history, history.MAX_QUEUES, 8):
         for uid in range(20):
-            clock.now += STEP
+            clock.now += CELL_SECONDS
             kept.record(queue(uid), 1, 0)
     assert len(kept.recently_used()) <= 8
     assert kept.recently_used()[0] == ("a", "q19")
@@ -107,7 +121,7 @@ def test_one_application_pushes_out_no_other() -> None:
     with replace_in(history, history.MAX_QUEUES, 8):
         kept.record(Queue(application="b", name="rare", uid=100, qid=100), 1, 0)
         for uid in range(40):
-            clock.now += STEP
+            clock.now += CELL_SECONDS
             kept.record(queue(uid), 1, 0)
     assert ("b", "rare") in kept.recently_used()
     assert len(kept.recently_used()) <= 8
@@ -120,10 +134,10 @@ def test_applications_take_turns_at_being_counted() -> None:
     kept = History(Workers(), clock)
     for number in range(3):
         kept.record(Queue(application="quiet", name=f"quiet{number}", uid=1000 + number, qid=1), 1, 0)
-        clock.now += STEP
+        clock.now += CELL_SECONDS
     kept.record(Queue(application="single", name="single", uid=2000, qid=1), 1, 0)
     for uid in range(20):
-        clock.now += STEP
+        clock.now += CELL_SECONDS
         kept.record(queue(uid), 1, 0)
     with replace_in(history, history.MAX_SAMPLED, 6):
         assert [name for _, name in kept.recently_used()] == ["q19", "single", "quiet2", "q18", "quiet1", "q17"]
@@ -136,14 +150,14 @@ def test_to_count_the_messages_of_a_queue_is_not_to_use_it() -> None:
     with replace_in(history, history.MAX_QUEUES, 4):
         kept.record_depth(queue(0), 7)
         for uid in (1, 2, 3):
-            clock.now += STEP
+            clock.now += CELL_SECONDS
             kept.record(queue(uid), 0, 1)
-        clock.now += STEP
+        clock.now += CELL_SECONDS
         kept.record_depth(queue(1), 7)
         kept.record(queue(0), 0, 0)
         assert [name for _, name in kept.recently_used()] == ["q3", "q2", "q1", "q0"]
         kept.record_depth(queue(4), 7)
-        assert set(kept.read(queue(4)).depth) == {UNKNOWN}
+        assert set(kept.read(queue(4)).depth) == {UNKNOWN_DEPTH}
         kept.record(queue(5), 1, 0)
         assert [name for _, name in kept.recently_used()] == ["q5", "q3", "q2", "q1"]
 
@@ -174,16 +188,16 @@ def test_activity_of_an_application() -> None:
     kept.record(Queue(application="b", name="q9", uid=9, qid=9), 5, 0)
     for uid in (1, 2, 3):
         kept.record(queue(uid), uid, 1)
-        clock.now += STEP
+        clock.now += CELL_SECONDS
     recent = kept.read_activity(ActivityQuery("a"))
     assert [activity.name for activity in recent] == ["q3", "q2", "q1"]
     assert [sum(activity.cells.sent) for activity in recent] == [3, 2, 1]
     assert {(len(activity.cells.sent), activity.cells.last) for activity in recent} == {
-        (RECENT, int(clock.now) // STEP)
+        (RECENT_CELLS, int(clock.now) // CELL_SECONDS)
     }
     assert [activity.uid for activity in kept.read_activity(ActivityQuery("a", ("q1", "*3")))] == [3, 1]
     assert [activity.uid for activity in kept.read_activity(ActivityQuery("a", uids=(2, 9)))] == [2]
-    with replace_in(history, history.MAX_ACTIVE, 2):
+    with replace_in(history, history.MAX_ACTIVE_QUEUES, 2):
         assert [activity.uid for activity in kept.read_activity(ActivityQuery("a"))] == [3, 2]
-    clock.now += CELLS * STEP
+    clock.now += CELLS_PER_RING * CELL_SECONDS
     assert kept.read_activity(ActivityQuery("a")) == []

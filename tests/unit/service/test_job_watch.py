@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from queuey.ids import Position
 from queuey.messages import Queue
-from queuey.service.claims.jobs import MAX_LOOKS, JobWatch
+from queuey.service.claims.jobs import MAX_CHECKED_JOBS, JobWatch
 from queuey.service.claims.log_cache import LogCache
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.core import Core
@@ -53,7 +53,7 @@ def test_rounds_look_for_few_jobs() -> None:
     for _ in range(3):
         watch.wake_for(cast("PartitionLog", log))
     assert log.looks == jobs
-    loop.now += 1.01 * jobs / MAX_LOOKS
+    loop.now += 1.01 * jobs / MAX_CHECKED_JOBS
     watch.wake_for(cast("PartitionLog", log))
     assert log.looks == 2 * jobs
     stop()

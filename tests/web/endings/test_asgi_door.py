@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queuey.access import USERS_OF, Grant
+from queuey.access import USERS_TENANT_PREFIX, Grant
 from queuey.service import Limits
 from queuey.storage import Store, bridge
 from queuey.web import make_app
@@ -42,7 +42,7 @@ class OneUser:
 
     def read(self, credential: str, now: float) -> Identity:
         grants = tuple(Grant("queuey", frozenset({"read"}), queue) for queue in ("long", "empty"))
-        return Identity(frozenset({"queuey ann"}), grants, f"{USERS_OF}queuey")
+        return Identity(frozenset({"queuey ann"}), grants, f"{USERS_TENANT_PREFIX}queuey")
 
 
 class FailingRequest(Request):

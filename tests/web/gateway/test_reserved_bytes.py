@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queuey.messages import FRAME, MAX_ESCAPED_BYTES
+from queuey.messages import MAX_ESCAPED_BYTES, MAX_MESSAGE_FRAME_BYTES
 from queuey.service import Limits
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
@@ -20,7 +20,7 @@ from tests.web.caller import Caller
 from tests.web.gateway_calls import Request, make_runner
 
 PAGE, BODY = 300_000, 16_384
-LONGEST = MAX_ESCAPED_BYTES * BODY + FRAME
+LONGEST = MAX_ESCAPED_BYTES * BODY + MAX_MESSAGE_FRAME_BYTES
 CHARACTERS = st.sampled_from(["\x01", '"', "\\", "\n", "x", "ü", "\U0001f409", "\x7f", "\u2028"])
 LONG = st.builds(
     lambda character, share: character * (BODY * share // len(character.encode()) // 8), CHARACTERS, st.integers(1, 8)

@@ -11,7 +11,7 @@ from queuey.access import Grant
 from queuey.api.queues import Verb
 from queuey.messages import QueueSpec
 from queuey.service import Service
-from queuey.service.ranges import OTHERS
+from queuey.service.ranges import OTHER_PARTITIONS
 from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import Identity
@@ -159,8 +159,8 @@ def test_streams_tell_of_marks(owner: Caller, store: Store, app: App, path: str)
             await until(lambda: len(reads(one)) == 1)
             name = {} if path == "q" else {"queue_name": "q"}
             assert reads(one)[0].data == {**name, "read": {}, "unread": 3, "more": False}
-            service.unread.mark(access, "user:bob", {OTHERS: ids.following(places[2])})
-            service.unread.mark(access, "app:queuey", {OTHERS: ids.following(places[1])})
+            service.unread.mark(access, "user:bob", {OTHER_PARTITIONS: ids.following(places[2])})
+            service.unread.mark(access, "app:queuey", {OTHER_PARTITIONS: ids.following(places[1])})
             await until(lambda: len(reads(one)) == 2)
             assert reads(one)[1].data == {**name, "read": {"1": ids.to_hex(places[1])}, "unread": 1, "more": False}
             assert reads(one)[1].id == ""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from queuey import ids
 from queuey.api import progress as api
 from queuey.api.groups import MAX_EPOCH, MemberCommits
-from queuey.groups.ownership import MAX_NOTE
+from queuey.groups.ownership import MAX_NOTE_BYTES
 from queuey.messages import OffsetChange
 from queuey.service import QueueAccess
 from queuey.web import validators
@@ -78,8 +78,8 @@ def _read_note(value: object) -> bytes:
         content = b64decode(validators.parse_text(value), validate=True)
     except (binascii.Error, UnicodeError):
         raise validators.BadField("Is not base64") from None
-    if len(content) > MAX_NOTE:
-        raise validators.BadField(f"Longer than maximum length {MAX_NOTE} bytes")
+    if len(content) > MAX_NOTE_BYTES:
+        raise validators.BadField(f"Longer than maximum length {MAX_NOTE_BYTES} bytes")
     return content
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from queuey import ids
-from queuey.deadletters import Cause, headers_of
+from queuey.deadletters import Cause, make_headers
 from queuey.messages import Message, Meta, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import Store, bridge
 from tests.backends import APP
@@ -41,7 +41,7 @@ def bury(store: Store, dead: Queue, name: str, causes: list[Cause], *, json: boo
         headers = {"trace": f"t{number}"}
         place = name, partition, ids.to_hex(position)
         body = f'{{"n":{number}}}' if json else f"body {number}"
-        meta = Meta(kind, tuple(headers_of(place, kind, headers, cause).items()), json)
+        meta = Meta(kind, tuple(make_headers(place, kind, headers, cause).items()), json)
         bridge.run(store.messages.put(dead, [(partition, position)], NewMessage(body, partition, TTL, meta)))
         dead_letters += bridge.run(store.messages.fetch(dead, [(partition, position)]))
     return dead_letters

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.messages import Meta
-from queuey.service.due_work import order_of_steps
+from queuey.service.due_work import sort_steps
 from queuey.service.messages import Draft
 from queuey.service.schedules import states
-from queuey.service.schedules.states import MAX_CAUGHT_UP, MAX_LATE, Missed, Outcome, Plan, Schedule, TickChoice
+from queuey.service.schedules.states import MAX_CAUGHT_UP, MAX_LATE_SECONDS, Missed, Outcome, Plan, Schedule, TickChoice
 from queuey.service.schedules.timetables import Timetable, iterate_instants
 from tests.replacing import replace_in
 
@@ -42,12 +42,12 @@ def fire_due_ticks(before: Schedule, now: float) -> tuple[Schedule, list[int]]:
     """Fires ticks until none is due, and records skipped ones; returns the schedule and the fired instants."""
     fired: list[int] = []
     while True:
-        ticks = states.choose(before, now)
+        ticks = states.choose_tick(before, now)
         if ticks.instant is None:
             return states.record_skip(before, ticks, now), fired
         fired.append(ticks.instant)
         began = states.begin_firing(states.pass_instant(before, ticks), ticks.instant, 1, 5)
-        assert states.due_ticks(began) == 5 + states.FIRING_TIMEOUT * ids.TICKS_PER_SECOND
+        assert states.find_next_step_ticks(began) == 5 + states.FIRING_TIMEOUT * ids.TICKS_PER_SECOND
         before = states.end_firing(began, Outcome(ticks.instant, now, "published"))
 
 
@@ -58,13 +58,13 @@ def test_skipped(timetable: Timetable, steps: list[float]) -> None:
     for step in steps:
         now += step
         due = list(takewhile(lambda each: each <= now, iterate_instants(timetable, last)))  # noqa: B023 - at once
-        expected = [each for each in due[-1:] if int(now) - each <= MAX_LATE]
+        expected = [each for each in due[-1:] if int(now) - each <= MAX_LATE_SECONDS]
         current, fired = fire_due_ticks(current, now)
         assert fired == expected
         if due:
             last = due[-1]
         assert current.next == next(iterate_instants(timetable, last))
-        assert states.due_ticks(current) > ids.EPOCH_TICKS + now * ids.TICKS_PER_SECOND
+        assert states.find_next_step_ticks(current) > ids.EPOCH_TICKS + now * ids.TICKS_PER_SECOND
 
 
 @given(timetable=TIMETABLES, steps=STEPS)
@@ -75,7 +75,7 @@ def test_caught_up(timetable: Timetable, steps: list[float]) -> None:
         now += step
         due = list(takewhile(lambda each: each <= now, iterate_instants(timetable, last)))  # noqa: B023 - at once
         recent = [each for each in due if each >= int(now) - states.MAX_CATCH_UP_AGE][-MAX_CAUGHT_UP:]
-        late = bool(due) and now - due[0] > MAX_LATE
+        late = bool(due) and now - due[0] > MAX_LATE_SECONDS
         current, fired = fire_due_ticks(current, now)
         assert fired == (recent if late else due)
         if due:
@@ -135,7 +135,7 @@ def test_coming() -> None:
     made = schedule(Timetable(every=60, anchor=BEGIN), "skip")
     assert states.list_next_fire_times(made, 3) == list(islice(iterate_instants(made.plan.timetable, BEGIN), 3))
     paused = states.reschedule(replace(made, plan=replace(made.plan, paused=True)), BEGIN)
-    assert (states.list_next_fire_times(paused, 3), states.due_ticks(paused)) == ([], ids.TICKS_MAX)
+    assert (states.list_next_fire_times(paused, 3), states.find_next_step_ticks(paused)) == ([], ids.TICKS_MAX)
 
 
 def test_next_instants_are_remembered() -> None:
@@ -157,13 +157,13 @@ def test_next_instants_are_remembered() -> None:
         assert states.list_next_fire_times(changed, 5) == list(islice(iterate_instants(plan.timetable, BEGIN), 5))
         later = states.pass_instant(rare[1], TickChoice(first[1][0], first[1][1]))
         assert states.list_next_fire_times(later, 4) == first[1][1:]
-    assert states._instants_from.cache_info().maxsize == states.MAX_REMEMBERED
+    assert states._instants_from.cache_info().maxsize == states.MAX_CACHED_TIMETABLES
 
 
 def test_order_of_steps() -> None:
     """An application with many schedules does not delay those of others; its own are fired in order."""
     many = [(number, ("a", f"s{number}")) for number in range(100)]
     others = [(200, ("b", "s")), (201, ("b", "t")), (150, ("c", "s"))]
-    ordered = order_of_steps([*others, *reversed(many)])
+    ordered = sort_steps([*others, *reversed(many)])
     assert ordered[:5] == [("a", "s0"), ("c", "s"), ("b", "s"), ("a", "s1"), ("b", "t")]
     assert [name for application, name in ordered if application == "a"] == [name for _, (_, name) in many]
