@@ -18,7 +18,7 @@ from queuey.storage import ClaimLogs, KeyedPosts, Names, Store, bridge
 from tests import strategies
 from tests.backends import APP, PROMPT, Clock
 from tests.blocking import BlockingNames
-from tests.contract.claims.test_moves import Mover
+from tests.contract.moves.test_moves import Mover
 from tests.contract.samples import (
     append_bodies,
     bodies,

@@ -24,7 +24,7 @@ from queuey.storage import LEDGER_TTL, ClaimLogs, Ledger, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import BlockingNames, blocking
 from tests.contract.claims.test_claims import enter, statuses
-from tests.contract.claims.test_moves import Mover
+from tests.contract.moves.test_moves import Mover
 from tests.contract.samples import append_bodies, eventually, fresh_name, make_queue, new_message
 from tests.interposed_store import InterposedStore
 

@@ -1,0 +1,1 @@
+"""Tests of moves between queues, on every store."""
