@@ -17,8 +17,11 @@ from queuey.client import AsyncClient, Client, Outgoing, ServiceUnavailable, Tra
 from queuey.client.credentials.profile import Profile
 from tests.harness.checking.records import CREATED, OK, ONLY_SENT, Observed, Outcome, Post, Read, Sent, Shown, place_of
 from tests.harness.history import Journal, now
+from tests.waiting import until
 
 LOOK_SECONDS = 0.3
+RETRY_SECONDS = 0.5
+"""Interval between attempts to change a queue while the service restarts."""
 MORE = 2
 """Partitions that a queue gets when it grows."""
 
@@ -38,10 +41,16 @@ class Queues:
             client.create_queue(name, partitions=count)
 
     def grow(self, slot: str = "", seconds: float = 0.0) -> None:
-        """Gives the smallest queue more partitions; a fault like the others."""
+        """Gives the smallest queue more partitions; a fault like the others. Retries while the service restarts."""
         name = min(self.counts, key=lambda each: (self.counts[each], each))
         count = self.counts[name] + MORE
-        self.client.update_queue(name, partitions=count)
+
+        def update() -> bool:
+            with contextlib.suppress(TransportError, ServiceUnavailable):
+                return self.client.update_queue(name, partitions=count).partitions == count
+            return False
+
+        until(update, every=RETRY_SECONDS)
         self.counts[name] = count
 
     def content(self) -> Iterator[Read]:
