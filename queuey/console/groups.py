@@ -80,7 +80,7 @@ class GroupPages:
     async def show_all(self, request: Request, match: Match) -> Response:
         """Lists groups by name; reads their states only with the field ``lag``, which a script sends."""
         fields = read_query(request, LIST_FIELDS)
-        ask = await request.in_pool(partial(self._asks.identify, request, match, fields))
+        page_request = await request.in_pool(partial(self._asks.identify, request, match, fields))
         names, following = await self.list_names(request, match, PAGE_SIZE, fields.get("start", ""))
         until = time.monotonic() + READING_SECONDS
         statuses = await self.read_statuses(request, match, names, until) if "lag" in fields else None
@@ -91,7 +91,7 @@ class GroupPages:
             "start": fields.get("start", ""),
         }
         template = "groups_table.html" if "lag" in fields and is_part(request) else "groups.html"
-        return ask.render(template, "Consumer groups of", ask.application, **values)
+        return page_request.render(template, "Consumer groups of", page_request.application, **values)
 
     async def list_names(
         self, request: Request, match: Match, limit: int, start: str = ""
@@ -115,8 +115,8 @@ class GroupPages:
 
     async def show(self, request: Request, match: Match) -> Response:
         start = read_query(request, FIELDS).get("start", "")
-        ask = await request.in_pool(partial(self._asks.identify, request, match, {}))
+        page_request = await request.in_pool(partial(self._asks.identify, request, match, {}))
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))
         names = {member.number: member.instance or f"#{member.number}" for member in group.members}
         values: dict[str, Any] = {"group": group, "names": names, "group_status": status_of(group)}
-        return ask.render("group.html", "Consumer group", group.group, **values)
+        return page_request.render("group.html", "Consumer group", group.group, **values)

@@ -255,11 +255,11 @@ class HealthView:
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the health of the store; all other findings and statistics only to operators."""
-        ask = await request.in_pool(lambda: self._asks.identify(request, match, {}))
+        page_request = await request.in_pool(lambda: self._asks.identify(request, match, {}))
         findings = await self._await_findings()
-        operates = any(grant.application is None for grant in ask.caller.grants)
-        statistics = await request.in_pool(ask.service.statistics) if operates else {}
-        return ask.render(
+        operates = any(grant.application is None for grant in page_request.caller.grants)
+        statistics = await request.in_pool(page_request.service.statistics) if operates else {}
+        return page_request.render(
             "health.html",
             "Health",
             operates=operates,
@@ -269,13 +269,13 @@ class HealthView:
             version=__version__,
         )
 
-    async def find_visible_findings(self, ask: PageRequest) -> Sequence[Finding] | None:
+    async def find_visible_findings(self, page_request: PageRequest) -> Sequence[Finding] | None:
         """Returns all findings for an operator, only the store's for others, or None if that takes too long."""
         try:
             findings = await asyncio.wait_for(self._await_findings(), MAX_WAIT)
         except TimeoutError:
             return None
-        return findings if any(grant.application is None for grant in ask.caller.grants) else findings[-1:]
+        return findings if any(grant.application is None for grant in page_request.caller.grants) else findings[-1:]
 
     async def _await_findings(self) -> list[Finding]:
         """Returns findings up to :data:`MAX_FINDINGS_AGE` seconds old; the last one says whether the store answers.
