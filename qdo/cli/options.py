@@ -90,18 +90,18 @@ def with_settings(*names: str, shows: bool = True) -> Callable[[Callable[..., An
     return decorate
 
 
-def _make_parameter(line: WorkSetting) -> inspect.Parameter:
-    about, switch = line.help.replace("`", ""), line.kind is bool
-    if line.positional:
-        return optional(line.name, Annotated[str | None, typer.Argument(help=about, show_default=False)])
-    choices = () if switch else choices_of(line.kind)
+def _make_parameter(setting: WorkSetting) -> inspect.Parameter:
+    about, switch = setting.help.replace("`", ""), setting.kind is bool
+    if setting.positional:
+        return optional(setting.name, Annotated[str | None, typer.Argument(help=about, show_default=False)])
+    choices = () if switch else choices_of(setting.kind)
     option = typer.Option(
-        f"{line.option}/--no-{line.name}" if switch else line.option,
+        f"{setting.option}/--no-{setting.name}" if switch else setting.option,
         help=about,
-        metavar="|".join(choices) or ("TIME" if line.seconds else None),
-        autocompletion=_OFFERED.get(line.name, lambda: choices),
-        show_default=line.default or False,
-        rich_help_panel=None if line.name in _FIRST else line.panel,
+        metavar="|".join(choices) or ("TIME" if setting.seconds else None),
+        autocompletion=_OFFERED.get(setting.name, lambda: choices),
+        show_default=setting.default or False,
+        rich_help_panel=None if setting.name in _FIRST else setting.panel,
     )
-    kind: Any = list[str] | None if line.type == "texts" else bool | None if switch else str | None
-    return optional(line.name, Annotated[kind, option])
+    kind: Any = list[str] | None if setting.type == "texts" else bool | None if switch else str | None
+    return optional(setting.name, Annotated[kind, option])

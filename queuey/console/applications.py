@@ -101,8 +101,8 @@ def show_queues(page_request: PageRequest) -> Response:
     application, patterns = page_request.application, page_request.patterns("measure")
     prefix, start = _prefix_and_start(page_request)
     sort, down = page_request.given.get("sort", ""), "down" in page_request.given
-    if sort and sort not in SORTS:
-        raise InvalidRequest({"sort": f"Is not one of {', '.join(SORTS)}"})
+    if sort and sort not in SORT_KEYS:
+        raise InvalidRequest({"sort": f"Is not one of {', '.join(SORT_KEYS)}"})
     queues, following = page_request.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
     counted = bool(sort or "depth" in page_request.given)
     until = time.monotonic() + SEARCH_TIMEOUT if counted else None
@@ -134,7 +134,7 @@ def _find_figure(name: str, row: overview.Row) -> float | None:
     return figure
 
 
-SORTS: dict[str, Callable[[overview.Row], Any]] = {
+SORT_KEYS: dict[str, Callable[[overview.Row], Any]] = {
     "name": lambda row: row.queue.name,
     **{name: partial(_find_figure, name) for name in ("waiting", "claimed", "retrying", "dead", "oldest")},
     "sent": lambda row: row.rates[0],
@@ -144,7 +144,7 @@ SORTS: dict[str, Callable[[overview.Row], Any]] = {
 
 
 def _sort_rows(rows: Sequence[overview.Row], sort: str, *, down: bool) -> list[overview.Row]:
-    value = SORTS[sort or "name"]
+    value = SORT_KEYS[sort or "name"]
     counted = [row for row in rows if value(row) is not None]
     return sorted(counted, key=value, reverse=down) + [row for row in rows if value(row) is None]
 

@@ -22,9 +22,9 @@ FIELDS = frozenset({"start"})
 LIST_FIELDS = frozenset({"start", "lag"})
 PAGE_SIZE = 20
 """Max groups on a page."""
-READING_SECONDS = 1.0
+READ_TIMEOUT = 1.0
 """Timeout in seconds for reading the groups of a page."""
-LAGGING_SECONDS = 60.0
+MIN_LAG_SECONDS = 60.0
 """Min age of the oldest unprocessed message at which a group is lagging, in seconds."""
 
 
@@ -47,7 +47,7 @@ class GroupStatus(NamedTuple):
 
     @property
     def lags(self) -> bool:
-        return self.seconds >= LAGGING_SECONDS
+        return self.seconds >= MIN_LAG_SECONDS
 
 
 def status_of(group: GroupInfo) -> GroupStatus:
@@ -62,7 +62,7 @@ def status_of(group: GroupInfo) -> GroupStatus:
         state = "empty"
     elif any(partition.target != partition.owner for partition in partitions):
         state = "rebalancing"
-    elif seconds >= LAGGING_SECONDS:
+    elif seconds >= MIN_LAG_SECONDS:
         state = "lagging"
     else:
         state = "ok" if partitions else ""
@@ -82,7 +82,7 @@ class GroupPages:
         fields = read_query(request, LIST_FIELDS)
         page_request = await request.in_pool(partial(self._asks.identify, request, match, fields))
         names, following = await self.list_names(request, match, PAGE_SIZE, fields.get("start", ""))
-        until = time.monotonic() + READING_SECONDS
+        until = time.monotonic() + READ_TIMEOUT
         statuses = await self.read_statuses(request, match, names, until) if "lag" in fields else None
         values: dict[str, Any] = {
             "names": names,

@@ -70,7 +70,7 @@ def show_list(page_request: PageRequest) -> Response:
     """
     access, fields = page_request.enter("read"), page_request.given
     if fields.get("id"):
-        place = _parse_id(fields["id"], fields.get("partition", ""))
+        place = _complete_place(fields["id"], fields.get("partition", ""))
         return pages.redirect(pages.link("a", page_request.application, page_request.name, "messages", place))
     query = _parse_request(fields, access)
     result = page_request.service.browsing.scan(
@@ -163,8 +163,8 @@ def _fetch(
     return None
 
 
-def _parse_id(text: str, partition: str) -> str:
-    """Returns the place of a typed id, in the chosen partition unless the id names one."""
+def _complete_place(text: str, partition: str) -> str:
+    """Returns ``partition:id`` if the text or, without one in it, the form names a partition, else only the id."""
     text = text.strip()
     is_chosen = partition.strip() not in {"", "0"} and ":" not in text
     number, position = parse_place(f"{partition.strip()}:{text}" if is_chosen else text)

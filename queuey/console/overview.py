@@ -242,6 +242,7 @@ class OverviewPages:
         self._findings = findings
 
     async def show(self, request: Request, match: Match) -> Response:
+        """Shows the figures, groups and findings, which are read one after another."""
         page_request = await request.in_pool(partial(self._asks.identify, request, match, {}))
         values = await request.in_pool(partial(_collect_figures, page_request), computes=True, page=True)
         names, following = await self._groups.list_names(request, match, MAX_SHOWN)

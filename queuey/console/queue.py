@@ -11,7 +11,7 @@ from queuey.api.claims import JobStatus
 from queuey.api.progress import Offsets
 from queuey.api.queues import QueueInfo
 from queuey.console import charts, pages
-from queuey.console.acts import DANGEROUS, OFFERED, QUEUE_ACTS
+from queuey.console.acts import DANGEROUS_ACTS, OFFERED_ACTS, QUEUE_ACTS
 from queuey.console.sessions import PageRequest
 from queuey.deadletters import dead_letter_queues_of, holds_dead
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound
@@ -27,7 +27,7 @@ MAX_REASONS = 3
 """Max reasons of dead letters on the overview."""
 MAX_GROUPS = 10
 """Max groups on a page, as the lag of each is computed for every partition."""
-NO_RIGHT = "You have no right to see it here."
+NO_RIGHT_TEXT = "You have no right to see it here."
 """The default reason for not showing something."""
 FIELDS = frozenset({"range"})
 TAB_FIELDS = frozenset({"start", "state"})
@@ -55,7 +55,7 @@ def show(page_request: PageRequest) -> Response:
     except NotAllowed as refusal:
         if not rights:
             raise
-        values = {"queue": queue, "why": refusal.args[0] or NO_RIGHT, **_offered_acts(queue, rights)}
+        values = {"queue": queue, "why": refusal.args[0] or NO_RIGHT_TEXT, **_offered_acts(queue, rights)}
         return page_request.render("queue_closed.html", "Queue", queue.name, **values)
     return page_request.render(
         "queue.html",
@@ -138,8 +138,8 @@ def _offered_acts(queue: Queue, rights: list[Any], *, with_claims: bool = False)
     allowed = {act.name: act for act in QUEUE_ACTS if set(act.needs) <= set(rights)}
     return {
         "rights": rights,
-        "acts": [allowed[name] for name in (*OFFERED, *change) if name in allowed],
-        "dangers": [allowed[name] for name in DANGEROUS if name in allowed],
+        "acts": [allowed[name] for name in (*OFFERED_ACTS, *change) if name in allowed],
+        "dangers": [allowed[name] for name in DANGEROUS_ACTS if name in allowed],
     }
 
 
@@ -176,9 +176,9 @@ def _read_overview(page_request: PageRequest, access: QueueAccess) -> dict[str, 
         "moves": [move for move in _read_moves(page_request, access)["moves"] if move.state == "running"],
         "unseen": [] if "read" in rights else ["messages", "jobs"],
         "closed": len(letters) > len(readable),
-        "spans": charts.SPANS,
+        "spans": charts.SPAN_SECONDS,
         "span": span,
-        "rows": charts.make_table(cells, charts.SPANS[span]),
+        "rows": charts.make_table(cells, charts.SPAN_SECONDS[span]),
     }
 
 
@@ -278,7 +278,7 @@ def _read_moves(page_request: PageRequest, access: QueueAccess) -> dict[str, Any
             page_request.application, lambda name: name == page_request.name and is_seen(name)
         )
     except NotAllowed as refusal:
-        return values | {"hidden": refusal.args[0] or NO_RIGHT}
+        return values | {"hidden": refusal.args[0] or NO_RIGHT_TEXT}
     values["moves"] = moves
     with suppress(NotAllowed):
         may_delete = page_request.matching("delete")
@@ -313,7 +313,7 @@ def sample_failures(page_request: PageRequest, name: str) -> dict[str, Any]:
     except NotFound:
         return {"name": name, "failures": None, "why": "This queue does not exist, so there are no dead letters."}
     except NotAllowed as refusal:
-        return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0] or NO_RIGHT}"}
+        return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0] or NO_RIGHT_TEXT}"}
     may_send_back = {"read", "delete"} <= set(page_request.rights(name))
     return {"name": name, "failures": sample, "why": "", "may_send_back": may_send_back}
 

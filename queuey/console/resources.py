@@ -44,7 +44,7 @@ MAX_FOLLOWING = 2000
 
 MAX_FINDINGS_AGE = 30.0
 """Max age of findings that are shown again, in seconds."""
-MAX_WAIT = 1.0
+FINDINGS_TIMEOUT = 1.0
 """Timeout for the findings on a page with other contents, in seconds."""
 Examine = Callable[[], list[Finding]]
 
@@ -180,7 +180,7 @@ class Console:
             raise NoSuchResource("The resource could not be found.")
         request.facade = self
         request.headers.pop("authorization", None)
-        token = cookies.read(request, cookies.SESSION)
+        token = cookies.read(request, cookies.SESSION_COOKIE)
         if token is not None:
             request.headers["authorization"] = self._callers.make_header(token)
         return True
@@ -215,8 +215,8 @@ class Console:
         path = quote(request.path, safe="/")
         address = f"{path}?{request.query}" if request.query else path
         # A browser that follows a link of another site does not send its strict cookie: the session may be valid.
-        sent = cookies.read(request, cookies.SESSION) is not None
-        dropped = (cookies.make_expired_cookie(request, cookies.SESSION),) if sent else ()
+        sent = cookies.read(request, cookies.SESSION_COOKIE) is not None
+        dropped = (cookies.make_expired_cookie(request, cookies.SESSION_COOKIE),) if sent else ()
         return pages.redirect(_login_address(address if request.method == "GET" else pages.ROOT), *dropped)
 
     def application_of(self, caller: Caller, /) -> str:
@@ -272,7 +272,7 @@ class HealthView:
     async def find_visible_findings(self, page_request: PageRequest) -> Sequence[Finding] | None:
         """Returns all findings for an operator, only the store's for others, or None if that takes too long."""
         try:
-            findings = await asyncio.wait_for(self._await_findings(), MAX_WAIT)
+            findings = await asyncio.wait_for(self._await_findings(), FINDINGS_TIMEOUT)
         except TimeoutError:
             return None
         return findings if any(grant.application is None for grant in page_request.caller.grants) else findings[-1:]

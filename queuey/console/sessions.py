@@ -86,7 +86,7 @@ class SessionCallers:
         return session.expires if isinstance(session.holder, UserLogin) else self.find_key(session.holder).expires
 
     def _session(self, request: Request) -> Session:
-        return self._sessions.find(cookies.read(request, cookies.SESSION) or "")
+        return self._sessions.find(cookies.read(request, cookies.SESSION_COOKIE) or "")
 
     def find_key(self, digest: bytes) -> Key:
         """Returns the key of a digest.
@@ -281,7 +281,8 @@ def find_form_defect(request: Request, cookie: str, fields: dict[str, str]) -> s
 def _is_of_this_site(request: Request) -> bool:
     """Returns whether a page of this host sent the request, by the browser's headers; True without them.
 
-    Port and scheme are not compared, because a proxy may change them.
+    False for any Sec-Fetch-Site but ``same-origin``, so also for ``same-site``. Origin ``null`` needs that header. Port
+    and scheme are not compared, because a proxy may change them.
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site not in {None, "same-origin"}:

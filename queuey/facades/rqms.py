@@ -193,7 +193,7 @@ def _check_id(text: str) -> str:
         raise InvalidRequest({"id": f"Longer than maximum length {MAX_NAME_LENGTH}"})
     if "/" in text or text in {".", ".."}:
         raise InvalidRequest({"id": f'"{text}" cannot be a part of a path'})
-    if validators.CONTROL.search(text) is not None:
+    if validators.CONTROL_CHARACTER.search(text) is not None:
         raise InvalidRequest({"id": f"{text!r} has a control character, so it cannot be stored as a header"})
     return text
 

@@ -360,17 +360,17 @@ def _canonical_names() -> dict[str, str]:
     return {name.lower(): name for name in (*_TABLE, *_store_settings())}
 
 
-def _normalize_setting(line: Setting, text: str) -> str:
+def _normalize_setting(setting: Setting, text: str) -> str:
     """Makes a path absolute; refuses a user in the store's address, and a literal password."""
-    if line.type == "path":
+    if setting.type == "path":
         return _absolute(text)
-    if line.name == "store" and "@" in text:
+    if setting.name == "store" and "@" in text:
         raise OptionError("Option store contains a user: use options cassandra_user and cassandra_password.")
-    if line.name == "cassandra_password":
+    if setting.name == "cassandra_password":
         try:
             return str(SecretName.parse(text, Path.cwd()))
         except ValueError as error:
-            raise OptionError(f"Option {line.name} is not of the form env:NAME or file:PATH: {error}.") from None
+            raise OptionError(f"Option {setting.name} is not of the form env:NAME or file:PATH: {error}.") from None
     return text
 
 

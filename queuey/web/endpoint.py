@@ -25,8 +25,8 @@ from queuey.storage.calls import GivenUp
 from queuey.web.admission.long_polls import make_client_left
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, as_unauthenticated, error_response
 from queuey.web.requests import (
-    MAX_NAME,
-    OWN_HEADER,
+    MAX_WARNED_LENGTH,
+    OWN_HEADER_PREFIX,
     BodyWanted,
     Ignored,
     Request,
@@ -54,9 +54,9 @@ COMMON_HEADERS = frozenset(
     ["accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host", "user-agent"]
 )
 """Headers that nearly all requests have; every operation accepts them without a warning."""
-MAX_LENGTH, MAX_COMPARED = 20, 24
+MAX_COMPARED_LENGTH, MAX_COMPARED_HEADERS = 20, 24
 """Max characters of a header's name, and max headers of a request, that are compared with known ones."""
-LIKENESS = 0.8
+MIN_SIMILARITY = 0.8
 """Min similarity (difflib ratio) of a misspelt header to a known one."""
 
 
@@ -250,7 +250,7 @@ def add_warnings(headers: Sequence[Header], ignored: Mapping[str, Ignored]) -> t
 
 
 def _make_warning(kind: str, ignored: Ignored) -> str:
-    names = ", ".join(quote(name, safe="")[:MAX_NAME] for name in ignored.names)
+    names = ", ".join(quote(name, safe="")[:MAX_WARNED_LENGTH] for name in ignored.names)
     more = f" and {ignored.total - len(ignored.names)} more" if ignored.total > len(ignored.names) else ""
     return f'299 - "Ignored, as they are no {kind}: {names}{more}"'
 
@@ -263,10 +263,10 @@ def note_headers(request: Request, allowed: frozenset[str]) -> None:
     Raises:
         InvalidRequest: There is such a header, and the request asks for ``strict``.
     """
-    keeps = OWN_HEADER in allowed
-    candidates = sorted(request.headers.keys() - allowed)[:MAX_COMPARED]
-    suspects = [name for name in candidates if len(name) <= MAX_LENGTH and _is_like_ours(name)]
-    if ignored := [name for name in suspects if not (keeps and name.startswith(OWN_HEADER))]:
+    keeps = OWN_HEADER_PREFIX in allowed
+    candidates = sorted(request.headers.keys() - allowed)[:MAX_COMPARED_HEADERS]
+    suspects = [name for name in candidates if len(name) <= MAX_COMPARED_LENGTH and _is_like_ours(name)]
+    if ignored := [name for name in suspects if not (keeps and name.startswith(OWN_HEADER_PREFIX))]:
         known_names = sorted(allowed.difference(COMMON_HEADERS))
         note_unknown(request, ignored, "header", "operation", known_names)
 
@@ -274,10 +274,10 @@ def note_headers(request: Request, allowed: frozenset[str]) -> None:
 @lru_cache(1024)
 def _is_like_ours(name: str) -> bool:
     """Returns whether a header's name is one that some operation reads, or similar to it."""
-    return name.startswith(OWN_HEADER[:-1]) or bool(get_close_matches(name, MESSAGE_HEADERS, 1, LIKENESS))
+    return name.startswith(OWN_HEADER_PREFIX[:-1]) or bool(get_close_matches(name, MESSAGE_HEADERS, 1, MIN_SIMILARITY))
 
 
-_DOTS = frozenset({".", ".."})
+_DOT_SEGMENTS = frozenset({".", ".."})
 
 
 def decode_path(raw: bytes) -> str | None:
@@ -293,4 +293,4 @@ def decode_path(raw: bytes) -> str | None:
         path = raw.decode()
     except UnicodeDecodeError:
         return None
-    return path if "." not in path or _DOTS.isdisjoint(path.split("/")) else None
+    return path if "." not in path or _DOT_SEGMENTS.isdisjoint(path.split("/")) else None

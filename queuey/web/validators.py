@@ -23,12 +23,12 @@ JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 """Characters that a header's value cannot have."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,80}")
 _DECIMAL = re.compile(r"-?(?:[0-9]{1,80}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_SHOWN = 80
+_MAX_SHOWN = 80
 """Max characters of a value or number in an error text."""
 
 REQUIRED = "Required"
@@ -80,7 +80,7 @@ class Errors(dict[str, str]):
 
 
 def show(value: object) -> str:
-    return (value if isinstance(value, str) else encode(value).decode())[:_SHOWN]
+    return (value if isinstance(value, str) else encode(value).decode())[:_MAX_SHOWN]
 
 
 def parse_integer(value: object, least: int, most: int) -> int:
@@ -125,8 +125,8 @@ def check_range(number: N, least: float, most: float) -> N:
 
 def _format_number(number: object) -> str:
     if isinstance(number, float):
-        return str(int(number))[:_SHOWN] if number.is_integer() else f"{number:.15g}"
-    return str(number)[:_SHOWN]
+        return str(int(number))[:_MAX_SHOWN] if number.is_integer() else f"{number:.15g}"
+    return str(number)[:_MAX_SHOWN]
 
 
 def parse_choice(value: object, choices: tuple[str, ...]) -> str:

@@ -75,7 +75,7 @@ def test_the_span_has_what_is_known() -> None:
 def test_the_table_has_what_charts_show() -> None:
     """Its rows follow each other, the newest first, and together have every message of the span."""
     cells = Cells(CELLS, range(CELLS), [1] * CELLS, [UNKNOWN] * (CELLS - 1) + [9])
-    for seconds in charts.SPANS.values():
+    for seconds in charts.SPAN_SECONDS.values():
         rows = charts.make_table(cells, seconds)
         assert len(rows) == charts.TABLE_ROWS
         assert sum(row.sent for row in rows) == sum(range(CELLS - seconds // STEP, CELLS))
@@ -121,7 +121,10 @@ def test_a_key_has_some_streams(app: App, browser: Browser, measuring: Browser, 
     def live(by: Browser) -> Reader:
         reader = Reader(key=None)
         reader.path = LIVE
-        reader.headers += [("host", by.host), ("cookie", f"{cookies.SESSION}={by.cookies[cookies.SESSION]}")]
+        reader.headers += [
+            ("host", by.host),
+            ("cookie", f"{cookies.SESSION_COOKIE}={by.cookies[cookies.SESSION_COOKIE]}"),
+        ]
         return reader
 
     async def work(gateway: Gateway) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from queuey.pipeline.stats.totals import Order, QueueFigures
     from queuey.spark.options import Selection
 
-_ORDERS: dict[Order, str] = {
+_ORDER_TITLES: dict[Order, str] = {
     "messages": "The deepest",
     "bytes": "The largest",
     "rate": "The busiest",
@@ -106,11 +106,11 @@ def _describe(stats: Stats) -> Iterator[Block]:
     queues = ("queues", lambda tally: f"{tally.queues:,} ({tally.empty:,} of them empty)")
     ends = [name for name in ("oldest", "newest") if getattr(tally, name) is not None]
     yield output.fields(tally, queues, "partitions", "messages", "bytes", *ends)
-    for order, title in _ORDERS.items():
+    for order, title in _ORDER_TITLES.items():
         if listed := tally.top.get(order, ()):
             yield ""
             yield f"{title}:"
-            columns = ("queue", "partitions", "messages", "bytes", *_COMPUTED)
+            columns = ("queue", "partitions", "messages", "bytes", *_COMPUTED_COLUMNS)
             recent = [(f"last {span}", partial(_recent_text, stats, span)) for span in ("minute", "hour")]
             yield output.table(QueueFigures, listed, *columns, *recent)
 
@@ -120,7 +120,7 @@ def _recent_text(stats: Stats, span: str, queue: QueueFigures) -> str:
     return "" if recent is None else f"{getattr(recent, span):,}{' or more' if recent.more else ''}"
 
 
-_COMPUTED = (("a second", lambda queue: f"{queue.rate:.2f}"), ("skew", lambda queue: f"{queue.skew:.2f}"))
+_COMPUTED_COLUMNS = (("a second", lambda queue: f"{queue.rate:.2f}"), ("skew", lambda queue: f"{queue.skew:.2f}"))
 
 
 def _describe_lag(report: LagReport) -> Iterator[Block]:

@@ -75,15 +75,15 @@ SCHEDULE_ACTS: tuple[ScheduleAct, ...] = (
     RemoveSchedule(),
 )
 APPLICATION_ACTS: tuple[Act, ...] = (IssueKey(), RevokeKey(), AddSchedule(), *SCHEDULE_ACTS)
-OFFERED = ("send", "options", "move")
+OFFERED_ACTS = ("send", "options", "move")
 """Acts that each page of a queue offers; other acts are offered next to their subject."""
-DANGEROUS = ("purge", "delete-queue")
+DANGEROUS_ACTS = ("purge", "delete-queue")
 """Acts of a queue that cannot be undone."""
-RATE = Rate(1, 30)
+MAX_ACT_RATE = Rate(1, 30)
 """Limit of acts of one caller, as each writes to the audit log: thirty at once, then one a second."""
-MAX_NOTED = 600
+MAX_LOGGED_LENGTH = 600
 """Max characters of a field in the audit log."""
-_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+_FORM_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 class ActViews:
@@ -96,7 +96,7 @@ class ActViews:
     def __init__(self, asks: PageRequestFactory) -> None:
         self._asks = asks
         self._audit = asks.service.audit
-        self._bound = NamedRateLimiter(RATE, "acts of this caller")
+        self._bound = NamedRateLimiter(MAX_ACT_RATE, "acts of this caller")
         self._acts = {(True, act.name): act for act in QUEUE_ACTS} | {
             (False, act.name): act for act in APPLICATION_ACTS
         }
@@ -112,7 +112,7 @@ class ActViews:
         """Executes the act, once for each form, and redirects to its entry in the audit log.
 
         A form that is sent again only leads to the entry; with other contents, it shows the act's page with an error,
-        as a wrong typed name and an exceeded :data:`RATE` do.
+        as a wrong typed name and an exceeded :data:`MAX_ACT_RATE` do.
 
         Raises:
             NoSuchResource: The act does not exist.
@@ -121,9 +121,9 @@ class ActViews:
         """
         act = self._find_act(match)
         page_request = self._asks.identify(request, match, {})  # Identify the caller before the form is read.
-        fields = read_form(request, cookies.SESSION, act.longest)
+        fields = read_form(request, cookies.SESSION_COOKIE, act.longest)
         form = fields.get("act_id", "")
-        if _ID.fullmatch(form) is None:
+        if _FORM_ID.fullmatch(form) is None:
             raise InvalidRequest({"act_id": "The form has no valid id. Open the page again"})
         who = page_request.callers.find_holder_name(request)
         named = sorted((name, text) for name, text in fields.items() if name in act.fields)
@@ -139,7 +139,9 @@ class ActViews:
             _require_valid_form(act, page_request, sent)
             self._bound.take(who)
             details = {
-                name: page_request.given[name][:MAX_NOTED] for name in act.logged_fields if page_request.given.get(name)
+                name: page_request.given[name][:MAX_LOGGED_LENGTH]
+                for name in act.logged_fields
+                if page_request.given.get(name)
             }
             entry, sent, is_first = self._audit.begin(
                 page_request.application,

@@ -25,9 +25,9 @@ from queuey.web.v1.messages import format_place, parse_place, read_batch
 
 MAX_BODY = 32 * 1024
 """Max characters of a test message."""
-MAX_ENCODED = 12
+MAX_CHARACTER_BYTES = 12
 """Max bytes of a character in a form: four, each percent-encoded."""
-SECONDS, PLAN_TIMEOUT = 5.0, 0.5
+REDRIVE_TIMEOUT, PLAN_TIMEOUT = 5.0, 0.5
 """Seconds for which one request sends dead letters back, and for which a plan counts them."""
 MAX_PREVIEWED = 2000
 """Max messages after which the plan reads no further page."""
@@ -41,7 +41,7 @@ class SendMessage(Act):
     name, title, needs = "send", "Send a message", ("send",)
     logged_fields = ("form", "message_key", "partition", "delay", "ttl")
     fields = (*logged_fields, "body", "headers")
-    longest = MAX_ENCODED * MAX_BODY + Act.longest
+    longest = MAX_CHARACTER_BYTES * MAX_BODY + Act.longest
     about = "Workers and readers get it like any other message."
     button = "Send it"
 
@@ -199,7 +199,7 @@ def _act_on_job(page_request: PageRequest, act: Callable[..., Coroutine[Any, Any
 
 
 class Redrive(Act):
-    """Sends matching dead letters back to their queues, for :data:`SECONDS` at a time.
+    """Sends matching dead letters back to their queues, for :data:`REDRIVE_TIMEOUT` at a time.
 
     If the time is over first, the result's details have a cursor, from which the next act goes on. An error ends it,
     too. Letters stay if the caller may not send to their queue, and those sent back before are only removed. The plan
@@ -238,7 +238,7 @@ class Redrive(Act):
         reading, removing = page_request.enter("read"), page_request.enter("delete")
         sent, kept, before = Counter[str](), Counter[str](), 0
         error: QueueyError | None = None
-        until = time.monotonic() + SECONDS
+        until = time.monotonic() + REDRIVE_TIMEOUT
         with self._limit_searches():
             while error is None:
                 page = _find_page(page_request, reading, selection, cursor)

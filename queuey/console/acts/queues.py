@@ -23,7 +23,7 @@ from queuey.web import validators
 from queuey.web.v1.queues import read_spec
 from queuey.web.validators import Errors
 
-CHANGED = tuple(name for name, option in option_metas().items() if (option.extra or {})["changes"])
+CHANGEABLE_OPTIONS = tuple(name for name, option in option_metas().items() if (option.extra or {})["changes"])
 """Options that can be changed."""
 
 NO_OFFSET = "none"
@@ -37,7 +37,7 @@ class ChangeOptions(Act):
     """
 
     name, title, needs = "options", "Change the options", ("admin",)
-    fields = (*CHANGED, "principals", "seen")
+    fields = (*CHANGEABLE_OPTIONS, "principals", "seen")
 
     def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         now = _option_texts(page_request.enter("admin").queue)
@@ -104,7 +104,7 @@ def _read_seen(page_request: PageRequest, names: Iterable[str]) -> dict[str, str
 
 def _option_texts(queue: Queue) -> dict[str, str]:
     """Returns options as a user types them; one with its default 0 is blank."""
-    values = {name: getattr(queue, name) for name in CHANGED}
+    values = {name: getattr(queue, name) for name in CHANGEABLE_OPTIONS}
     delays = msgspec.structs.asdict(queue.backoff) if queue.backoff else {}
     return {
         **{name: _format_value(value, blank=not value and name != "read_delay") for name, value in values.items()},

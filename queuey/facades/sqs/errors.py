@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queuey import errors
 
-_QUERY = {
+_QUERY_NAMES = {
     "QueueDoesNotExist": "AWS.SimpleQueueService.NonExistentQueue",
     "QueueNameExists": "QueueAlreadyExists",
     "BatchEntryIdsNotDistinct": "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
@@ -41,7 +41,7 @@ class SqsError(errors.InvalidRequest):
 
     @property
     def query_name(self) -> str:
-        return _QUERY.get(self.name, self.name)
+        return _QUERY_NAMES.get(self.name, self.name)
 
     @property
     def is_sender_fault(self) -> bool:

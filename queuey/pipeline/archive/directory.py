@@ -85,6 +85,7 @@ class ArchiveDirectory:
         self._recent: dict[str, list[Key]] | None = None
 
     def list_queue_names(self) -> list[str]:
+        """Returns the queues with a committed run, including commits of the last day that the listing still lacks."""
         directories = {entry.name for entry in self.files.list(MANIFESTS) if entry.directory}
         names = {manifest.parse_queue(name) for name in directories if name.startswith("queue=")}
         return sorted(name for name in names | self._find_recent_commits().keys() if self._list_committed_runs(name))

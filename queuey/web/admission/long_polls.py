@@ -44,7 +44,7 @@ MAX_ATTEMPTS = 64
 """Max attempts of one application under way; further ones wait and are never refused."""
 MAX_STARTED = 8
 """Max waiting attempts that one turn of the loop starts."""
-LISTEN_AFTER = 1.0
+MIN_WATCHED_AGE = 1.0
 """Age of a request at which its client is watched, in seconds: watching costs more than most requests."""
 
 
@@ -136,8 +136,8 @@ class Clients:
         client.stop_listening()
 
     def watch_slow(self) -> None:
-        """Starts to listen to the clients of requests that are older than :data:`LISTEN_AFTER`. Called every second."""
-        latest = monotonic() - LISTEN_AFTER
+        """Watches the clients of requests that are older than :data:`MIN_WATCHED_AGE`. Called every second."""
+        latest = monotonic() - MIN_WATCHED_AGE
         for client in list(self._unwatched):
             if client.began > latest:
                 break

@@ -194,7 +194,7 @@ class FairQueue(Generic[T]):
         return job
 
     def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
-        """Removes and returns unwanted jobs, from each tenant's first job up to the first that is not unwanted."""
+        """Removes and returns the unwanted jobs at the head of each tenant's queue."""
         dropped: list[T] = []
         for tenant, jobs in list(self._jobs.items()):
             while jobs and unwanted(jobs[0]):

@@ -25,8 +25,8 @@ from queuey.web.responses import Response, json_response
 from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
-DEFAULTS = {option.name: option.default for option in fields(ChosenOptions)}
-ALWAYS_LISTED = ("partitions", "type", "consistency")
+OPTION_DEFAULTS = {option.name: option.default for option in fields(ChosenOptions)}
+ALWAYS_LISTED_OPTIONS = ("partitions", "type", "consistency")
 """Options that a listing with details has even if they are the defaults."""
 
 
@@ -83,24 +83,24 @@ def _format_principals(queue: Queue) -> str | None:
 
 
 def _show_options(queue: Queue) -> dict[str, Any]:
-    return {"name": queue.name, **{name: getattr(queue, name) for name in DEFAULTS}}
+    return {"name": queue.name, **{name: getattr(queue, name) for name in OPTION_DEFAULTS}}
 
 
 def _show_listed(queue: Queue, count: int | None) -> Any:  # noqa: ANN401 - an api.ListedQueue
     """Returns a queue with its details. Leaves out options that have their defaults."""
-    options = {name: value for name, default in DEFAULTS.items() if (value := getattr(queue, name)) != default}
+    options = {name: value for name, default in OPTION_DEFAULTS.items() if (value := getattr(queue, name)) != default}
     return api.ListedQueue(
         queue_name=queue.name,
         application=queue.application,
         created=queue.created,
         principles=_format_principals(queue) or UNSET,
         count=UNSET if count is None else count,
-        **{name: getattr(queue, name) for name in ALWAYS_LISTED} | options,
+        **{name: getattr(queue, name) for name in ALWAYS_LISTED_OPTIONS} | options,
     )
 
 
 def _is_name(name: object) -> bool:
-    return isinstance(name, str) and len(name) <= api.MAX_ASKED
+    return isinstance(name, str) and len(name) <= api.MAX_REQUESTED_NAME
 
 
 class QueueViews(Views):
@@ -150,7 +150,7 @@ class QueueViews(Views):
         names = self.fields(api.RightsAsked).json(request).get("queues")
         max_names = self._limits.max_queues_per_read
         if not isinstance(names, list) or len(names) > max_names or not all(map(_is_name, names)):
-            text = f"Is not a list of at most {max_names} names of at most {api.MAX_ASKED} characters"
+            text = f"Is not a list of at most {max_names} names of at most {api.MAX_REQUESTED_NAME} characters"
             raise InvalidRequest({"queues": text})
         rights = [api.QueueRights(name, self._authorization.list_rights(request, match["app"], name)) for name in names]
         return json_response(api.Rights(queues=rights))

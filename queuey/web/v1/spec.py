@@ -29,13 +29,13 @@ from queuey.web.v1.parameters import (
     ENCODING,
     EVENTS,
     FORM,
-    KEPT_HEADERS,
+    KEPT_HEADERS_TEXT,
     LAST_EVENT,
-    OF_ALL,
     POST_HEADERS,
     RAW_HEADERS,
     RAW_JSON,
-    STREAM,
+    STREAM_OF_ALL_TEXT,
+    STREAM_TEXT,
     TTL,
     USUAL_ERRORS,
 )
@@ -131,7 +131,7 @@ def _client_operation(name: str, summary: str, kind: str) -> Operation:
 
 
 MESSAGE_OR_RAW = {200: ResponseSpec({JSON: (messages.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)}
-STREAMED: dict[str, Any] = {"about": OF_ALL, "parameters": (LAST_EVENT,), "reads": True}
+STREAMED: dict[str, Any] = {"about": STREAM_OF_ALL_TEXT, "parameters": (LAST_EVENT,), "reads": True}
 STORED: dict[str, Any] = {"parameters": (TTL, ENCODING), "body": ANY_BODY}
 OPERATIONS = (
     _operation(
@@ -175,8 +175,8 @@ OPERATIONS = (
         "Post messages, one with any body or a batch as JSON",
         {201: ResponseSpec({JSON: messages.Posted}, {"Idempotent-Replayed": "`true`: stored before, with this key"})},
         MessageViews.post,
-        about=f"{KEPT_HEADERS} With an Idempotency-Key, 409 means that a post with this key is still running, and 422 "
-        "that the key belongs to another post.",
+        about=f"{KEPT_HEADERS_TEXT} With an Idempotency-Key, 409 means that a post with this key is still running, and "
+        "422 that the key belongs to another post.",
         parameters=POST_HEADERS,
         body={JSON: messages.MessagesToPost, **ANY_BODY},
         also=(409, 422),
@@ -187,7 +187,7 @@ OPERATIONS = (
         {200: ResponseSpec({JSON: messages.RangeRead, **EVENTS})},
         StreamViews.read,
         about="A stream takes `since` (also `now`), `partitions` (default: all), `limit` (messages per read), "
-        f"`read_marks` and `last_event_id`. {STREAM}",
+        f"`read_marks` and `last_event_id`. {STREAM_TEXT}",
         query=messages.RangeQuery,
         parameters=(LAST_EVENT,),
         reads=True,
@@ -227,7 +227,12 @@ OPERATIONS = (
         page=True,
     ),
     _operation(
-        f"PUT {IDS}", "Put messages, one body at all ids", values.Done, MessageViews.put, about=KEPT_HEADERS, **STORED
+        f"PUT {IDS}",
+        "Put messages, one body at all ids",
+        values.Done,
+        MessageViews.put,
+        about=KEPT_HEADERS_TEXT,
+        **STORED,
     ),
     _operation(f"DELETE {IDS}", "Delete messages, by id", values.Done, MessageViews.delete),
     _operation(
@@ -235,7 +240,8 @@ OPERATIONS = (
         "Create named message",
         _json_answers(messages.Posted, 201, 200),
         NameViews.create,
-        about=f"201: stored. 200: the same message has the name already. 409: another message has it. {KEPT_HEADERS}",
+        about="201: stored. 200: the same message has the name already. 409: another message has it. "
+        f"{KEPT_HEADERS_TEXT}",
         also=(409,),
         **STORED,
     ),
@@ -245,7 +251,7 @@ OPERATIONS = (
         messages.Posted,
         NameViews.replace,
         about="Removes the message that has the name. A caller that has claimed it gets 409 when it acknowledges it. "
-        f"{KEPT_HEADERS}",
+        f"{KEPT_HEADERS_TEXT}",
         also=(409,),
         **STORED,
     ),

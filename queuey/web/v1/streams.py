@@ -27,7 +27,7 @@ from queuey.web.endpoint import Match
 from queuey.web.errors import as_unauthenticated, error_response, error_texts
 from queuey.web.requests import Request, read_query, wants_events
 from queuey.web.responses import Body, Response, encode, make_event
-from queuey.web.v1.message_json import EARLY, render_messages
+from queuey.web.v1.message_json import EARLY_FIELD, render_messages
 from queuey.web.v1.ranges import take_partitions
 from queuey.web.v1.unread import show_unread
 from queuey.web.v1.views import Views
@@ -83,6 +83,10 @@ class StreamViews(Views):
         return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
 
     def _read_terms(self, request: Request) -> dict[str, Any]:
+        """Returns the fields of the body of a POST, or else of the query, in which ``queues`` is a comma list.
+
+        Names in the list are quoted once more, so that they may have commas.
+        """
         if request.method == "POST":
             return self.fields(StreamAsked).json(request, b"{}")
         query: dict[str, Any] = read_query(request, self.fields(StreamQuery).names)
@@ -321,6 +325,6 @@ def _parse_cursor(value: object, queue: str | None, now: Callable[[], int]) -> C
 def _render_events(events: Sequence[Event], *, named: bool) -> list[bytes]:
     pieces = []
     for cursor, queue, message, early in events:
-        fields = [(b',"queue_name":' + encode(queue) if named else b"") + (EARLY if early else b"")]
+        fields = [(b',"queue_name":' + encode(queue) if named else b"") + (EARLY_FIELD if early else b"")]
         pieces.append(make_event(identity=cursor, data=b"".join(render_messages([message], fields))))
     return pieces
