@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from queuey.client import Client, Job, JobQueue
     from queuey.client.results import OutstandingJob, Refused
 
-_REDELIVERY_TEXT = "the message is delivered again, or becomes a dead letter after the last of the queue's max_deliveries."
+_REDELIVERY_TEXT = (
+    "the message is delivered again, or becomes a dead letter after the last of the queue's max_deliveries."
+)
 LOST_TEXT = "Another caller has the message by now, or the queue was purged."
 
 MAX_REASON_BYTES = 2048
@@ -234,7 +236,9 @@ def _run_program(
                 _acknowledge(job)
             else:
                 failed += 1
-                output.print_note(f"{command[0]} {failure} for {job.receipt}, delivery {job.deliveries}; {_REDELIVERY_TEXT}")
+                output.print_note(
+                    f"{command[0]} {failure} for {job.receipt}, delivery {job.deliveries}; {_REDELIVERY_TEXT}"
+                )
                 try:
                     job.release(delay=retry, reason=ProgramFailed(failure, error_output))
                 except ClientError as error:

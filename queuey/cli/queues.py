@@ -120,7 +120,11 @@ def list_queues(
         ListedQueue(**structs.asdict(queue), backlog=_read_backlog(client, queue.name) if backlog else msgspec.UNSET)
         for queue in islice(client.queues(start=start, count=count), limit)
     )
-    columns = [*(_DETAIL_COLUMNS if details else ()), *(("count",) if count else ()), *(_BACKLOG_COLUMNS if backlog else ())]
+    columns = [
+        *(_DETAIL_COLUMNS if details else ()),
+        *(("count",) if count else ()),
+        *(_BACKLOG_COLUMNS if backlog else ()),
+    ]
     output.show_each(ListedQueue, queues, "name", *columns)
 
 

@@ -49,7 +49,7 @@ _RECEIPTS = Annotated[
     Path | None,
     typer.Option(help="File to append a JSON line to for each stored message, for queuey pipeline audit."),
 ]
-_USER_TOKEN_HINT = (
+_USER_RIGHTS_HINT = (
     "a user's token gives access to the user's own queues by name, and cannot list queues;"
     " to list, create, change, purge or delete queues, use a key of the application (--key)"
 )
@@ -108,7 +108,7 @@ def connected(
                 raise
             except NotAllowed as error:
                 if client.scheme not in {"Application", None}:
-                    error.add_note(_USER_TOKEN_HINT)
+                    error.add_note(_USER_RIGHTS_HINT)
                 raise
             except NotAuthenticated as error:
                 if where["key"] is not None and "message_key" in values:

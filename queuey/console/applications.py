@@ -215,7 +215,7 @@ def _own_applications(caller: Caller) -> list[str]:
 
 
 def show_schedules(page_request: PageRequest) -> Response:
-    may_see, start = page_request.matching("admin"), page_request.given.get("start", "")
+    may_see, start = page_request.make_name_test("admin"), page_request.given.get("start", "")
     schedules, following = page_request.service.schedules.list(page_request.application, may_see, start=start)
     return page_request.render(
         "schedules.html",
@@ -234,7 +234,7 @@ def show_schedule(page_request: PageRequest) -> Response:
     The acts have either pause or resume, as the schedule's state allows.
     """
     schedule = page_request.service.schedules.show(
-        page_request.application, page_request.match["schedule"], page_request.matching("admin")
+        page_request.application, page_request.match["schedule"], page_request.make_name_test("admin")
     )
     plan = schedule.plan
     idle = "schedule-pause" if plan.paused else "schedule-resume"

@@ -73,14 +73,14 @@ def status_of(group: GroupInfo) -> GroupStatus:
 class GroupPages:
     """Views of ``_groups`` and of the groups under it, with the rights of version 1 of the API."""
 
-    def __init__(self, asks: PageRequestFactory) -> None:
-        self._asks = asks
-        self._groups = GroupViews(asks.service, asks.authorization)
+    def __init__(self, page_requests: PageRequestFactory) -> None:
+        self._page_requests = page_requests
+        self._groups = GroupViews(page_requests.service, page_requests.authorization)
 
     async def show_all(self, request: Request, match: Match) -> Response:
         """Lists groups by name; reads their states only with the field ``lag``, which a script sends."""
         fields = read_query(request, LIST_FIELDS)
-        page_request = await request.in_pool(partial(self._asks.identify, request, match, fields))
+        page_request = await request.in_pool(partial(self._page_requests.identify, request, match, fields))
         names, following = await self.list_names(request, match, PAGE_SIZE, fields.get("start", ""))
         until = time.monotonic() + READ_TIMEOUT
         statuses = await self.read_statuses(request, match, names, until) if "lag" in fields else None
@@ -115,7 +115,7 @@ class GroupPages:
 
     async def show(self, request: Request, match: Match) -> Response:
         start = read_query(request, FIELDS).get("start", "")
-        page_request = await request.in_pool(partial(self._asks.identify, request, match, {}))
+        page_request = await request.in_pool(partial(self._page_requests.identify, request, match, {}))
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))
         names = {member.number: member.instance or f"#{member.number}" for member in group.members}
         values: dict[str, Any] = {"group": group, "names": names, "group_status": status_of(group)}

@@ -226,24 +226,24 @@ class OverviewPages:
     """The view of ``_overview``: the figures of an application.
 
     Args:
-        asks: Identifies callers.
+        page_requests: Identifies callers.
         groups: Reads groups.
         findings: Returns the findings about the store that a caller may see, or None if they take too long.
     """
 
     def __init__(
         self,
-        asks: PageRequestFactory,
+        page_requests: PageRequestFactory,
         groups: GroupPages,
         findings: Callable[[PageRequest], Awaitable[Sequence[Finding] | None]],
     ) -> None:
-        self._asks = asks
+        self._page_requests = page_requests
         self._groups = groups
         self._findings = findings
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the figures, groups and findings, which are read one after another."""
-        page_request = await request.in_pool(partial(self._asks.identify, request, match, {}))
+        page_request = await request.in_pool(partial(self._page_requests.identify, request, match, {}))
         values = await request.in_pool(partial(_collect_figures, page_request), computes=True, page=True)
         names, following = await self._groups.list_names(request, match, MAX_SHOWN)
         groups = await self._groups.read_statuses(request, match, names, time.monotonic() + COUNT_TIMEOUT)

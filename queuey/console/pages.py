@@ -63,7 +63,7 @@ FILE_TYPES = {
 FILE_ROUTE = "/console/static/{hash}/{name:.+}"
 MAX_SHOWN = 64 * 1024
 """Max characters of a body on a page."""
-MAX_HEX = 4096
+MAX_HEX_BYTES = 4096
 """Max bytes of a hex dump."""
 MAX_DEPTH = 32
 """Max depth of JSON that is indented; deeper JSON would be mostly indentation."""
@@ -277,13 +277,13 @@ class ShownBody(msgspec.Struct, frozen=True):
 
 
 def make_shown_body(body: str | bytes) -> ShownBody:
-    """Returns a body for a page: text up to :data:`MAX_SHOWN` characters, bytes as a hex dump up to :data:`MAX_HEX`.
+    """Returns a body for a page: text up to :data:`MAX_SHOWN` characters, or a hex dump up to :data:`MAX_HEX_BYTES`.
 
     A JSON object or array is indented unless it is too large or too deep.
     """
     size = body_bytes(body)
     if isinstance(body, bytes):
-        return ShownBody("bytes", _hex_dump(body[:MAX_HEX]), size, len(body) > MAX_HEX)
+        return ShownBody("bytes", _hex_dump(body[:MAX_HEX_BYTES]), size, len(body) > MAX_HEX_BYTES)
     kind, text = "text", body
     if (pretty := _indent_json(body)) is not None:
         kind, text = "JSON", pretty

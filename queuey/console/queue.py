@@ -273,7 +273,7 @@ def _read_moves(page_request: PageRequest, access: QueueAccess) -> dict[str, Any
     """Returns the moves of a queue and the sources whose moves the caller may cancel, or why the moves are hidden."""
     values: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
     try:
-        is_seen = page_request.matching("measure")
+        is_seen = page_request.make_name_test("measure")
         moves = page_request.service.moves.list(
             page_request.application, lambda name: name == page_request.name and is_seen(name)
         )
@@ -281,7 +281,7 @@ def _read_moves(page_request: PageRequest, access: QueueAccess) -> dict[str, Any
         return values | {"hidden": refusal.args[0] or NO_RIGHT_TEXT}
     values["moves"] = moves
     with suppress(NotAllowed):
-        may_delete = page_request.matching("delete")
+        may_delete = page_request.make_name_test("delete")
         values["cancels"] = [move.source for move in moves if may_delete(move.source)]
     return values
 

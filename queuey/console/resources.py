@@ -60,10 +60,10 @@ def make_resources(
     is_local: bool = False,
 ) -> list[Resource]:
     """Returns the name, pattern and views of every page; with ``is_local`` also of links that log in once."""
-    asks = PageRequestFactory(service, authorization, callers, ScheduleSaver(service, authorization), history)
-    view, acts, charts = asks.make_view, ActViews(asks), ChartView(service, authorization, history)
-    groups, health = GroupPages(asks), HealthView(asks, examine)
-    figures = OverviewPages(asks, groups, health.find_visible_findings)
+    page_requests = PageRequestFactory(service, authorization, callers, ScheduleSaver(service, authorization), history)
+    view, acts, charts = page_requests.make_view, ActViews(page_requests), ChartView(service, authorization, history)
+    groups, health = GroupPages(page_requests), HealthView(page_requests, examine)
+    figures = OverviewPages(page_requests, groups, health.find_visible_findings)
     doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
     login = LoginViews(service.store.applications, service.sessions, authorization, providers)
     logins = ProviderViews(login, providers)
@@ -244,18 +244,18 @@ class HealthView:
     """The view of ``/console/health``.
 
     Args:
-        asks: Identifies callers.
+        page_requests: Identifies callers.
         examine: Examines the store. Blocks.
     """
 
-    def __init__(self, asks: PageRequestFactory, examine: Examine) -> None:
-        self._asks = asks
-        self._store = asks.service.store
+    def __init__(self, page_requests: PageRequestFactory, examine: Examine) -> None:
+        self._page_requests = page_requests
+        self._store = page_requests.service.store
         self._findings = Collection(lambda: [*examine(), self._ping_store()], MAX_FINDINGS_AGE)
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the health of the store; all other findings and statistics only to operators."""
-        page_request = await request.in_pool(lambda: self._asks.identify(request, match, {}))
+        page_request = await request.in_pool(lambda: self._page_requests.identify(request, match, {}))
         findings = await self._await_findings()
         operates = any(grant.application is None for grant in page_request.caller.grants)
         statistics = await request.in_pool(page_request.service.statistics) if operates else {}

@@ -178,7 +178,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         """
         return self.authorization.patterns(self.request, self.application, action)
 
-    def matching(self, action: Action) -> Callable[[str], bool]:
+    def make_name_test(self, action: Action) -> Callable[[str], bool]:
         """Returns a test whether the caller has a right with a queue, by its name alone. Raises as :meth:`patterns`."""
         return self.authorization.make_name_test(self.request, self.application, action)
 

@@ -485,7 +485,7 @@ class Authorization:
             if shapes and not any(_may_match_prefix(shape, begin) for shape in shapes for begin in begins):
                 raise _make_refusal(request, caller, explain_refusal(caller, application, action))
 
-    def list_readable_names(self, request: Request, application: str, most: int) -> list[str]:
+    def list_readable_names(self, request: Request, application: str, max_names: int) -> list[str]:
         """Returns the names of queues that the caller's grants let it read, exact names first.
 
         A name that a grant has in full is returned whether the queue exists or not; a pattern gives existing queues.
@@ -494,7 +494,7 @@ class Authorization:
         Args:
             request: The request.
             application: The application that owns the queues.
-            most: Max names.
+            max_names: Max names.
 
         Raises:
             NotAuthenticated: A credential is not valid.
@@ -508,9 +508,9 @@ class Authorization:
             if isinstance(grant.queues, str) and grant.permits(application, "read")
         )
         if patterns := caller.find_patterns(application, "read"):
-            queues, _ = self._service.queues.list(application, start="", limit=most, patterns=patterns)
+            queues, _ = self._service.queues.list(application, start="", limit=max_names, patterns=patterns)
             names |= dict.fromkeys(queue.name for queue in queues)
-        return list(names)[:most]
+        return list(names)[:max_names]
 
     def find_reader_name(self, request: Request, application: str) -> str:
         """Returns the name under which the caller's read marks are stored.

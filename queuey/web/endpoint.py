@@ -31,8 +31,8 @@ from queuey.web.requests import (
     Ignored,
     Request,
     announced_length,
-    note_unknown,
     read_query,
+    record_unknown_names,
 )
 from queuey.web.responses import Header, Response, text_response
 
@@ -125,7 +125,7 @@ class Endpoint:
         self._metrics = metrics
         self._original = original
         self._views = {method: view if isinstance(view, View) else View(view) for method, view in views.items()}
-        self._otherwise = View(otherwise or self._no_such_method, asks=True)
+        self._otherwise = View(otherwise or self._refuse_method, asks=True)
         if not original and otherwise is None:
             if "GET" in self._views:
                 self._views["HEAD"] = self._views["GET"]
@@ -153,7 +153,7 @@ class Endpoint:
             if not view.asks and request.query:
                 read_query(request)
             if view.headers is not None and not view.headers.issuperset(request.headers):
-                note_headers(request, view.headers)
+                record_ignored_headers(request, view.headers)
             if view.blocks:
                 reads = request.method in {"GET", "HEAD"}
                 work = partial(view.answer, request, match)
@@ -179,7 +179,7 @@ class Endpoint:
     async def _answer_options(self, request: Request, match: Match) -> Response:
         return self._add_allow(text_response(self._allow))
 
-    async def _no_such_method(self, request: Request, match: Match) -> Response:
+    async def _refuse_method(self, request: Request, match: Match) -> Response:
         """Answers 405, or 404 in the original API, with the methods in ``Allow``."""
         if self._original:
             return self._add_allow(error_response(NoSuchResource("The resource does not have this method."), request))
@@ -255,7 +255,7 @@ def _make_warning(kind: str, ignored: Ignored) -> str:
     return f'299 - "Ignored, as they are no {kind}: {names}{more}"'
 
 
-def note_headers(request: Request, allowed: frozenset[str]) -> None:
+def record_ignored_headers(request: Request, allowed: frozenset[str]) -> None:
     """Records headers that only other operations read, or that look like a misspelt one.
 
     Any other header is accepted: clients and proxies add their own.
@@ -268,7 +268,7 @@ def note_headers(request: Request, allowed: frozenset[str]) -> None:
     suspects = [name for name in candidates if len(name) <= MAX_COMPARED_LENGTH and _is_like_ours(name)]
     if ignored := [name for name in suspects if not (keeps and name.startswith(OWN_HEADER_PREFIX))]:
         known_names = sorted(allowed.difference(COMMON_HEADERS))
-        note_unknown(request, ignored, "header", "operation", known_names)
+        record_unknown_names(request, ignored, "header", "operation", known_names)
 
 
 @lru_cache(1024)

@@ -540,11 +540,11 @@ def read_query(request: Request, known_names: frozenset[str] = frozenset()) -> d
     if not known_names.issuperset(fields) and (
         unknown := [name for name in fields if name not in known_names and name != STRICT_FIELD]
     ):
-        note_unknown(request, unknown, "field", "query", known_names)
+        record_unknown_names(request, unknown, "field", "query", known_names)
     return fields
 
 
-def note_unknown(request: Request, names: Sequence[str], what: str, place: str, allowed: Iterable[str]) -> None:
+def record_unknown_names(request: Request, names: Sequence[str], what: str, place: str, allowed: Iterable[str]) -> None:
     """Records unknown names for a warning.
 
     Args:

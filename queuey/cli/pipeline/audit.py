@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.pipeline.options import GROUPS, AuditOptions
+from queuey.pipeline.options import GROUPS_PANEL, AuditOptions
 from queuey.terminal import output
 from queuey.terminal.commands import name_and_value
 from queuey.terminal.output import Block, Table, ToStderr
@@ -42,7 +42,7 @@ def audit(
         list[str] | None,
         typer.Option(
             help="GROUP=FILE, a file with offsets as printed by qdo offsets show --json; several may be given.",
-            rich_help_panel=GROUPS,
+            rich_help_panel=GROUPS_PANEL,
         ),
     ] = None,
 ) -> None:

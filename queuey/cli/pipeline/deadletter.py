@@ -38,7 +38,9 @@ def classes(
     selected = choose()
     run.report_dry_run()
     with run.session() as spark:
-        report = deadletter_job.classify_dead_letters(spark, run.store, selected, samples=samples, say=run.report)
+        report = deadletter_job.classify_dead_letters(
+            spark, run.store, selected, samples=samples, report_progress=run.report
+        )
     output.show(report, _describe(report))
 
 

@@ -31,7 +31,9 @@ def replay(
     fields: dict[str, Any],
     queues: Queues = None,
     pattern: Matching = None,
-    start: Annotated[str | None, typer.Option("--from", help=f"Only messages from this position on: {_POSITION_FORMS}.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help=f"Only messages from this position on: {_POSITION_FORMS}.")
+    ] = None,
     end: Annotated[str | None, typer.Option("--to", help="Only messages before this position.")] = None,
 ) -> None:
     """Write an archive back into queues; each message once, even if run again.

@@ -13,7 +13,7 @@ import typer
 from queuey import time_parsing
 from queuey.cli.pipeline.archive import Matching, make_selection
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.pipeline.options import LAG, LagOptions, StatsOptions
+from queuey.pipeline.options import LAG_PANEL, LagOptions, StatsOptions
 from queuey.terminal import output
 from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.struct_options import with_fields
@@ -40,11 +40,13 @@ def stats(
     queue: Annotated[list[str] | None, typer.Argument(help="Queues.", show_default="all")] = None,
     pattern: Matching = None,
     lag: Annotated[
-        bool, typer.Option("--lag", help="Show the lag of consumer groups instead.", rich_help_panel=LAG)
+        bool, typer.Option("--lag", help="Show the lag of consumer groups instead.", rich_help_panel=LAG_PANEL)
     ] = False,
     offsets: Annotated[
         Path | None,
-        typer.Option(help="File with a group's offsets, as printed by qdo offsets show --json.", rich_help_panel=LAG),
+        typer.Option(
+            help="File with a group's offsets, as printed by qdo offsets show --json.", rich_help_panel=LAG_PANEL
+        ),
     ] = None,
 ) -> None:
     """Measure queues: depth, bytes, rate and skew; with --lag the messages that groups have not read or will miss.

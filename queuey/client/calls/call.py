@@ -425,6 +425,12 @@ def number_text(name: str, value: float) -> str:
         if abs(value) < _MIN_TOO_LARGE and not isinstance(value, bool):  # False for NaN
             text = str(value) if isinstance(value, int) else f"{value:.7f}".rstrip("0").rstrip(".")
     if not text or (name in _WHOLE_NUMBER_FIELDS and "." in text):
-        kind = "seconds as a number" if name in _SECONDS_FIELDS else "a whole number" if name in _WHOLE_NUMBER_FIELDS else "a number"
+        kind = (
+            "seconds as a number"
+            if name in _SECONDS_FIELDS
+            else "a whole number"
+            if name in _WHOLE_NUMBER_FIELDS
+            else "a number"
+        )
         raise InvalidArgument(f"{name} is {value!r:.100}: give {kind}, less than {_MIN_TOO_LARGE:g}")
     return text

@@ -276,7 +276,9 @@ def _read_raw(answer: HttpAnswer) -> RawMessage:
             body=answer.content,
             content_type=headers.get("content-type", "application/octet-stream"),
             headers={
-                name[len(_OWN_HEADER_PREFIX) :]: value for name, value in headers.items() if name.startswith(_OWN_HEADER_PREFIX)
+                name[len(_OWN_HEADER_PREFIX) :]: value
+                for name, value in headers.items()
+                if name.startswith(_OWN_HEADER_PREFIX)
             },
         )
     except (KeyError, ValueError) as error:

@@ -125,7 +125,9 @@ def is_server_failure(error: ClientError) -> bool:
     """Returns whether an error makes the server rest: no answer, 429, 502, 503 or 504, but not too many long polls."""
     if isinstance(error, TransportError):
         return True
-    return isinstance(error, ServerError) and error.status in _TEMPORARY_STATUSES and not isinstance(error, TooManyWaiters)
+    return (
+        isinstance(error, ServerError) and error.status in _TEMPORARY_STATUSES and not isinstance(error, TooManyWaiters)
+    )
 
 
 def retry_after_of(error: ClientError) -> float | None:

@@ -90,12 +90,12 @@ class ActViews:
     """Views of ``acts/{act}`` under a queue and of ``_acts/{act}`` under an application.
 
     Args:
-        asks: Identifies callers.
+        page_requests: Identifies callers.
     """
 
-    def __init__(self, asks: PageRequestFactory) -> None:
-        self._asks = asks
-        self._audit = asks.service.audit
+    def __init__(self, page_requests: PageRequestFactory) -> None:
+        self._page_requests = page_requests
+        self._audit = page_requests.service.audit
         self._bound = NamedRateLimiter(MAX_ACT_RATE, "acts of this caller")
         self._acts = {(True, act.name): act for act in QUEUE_ACTS} | {
             (False, act.name): act for act in APPLICATION_ACTS
@@ -104,7 +104,7 @@ class ActViews:
     def show(self, request: Request, match: Match) -> Response:
         """Shows the plan and the form of an act. Raises NoSuchResource or, without its rights, NotAllowed."""
         act = self._find_act(match)
-        page_request = self._asks.identify(request, match, read_query(request, frozenset(act.fields)))
+        page_request = self._page_requests.identify(request, match, read_query(request, frozenset(act.fields)))
         _require_rights(act, page_request)
         return self._render_page(act, page_request)
 
@@ -120,7 +120,7 @@ class ActViews:
             NotAllowed: The form is not of this session, or the caller lacks a right of the act.
         """
         act = self._find_act(match)
-        page_request = self._asks.identify(request, match, {})  # Identify the caller before the form is read.
+        page_request = self._page_requests.identify(request, match, {})  # Identify the caller before the form is read.
         fields = read_form(request, cookies.SESSION_COOKIE, act.longest)
         form = fields.get("act_id", "")
         if _FORM_ID.fullmatch(form) is None:
@@ -224,7 +224,7 @@ class ActViews:
             given=typed,
             hidden={name: text for name, text in page_request.given.items() if name in act.fields} | dict(plan.hidden),
             wrong={name.removeprefix("0.").removeprefix("message."): text for name, text in errors.items()},
-            back=act.begins_on(page_request),
+            back=act.page_address(page_request),
             act_id=secrets.token_urlsafe(16),
         )
 

@@ -106,7 +106,7 @@ class Act(ABC):
         """Returns the name of the subject, as the user must type it."""
         return page_request.name
 
-    def begins_on(self, page_request: PageRequest) -> str:
+    def page_address(self, page_request: PageRequest) -> str:
         """Returns the address of the page that offers the act."""
         return pages.link(*filter(None, ("a", page_request.application, page_request.name)))
 

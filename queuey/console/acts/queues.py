@@ -154,7 +154,7 @@ class CancelMove(Act):
 
     def do(self, page_request: PageRequest) -> ActResult:
         name = page_request.name
-        may_delete = page_request.matching("delete")
+        may_delete = page_request.make_name_test("delete")
         source = page_request.service.moves.show(page_request.application, page_request.get("move"), may_delete).source
         if source != name:
             raise MoveNotFound(page_request.get("move"))

@@ -48,7 +48,7 @@ class ScheduleAct(Act):
     def subject(self, page_request: PageRequest) -> str:
         return page_request.get("schedule")
 
-    def begins_on(self, page_request: PageRequest) -> str:
+    def page_address(self, page_request: PageRequest) -> str:
         return pages.link(*filter(None, ("a", page_request.application, "_schedules", self.subject(page_request))))
 
     def plan(self, page_request: PageRequest) -> Plan:
@@ -64,7 +64,7 @@ class ScheduleAct(Act):
         """
         match = {"app": page_request.application, "schedule": page_request.get("schedule")}
         page_request.schedules.save(
-            page_request.request, match, msgspec.json.encode(changes), page_request.matching("admin")
+            page_request.request, match, msgspec.json.encode(changes), page_request.make_name_test("admin")
         )
 
 

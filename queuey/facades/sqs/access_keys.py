@@ -19,7 +19,7 @@ from queuey.errors import SettingsError
 from queuey.facades.settings import SqsFacade
 from queuey.settings import SecretName, Settings
 
-SECRET_FILE = "sqs.secret"
+FILE_NAME = "sqs.secret"
 """File in the data directory with the secret of a deployment on SQLite that does not configure one."""
 MIN_SECRET_LENGTH = 32
 """Min characters of the deployment's secret."""
@@ -55,10 +55,11 @@ def deployment_secret(sqs: SqsFacade, settings: Settings, environ: Mapping[str, 
     if location is None and settings.store.startswith("cassandra:"):
         raise SettingsError(
             "facades.sqs.secret is not set: on Cassandra all processes have to derive the same secrets. Write "
-            f'{MIN_SECRET_LENGTH} or more random characters into a file, and name it: secret = "file:/etc/queuey/{SECRET_FILE}"'
+            f"{MIN_SECRET_LENGTH} or more random characters into a file, and name it: "
+            f'secret = "file:/etc/queuey/{FILE_NAME}"'
         )
     if location is None:
-        path = (settings.data.parent if settings.data.is_file() else settings.data) / SECRET_FILE
+        path = (settings.data.parent if settings.data.is_file() else settings.data) / FILE_NAME
         if not path.exists():
             _create_secret_file(path)
         location = f"file:{path}"

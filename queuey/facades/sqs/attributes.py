@@ -143,9 +143,9 @@ class Changes(msgspec.Struct):
         return replace(make_spec(replace(before, **self.kept)), **self.options)
 
 
-def _read_integer(name: str, text: str, least: int, most: int) -> int:
-    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
-        raise bad_value(name, f"not {least} to {most}")
+def _read_integer(name: str, text: str, minimum: int, maximum: int) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or not minimum <= int(text) <= maximum:
+        raise bad_value(name, f"not {minimum} to {maximum}")
     return int(text)
 
 

@@ -54,7 +54,7 @@ def invalid(name: str, value: object, reason: str) -> SqsError:
     )
 
 
-def check_range(name: str, value: int | None, least: int, most: int, otherwise: int = 0) -> int:
+def check_range(name: str, value: int | None, minimum: int, maximum: int, otherwise: int = 0) -> int:
     """Returns the number, or ``otherwise`` if it is None.
 
     Raises:
@@ -62,8 +62,8 @@ def check_range(name: str, value: int | None, least: int, most: int, otherwise: 
     """
     if value is None:
         return otherwise
-    if not least <= value <= most:
-        raise invalid(name, value, f"Must be between {least} and {most}, if provided.")
+    if not minimum <= value <= maximum:
+        raise invalid(name, value, f"Must be between {minimum} and {maximum}, if provided.")
     return value
 
 

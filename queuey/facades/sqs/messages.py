@@ -43,7 +43,9 @@ MAX_TRACE_LENGTH = 1024
 
 DEDUP_INTERVAL = 300
 """Interval for which a deduplication id is remembered, in seconds."""
-NO_ID_TEXT = "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+NO_ID_TEXT = (
+    "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+)
 
 
 class SqsAttributes(msgspec.Struct, omit_defaults=True, frozen=True):
@@ -310,7 +312,9 @@ def _find_origin(message: Message, queue: Queue) -> tuple[str, tuple[int, ids.Po
 
 
 def _is_requested(name: str, patterns: Iterable[str]) -> bool:
-    return any(p in _ALL_ATTRIBUTES_NAMES or p == name or (p.endswith(".*") and name.startswith(p[:-2])) for p in patterns)
+    return any(
+        p in _ALL_ATTRIBUTES_NAMES or p == name or (p.endswith(".*") and name.startswith(p[:-2])) for p in patterns
+    )
 
 
 def _system_attributes(

@@ -55,7 +55,11 @@ _ELEMENT_NAMES = {
     "Results": "Result",
 }
 _PAIR_NAMES = {list_name: (one, key) for one, (list_name, key) in _MAP_NAMES.items()}
-_EMPTY_FIELD_NAMES = _LIST_NAMES | {one: many for one, (many, _) in _MAP_NAMES.items()} | {name: name for name in (*_LIST_NAMES.values(), *_PAIR_NAMES)}
+_EMPTY_FIELD_NAMES = (
+    _LIST_NAMES
+    | {one: many for one, (many, _) in _MAP_NAMES.items()}
+    | {name: name for name in (*_LIST_NAMES.values(), *_PAIR_NAMES)}
+)
 """Names of fields that a client sends without a value for an empty list or map, and their names in AWS JSON."""
 _ACTIONS_WITHOUT_RESULT = frozenset(
     {

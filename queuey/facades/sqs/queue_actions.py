@@ -235,7 +235,9 @@ class QueueActions:
         A missing or hidden queue has its own error first.
         """
         self._enter_url(signed, signed.read(requests.Permission), "measure")
-        raise SqsError("UnsupportedOperation", f"{signed.call.action} is not supported; {attributes.NO_PERMISSIONS_TEXT}")
+        raise SqsError(
+            "UnsupportedOperation", f"{signed.call.action} is not supported; {attributes.NO_PERMISSIONS_TEXT}"
+        )
 
     # Dead letters
 

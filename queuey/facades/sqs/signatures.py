@@ -28,7 +28,9 @@ MAX_VALIDITY = 604_800
 """Max validity of a signature in a query, in seconds."""
 MAX_FIELDS = 200
 """Max fields of a signed query."""
-_SIGNATURE_HEADER = re.compile(rf"{ALGORITHM} +Credential=([^, ]+), *SignedHeaders=([^, ]+), *Signature=([^, ]+)", re.ASCII)
+_SIGNATURE_HEADER = re.compile(
+    rf"{ALGORITHM} +Credential=([^, ]+), *SignedHeaders=([^, ]+), *Signature=([^, ]+)", re.ASCII
+)
 _SIGNATURE_VALUE = re.compile("[0-9a-f]{64}")
 _DATE = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
 _PLAIN_PATH = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+/?", re.ASCII)

@@ -364,19 +364,19 @@ class LongPolls:
     def start(
         self,
         loop: asyncio.AbstractEventLoop,
-        tell: Callable[..., None],
+        call_in_loop: Callable[..., None],
         run: Callable[[Callable[[], None]], Awaitable[None]],
     ) -> None:
         """Called in the loop's thread, before the first request.
 
         Args:
             loop: The event loop.
-            tell: Calls a function in the loop's thread; for threads of the store.
+            call_in_loop: Calls a function in the loop's thread; for threads of the store.
             run: Runs work that may block in a thread.
         """
         self.loop = loop
         self._run_in_thread = run
-        self.watchers.schedule = tell
+        self.watchers.schedule = call_in_loop
 
     def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
         """Returns the future of a poll's first attempt, or None if it may begin at once.

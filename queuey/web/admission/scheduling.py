@@ -525,8 +525,8 @@ class FairPool(FairGate[Job]):
         self._extra_jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._call_in_loop: Callable[..., None]
 
-    def start(self, tell: Callable[..., None]) -> None:
-        self._call_in_loop = tell
+    def start(self, call_in_loop: Callable[..., None]) -> None:
+        self._call_in_loop = call_in_loop
         for number in range(self._count + 1):
             jobs = self._jobs if number else self._extra_jobs
             threading.Thread(target=self._serve, args=(jobs,), name=f"{self._name}-{number}", daemon=True).start()

@@ -147,7 +147,7 @@ class IssuerDocument(Generic[T]):
             self._record_load(None, short_reason(error))
 
     def _wait_for_load(self) -> None:
-        """Waits until the load under way has ended. Returns at once if there is none.
+        """Waits until the load under way has ended; returns at once without one.
 
         The first request waits, and raises IssuerUnavailable after a timeout. Any other request raises at once.
         """

@@ -60,11 +60,11 @@ class Certificate:
         self._seen = self._stamps()
         self.context = self._load()
 
-    def reload_if_changed(self, *, anyway: bool = False) -> None:
-        """Loads the files if they have changed, or ``anyway``. If they cannot be used, the old certificate stays."""
+    def reload_if_changed(self, *, force: bool = False) -> None:
+        """Loads the files if they have changed, or ``force``. If they cannot be used, the old certificate stays."""
         try:
             stamps = self._stamps()
-            if stamps != self._seen or anyway:
+            if stamps != self._seen or force:
                 self._seen = stamps
                 self.context = self._load()
                 log.info("The certificate was loaded again.")
@@ -148,7 +148,7 @@ class Connections:
 
     def reload(self) -> None:
         if self._certificate is not None:
-            self._certificate.reload_if_changed(anyway=True)
+            self._certificate.reload_if_changed(force=True)
 
     def _accept(self) -> None:
         """Accepts a few waiting connections, and sets up each in a task; pauses after an error."""

@@ -24,7 +24,7 @@ from queuey.service.messages import AnyDraft, PlainDraft, partition_error
 from queuey.web import validators
 from queuey.web.endpoint import WARNING, Match
 from queuey.web.json_values import make_list_decoder, read_value
-from queuey.web.requests import MAX_SHORT_BODY, OWN_HEADER_PREFIX, Request, note_unknown, read_body, too_large
+from queuey.web.requests import MAX_SHORT_BODY, OWN_HEADER_PREFIX, Request, read_body, record_unknown_names, too_large
 from queuey.web.responses import JSON, Header, Response, body_of, json_response
 from queuey.web.v1.message_json import last_digits, render_fetched
 from queuey.web.v1.parameters import REPLAYED_HEADER, read_key
@@ -36,15 +36,15 @@ _NOT_IN_HEADER = re.compile(r"[^ -~]+")
 _PLACE = re.compile(r"(?:([0-9]{1,9}):)?([0-9a-fA-F]{32})")
 
 
-def parse_locations(text: str, most: int) -> list[Location]:
+def parse_locations(text: str, max_ids: int) -> list[Location]:
     """Parses the ids in a path, separated by commas: ``<id>`` in partition 1, or ``<partition>:<id>``.
 
     Raises:
         InvalidRequest: An id is malformed, or there are too many.
     """
     items = text.split(",")
-    if len(items) > most:
-        message = f"{len(items)} message ids; at most {most} are allowed. Send several requests."
+    if len(items) > max_ids:
+        message = f"{len(items)} message ids; at most {max_ids} are allowed. Send several requests."
         raise InvalidRequest({"InvalidMessageID": message}, code="InvalidMessageID")
     return [(1 if number is None else number, place) for number, place in map(parse_place, items)]
 
@@ -169,7 +169,7 @@ class MessageViews(Views):
             misplaced = [
                 name for name in request.headers if name in _MESSAGE_HEADERS or name.startswith(OWN_HEADER_PREFIX)
             ]
-            note_unknown(request, misplaced, "header", "batch", ("x-after", "idempotency-key"))
+            record_unknown_names(request, misplaced, "header", "batch", ("x-after", "idempotency-key"))
         drafts = read_batch(body, self._limits, queue, request)
         request.batch = len(drafts)
         return drafts
@@ -305,8 +305,8 @@ def _read_partition(value: object, queue: Queue) -> int:
     return number
 
 
-def _read_content_type(value: object, longest: int) -> str:
-    kind = validators.parse_text(value, longest)
+def _read_content_type(value: object, max_length: int) -> str:
+    kind = validators.parse_text(value, max_length)
     if validators.CONTROL_CHARACTER.search(kind) is not None:
         raise validators.BadField("A content type must not have control characters")
     return kind
@@ -486,7 +486,7 @@ def _read_loose_batch(body: bytes, limits: Limits, queue: Queue, request: Reques
     errors = Errors()
     drafts = [_read_item(item, index, limits, queue, errors, unknown) for index, item in enumerate(items)]
     if unknown:
-        note_unknown(request, unknown, "field", "body", ("messages", *_LooseItem.__struct_fields__))
+        record_unknown_names(request, unknown, "field", "body", ("messages", *_LooseItem.__struct_fields__))
     if any(text.startswith("Longer") and name.endswith(".body") for name, text in errors.items()):
         raise _make_too_large(errors)
     errors.check()

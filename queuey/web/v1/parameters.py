@@ -140,8 +140,8 @@ PATH_PARAMETERS = (
 )
 
 
-def _number_schema(least: float, most: float, kind: str = "integer") -> dict[str, Any]:
-    return {"type": kind, "minimum": least, "maximum": most}
+def _number_schema(minimum: float, maximum: float, kind: str = "integer") -> dict[str, Any]:
+    return {"type": kind, "minimum": minimum, "maximum": maximum}
 
 
 def _header_parameter(name: str, about: str, schema: dict[str, Any]) -> Parameter:

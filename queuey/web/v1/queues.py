@@ -30,13 +30,13 @@ ALWAYS_LISTED_OPTIONS = ("partitions", "type", "consistency")
 """Options that a listing with details has even if they are the defaults."""
 
 
-def _read_principals(value: object, most: int) -> tuple[Principal, ...]:
+def _read_principals(value: object, max_principals: int) -> tuple[Principal, ...]:
     """Parses principals: a list of texts, or a text with commas."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise validators.BadField(f'"{validators.show(value)}" is not a list of principals')
-    if len(items) > most:
-        raise validators.BadField(f"Longer than maximum length {most}")
+    if len(items) > max_principals:
+        raise validators.BadField(f"Longer than maximum length {max_principals}")
     return parse_principals(items)
 
 
@@ -114,7 +114,7 @@ class QueueViews(Views):
         """
         check = self._authorization.make_creation_check(request, match["app"])
         body = read_fields(request, self._limits.max_body)
-        self.fields(api.NewQueue).note_unknown(request, body)
+        self.fields(api.NewQueue).record_unknown_names(request, body)
         errors = Errors()
         name = errors.parse_field("queue_name", validators.parse_text, body.get("queue_name"))
         spec = read_spec(body, errors, self._limits)
@@ -184,7 +184,7 @@ class QueueViews(Views):
         """
         access = self._authorization.enter(request, match, "admin")
         body = read_fields(request, self._limits.max_body)
-        self.fields(api.QueueFields).note_unknown(request, body)
+        self.fields(api.QueueFields).record_unknown_names(request, body)
         errors = Errors()
         spec = read_spec(body, errors, self._limits)
         errors.check()

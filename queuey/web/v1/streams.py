@@ -100,7 +100,7 @@ class StreamViews(Views):
             return None
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise bad_json('"queues" is not a list of names')
-        require_few(names, self._limits.max_queues_per_stream)
+        refuse_too_many(names, self._limits.max_queues_per_stream)
         return list(dict.fromkeys(names))
 
     def _make_stream(
@@ -128,7 +128,7 @@ class QueueEvents(ABC):
         request: Request for the stream.
         match: Parts of its path.
         stream: Progress of the stream.
-        marks: Whether the stream reports changes of the reader's marks.
+        reports_marks: Whether the stream reports changes of the reader's marks.
     """
 
     named = True
@@ -141,14 +141,14 @@ class QueueEvents(ABC):
         request: Request,
         match: Match,
         stream: Stream,
-        marks: bool,  # noqa: FBT001 - one of many
+        reports_marks: bool,  # noqa: FBT001 - one of many
     ) -> None:
         self.request = request
         self._service = service
         self._authorization = authorization
         self._match = match
         self._stream = stream
-        self._reports_marks = marks
+        self._reports_marks = reports_marks
         self._listed_at = monotonic()
         self._beat = 0.0
 
@@ -292,7 +292,7 @@ class EventsOfMany(QueueEvents):
         if names is None:
             max_queues = self._service.limits.max_queues_per_stream
             names = self._authorization.list_readable_names(self.request, application, max_queues + 1)
-            require_few(names, max_queues)
+            refuse_too_many(names, max_queues)
         refused: Refused = []
         for name in names:
             access = self._authorization.enter_to_read(self.request, application, name)
@@ -308,7 +308,7 @@ class EventsOfMany(QueueEvents):
         return super().render_error(as_unauthenticated(error))
 
 
-def require_few(names: Sequence[str], limit: int) -> None:
+def refuse_too_many(names: Sequence[str], limit: int) -> None:
     if len(names) > limit:
         raise InvalidRequest({"queues": f"Longer than maximum length {limit}: name fewer, or use several streams"})
 
