@@ -1,10 +1,10 @@
 """The command line: ``qdo``, and ``python -m qdo``."""
 
-from queuey.terminal.signals import end_at_once
+from queuey.terminal.signals import end_silently_on_signals
 
 
 def main() -> None:
-    end_at_once()
+    end_silently_on_signals()
     from qdo.cli import main as run  # noqa: PLC0415 - slow to import
 
     run()

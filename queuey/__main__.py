@@ -1,10 +1,10 @@
 """Entry point of the command line: ``queuey``, and ``python -m queuey``."""
 
-from queuey.terminal.signals import end_at_once
+from queuey.terminal.signals import end_silently_on_signals
 
 
 def main() -> None:
-    end_at_once()
+    end_silently_on_signals()
     from queuey.cli import main as run  # noqa: PLC0415 - this takes a while
 
     run()

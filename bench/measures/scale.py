@@ -181,7 +181,7 @@ def measure_console(bench: Bench) -> Report:
         {"start": f"q{bench.rng.randrange(queue_count - 1000):07d}", "at": bench.rng.choice(message_ids[10:])}
         for _ in range(2000)
     ]
-    headers = {"Cookie": f"{cookies.SESSION}={token}"}
+    headers = {"Cookie": f"{cookies.SESSION_COOKIE}={token}"}
     calls: dict[str, Callable[[], Sample]] = {}
     with service.serve(directory, environment={"QUEUEY_CONSOLE": "on"}) as server:
         for name, (page, resource) in CONSOLE.items():

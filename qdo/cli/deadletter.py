@@ -9,7 +9,7 @@ from qdo.cli.options import QUEUES, with_settings
 from qdo.cli.settings import SERVICE, WorkSettings
 from queuey.terminal import output, times
 from queuey.terminal.commands import make_group
-from queuey.terminal.deadletters import COLUMNS, FILTERS, Choose, show, with_filter
+from queuey.terminal.deadletters import COLUMNS, FILTER_OPTIONS, Choose, show, with_filter
 from queuey.terminal.output import DryRun, Failed, is_json_chosen
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _SETTINGS = (*SERVICE, *QUEUES, "dead_queue")
 
 @app.command("list")
 @with_settings(*_SETTINGS)
-@with_filter(*FILTERS)
+@with_filter(*FILTER_OPTIONS)
 async def list_dead_letters(settings: WorkSettings, choose: Choose) -> None:
     """List the dead letters of queues; with --json one per line, with its body."""
     selection = _make_filter(settings, choose)
@@ -34,7 +34,7 @@ async def list_dead_letters(settings: WorkSettings, choose: Choose) -> None:
 
 @app.command("redrive")
 @with_settings(*_SETTINGS)
-@with_filter(*FILTERS)
+@with_filter(*FILTER_OPTIONS)
 async def redrive(
     settings: WorkSettings,
     choose: Choose,

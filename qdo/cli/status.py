@@ -97,7 +97,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
 async def status(
     settings: WorkSettings,
     lag: Annotated[bool, typer.Option(help="Measure the lag, which needs the service.")] = True,
-    watch: Annotated[float | None, times.duration("Repeat at this interval until Ctrl-C.", least=0.1)] = None,
+    watch: Annotated[float | None, times.duration("Repeat at this interval until Ctrl-C.", minimum=0.1)] = None,
     metrics: Annotated[bool, typer.Option("--metrics", help="Print metrics for Prometheus once.")] = False,
 ) -> None:
     """Show the members of a group, the owners of its partitions, its offsets and lag; with --json one document.

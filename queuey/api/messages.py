@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
-from queuey.api.values import Count, Delay, Flag, Id, Partition, Partitions, Timestamp, Ttl, Wait, bounded, words
+from queuey.api.values import Count, Delay, Flag, Id, Partition, Partitions, Timestamp, Ttl, Wait, bounded, text_choice
 
 
 class ScheduledMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -75,7 +75,7 @@ class ReadMessage(Struct, frozen=True, gc=False, omit_defaults=True):
     body: Any
     content_type: str | None = None
     headers: dict[str, str] = {}
-    encoding: Annotated[str, words("base64")] | None = None
+    encoding: Annotated[str, text_choice("base64")] | None = None
     message_key: str | None = None
     early: bool = False
 
@@ -128,7 +128,7 @@ class RangeFields(Struct, frozen=True, kw_only=True):
 
     partitions: Partitions | None = None
     limit: Annotated[int, bounded("max_limit", "Max messages per partition; with `merge` in total", ge=1)] | None = None
-    order: Annotated[str, words("ascending", "descending", description="Direction")] | None = None
+    order: Annotated[str, text_choice("ascending", "descending", description="Direction")] | None = None
     since: Annotated[str, _position("Start, inclusive: an id, a timestamp or a cursor")] | None = None
     after: Annotated[str, _position("Only messages above this position")] | None = None
     before: Annotated[str, _position("Only messages below this position")] | None = None
@@ -310,7 +310,7 @@ class Reason(Struct, frozen=True):
         at: The time that the reason refers to, in seconds since 1970, or None.
     """
 
-    code: Annotated[str, words(*get_args(Code))]
+    code: Annotated[str, text_choice(*get_args(Code))]
     text: str
     partition: int | None = None
     at: float | None = None

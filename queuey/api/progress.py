@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from queuey.api.values import Count, Id, Seconds, words
+from queuey.api.values import Count, Id, Seconds, text_choice
 from queuey.titles import age_of_lag, format_estimate, instant, titled
 
 
@@ -139,7 +139,7 @@ class Move(Struct, frozen=True):
     id: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")] = field(name="move")
     source: str = field(name="from")
     target: str = field(name="to")
-    state: Annotated[str, words("running", "cancelling", "done", "cancelled", "failed")]
+    state: Annotated[str, text_choice("running", "cancelling", "done", "cancelled", "failed")]
     moved: Count
     total: Annotated[Count | None, titled("of about")]
     left: Count

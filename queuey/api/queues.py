@@ -29,9 +29,9 @@ Action = Literal["send", "overwrite", "read", "delete", "work", "claim", "admin"
 
 ``overwrite`` writes messages at ids that the caller names. ``work`` claims and acknowledges messages.
 """
-MAX_ASKED = 255
+MAX_REQUESTED_NAME = 255
 """Max characters of a name in a request for rights; the answer repeats it."""
-Name = Annotated[str, Meta(max_length=MAX_ASKED)]
+Name = Annotated[str, Meta(max_length=MAX_REQUESTED_NAME)]
 
 
 class QueueFields(QueueOptions, frozen=True, kw_only=True):

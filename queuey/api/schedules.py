@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from queuey.api.messages import ScheduledMessage
-from queuey.api.values import Id, Partition, Seconds, words
+from queuey.api.values import Id, Partition, Seconds, text_choice
 
 MAX_EXPRESSION = 200
 """Max characters of a cron expression."""
@@ -18,7 +18,7 @@ Cron = Annotated[
 ]
 Zone = Annotated[str, Meta(max_length=64, description="A time zone of the IANA database, such as Europe/Berlin")]
 Every = Annotated[int, Meta(ge=MIN_INTERVAL, le=MAX_INTERVAL, description="Interval in seconds")]
-Missed = Annotated[str, words("skip", "catch_up", description="Policy for ticks that no process fired")]
+Missed = Annotated[str, text_choice("skip", "catch_up", description="Policy for ticks that no process fired")]
 
 
 class SchedulePlan(Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Tick(Struct, frozen=True, omit_defaults=True):
 
     instant: float
     at: float
-    state: Annotated[str, words("published", "skipped", "failed", "unknown")]
+    state: Annotated[str, text_choice("published", "skipped", "failed", "unknown")]
     message_id: Id | None = None
     partition: Partition | None = None
     queue: str | None = None

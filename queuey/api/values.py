@@ -39,12 +39,12 @@ def bounded(limit: str, description: str = "", **bounds: Any) -> Meta:  # noqa: 
     return Meta(extra_json_schema={"x-limit": limit}, description=description or None, **bounds)
 
 
-def line(longest: int, description: str = "") -> Meta:
+def one_line_text(max_length: int, description: str = "") -> Meta:
     """Describes text without line breaks or control characters."""
-    return Meta(max_length=longest, extra={"line": True}, description=description or None)
+    return Meta(max_length=max_length, extra={"line": True}, description=description or None)
 
 
-def words(*choices: str, description: str = "") -> Meta:
+def text_choice(*choices: str, description: str = "") -> Meta:
     """Describes text that is one of a few words. Answers of later versions may have other words."""
     return Meta(extra_json_schema={"enum": list(choices)}, description=description or None)
 

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from queuey.client import Client, Job, JobQueue
     from queuey.client.results import OutstandingJob, Refused
 
-_REDELIVERY = "the message is delivered again, or becomes a dead letter after the last of the queue's max_deliveries."
-LOST = "Another caller has the message by now, or the queue was purged."
+_REDELIVERY_TEXT = (
+    "the message is delivered again, or becomes a dead letter after the last of the queue's max_deliveries."
+)
+LOST_TEXT = "Another caller has the message by now, or the queue was purged."
 
 MAX_REASON_BYTES = 2048
 """Max bytes, from the end of a program's standard error, that become the reason of a failure."""
@@ -234,14 +236,16 @@ def _run_program(
                 _acknowledge(job)
             else:
                 failed += 1
-                output.print_note(f"{command[0]} {failure} for {job.receipt}, delivery {job.deliveries}; {_REDELIVERY}")
+                output.print_note(
+                    f"{command[0]} {failure} for {job.receipt}, delivery {job.deliveries}; {_REDELIVERY_TEXT}"
+                )
                 try:
                     job.release(delay=retry, reason=ProgramFailed(failure, error_output))
                 except ClientError as error:
                     if not (error.temporary or job.lost):
                         raise
                     output.print_note(
-                        LOST if job.lost else f"The release failed, so its claim has to expire first: {error}"
+                        LOST_TEXT if job.lost else f"The release failed, so its claim has to expire first: {error}"
                     )
             remaining -= 1
             if remaining <= 0:
@@ -265,7 +269,7 @@ def _acknowledge(job: Job) -> None:
             job.ack()
         except ClientError as error:
             if job.lost and not error.temporary:
-                output.print_note(LOST)
+                output.print_note(LOST_TEXT)
                 return
             time.sleep(patience.pause_after(error))
         else:

@@ -50,7 +50,7 @@ def token(
     user: Annotated[str, typer.Option(help="Name of the user at the issuer.")],
     directory: Directory = Path(),
     seconds: Annotated[
-        int, times.duration("Lifetime of the token.", least=1, most=86_400, whole=True, show_default="1h")
+        int, times.duration("Lifetime of the token.", minimum=1, maximum=86_400, whole=True, show_default="1h")
     ] = 3600,
 ) -> None:
     """Print a token of a user. With --json, also print its expiry, and the names of the user and the inbox."""

@@ -31,7 +31,7 @@ Raw = Annotated[bool, typer.Option("--raw", help="Print only the bodies, verbati
 Early = Annotated[
     bool, typer.Option("--early", help="Also show messages before the read delay is over; they may still vanish.")
 ]
-_FORMS = f"Position: {time_parsing.ACCEPTED_FORMS}."
+_POSITION_HELP = f"Position: {time_parsing.ACCEPTED_FORMS}."
 Ids = Annotated[
     list[str] | None,
     typer.Argument(help="Messages: ids, in any partition, or partition:id.", show_default=False),
@@ -59,7 +59,7 @@ def read(
     client: Client,
     queue: Queue,
     partitions: Partitions = "*",
-    since: Annotated[str | None, times.position(f"Start here, inclusive. {_FORMS}")] = None,
+    since: Annotated[str | None, times.position(f"Start here, inclusive. {_POSITION_HELP}")] = None,
     after: Annotated[str | None, times.position("Only messages after this position.")] = None,
     before: Annotated[str | None, times.position("Only messages before this position.")] = None,
     until: Annotated[str | None, times.position("Only messages up to this position, inclusive.")] = None,
@@ -102,7 +102,7 @@ def tail(
     last: Annotated[
         int, typer.Option("--last", "-n", min=0, max=PAGE_SIZE, help="Number of the newest messages to begin with.")
     ] = 10,
-    since: Annotated[str | None, times.position(f"Begin here instead. {_FORMS}")] = None,
+    since: Annotated[str | None, times.position(f"Begin here instead. {_POSITION_HELP}")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None,
     early: Early = False,
     raw: Raw = False,
@@ -211,7 +211,10 @@ def get(client: Client, queue: Queue, ids: Ids = None, name: Name = None, raw: R
 
 @on_existing
 def delete(client: Client, queue: Queue, ids: Ids = None, name: Name = None) -> None:
-    """Delete messages by id or name."""
+    """Delete messages by id or name.
+
+    Refuses an id that messages of several partitions have. Fails if no message has a given id.
+    """
     _require_ids_or_name(ids, name, f"To delete the queue: queuey queue delete {queue}")
     if name is not None:
         client.named(queue).delete(name)

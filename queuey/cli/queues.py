@@ -38,8 +38,8 @@ Principals = Annotated[
     list[str] | None,
     typer.Option("--principal", help="Caller that may read and delete: app:<name>, bid:<mail>, =read, =delete."),
 ]
-_DETAILS = ("partitions", "type", "consistency", "ttl", "read_delay", "principals", "created")
-_BACKLOG = make_inner_columns(
+_DETAIL_COLUMNS = ("partitions", "type", "consistency", "ttl", "read_delay", "principals", "created")
+_BACKLOG_COLUMNS = make_inner_columns(
     "backlog", Backlog, "waiting", "delayed", "claimed", "retrying", "failed", "dead", "oldest"
 )
 
@@ -120,7 +120,11 @@ def list_queues(
         ListedQueue(**structs.asdict(queue), backlog=_read_backlog(client, queue.name) if backlog else msgspec.UNSET)
         for queue in islice(client.queues(start=start, count=count), limit)
     )
-    columns = [*(_DETAILS if details else ()), *(("count",) if count else ()), *(_BACKLOG if backlog else ())]
+    columns = [
+        *(_DETAIL_COLUMNS if details else ()),
+        *(("count",) if count else ()),
+        *(_BACKLOG_COLUMNS if backlog else ()),
+    ]
     output.show_each(ListedQueue, queues, "name", *columns)
 
 
@@ -211,7 +215,7 @@ def _describe_facts(client: Client, queue: QueueInfo) -> Iterator[Block]:
 
 
 def _option_columns(queue: Queue | QueueInfo) -> list[Column]:
-    columns: list[Column] = [_BACKOFF if name == "backoff" else name for name in option_metas()]
+    columns: list[Column] = [_BACKOFF_COLUMN if name == "backoff" else name for name in option_metas()]
     return columns if queue.description else columns[:-1]
 
 
@@ -223,7 +227,7 @@ def _delays_text(queue: Queue | QueueInfo) -> str:
     return f"{first} to {longest}, {delays.factor:g} times as long each time, up to {delays.jitter:.0%} less"
 
 
-_BACKOFF = ("backoff", _delays_text)
+_BACKOFF_COLUMN = ("backoff", _delays_text)
 
 
 def _read_backlog(client: Client, name: str) -> Backlog | None:

@@ -27,7 +27,7 @@ from queuey.terminal.texts import did_you_mean
 if TYPE_CHECKING:
     from queuey.client import Client, ClientError
 
-MAX_NAMES = 1000
+MAX_COMPARED_NAMES = 1000
 """Max queue names that a misspelled one is compared with."""
 
 
@@ -49,7 +49,7 @@ _RECEIPTS = Annotated[
     Path | None,
     typer.Option(help="File to append a JSON line to for each stored message, for queuey pipeline audit."),
 ]
-_USERS = (
+_USER_RIGHTS_HINT = (
     "a user's token gives access to the user's own queues by name, and cannot list queues;"
     " to list, create, change, purge or delete queues, use a key of the application (--key)"
 )
@@ -108,7 +108,7 @@ def connected(
                 raise
             except NotAllowed as error:
                 if client.scheme not in {"Application", None}:
-                    error.add_note(_USERS)
+                    error.add_note(_USER_RIGHTS_HINT)
                 raise
             except NotAuthenticated as error:
                 if where["key"] is not None and "message_key" in values:
@@ -135,7 +135,7 @@ def _explain_missing(client: Client, error: Exception, values: Iterable[object],
     missing = next((value for value in values if isinstance(value, str) and repr(value) in str(error)), "")
     names: tuple[str, ...] = ()
     with suppress(ClientError):
-        names = client.name_page(limit=MAX_NAMES).names
+        names = client.name_page(limit=MAX_COMPARED_NAMES).names
     hint = did_you_mean([missing], names)
     if existing:
         raise Failed(f"Queue {missing!r} does not exist{hint} List those that do: queuey queue list") from error
@@ -152,8 +152,8 @@ def group_names(ctx: typer.Context, incomplete: str) -> list[str]:  # noqa: ARG0
     return _complete(ctx, lambda client: client.groups(ctx.params["queue"]))
 
 
-def _complete(ctx: typer.Context, ask: Callable[[Client], Iterable[str]]) -> list[str]:
-    """Returns the completions that ``ask`` reads with a client, without texts that are not safe in a shell.
+def _complete(ctx: typer.Context, read_names: Callable[[Client], Iterable[str]]) -> list[str]:
+    """Returns the completions that ``read_names`` reads with a client, without texts that are not safe in a shell.
 
     Returns none on an error of the client.
     """
@@ -165,7 +165,7 @@ def _complete(ctx: typer.Context, ask: Callable[[Client], Iterable[str]]) -> lis
             ctx.params, timeout=COMPLETION_TIMEOUT, retry=RetryPolicy(rounds=1, deadline=COMPLETION_TIMEOUT)
         ) as client,
     ):
-        return safe_completions(ask(client))
+        return safe_completions(read_names(client))
     return []
 
 

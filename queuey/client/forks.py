@@ -14,12 +14,12 @@ class Forkable(Protocol):
         """Called in the child's only thread, before anything else runs there. Must not block."""
 
 
-_living: WeakSet[Forkable] = WeakSet()
+_forkables: WeakSet[Forkable] = WeakSet()
 
 
 def register_forkable(forkable: Forkable) -> None:
     """Calls the object's ``begin_in_child`` in every child that is forked while the object exists."""
-    _living.add(forkable)
+    _forkables.add(forkable)
 
 
 class DefaultSignals:
@@ -38,7 +38,7 @@ class DefaultSignals:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def end(self) -> None:
-        _living.discard(self)
+        _forkables.discard(self)
 
 
 class _Forking(threading.local):
@@ -55,7 +55,7 @@ _forking = _Forking()
 
 
 def _block_signals() -> None:
-    if any(isinstance(living, DefaultSignals) for living in _living):
+    if any(isinstance(living, DefaultSignals) for living in _forkables):
         _forking.old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
@@ -67,7 +67,7 @@ def _unblock_signals() -> None:
 
 def _run_in_child() -> None:
     try:
-        for living in list(_living):
+        for living in list(_forkables):
             living.begin_in_child()
     finally:
         _unblock_signals()

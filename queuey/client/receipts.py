@@ -56,7 +56,7 @@ Stored = Callable[[list[Receipt]], list[Receipt]]
 HASH_DIGITS = 32
 """Number of hex digits of the hash. With 128 bits, no two bodies have the same hash by chance."""
 
-_REFUSED = range(400, 500)
+_REFUSED_STATUSES = range(400, 500)
 
 
 class ReceiptLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -288,7 +288,7 @@ def list_outcomes(error: BaseException, count: int, *, repeated: bool = False) -
         case ServiceUnavailable():
             outcome = "none" if error.not_processed and not repeated else "unknown"
         case ApiError():
-            outcome = "none" if error.status in _REFUSED else "unknown"
+            outcome = "none" if error.status in _REFUSED_STATUSES else "unknown"
         case _:
             outcome = "unknown"
     return [outcome] * count

@@ -31,11 +31,11 @@ __all__ = ["Item", "Queue"]
 
 log = logging.getLogger(__name__)
 
-PATIENT = RetryPolicy(rounds=8, base=0.5)
+RETRY_POLICY = RetryPolicy(rounds=8, base=0.5)
 """All calls are idempotent, because an item is stored once under its id. So all are repeated."""
-TIMEOUT = 10.0
+STEP_TIMEOUT = 10.0
 """Timeout of each step, in seconds."""
-PAUSE = 0.5
+FETCH_INTERVAL = 0.5
 """Interval between two fetches without a task, in seconds."""
 
 
@@ -105,7 +105,7 @@ class Queue:
         batch_size: int = 1,
         multiple_ok: bool = False,  # noqa: FBT001, FBT002 - the original's
         *,
-        retry: RetryPolicy = PATIENT,
+        retry: RetryPolicy = RETRY_POLICY,
         transport: httpx2.BaseTransport | httpcore2.ConnectionPool | None = None,
         timing: Timing | None = None,
     ) -> None:
@@ -122,7 +122,7 @@ class Queue:
         self._timing = timing or Timing()
         servers = parse_servers(f"{parts.scheme}://{parts.netloc}", None)
         no_credential = Credential()  # RQMS does not use credentials.
-        self._sender = Sender(servers, no_credential, retry, self._timing, TIMEOUT, transport=transport)
+        self._sender = Sender(servers, no_credential, retry, self._timing, STEP_TIMEOUT, transport=transport)
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._waiting: deque[Item] = deque()
@@ -187,14 +187,14 @@ class Queue:
         return None
 
     def _fetch(self) -> None:
-        """Fetches up to ``batch_size`` tasks and keeps them. Sleeps for :data:`PAUSE` if it got no task."""
+        """Fetches up to ``batch_size`` tasks and keeps them. Sleeps for :data:`FETCH_INTERVAL` if it got no task."""
         until = self._timing.clock() + self.time
         params = (("count", str(self.batch_size)), ("time", f"{self.time:f}"))
         fetched = self._sender.run(Call("GET", self._path, _read_items, params, repeatable=True))
         with self._lock:
             self._waiting += (Item(f.ticket, f.value, until) for f in fetched)
         if not fetched:
-            self._timing.sleep(PAUSE)
+            self._timing.sleep(FETCH_INTERVAL)
 
     def task_done(self, item: Item) -> None:
         """Acknowledges a task, so that it is not delivered again.

@@ -47,27 +47,27 @@ MESSAGE_DETAILS = frozenset({"error", "shape", "message_key"})
 OUTCOMES = {"done": "Done", "partly": "Partly done", "failed": "Not done", "unknown": "Not known"}
 
 
-def show_applications(ask: PageRequest) -> Response:
+def show_applications(page_request: PageRequest) -> Response:
     """Lists the applications that the caller may see or, without fields in the query, redirects to the only one.
 
     Only operators see all, in pages; the prefix filters one page. With ``depth``, it shows figures of the first
     :data:`MAX_APPLICATIONS`.
     """
-    prefix, start = _prefix_and_start(ask)
-    operates = any(grant.application is None for grant in ask.caller.grants)
+    prefix, start = _prefix_and_start(page_request)
+    operates = any(grant.application is None for grant in page_request.caller.grants)
     if operates:
-        names, following = ask.service.queues.list_applications(start=start, limit=PAGE_SIZE)
+        names, following = page_request.service.queues.list_applications(start=start, limit=PAGE_SIZE)
     else:
-        names, following = _own_applications(ask.caller), None
-    if len(names) == 1 and following is None and not ask.given:
+        names, following = _own_applications(page_request.caller), None
+    if len(names) == 1 and following is None and not page_request.given:
         return pages.redirect(pages.link("a", names[0]))
     matching = [name for name in names if name.startswith(prefix)]
-    counted = "depth" in ask.given
-    return ask.render(
-        "applications_table.html" if counted and pages.is_part(ask.request) else "applications.html",
+    counted = "depth" in page_request.given
+    return page_request.render(
+        "applications_table.html" if counted and pages.is_part(page_request.request) else "applications.html",
         "Applications",
         names=matching,
-        totals=_count_totals(ask, matching) if counted else None,
+        totals=_count_totals(page_request, matching) if counted else None,
         prefix=prefix,
         start=start,
         following=_next_start(prefix, following),
@@ -75,7 +75,7 @@ def show_applications(ask: PageRequest) -> Response:
     )
 
 
-def _count_totals(ask: PageRequest, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _count_totals(page_request: PageRequest, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Sums the figures of the first applications, until a timeout; leaves out those without ``measure``.
 
     Skips deleted applications, and counts at most :data:`MAX_QUEUES` queues of each.
@@ -83,39 +83,39 @@ def _count_totals(ask: PageRequest, names: Sequence[str]) -> dict[str, dict[str,
     totals: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + SEARCH_TIMEOUT
     for name in names[:MAX_APPLICATIONS]:
-        if time.monotonic() > until or not ask.caller.find_patterns(name, "measure"):
+        if time.monotonic() > until or not page_request.caller.find_patterns(name, "measure"):
             continue
         with suppress(NotFound):
-            totals[name] = overview.survey_queues(ask, name, MAX_QUEUES, until).totals()
+            totals[name] = overview.survey_queues(page_request, name, MAX_QUEUES, until).totals()
     return totals
 
 
-def show_queues(ask: PageRequest) -> Response:
+def show_queues(page_request: PageRequest) -> Response:
     """Lists queues. Counts their messages only with ``depth`` or ``sort``; sorts only within the page.
 
     Counting ends at :data:`SEARCH_TIMEOUT`; the page says how many queues were not counted. A caller who may not list
     queues gets the page of :func:`queuey.console.overview.find_unlisted_page`.
     """
-    if (refusal := overview.find_unlisted_page(ask)) is not None:
+    if (refusal := overview.find_unlisted_page(page_request)) is not None:
         return refusal
-    application, patterns = ask.application, ask.patterns("measure")
-    prefix, start = _prefix_and_start(ask)
-    sort, down = ask.given.get("sort", ""), "down" in ask.given
-    if sort and sort not in SORTS:
-        raise InvalidRequest({"sort": f"Is not one of {', '.join(SORTS)}"})
-    queues, following = ask.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
-    counted = bool(sort or "depth" in ask.given)
+    application, patterns = page_request.application, page_request.patterns("measure")
+    prefix, start = _prefix_and_start(page_request)
+    sort, down = page_request.given.get("sort", ""), "down" in page_request.given
+    if sort and sort not in SORT_KEYS:
+        raise InvalidRequest({"sort": f"Is not one of {', '.join(SORT_KEYS)}"})
+    queues, following = page_request.service.queues.list(application, start=start, limit=PAGE_SIZE, patterns=patterns)
+    counted = bool(sort or "depth" in page_request.given)
     until = time.monotonic() + SEARCH_TIMEOUT if counted else None
-    rows = overview.make_rows(ask, [queue for queue in queues if queue.name.startswith(prefix)], until)
-    return ask.render(
-        "queues_table.html" if counted and pages.is_part(ask.request) else "queues.html",
+    rows = overview.make_rows(page_request, [queue for queue in queues if queue.name.startswith(prefix)], until)
+    return page_request.render(
+        "queues_table.html" if counted and pages.is_part(page_request.request) else "queues.html",
         "Queues of",
         application,
         rows=_sort_rows(rows, sort, down=down) if counted else rows,
         counted=counted,
         uncounted=sum(row.backlog is None for row in rows),
         columns=_list_columns([row.queue for row in rows]),
-        sorting=Sorting(sort or "name", down, partial(_sort_address, ask, prefix, start)),
+        sorting=Sorting(sort or "name", down, partial(_sort_address, page_request, prefix, start)),
         prefix=prefix,
         start=start,
         following=_next_start(prefix, following),
@@ -124,9 +124,9 @@ def show_queues(ask: PageRequest) -> Response:
     )
 
 
-def _sort_address(ask: PageRequest, prefix: str, start: str, sort: str, down: bool) -> str:  # noqa: FBT001 - as Sorting calls it
+def _sort_address(page_request: PageRequest, prefix: str, start: str, sort: str, down: bool) -> str:  # noqa: FBT001 - as Sorting calls it
     fields = {"prefix": prefix, "start": start, "sort": sort, "down": "on" if down else ""}
-    return pages.link("a", ask.application, "_queues", **fields)
+    return pages.link("a", page_request.application, "_queues", **fields)
 
 
 def _find_figure(name: str, row: overview.Row) -> float | None:
@@ -134,7 +134,7 @@ def _find_figure(name: str, row: overview.Row) -> float | None:
     return figure
 
 
-SORTS: dict[str, Callable[[overview.Row], Any]] = {
+SORT_KEYS: dict[str, Callable[[overview.Row], Any]] = {
     "name": lambda row: row.queue.name,
     **{name: partial(_find_figure, name) for name in ("waiting", "claimed", "retrying", "dead", "oldest")},
     "sent": lambda row: row.rates[0],
@@ -144,7 +144,7 @@ SORTS: dict[str, Callable[[overview.Row], Any]] = {
 
 
 def _sort_rows(rows: Sequence[overview.Row], sort: str, *, down: bool) -> list[overview.Row]:
-    value = SORTS[sort or "name"]
+    value = SORT_KEYS[sort or "name"]
     counted = [row for row in rows if value(row) is not None]
     return sorted(counted, key=value, reverse=down) + [row for row in rows if value(row) is None]
 
@@ -157,14 +157,16 @@ def _list_columns(queues: Sequence[Queue]) -> list[str]:
     return [*differ, "created"] if created and max(created) - min(created) >= DAY else differ
 
 
-def show_failures(ask: PageRequest) -> Response:
+def show_failures(page_request: PageRequest) -> Response:
     """Groups the newest dead letters of an application by reason, for one page of queues at a time.
 
     A page ends at :data:`MAX_SAMPLED` queues of dead letters or the timeout, but has at least one queue with some.
     """
-    application, start = ask.application, ask.given.get("start", "")
-    patterns = ask.patterns("read")
-    queues, following = ask.service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
+    application, start = page_request.application, page_request.given.get("start", "")
+    patterns = page_request.patterns("read")
+    queues, following = page_request.service.queues.list(
+        application, start=start, limit=MAX_SEARCHED, patterns=patterns
+    )
     samples: dict[str, dict[str, Any]] = {}
     until = time.monotonic() + SEARCH_TIMEOUT
     for queue in queues:
@@ -173,9 +175,9 @@ def show_failures(ask: PageRequest) -> Response:
             following = queue.name
             break
         for name in names:
-            samples[name] = sample_failures(ask, name)
+            samples[name] = sample_failures(page_request, name)
     reasons = group_by_reason(sample["failures"] for sample in samples.values() if sample["failures"] is not None)
-    return ask.render(
+    return page_request.render(
         "failures.html",
         "Failures of",
         application,
@@ -194,10 +196,10 @@ def _dead_letter_names(queue: Queue) -> list[str]:
     return [*own, queue.dead_letter] if queue.dead_letter else own
 
 
-def _prefix_and_start(ask: PageRequest) -> tuple[str, str]:
+def _prefix_and_start(page_request: PageRequest) -> tuple[str, str]:
     """Returns the prefix that filters names, and the first name of the page, which is not before the prefix."""
-    prefix = ask.given.get("prefix", "")
-    return prefix, max(prefix, ask.given.get("start", ""))
+    prefix = page_request.given.get("prefix", "")
+    return prefix, max(prefix, page_request.given.get("start", ""))
 
 
 def _next_start(prefix: str, following: str | None) -> str | None:
@@ -212,59 +214,66 @@ def _own_applications(caller: Caller) -> list[str]:
     return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})
 
 
-def show_schedules(ask: PageRequest) -> Response:
-    may_see, start = ask.matching("admin"), ask.given.get("start", "")
-    schedules, following = ask.service.schedules.list(ask.application, may_see, start=start)
-    return ask.render(
+def show_schedules(page_request: PageRequest) -> Response:
+    may_see, start = page_request.make_name_test("admin"), page_request.given.get("start", "")
+    schedules, following = page_request.service.schedules.list(page_request.application, may_see, start=start)
+    return page_request.render(
         "schedules.html",
         "Schedules of",
-        ask.application,
+        page_request.application,
         schedules=schedules,
         following=following,
-        patterns=ask.patterns("admin"),
-        may_add=bool(ask.caller.find_patterns(ask.application, "send")),
+        patterns=page_request.patterns("admin"),
+        may_add=bool(page_request.caller.find_patterns(page_request.application, "send")),
     )
 
 
-def show_schedule(ask: PageRequest) -> Response:
+def show_schedule(page_request: PageRequest) -> Response:
     """Shows a schedule of a queue that the caller administers, with the acts that the caller may do.
 
     The acts have either pause or resume, as the schedule's state allows.
     """
-    schedule = ask.service.schedules.show(ask.application, ask.match["schedule"], ask.matching("admin"))
+    schedule = page_request.service.schedules.show(
+        page_request.application, page_request.match["schedule"], page_request.make_name_test("admin")
+    )
     plan = schedule.plan
     idle = "schedule-pause" if plan.paused else "schedule-resume"
-    return ask.render(
+    return page_request.render(
         "schedule.html",
         "Schedule",
         schedule.name,
         schedule=schedule,
-        acts=[act for act in SCHEDULE_ACTS if act.name != idle and act.may_act_on(ask, plan.queue)],
+        acts=[act for act in SCHEDULE_ACTS if act.name != idle and act.may_act_on(page_request, plan.queue)],
         body=pages.make_shown_body(plan.message.draft.body),
         meta=plan.message.meta or Meta(),
     )
 
 
-def show_log(ask: PageRequest) -> Response:
+def show_log(page_request: PageRequest) -> Response:
     """Lists audit entries, newest first: those of queues with the right ``admin``, and the caller's own.
 
     With ``queue``, it lists only that queue's. Refuses an invalid ``cursor``.
     """
-    ask.service.queues.require_application(ask.application)
-    patterns, who = ask.caller.find_patterns(ask.application, "admin"), ask.callers.find_holder_name(ask.request)
-    queue = ask.given.get("queue", "")
+    page_request.service.queues.require_application(page_request.application)
+    patterns, who = (
+        page_request.caller.find_patterns(page_request.application, "admin"),
+        page_request.callers.find_holder_name(page_request.request),
+    )
+    queue = page_request.given.get("queue", "")
 
     def is_shown(entry: Entry) -> bool:
-        return queue in {"", entry.queue} and _may_see(ask, entry, who)
+        return queue in {"", entry.queue} and _may_see(page_request, entry, who)
 
     try:
-        page = ask.service.audit.read_page(ask.application, ask.given.get("cursor", ""), is_shown)
+        page = page_request.service.audit.read_page(
+            page_request.application, page_request.given.get("cursor", ""), is_shown
+        )
     except ValueError as error:
         raise InvalidRequest({"cursor": str(error)}) from None
-    return ask.render(
+    return page_request.render(
         "audit.html",
         "Audit log of",
-        queue or ask.application,
+        queue or page_request.application,
         name=queue,
         rows=[(format_place(*place), entry) for place, entry in page.entries],
         following=page.cursor,
@@ -273,19 +282,19 @@ def show_log(ask: PageRequest) -> Response:
     )
 
 
-def show_entry(ask: PageRequest) -> Response:
+def show_entry(page_request: PageRequest) -> Response:
     """Shows an audit entry; one that the caller may not see counts as missing.
 
     Hides details from messages without the right ``read``, except for who acted.
     """
-    ask.service.queues.require_application(ask.application)
-    partition, position = parse_place(ask.match["place"])
-    entry = ask.service.audit.find(ask.application, (partition or 1, position))
-    who = ask.callers.find_holder_name(ask.request)
-    if entry is None or not _may_see(ask, entry, who):
+    page_request.service.queues.require_application(page_request.application)
+    partition, position = parse_place(page_request.match["place"])
+    entry = page_request.service.audit.find(page_request.application, (partition or 1, position))
+    who = page_request.callers.find_holder_name(page_request.request)
+    if entry is None or not _may_see(page_request, entry, who):
         raise NoSuchResource("The audit log has no such entry, or you may not see it.")
-    reads = entry.who == who or ask.may("read", entry.queue)
-    return ask.render(
+    reads = entry.who == who or page_request.may("read", entry.queue)
+    return page_request.render(
         "entry.html",
         OUTCOMES[entry.outcome],
         name=entry.queue,
@@ -295,17 +304,17 @@ def show_entry(ask: PageRequest) -> Response:
     )
 
 
-def _may_see(ask: PageRequest, entry: Entry, who: str) -> bool:
+def _may_see(page_request: PageRequest, entry: Entry, who: str) -> bool:
     """Returns whether an entry is the caller's own, or is of a queue with the right ``admin``.
 
     An entry about the application needs ``admin`` for all queues.
     """
     if entry.queue:
-        return entry.who == who or ask.may("admin", entry.queue)
-    return entry.who == who or "*" in ask.caller.find_patterns(ask.application, "admin")
+        return entry.who == who or page_request.may("admin", entry.queue)
+    return entry.who == who or "*" in page_request.caller.find_patterns(page_request.application, "admin")
 
 
-def show_keys(ask: PageRequest) -> Response:
-    ask.patterns("admin")
-    keys = ask.service.keys.list(ask.application, ask.caller)
-    return ask.render("keys.html", "Keys of", ask.application, keys=keys)
+def show_keys(page_request: PageRequest) -> Response:
+    page_request.patterns("admin")
+    keys = page_request.service.keys.list(page_request.application, page_request.caller)
+    return page_request.render("keys.html", "Keys of", page_request.application, keys=keys)

@@ -24,7 +24,7 @@ from queuey.web.responses import Body, Response, make_event
 
 SAMPLE_INTERVAL = 60.0
 """Interval between two counts of recently used queues, in seconds."""
-SPANS = {"5m": 300, "1h": 3600}
+SPAN_SECONDS = {"5m": 300, "1h": 3600}
 """Seconds that charts show, by name in the address."""
 TABLE_ROWS = 10
 """Number of rows in the table with the data of the charts."""
@@ -109,10 +109,10 @@ def choose_span(name: str, cells: Cells) -> str:
 
     An unknown name counts as none.
     """
-    if name in SPANS:
+    if name in SPAN_SECONDS:
         return name
-    short, whole = SPANS
-    before = slice(0, -SPANS[short] // CELL_SECONDS)
+    short, whole = SPAN_SECONDS
+    before = slice(0, -SPAN_SECONDS[short] // CELL_SECONDS)
     is_short = not any(cells.sent[before]) and not any(cells.taken[before])
     return short if is_short and set(cells.depth[before]) <= {UNKNOWN_DEPTH} else whole
 
@@ -167,7 +167,7 @@ class ChartView:
         if (await self._authorization.identify(request)).is_anonymous:
             raise NoCredential("Log in to see this page.")
         await self._authorization.admit(request, match, "measure")
-        token = cookies.read(request, cookies.SESSION) or ""
+        token = cookies.read(request, cookies.SESSION_COOKIE) or ""
         holder = await request.in_pool(lambda: self._service.sessions.find(token).holder)
         request.headers["accept"] = "text/event-stream"  # Errors are sent as events from here on.
         source = ChartEvents(self, request, match, holder, tiles=tiles)

@@ -14,13 +14,13 @@ from base64 import urlsafe_b64encode
 from queuey.web.requests import Request
 from queuey.web.responses import Header
 
-SESSION, VISITOR = "queuey-console", "queuey-console-login"
+SESSION_COOKIE, VISITOR_COOKIE = "queuey-console", "queuey-console-login"
 """Names of the cookie of a session, and of the cookie of a login form."""
-VISIT_SECONDS = 3600
+LOGIN_FORM_TIMEOUT = 3600
 """Timeout of a login form, in seconds."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_OF_PROXIES = frozenset({"forwarded", "via"})
+_PROXY_HEADERS = frozenset({"forwarded", "via"})
 """Headers that proxies add, besides those that begin with ``x-forwarded-``."""
 
 
@@ -35,7 +35,7 @@ def came_without_proxy(request: Request) -> bool:
     A page of another host whose name resolves to this machine (DNS rebinding) has its own name in the header Host.
     """
     names = request.headers.keys()
-    forwarded = not _OF_PROXIES.isdisjoint(names) or any(name.startswith("x-forwarded-") for name in names)
+    forwarded = not _PROXY_HEADERS.isdisjoint(names) or any(name.startswith("x-forwarded-") for name in names)
     return host_of(request) in _LOOPBACK and not forwarded
 
 

@@ -22,9 +22,9 @@ FIELDS = frozenset({"start"})
 LIST_FIELDS = frozenset({"start", "lag"})
 PAGE_SIZE = 20
 """Max groups on a page."""
-READING_SECONDS = 1.0
+READ_TIMEOUT = 1.0
 """Timeout in seconds for reading the groups of a page."""
-LAGGING_SECONDS = 60.0
+MIN_LAG_SECONDS = 60.0
 """Min age of the oldest unprocessed message at which a group is lagging, in seconds."""
 
 
@@ -47,7 +47,7 @@ class GroupStatus(NamedTuple):
 
     @property
     def lags(self) -> bool:
-        return self.seconds >= LAGGING_SECONDS
+        return self.seconds >= MIN_LAG_SECONDS
 
 
 def status_of(group: GroupInfo) -> GroupStatus:
@@ -62,7 +62,7 @@ def status_of(group: GroupInfo) -> GroupStatus:
         state = "empty"
     elif any(partition.target != partition.owner for partition in partitions):
         state = "rebalancing"
-    elif seconds >= LAGGING_SECONDS:
+    elif seconds >= MIN_LAG_SECONDS:
         state = "lagging"
     else:
         state = "ok" if partitions else ""
@@ -73,16 +73,16 @@ def status_of(group: GroupInfo) -> GroupStatus:
 class GroupPages:
     """Views of ``_groups`` and of the groups under it, with the rights of version 1 of the API."""
 
-    def __init__(self, asks: PageRequestFactory) -> None:
-        self._asks = asks
-        self._groups = GroupViews(asks.service, asks.authorization)
+    def __init__(self, page_requests: PageRequestFactory) -> None:
+        self._page_requests = page_requests
+        self._groups = GroupViews(page_requests.service, page_requests.authorization)
 
     async def show_all(self, request: Request, match: Match) -> Response:
         """Lists groups by name; reads their states only with the field ``lag``, which a script sends."""
         fields = read_query(request, LIST_FIELDS)
-        ask = await request.in_pool(partial(self._asks.identify, request, match, fields))
+        page_request = await request.in_pool(partial(self._page_requests.identify, request, match, fields))
         names, following = await self.list_names(request, match, PAGE_SIZE, fields.get("start", ""))
-        until = time.monotonic() + READING_SECONDS
+        until = time.monotonic() + READ_TIMEOUT
         statuses = await self.read_statuses(request, match, names, until) if "lag" in fields else None
         values: dict[str, Any] = {
             "names": names,
@@ -91,7 +91,7 @@ class GroupPages:
             "start": fields.get("start", ""),
         }
         template = "groups_table.html" if "lag" in fields and is_part(request) else "groups.html"
-        return ask.render(template, "Consumer groups of", ask.application, **values)
+        return page_request.render(template, "Consumer groups of", page_request.application, **values)
 
     async def list_names(
         self, request: Request, match: Match, limit: int, start: str = ""
@@ -115,8 +115,8 @@ class GroupPages:
 
     async def show(self, request: Request, match: Match) -> Response:
         start = read_query(request, FIELDS).get("start", "")
-        ask = await request.in_pool(partial(self._asks.identify, request, match, {}))
+        page_request = await request.in_pool(partial(self._page_requests.identify, request, match, {}))
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))
         names = {member.number: member.instance or f"#{member.number}" for member in group.members}
         values: dict[str, Any] = {"group": group, "names": names, "group_status": status_of(group)}
-        return ask.render("group.html", "Consumer group", group.group, **values)
+        return page_request.render("group.html", "Consumer group", group.group, **values)

@@ -29,17 +29,17 @@ from queuey.web.responses import Header, Response
 if TYPE_CHECKING:
     from queuey.web.credentials.code_flow import Attempt, Provider
 
-ATTEMPTS = Rate(0.2, 20)
+MAX_ATTEMPT_RATE = Rate(0.2, 20)
 """Limit of wrong keys of an address, and of wrong codes of a browser: twenty at once, then one every 5 s."""
-LOGINS = Rate(0.02, 20)
+MAX_LOGIN_RATE = Rate(0.02, 20)
 """Limit of logins with one key, as each writes to the store: twenty at once, then one every 50 s."""
-EXCHANGES = Rate(5, 100)
+MAX_EXCHANGE_RATE = Rate(5, 100)
 """Limit of codes that are exchanged with one provider, from all browsers together."""
-WRONG_CODES = Rate(2.5, 50)
-"""Limit of wrong codes of an address, behind which may be many people: half of ``EXCHANGES``."""
+MAX_WRONG_CODE_RATE = Rate(2.5, 50)
+"""Limit of wrong codes of an address, behind which may be many people: half of ``MAX_EXCHANGE_RATE``."""
 MAX_FOLLOWING = 500
 """Max characters of the address after the login, which becomes part of the provider's address."""
-_ANSWER = frozenset({"code", "state", "iss", "error"})
+_ANSWER_FIELDS = frozenset({"code", "state", "iss", "error"})
 """Fields of a provider's answer that are used here. Providers send more."""
 _AGAIN = "again"
 _FIELDS = frozenset({"next"})
@@ -66,8 +66,8 @@ class LoginViews:
         self._providers = providers
         self._sessions = sessions
         self._authorization = authorization
-        self._of_address = NamedRateLimiter(ATTEMPTS, "logins of this address with wrong keys")
-        self._of_key = NamedRateLimiter(LOGINS, "logins of this key")
+        self._of_address = NamedRateLimiter(MAX_ATTEMPT_RATE, "logins of this address with wrong keys")
+        self._of_key = NamedRateLimiter(MAX_LOGIN_RATE, "logins of this key")
 
     async def show_form(self, request: Request, match: Match) -> Response:
         """Shows the login form; sends a request from another site through our own page first, to get its cookies."""
@@ -92,12 +92,12 @@ class LoginViews:
             status: HTTP status of the response.
             error: Why the last login failed.
         """
-        token = cookies.read(request, cookies.VISITOR) or secrets.token_urlsafe(TOKEN_BYTES)
+        token = cookies.read(request, cookies.VISITOR_COOKIE) or secrets.token_urlsafe(TOKEN_BYTES)
         return pages.render(
             request,
             "login.html",
             "Log in",
-            cookies.make_cookie(request, cookies.VISITOR, token, cookies.VISIT_SECONDS),
+            cookies.make_cookie(request, cookies.VISITOR_COOKIE, token, cookies.LOGIN_FORM_TIMEOUT),
             *headers,
             status=status,
             providers=self._providers,
@@ -115,7 +115,7 @@ class LoginViews:
         """
         fields = read_fields(request)
         following = fields.get("next", "")
-        if defect := find_form_defect(request, cookies.VISITOR, fields):
+        if defect := find_form_defect(request, cookies.VISITOR_COOKIE, fields):
             if self.has_session(request):  # Another window has logged in.
                 return pages.redirect(own_page(following))
             return self.render_form(request, following, status=403, error=f"{defect} Log in again.")
@@ -145,8 +145,8 @@ class LoginViews:
         self._end_session(request)
         return pages.redirect(
             own_page(following),
-            cookies.make_cookie(request, cookies.SESSION, token, max(1, int(session.expires - time.time()))),
-            cookies.make_expired_cookie(request, cookies.VISITOR),
+            cookies.make_cookie(request, cookies.SESSION_COOKIE, token, max(1, int(session.expires - time.time()))),
+            cookies.make_expired_cookie(request, cookies.VISITOR_COOKIE),
         )
 
     def find_key_expiry(self, digest: bytes) -> float | None:
@@ -165,9 +165,9 @@ class LoginViews:
 
         Refuses a form that is not of this session.
         """
-        read_form(request, cookies.SESSION)
+        read_form(request, cookies.SESSION_COOKIE)
         self._end_session(request)
-        return pages.redirect(pages.link("login"), cookies.make_expired_cookie(request, cookies.SESSION))
+        return pages.redirect(pages.link("login"), cookies.make_expired_cookie(request, cookies.SESSION_COOKIE))
 
     def has_session(self, request: Request) -> bool:
         with suppress(NotAuthenticated):
@@ -176,7 +176,7 @@ class LoginViews:
 
     def _end_session(self, request: Request) -> None:
         """Ends the session of the request's cookie, if it has one, and drops its cached credential."""
-        token = cookies.read(request, cookies.SESSION)
+        token = cookies.read(request, cookies.SESSION_COOKIE)
         if token is not None:
             self._sessions.end(token)
             self._authorization.forget(request)
@@ -199,7 +199,7 @@ class LinkViews:
         self._callers = callers
         self._sessions = sessions
         self._audit = audit
-        self._of_address = NamedRateLimiter(ATTEMPTS, "logins of this address with wrong links")
+        self._of_address = NamedRateLimiter(MAX_ATTEMPT_RATE, "logins of this address with wrong links")
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the button for any token, so that a GET request does not tell whether a token is valid."""
@@ -242,10 +242,10 @@ class ProviderViews:
     def __init__(self, login: LoginViews, providers: Sequence[Provider]) -> None:
         self._login = login
         self._providers = {provider.tag: provider for provider in providers}
-        self._of_browser = NamedRateLimiter(ATTEMPTS, "logins of this browser that have failed")
-        self._of_address = NamedRateLimiter(WRONG_CODES, "logins of this address that have failed")
-        self._of_provider = NamedRateLimiter(EXCHANGES, "logins at this provider")
-        self._of_user = NamedRateLimiter(LOGINS, "logins of this user")
+        self._of_browser = NamedRateLimiter(MAX_ATTEMPT_RATE, "logins of this browser that have failed")
+        self._of_address = NamedRateLimiter(MAX_WRONG_CODE_RATE, "logins of this address that have failed")
+        self._of_provider = NamedRateLimiter(MAX_EXCHANGE_RATE, "logins at this provider")
+        self._of_user = NamedRateLimiter(MAX_LOGIN_RATE, "logins of this user")
 
     async def redirect_to_provider(self, request: Request, match: Match) -> Response:
         return await request.in_pool(partial(self._redirect_to_provider, request, self._find_provider(match)))
@@ -258,7 +258,7 @@ class ProviderViews:
         """
         provider = self._find_provider(match)
         answer = parse_form(request.query, "query")
-        fields = {name: answer[name] for name in sorted(_ANSWER & answer.keys())}
+        fields = {name: answer[name] for name in sorted(_ANSWER_FIELDS & answer.keys())}
         if _AGAIN not in answer:
             # The redirect came from another site, so the browser did not send its strict cookies. Our own page gets
             # them.
@@ -279,7 +279,7 @@ class ProviderViews:
         forgotten.
         """
         following = own_page(read_query(request, _FIELDS).get("next", ""))
-        visitor = cookies.read(request, cookies.VISITOR)
+        visitor = cookies.read(request, cookies.VISITOR_COOKIE)
         if visitor is None:  # The request came from a link of another site, or from an old page.
             return self._login.render_form(request, following)
         kept = following if following != pages.ROOT and len(following) <= MAX_FOLLOWING else ""
@@ -296,7 +296,7 @@ class ProviderViews:
         Shows the login form with an error if the login fails, or if this browser did not begin it; then a browser that
         has a session gets the first page instead.
         """
-        visitor = cookies.read(request, cookies.VISITOR)
+        visitor = cookies.read(request, cookies.VISITOR_COOKIE)
         attempt = None if visitor is None else provider.resume(visitor, answer.get("state", ""))
         if attempt is None:
             if self._login.has_session(request):  # The page was loaded again, or another window has logged in.
@@ -317,7 +317,7 @@ class ProviderViews:
             InvalidToken, IssuerUnavailable: The provider's answer is not valid, or the provider cannot be reached.
             TooManyRequests: A limit of browser, address, provider or user is exceeded.
         """
-        browser, address = cookies.read(request, cookies.VISITOR) or "", rate_limit_name(request.address)
+        browser, address = cookies.read(request, cookies.VISITOR_COOKIE) or "", rate_limit_name(request.address)
         self._of_browser.require_token(browser)
         self._of_address.require_token(address)
         self._of_provider.take(provider.tag)

@@ -62,18 +62,18 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
     delayed: bool
 
 
-def show_list(ask: PageRequest) -> Response:
+def show_list(page_request: PageRequest) -> Response:
     """Shows messages, newest first, or the next ones of a scan. Consumes nothing. With ``id`` it redirects to that.
 
     Without a filter it reads :data:`PAGE_SIZE` messages, else :data:`SCAN_SIZE` in one request; the page goes on by
     itself until it has shown enough or read :data:`MAX_SCANNED`. A part of a page has only the rows.
     """
-    access, fields = ask.enter("read"), ask.given
+    access, fields = page_request.enter("read"), page_request.given
     if fields.get("id"):
-        place = _parse_id(fields["id"], fields.get("partition", ""))
-        return pages.redirect(pages.link("a", ask.application, ask.name, "messages", place))
+        place = _complete_place(fields["id"], fields.get("partition", ""))
+        return pages.redirect(pages.link("a", page_request.application, page_request.name, "messages", place))
     query = _parse_request(fields, access)
-    result = ask.service.browsing.scan(
+    result = page_request.service.browsing.scan(
         access,
         query.wanted,
         partitions=(query.partition,) if query.partition else None,
@@ -81,11 +81,11 @@ def show_list(ask: PageRequest) -> Response:
         limit=PAGE_SIZE if query.wanted.matches_all else SCAN_SIZE,
         upcoming=query.delayed,
     )
-    return ask.render(
-        "rows.html" if pages.is_part(ask.request) else "messages.html",
+    return page_request.render(
+        "rows.html" if pages.is_part(page_request.request) else "messages.html",
         "Messages of",
-        ask.name,
-        **({"queue": access.queue} if pages.is_part(ask.request) else read_head_values(ask, access)),
+        page_request.name,
+        **({"queue": access.queue} if pages.is_part(page_request.request) else read_head_values(page_request, access)),
         asked=query,
         columns=_list_columns(access.queue, "Due" if query.delayed else "Sent"),
         rows=[_make_row(message) for message in result.messages],
@@ -100,13 +100,13 @@ def show_list(ask: PageRequest) -> Response:
     )
 
 
-def show(ask: PageRequest) -> Response:
+def show(page_request: PageRequest) -> Response:
     """Shows a message, and explains why it is read or not. A message that does not exist gets 404 with that reason."""
-    access = ask.enter("read")
-    partition, position = parse_place(ask.match["place"])
-    message = _fetch(ask, access, partition, position)
+    access = page_request.enter("read")
+    partition, position = parse_place(page_request.match["place"])
+    message = _fetch(page_request, access, partition, position)
     number = message.partition if message else partition
-    return ask.render(
+    return page_request.render(
         "message.html",
         "Message",
         ids.to_hex(position),
@@ -117,23 +117,25 @@ def show(ask: PageRequest) -> Response:
         meta=(message.meta if message else None) or Meta(),
         expires=ids.ticks_to_seconds(message.expires) if message else None,
         body=pages.make_shown_body(message.body) if message else None,
-        reasons=ask.service.explaining.explain(access, position, partition).reasons,
-        rights=ask.rights(),
-        is_dead=message is not None and decode_stored_dead_letter(message, ask.name) is not None,
+        reasons=page_request.service.explaining.explain(access, position, partition).reasons,
+        rights=page_request.rights(),
+        is_dead=message is not None and decode_stored_dead_letter(message, page_request.name) is not None,
         number=number,
-        neighbours=(None, None) if number is None else ask.service.browsing.find_neighbours(access, number, position),
+        neighbours=(None, None)
+        if number is None
+        else page_request.service.browsing.find_neighbours(access, number, position),
     )
 
 
-def download(ask: PageRequest) -> Response:
+def download(page_request: PageRequest) -> Response:
     """Sends the body of a message as a download, which browsers do not open: the body is untrusted.
 
     Raises:
         MessageNotFound: The message does not exist.
     """
-    message = _fetch(ask, ask.enter("read"), *parse_place(ask.match["place"]))
+    message = _fetch(page_request, page_request.enter("read"), *parse_place(page_request.match["place"]))
     if message is None:
-        raise MessageNotFound(ask.match["place"])
+        raise MessageNotFound(page_request.match["place"])
     return Response(
         200,
         message.body.encode() if isinstance(message.body, str) else message.body,
@@ -144,23 +146,25 @@ def download(ask: PageRequest) -> Response:
     )
 
 
-def _fetch(ask: PageRequest, access: QueueAccess, partition: int | None, position: ids.Position) -> Message | None:
+def _fetch(
+    page_request: PageRequest, access: QueueAccess, partition: int | None, position: ids.Position
+) -> Message | None:
     """Returns a message, from the lowest partition if several have the id, or None if none has it.
 
     Without a partition, it searches all, a few at a time. Charts do not count it as taken.
     """
-    step = max(1, ask.service.limits.page_bytes // ask.service.limits.longest)
+    step = max(1, page_request.service.limits.page_bytes // page_request.service.limits.longest)
     numbers = range(1, access.queue.partitions + 1) if partition is None else [partition]
     for start in range(0, len(numbers), step):
         places = [(number, position) for number in numbers[start : start + step]]
-        messages = ask.service.messages.fetch(access, places, charted=False)
+        messages = page_request.service.messages.fetch(access, places, charted=False)
         if messages:
             return messages[0]
     return None
 
 
-def _parse_id(text: str, partition: str) -> str:
-    """Returns the place of a typed id, in the chosen partition unless the id names one."""
+def _complete_place(text: str, partition: str) -> str:
+    """Returns ``partition:id`` if the text or, without one in it, the form names a partition, else only the id."""
     text = text.strip()
     is_chosen = partition.strip() not in {"", "0"} and ":" not in text
     number, position = parse_place(f"{partition.strip()}:{text}" if is_chosen else text)

@@ -124,7 +124,7 @@ class Survey(NamedTuple):
         }
 
 
-def count_backlogs(ask: PageRequest, queues: Iterable[Queue], until: float) -> dict[str, Backlog]:
+def count_backlogs(page_request: PageRequest, queues: Iterable[Queue], until: float) -> dict[str, Backlog]:
     """Counts the messages of queues that the caller may measure, in their order, until a timeout.
 
     Leaves out queues with more partitions than remain of ``MAX_PARTITIONS``, and queues that are gone or too busy.
@@ -132,45 +132,53 @@ def count_backlogs(ask: PageRequest, queues: Iterable[Queue], until: float) -> d
     backlogs: dict[str, Backlog] = {}
     partitions = MAX_PARTITIONS
     for queue in queues:
-        if queue.partitions > partitions or time.monotonic() > until or not is_allowed(queue, ask.caller, "measure"):
+        if (
+            queue.partitions > partitions
+            or time.monotonic() > until
+            or not is_allowed(queue, page_request.caller, "measure")
+        ):
             continue
         partitions -= queue.partitions
         with suppress(NotFound, NotAllowed, StoreBusy):
-            backlogs[queue.name] = _count_backlog(ask, queue)
+            backlogs[queue.name] = _count_backlog(page_request, queue)
     return backlogs
 
 
-def _count_backlog(ask: PageRequest, queue: Queue) -> Backlog:
+def _count_backlog(page_request: PageRequest, queue: Queue) -> Backlog:
     """Returns the backlog of a queue. Raises NotFound if the queue is gone, NotAllowed if it may not be measured."""
     where = {"app": queue.application, "queue": queue.name}
-    access = ask.authorization.enter(ask.request, where, "measure")
-    return count_backlog(ask.service, access)
+    access = page_request.authorization.enter(page_request.request, where, "measure")
+    return count_backlog(page_request.service, access)
 
 
-def make_rows(ask: PageRequest, queues: Sequence[Queue], until: float | None) -> list[Row]:
+def make_rows(page_request: PageRequest, queues: Sequence[Queue], until: float | None) -> list[Row]:
     """Returns queues of the application with their figures. Without ``until``, messages are not counted.
 
     Figures that the caller may not measure are None.
     """
-    query = ActivityQuery(ask.application, uids=[queue.uid for queue in queues])
-    cells = {activity.uid: activity.cells for activity in ask.history.read_activity(query)} if queues else {}
-    backlogs = {} if until is None else count_backlogs(ask, queues, until)
+    query = ActivityQuery(page_request.application, uids=[queue.uid for queue in queues])
+    cells = {activity.uid: activity.cells for activity in page_request.history.read_activity(query)} if queues else {}
+    backlogs = {} if until is None else count_backlogs(page_request, queues, until)
     return [
-        Row(queue, backlogs.get(queue.name), cells.get(queue.uid) if is_allowed(queue, ask.caller, "measure") else None)
+        Row(
+            queue,
+            backlogs.get(queue.name),
+            cells.get(queue.uid) if is_allowed(queue, page_request.caller, "measure") else None,
+        )
         for queue in queues
     ]
 
 
-def survey_queues(ask: PageRequest, application: str, limit: int, until: float) -> Survey:
+def survey_queues(page_request: PageRequest, application: str, limit: int, until: float) -> Survey:
     """Counts the most recently used queues, then the first ones by name, until a limit or a timeout.
 
     Queues that the caller may not measure are left out. If a list by name would take too long, it has only the recently
     used ones.
     """
-    patterns = ask.caller.find_patterns(application, "measure")
-    active = ask.history.read_activity(ActivityQuery(application, patterns))
+    patterns = page_request.caller.find_patterns(application, "measure")
+    active = page_request.history.read_activity(ActivityQuery(application, patterns))
     try:
-        listed, following = ask.service.queues.list(application, start="", limit=limit, patterns=patterns)
+        listed, following = page_request.service.queues.list(application, start="", limit=limit, patterns=patterns)
     except InvalidRequest:  # The list would have to read too many queues to find one that matches.
         listed, following = [], ""
     by_name = {queue.name: queue for queue in listed}
@@ -178,105 +186,111 @@ def survey_queues(ask: PageRequest, application: str, limit: int, until: float) 
     queues = []
     for name in names[:limit]:
         with suppress(NotFound):
-            queue = by_name.get(name) or ask.service.find(application, name)
-            if is_allowed(queue, ask.caller, "measure"):
+            queue = by_name.get(name) or page_request.service.find(application, name)
+            if is_allowed(queue, page_request.caller, "measure"):
                 queues.append(queue)
-    backlogs, cells = count_backlogs(ask, queues, until), {activity.uid: activity.cells for activity in active}
+    backlogs, cells = count_backlogs(page_request, queues, until), {activity.uid: activity.cells for activity in active}
     counted = [Row(queue, backlogs.get(queue.name), cells.get(queue.uid)) for queue in queues]
     return Survey(counted, following is None and len(names) <= limit)
 
 
-def find_unlisted_page(ask: PageRequest) -> Response | None:
+def find_unlisted_page(page_request: PageRequest) -> Response | None:
     """Returns a page for a caller who may not list queues, or None if the caller may.
 
     The page lists the caller's grants and opens a queue by name; its status is 403 if the caller has no grants.
     """
     try:
-        ask.patterns("measure")
+        page_request.patterns("measure")
     except NotAllowed as refusal:
-        grants, why = ask.caller.grants_within(ask.application), refusal.args[0]
+        grants, why = page_request.caller.grants_within(page_request.application), refusal.args[0]
         values = {"status": 200 if grants else 403, "grants": grants, "verbs": VERBS, "why": why}
-        return ask.render("queues_unlisted.html", "Queues of", ask.application, **values)
+        return page_request.render("queues_unlisted.html", "Queues of", page_request.application, **values)
     return None
 
 
-def show(ask: PageRequest) -> Response:
+def show(page_request: PageRequest) -> Response:
     """Shows the page of an application. A script loads the figures.
 
     With ``queue`` it redirects to that queue, with other fields to the list of queues.
     """
-    if name := ask.given.get("queue"):
-        return pages.redirect(pages.link("a", ask.application, name))
-    if ask.given:
-        return pages.redirect(pages.link("a", ask.application, "_queues", **ask.given))
-    return find_unlisted_page(ask) or ask.render("overview.html", "Overview of", ask.application)
+    if name := page_request.given.get("queue"):
+        return pages.redirect(pages.link("a", page_request.application, name))
+    if page_request.given:
+        return pages.redirect(pages.link("a", page_request.application, "_queues", **page_request.given))
+    return find_unlisted_page(page_request) or page_request.render(
+        "overview.html", "Overview of", page_request.application
+    )
 
 
 class OverviewPages:
     """The view of ``_overview``: the figures of an application.
 
     Args:
-        asks: Identifies callers.
+        page_requests: Identifies callers.
         groups: Reads groups.
         findings: Returns the findings about the store that a caller may see, or None if they take too long.
     """
 
     def __init__(
         self,
-        asks: PageRequestFactory,
+        page_requests: PageRequestFactory,
         groups: GroupPages,
         findings: Callable[[PageRequest], Awaitable[Sequence[Finding] | None]],
     ) -> None:
-        self._asks = asks
+        self._page_requests = page_requests
         self._groups = groups
         self._findings = findings
 
     async def show(self, request: Request, match: Match) -> Response:
-        ask = await request.in_pool(partial(self._asks.identify, request, match, {}))
-        values = await request.in_pool(partial(_collect_figures, ask), computes=True, page=True)
+        """Shows the figures, groups and findings, which are read one after another."""
+        page_request = await request.in_pool(partial(self._page_requests.identify, request, match, {}))
+        values = await request.in_pool(partial(_collect_figures, page_request), computes=True, page=True)
         names, following = await self._groups.list_names(request, match, MAX_SHOWN)
         groups = await self._groups.read_statuses(request, match, names, time.monotonic() + COUNT_TIMEOUT)
         values |= {"groups": groups, "more_groups": following is not None or len(groups) < len(names)}
-        values["findings"] = await self._findings(ask)
-        return ask.render("overview_figures.html", "Overview of", ask.application, **values)
+        values["findings"] = await self._findings(page_request)
+        return page_request.render("overview_figures.html", "Overview of", page_request.application, **values)
 
 
-def _collect_figures(ask: PageRequest) -> dict[str, Any]:
+def _collect_figures(page_request: PageRequest) -> dict[str, Any]:
     """Surveys up to :data:`MAX_QUEUES` queues; returns them with totals, workers and reasons of dead letters.
 
     Raises NotAllowed if the caller may measure no queue.
     """
-    patterns = ask.patterns("measure")
-    surveyed = survey_queues(ask, ask.application, MAX_QUEUES, time.monotonic() + COUNT_TIMEOUT)
+    patterns = page_request.patterns("measure")
+    surveyed = survey_queues(page_request, page_request.application, MAX_QUEUES, time.monotonic() + COUNT_TIMEOUT)
     return {
         "survey": surveyed,
         "totals": surveyed.totals(),
-        "workers": _count_workers(ask, surveyed.jobs),
-        "reasons": _sample_reasons(ask, surveyed.dead),
+        "workers": _count_workers(page_request, surveyed.jobs),
+        "reasons": _sample_reasons(page_request, surveyed.dead),
         "patterns": patterns,
     }
 
 
-def _count_workers(ask: PageRequest, queues: Iterable[Row]) -> int | None:
+def _count_workers(page_request: PageRequest, queues: Iterable[Row]) -> int | None:
     """Returns the number of workers with jobs in queues that the caller may read.
 
     Returns None if there are claimed jobs, but only in queues that the caller may not read.
     """
     names: set[str] = set()
     claimed = [row for row in queues if row.backlog and row.backlog.claimed]
-    readable = [row for row in claimed if is_allowed(row.queue, ask.caller, "read")]
+    readable = [row for row in claimed if is_allowed(row.queue, page_request.caller, "read")]
     for row in readable:
         with suppress(NotFound, NotAllowed, ClaimsRefused):
-            names |= {load.worker for load in ask.service.claims.list_workers(ask.enter("read", row.queue.name))}
+            names |= {
+                load.worker
+                for load in page_request.service.claims.list_workers(page_request.enter("read", row.queue.name))
+            }
     return len(names) if readable or not claimed else None
 
 
-def _sample_reasons(ask: PageRequest, dead: Mapping[str, int]) -> list[list[tuple[str, Failure]]]:
+def _sample_reasons(page_request: PageRequest, dead: Mapping[str, int]) -> list[list[tuple[str, Failure]]]:
     """Groups dead letters of the :data:`MAX_SAMPLED` largest queues by reason; returns up to :data:`MAX_SHOWN`.
 
     The latest reason comes first. Queues that the caller may not read are left out.
     """
     largest = sorted(dead, key=lambda name: -dead[name])[:MAX_SAMPLED]
-    samples = [sample_failures(ask, name)["failures"] for name in largest]
+    samples = [sample_failures(page_request, name)["failures"] for name in largest]
     reasons = group_by_reason(sample for sample in samples if sample is not None)
     return sorted(reasons, key=lambda reason: -max(failure.latest for _, failure in reason))[:MAX_SHOWN]

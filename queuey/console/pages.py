@@ -63,7 +63,7 @@ FILE_TYPES = {
 FILE_ROUTE = "/console/static/{hash}/{name:.+}"
 MAX_SHOWN = 64 * 1024
 """Max characters of a body on a page."""
-MAX_HEX = 4096
+MAX_HEX_BYTES = 4096
 """Max bytes of a hex dump."""
 MAX_DEPTH = 32
 """Max depth of JSON that is indented; deeper JSON would be mostly indentation."""
@@ -81,7 +81,7 @@ TABS: tuple[tuple[str, str, Action | None], ...] = (
 """Pages of an application: text, name in the address, and the right that they need with at least one queue."""
 MACROS = ("table", "sort_head", "next_page", "codes", "badge", "tile", "spark")
 """Macros that are available in every template."""
-_HEX_LINE = 16
+_HEX_LINE_BYTES = 16
 _NOT_PRINTABLE = re.compile(r"[^ -~]")
 _BRACKETS = re.compile(r"[\[\]{}]")
 
@@ -147,7 +147,7 @@ def render(
         values: Values for the template.
     """
     nonce, part = secrets.token_urlsafe(16), is_part(request)
-    token = cookies.read(request, cookies.SESSION) if caller is not None else None
+    token = cookies.read(request, cookies.SESSION_COOKIE) if caller is not None else None
     values |= {
         "template": template,
         "title": title,
@@ -277,13 +277,13 @@ class ShownBody(msgspec.Struct, frozen=True):
 
 
 def make_shown_body(body: str | bytes) -> ShownBody:
-    """Returns a body for a page: text up to :data:`MAX_SHOWN` characters, bytes as a hex dump up to :data:`MAX_HEX`.
+    """Returns a body for a page: text up to :data:`MAX_SHOWN` characters, or a hex dump up to :data:`MAX_HEX_BYTES`.
 
     A JSON object or array is indented unless it is too large or too deep.
     """
     size = body_bytes(body)
     if isinstance(body, bytes):
-        return ShownBody("bytes", _hex_dump(body[:MAX_HEX]), size, len(body) > MAX_HEX)
+        return ShownBody("bytes", _hex_dump(body[:MAX_HEX_BYTES]), size, len(body) > MAX_HEX_BYTES)
     kind, text = "text", body
     if (pretty := _indent_json(body)) is not None:
         kind, text = "JSON", pretty
@@ -322,8 +322,8 @@ def _max_depth(text: str) -> int:
 
 def _hex_dump(body: bytes) -> str:
     lines = []
-    for offset in range(0, len(body), _HEX_LINE):
-        chunk = body[offset : offset + _HEX_LINE]
+    for offset in range(0, len(body), _HEX_LINE_BYTES):
+        chunk = body[offset : offset + _HEX_LINE_BYTES]
         text = _NOT_PRINTABLE.sub(".", chunk.decode("latin-1"))
-        lines.append(f"{offset:08x}  {chunk.hex(' '):<{3 * _HEX_LINE - 1}}  {text}")
+        lines.append(f"{offset:08x}  {chunk.hex(' '):<{3 * _HEX_LINE_BYTES - 1}}  {text}")
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from queuey.api.claims import JobStatus
 from queuey.api.progress import Offsets
 from queuey.api.queues import QueueInfo
 from queuey.console import charts, pages
-from queuey.console.acts import DANGEROUS, OFFERED, QUEUE_ACTS
+from queuey.console.acts import DANGEROUS_ACTS, OFFERED_ACTS, QUEUE_ACTS
 from queuey.console.sessions import PageRequest
 from queuey.deadletters import holds_dead, list_dead_letter_queues
 from queuey.errors import ClaimsRefused, InvalidRequest, NotAllowed, NotFound
@@ -27,7 +27,7 @@ MAX_REASONS = 3
 """Max reasons of dead letters on the overview."""
 MAX_GROUPS = 10
 """Max groups on a page, as the lag of each is computed for every partition."""
-NO_RIGHT = "You have no right to see it here."
+NO_RIGHT_TEXT = "You have no right to see it here."
 """The default reason for not showing something."""
 FIELDS = frozenset({"range"})
 TAB_FIELDS = frozenset({"start", "state"})
@@ -47,47 +47,67 @@ class Tab(NamedTuple):
     find: Callable[[PageRequest, QueueAccess], dict[str, Any]]
 
 
-def show(ask: PageRequest) -> Response:
+def show(page_request: PageRequest) -> Response:
     """Shows the overview, or only the acts of a caller with other rights than ``measure``; refuses without any."""
-    queue, rights = ask.queue(), ask.rights()
+    queue, rights = page_request.queue(), page_request.rights()
     try:
-        access = ask.enter("measure")
+        access = page_request.enter("measure")
     except NotAllowed as refusal:
         if not rights:
             raise
-        values = {"queue": queue, "why": refusal.args[0] or NO_RIGHT, **_offered_acts(queue, rights)}
-        return ask.render("queue_closed.html", "Queue", queue.name, **values)
-    return ask.render("queue.html", "Queue", queue.name, **read_head_values(ask, access), **_read_overview(ask, access))
-
-
-def show_tab(ask: PageRequest) -> Response:
-    tab = TABS[ask.match["tab"]]
-    access = ask.enter("measure")
-    values = tab.find(ask, access)
-    return ask.render(
-        f"queue_{ask.match['tab']}.html", tab.heading, ask.name, **read_head_values(ask, access), **values
+        values = {"queue": queue, "why": refusal.args[0] or NO_RIGHT_TEXT, **_offered_acts(queue, rights)}
+        return page_request.render("queue_closed.html", "Queue", queue.name, **values)
+    return page_request.render(
+        "queue.html",
+        "Queue",
+        queue.name,
+        **read_head_values(page_request, access),
+        **_read_overview(page_request, access),
     )
 
 
-def read_head_values(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+def show_tab(page_request: PageRequest) -> Response:
+    tab = TABS[page_request.match["tab"]]
+    access = page_request.enter("measure")
+    values = tab.find(page_request, access)
+    return page_request.render(
+        f"queue_{page_request.match['tab']}.html",
+        tab.heading,
+        page_request.name,
+        **read_head_values(page_request, access),
+        **values,
+    )
+
+
+def read_head_values(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns the values of the head of each page of a queue: acts, and links to the pages that have contents.
 
     Pages that the caller may not read are left out.
     """
-    queue, rights = access.queue, ask.rights()
-    with_claims = takes_claims(ask, queue)
+    queue, rights = access.queue, page_request.rights()
+    with_claims = takes_claims(page_request, queue)
     applies = {
         "": True,
         "jobs": with_claims and "read" in rights,
-        "groups": bool(ask.service.offsets.list_groups(access)),
-        "dead": any("read" in ask.rights(name) for name in _find_visible_dead_letter_queues(ask, queue)),
+        "groups": bool(page_request.service.offsets.list_groups(access)),
+        "dead": any(
+            "read" in page_request.rights(name) for name in _find_visible_dead_letter_queues(page_request, queue)
+        ),
         "messages": "read" in rights,
         "options": True,
     }
     titles = {"": "Overview", "messages": "Messages"} | {name: tab.title for name, tab in TABS.items()}
-    address = ask.request.path.removeprefix(pages.link("a", ask.application, ask.name)).strip("/").partition("/")[0]
+    address = (
+        page_request.request.path.removeprefix(pages.link("a", page_request.application, page_request.name))
+        .strip("/")
+        .partition("/")[0]
+    )
     sections = [
-        (titles[name], pages.link(*filter(None, ("a", ask.application, ask.name, name))), name == address)
+        (
+            titles[name],
+            pages.link(*filter(None, ("a", page_request.application, page_request.name, name))),
+            name == address,
+        )
         for name, does in applies.items()
         if does
     ]
@@ -100,10 +120,10 @@ def read_head_values(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     }
 
 
-def takes_claims(ask: PageRequest, queue: Queue) -> bool:
+def takes_claims(page_request: PageRequest, queue: Queue) -> bool:
     """Returns whether the store allows claims of the queue at all; a queue whose claims are paused allows them."""
     try:
-        ask.service.claims.check(queue)
+        page_request.service.claims.check(queue)
     except ClaimsRefused:
         return False
     return True
@@ -118,12 +138,12 @@ def _offered_acts(queue: Queue, rights: list[Any], *, with_claims: bool = False)
     allowed = {act.name: act for act in QUEUE_ACTS if set(act.needs) <= set(rights)}
     return {
         "rights": rights,
-        "acts": [allowed[name] for name in (*OFFERED, *change) if name in allowed],
-        "dangers": [allowed[name] for name in DANGEROUS if name in allowed],
+        "acts": [allowed[name] for name in (*OFFERED_ACTS, *change) if name in allowed],
+        "dangers": [allowed[name] for name in DANGEROUS_ACTS if name in allowed],
     }
 
 
-def _find_visible_dead_letter_queues(ask: PageRequest, queue: Queue) -> list[str]:
+def _find_visible_dead_letter_queues(page_request: PageRequest, queue: Queue) -> list[str]:
     """Returns, sorted, the existing queues with dead letters of a queue, or the queue itself if it holds such.
 
     Queues that the caller may not know of are left out.
@@ -131,41 +151,41 @@ def _find_visible_dead_letter_queues(ask: PageRequest, queue: Queue) -> list[str
     names = []
     for name in {queue.name} if holds_dead(queue.name) else list_dead_letter_queues(queue.name, queue.dead_letter):
         with suppress(NotFound, NotAllowed):
-            names.append(ask.queue(name).name)
+            names.append(page_request.queue(name).name)
     return sorted(names)
 
 
-def _read_overview(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+def _read_overview(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns the values of the overview: backlog, tiles, reasons of dead letters, running moves and activity.
 
     Reads only what the caller has the right to read, and names the rest.
     """
-    queue, rights = access.queue, ask.rights()
-    cells = ask.history.read(queue)
-    figures = charts.measure_figures(ask.service, access, cells)
-    backlog, letters = figures.backlog, _find_visible_dead_letter_queues(ask, queue)
-    readable = [name for name in letters if "read" in ask.rights(name)]
-    samples = {name: sample_failures(ask, name)["failures"] for name in readable}
+    queue, rights = access.queue, page_request.rights()
+    cells = page_request.history.read(queue)
+    figures = charts.measure_figures(page_request.service, access, cells)
+    backlog, letters = figures.backlog, _find_visible_dead_letter_queues(page_request, queue)
+    readable = [name for name in letters if "read" in page_request.rights(name)]
+    samples = {name: sample_failures(page_request, name)["failures"] for name in readable}
     reasons = [(name, reason) for name, sample in samples.items() if sample for reason in sample.groups]
-    span = charts.choose_span(ask.given.get("range", ""), cells)
+    span = charts.choose_span(page_request.given.get("range", ""), cells)
     return {
-        "about": ask.service.queues.describe(access),
+        "about": page_request.service.queues.describe(access),
         "backlog": backlog,
         "tiles": figures.tiles(),
         "reasons": reasons[:MAX_REASONS],
-        "moves": [move for move in _read_moves(ask, access)["moves"] if move.state == "running"],
+        "moves": [move for move in _read_moves(page_request, access)["moves"] if move.state == "running"],
         "unseen": [] if "read" in rights else ["messages", "jobs"],
         "closed": len(letters) > len(readable),
-        "spans": charts.SPANS,
+        "spans": charts.SPAN_SECONDS,
         "span": span,
-        "rows": charts.make_table(cells, charts.SPANS[span]),
+        "rows": charts.make_table(cells, charts.SPAN_SECONDS[span]),
     }
 
 
-def _read_options(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+def _read_options(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns options, partitions, explanation, sampled sizes and moves of a queue."""
-    queue, about = access.queue, ask.service.queues.describe(access)
-    sizes = ask.service.browsing.sample_sizes(access)
+    queue, about = access.queue, page_request.service.queues.describe(access)
+    sizes = page_request.service.browsing.sample_sizes(access)
     return {
         "about": about,
         "options": _option_rows(queue, about),
@@ -174,10 +194,10 @@ def _read_options(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
             for number, part in about.partition_info.items()
         ],
         # Groups have their own page.
-        "found": ask.service.explaining.explain_queue(access, max_counted=MAX_COUNTED, max_groups=0),
+        "found": page_request.service.explaining.explain_queue(access, max_counted=MAX_COUNTED, max_groups=0),
         "sampled": sizes.count,
         "total": sizes.estimate_bytes(about.count),
-        **_read_moves(ask, access),
+        **_read_moves(page_request, access),
     }
 
 
@@ -196,22 +216,22 @@ def _option_rows(queue: Queue, about: QueueInfo) -> list[tuple[str, object, bool
     return rows
 
 
-def _read_jobs(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+def _read_jobs(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns outstanding jobs, of one state if the query names it, workers, and a sample of tasks by name.
 
     Needs ``read``, and refuses an unknown state. Lists at most :data:`MAX_JOBS` jobs and :data:`MAX_WORKERS` workers.
     If the store refuses claims of the queue, it returns only the reason.
     """
-    reading, state = ask.enter("read"), ask.given.get("state", "")
+    reading, state = page_request.enter("read"), page_request.given.get("state", "")
     states = get_args(JobStatus)
     if state and state not in states:
         raise InvalidRequest({"state": f"Is not one of {', '.join(states)}"})
     try:
-        workers = ask.service.claims.list_workers(access)
-        jobs = ask.service.claims.list_jobs(reading, MAX_JOBS + 1, states=True, only_status=state or None)  # type: ignore[arg-type]
+        workers = page_request.service.claims.list_workers(access)
+        jobs = page_request.service.claims.list_jobs(reading, MAX_JOBS + 1, states=True, only_status=state or None)  # type: ignore[arg-type]
     except ClaimsRefused as refusal:
         return {"refusal": str(refusal)}
-    tasks, sampled = ask.service.browsing.count_tasks(reading)
+    tasks, sampled = page_request.service.browsing.count_tasks(reading)
     return {
         "refusal": "",
         "state": state,
@@ -225,45 +245,53 @@ def _read_jobs(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
     }
 
 
-def _read_groups(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+def _read_groups(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns up to :data:`MAX_GROUPS` groups with offsets, owners and members, from the name ``start`` on.
 
     Skips deleted groups; a group that the service does not coordinate has only offsets.
     """
-    start = ask.given.get("start", "")
-    names = [name for name in ask.service.offsets.list_groups(access) if name >= start]
+    start = page_request.given.get("start", "")
+    names = [name for name in page_request.service.offsets.list_groups(access) if name >= start]
     offsets: dict[str, Offsets] = {}
     owners: dict[str, dict[int, str]] = {}
     members: dict[str, int] = {}
     for name in names[:MAX_GROUPS]:
         with suppress(NotFound, InvalidRequest):  # The group was deleted, or the service does not coordinate it.
-            offsets[name] = ask.service.offsets.read_progress(access, name)
-            group = ask.service.groups.show(ask.application, name, lambda queue: queue.name == ask.name)
-            served = ask.service.core.run(group)
+            offsets[name] = page_request.service.offsets.read_progress(access, name)
+            group = page_request.service.groups.show(
+                page_request.application, name, lambda queue: queue.name == page_request.name
+            )
+            served = page_request.service.core.run(group)
             texts = {member.number: member.instance or f"#{member.number}" for member in served.members}
             members[name] = len(texts)
-            owners[name] = {n: texts[p.owner] for n, p in served.queues[ask.name].items() if p.owner in texts}
+            owners[name] = {n: texts[p.owner] for n, p in served.queues[page_request.name].items() if p.owner in texts}
     following = names[MAX_GROUPS] if len(names) > MAX_GROUPS else None
     return {"groups": offsets, "members": members, "owners": owners, "following": following}
 
 
-def _read_moves(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
+def _read_moves(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns the moves of a queue and the sources whose moves the caller may cancel, or why the moves are hidden."""
     values: dict[str, Any] = {"moves": [], "cancels": [], "hidden": ""}
     try:
-        is_seen = ask.matching("measure")
-        moves = ask.service.moves.list(ask.application, lambda name: name == ask.name and is_seen(name))
+        is_seen = page_request.make_name_test("measure")
+        moves = page_request.service.moves.list(
+            page_request.application, lambda name: name == page_request.name and is_seen(name)
+        )
     except NotAllowed as refusal:
-        return values | {"hidden": refusal.args[0] or NO_RIGHT}
+        return values | {"hidden": refusal.args[0] or NO_RIGHT_TEXT}
     values["moves"] = moves
     with suppress(NotAllowed):
-        may_delete = ask.matching("delete")
+        may_delete = page_request.make_name_test("delete")
         values["cancels"] = [move.source for move in moves if may_delete(move.source)]
     return values
 
 
-def _read_dead_letters(ask: PageRequest, access: QueueAccess) -> dict[str, Any]:
-    return {"found": [sample_failures(ask, name) for name in _find_visible_dead_letter_queues(ask, access.queue)]}
+def _read_dead_letters(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
+    return {
+        "found": [
+            sample_failures(page_request, name) for name in _find_visible_dead_letter_queues(page_request, access.queue)
+        ]
+    }
 
 
 TABS = {
@@ -275,18 +303,18 @@ TABS = {
 """The pages other than the overview and the messages, by name in the address."""
 
 
-def sample_failures(ask: PageRequest, name: str) -> dict[str, Any]:
+def sample_failures(page_request: PageRequest, name: str) -> dict[str, Any]:
     """Returns a sample of the dead letters in a queue, and whether the caller may send them back.
 
     If the queue does not exist or may not be read, ``failures`` is None and ``why`` has the reason.
     """
     try:
-        sample = ask.service.browsing.sample_failures(ask.enter("read", name))
+        sample = page_request.service.browsing.sample_failures(page_request.enter("read", name))
     except NotFound:
         return {"name": name, "failures": None, "why": "This queue does not exist, so there are no dead letters."}
     except NotAllowed as refusal:
-        return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0] or NO_RIGHT}"}
-    may_send_back = {"read", "delete"} <= set(ask.rights(name))
+        return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0] or NO_RIGHT_TEXT}"}
+    may_send_back = {"read", "delete"} <= set(page_request.rights(name))
     return {"name": name, "failures": sample, "why": "", "may_send_back": may_send_back}
 
 

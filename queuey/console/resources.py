@@ -44,7 +44,7 @@ MAX_FOLLOWING = 2000
 
 MAX_FINDINGS_AGE = 30.0
 """Max age of findings that are shown again, in seconds."""
-MAX_WAIT = 1.0
+FINDINGS_TIMEOUT = 1.0
 """Timeout for the findings on a page with other contents, in seconds."""
 Examine = Callable[[], list[Finding]]
 
@@ -60,10 +60,10 @@ def make_resources(
     is_local: bool = False,
 ) -> list[Resource]:
     """Returns the name, pattern and views of every page; with ``is_local`` also of links that log in once."""
-    asks = PageRequestFactory(service, authorization, callers, ScheduleSaver(service, authorization), history)
-    view, acts, charts = asks.make_view, ActViews(asks), ChartView(service, authorization, history)
-    groups, health = GroupPages(asks), HealthView(asks, examine)
-    figures = OverviewPages(asks, groups, health.find_visible_findings)
+    page_requests = PageRequestFactory(service, authorization, callers, ScheduleSaver(service, authorization), history)
+    view, acts, charts = page_requests.make_view, ActViews(page_requests), ChartView(service, authorization, history)
+    groups, health = GroupPages(page_requests), HealthView(page_requests, examine)
+    figures = OverviewPages(page_requests, groups, health.find_visible_findings)
     doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
     login = LoginViews(service.store.applications, service.sessions, authorization, providers)
     logins = ProviderViews(login, providers)
@@ -180,7 +180,7 @@ class Console:
             raise NoSuchResource("The resource could not be found.")
         request.facade = self
         request.headers.pop("authorization", None)
-        token = cookies.read(request, cookies.SESSION)
+        token = cookies.read(request, cookies.SESSION_COOKIE)
         if token is not None:
             request.headers["authorization"] = self._callers.make_header(token)
         return True
@@ -215,8 +215,8 @@ class Console:
         path = quote(request.path, safe="/")
         address = f"{path}?{request.query}" if request.query else path
         # A browser that follows a link of another site does not send its strict cookie: the session may be valid.
-        sent = cookies.read(request, cookies.SESSION) is not None
-        dropped = (cookies.make_expired_cookie(request, cookies.SESSION),) if sent else ()
+        sent = cookies.read(request, cookies.SESSION_COOKIE) is not None
+        dropped = (cookies.make_expired_cookie(request, cookies.SESSION_COOKIE),) if sent else ()
         return pages.redirect(_login_address(address if request.method == "GET" else pages.ROOT), *dropped)
 
     def application_of(self, caller: Caller, /) -> str:
@@ -244,22 +244,22 @@ class HealthView:
     """The view of ``/console/health``.
 
     Args:
-        asks: Identifies callers.
+        page_requests: Identifies callers.
         examine: Examines the store. Blocks.
     """
 
-    def __init__(self, asks: PageRequestFactory, examine: Examine) -> None:
-        self._asks = asks
-        self._store = asks.service.store
+    def __init__(self, page_requests: PageRequestFactory, examine: Examine) -> None:
+        self._page_requests = page_requests
+        self._store = page_requests.service.store
         self._findings = Collection(lambda: [*examine(), self._ping_store()], MAX_FINDINGS_AGE)
 
     async def show(self, request: Request, match: Match) -> Response:
         """Shows the health of the store; all other findings and statistics only to operators."""
-        ask = await request.in_pool(lambda: self._asks.identify(request, match, {}))
+        page_request = await request.in_pool(lambda: self._page_requests.identify(request, match, {}))
         findings = await self._await_findings()
-        operates = any(grant.application is None for grant in ask.caller.grants)
-        statistics = await request.in_pool(ask.service.statistics) if operates else {}
-        return ask.render(
+        operates = any(grant.application is None for grant in page_request.caller.grants)
+        statistics = await request.in_pool(page_request.service.statistics) if operates else {}
+        return page_request.render(
             "health.html",
             "Health",
             operates=operates,
@@ -269,13 +269,13 @@ class HealthView:
             version=__version__,
         )
 
-    async def find_visible_findings(self, ask: PageRequest) -> Sequence[Finding] | None:
+    async def find_visible_findings(self, page_request: PageRequest) -> Sequence[Finding] | None:
         """Returns all findings for an operator, only the store's for others, or None if that takes too long."""
         try:
-            findings = await asyncio.wait_for(self._await_findings(), MAX_WAIT)
+            findings = await asyncio.wait_for(self._await_findings(), FINDINGS_TIMEOUT)
         except TimeoutError:
             return None
-        return findings if any(grant.application is None for grant in ask.caller.grants) else findings[-1:]
+        return findings if any(grant.application is None for grant in page_request.caller.grants) else findings[-1:]
 
     async def _await_findings(self) -> list[Finding]:
         """Returns findings up to :data:`MAX_FINDINGS_AGE` seconds old; the last one says whether the store answers.

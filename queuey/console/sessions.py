@@ -86,7 +86,7 @@ class SessionCallers:
         return session.expires if isinstance(session.holder, UserLogin) else self.find_key(session.holder).expires
 
     def _session(self, request: Request) -> Session:
-        return self._sessions.find(cookies.read(request, cookies.SESSION) or "")
+        return self._sessions.find(cookies.read(request, cookies.SESSION_COOKIE) or "")
 
     def find_key(self, digest: bytes) -> Key:
         """Returns the key of a digest.
@@ -178,7 +178,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         """
         return self.authorization.patterns(self.request, self.application, action)
 
-    def matching(self, action: Action) -> Callable[[str], bool]:
+    def make_name_test(self, action: Action) -> Callable[[str], bool]:
         """Returns a test whether the caller has a right with a queue, by its name alone. Raises as :meth:`patterns`."""
         return self.authorization.make_name_test(self.request, self.application, action)
 
@@ -281,7 +281,8 @@ def find_form_defect(request: Request, cookie: str, fields: dict[str, str]) -> s
 def _is_of_this_site(request: Request) -> bool:
     """Returns whether a page of this host sent the request, by the browser's headers; True without them.
 
-    Port and scheme are not compared, because a proxy may change them.
+    False for any Sec-Fetch-Site but ``same-origin``, so also for ``same-site``. Origin ``null`` needs that header. Port
+    and scheme are not compared, because a proxy may change them.
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site not in {None, "same-origin"}:

@@ -15,7 +15,7 @@ from queuey.embedded.service import EmbeddedService, RunningRequest
 from queuey.storage.calls import LoopCalls
 from queuey.web.http.heads import Head
 
-_DROPPED = frozenset({b"accept-encoding", b"authorization", b"host", b"user-agent"})
+_DROPPED_HEADERS = frozenset({b"accept-encoding", b"authorization", b"host", b"user-agent"})
 """Headers that are useless without a network, and ``authorization``, which is replaced."""
 
 
@@ -151,7 +151,7 @@ def _make_caller_header(application: str) -> tuple[bytes, bytes]:
 
 def _head_of(request: httpcore2.Request, caller: tuple[bytes, bytes]) -> Head:
     path, _, query = request.url.target.partition(b"?")
-    fields = [(name, value) for name, value in request.headers if name not in _DROPPED]
+    fields = [(name, value) for name, value in request.headers if name not in _DROPPED_HEADERS]
     fields.append(caller)
     return Head(request.method.decode(), (path, query), fields)
 

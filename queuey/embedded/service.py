@@ -38,15 +38,15 @@ from queuey.web.app import make_app
 from queuey.web.credentials import Identity
 from queuey.web.errors import error_response_without_request
 from queuey.web.gateway.asgi import make_gateway
-from queuey.web.gateway.serve import LEAVE_SECONDS, new_loop
+from queuey.web.gateway.serve import LEAVE_TIMEOUT, new_loop
 from queuey.web.http.heads import Head
 
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 10.0
 """Timeout for running requests, and for the store to finish accepted writes, in seconds each."""
-_FILES = Path("/proc/self/fd")
-_inherited: list[EmbeddedService] = []
+_FILE_HANDLES_DIRECTORY = Path("/proc/self/fd")
+_inherited_services: list[EmbeddedService] = []
 """Services of a parent process. They are kept, because dropping them would close connections to the parent's store."""
 _open_files: list[Path] = []
 """Store files of the services in this process. A file is added before it is opened."""
@@ -220,7 +220,7 @@ class EmbeddedService:
         await self._stop.wait()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
-        await self.service.end(LEAVE_SECONDS)
+        await self.service.end(LEAVE_TIMEOUT)
         self._gateway.stop()
         for task in self._tasks:
             task.cancel()
@@ -240,7 +240,7 @@ class EmbeddedService:
             self.service.stopping.set()
             self._calls(self._stop.set)
             self._thread.join()
-            self.service.leave(LEAVE_SECONDS)
+            self.service.leave(LEAVE_TIMEOUT)
             self.service.store.close(CLOSE_TIMEOUT)
         except BaseException:
             self._is_ending = False
@@ -254,7 +254,7 @@ class EmbeddedService:
         """Makes the service unusable in a forked child, but keeps its objects, as their files are the parent's."""
         self._is_forked = True
         self._lock = threading.Lock()
-        _inherited.append(self)
+        _inherited_services.append(self)
         _inherited_files.update(_open_files)
         _open_files.clear()
 
@@ -311,7 +311,7 @@ def _is_open_here(file: Path) -> bool:
     """Returns whether this process has the file open, under any name. False on systems without ``/proc``."""
     with suppress(OSError):
         status = file.stat()
-        for opened in _FILES.iterdir():
+        for opened in _FILE_HANDLES_DIRECTORY.iterdir():
             with suppress(OSError):
                 if os.path.samestat(opened.stat(), status):
                     return True

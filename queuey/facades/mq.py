@@ -19,7 +19,7 @@ from queuey.web.errors import NoSuchResource
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import TEXT, Header, Response, text_response
 from queuey.web.v1.messages import text_or_bytes
-from queuey.web.v1.parameters import REPLAYED, read_key
+from queuey.web.v1.parameters import REPLAYED_HEADER, read_key
 
 RETRY_AFTER: Header = ("Retry-After", "10")
 """Header of answers with status 503; the original always sends this value."""
@@ -139,7 +139,7 @@ def _read_receipt(text: str) -> ClaimReceipt | None:
 def _answer_posted(result: PostResult) -> Response:
     [location] = result.locations
     id_header: Header = ("X-Message-Id", message_id(location))
-    return Response(201, b"", id_header, REPLAYED) if result.replayed else Response(201, b"", id_header)
+    return Response(201, b"", id_header, REPLAYED_HEADER) if result.replayed else Response(201, b"", id_header)
 
 
 def _answer_message(message: Message) -> Response:

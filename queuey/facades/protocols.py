@@ -14,18 +14,18 @@ from queuey.facades.settings import Facades
 from queuey.settings import Include
 from queuey.web.parts import App
 
-KINDS: dict[str, type[Facade]] = {"emodb": EmodbFacade, "mq": MqFacade, "rqms": RqmsFacade}
+BUILT_IN_FACADES: dict[str, type[Facade]] = {"emodb": EmodbFacade, "mq": MqFacade, "rqms": RqmsFacade}
 """Facades that need no further library."""
 
 
-def load_kind(name: str) -> type[Facade]:
+def load_facade_class(name: str) -> type[Facade]:
     """Returns the class of a facade.
 
     Raises:
         SettingsError: A library for it is not installed.
     """
-    if name in KINDS:
-        return KINDS[name]
+    if name in BUILT_IN_FACADES:
+        return BUILT_IN_FACADES[name]
     try:
         from queuey.facades.sqs.views import SqsFacade  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -50,7 +50,7 @@ def facades(settings: Facades, secret: bytes = b"") -> Include:
         app.authenticate.add(setup.callers)
         app.authenticate.add(setup.signed)
         for name, prefix in settings.prefixes().items():
-            facade = load_kind(name)(setup, prefix)
+            facade = load_facade_class(name)(setup, prefix)
             facade.include(config)
             app.facades.append(facade)
 

@@ -193,7 +193,7 @@ def _check_id(text: str) -> str:
         raise InvalidRequest({"id": f"Longer than maximum length {MAX_NAME_LENGTH}"})
     if "/" in text or text in {".", ".."}:
         raise InvalidRequest({"id": f'"{text}" cannot be a part of a path'})
-    if validators.CONTROL.search(text) is not None:
+    if validators.CONTROL_CHARACTER.search(text) is not None:
         raise InvalidRequest({"id": f"{text!r} has a control character, so it cannot be stored as a header"})
     return text
 
@@ -234,18 +234,18 @@ def _read_terms(request: Request) -> dict[str, Any]:
     }
 
 
-def _read_number(text: object, least: float) -> float:
+def _read_number(text: object, minimum: float) -> float:
     """Parses a number without an upper bound.
 
     Raises:
-        BadField: The text is not a number, or the number is below ``least``.
+        BadField: The text is not a number, or the number is below ``minimum``.
     """
     try:
         number = float(str(text))
     except ValueError:
         number = math.nan
-    if not number >= least:  # also refuses NaN
-        raise validators.BadField(f'"{validators.show(text)}" is not a number from {least:g}')
+    if not number >= minimum:  # also refuses NaN
+        raise validators.BadField(f'"{validators.show(text)}" is not a number from {minimum:g}')
     return number
 
 

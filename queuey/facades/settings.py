@@ -17,7 +17,7 @@ KEYLESS_FACADES = ("mq", "rqms")
 PREFIXED_FACADES = (*KEYLESS_FACADES, "sqs")
 """Facades that are served under a path prefix."""
 
-_OWN = ("/v1/", "/docs/", "/metrics/", "/console/")
+_OWN_PATHS = ("/v1/", "/docs/", "/metrics/", "/console/")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):[0-9]{1,5}")
 _SERVERS = re.compile(r"[^\s/,]+(?:,[^\s/,]+)*(?:/[^\s/]+)*")
 _CLUSTER = re.compile(r"[^\s/]*")
@@ -132,6 +132,10 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
         return max(otherwise, MAX_FACADE_BODY) if not self.prefixes().keys().isdisjoint(PREFIXED_FACADES) else otherwise
 
     def find_problems(self) -> Iterator[str]:
+        """Yields the end of a sentence for each bad value, such as ``hosts 'a:1', which has to be …``.
+
+        Path prefixes have no effect if ``only`` is set, so they are not checked then.
+        """
         for name, pattern, like in (
             ("zookeeper", _SERVERS, "such as zk1:2181,zk2:2181/emodb"),
             ("cluster", _CLUSTER, "without white space or /"),
@@ -146,7 +150,7 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
             yield f"hosts {self.hosts!r}, which has to be names without ports, separated by spaces"
         paths = {name: path for name, path in self.prefixes().items() if name in PREFIXED_FACADES and self.only is None}
         for name, path in paths.items():
-            if _PATH.fullmatch(path) is None or f"{path}/".startswith(_OWN):
+            if _PATH.fullmatch(path) is None or f"{path}/".startswith(_OWN_PATHS):
                 yield f"{name}.prefix {path}, which is not a free path such as /{name}"
         for (name, path), (other, inner) in permutations(paths.items(), 2):
             if f"{inner}/".startswith(f"{path}/"):

@@ -99,7 +99,7 @@ def _check_sqs(sqs: SqsFacade, settings: Settings) -> None:
     from queuey.facades import protocols  # noqa: PLC0415 - only SQS needs them here
     from queuey.facades.sqs.access_keys import deployment_secret  # noqa: PLC0415 - as above
 
-    protocols.load_kind("sqs")
+    protocols.load_facade_class("sqs")
     deployment_secret(sqs, settings, os.environ)
 
 

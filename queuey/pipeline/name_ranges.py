@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from queuey.messages import Queue
-from queuey.pipeline.options import RANGE_SIZE
+from queuey.pipeline.options import MAX_RANGE_SIZE
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Selection, StoreOptions, Subscribe
@@ -35,7 +35,7 @@ class NameRange(msgspec.Struct, frozen=True):
 
 
 def divide_names(
-    options: StoreOptions, selection: Selection | None, size: int = RANGE_SIZE, *, page: int = PAGE_SIZE
+    options: StoreOptions, selection: Selection | None, size: int = MAX_RANGE_SIZE, *, page: int = PAGE_SIZE
 ) -> list[NameRange]:
     """Divides the selected queues into ranges.
 

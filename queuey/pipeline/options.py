@@ -23,11 +23,11 @@ MAX_SAMPLES = 10_000
 """Max messages that an audit names for each finding."""
 MAX_INTERVAL = 86_400.0
 """Max time between two observations or micro-batches, in seconds."""
-RANGE_SIZE = 5000
+MAX_RANGE_SIZE = 5000
 """Number of queues in a task: a few seconds of work, so that no task runs alone for long at the end."""
-VIEW = "messages"
+VIEW_NAME = "messages"
 """The view from which the query of a pipe selects."""
-LAG, GROUPS = "How far groups are behind", "What groups have passed"
+LAG_PANEL, GROUPS_PANEL = "How far groups are behind", "What groups have passed"
 Mode = Literal["append", "update"]
 
 
@@ -172,7 +172,7 @@ class Pipe(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(self.source, Subscribe) and self.target in self.source.names:
             raise OptionError(f"queue {self.target} cannot be read and written by the same pipe")
         if self.sql is not None:
-            check_query(self.sql, VIEW)
+            check_query(self.sql, VIEW_NAME)
 
 
 class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +199,7 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
     only_archive: Annotated[bool, option()] = False
     queues: Annotated[tuple[str, ...], option("--queue")] = ()
     names: dict[str, str] = {}
-    groups: Annotated[tuple[str, ...], option("--group", panel=GROUPS)] = ()
+    groups: Annotated[tuple[str, ...], option("--group", panel=GROUPS_PANEL)] = ()
     offsets: dict[str, dict[str, dict[int, Position]]] = {}
     late: Annotated[float | None, option(seconds=True, ge=0.001, le=MAX_LATE)] = None
     margin: Annotated[float, option(seconds=True, le=MAX_LATE)] = 60.0
@@ -231,7 +231,7 @@ class StatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     selection: Selection | None = None
     top: Annotated[int, option(ge=0)] = 10
     recent: bool = True
-    size: int = RANGE_SIZE
+    size: int = MAX_RANGE_SIZE
 
     def __post_init__(self) -> None:
         if isinstance(self.selection, Assign):
@@ -255,12 +255,12 @@ class LagOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     store: StoreOptions
     selection: Selection | None = None
-    groups: Annotated[tuple[str, ...], option("--group", panel=LAG)] = ()
+    groups: Annotated[tuple[str, ...], option("--group", panel=LAG_PANEL)] = ()
     offsets: dict[str, dict[int, Position]] | None = None
-    within: Annotated[float, option(seconds=True, ge=1, le=MAX_TTL, panel=LAG)] = 3600.0
-    sample: Annotated[float, option(seconds=True, le=MAX_INTERVAL, panel=LAG)] = 0.0
+    within: Annotated[float, option(seconds=True, ge=1, le=MAX_TTL, panel=LAG_PANEL)] = 3600.0
+    sample: Annotated[float, option(seconds=True, le=MAX_INTERVAL, panel=LAG_PANEL)] = 0.0
     top: int = 100
-    size: int = RANGE_SIZE
+    size: int = MAX_RANGE_SIZE
 
     def __post_init__(self) -> None:
         if isinstance(self.selection, Assign):

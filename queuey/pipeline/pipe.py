@@ -22,7 +22,7 @@ import msgspec
 from queuey.errors import QueueNotFound
 from queuey.messages import Queue, QueueSpec
 from queuey.pipeline.archive import find_buckets
-from queuey.pipeline.options import VIEW, Pipe
+from queuey.pipeline.options import VIEW_NAME, Pipe
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.failures import explain
@@ -48,14 +48,24 @@ _STOPPING_CHECK_INTERVAL = 0.05
 """Interval between checks of a stopping stream, in seconds: short, so that hardly another batch is started."""
 _SOURCE_COLUMNS = ("id", "position", "timestamp")
 """Input columns that new messages get anew."""
-_COUNTED = "CollectMetrics"
+_COUNTING_NODE = "CollectMetrics"
 """The plan node that counts the rows passing through it."""
 _ROWS = "rows"
-_ROW_BY_ROW = frozenset(
-    {"Project", "Filter", "SubqueryAlias", "View", "Generate", "EventTimeWatermark", "Union", "MapInArrow", _COUNTED}
+_ROW_BY_ROW_NODES = frozenset(
+    {
+        "Project",
+        "Filter",
+        "SubqueryAlias",
+        "View",
+        "Generate",
+        "EventTimeWatermark",
+        "Union",
+        "MapInArrow",
+        _COUNTING_NODE,
+    }
 )
-_SOURCES = re.compile(r"Stream|Relation|Scan|LogicalRDD")
-Say = Callable[[str], None]
+_SOURCE_NODES = re.compile(r"Stream|Relation|Scan|LogicalRDD")
+ReportProgress = Callable[[str], None]
 
 
 class Piped(msgspec.Struct, frozen=True):
@@ -88,7 +98,7 @@ class Preview(msgspec.Struct, frozen=True):
     rows: tuple[dict[str, str | None], ...]
 
 
-def run(spark: SparkSession, pipe: Pipe, say: Say, stop: Event) -> Piped:
+def run(spark: SparkSession, pipe: Pipe, report_progress: ReportProgress, stop: Event) -> Piped:
     """Moves messages until it is stopped, or with ``once`` until all are moved.
 
     Raises:
@@ -102,8 +112,8 @@ def run(spark: SparkSession, pipe: Pipe, say: Say, stop: Event) -> Piped:
     written = _select_output(frame, pipe)
     _prepare_target(pipe)
     query = _start_query(written, pipe)
-    say(f"query {query.id} {'moves existing messages' if pipe.once else 'is running'}")
-    return _report_until_end(query, say, stop)
+    report_progress(f"query {query.id} {'moves existing messages' if pipe.once else 'is running'}")
+    return _report_until_end(query, report_progress, stop)
 
 
 def preview(spark: SparkSession, pipe: Pipe) -> Preview:
@@ -180,7 +190,7 @@ def _transform(spark: SparkSession, pipe: Pipe, messages: DataFrame) -> DataFram
 
     if pipe.watermark is not None:
         messages = messages.withWatermark("timestamp", pipe.watermark)
-    messages.createOrReplaceTempView(VIEW)
+    messages.createOrReplaceTempView(VIEW_NAME)
     if pipe.sql is not None:
         return spark.sql(pipe.sql)
     name = pipe.function or ""
@@ -224,7 +234,7 @@ def _select_output(frame: DataFrame, pipe: Pipe) -> DataFrame:
 def _has_shuffle(frame: DataFrame) -> bool:
     """Returns whether the order of a frame's rows is undefined, because it does more than filter and map rows."""
     names = _node_names(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - there is no public way
-    return any(name not in _ROW_BY_ROW and not _SOURCES.search(name) for name in names)
+    return any(name not in _ROW_BY_ROW_NODES and not _SOURCE_NODES.search(name) for name in names)
 
 
 def _node_names(plan: Any) -> Iterator[str]:  # noqa: ANN401 - a plan in the JVM
@@ -329,7 +339,7 @@ def _sink_options(pipe: Pipe) -> dict[str, str]:
     }
 
 
-def _report_until_end(query: StreamingQuery, say: Say, stop: Event) -> Piped:
+def _report_until_end(query: StreamingQuery, report_progress: ReportProgress, stop: Event) -> Piped:
     """Reports progress until the query ends.
 
     After ``stop`` is set, ends it when the running micro-batch is done, at the latest after ``STOP_TIMEOUT`` seconds.
@@ -347,7 +357,7 @@ def _report_until_end(query: StreamingQuery, say: Say, stop: Event) -> Piped:
                 counted = progress["observedMetrics"].get(_ROWS)
                 written += counted[_ROWS] if counted is not None else 0
         if last > before and time.monotonic() >= silent_until:
-            say(f"{messages:,} messages in {batches:,} micro-batches, {written:,} written")
+            report_progress(f"{messages:,} messages in {batches:,} micro-batches, {written:,} written")
             silent_until = time.monotonic() + _REPORT_INTERVAL
         if ended:
             return Piped(str(query.id), batches, messages, written)

@@ -14,7 +14,7 @@ _TOKEN = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-_BEGINNINGS = frozenset({"select", "with", "from", "values", "table"})
+_FIRST_WORDS = frozenset({"select", "with", "from", "values", "table"})
 
 
 def check_query(text: str, view: str) -> None:
@@ -26,7 +26,7 @@ def check_query(text: str, view: str) -> None:
     words = list(_words(text))
     if not words:
         raise OptionError("the SQL is empty: it has to be a SELECT")
-    if words[0].lower() not in _BEGINNINGS:
+    if words[0].lower() not in _FIRST_WORDS:
         raise OptionError(f"the SQL begins with {words[0]!r}: it has to be a SELECT")
     if view not in {word.lower() for word in words}:
         raise OptionError(f"the SQL does not name the view {view}, so it does not read the stream of messages")

@@ -27,7 +27,7 @@ T = TypeVar("T")
 Batches = Iterator[pa.RecordBatch]
 
 FORMAT = "queuey_tasks"
-KINDS = {
+WORK_FUNCTIONS = {
     "dead_letters": "queuey.pipeline.deadletter.deadletter_job:rows",
     "measures": "queuey.pipeline.stats.stats_job:measure_rows",
     "digests": "queuey.pipeline.audit.body_hashes:scan_hashes",
@@ -53,7 +53,7 @@ def run_for_rows(
 
     Args:
         spark: The session.
-        kind: The kind of work, a key of ``KINDS``.
+        kind: The kind of work, a key of ``WORK_FUNCTIONS``.
         schema: The columns of the rows.
         store: The store.
         payloads: One payload for each task.
@@ -111,6 +111,6 @@ class TasksReader(DataSourceReader):
 
 
 def _start_work(kind: str, store: StoreOptions, payload: bytes) -> Batches:
-    module, _, name = KINDS[kind].partition(":")
+    module, _, name = WORK_FUNCTIONS[kind].partition(":")
     work: Callable[[StoreOptions, bytes], Batches] = getattr(importlib.import_module(module), name)
     return work(store, payload)

@@ -17,9 +17,9 @@ from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, mask
 from queuey.settings.users import DEV_ISSUER, Users, is_loopback, read_users
 from queuey.terminal.setting_values import Given, check_known, convert, file_values, variables_with_prefix
 
-CONFIG = PREFIX + "CONFIG"
+CONFIG_VARIABLE = PREFIX + "CONFIG"
 OTHER_VARIABLES = frozenset(
-    {CONFIG, PREFIX + "URL", PREFIX + "KEY", PREFIX + "APP", PREFIX + "CA", PREFIX + "TOKEN_FILE"}
+    {CONFIG_VARIABLE, PREFIX + "URL", PREFIX + "KEY", PREFIX + "APP", PREFIX + "CA", PREFIX + "TOKEN_FILE"}
 )
 """Variables that are not settings: they select the settings file, or the service that the command line uses."""
 
@@ -51,7 +51,7 @@ def load(
             its source, and the reason.
     """
     lines = {line.name: line for line in table()}
-    path = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
+    path = config or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
     ours = variables_with_prefix(environ, PREFIX)
     variables = {variable_of(name): name for name in lines}
     # Later sources override earlier ones.
@@ -67,7 +67,7 @@ def load(
     for line in lines.values():
         own = [value for name, value in given if name == line.name]
         if own and line.fields:
-            values[line.attribute], sources[line.name] = _merge(line, own)
+            values[line.attribute], sources[line.name] = _merge_table(line, own)
         elif own:
             values[line.attribute], sources[line.name] = _convert(line, own[-1]), own[-1].source
     secrets = {value.name for value in values.values() if isinstance(value, SecretName)}
@@ -109,44 +109,44 @@ def _read_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, 
             yield key, Given(setting, str(path), path.parent)
 
 
-def _merge(line: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]:
+def _merge_table(setting: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]:
     """Returns a table's default with the given fields, and the sources of these; the last source of a field wins."""
-    merged = {key: value for source in given for key, value in _split_fields(line, source)}
-    fields = {field.name: field for field in line.fields}
+    merged = {key: value for source in given for key, value in _split_fields(setting, source)}
+    fields = {field.name: field for field in setting.fields}
     values = {}
     for key, value in merged.items():
         check_known(key, fields, f"in {value.source}")
         values[key.rpartition(".")[2]] = _convert(fields[key], value)
     sources = dict.fromkeys(value.source for value in merged.values())
-    return msgspec.structs.replace(line.preset, **values), ", ".join(sources) or DEFAULT_SOURCE
+    return msgspec.structs.replace(setting.preset, **values), ", ".join(sources) or DEFAULT_SOURCE
 
 
-def _split_fields(line: Setting, given: Given) -> Iterator[tuple[str, Given]]:
+def _split_fields(setting: Setting, given: Given) -> Iterator[tuple[str, Given]]:
     if isinstance(given.value, dict):
         pairs = list(given.value.items())
     else:
         pieces = [piece.partition("=") for piece in str(given.value).split(",")]
         if not all(equals for _, equals, _ in pieces):
-            example = as_text(line.preset)
+            example = as_text(setting.preset)
             raise SettingsError(
-                f"Setting {line.name} (from {given.source}) is {given.value!r}. Expected fields as in {example}."
+                f"Setting {setting.name} (from {given.source}) is {given.value!r}. Expected fields as in {example}."
             )
         pairs = [(name.strip(), value.strip()) for name, _, value in pieces]
     for name, value in pairs:
-        yield f"{line.name}.{name}", given._replace(value=value)
+        yield f"{setting.name}.{name}", given._replace(value=value)
 
 
-def _convert(line: Setting, given: Given) -> object:
-    kind, meta = line.kind, line.hint.__metadata__[0]
+def _convert(setting: Setting, given: Given) -> object:
+    kind, meta = setting.kind, setting.hint.__metadata__[0]
     try:
         if kind == Users:
             return read_users(given.value, given.base)
         if kind is SecretName:
             return SecretName.parse(msgspec.convert(given.value, str), given.base)
     except (msgspec.ValidationError, ValueError) as error:
-        problem = "cannot be used" if kind == Users else f"is {masked_text(line.name, given.value)!r}"
-        raise SettingsError(f"Setting {line.name} (from {given.source}) {problem}. {error}.") from error
-    return convert(line.name, kind, meta, given, masked_text, expected=line.type, seconds=line.seconds)
+        problem = "cannot be used" if kind == Users else f"is {masked_text(setting.name, given.value)!r}"
+        raise SettingsError(f"Setting {setting.name} (from {given.source}) {problem}. {error}.") from error
+    return convert(setting.name, kind, meta, given, masked_text, expected=setting.type, seconds=setting.seconds)
 
 
 def check(settings: Settings, sources: Mapping[str, str]) -> None:

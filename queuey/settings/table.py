@@ -91,9 +91,9 @@ def table() -> tuple[Setting, ...]:
     return tuple(line._replace(group=group) for group, members in groups.items() for line in members)
 
 
-def value_of(settings: Settings, line: Setting) -> Any:  # noqa: ANN401 - of any type
-    extensions = (extension for extension in settings.extensions if line.attribute in extension.__struct_fields__)
-    return getattr(next(extensions, settings), line.attribute)
+def value_of(settings: Settings, setting: Setting) -> Any:  # noqa: ANN401 - of any type
+    extensions = (extension for extension in settings.extensions if setting.attribute in extension.__struct_fields__)
+    return getattr(next(extensions, settings), setting.attribute)
 
 
 def masked_text(name: str, value: object) -> str:

@@ -49,18 +49,18 @@ class QueueySource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from queuey.spark.source.batch_reader import QueueyReader
 
-        options = tables.merge_table_options(schema, tables.READ, self.options)
+        options = tables.merge_table_options(schema, tables.READ_OPTIONS_KEY, self.options)
         return QueueyReader(table.read_options(options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from queuey.spark.source.stream_reader import stream_reader
 
-        return stream_reader(tables.merge_table_options(schema, tables.READ, self.options), schema)
+        return stream_reader(tables.merge_table_options(schema, tables.READ_OPTIONS_KEY, self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - as Spark calls it
         from queuey.spark.sink.spark_writer import QueueyWriter
 
-        options = tables.merge_table_options(schema, tables.WRITE, self.options)
+        options = tables.merge_table_options(schema, tables.WRITE_OPTIONS_KEY, self.options)
         return QueueyWriter(table.write_options(options, streaming=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - likewise

@@ -7,16 +7,18 @@ import re
 from types import TracebackType
 from typing import NamedTuple
 
-_TRACEBACK = "Traceback (most recent call last):"
+_TRACEBACK_HEAD = "Traceback (most recent call last):"
 _RAISED = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
-_FOREIGN = ("pyspark.", "py4j.")
-_USAGE = frozenset({"OptionError", "AnalysisException", "ParseException", "InvalidArgument"})
+_FOREIGN_MODULES = ("pyspark.", "py4j.")
+_USAGE_ERRORS = frozenset({"OptionError", "AnalysisException", "ParseException", "InvalidArgument"})
 _CAUSE = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)
 _CALLING = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
 
 
-_DEAD = "The Java process of Spark has ended: killed, or out of memory (--conf spark.driver.memory=4g gives it more)."
-_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+_DEAD_JAVA_TEXT = (
+    "The Java process of Spark has ended: killed, or out of memory (--conf spark.driver.memory=4g gives it more)."
+)
+_LOGGER_NAMES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers of PySpark, which also write raised errors with their stack traces to standard error."""
 
 
@@ -36,7 +38,7 @@ def silence_spark_loggers() -> None:
     """Silences Spark's loggers, and py4j's, which logs each broken connection to a dead Java process."""
     from pyspark.logger import PySparkLogger
 
-    for name in _LOGGERS:
+    for name in _LOGGER_NAMES:
         PySparkLogger.getLogger(name).disabled = True
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
 
@@ -51,17 +53,17 @@ def explain(error: BaseException) -> SparkFailure | None:
     if kind.__name__ == "Py4JNetworkError" or (
         isinstance(error, OSError | EOFError) and _is_from_py4j(error.__traceback__)
     ):
-        return SparkFailure(_DEAD, usage=False)
-    if not kind.__module__.startswith(_FOREIGN):
+        return SparkFailure(_DEAD_JAVA_TEXT, usage=False)
+    if not kind.__module__.startswith(_FOREIGN_MODULES):
         return None
     whole = str(error)
-    if _TRACEBACK in whole:
+    if _TRACEBACK_HEAD in whole:
         name, text = _parse_traceback(whole)
         bare = name.rpartition(".")[2]
         ours = name.startswith("queuey.")
-        return SparkFailure(text if ours and text else f"{bare}: {text}" if text else bare, bare in _USAGE)
+        return SparkFailure(text if ours and text else f"{bare}: {text}" if text else bare, bare in _USAGE_ERRORS)
     causes = _CAUSE.findall(whole)
-    usage = kind.__name__ in _USAGE
+    usage = kind.__name__ in _USAGE_ERRORS
     text = causes[-1] if causes and not usage else _CALLING.sub("", whole)
     return SparkFailure(_first_line(text) or kind.__name__, usage)
 
@@ -76,7 +78,7 @@ def _is_from_py4j(trace: TracebackType | None) -> bool:
 
 def _parse_traceback(traceback_text: str) -> tuple[str, str]:
     """Returns type and message of the error of the last traceback; ``Exception`` and no text if none is found."""
-    for line in traceback_text.rpartition(_TRACEBACK)[2].splitlines():
+    for line in traceback_text.rpartition(_TRACEBACK_HEAD)[2].splitlines():
         match = _RAISED.match(line)
         if match is not None:
             return match["kind"], match["text"] or ""

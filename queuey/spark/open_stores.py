@@ -24,10 +24,10 @@ from queuey.storage import Store, bridge, opening
 
 PAGE_SIZE = 1000
 """Max queues in a listing."""
-_SHOWN = 10
+_MAX_SHOWN = 10
 """Max applications in an error message."""
 
-_open: dict[tuple[int, StoreOptions], Store] = {}
+_open_stores: dict[tuple[int, StoreOptions], Store] = {}
 _lock = threading.Lock()
 
 
@@ -41,15 +41,15 @@ def opened(options: StoreOptions) -> Store:
     """
     key = (os.getpid(), options)
     with _lock:
-        if key not in _open:
-            _open[key] = _open_existing(options)
-        return _open[key]
+        if key not in _open_stores:
+            _open_stores[key] = _open_existing(options)
+        return _open_stores[key]
 
 
 def close_all() -> None:
     with _lock:
-        for key in [key for key in _open if key[0] == os.getpid()]:
-            _open.pop(key).close()
+        for key in [key for key in _open_stores if key[0] == os.getpid()]:
+            _open_stores.pop(key).close()
 
 
 def application(store: Store, options: StoreOptions) -> str:
@@ -74,11 +74,11 @@ def application(store: Store, options: StoreOptions) -> str:
 
 
 def _describe_applications(store: Store) -> str:
-    names = bridge.run(store.applications.application_names(limit=_SHOWN + 1))
+    names = bridge.run(store.applications.application_names(limit=_MAX_SHOWN + 1))
     if not names:
         return "none; queuey app create makes one"
-    if len(names) > _SHOWN:
-        return f"more than {_SHOWN}: {', '.join(names[:_SHOWN])}, …"
+    if len(names) > _MAX_SHOWN:
+        return f"more than {_MAX_SHOWN}: {', '.join(names[:_MAX_SHOWN])}, …"
     return f"{len(names)}: {', '.join(names)}"
 
 

@@ -32,11 +32,11 @@ MAX_RATE = 1e9
 MAX_NAME = 200
 """Max characters in the name of a run or a group."""
 
-_STORE = frozenset({"store", "data", "sync", "deadline", "readers", "default_ttl", "max_body"})
+_STORE_SETTINGS = frozenset({"store", "data", "sync", "deadline", "readers", "default_ttl", "max_body"})
 """Settings of stores and messages that are also options, in addition to all settings for Cassandra."""
-SELECTIONS = ("subscribe", "subscribePattern", "assign")
+SELECTION_OPTIONS = ("subscribe", "subscribePattern", "assign")
 """Options that select queues; a read needs exactly one of them."""
-_KAFKA = {
+_KAFKA_OPTIONS = {
     "kafka.bootstrap.servers": "store",
     "kafka.group.id": "group",
     "groupidprefix": "group",
@@ -185,7 +185,7 @@ class _Option(msgspec.Struct, frozen=True):
     parse: Callable[[str, str], object] | None = None
 
 
-_TABLE = {
+_OPTIONS = {
     "config": _Option(_EVERYWHERE),
     "application": _Option(_EVERYWHERE),
     "subscribe": _Option(_READ),
@@ -317,14 +317,14 @@ def _check_options(options: Mapping[str, str], *uses: str) -> dict[str, str]:
     check_names(options)
     canonical = _canonicalize(options)
     for name in canonical:
-        if name in _TABLE and set(uses).isdisjoint(_TABLE[name].uses):
+        if name in _OPTIONS and set(uses).isdisjoint(_OPTIONS[name].uses):
             raise OptionError(f"Option {name} does not apply to {uses[0] if len(uses) == 1 else 'a read'}.")
     return canonical
 
 
 def _parse_fields(options: Mapping[str, str]) -> dict[str, Any]:
     return {
-        line.field: line.parse(name, options[name]) for name, line in _TABLE.items() if line.parse and name in options
+        line.field: line.parse(name, options[name]) for name, line in _OPTIONS.items() if line.parse and name in options
     }
 
 
@@ -338,8 +338,8 @@ def _require_known_name(name: str) -> None:
         raise OptionError("Queues have no path: use option subscribe to read, option queue to write.")
     if lower in _canonical_names():
         return
-    if lower in _KAFKA or lower.startswith("kafka."):
-        near = _KAFKA.get(lower) or _nearest_name(lower.removeprefix("kafka.")) or "store"
+    if lower in _KAFKA_OPTIONS or lower.startswith("kafka."):
+        near = _KAFKA_OPTIONS.get(lower) or _nearest_name(lower.removeprefix("kafka.")) or "store"
         raise OptionError(f"Option {name} of Kafka is not supported; the nearest option is {near}.")
     close = _nearest_name(lower)
     raise OptionError(f"Unknown option {name}.{f' Did you mean {close}?' if close else ''}")
@@ -352,25 +352,25 @@ def _nearest_name(lower: str) -> str | None:
 
 @cache
 def _store_settings() -> dict[str, Setting]:
-    return {line.name: line for line in table() if line.name in _STORE or is_of_cassandra(line.name)}
+    return {line.name: line for line in table() if line.name in _STORE_SETTINGS or is_of_cassandra(line.name)}
 
 
 @cache
 def _canonical_names() -> dict[str, str]:
-    return {name.lower(): name for name in (*_TABLE, *_store_settings())}
+    return {name.lower(): name for name in (*_OPTIONS, *_store_settings())}
 
 
-def _normalize_setting(line: Setting, text: str) -> str:
+def _normalize_setting(setting: Setting, text: str) -> str:
     """Makes a path absolute; refuses a user in the store's address, and a literal password."""
-    if line.type == "path":
+    if setting.type == "path":
         return _absolute(text)
-    if line.name == "store" and "@" in text:
+    if setting.name == "store" and "@" in text:
         raise OptionError("Option store contains a user: use options cassandra_user and cassandra_password.")
-    if line.name == "cassandra_password":
+    if setting.name == "cassandra_password":
         try:
             return str(SecretName.parse(text, Path.cwd()))
         except ValueError as error:
-            raise OptionError(f"Option {line.name} is not of the form env:NAME or file:PATH: {error}.") from None
+            raise OptionError(f"Option {setting.name} is not of the form env:NAME or file:PATH: {error}.") from None
     return text
 
 
@@ -379,7 +379,7 @@ def _absolute(text: str) -> str:
 
 
 def _parse_selection(options: Mapping[str, str]) -> Selection:
-    chosen = [name for name in SELECTIONS if name in options]
+    chosen = [name for name in SELECTION_OPTIONS if name in options]
     if len(chosen) != 1:
         excess = f", not {' and '.join(chosen)}" if chosen else ""
         raise OptionError(f"A read needs exactly one of subscribe, subscribePattern and assign{excess}.")

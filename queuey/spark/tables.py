@@ -27,11 +27,11 @@ from queuey.spark import options as table
 from queuey.spark.errors import OptionError
 from queuey.spark.source import columns
 
-READ = "queuey.read"
-WRITE = "queuey.write"
+READ_OPTIONS_KEY = "queuey.read"
+WRITE_OPTIONS_KEY = "queuey.write"
 """Metadata keys for the options of a table for reading, and of a table for writing."""
 
-_OPTION = "option."
+_OPTION_PREFIX = "option."
 """Prefix of a table's options among its properties."""
 _READ_COMMENTS = {
     "value": "the body; text is UTF-8",
@@ -73,7 +73,9 @@ def find_table_options(options: Mapping[str, str]) -> dict[str, str] | None:
         return None
     if "path" in properties or "location" in properties:
         raise OptionError("A table of queues cannot have a LOCATION: use OPTIONS.")
-    table_options = {name.removeprefix(_OPTION): text for name, text in properties.items() if name.startswith(_OPTION)}
+    table_options = {
+        name.removeprefix(_OPTION_PREFIX): text for name, text in properties.items() if name.startswith(_OPTION_PREFIX)
+    }
     if not table_options:
         raise OptionError(
             "A table of queues needs OPTIONS: subscribe, subscribePattern or assign to read, queue to write."
@@ -88,18 +90,18 @@ def table_schema(options: Mapping[str, str]) -> StructType:
         OptionError: The options are not valid, are for both reading and writing, or name a ``run``.
     """
     if not {"queue", "topic"}.isdisjoint(options):
-        if any(name.lower() in options for name in table.SELECTIONS):
+        if any(name.lower() in options for name in table.SELECTION_OPTIONS):
             raise OptionError(
                 "A table of queues is for reading (subscribe, …) or writing (queue): create one for each."
             )
         if "run" in options:
             raise OptionError("Option run names a single write: set it at the write, not in a table.")
         table.write_options(options, streaming=False)
-        kind = WRITE
+        kind = WRITE_OPTIONS_KEY
         fields = [_make_field(name, kind_of, comment) for name, (kind_of, comment) in _WRITE_COLUMNS.items()]
     else:
         schema = columns.read_schema(headers=table.check_read(options))
-        kind = READ
+        kind = READ_OPTIONS_KEY
         fields = [
             _make_field(field.name, field.dataType, _READ_COMMENTS[field.name], nullable=field.nullable)
             for field in schema
@@ -115,12 +117,12 @@ def merge_table_options(schema: StructType, kind: str, options: Mapping[str, str
 
     Args:
         schema: The schema that Spark passes.
-        kind: ``READ`` or ``WRITE``.
+        kind: ``READ_OPTIONS_KEY`` or ``WRITE_OPTIONS_KEY``.
         options: The options of the read or write itself.
     """
     own = {name.lower(): text for name, text in options.items()}
     kept: Mapping[str, str] = next((field.metadata[kind] for field in schema if kind in field.metadata), {})
-    chosen = {"queue", "topic", *(name.lower() for name in table.SELECTIONS)}
+    chosen = {"queue", "topic", *(name.lower() for name in table.SELECTION_OPTIONS)}
     if not chosen.isdisjoint(own):
         return own
     return {name.lower(): text for name, text in kept.items()} | own

@@ -16,7 +16,7 @@ from queuey.terminal.output import FAILED, WRONG_USAGE, choose_json, is_json_in_
 
 MAX_COMPLETIONS, COMPLETION_TIMEOUT = 100, 1.0
 """Max names that are offered for completion; timeout for them, in seconds."""
-_PLAIN = re.compile(r"[A-Za-z0-9_.@][A-Za-z0-9_.@+-]*")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_.@][A-Za-z0-9_.@+-]*")
 MAX_TOP_OPTIONS = 10
 """Max options at the top of a command's help; the others follow in a panel below."""
 _JSON = typer.Option("--json", help="Print JSON and nothing else on standard output.", callback=choose_json)
@@ -26,7 +26,7 @@ JSON = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, 
 
 def safe_completions(names: Iterable[str]) -> list[str]:
     """Returns the names that are safe for completion: a shell might run what others wrote into a name."""
-    return list(filter(_PLAIN.fullmatch, names))
+    return list(filter(_SAFE_NAME.fullmatch, names))
 
 
 def make_group() -> typer.Typer:

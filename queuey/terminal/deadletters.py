@@ -20,12 +20,12 @@ from queuey.titles import Column, make_inner_columns
 
 Choose = Callable[..., DeadLetterFilter]
 """Returns the filter of the options. It also takes the arguments of :func:`make_filter`, for what has no option."""
-ORIGIN = ("queue", "pattern", "dead_queue")
+QUEUE_OPTIONS = ("queue", "pattern", "dead_queue")
 """Options for the queues of dead letters: where they came from, and where they are."""
-FILTERS = ("partition", "since", "until", "error", "limit")
+FILTER_OPTIONS = ("partition", "since", "until", "error", "limit")
 """Options that choose among the dead letters of these queues."""
 
-_CAUSE = make_inner_columns("cause", Cause, "at", "attempts", "error", "text")
+_CAUSE_COLUMNS = make_inner_columns("cause", Cause, "at", "attempts", "error", "text")
 
 
 def _task_text(letter: DeadLetter) -> str:
@@ -33,7 +33,7 @@ def _task_text(letter: DeadLetter) -> str:
     return "" if call is None else str(call)
 
 
-COLUMNS: tuple[Column, ...] = ("queue", "partition", "id", ("task", _task_text), *_CAUSE)
+COLUMNS: tuple[Column, ...] = ("queue", "partition", "id", ("task", _task_text), *_CAUSE_COLUMNS)
 _PANEL = "Which dead letters"
 
 

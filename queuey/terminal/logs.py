@@ -9,7 +9,7 @@ import msgspec
 
 from queuey import time_parsing
 
-_STANDARD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
+_STANDARD_FIELDS = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 
 
 class LineFormatter(logging.Formatter):
@@ -40,7 +40,7 @@ class LineFormatter(logging.Formatter):
             "logger": record.name,
             "process": record.process,
             "message": record.getMessage(),
-            **{name: value for name, value in vars(record).items() if name not in _STANDARD},
+            **{name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS},
         }
         if trace is not None:
             fields["exception"] = trace

@@ -28,8 +28,8 @@ from weakref import WeakSet
 import msgspec
 import typer
 
-from queuey.terminal.signals import end_by
-from queuey.terminal.texts import IN_A_TEXT, escape, escape_json, printable
+from queuey.terminal.signals import end_by_signal
+from queuey.terminal.texts import UNSAFE_IN_TEXT, escape, escape_json, printable
 from queuey.titles import Column, make_columns
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -41,9 +41,9 @@ FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 3, 4, 5, 6
 """Further exit codes of ``queuey serve``. See :mod:`queuey.cli.operations.serving`."""
 
-_unread = WeakSet[TextIO]()
+_closed_outputs = WeakSet[TextIO]()
 """Outputs whose reader has closed the pipe."""
-_json: ContextVar[bool] = ContextVar("json", default=False)
+_is_json: ContextVar[bool] = ContextVar("json", default=False)
 """Whether the running command was given ``--json``. Errors use :func:`is_json_in_argv`."""
 
 
@@ -97,7 +97,7 @@ def show(result: object, text: str | Iterable[Block] | None = None) -> None:
         result: The struct or mapping.
         text: A sentence, or any number of blocks. None shows all fields of the struct.
     """
-    if _json.get():
+    if _is_json.get():
         write_json(result)
         return
     if text is None:
@@ -108,7 +108,7 @@ def show(result: object, text: str | Iterable[Block] | None = None) -> None:
 
 def show_each(kind: type, things: Iterable[Any], *chosen: Column) -> None:
     """Prints structs of one type: with ``--json`` one per line as soon as it arrives, otherwise as a table."""
-    if not _json.get():
+    if not _is_json.get():
         _print_block(table(kind, things, *chosen))
         return
     for thing in things:
@@ -118,11 +118,11 @@ def show_each(kind: type, things: Iterable[Any], *chosen: Column) -> None:
 async def show_each_async(kind: type, things: AsyncIterable[Any], *chosen: Column) -> None:
     rows = []
     async for thing in things:
-        if _json.get():
+        if _is_json.get():
             write_json(thing)
         else:
             rows.append(thing)
-    if not _json.get():
+    if not _is_json.get():
         _print_block(table(kind, rows, *chosen))
 
 
@@ -159,11 +159,11 @@ def _print_block(block: Block) -> None:
 
 
 def is_json_chosen() -> bool:
-    return _json.get()
+    return _is_json.get()
 
 
 def choose_json(is_given: bool) -> bool:  # noqa: FBT001 - what typer hands on
-    _json.set(is_given)
+    _is_json.set(is_given)
     return is_given
 
 
@@ -213,7 +213,7 @@ def write(data: bytes, *, json: bool = False) -> None:
         json: Whether to escape as JSON does.
     """
     if sys.stdout.isatty():
-        _print(IN_A_TEXT.sub(escape_json if json else escape, data.decode("utf-8", "backslashreplace")))
+        _print(UNSAFE_IN_TEXT.sub(escape_json if json else escape, data.decode("utf-8", "backslashreplace")))
     else:
         _print(data)
     if is_output_closed():
@@ -221,7 +221,7 @@ def write(data: bytes, *, json: bool = False) -> None:
 
 
 def is_output_closed() -> bool:
-    return sys.stdout in _unread
+    return sys.stdout in _closed_outputs
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -254,7 +254,7 @@ def run(
         known: Expected errors: only their text is printed, with exit code 1.
         is_usage: Returns whether such an error is wrong usage: exit code 2.
     """
-    if signal.getsignal(signal.SIGINT) in {end_by, signal.SIG_DFL}:  # See end_at_once.
+    if signal.getsignal(signal.SIGINT) in {end_by_signal, signal.SIG_DFL}:  # See end_at_once.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _replace_closed()
     for stream in (sys.stdout, sys.stderr):
@@ -304,7 +304,7 @@ def _print(data: str | bytes) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         _silence(sys.stdout)
-        _unread.add(sys.stdout)
+        _closed_outputs.add(sys.stdout)
     except OSError as error:
         _silence(sys.stdout)
         print_note(f"The output is not complete: {error.strerror}.")

@@ -11,21 +11,21 @@ _INTERRUPT_DELAYS = (0.05, 0.5, 2.0)
 """Seconds until the main thread is interrupted, so that it has entered the system call that it was about to enter."""
 
 
-def end_by(number: int, _frame: object = None) -> None:
+def end_by_signal(number: int, _frame: object = None) -> None:
     """Ends the process by a signal; process 1 of a container, which no signal ends, exits with 128 + number."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
     os._exit(128 + number)
 
 
-def end_at_once() -> None:
+def end_silently_on_signals() -> None:
     """Makes SIGTERM and SIGINT end the process silently, until the command sets its own handlers.
 
     The default action of the system works at any time, even just before a system call, but not for process 1.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         if signal.getsignal(number) in {signal.SIG_DFL, signal.default_int_handler}:
-            signal.signal(number, end_by if os.getpid() == 1 else signal.SIG_DFL)
+            signal.signal(number, end_by_signal if os.getpid() == 1 else signal.SIG_DFL)
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def _make_parameter(field: Any, kind: Any, meta: msgspec.Meta, default: str, tex
         kind, initial = list[str] | None, inspect.Parameter.empty if field.required else None
     if extra["seconds"]:
         least, most = meta.ge or 0.0, math.inf if meta.le is None else meta.le
-        choice = times.duration(text, *names, least=least, most=most, whole=kind is int, **looks)
+        choice = times.duration(text, *names, minimum=least, maximum=most, whole=kind is int, **looks)
     elif extra["argument"]:
         choice = typer.Argument(help=text, show_default=False)
     else:

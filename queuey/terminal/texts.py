@@ -8,17 +8,17 @@ from difflib import get_close_matches
 
 # Control characters, line and paragraph separators, characters that change the writing direction, invisible characters,
 # and lone surrogates. The two joiners (U+200C, U+200D) stay, because some scripts and emoji need them.
-_UNSAFE = (
+_UNSAFE_CHARACTERS = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e0fff\ud800-\udfff"
 )
-_IN_A_LINE = re.compile(f"[\t\n{_UNSAFE}]")
-IN_A_TEXT = re.compile(f"[{_UNSAFE}]")
+_UNSAFE_IN_LINE = re.compile(f"[\t\n{_UNSAFE_CHARACTERS}]")
+UNSAFE_IN_TEXT = re.compile(f"[{_UNSAFE_CHARACTERS}]")
 
 
 def printable(text: str) -> str:
     """Returns text as one line, with all characters that could control a terminal escaped."""
-    return _IN_A_LINE.sub(escape, text)
+    return _UNSAFE_IN_LINE.sub(escape, text)
 
 
 def shorten(text: str, max_length: int) -> str:

@@ -17,8 +17,8 @@ from queuey.messages import MAX_TTL
 def duration(
     about: str,
     *names: str,
-    least: float = 0.0,
-    most: float = math.inf,
+    minimum: float = 0.0,
+    maximum: float = math.inf,
     whole: bool = False,
     **others: Any,  # noqa: ANN401 - typer's
 ) -> Any:  # noqa: ANN401 - typer's
@@ -27,16 +27,16 @@ def duration(
     Args:
         about: Help of the option.
         names: Names of the option, if they do not follow from its parameter.
-        least: Min seconds.
-        most: Max seconds.
+        minimum: Min seconds.
+        maximum: Max seconds.
         whole: Whether only whole seconds are allowed.
         others: Further arguments of :func:`typer.Option`.
     """
-    return _make_time_option(about, names, partial(seconds, least=least, most=most, whole=whole), others)
+    return _make_time_option(about, names, partial(seconds, minimum=minimum, maximum=maximum, whole=whole), others)
 
 
 def ttl(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
-    return duration(about, *names, least=1, most=MAX_TTL, whole=True, **others)
+    return duration(about, *names, minimum=1, maximum=MAX_TTL, whole=True, **others)
 
 
 def position(about: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
@@ -55,7 +55,7 @@ def _make_time_option(about: str, names: tuple[str, ...], parser: Callable[[Any]
     return typer.Option(*names, help=about, metavar="TIME", parser=parser, **others)
 
 
-def seconds(text: str | float, *, least: float, most: float, whole: bool) -> float:
+def seconds(text: str | float, *, minimum: float, maximum: float, whole: bool) -> float:
     """Returns a length of time in seconds.
 
     Raises:
@@ -65,9 +65,9 @@ def seconds(text: str | float, *, least: float, most: float, whole: bool) -> flo
         length = time_parsing.parse_duration(text) if isinstance(text, str) else text
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    if not least <= length <= most:
-        shortest, longest = time_parsing.format_duration(least), time_parsing.format_duration(most)
-        bounds = f"at least {shortest}" if most == math.inf else f"between {shortest} and {longest}"
+    if not minimum <= length <= maximum:
+        shortest, longest = time_parsing.format_duration(minimum), time_parsing.format_duration(maximum)
+        bounds = f"at least {shortest}" if maximum == math.inf else f"between {shortest} and {longest}"
         raise typer.BadParameter(f"{text!r} is not {bounds}")
     if whole and length != int(length):
         raise typer.BadParameter(f"{text!r} is not a whole number of seconds")

@@ -18,16 +18,16 @@ from queuey.web.openapi import indent_json
 Part = Mapping[str, Any]
 """A part of an OpenAPI document."""
 
-KINDS = {"string": "text", "boolean": "true or false"}
+TYPE_NAMES = {"string": "text", "boolean": "true or false"}
 """Names of JSON types on the page, where they differ."""
 
 LANGUAGES = ("curl", "Python", "JavaScript")
 """Languages of the examples; the first is shown."""
-OPEN = {"Queues", "Messages", "Jobs", "Groups", "Schedules"}
+OPEN_GROUPS = {"Queues", "Messages", "Jobs", "Groups", "Schedules"}
 """Groups whose first operation is unfolded."""
-MAX_ROWS, NARROW = 24, 34
+MAX_ROWS, NARROW_COLUMNS = 24, 34
 """Max rows of code without scrolling, and the characters of a row on a narrow screen."""
-TOKEN = re.compile(
+TOKEN_PATTERN = re.compile(
     r"(?P<jc>(?:#|//) [^\n]*)"
     r'|(?P<jk>"(?:[^"\\\n]|\\.)*"(?=:))|(?P<js>"(?:[^"\\\n]|\\.)*"|`[^`\n]*`)'
     r"|(?P<jn>(?<![\w.$/:-])-?\d[\d_.e+-]*(?![\w-]))"
@@ -36,11 +36,11 @@ TOKEN = re.compile(
 """Coloured tokens of JSON and of programs."""
 ADDRESS = "http://127.0.0.1:5000"
 """The URL of the service in examples."""
-KEY = (
+KEY_HINT = (
     "`queuey serve` writes a key into your profile, and prints where that is; `queuey app key-add` makes more. The "
     "application below is `queuey`, and `KEY` has its key:"
 )
-START = {
+PROGRAM_STARTS = {
     "curl": f'url={ADDRESS}\napi="$url/v1/queuey"\nauth="Authorization: Application $KEY"\n\n',
     "Python": (
         f'import os\n\nfrom queuey.client import Client\n\nclient = Client("{ADDRESS}", key=os.environ["KEY"])\n\n'
@@ -52,7 +52,7 @@ START = {
     ),
 }
 """The first lines of a program; the other examples continue it."""
-FIRST = '# What the key may do with queues\nprint(client.rights(["orders"]))'
+FIRST_PYTHON_CALL = '# What the key may do with queues\nprint(client.rights(["orders"]))'
 """The first call in Python, whose client has no call for the first request."""
 LOGO = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32" viewBox="0 0 64 64" aria-hidden="true">'
@@ -172,10 +172,13 @@ def _render_start(document: Part, link: str, address: str) -> str:
     scheme = document["components"]["securitySchemes"]["credential"]
     operation = document["paths"]["/v1/{app}/_me"]["get"]
     samples = {sample["label"]: sample["source"] for sample in operation["x-codeSamples"]}
-    programs = {name: text.replace(ADDRESS, address) + samples.get(name, FIRST) for name, text in START.items()}
+    programs = {
+        name: text.replace(ADDRESS, address) + samples.get(name, FIRST_PYTHON_CALL)
+        for name, text in PROGRAM_STARTS.items()
+    }
     return (
         f'<section id="start">\n<h2>Start</h2>\n<p>Every request carries a key in the {escape(scheme["in"])} '
-        f"{_render_code(scheme['name'])}: {_render_text(scheme['description'])} {_render_text(KEY)}</p>\n"
+        f"{_render_code(scheme['name'])}: {_render_text(scheme['description'])} {_render_text(KEY_HINT)}</p>\n"
         f"{_render_samples_and_answer(programs, '200', operation['responses']['200'])}"
         '<p class="api-quiet">All examples go on from '
         f'these lines. This page is made from the <a class="api-document" href="{escape(link)}">OpenAPI document</a>.'
@@ -185,7 +188,7 @@ def _render_start(document: Part, link: str, address: str) -> str:
 
 def _render_group(tag: Part, operations: Sequence[tuple[str, str, Part]], schemas: Part) -> str:
     details = "".join(
-        _render_operation(*operation, schemas, is_open=number == 0 and tag["name"] in OPEN)
+        _render_operation(*operation, schemas, is_open=number == 0 and tag["name"] in OPEN_GROUPS)
         for number, operation in enumerate(operations)
     )
     return (
@@ -250,7 +253,7 @@ def _render_samples_and_answer(samples: Mapping[str, str], status: str, answer: 
 def _render_block(text: str, css_class: str = "") -> str:
     """Returns a block of code. A long block scrolls, so the keyboard must be able to focus it."""
     attribute = f' class="{css_class}"' if css_class else ""
-    rows = sum(len(line) // NARROW + 1 for line in text.split("\n"))
+    rows = sum(len(line) // NARROW_COLUMNS + 1 for line in text.split("\n"))
     scrolls = ' tabindex="0"' if rows > MAX_ROWS else ""
     return f"<pre{attribute}{scrolls}>{colour_code(text)}</pre>"
 
@@ -258,7 +261,7 @@ def _render_block(text: str, css_class: str = "") -> str:
 def colour_code(code: str) -> str:
     """Returns JSON or a program as HTML, with a span around each key, string, number, literal and comment."""
     html, end = "", 0
-    for token in TOKEN.finditer(code):
+    for token in TOKEN_PATTERN.finditer(code):
         html += f'{escape(code[end : token.start()])}<span class="{token.lastgroup}">{escape(token[0])}</span>'
         end = token.end()
     return html + escape(code[end:])
@@ -356,7 +359,7 @@ def _render_type(schema: Part) -> str:
         words = f"map of text to {_render_type(values if isinstance(values, Mapping) else {})}"
     else:
         kind = schema.get("type", "anything")
-        words = KINDS.get(kind, escape(kind))
+        words = TYPE_NAMES.get(kind, escape(kind))
     return ", ".join([words, *_render_limits(schema)])
 
 

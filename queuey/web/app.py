@@ -35,7 +35,7 @@ with warnings.catch_warnings():
         warnings.filterwarnings("ignore", text)
     from pyramid.config import Configurator
 
-_NO_PREFIX = frozenset({"content-type", "content-length"})
+_HEADERS_WITHOUT_PREFIX = frozenset({"content-type", "content-length"})
 
 
 def _raise_not_found(_request: Any) -> NoReturn:  # noqa: ANN401 - Pyramid's objects have no types
@@ -182,7 +182,7 @@ def make_environ(request: Request, body: bytes) -> dict[str, Any]:
     }
     for name, value in request.headers.items():
         key = name.upper().replace("-", "_")
-        environ[key if name in _NO_PREFIX else f"HTTP_{key}"] = value
+        environ[key if name in _HEADERS_WITHOUT_PREFIX else f"HTTP_{key}"] = value
     environ["CONTENT_LENGTH"] = str(len(body))  # of a chunked body, too
     environ.pop("HTTP_TRANSFER_ENCODING", None)
     return environ

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from queuey.settings import Include, load
 from queuey.web.gateway.asgi import Gateway, make_gateway
-from queuey.web.gateway.serve import LEAVE_SECONDS, open_service
+from queuey.web.gateway.serve import LEAVE_TIMEOUT, open_service
 from queuey.web.http.heads import Head
 from queuey.web.parts import App
 from queuey.web.responses import Response, with_cache_control
@@ -72,7 +72,7 @@ class Application:
 
     async def _stop(self) -> None:
         """Ends background work, then the gateway, and closes the store last."""
-        await self._app.service.end(LEAVE_SECONDS)
+        await self._app.service.end(LEAVE_TIMEOUT)
         self._gateway.stop()
         await asyncio.to_thread(self._app.service.store.close, CLOSE_TIMEOUT)
 

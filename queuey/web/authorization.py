@@ -40,7 +40,7 @@ _CANONICAL_SCHEMES = {"bearer": "Bearer", "browserid": "BrowserID"}
 """Schemes of users, which are case-insensitive (RFC 9110, 11.1). ``Application`` is not, as in the original."""
 
 
-CONSUMING: tuple[Action, ...] = ("read", "claim")
+CONSUMER_ACTIONS: tuple[Action, ...] = ("read", "claim")
 """Actions on a queue that a member of a consumer group needs."""
 
 
@@ -475,17 +475,17 @@ class Authorization:
         self.require_credential(request, caller)
         for name in names:
             try:
-                for action in CONSUMING:
+                for action in CONSUMER_ACTIONS:
                     self.enter(request, {"app": application, "queue": name}, action)
             except QueueNotFound:
                 if not may_consume(Queue(application=application, name=name, uid=0, qid=0), caller):
                     raise
-        for action in CONSUMING:
+        for action in CONSUMER_ACTIONS:
             begins = [pattern.partition("*")[0] for pattern in caller.find_patterns(application, action)]
             if shapes and not any(_may_match_prefix(shape, begin) for shape in shapes for begin in begins):
                 raise _make_refusal(request, caller, explain_refusal(caller, application, action))
 
-    def list_readable_names(self, request: Request, application: str, most: int) -> list[str]:
+    def list_readable_names(self, request: Request, application: str, max_names: int) -> list[str]:
         """Returns the names of queues that the caller's grants let it read, exact names first.
 
         A name that a grant has in full is returned whether the queue exists or not; a pattern gives existing queues.
@@ -494,7 +494,7 @@ class Authorization:
         Args:
             request: The request.
             application: The application that owns the queues.
-            most: Max names.
+            max_names: Max names.
 
         Raises:
             NotAuthenticated: A credential is not valid.
@@ -508,9 +508,9 @@ class Authorization:
             if isinstance(grant.queues, str) and grant.permits(application, "read")
         )
         if patterns := caller.find_patterns(application, "read"):
-            queues, _ = self._service.queues.list(application, start="", limit=most, patterns=patterns)
+            queues, _ = self._service.queues.list(application, start="", limit=max_names, patterns=patterns)
             names |= dict.fromkeys(queue.name for queue in queues)
-        return list(names)[:most]
+        return list(names)[:max_names]
 
     def find_reader_name(self, request: Request, application: str) -> str:
         """Returns the name under which the caller's read marks are stored.
@@ -549,7 +549,7 @@ class Authorization:
 
 def may_consume(queue: Queue, caller: Caller) -> bool:
     """Returns whether a caller may consume a queue in a group: it needs ``read`` and ``claim``."""
-    return all(is_allowed(queue, caller, action) for action in CONSUMING)
+    return all(is_allowed(queue, caller, action) for action in CONSUMER_ACTIONS)
 
 
 def _may_match_prefix(shape: str, begin: str) -> bool:

@@ -25,14 +25,14 @@ from queuey.storage.calls import GivenUp
 from queuey.web.admission.long_polls import make_client_left
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, as_unauthenticated, error_response
 from queuey.web.requests import (
-    MAX_NAME,
-    OWN_HEADER,
+    MAX_WARNED_LENGTH,
+    OWN_HEADER_PREFIX,
     BodyWanted,
     Ignored,
     Request,
     announced_length,
-    note_unknown,
     read_query,
+    record_unknown_names,
 )
 from queuey.web.responses import Header, Response, text_response
 
@@ -54,9 +54,9 @@ COMMON_HEADERS = frozenset(
     ["accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host", "user-agent"]
 )
 """Headers that nearly all requests have; every operation accepts them without a warning."""
-MAX_LENGTH, MAX_COMPARED = 20, 24
+MAX_COMPARED_LENGTH, MAX_COMPARED_HEADERS = 20, 24
 """Max characters of a header's name, and max headers of a request, that are compared with known ones."""
-LIKENESS = 0.8
+MIN_SIMILARITY = 0.8
 """Min similarity (difflib ratio) of a misspelt header to a known one."""
 
 
@@ -125,7 +125,7 @@ class Endpoint:
         self._metrics = metrics
         self._original = original
         self._views = {method: view if isinstance(view, View) else View(view) for method, view in views.items()}
-        self._otherwise = View(otherwise or self._no_such_method, asks=True)
+        self._otherwise = View(otherwise or self._refuse_method, asks=True)
         if not original and otherwise is None:
             if "GET" in self._views:
                 self._views["HEAD"] = self._views["GET"]
@@ -153,7 +153,7 @@ class Endpoint:
             if not view.asks and request.query:
                 read_query(request)
             if view.headers is not None and not view.headers.issuperset(request.headers):
-                note_headers(request, view.headers)
+                record_ignored_headers(request, view.headers)
             if view.blocks:
                 reads = request.method in {"GET", "HEAD"}
                 work = partial(view.answer, request, match)
@@ -179,7 +179,7 @@ class Endpoint:
     async def _answer_options(self, request: Request, match: Match) -> Response:
         return self._add_allow(text_response(self._allow))
 
-    async def _no_such_method(self, request: Request, match: Match) -> Response:
+    async def _refuse_method(self, request: Request, match: Match) -> Response:
         """Answers 405, or 404 in the original API, with the methods in ``Allow``."""
         if self._original:
             return self._add_allow(error_response(NoSuchResource("The resource does not have this method."), request))
@@ -250,12 +250,12 @@ def add_warnings(headers: Sequence[Header], ignored: Mapping[str, Ignored]) -> t
 
 
 def _make_warning(kind: str, ignored: Ignored) -> str:
-    names = ", ".join(quote(name, safe="")[:MAX_NAME] for name in ignored.names)
+    names = ", ".join(quote(name, safe="")[:MAX_WARNED_LENGTH] for name in ignored.names)
     more = f" and {ignored.total - len(ignored.names)} more" if ignored.total > len(ignored.names) else ""
     return f'299 - "Ignored, as they are no {kind}: {names}{more}"'
 
 
-def note_headers(request: Request, allowed: frozenset[str]) -> None:
+def record_ignored_headers(request: Request, allowed: frozenset[str]) -> None:
     """Records headers that only other operations read, or that look like a misspelt one.
 
     Any other header is accepted: clients and proxies add their own.
@@ -263,21 +263,21 @@ def note_headers(request: Request, allowed: frozenset[str]) -> None:
     Raises:
         InvalidRequest: There is such a header, and the request asks for ``strict``.
     """
-    keeps = OWN_HEADER in allowed
-    candidates = sorted(request.headers.keys() - allowed)[:MAX_COMPARED]
-    suspects = [name for name in candidates if len(name) <= MAX_LENGTH and _is_like_ours(name)]
-    if ignored := [name for name in suspects if not (keeps and name.startswith(OWN_HEADER))]:
+    keeps = OWN_HEADER_PREFIX in allowed
+    candidates = sorted(request.headers.keys() - allowed)[:MAX_COMPARED_HEADERS]
+    suspects = [name for name in candidates if len(name) <= MAX_COMPARED_LENGTH and _is_like_ours(name)]
+    if ignored := [name for name in suspects if not (keeps and name.startswith(OWN_HEADER_PREFIX))]:
         known_names = sorted(allowed.difference(COMMON_HEADERS))
-        note_unknown(request, ignored, "header", "operation", known_names)
+        record_unknown_names(request, ignored, "header", "operation", known_names)
 
 
 @lru_cache(1024)
 def _is_like_ours(name: str) -> bool:
     """Returns whether a header's name is one that some operation reads, or similar to it."""
-    return name.startswith(OWN_HEADER[:-1]) or bool(get_close_matches(name, MESSAGE_HEADERS, 1, LIKENESS))
+    return name.startswith(OWN_HEADER_PREFIX[:-1]) or bool(get_close_matches(name, MESSAGE_HEADERS, 1, MIN_SIMILARITY))
 
 
-_DOTS = frozenset({".", ".."})
+_DOT_SEGMENTS = frozenset({".", ".."})
 
 
 def decode_path(raw: bytes) -> str | None:
@@ -293,4 +293,4 @@ def decode_path(raw: bytes) -> str | None:
         path = raw.decode()
     except UnicodeDecodeError:
         return None
-    return path if "." not in path or _DOTS.isdisjoint(path.split("/")) else None
+    return path if "." not in path or _DOT_SEGMENTS.isdisjoint(path.split("/")) else None

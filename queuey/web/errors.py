@@ -32,7 +32,7 @@ STATUSES: dict[type[Exception], int] = {
 }
 """Statuses by error class; the most specific class decides. Any other error is a defect, and answers 500."""
 
-HEADERS: dict[int, tuple[Header, ...]] = {
+HEADERS_BY_STATUS: dict[int, tuple[Header, ...]] = {
     415: (("Accept-Encoding", "identity"),),
 }
 """Headers by status."""
@@ -138,12 +138,12 @@ def _find_extra_fields(error: Exception, request: Request) -> dict[str, Any]:
 
 
 def _make_headers(error: Exception, status: int) -> tuple[Header, ...]:
-    """Returns Retry-After for 429, 503 and KeyInUse, the challenge for NotAuthenticated, otherwise :data:`HEADERS`."""
+    """Returns Retry-After for 429, 503 and KeyInUse, the challenge for NotAuthenticated, else those of the status."""
     if status in {429, 503} or isinstance(error, errors.KeyInUse):
         return (("Retry-After", str(getattr(error, "retry_after", 1))),)
     if isinstance(error, errors.NotAuthenticated):
         return (("WWW-Authenticate", error.challenge),)
-    return HEADERS.get(status, ())
+    return HEADERS_BY_STATUS.get(status, ())
 
 
 def _problem_response(

@@ -15,7 +15,7 @@ from msgspec import inspect
 
 from queuey.service import Limits
 from queuey.web import validators
-from queuey.web.requests import Request, note_unknown, read_body, read_query
+from queuey.web.requests import Request, read_body, read_query, record_unknown_names
 from queuey.web.validators import Errors, read_object
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -45,7 +45,7 @@ class Fields(Generic[S]):
         Unknown fields are ignored, and recorded in ``request`` if this is its body.
         """
         if request is not None and not self.names.issuperset(given):
-            self.note_unknown(request, given)
+            self.record_unknown_names(request, given)
         values: dict[str, Any] = {}
         for name, value in given.items():
             if value is None or value == "" or (field := self._parsers.get(name)) is None:
@@ -80,17 +80,17 @@ class Fields(Generic[S]):
         """
         values = read_object(read_body(request, self._max_body) or default)
         if self._inner or not self.names.issuperset(values):
-            self.note_unknown(request, values)
+            self.record_unknown_names(request, values)
         return values
 
     def body(self, request: Request, errors: Errors) -> S:
         return self.read(self.json(request), errors)
 
-    def note_unknown(self, request: Request, values: Mapping[str, object]) -> None:
+    def record_unknown_names(self, request: Request, values: Mapping[str, object]) -> None:
         items = ((self.names, values), *self._inner_objects(values))
         if unknown := dict.fromkeys(name for names, item in items for name in item if name not in names):
             allowed = self.names.union(*(names for names, _ in self._inner.values()))
-            note_unknown(request, list(unknown), "field", "body", allowed)
+            record_unknown_names(request, list(unknown), "field", "body", allowed)
 
     def _inner_objects(self, values: Mapping[str, object]) -> Iterator[tuple[frozenset[str], Mapping[str, object]]]:
         """Yields each inner object, whether alone, in a list or in a map, after the names that it may have."""
@@ -180,7 +180,7 @@ def _make_parser(kind: inspect.Type, limits: Limits) -> Parse | None:
 def _find_bounds(kind: inspect.Type, limit: str | None, limits: Limits) -> dict[str, Any]:
     """Returns the bounds of a number, from 0 unless the type says otherwise, or the max length of text or a list."""
     if isinstance(kind, inspect.IntType | inspect.FloatType):
-        return {"least": kind.ge or 0, "most": getattr(limits, limit) if limit else kind.le}
+        return {"minimum": kind.ge or 0, "maximum": getattr(limits, limit) if limit else kind.le}
     if isinstance(kind, inspect.StrType | inspect.ListType):
-        return {"longest": getattr(limits, limit) if limit else kind.max_length}
+        return {"max_length": getattr(limits, limit) if limit else kind.max_length}
     return {}

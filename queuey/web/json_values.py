@@ -13,10 +13,10 @@ from queuey.web.validators import JSON_ERRORS, BadField, decode_any
 
 MAX_DEPTH = 200
 """Max nesting of a JSON body, so that readers in any language can parse it."""
-UNREADABLE = "Is not JSON that every reader can parse"
-BLOCK = 64 * 1024
-_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_NO_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
+UNREADABLE_TEXT = "Is not JSON that every reader can parse"
+BLOCK_BYTES = 64 * 1024
+_DEPTH_CHANGES = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS = bytes(set(range(256)) - _DEPTH_CHANGES.keys())
 _PERHAPS_TOO_LARGE = re.compile(rb"(?<![0-9.])(?:[0-9.]{200,}(?:[eE][+-]?[0-9]+)?|[0-9.]+[eE]\+?[0-9]{3,})")
 """Numbers that decoders may refuse: with very many digits, or a large exponent."""
 _check_syntax = msgspec.json.Decoder(msgspec.Raw).decode
@@ -34,10 +34,10 @@ def read_value(raw: bytes) -> tuple[str, bool]:
     try:
         return decode_any(raw), False
     except JSON_ERRORS:
-        raise BadField(UNREADABLE) from None
+        raise BadField(UNREADABLE_TEXT) from None
 
 
-def check_value(raw: bytes, *, block: int = BLOCK) -> str:
+def check_value(raw: bytes, *, block: int = BLOCK_BYTES) -> str:
     """Checks a JSON value that is stored as it is; returns its text.
 
     Args:
@@ -56,7 +56,7 @@ def check_value(raw: bytes, *, block: int = BLOCK) -> str:
         if not small or raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
             _check_parts(raw, block)
     except JSON_ERRORS:
-        raise BadField(UNREADABLE) from None
+        raise BadField(UNREADABLE_TEXT) from None
     return text
 
 
@@ -64,7 +64,7 @@ def _check_parts(raw: bytes, block: int) -> None:
     """Raises if a value nests more deeply than ``MAX_DEPTH``, or has a number that decoders may refuse."""
     depth = 0
     for part in _outside_strings(raw, block):
-        depths = list(accumulate(map(_STEPS.__getitem__, part.translate(None, _NO_BRACKETS)), initial=depth))
+        depths = list(accumulate(map(_DEPTH_CHANGES.__getitem__, part.translate(None, _NO_BRACKETS)), initial=depth))
         if max(depths) > MAX_DEPTH:
             raise BadField(f"Nested deeper than {MAX_DEPTH} levels")
         depth = depths[-1]

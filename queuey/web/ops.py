@@ -33,16 +33,16 @@ T = TypeVar("T")
 
 HEARTBEAT_INTERVAL = 1.0
 """Min interval between two heartbeats to the store, in seconds; the counts of a scrape are reused for as long."""
-ANSWER_SECONDS = 2.0
+ANSWER_TIMEOUT = 2.0
 """Timeout for the answers of all other workers to a scrape, in seconds."""
 MAX_QUEUES, MAX_PARTITIONS = 100, 1000
 """Max queues shown, and max partitions of all of them: for each, a scrape reads a claim log, or an offset of each
 group and the messages after it."""
 MAX_COUNTED = 1000
 """Max messages of a queue that are counted; more are estimated."""
-INTERVAL = 10.0
+MEASURE_INTERVAL = 10.0
 """Interval between counts, in seconds."""
-COUNTS = Topic(16, type(None), Snapshot)
+COUNTS_TOPIC = Topic(16, type(None), Snapshot)
 
 
 class OpsViews:
@@ -177,7 +177,7 @@ class WorkerCounts:
         self._own = own
         self._workers = workers
         self._collection = Collection(own)
-        workers.handle(COUNTS, self._answer_counts)
+        workers.handle(COUNTS_TOPIC, self._answer_counts)
 
     def collect_all(self) -> metrics.WorkerSnapshots:
         """Returns the counts of all workers, by number; None for one that does not answer in time.
@@ -187,7 +187,7 @@ class WorkerCounts:
         identity = self._workers.identity
         if identity.total == 1:
             return {"": self._own()}
-        counts = self._workers.ask_all(COUNTS, None, ANSWER_SECONDS) | {identity.number: self._own()}
+        counts = self._workers.ask_all(COUNTS_TOPIC, None, ANSWER_TIMEOUT) | {identity.number: self._own()}
         return {str(number): counts[number] for number in sorted(counts)}
 
     def _answer_counts(self, _question: None, answer: Answer[Snapshot]) -> None:
@@ -254,10 +254,10 @@ class Backlogs:
     ) -> None:
         self._service = service
         self._shown = ShownQueues(service, patterns, "backlogs")
-        self._collection = Collection(lambda: list(self._measure()), INTERVAL, clock)
+        self._collection = Collection(lambda: list(self._measure()), MEASURE_INTERVAL, clock)
 
     def measure(self) -> list[QueueBacklog]:
-        """Returns backlogs that are at most ``INTERVAL`` seconds old; blocks.
+        """Returns backlogs that are at most ``MEASURE_INTERVAL`` seconds old; blocks.
 
         Queues that cannot be read now are left out.
         """
@@ -290,7 +290,7 @@ class GroupLags:
     ) -> None:
         self._service = service
         self._shown = ShownQueues(service, patterns, "lags")
-        self._collection = Collection(lambda: list(self._measure()), INTERVAL, clock)
+        self._collection = Collection(lambda: list(self._measure()), MEASURE_INTERVAL, clock)
 
     def measure(self) -> list[GroupLag]:
         return self._collection.begin_or_reuse().result() if self._shown else []

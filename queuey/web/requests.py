@@ -25,13 +25,13 @@ from queuey.web.responses import Exchange, Header, Response, accepts
 
 T = TypeVar("T")
 
-SMALL_BODY = 16 * 1024
+MAX_SMALL_BODY = 16 * 1024
 """Max bytes of a small body, for which no memory is reserved: the number of connections bounds these."""
-SHORT_BODY = 64 * 1024
+MAX_SHORT_BODY = 64 * 1024
 """Max bytes of a body that is parsed on the event loop."""
 BODY_TIMEOUT = 120
 """Timeout for a body to arrive, in seconds."""
-OWN_HEADER = "x-header-"
+OWN_HEADER_PREFIX = "x-header-"
 """Prefix of headers that are stored with a message."""
 
 _REQUIRED_ASCII = frozenset(
@@ -39,7 +39,7 @@ _REQUIRED_ASCII = frozenset(
     b"x-delay x-after x-encoding idempotency-key".split()
 )
 _PROXY_PREFIXES = ("forwarded", "via", "x-forwarded-")
-_HEADERS = {
+_DECODED_NAMES = {
     name.encode(): name
     for name in (
         *("accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host"),
@@ -247,7 +247,7 @@ class Request:
 
     async def read(self, work: Callable[[], T]) -> T:
         """Does work that parses the body; in a thread if the body is long."""
-        return work() if len(self.body or b"") <= SHORT_BODY else await self.in_pool(work)
+        return work() if len(self.body or b"") <= MAX_SHORT_BODY else await self.in_pool(work)
 
 
 class Ignored(NamedTuple):
@@ -286,14 +286,14 @@ def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> ReceivedHeaders:
     foreign = []
     own = False
     for raw_name, raw in fields:
-        name = _HEADERS.get(raw_name)
+        name = _DECODED_NAMES.get(raw_name)
         if name is None:
             if b"_" in raw_name:
                 continue
             name = raw_name.decode("latin-1")
-            own = own or name.startswith(OWN_HEADER)
+            own = own or name.startswith(OWN_HEADER_PREFIX)
         if not raw.isascii():
-            if raw_name in _REQUIRED_ASCII or name.startswith(OWN_HEADER):
+            if raw_name in _REQUIRED_ASCII or name.startswith(OWN_HEADER_PREFIX):
                 foreign.append(name)
             elif name.startswith(_PROXY_PREFIXES):
                 headers.setdefault(name, "")  # Any value shows that there is a proxy.
@@ -322,7 +322,7 @@ def announced_length(request: Request) -> int | None:
     """
     length = request.headers.get("content-length")
     if length is not None:
-        if not (length.isascii() and length.isdigit()) or len(length) > _DIGITS:
+        if not (length.isascii() and length.isdigit()) or len(length) > _MAX_LENGTH_DIGITS:
             raise InvalidRequest({"Content-Length": f'"{length[:40]}" is not a number'})
         return int(length)
     coding = request.headers.get("transfer-encoding")
@@ -360,7 +360,7 @@ class BodyReader:
         announced = announced_length(request)
         if announced == 0:
             request.body = b""
-        elif announced is not None and announced <= SMALL_BODY and announced <= self._max_body:
+        elif announced is not None and announced <= MAX_SMALL_BODY and announced <= self._max_body:
             request.body = exchange.take_whole(announced)
         return request.body is not None
 
@@ -387,7 +387,7 @@ class BodyReader:
         if task is not None:
             self._arriving[task] = self._seconds + self._arrival
         try:
-            if announced is not None and announced > SMALL_BODY:
+            if announced is not None and announced > MAX_SMALL_BODY:
                 self._hold(request, announced)
             message = await receive()
             body: bytes = message.get("body", b"")
@@ -436,7 +436,7 @@ class BodyReader:
 
         Raises if it is not free; small bodies are not counted.
         """
-        if size <= SMALL_BODY or size <= request.held_body_bytes:
+        if size <= MAX_SMALL_BODY or size <= request.held_body_bytes:
             return
         # Quota is taken in steps, so that a body in small pieces is not counted at each piece.
         held = request.held_body_bytes
@@ -454,12 +454,12 @@ class BodyReader:
             task.cancel()
 
 
-MAX_NAMES, MAX_NAME = 10, 60
+MAX_WARNED_NAMES, MAX_WARNED_LENGTH = 10, 60
 """Max ignored names in a warning, and max characters of each."""
 MAX_FIELDS = 200
-_DIGITS = 18
+_MAX_LENGTH_DIGITS = 18
 
-STRICT = "strict"
+STRICT_FIELD = "strict"
 """The query field that makes unknown fields an error."""
 
 
@@ -538,13 +538,13 @@ def read_query(request: Request, known_names: frozenset[str] = frozenset()) -> d
     """
     fields = parse_form(request.query, "query")
     if not known_names.issuperset(fields) and (
-        unknown := [name for name in fields if name not in known_names and name != STRICT]
+        unknown := [name for name in fields if name not in known_names and name != STRICT_FIELD]
     ):
-        note_unknown(request, unknown, "field", "query", known_names)
+        record_unknown_names(request, unknown, "field", "query", known_names)
     return fields
 
 
-def note_unknown(request: Request, names: Sequence[str], what: str, place: str, allowed: Iterable[str]) -> None:
+def record_unknown_names(request: Request, names: Sequence[str], what: str, place: str, allowed: Iterable[str]) -> None:
     """Records unknown names for a warning.
 
     Args:
@@ -557,11 +557,11 @@ def note_unknown(request: Request, names: Sequence[str], what: str, place: str, 
     Raises:
         InvalidRequest: The request asks for ``strict``.
     """
-    if validators.parse_boolean(parse_form(request.query, "query").get(STRICT, "")):
+    if validators.parse_boolean(parse_form(request.query, "query").get(STRICT_FIELD, "")):
         others = f"The {what}s are: {', '.join(sorted(allowed))}." if allowed else "There are none."
         errors = dict.fromkeys(map(validators.show, names[:MAX_FIELDS]), f"No {what} of this {place}. {others}")
         raise InvalidRequest(errors)
-    first_names = [name[:MAX_NAME] for name in names[:MAX_NAMES]]
+    first_names = [name[:MAX_WARNED_LENGTH] for name in names[:MAX_WARNED_NAMES]]
     request.ignored = {**request.ignored, f"{what}s of this {place}": Ignored(first_names, len(names))}
 
 

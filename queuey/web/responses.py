@@ -30,7 +30,7 @@ STATUS_LINES = {int(status): f"{int(status)} {status.phrase}" for status in HTTP
 # Without a charset, clients guess one, and guess wrong: the original client's HTTP library does.
 JSON: Header = ("Content-Type", "application/json; charset=utf-8")
 PROBLEM: Header = ("Content-Type", "application/problem+json")
-WITHOUT_BODY = frozenset({204, 304})
+BODILESS_STATUSES = frozenset({204, 304})
 """Statuses whose responses have no body and no Content-Length."""
 _NO_WEIGHT = re.compile(r"q\s*=\s*0(\.0*)?")
 TEXT: Header = ("Content-Type", "text/plain; charset=utf-8")
@@ -70,7 +70,7 @@ class Response:
             head: The request is a HEAD: the length is that of the body, which is not sent.
         """
         # A HEAD that Pyramid has answered has its length already, and no body.
-        size = None if self.status in WITHOUT_BODY or (head and not self.size) else self.size
+        size = None if self.status in BODILESS_STATUSES or (head and not self.size) else self.size
         if head:
             return size, b""
         return size, self.body if isinstance(self.body, bytes) else b"".join(self.body)

@@ -23,12 +23,12 @@ JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 """Characters that a header's value cannot have."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,80}")
 _DECIMAL = re.compile(r"-?(?:[0-9]{1,80}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_SHOWN = 80
+_MAX_SHOWN = 80
 """Max characters of a value or number in an error text."""
 
 REQUIRED = "Required"
@@ -80,22 +80,22 @@ class Errors(dict[str, str]):
 
 
 def show(value: object) -> str:
-    return (value if isinstance(value, str) else encode(value).decode())[:_SHOWN]
+    return (value if isinstance(value, str) else encode(value).decode())[:_MAX_SHOWN]
 
 
-def parse_integer(value: object, least: int, most: int) -> int:
+def parse_integer(value: object, minimum: int, maximum: int) -> int:
     """Reads a whole number, also from text in plain digits; decimals of a JSON number are cut off."""
     if _is_number(value, _INTEGER):
-        return check_range(int(value), least, most)  # type: ignore[call-overload,no-any-return] # it was checked
+        return check_range(int(value), minimum, maximum)  # type: ignore[call-overload,no-any-return] # it was checked
     raise _make_not_number(value, "a whole number")
 
 
-def parse_decimal(value: object, least: float, most: float) -> float:
+def parse_decimal(value: object, minimum: float, maximum: float) -> float:
     """Reads a number, also from text in plain digits, without an exponent."""
     if not _is_number(value, _DECIMAL):
         raise _make_not_number(value, "a number")
     number: Any = float(value) if isinstance(value, str) else value
-    return float(check_range(number, least, most))  # only now: a whole JSON number may be too large for a float
+    return float(check_range(number, minimum, maximum))  # only now: a whole JSON number may be too large for a float
 
 
 def _make_not_number(value: object, kind: str) -> BadField:
@@ -115,18 +115,18 @@ def _is_number(value: object, form: re.Pattern[str]) -> bool:
 N = TypeVar("N", int, float)
 
 
-def check_range(number: N, least: float, most: float) -> N:
-    if number < least:
-        raise BadField(f"{_format_number(number)} is less than minimum value {_format_number(least)}")
-    if number > most:
-        raise BadField(f"{_format_number(number)} is greater than maximum value {_format_number(most)}")
+def check_range(number: N, minimum: float, maximum: float) -> N:
+    if number < minimum:
+        raise BadField(f"{_format_number(number)} is less than minimum value {_format_number(minimum)}")
+    if number > maximum:
+        raise BadField(f"{_format_number(number)} is greater than maximum value {_format_number(maximum)}")
     return number
 
 
 def _format_number(number: object) -> str:
     if isinstance(number, float):
-        return str(int(number))[:_SHOWN] if number.is_integer() else f"{number:.15g}"
-    return str(number)[:_SHOWN]
+        return str(int(number))[:_MAX_SHOWN] if number.is_integer() else f"{number:.15g}"
+    return str(number)[:_MAX_SHOWN]
 
 
 def parse_choice(value: object, choices: tuple[str, ...]) -> str:
@@ -135,26 +135,26 @@ def parse_choice(value: object, choices: tuple[str, ...]) -> str:
     raise BadField(f'"{show(value)}" is not one of {", ".join(choices)}')
 
 
-def parse_text(value: object, longest: int | None = None) -> str:
+def parse_text(value: object, max_length: int | None = None) -> str:
     if not isinstance(value, str):
         raise BadField(f'"{show(value)}" is not a string')
-    if longest is not None and len(value) > longest:
-        raise BadField(f"Longer than maximum length {longest}")
+    if max_length is not None and len(value) > max_length:
+        raise BadField(f"Longer than maximum length {max_length}")
     return value
 
 
-def parse_printable_text(value: object, longest: int) -> str:
-    line = parse_text(value, longest)
+def parse_printable_text(value: object, max_length: int) -> str:
+    line = parse_text(value, max_length)
     if not line.isprintable():
         raise BadField("Has characters that cannot be printed")
     return line
 
 
-def parse_list(value: object, longest: int | None) -> list[Any]:
+def parse_list(value: object, max_length: int | None) -> list[Any]:
     if not isinstance(value, list):
         raise BadField("Is not a list")
-    if longest is not None and len(value) > longest:
-        raise BadField(f"Longer than maximum length {longest}")
+    if max_length is not None and len(value) > max_length:
+        raise BadField(f"Longer than maximum length {max_length}")
     return value
 
 

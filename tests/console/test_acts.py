@@ -12,7 +12,7 @@ import pytest
 
 from queuey.access import VERBS, Caller, Grant, may_create_key, parse_scope
 from queuey.api.progress import RecordedOffsets
-from queuey.console.acts import APPLICATION_ACTS, QUEUE_ACTS, RATE
+from queuey.console.acts import APPLICATION_ACTS, MAX_ACT_RATE, QUEUE_ACTS
 from queuey.errors import StoreUnavailable
 from queuey.ids import to_hex
 from queuey.messages import AUDITS, OffsetChange, QueueSpec, Scope
@@ -467,9 +467,10 @@ def test_acts_are_counted(browser: Browser, owner: ApiCaller) -> None:
     owner.create("q")
     sent = read_form(browser, f"{Q}/acts/send") | {"body": "x"}
     statuses = [
-        browser.post(f"{Q}/acts/send", sent | {"act_id": f"{number:022}"}).status for number in range(2 * RATE.burst)
+        browser.post(f"{Q}/acts/send", sent | {"act_id": f"{number:022}"}).status
+        for number in range(2 * MAX_ACT_RATE.burst)
     ]
-    assert set(statuses[: RATE.burst]) == {303}
+    assert set(statuses[: MAX_ACT_RATE.burst]) == {303}
     assert 429 in statuses
 
 

@@ -84,7 +84,7 @@ def test_the_table_has_what_charts_show() -> None:
     cells = Cells(
         CELLS_PER_RING, range(CELLS_PER_RING), [1] * CELLS_PER_RING, [UNKNOWN_DEPTH] * (CELLS_PER_RING - 1) + [9]
     )
-    for seconds in charts.SPANS.values():
+    for seconds in charts.SPAN_SECONDS.values():
         rows = charts.make_table(cells, seconds)
         assert len(rows) == charts.TABLE_ROWS
         assert sum(row.sent for row in rows) == sum(range(CELLS_PER_RING - seconds // CELL_SECONDS, CELLS_PER_RING))
@@ -130,7 +130,10 @@ def test_a_key_has_some_streams(app: App, browser: Browser, measuring: Browser, 
     def live(by: Browser) -> Reader:
         reader = Reader(key=None)
         reader.path = LIVE
-        reader.headers += [("host", by.host), ("cookie", f"{cookies.SESSION}={by.cookies[cookies.SESSION]}")]
+        reader.headers += [
+            ("host", by.host),
+            ("cookie", f"{cookies.SESSION_COOKIE}={by.cookies[cookies.SESSION_COOKIE]}"),
+        ]
         return reader
 
     async def work(gateway: Gateway) -> None:

@@ -126,7 +126,7 @@ def test_go_on(browser: Browser, owner: ApiCaller) -> None:
     bury(owner, "F", text)
     html = browser.get_part(f"{Q}/dead").text
     path, query = next(unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send', html))
-    with replace_in(acts_on_messages, acts_on_messages.SECONDS, -1.0):
+    with replace_in(acts_on_messages, acts_on_messages.REDRIVE_TIMEOUT, -1.0):
         reply = act(browser, path, query)
     assert "Sent back 100 to q. There may be more: go on." in follow_redirect(browser, reply)
     page = browser.get(reply.headers["Location"]).text

@@ -169,8 +169,8 @@ def test_migration_makes_three_copies(services: dict[str, Service]) -> None:
 
 def test_stops_wait_for_requests(services: dict[str, Service]) -> None:
     """Docker waits longer than the service takes to stop."""
-    from queuey.web.http.processes import HARD_STOP_AFTER  # noqa: PLC0415 - imports the server
+    from queuey.web.http.processes import KILL_DELAY  # noqa: PLC0415 - imports the server
 
-    takes = settings.load({}, {}).settings.shutdown_timeout + HARD_STOP_AFTER
+    takes = settings.load({}, {}).settings.shutdown_timeout + KILL_DELAY
     for name in WEB:
         assert float(services[name]["stop_grace_period"].removesuffix("s")) > takes

@@ -16,7 +16,7 @@ import pytest
 from queuey import settings
 from queuey.cli import load
 from queuey.terminal.output import BAD_TLS, NEWER_STORE, WRONG_USAGE
-from queuey.web.http.processes import HARD_STOP_AFTER
+from queuey.web.http.processes import KILL_DELAY
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "queuey.service"
@@ -75,7 +75,7 @@ def test_it_starts_a_command_of_ours(command: Sequence[str]) -> None:
 
 def test_stop_waits_for_requests(unit: dict[str, list[str]]) -> None:
     """The stop goes by SIGTERM to the parent alone, and waits longer than the service takes."""
-    takes = settings.load({}, {}).settings.shutdown_timeout + HARD_STOP_AFTER
+    takes = settings.load({}, {}).settings.shutdown_timeout + KILL_DELAY
     assert float(unit["TimeoutStopSec"][0]) > takes
     assert (unit["KillSignal"], unit["KillMode"]) == (["SIGTERM"], ["mixed"])
 

@@ -100,7 +100,7 @@ def run_mortal_task(
     """Does a task with a store that kills it at its points, in the chosen chunk."""
     context = TaskContext.get()
     assert context is not None
-    batch, task = context.getLocalProperty(spark_writer.BATCH) or "", context.partitionId()
+    batch, task = context.getLocalProperty(spark_writer.BATCH_PROPERTY) or "", context.partitionId()
     store: Any = open_stores.opened(options.store)
     load, enter = store.bulk.load_unread, store.ledger.enter
     seen = {"load": -1}

@@ -58,13 +58,13 @@ def test_the_mistake_of_the_page() -> None:
 def test_every_option_is_in_the_table() -> None:
     """Every option that is not a setting of the store is in the package's table."""
     text = queuey.spark.__doc__ or ""
-    names = [name for name, option in table._TABLE.items() if option.uses != ("a streaming write",)]
+    names = [name for name, option in table._OPTIONS.items() if option.uses != ("a streaming write",)]
     assert [name for name in names if f"`{name}`" not in text and not name.startswith("ending")] == []
 
 
 def test_every_option_of_a_batch_read_is_on_the_page() -> None:
     """Every option of a batch read is on the page."""
     text = PAGE.read_text()
-    names = [name for name, option in table._TABLE.items() if "a batch read" in option.uses]
+    names = [name for name, option in table._OPTIONS.items() if "a batch read" in option.uses]
     assert len(names) > 10
     assert [name for name in names if f"`{name}" not in text] == []

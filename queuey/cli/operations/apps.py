@@ -89,7 +89,7 @@ def keys(store_at: ConfiguredStore, name: Owner) -> None:
     with store_at.open() as store:
         _require_existing(store, name)
         keys = bridge.run(store.applications.keys(name))
-    shown = output.table(Key, keys, "id", "created", ("expires", _expiry_text), *_LIMITS, "note")
+    shown = output.table(Key, keys, "id", "created", ("expires", _expiry_text), *_LIMIT_COLUMNS, "note")
     output.show([_describe(key) for key in keys], [shown])
 
 
@@ -310,7 +310,7 @@ def _show_new(secret: str, key: Key) -> None:
 
 def _show_pairs(key: Key, document: dict[str, Any], own: dict[str, str], remark: str) -> None:
     secrets = [(title.replace("_", " "), text) for title, text in own.items()]
-    about = output.fields(key, ("expires", _expiry_text), *_LIMITS).pairs
+    about = output.fields(key, ("expires", _expiry_text), *_LIMIT_COLUMNS).pairs
     shown = output.Fields([("application", key.application), ("key id", key.id), *secrets, *about])
     output.show(document, (shown, output.ToStderr(remark)))
 
@@ -335,7 +335,7 @@ def _describe_limits(key: Key) -> tuple[str, str]:
     return ",".join(key.scope.allow), ",".join(key.scope.queues)
 
 
-_LIMITS = (("allow", lambda key: _describe_limits(key)[0]), ("queues", lambda key: _describe_limits(key)[1]))
+_LIMIT_COLUMNS = (("allow", lambda key: _describe_limits(key)[0]), ("queues", lambda key: _describe_limits(key)[1]))
 
 
 def _is_expired(key: Key) -> bool:

@@ -26,7 +26,7 @@ from queuey.storage import bridge
 from queuey.terminal import output
 from queuey.terminal.commands import with_json
 from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, BAD_TLS, NEWER_STORE, Failed, os_error_text
-from queuey.terminal.signals import end_at_once
+from queuey.terminal.signals import end_silently_on_signals
 
 if TYPE_CHECKING:
     from queuey.messages import Acknowledgement
@@ -86,10 +86,11 @@ def show_settings(config: Config = None, **options: str | None) -> None:
         }
         for name, value, source in rows
     }
-    output.show(document, [output.Table(["setting", "value", "source"], _group_rows(rows))])
+    output.show(document, [output.Table(["setting", "value", "source"], _rows_with_headings(rows))])
 
 
-def _group_rows(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, str]]:
+def _rows_with_headings(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, str]]:
+    """Yields a heading row for each group of settings, then its settings, indented and with secrets masked."""
     from queuey import settings as table
 
     groups = {line.name: line.group for line in table.table()}
@@ -107,7 +108,7 @@ def _serve(settings: Settings) -> int:
     from queuey.web.gateway import serve as server
     from queuey.web.http.processes import address_of
 
-    end_at_once()  # An interrupt in the middle of a statement would look like a failure of the store.
+    end_silently_on_signals()  # An interrupt in the middle of a statement would look like a failure of the store.
     server.check_users(settings)
     try:
         server.check_tls(settings)

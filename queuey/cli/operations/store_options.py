@@ -28,11 +28,11 @@ Config = Annotated[
 ]
 
 _PANEL = "Which store"
-_FIRST = frozenset({"host", "port", "tls_cert", "tls_key", "workers", "store", "data"})
+_TOP_SETTINGS = frozenset({"host", "port", "tls_cert", "tls_key", "workers", "store", "data"})
 """Settings at the top of the help of ``queuey serve``."""
-_SHOWN = frozenset({"store", "data"})
-_STORE = frozenset({*_SHOWN, "sync", "deadline", "readers", "profile", "default_ttl"})
-_ONLY_IN_FILES = frozenset({"default_ttl"})
+_SHOWN_SETTINGS = frozenset({"store", "data"})
+_STORE_SETTINGS = frozenset({*_SHOWN_SETTINGS, "sync", "deadline", "readers", "profile", "default_ttl"})
+_FILE_ONLY_SETTINGS = frozenset({"default_ttl"})
 """Settings of a store that are not options of the commands that open one."""
 
 
@@ -127,7 +127,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
     parameters = inspect.signature(command, eval_str=True).parameters.values()
     config, *own = (parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
-    options = [_make_option(line, panel=None if line.name in _FIRST else line.group) for line in table.table()]
+    options = [_make_option(line, panel=None if line.name in _TOP_SETTINGS else line.group) for line in table.table()]
 
     return with_parameters(command, command, [config, *options, *own])
 
@@ -139,12 +139,12 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
     """
     from queuey import settings as table
 
-    lines = [line for line in table.table() if _is_of_store(line.name) and line.name not in _ONLY_IN_FILES]
+    lines = [line for line in table.table() if _is_of_store(line.name) and line.name not in _FILE_ONLY_SETTINGS]
     file = typer.Option(
         "--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG", rich_help_panel=_PANEL
     )
     config = optional("config", Annotated[Path | None, file])
-    options = [_make_option(line, panel=_PANEL, hidden=line.name not in _SHOWN) for line in lines]
+    options = [_make_option(line, panel=_PANEL, hidden=line.name not in _SHOWN_SETTINGS) for line in lines]
 
     def fill(values: dict[str, Any]) -> ConfiguredStore:
         texts = {option.name: values.pop(option.name) for option in options}
@@ -156,7 +156,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
 def _is_of_store(name: str) -> bool:
     from queuey.settings import is_of_cassandra
 
-    return name in _STORE or is_of_cassandra(name)
+    return name in _STORE_SETTINGS or is_of_cassandra(name)
 
 
 def _portable_text(value: object) -> str:
@@ -170,16 +170,16 @@ def _portable_text(value: object) -> str:
     return as_text(value)
 
 
-def _make_option(line: Setting, *, panel: str | None, hidden: bool = False) -> inspect.Parameter:
-    shown = line.default.replace("`", "").replace(",", ", ") or "none"
-    choices = choices_of(line.kind)
+def _make_option(setting: Setting, *, panel: str | None, hidden: bool = False) -> inspect.Parameter:
+    shown = setting.default.replace("`", "").replace(",", ", ") or "none"
+    choices = choices_of(setting.kind)
     option = typer.Option(
-        line.option,
-        help=line.help.replace("`", ""),
-        metavar="|".join(choices) or ("TIME" if line.seconds else None),
+        setting.option,
+        help=setting.help.replace("`", ""),
+        metavar="|".join(choices) or ("TIME" if setting.seconds else None),
         autocompletion=lambda: choices,
         show_default=shown,
         rich_help_panel=panel,
         hidden=hidden,
     )
-    return optional(line.attribute, Annotated[str | None, option])
+    return optional(setting.attribute, Annotated[str | None, option])

@@ -42,7 +42,7 @@ Replication = Annotated[
 ]
 CONNECT_TIMEOUT = 20.0
 _MIB = 1 << 20
-_TO_CASSANDRA = (
+_CASSANDRA_BACKUP_HINT = (
     "is for SQLite stores. A Cassandra store is backed up on each node by nodetool: "
     "docs/operations-cassandra.md, section Backup and restore. "
     "queuey pipeline archive and replay copy the messages of queues, whatever the store."
@@ -301,7 +301,7 @@ def _require_sqlite(store_at: ConfiguredStore, command: str) -> None:
     from queuey.storage import opening
 
     if opening.is_cassandra(store_at.settings):
-        raise output.Failed(f"{command} {_TO_CASSANDRA}", output.WRONG_USAGE)
+        raise output.Failed(f"{command} {_CASSANDRA_BACKUP_HINT}", output.WRONG_USAGE)
 
 
 def _is_of_store(file: Path, data: Path) -> bool:

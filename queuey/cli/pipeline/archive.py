@@ -44,7 +44,7 @@ def archive(
     """Archive messages as Parquet before they expire.
 
     Archives whole buckets of time after their end. Checks each bucket against the store, and writes a manifest with
-    its count and hash. A further run archives only what is missing.
+    its count and hash. A further run archives only what is missing. Exits with 1 if a bucket could not be archived.
     """
     selection = make_selection(queues, pattern)
     if check and stream:

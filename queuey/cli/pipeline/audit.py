@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.pipeline.options import GROUPS, AuditOptions
+from queuey.pipeline.options import GROUPS_PANEL, AuditOptions
 from queuey.terminal import output
 from queuey.terminal.commands import name_and_value
 from queuey.terminal.output import Block, Table, ToStderr
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from queuey.ids import Position
     from queuey.pipeline.audit.audit_job import Account, Audit
 
-_FINDINGS = {
+_FINDING_TITLES = {
     "missing": "missing",
     "twice": "twice in the archive",
     "copies": "duplicated",
     "differs": "not what was accepted",
 }
-_COUNTS = ("accepted", "present", "archived", "missing", "expired", "ahead", "copies", "twice", "differs", "late")
-_STANDS = ("passed", "waiting", "expired")
+_COUNT_FIELDS = ("accepted", "present", "archived", "missing", "expired", "ahead", "copies", "twice", "differs", "late")
+_GROUP_COUNT_FIELDS = ("passed", "waiting", "expired")
 
 
 @on_spark
@@ -42,7 +42,7 @@ def audit(
         list[str] | None,
         typer.Option(
             help="GROUP=FILE, a file with offsets as printed by qdo offsets show --json; several may be given.",
-            rich_help_panel=GROUPS,
+            rich_help_panel=GROUPS_PANEL,
         ),
     ] = None,
 ) -> None:
@@ -77,14 +77,14 @@ def _describe(report: Audit) -> Iterator[Block]:
     from queuey.pipeline.audit.audit_job import AuditSample
 
     total = report.total
-    names = [name for name in _COUNTS if getattr(total, name) or name in {"accepted", "present", "missing"}]
+    names = [name for name in _COUNT_FIELDS if getattr(total, name) or name in {"accepted", "present", "missing"}]
     rows = [
         [queue, partition, *(f"{getattr(account, name):,}" for name in names), *_group_cells(total, account)]
         for queue, partitions in report.partitions.items()
         for partition, account in partitions.items()
         if any(getattr(account, name) for name in names)
     ]
-    groups = [f"{group} {word}" for group in total.groups for word in _STANDS]
+    groups = [f"{group} {word}" for group in total.groups for word in _GROUP_COUNT_FIELDS]
     yield Table(["queue", "partition", *names, *groups], rows)
     yield ""
     if report.doubtful or total.maybe:
@@ -100,7 +100,7 @@ def _describe(report: Audit) -> Iterator[Block]:
     if report.samples:
         yield output.table(AuditSample, report.samples)
         yield ""
-    problems = [f"{getattr(total, name):,} {text}" for name, text in _FINDINGS.items() if getattr(total, name)]
+    problems = [f"{getattr(total, name):,} {text}" for name, text in _FINDING_TITLES.items() if getattr(total, name)]
     gone = f", {total.expired:,} expired" if total.expired else ""
     still = f", {total.ahead:,} not readable yet" if total.ahead else ""
     present = f"{total.present:,} of {total.accepted:,} messages are present"
@@ -110,4 +110,4 @@ def _describe(report: Audit) -> Iterator[Block]:
 def _group_cells(total: Account, account: Account) -> Iterator[str]:
     for group in total.groups:
         stands = account.groups.get(group)
-        yield from ("" if stands is None else f"{getattr(stands, word):,}" for word in _STANDS)
+        yield from ("" if stands is None else f"{getattr(stands, word):,}" for word in _GROUP_COUNT_FIELDS)

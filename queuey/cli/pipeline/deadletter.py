@@ -12,7 +12,7 @@ from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.deadletters import DeadLetter
 from queuey.terminal import output, times
 from queuey.terminal.commands import make_group
-from queuey.terminal.deadletters import COLUMNS, FILTERS, ORIGIN, Choose, show, with_filter
+from queuey.terminal.deadletters import COLUMNS, FILTER_OPTIONS, QUEUE_OPTIONS, Choose, show, with_filter
 from queuey.terminal.output import Block
 from queuey.terminal.texts import format_count
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 app = make_group()
 
-_SHOWN = 100
+_DEFAULT_LIMIT = 100
 
 
 @app.command("classes")
 @on_spark
-@with_filter(*ORIGIN, *FILTERS)
+@with_filter(*QUEUE_OPTIONS, *FILTER_OPTIONS)
 def classes(
     run: PipelineRun,
     choose: Choose,
@@ -38,13 +38,15 @@ def classes(
     selected = choose()
     run.report_dry_run()
     with run.session() as spark:
-        report = deadletter_job.classify_dead_letters(spark, run.store, selected, samples=samples, say=run.report)
+        report = deadletter_job.classify_dead_letters(
+            spark, run.store, selected, samples=samples, report_progress=run.report
+        )
     output.show(report, _describe(report))
 
 
 @app.command("list")
 @on_spark
-@with_filter(*ORIGIN, *FILTERS)
+@with_filter(*QUEUE_OPTIONS, *FILTER_OPTIONS)
 def list_dead_letters(run: PipelineRun, choose: Choose) -> None:
     """List dead letters; with --json one per line, with all fields. Changes nothing.
 
@@ -52,7 +54,7 @@ def list_dead_letters(run: PipelineRun, choose: Choose) -> None:
     """
     from queuey.pipeline.deadletter import deadletter_job
 
-    selected = choose(shown=_SHOWN)
+    selected = choose(shown=_DEFAULT_LIMIT)
     run.report_dry_run()
     with run.session() as spark:
         output.show_each(DeadLetter, deadletter_job.list_dead_letters(spark, run.store, selected, run.report), *COLUMNS)
@@ -60,7 +62,7 @@ def list_dead_letters(run: PipelineRun, choose: Choose) -> None:
 
 @app.command("redrive")
 @on_spark
-@with_filter(*ORIGIN, *FILTERS)
+@with_filter(*QUEUE_OPTIONS, *FILTER_OPTIONS)
 def redrive(
     run: PipelineRun,
     choose: Choose,

@@ -45,7 +45,7 @@ def pipe(
     ] = "latest",
     watermark: Annotated[
         int | None,
-        times.duration("Max delay of messages for a group by time: 10m.", most=MAX_TTL, whole=True),
+        times.duration("Max delay of messages for a group by time: 10m.", maximum=MAX_TTL, whole=True),
     ] = None,
     update: Annotated[
         bool, typer.Option("--update", help="Write groups whenever they change, not when they are complete.")

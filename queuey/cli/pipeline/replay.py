@@ -21,7 +21,7 @@ from queuey.terminal.texts import format_count
 if TYPE_CHECKING:
     from queuey.pipeline.archive.replay import ReplayReport
 
-_FORMS = "an id, seconds since 1970, ISO 8601, or relative: -1h, -2d12h"
+_POSITION_FORMS = "an id, seconds since 1970, ISO 8601, or relative: -1h, -2d12h"
 
 
 @on_spark
@@ -31,12 +31,15 @@ def replay(
     fields: dict[str, Any],
     queues: Queues = None,
     pattern: Matching = None,
-    start: Annotated[str | None, typer.Option("--from", help=f"Only messages from this position on: {_FORMS}.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help=f"Only messages from this position on: {_POSITION_FORMS}.")
+    ] = None,
     end: Annotated[str | None, typer.Option("--to", help="Only messages before this position.")] = None,
 ) -> None:
     """Write an archive back into queues; each message once, even if run again.
 
-    Messages keep their ids unless --fresh is given. Without --into, they go to new queues with the old names.
+    Without queues and --pattern, replays all archived queues. Messages keep their ids unless --fresh is given. Without
+    --into, they go to new queues with the old names.
     """
     from queuey.pipeline.archive.replay import replay as job
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MASTER = "local[*,4]"
 """All cores of this machine; a task is tried four times."""
 _PANEL = "Which Spark"
-_NEEDED = ("pyspark", "pyarrow", "numpy")
+_REQUIRED_PACKAGES = ("pyspark", "pyarrow", "numpy")
 
 Application = Annotated[
     str | None,
@@ -197,7 +197,7 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
 
 def require_spark() -> None:
     """Raises Failed unless the packages are installed. Does not import them."""
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+    missing = [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
         text = f"the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}"
         raise output.Failed(text, output.WRONG_USAGE)

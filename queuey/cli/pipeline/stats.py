@@ -13,7 +13,7 @@ import typer
 from queuey import time_parsing
 from queuey.cli.pipeline.archive import Matching, make_selection
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.pipeline.options import LAG, LagOptions, StatsOptions
+from queuey.pipeline.options import LAG_PANEL, LagOptions, StatsOptions
 from queuey.terminal import output
 from queuey.terminal.output import Block, ToStderr
 from queuey.terminal.struct_options import with_fields
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from queuey.pipeline.stats.totals import Order, QueueFigures
     from queuey.spark.options import Selection
 
-_ORDERS: dict[Order, str] = {
+_ORDER_TITLES: dict[Order, str] = {
     "messages": "The deepest",
     "bytes": "The largest",
     "rate": "The busiest",
@@ -40,11 +40,13 @@ def stats(
     queue: Annotated[list[str] | None, typer.Argument(help="Queues.", show_default="all")] = None,
     pattern: Matching = None,
     lag: Annotated[
-        bool, typer.Option("--lag", help="Show the lag of consumer groups instead.", rich_help_panel=LAG)
+        bool, typer.Option("--lag", help="Show the lag of consumer groups instead.", rich_help_panel=LAG_PANEL)
     ] = False,
     offsets: Annotated[
         Path | None,
-        typer.Option(help="File with a group's offsets, as printed by qdo offsets show --json.", rich_help_panel=LAG),
+        typer.Option(
+            help="File with a group's offsets, as printed by qdo offsets show --json.", rich_help_panel=LAG_PANEL
+        ),
     ] = None,
 ) -> None:
     """Measure queues: depth, bytes, rate and skew; with --lag the messages that groups have not read or will miss.
@@ -106,11 +108,11 @@ def _describe(stats: Stats) -> Iterator[Block]:
     queues = ("queues", lambda tally: f"{tally.queues:,} ({tally.empty:,} of them empty)")
     ends = [name for name in ("oldest", "newest") if getattr(tally, name) is not None]
     yield output.fields(tally, queues, "partitions", "messages", "bytes", *ends)
-    for order, title in _ORDERS.items():
+    for order, title in _ORDER_TITLES.items():
         if listed := tally.top.get(order, ()):
             yield ""
             yield f"{title}:"
-            columns = ("queue", "partitions", "messages", "bytes", *_COMPUTED)
+            columns = ("queue", "partitions", "messages", "bytes", *_COMPUTED_COLUMNS)
             recent = [(f"last {span}", partial(_recent_text, stats, span)) for span in ("minute", "hour")]
             yield output.table(QueueFigures, listed, *columns, *recent)
 
@@ -120,7 +122,7 @@ def _recent_text(stats: Stats, span: str, queue: QueueFigures) -> str:
     return "" if recent is None else f"{getattr(recent, span):,}{' or more' if recent.more else ''}"
 
 
-_COMPUTED = (("a second", lambda queue: f"{queue.rate:.2f}"), ("skew", lambda queue: f"{queue.skew:.2f}"))
+_COMPUTED_COLUMNS = (("a second", lambda queue: f"{queue.rate:.2f}"), ("skew", lambda queue: f"{queue.skew:.2f}"))
 
 
 def _describe_lag(report: LagReport) -> Iterator[Block]:

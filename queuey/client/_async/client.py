@@ -360,7 +360,7 @@ class AsyncClient(AsyncReading):
         messages: AsyncMessages,
         *,
         after: After | None = None,
-        batch: int = send_calls.BATCH_MESSAGES,
+        batch: int = send_calls.MAX_BATCH_MESSAGES,
     ) -> AsyncIterator[Receipt]:
         """Stores any number of messages, keeping at most one batch in memory, and yields their receipts in order.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from queuey.client._async.sender import AsyncSender
     from queuey.client.results import Receipt
 
-WAITS = (20.0, 5.0, 2.0, 1.0)
+MAX_POLL_WAITS = (20.0, 5.0, 2.0, 1.0)
 """Max seconds of a poll, by the number of polls already running. A caller whose job no poll covers starts another poll;
 at the max number of polls it waits until one ends."""
 GATHER_DELAY = 0.005
@@ -137,7 +137,7 @@ class _JobWaiters:
 
     def reserve_poll(self, location: str) -> bool:
         """Reserves the next poll for a job's caller. Returns False if a poll covers the job, or no other may start."""
-        if self._is_poll_reserved or self._polls >= len(WAITS) or location in self._polled:
+        if self._is_poll_reserved or self._polls >= len(MAX_POLL_WAITS) or location in self._polled:
             return False
         self._is_poll_reserved = True
         return True
@@ -150,7 +150,7 @@ class _JobWaiters:
         others = (location for location in self.callers if location not in self._polled and location not in self.ended)
         locations = list(islice(dict.fromkeys([first, *others]), MAX_JOBS))
         self._polled.update(locations)
-        max_wait = WAITS[self._polls]
+        max_wait = MAX_POLL_WAITS[self._polls]
         self._is_poll_reserved = False
         self._polls += 1
         return locations, max_wait

@@ -347,7 +347,7 @@ class Client(Reading):
         messages: Messages,
         *,
         after: After | None = None,
-        batch: int = send_calls.BATCH_MESSAGES,
+        batch: int = send_calls.MAX_BATCH_MESSAGES,
     ) -> Iterator[Receipt]:
         """Stores any number of messages, keeping at most one batch in memory, and yields their receipts in order.
 

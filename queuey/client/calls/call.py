@@ -63,9 +63,9 @@ _STATUSES = {
     "StoreUnavailable": 503,
 }
 """HTTP status of each code, for errors that come without a status."""
-_TOO_LARGE = 1e15
-_SECONDS = {"ttl", "delay", "wait", "idle", "timeout"}
-_WHOLE = {"limit", "partition"}
+_MIN_TOO_LARGE = 1e15
+_SECONDS_FIELDS = {"ttl", "delay", "wait", "idle", "timeout"}
+_WHOLE_NUMBER_FIELDS = {"limit", "partition"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _decoders: dict[object, msgspec.json.Decoder[Any]] = {}
 _decoders_are_made = Lock()
@@ -422,9 +422,15 @@ def number_text(name: str, value: float) -> str:
     """
     text = ""
     with suppress(TypeError, ValueError, ArithmeticError):
-        if abs(value) < _TOO_LARGE and not isinstance(value, bool):  # False for NaN
+        if abs(value) < _MIN_TOO_LARGE and not isinstance(value, bool):  # False for NaN
             text = str(value) if isinstance(value, int) else f"{value:.7f}".rstrip("0").rstrip(".")
-    if not text or (name in _WHOLE and "." in text):
-        kind = "seconds as a number" if name in _SECONDS else "a whole number" if name in _WHOLE else "a number"
-        raise InvalidArgument(f"{name} is {value!r:.100}: give {kind}, less than {_TOO_LARGE:g}")
+    if not text or (name in _WHOLE_NUMBER_FIELDS and "." in text):
+        kind = (
+            "seconds as a number"
+            if name in _SECONDS_FIELDS
+            else "a whole number"
+            if name in _WHOLE_NUMBER_FIELDS
+            else "a number"
+        )
+        raise InvalidArgument(f"{name} is {value!r:.100}: give {kind}, less than {_MIN_TOO_LARGE:g}")
     return text

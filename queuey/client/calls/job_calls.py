@@ -25,7 +25,7 @@ from queuey.client.calls.call import (
 )
 from queuey.client.errors import InvalidArgument, JobFailed, JobGone, ResultTooLarge, ResultUnknown
 
-RESULT_BYTES = 131_072
+MAX_RESULTS_BYTES = 131_072
 """Max bytes of all results in a request, which leaves room in the body for other fields."""
 
 JobResult = bytes | int
@@ -71,7 +71,7 @@ def count_fitting(results: Iterable[JobResult | None]) -> int:
         if result is not None:
             with_result += 1
             length += len(result) if isinstance(result, bytes) else 0
-        if with_result > MAX_RESULTS or length > RESULT_BYTES or number >= MAX_CLAIMS:
+        if with_result > MAX_RESULTS or length > MAX_RESULTS_BYTES or number >= MAX_CLAIMS:
             break
         number += 1
     return max(1, number)

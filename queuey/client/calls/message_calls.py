@@ -34,7 +34,7 @@ from queuey.client.results import Message, Page, QueueRead, RawMessage, Receipt
 
 IDS_PER_CALL = 200
 """Max ids in a request line. The line stays below the 8 KiB that proxies commonly accept."""
-_OWN_HEADER = "x-header-"
+_OWN_HEADER_PREFIX = "x-header-"
 Order = Literal["ascending", "descending"]
 Partitions = str | int | Iterable[int]
 
@@ -276,7 +276,9 @@ def _read_raw(answer: HttpAnswer) -> RawMessage:
             body=answer.content,
             content_type=headers.get("content-type", "application/octet-stream"),
             headers={
-                name[len(_OWN_HEADER) :]: value for name, value in headers.items() if name.startswith(_OWN_HEADER)
+                name[len(_OWN_HEADER_PREFIX) :]: value
+                for name, value in headers.items()
+                if name.startswith(_OWN_HEADER_PREFIX)
             },
         )
     except (KeyError, ValueError) as error:

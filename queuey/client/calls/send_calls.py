@@ -37,16 +37,16 @@ from queuey.client.http.servers import path_segment
 from queuey.client.results import Message, Receipt
 from queuey.messages import MAX_NAME_LENGTH
 
-BATCH_MESSAGES = 1000
+MAX_BATCH_MESSAGES = 1000
 """Max messages in a batch. This is the server's limit."""
-BATCH_BYTES = 8 << 20
+MAX_BATCH_BYTES = 8 << 20
 """Max bytes of a batch's body. This is the server's limit."""
 
 After = str | Message | Receipt
 """A message that new messages must come after, or its id."""
 
-_OPEN = b'{"messages":['
-_CLOSE = b"]}"
+_BATCH_START = b'{"messages":['
+_BATCH_END = b"]}"
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^`|~-]+")
 _HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _KEY = re.compile(r"[ -~]{1,255}")
@@ -176,11 +176,11 @@ class Batcher:
         traced: Whether messages get the trace context while tracing is on.
     """
 
-    def __init__(self, messages: int = BATCH_MESSAGES, size: int = BATCH_BYTES, *, traced: bool = True) -> None:
+    def __init__(self, messages: int = MAX_BATCH_MESSAGES, size: int = MAX_BATCH_BYTES, *, traced: bool = True) -> None:
         if messages < 1:
             raise InvalidArgument(f"batch is {messages}: use at least 1")
-        self._max_messages = min(messages, BATCH_MESSAGES)
-        self._max_bytes = size - len(_OPEN) - len(_CLOSE)
+        self._max_messages = min(messages, MAX_BATCH_MESSAGES)
+        self._max_bytes = size - len(_BATCH_START) - len(_BATCH_END)
         self._items: list[bytes] = []
         self._messages: list[Outgoing] = []
         self._size = 0
@@ -204,7 +204,7 @@ class Batcher:
     def flush(self) -> BatchBody | None:
         if not self._items:
             return None
-        content = _OPEN + b",".join(self._items) + _CLOSE
+        content = _BATCH_START + b",".join(self._items) + _BATCH_END
         undelayed_flags = tuple(not message.delay for message in self._messages)
         chunk = BatchBody(content, undelayed_flags, tuple(self._messages), self._span)
         self._items, self._messages, self._size, self._span = [], [], 0, None
@@ -237,8 +237,8 @@ def make_batch(messages: Iterable[ToSend]) -> BatchBody:
     batch = batcher.flush()
     if full or batch is None:
         raise InvalidArgument(
-            f"An idempotency key is for one request of 1 to {BATCH_MESSAGES:,} messages and at most "
-            f"{BATCH_BYTES >> 20} MiB. These are {'more' if full else 'none'}."
+            f"An idempotency key is for one request of 1 to {MAX_BATCH_MESSAGES:,} messages and at most "
+            f"{MAX_BATCH_BYTES >> 20} MiB. These are {'more' if full else 'none'}."
         )
     return batch
 

@@ -55,7 +55,7 @@ _MIN_SHORTEST_TTL = 10.0
 _POSTPONE_RATIO = 0.4
 """Ratio of a claim's time for which its acknowledgement is reserved for the loop. A waiting claim request takes at
 most a third."""
-_ABOUT_RECEIPTS = re.compile(r"(?:acknowledge|receipts)(?:\.(\d+))?")
+_RECEIPT_FIELD = re.compile(r"(?:acknowledge|receipts)(?:\.(\d+))?")
 """Error fields that name one receipt, by its number, or all receipts."""
 
 
@@ -380,6 +380,6 @@ def _find_refused(claims: Sequence[HeldClaim], error: Exception) -> list[HeldCla
         receipts = {r.receipt for r in error.refused}
         return [claim for claim in claims if claim.receipt in receipts]
     fields = error.fields if isinstance(error, InvalidRequest) else {}
-    matches = [_ABOUT_RECEIPTS.fullmatch(name) for name in fields]
+    matches = [_RECEIPT_FIELD.fullmatch(name) for name in fields]
     numbers = {m[1] for m in matches if m}
     return [claim for number, claim in enumerate(claims) if all(matches) and numbers & {None, str(number)}]

@@ -18,10 +18,10 @@ import msgspec
 
 from queuey.client.errors import ProfileExposed, ProfileInvalid, ProfileNotFound
 
-ENVIRONMENT = "QUEUEY_PROFILE"
+PATH_VARIABLE = "QUEUEY_PROFILE"
 """Environment variable with the path of another profile."""
 
-_OTHERS = 0o077
+_OTHERS_MODE_BITS = 0o077
 _PRIVATE_FILE = 0o600
 _PRIVATE_DIRECTORY = 0o700
 _MAX_BYTES = 65_536
@@ -69,7 +69,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_path() -> Path:
-    path = os.environ.get(ENVIRONMENT)
+    path = os.environ.get(PATH_VARIABLE)
     if path:
         return Path(path)
     import platformdirs  # noqa: PLC0415 - only needed for profiles
@@ -122,7 +122,7 @@ def _read_private(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         mode = os.fstat(descriptor).st_mode
-        if mode & _OTHERS:
+        if mode & _OTHERS_MODE_BITS:
             raise ProfileExposed(f"others may use the profile {path}; run: chmod 600 {path}")
         return file.read(_MAX_BYTES)
 

@@ -47,7 +47,7 @@ MAX_TOKEN_BYTES = 64 << 10
 RENEW_AHEAD_SECONDS = 30.0
 """Max seconds before its expiry at which a token is replaced."""
 
-COMMAND_SECONDS = 30.0
+COMMAND_TIMEOUT = 30.0
 """Timeout of a command, in seconds."""
 
 # RFC 9110, section 11.2: token68.
@@ -270,7 +270,7 @@ class TokenCommand(TokenSource):
         InvalidArgument: The command is empty, or the text cannot be split.
     """
 
-    def __init__(self, command: str | Sequence[str], seconds: float = COMMAND_SECONDS) -> None:
+    def __init__(self, command: str | Sequence[str], seconds: float = COMMAND_TIMEOUT) -> None:
         try:
             self._words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
         except ValueError as error:

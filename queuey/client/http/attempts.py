@@ -44,10 +44,10 @@ NoticePause = Callable[[float, ClientError], None]
 MIN_REPORTED_PAUSE = 1.0
 """Min seconds of a pause that is reported to :attr:`Timing.notice`."""
 
-_ERROR = 400
-_FAILURE = 500
-_SUCCESS = range(200, 300)
-_GATEWAY = frozenset({429, 502, 503, 504})
+_MIN_ERROR_STATUS = 400
+_MIN_FAILURE_STATUS = 500
+_SUCCESS_STATUSES = range(200, 300)
+_TEMPORARY_STATUSES = frozenset({429, 502, 503, 504})
 """Statuses of a server that may work again later. 500 is not one of them."""
 
 
@@ -112,10 +112,10 @@ def may_repeat(error: ClientError, *, repeatable: bool) -> bool:
         return True
     if isinstance(error, KeyInUse):
         return repeatable
-    return repeatable and isinstance(error, ServerError) and error.status in _GATEWAY
+    return repeatable and isinstance(error, ServerError) and error.status in _TEMPORARY_STATUSES
 
 
-def may_be_done(error: ClientError) -> bool:
+def may_have_been_carried_out(error: ClientError) -> bool:
     if isinstance(error, TransportError):
         return error.outcome == "unknown"
     return isinstance(error, KeyInUse) or (isinstance(error, ServerError) and not error.not_processed)
@@ -125,7 +125,9 @@ def is_server_failure(error: ClientError) -> bool:
     """Returns whether an error makes the server rest: no answer, 429, 502, 503 or 504, but not too many long polls."""
     if isinstance(error, TransportError):
         return True
-    return isinstance(error, ServerError) and error.status in _GATEWAY and not isinstance(error, TooManyWaiters)
+    return (
+        isinstance(error, ServerError) and error.status in _TEMPORARY_STATUSES and not isinstance(error, TooManyWaiters)
+    )
 
 
 def retry_after_of(error: ClientError) -> float | None:
@@ -176,7 +178,7 @@ class ServerChoice:
         self._failed.pop(server, None)
 
     def _find_fresh(self, tried: Iterable[Server]) -> list[Server]:
-        """Returns servers, local or remote, that were not tried and have not failed recently."""
+        """Returns all servers, both local and remote, that were not tried and are not resting."""
         now = self._clock()
         already_tried = set(tried)
         return [
@@ -228,11 +230,11 @@ class Attempts(Generic[T]):
             ApiError: The server refused the call.
             InvalidAnswer: The answer is not from Queuey.
         """
-        if answer.status < _FAILURE:
+        if answer.status < _MIN_FAILURE_STATUS:
             self._choice.record_success(self.server)
-        if answer.status >= _ERROR:
+        if answer.status >= _MIN_ERROR_STATUS:
             raise read_error(answer, alone=self.call.alone)
-        if answer.status not in _SUCCESS:
+        if answer.status not in _SUCCESS_STATUSES:
             raise InvalidAnswer(f"the answer has the status {answer.status}, which Queuey never sends")
         return self.call.parse(answer)
 
@@ -259,7 +261,7 @@ class Attempts(Generic[T]):
         """
         self._mark_doubt(error)
         if self.call.method != "GET":
-            self._may_be_done = self._may_be_done or may_be_done(error)
+            self._may_be_done = self._may_be_done or may_have_been_carried_out(error)
         if isinstance(error, InvalidAnswer):
             error.server = self.server.root
         if is_server_failure(error):

@@ -42,15 +42,15 @@ from queuey.client.http.servers import Server
 
 # -- connections
 
-CONNECTIONS = 500
+MAX_CONNECTIONS = 500
 """Max connections of a client. Many systems allow a process only 1,024 open files."""
 KEEPALIVE_SECONDS = 5.0
 """Max seconds for which an idle connection stays open."""
-_PROXIES = frozenset({"all_proxy", "http_proxy", "https_proxy"})
+_PROXY_VARIABLES = frozenset({"all_proxy", "http_proxy", "https_proxy"})
 _PROXY_SCHEMES = frozenset({"http", "https", "socks5", "socks5h"})
 _PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
 """Characters that are not quoted in a path, besides letters and digits."""
-_inherited: list[list[Endpoint]] = []
+_inherited_endpoints: list[list[Endpoint]] = []
 """Endpoints of a parent process. They are kept, because dropping them would close the parent's connections."""
 
 
@@ -117,7 +117,7 @@ class Connections:
         if self._is_forked:
             with self._lock:
                 if self._is_forked:
-                    _inherited.append(self._endpoints)
+                    _inherited_endpoints.append(self._endpoints)
                     self._endpoints = self._make()
                     self._is_forked = False
         return self._endpoints[self._servers.index(server)]
@@ -136,7 +136,7 @@ def _make_endpoints(
 ) -> list[Endpoint]:
     """Returns endpoints in the order of the servers. A server on this machine never uses a proxy."""
     # Enough connections that renewals of claims do not wait for long polls.
-    limits = {"max_connections": CONNECTIONS, "max_keepalive_connections": CONNECTIONS}
+    limits = {"max_connections": MAX_CONNECTIONS, "max_keepalive_connections": MAX_CONNECTIONS}
     context = _make_context(servers, verify) if pool is None else None
     pools: dict[str | None, Any] = {}
     endpoints = []
@@ -234,7 +234,7 @@ def _make_proxy(address: str) -> httpcore2.Proxy:
             error = "the package socksio is not installed"
         else:
             return httpcore2.Proxy(url, auth=(user, password) if user or password else None)
-    names = sorted(name for name in os.environ if name.lower() in _PROXIES and os.environ[name])
+    names = sorted(name for name in os.environ if name.lower() in _PROXY_VARIABLES and os.environ[name])
     text = f"the proxy of the environment cannot be used ({', '.join(names)}): {error}"
     raise InvalidArgument(f"{text}. Set the address of a proxy that begins with http://, or unset it")
 
@@ -274,13 +274,13 @@ def _make_context(
 
 # -- requests, answers, and errors of httpcore2
 
-CONNECT_SECONDS = 5.0
+CONNECT_TIMEOUT = 5.0
 """Max seconds to connect, so that another server is tried soon."""
 _LIBRARIES = frozenset({"httpcore2", "httpx2"})
 """Libraries whose errors are translated. httpx2, of a transport passed by the caller, uses the same class names."""
 
 # With no free connection in the pool, or a refusal by the proxy, nothing was sent either.
-_FAILURES: dict[str, type[TransportError]] = {
+_ERRORS_BY_NAME: dict[str, type[TransportError]] = {
     "ConnectTimeout": ConnectTimeout,
     "PoolTimeout": ConnectTimeout,
     "TimeoutException": AnswerTimeout,
@@ -288,13 +288,13 @@ _FAILURES: dict[str, type[TransportError]] = {
     "ProxyError": ConnectionFailed,
 }
 
-_TEXTS = {
+_ERROR_TEXTS = {
     ConnectTimeout: "no connection in time",
     AnswerTimeout: "no answer in time",
     ConnectionFailed: "no connection",
     ConnectionLost: "the connection broke",
 }
-_WITH_LENGTH = frozenset({"POST", "PUT", "PATCH"})
+_METHODS_WITH_LENGTH = frozenset({"POST", "PUT", "PATCH"})
 
 
 def make_request(endpoint: Endpoint, call: Call[Any], times: Timeouts, authorization: str | None) -> httpcore2.Request:
@@ -306,9 +306,9 @@ def make_request(endpoint: Endpoint, call: Call[Any], times: Timeouts, authoriza
         headers[name.lower().encode()] = value.encode()
     if authorization is not None:
         headers[b"authorization"] = authorization.encode()
-    if call.content is not None or call.method in _WITH_LENGTH:
+    if call.content is not None or call.method in _METHODS_WITH_LENGTH:
         headers[b"content-length"] = b"%d" % len(call.content or b"")
-    timeouts = dict.fromkeys(("read", "write", "pool"), times.step) | {"connect": min(times.step, CONNECT_SECONDS)}
+    timeouts = dict.fromkeys(("read", "write", "pool"), times.step) | {"connect": min(times.step, CONNECT_TIMEOUT)}
     url = httpcore2.URL(scheme=endpoint.scheme, host=endpoint.host, port=endpoint.port, target=target)
     extensions = {"timeout": timeouts}
     return httpcore2.Request(
@@ -345,12 +345,12 @@ def translate_errors(server: Server, *, closed: bool) -> Iterator[None]:
         kinds = type(error).__mro__
         if _LIBRARIES.isdisjoint(kind.__module__.partition(".")[0] for kind in kinds):
             raise
-        kind = next((_FAILURES[k.__name__] for k in kinds if k.__name__ in _FAILURES), ConnectionLost)
+        kind = next((_ERRORS_BY_NAME[k.__name__] for k in kinds if k.__name__ in _ERRORS_BY_NAME), ConnectionLost)
         detail = "" if issubclass(kind, Timeout) or not str(error) else f" ({error})"
         hint = ". Start the service: queuey serve" if server.local and kind is ConnectionFailed else ""
         if "SSL" in detail:
             hint = "" if "CERTIFICATE" in detail else ". Without TLS, the address of the server begins with http://"
-        raise kind(_TEXTS[kind] + detail + hint, server.root) from error
+        raise kind(_ERROR_TEXTS[kind] + detail + hint, server.root) from error
 
 
 # -- transports passed by the caller
@@ -376,11 +376,11 @@ def make_httpx_request(request: httpcore2.Request) -> Any:  # noqa: ANN401 - htt
 
 # -- limits of time and size
 
-_PIECE = 64 << 10
+_MAX_PIECE_BYTES = 64 << 10
 """Max bytes written in one step."""
-_ANY_HEADER = zlib.MAX_WBITS | 32  # gzip or zlib
+_GZIP_OR_ZLIB_BITS = zlib.MAX_WBITS | 32  # gzip or zlib
 
-_OVER = "the time for the whole call is used up"
+_TIMEOUT_TEXT = "the time for the whole call is used up"
 _call_end: ContextVar[float] = ContextVar("end", default=inf)
 """Monotonic time at which the call must end. Only :func:`time_left` and :meth:`Content.add` check it."""
 
@@ -416,7 +416,7 @@ class Content:
             ReadTimeout: The time of the whole call is over. A transport passed by the caller does not check this.
         """
         if _call_end.get() < monotonic():
-            raise httpcore2.ReadTimeout(_OVER)
+            raise httpcore2.ReadTimeout(_TIMEOUT_TEXT)
         self._size += len(part)
         if self._size > self._limit:
             raise self._too_large()
@@ -433,7 +433,7 @@ class Content:
             return data
         if self._encoding not in {"gzip", "x-gzip", "deflate"}:
             raise InvalidAnswer(f"the answer's encoding {self._encoding!r} was not requested")
-        decoder = zlib.decompressobj(_ANY_HEADER)
+        decoder = zlib.decompressobj(_GZIP_OR_ZLIB_BITS)
         try:
             data = decoder.decompress(data, self._limit + 1)
         except zlib.error as error:
@@ -454,7 +454,7 @@ def time_left(timeout: float | None, error: type[httpcore2.TimeoutException]) ->
     """Returns the seconds left of :func:`limit_total_time`, at most ``timeout``. Raises ``error`` if none are left."""
     remaining = _call_end.get() - monotonic()
     if remaining <= 0:
-        raise error(_OVER)
+        raise error(_TIMEOUT_TEXT)
     return remaining if timeout is None else min(timeout, remaining)
 
 
@@ -469,4 +469,4 @@ class Wrapper:
 
 
 def pieces(buffer: bytes) -> Iterator[bytes]:
-    return (buffer[start : start + _PIECE] for start in range(0, len(buffer), _PIECE))
+    return (buffer[start : start + _MAX_PIECE_BYTES] for start in range(0, len(buffer), _MAX_PIECE_BYTES))

@@ -13,7 +13,7 @@ from queuey.client.errors import InvalidArgument
 
 DEFAULT_APPLICATION = "queuey"
 
-_NO_NAMES = frozenset({"", ".", ".."})
+_UNUSABLE_NAMES = frozenset({"", ".", ".."})
 _PATH = re.compile(r"(?P<prefix>.*?)(?:/v1/(?P<application>[^/]+))?/?")
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f\ud800-\udfff\\]")
 
@@ -34,7 +34,7 @@ class Server(msgspec.Struct, frozen=True):
     local: bool
 
     def __post_init__(self) -> None:
-        if self.application in _NO_NAMES or "/" in self.application:
+        if self.application in _UNUSABLE_NAMES or "/" in self.application:
             raise InvalidArgument(f"{self.application!r:.100} is not a valid name of an application")
         path_segment(self.application)
 
@@ -53,7 +53,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 def has_unsafe_segments(path: str) -> bool:
     """Returns whether a path has empty, ``.`` or ``..`` segments, which clients, proxies or servers resolve."""
-    return not _NO_NAMES.isdisjoint(unquote(path).split("/")[1:])
+    return not _UNUSABLE_NAMES.isdisjoint(unquote(path).split("/")[1:])
 
 
 def path_segment(name: str) -> str:

@@ -75,28 +75,28 @@ SCHEDULE_ACTS: tuple[ScheduleAct, ...] = (
     RemoveSchedule(),
 )
 APPLICATION_ACTS: tuple[Act, ...] = (IssueKey(), RevokeKey(), AddSchedule(), *SCHEDULE_ACTS)
-OFFERED = ("send", "options", "move")
+OFFERED_ACTS = ("send", "options", "move")
 """Acts that each page of a queue offers; other acts are offered next to their subject."""
-DANGEROUS = ("purge", "delete-queue")
+DANGEROUS_ACTS = ("purge", "delete-queue")
 """Acts of a queue that cannot be undone."""
-RATE = Rate(1, 30)
+MAX_ACT_RATE = Rate(1, 30)
 """Limit of acts of one caller, as each writes to the audit log: thirty at once, then one a second."""
-MAX_NOTED = 600
+MAX_LOGGED_LENGTH = 600
 """Max characters of a field in the audit log."""
-_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+_FORM_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 class ActViews:
     """Views of ``acts/{act}`` under a queue and of ``_acts/{act}`` under an application.
 
     Args:
-        asks: Identifies callers.
+        page_requests: Identifies callers.
     """
 
-    def __init__(self, asks: PageRequestFactory) -> None:
-        self._asks = asks
-        self._audit = asks.service.audit
-        self._bound = NamedRateLimiter(RATE, "acts of this caller")
+    def __init__(self, page_requests: PageRequestFactory) -> None:
+        self._page_requests = page_requests
+        self._audit = page_requests.service.audit
+        self._bound = NamedRateLimiter(MAX_ACT_RATE, "acts of this caller")
         self._acts = {(True, act.name): act for act in QUEUE_ACTS} | {
             (False, act.name): act for act in APPLICATION_ACTS
         }
@@ -104,15 +104,15 @@ class ActViews:
     def show(self, request: Request, match: Match) -> Response:
         """Shows the plan and the form of an act. Raises NoSuchResource or, without its rights, NotAllowed."""
         act = self._find_act(match)
-        ask = self._asks.identify(request, match, read_query(request, frozenset(act.fields)))
-        _require_rights(act, ask)
-        return self._render_page(act, ask)
+        page_request = self._page_requests.identify(request, match, read_query(request, frozenset(act.fields)))
+        _require_rights(act, page_request)
+        return self._render_page(act, page_request)
 
     def do(self, request: Request, match: Match) -> Response:
         """Executes the act, once for each form, and redirects to its entry in the audit log.
 
         A form that is sent again only leads to the entry; with other contents, it shows the act's page with an error,
-        as a wrong typed name and an exceeded :data:`RATE` do.
+        as a wrong typed name and an exceeded :data:`MAX_ACT_RATE` do.
 
         Raises:
             NoSuchResource: The act does not exist.
@@ -120,33 +120,47 @@ class ActViews:
             NotAllowed: The form is not of this session, or the caller lacks a right of the act.
         """
         act = self._find_act(match)
-        ask = self._asks.identify(request, match, {})  # Identify the caller before the form is read.
-        fields = read_form(request, cookies.SESSION, act.longest)
+        page_request = self._page_requests.identify(request, match, {})  # Identify the caller before the form is read.
+        fields = read_form(request, cookies.SESSION_COOKIE, act.longest)
         form = fields.get("act_id", "")
-        if _ID.fullmatch(form) is None:
+        if _FORM_ID.fullmatch(form) is None:
             raise InvalidRequest({"act_id": "The form has no valid id. Open the page again"})
-        who = ask.callers.find_holder_name(request)
+        who = page_request.callers.find_holder_name(request)
         named = sorted((name, text) for name, text in fields.items() if name in act.fields)
         content = blake2b(
             msgspec.msgpack.encode((act.name, who, sorted(match.items()), named)), digest_size=16
         ).digest()
-        sent = self._audit.find_form(ask.application, form)
+        sent = self._audit.find_form(page_request.application, form)
         if sent is not None and sent.content == content:
-            return pages.redirect(_entry_url(ask.application, sent))
-        ask = msgspec.structs.replace(ask, given=fields)
-        _require_rights(act, ask)
+            return pages.redirect(_entry_url(page_request.application, sent))
+        page_request = msgspec.structs.replace(page_request, given=fields)
+        _require_rights(act, page_request)
         try:
-            _require_valid_form(act, ask, sent)
+            _require_valid_form(act, page_request, sent)
             self._bound.take(who)
-            details = {name: ask.given[name][:MAX_NOTED] for name in act.logged_fields if ask.given.get(name)}
+            details = {
+                name: page_request.given[name][:MAX_LOGGED_LENGTH]
+                for name in act.logged_fields
+                if page_request.given.get(name)
+            }
             entry, sent, is_first = self._audit.begin(
-                ask.application, form, content=content, act=act.name, who=who, queue=act.queue(ask), details=details
+                page_request.application,
+                form,
+                content=content,
+                act=act.name,
+                who=who,
+                queue=act.queue(page_request),
+                details=details,
             )
         except (InvalidRequest, TooManyRequests) as error:
-            return self._render_page(act, ask, error)
-        return self._carry_out(act, ask, entry, sent) if is_first else pages.redirect(_entry_url(ask.application, sent))
+            return self._render_page(act, page_request, error)
+        return (
+            self._carry_out(act, page_request, entry, sent)
+            if is_first
+            else pages.redirect(_entry_url(page_request.application, sent))
+        )
 
-    def _carry_out(self, act: Act, ask: PageRequest, entry: Entry, sent: SubmittedForm) -> Response:
+    def _carry_out(self, act: Act, page_request: PageRequest, entry: Entry, sent: SubmittedForm) -> Response:
         """Executes an act, and completes its audit entry.
 
         Redirects to the entry; a secret, or a result that could not be recorded, is shown at once. An error is recorded
@@ -155,14 +169,14 @@ class ActViews:
 
         def end(outcome: Outcome, text: str, details: Mapping[str, str] = {}) -> None:
             ended = msgspec.structs.replace(entry, details={**entry.details, **details})
-            self._audit.end(ask.application, sent.entry, ended, outcome, text)
+            self._audit.end(page_request.application, sent.entry, ended, outcome, text)
 
         try:
-            result = act.do(ask)
+            result = act.do(page_request)
         except QueueyError as error:
             end("unknown" if getattr(error, "outcome", "none") == "unknown" else "failed", str(error))
             if isinstance(error, InvalidRequest | NotFound | NotAllowed | Conflict | TooManyRequests):
-                return self._render_page(act, ask, error)
+                return self._render_page(act, page_request, error)
             raise
         unlogged = ""
         try:
@@ -170,8 +184,8 @@ class ActViews:
         except StoreUnavailable as error:
             unlogged = str(error)
         if not result.secret and not unlogged:
-            return pages.redirect(_entry_url(ask.application, sent))
-        return ask.render("deed.html", act.title, deed=result, unlogged=unlogged)
+            return pages.redirect(_entry_url(page_request.application, sent))
+        return page_request.render("deed.html", act.title, deed=result, unlogged=unlogged)
 
     def _find_act(self, match: Match) -> Act:
         """Returns the act of an address, on a queue or an application. Raises NoSuchResource if the name is unknown."""
@@ -180,7 +194,7 @@ class ActViews:
             raise NoSuchResource("The resource could not be found.")
         return act
 
-    def _render_page(self, act: Act, ask: PageRequest, error: QueueyError | None = None) -> Response:
+    def _render_page(self, act: Act, page_request: PageRequest, error: QueueyError | None = None) -> Response:
         """Renders the page of an act: its plan, its form with a new id, and the errors of a form that was refused.
 
         A plan with an invalid field is blank, and its errors are shown, too. If the plan fails otherwise, the form's
@@ -188,47 +202,47 @@ class ActViews:
         """
         errors = error.fields if isinstance(error, InvalidRequest) else {"": str(error)} if error else {}
         try:
-            plan = act.plan(ask)
+            plan = act.plan(page_request)
         except InvalidRequest as mistake:
             plan, error, errors = Plan(), error or mistake, mistake.fields | errors
         except QueueyError:
             if error is not None:
                 raise error from None
             raise
-        subject = act.subject(ask)
+        subject = act.subject(page_request)
         # A link sets only the subject of an act, not its inputs; typed inputs stay.
-        typed = ask.given if ask.request.method == "POST" or act.previews else {}
-        return ask.render(
+        typed = page_request.given if page_request.request.method == "POST" or act.previews else {}
+        return page_request.render(
             "act.html",
             f"{act.title}:" if subject else act.title,
             subject,
             status=200 if error is None else status_of(error),
             act=act,
-            address=quote(ask.request.path, safe="/"),
+            address=quote(page_request.request.path, safe="/"),
             plan=plan,
-            inputs=act.inputs(ask),
+            inputs=act.inputs(page_request),
             given=typed,
-            hidden={name: text for name, text in ask.given.items() if name in act.fields} | dict(plan.hidden),
+            hidden={name: text for name, text in page_request.given.items() if name in act.fields} | dict(plan.hidden),
             wrong={name.removeprefix("0.").removeprefix("message."): text for name, text in errors.items()},
-            back=act.begins_on(ask),
+            back=act.page_address(page_request),
             act_id=secrets.token_urlsafe(16),
         )
 
 
-def _require_rights(act: Act, ask: PageRequest) -> None:
+def _require_rights(act: Act, page_request: PageRequest) -> None:
     """Raises NotAllowed unless the caller has all rights of the act, for the queue or for any queue."""
     for action in act.needs:
-        if ask.name:
-            ask.enter(action)
+        if page_request.name:
+            page_request.enter(action)
         else:
-            ask.patterns(action)
+            page_request.patterns(action)
 
 
-def _require_valid_form(act: Act, ask: PageRequest, sent: SubmittedForm | None) -> None:
+def _require_valid_form(act: Act, page_request: PageRequest, sent: SubmittedForm | None) -> None:
     """Raises InvalidRequest if ``sent``, an earlier use of the form's id, exists, or if the typed name is wrong."""
     if sent is not None:
         raise InvalidRequest({"form": "It was sent before, with other contents. Check it, and send it again"})
-    if act.types_name and ask.given.get("typed") != act.subject(ask):
+    if act.types_name and page_request.given.get("typed") != act.subject(page_request):
         raise InvalidRequest({"typed": "The typed name is not correct"})
 
 

@@ -95,36 +95,36 @@ class Act(ABC):
     destroys = False
     longest = 16 * 1024
 
-    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
+    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         return ()
 
-    def queue(self, ask: PageRequest) -> str:
+    def queue(self, page_request: PageRequest) -> str:
         """Returns the name of the queue for the audit log, or blank if the act is about the application."""
-        return ask.name
+        return page_request.name
 
-    def subject(self, ask: PageRequest) -> str:
+    def subject(self, page_request: PageRequest) -> str:
         """Returns the name of the subject, as the user must type it."""
-        return ask.name
+        return page_request.name
 
-    def begins_on(self, ask: PageRequest) -> str:
+    def page_address(self, page_request: PageRequest) -> str:
         """Returns the address of the page that offers the act."""
-        return pages.link(*filter(None, ("a", ask.application, ask.name)))
+        return pages.link(*filter(None, ("a", page_request.application, page_request.name)))
 
-    def effects(self, ask: PageRequest) -> str:
+    def effects(self, page_request: PageRequest) -> str:
         """Returns ``about`` with the subject of the request filled in. Raises as :meth:`plan`."""
         return self.about
 
-    def plan(self, ask: PageRequest) -> Plan:
+    def plan(self, page_request: PageRequest) -> Plan:
         """Describes the effects, without changing anything.
 
         Raises:
             InvalidRequest: A field is invalid.
             NotFound, NotAllowed: As for :meth:`do`.
         """
-        return Plan(about=self.effects(ask), button=self.button or self.title)
+        return Plan(about=self.effects(page_request), button=self.button or self.title)
 
     @abstractmethod
-    def do(self, ask: PageRequest) -> ActResult:
+    def do(self, page_request: PageRequest) -> ActResult:
         """Executes the act.
 
         Raises:

@@ -24,54 +24,56 @@ class IssueKey(Act):
     )
     button = "Create the key"
 
-    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
+    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         no_yes = (("", "no"), ("yes", "yes"))
         return (
             *(Field(verb, f"May {verb}", "", "choice", choices=no_yes) for verb in VERBS),
             Field("queues", "Queues", "*", hint="Patterns, separated by commas: orders-*"),
-            Field("expires", "Expires after", _default_lifetime(ask), hint="Such as 12h or 90d; at most a year."),
+            Field(
+                "expires", "Expires after", _default_lifetime(page_request), hint="Such as 12h or 90d; at most a year."
+            ),
             Field("note", "Purpose of the key"),
         )
 
-    def do(self, ask: PageRequest) -> ActResult:
-        keys, scope, note = ask.service.keys, _read_scope(ask), ask.get("note")
+    def do(self, page_request: PageRequest) -> ActResult:
+        keys, scope, note = page_request.service.keys, _read_scope(page_request), page_request.get("note")
         try:
-            seconds = parse_duration(ask.get("expires"))
+            seconds = parse_duration(page_request.get("expires"))
         except ValueError as error:
             raise InvalidRequest({"expires": str(error)}) from None
         expires = keys.check(
-            ask.application,
-            ask.caller,
+            page_request.application,
+            page_request.caller,
             scope,
             seconds=seconds,
             note=note,
-            until=ask.callers.find_rights_end(ask.request),
+            until=page_request.callers.find_rights_end(page_request.request),
         )
-        secret, key = keys.issue(ask.application, scope, expires, note)
+        secret, key = keys.issue(page_request.application, scope, expires, note)
         text = f"Created key {key.id}: {', '.join(scope.allow)} for {', '.join(scope.queues)}, until "
         return ActResult(text=f"{text}{moment_absolute(expires)}.", details={"key": key.id}, secret=secret)
 
 
-def _default_lifetime(ask: PageRequest) -> str:
+def _default_lifetime(page_request: PageRequest) -> str:
     """Returns the suggested lifetime of a new key: until the caller's rights end, from a minute to 90 days."""
-    ends = ask.callers.find_rights_end(ask.request)
+    ends = page_request.callers.find_rights_end(page_request.request)
     minutes = None if ends is None else max(1, int((ends - time.time()) // 60))
     return "90d" if minutes is None or minutes > 90 * 1440 else f"{minutes}m"
 
 
-def _read_scope(ask: PageRequest) -> Scope:
+def _read_scope(page_request: PageRequest) -> Scope:
     """Parses the limits of a key: verbs, and patterns of queues.
 
     Raises:
         InvalidRequest: No verb is chosen, or there is no valid pattern.
     """
-    verbs = [verb for verb in VERBS if ask.get(verb)]
+    verbs = [verb for verb in VERBS if page_request.get(verb)]
     if not verbs:
         raise InvalidRequest({VERBS[0]: "Choose at least one verb"})
-    if not ask.get("queues").strip(", "):
+    if not page_request.get("queues").strip(", "):
         raise InvalidRequest({"queues": "Missing; * means all"})
     try:
-        scope = parse_scope(verbs, ask.get("queues").split(","))
+        scope = parse_scope(verbs, page_request.get("queues").split(","))
     except ValueError as error:
         raise InvalidRequest({"queues": str(error)}) from None
     assert scope is not None  # noqa: S101 - there are verbs
@@ -84,14 +86,14 @@ class RevokeKey(Act):
     button = "Revoke it"
     destroys = True
 
-    def effects(self, ask: PageRequest) -> str:
-        key = ask.service.keys.find(ask.application, ask.caller, ask.get("key"))
+    def effects(self, page_request: PageRequest) -> str:
+        key = page_request.service.keys.find(page_request.application, page_request.caller, page_request.get("key"))
         note = f" ({key.note})" if key.note else ""
         return (
             f"Key {key.id}{note} stops working: in this process at once, in others within ten seconds.\n"
             "This cannot be undone."
         )
 
-    def do(self, ask: PageRequest) -> ActResult:
-        ask.service.keys.revoke(ask.application, ask.caller, ask.get("key"))
-        return ActResult(text=f"Revoked key {ask.get('key')}.")
+    def do(self, page_request: PageRequest) -> ActResult:
+        page_request.service.keys.revoke(page_request.application, page_request.caller, page_request.get("key"))
+        return ActResult(text=f"Revoked key {page_request.get('key')}.")

@@ -25,9 +25,9 @@ from queuey.web.v1.messages import format_place, parse_place, read_batch
 
 MAX_BODY = 32 * 1024
 """Max characters of a test message."""
-MAX_ENCODED = 12
+MAX_CHARACTER_BYTES = 12
 """Max bytes of a character in a form: four, each percent-encoded."""
-SECONDS, PLAN_TIMEOUT = 5.0, 0.5
+REDRIVE_TIMEOUT, PLAN_TIMEOUT = 5.0, 0.5
 """Seconds for which one request sends dead letters back, and for which a plan counts them."""
 MAX_PREVIEWED = 2000
 """Max messages after which the plan reads no further page."""
@@ -41,11 +41,11 @@ class SendMessage(Act):
     name, title, needs = "send", "Send a message", ("send",)
     logged_fields = ("form", "message_key", "partition", "delay", "ttl")
     fields = (*logged_fields, "body", "headers")
-    longest = MAX_ENCODED * MAX_BODY + Act.longest
+    longest = MAX_CHARACTER_BYTES * MAX_BODY + Act.longest
     about = "Workers and readers get it like any other message."
     button = "Send it"
 
-    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
+    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         return (
             Field("body", "Body", kind="text"),
             Field("form", "The body is", "text", "choice", choices=(("text", "text"), ("json", "a JSON value"))),
@@ -56,17 +56,17 @@ class SendMessage(Act):
             Field("headers", "Headers", kind="text", hint="One on a line: name: value"),
         )
 
-    def do(self, ask: PageRequest) -> ActResult:
-        access = ask.enter("send")
-        service = ask.service
-        batch = msgspec.json.encode({"messages": [read_item(ask)]})
-        (draft,) = read_batch(batch, service.limits, access.queue, ask.request)
+    def do(self, page_request: PageRequest) -> ActResult:
+        access = page_request.enter("send")
+        service = page_request.service
+        batch = msgspec.json.encode({"messages": [read_item(page_request)]})
+        (draft,) = read_batch(batch, service.limits, access.queue, page_request.request)
         posted = service.core.run(access.apply(partial(service.messages.post, drafts=[draft])))
         place = format_place(*posted.locations[0])
         return ActResult(text=f"Stored message {place}.", details={"message": place})
 
 
-def read_item(ask: PageRequest) -> dict[str, Any]:
+def read_item(page_request: PageRequest) -> dict[str, Any]:
     """Returns a message as the API takes it in JSON, from the fields of a form. Blank fields are left out.
 
     A header line without a colon has a blank value; of lines with the same name, the last one counts.
@@ -75,18 +75,18 @@ def read_item(ask: PageRequest) -> dict[str, Any]:
         InvalidRequest: The body is empty, too long, or not the JSON value that the form says.
     """
     # Browsers send each line end as two characters.
-    body = ask.given.get("body", "").replace("\r\n", "\n")
+    body = page_request.given.get("body", "").replace("\r\n", "\n")
     if not 0 < len(body) <= MAX_BODY:
         raise InvalidRequest({"body": f"Not 1 to {MAX_BODY} characters"})
     item: dict[str, Any] = {"body": body}
-    if ask.get("form") == "json":
+    if page_request.get("form") == "json":
         try:
             msgspec.json.decode(body)
         except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidRequest({"body": f"Not a JSON value: {error}"}) from None
         item = {"body": msgspec.Raw(body.encode())}
-    item |= {name: text for name in ("message_key", "partition", "delay", "ttl") if (text := ask.get(name))}
-    lines = [line for line in ask.given.get("headers", "").splitlines() if line.strip()]
+    item |= {name: text for name in ("message_key", "partition", "delay", "ttl") if (text := page_request.get(name))}
+    lines = [line for line in page_request.given.get("headers", "").splitlines() if line.strip()]
     if lines:
         pairs = (line.partition(":") for line in lines)
         item["headers"] = {name.strip(): value.strip() for name, _, value in pairs}
@@ -99,8 +99,8 @@ class MessageAct(Act):
     fields: tuple[str, ...] = ("message",)
     logged_fields = fields
 
-    def effects(self, ask: PageRequest) -> str:
-        number, position = _parse_place(ask)
+    def effects(self, page_request: PageRequest) -> str:
+        number, position = _parse_place(page_request)
         return self.about.format(id=ids.to_hex(position), partition=number)
 
 
@@ -116,9 +116,9 @@ class DeleteMessage(MessageAct):
     button = "Delete it"
     destroys = True
 
-    def do(self, ask: PageRequest) -> ActResult:
-        place = _parse_place(ask)
-        count = ask.service.messages.delete(ask.enter("delete"), [place])
+    def do(self, page_request: PageRequest) -> ActResult:
+        place = _parse_place(page_request)
+        count = page_request.service.messages.delete(page_request.enter("delete"), [place])
         return ActResult(text="Deleted the message." if count else "There was no such message, so nothing was deleted.")
 
 
@@ -133,16 +133,18 @@ class ReleaseJob(MessageAct):
     )
     button = "Release it"
 
-    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
+    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         choices = (("again", "another worker gets it now"), ("dead", "it becomes a dead letter"))
         return (Field("then", "Then", "again", "choice", choices=choices),)
 
-    def do(self, ask: PageRequest) -> ActResult:
-        number, position = _parse_place(ask)
-        retry = ask.get("then") != "dead"
-        claims, core = ask.service.claims, ask.service.core
+    def do(self, page_request: PageRequest) -> ActResult:
+        number, position = _parse_place(page_request)
+        retry = page_request.get("then") != "dead"
+        claims, core = page_request.service.claims, page_request.service.core
         receipt = ClaimReceipt(number, *position)
-        (settled,) = core.run(ask.enter("admin").apply(partial(claims.release, receipts=[receipt], retry=retry)))
+        (settled,) = core.run(
+            page_request.enter("admin").apply(partial(claims.release, receipts=[receipt], retry=retry))
+        )
         if settled.status is not ReceiptStatus.DONE:
             return ActResult(text="No worker has this message, or it is already done, so nothing was released.")
         return ActResult(text="Released: another worker gets it." if retry else "Gave it up: it becomes a dead letter.")
@@ -158,13 +160,13 @@ class CancelJob(MessageAct):
     button = "Cancel it"
     destroys = True
 
-    def do(self, ask: PageRequest) -> ActResult:
+    def do(self, page_request: PageRequest) -> ActResult:
         texts: dict[JobStanding, str] = {
             "removed": "Removed the job: no worker gets it.",
             "claimed": "Asked its worker to stop. The job is not retried.",
             "done": "The job was already done or removed, so nothing was changed.",
         }
-        return ActResult(text=texts[_act_on_job(ask, ask.service.claims.cancel)])
+        return ActResult(text=texts[_act_on_job(page_request, page_request.service.claims.cancel)])
 
 
 class RetryJob(MessageAct):
@@ -175,29 +177,29 @@ class RetryJob(MessageAct):
     )
     button = "Retry it now"
 
-    def do(self, ask: PageRequest) -> ActResult:
+    def do(self, page_request: PageRequest) -> ActResult:
         texts: dict[JobStanding, str] = {
             "waiting": "The next claim can get the job.",
             "claimed": "A worker has the job, so nothing was changed.",
             "done": "The job is done or removed, so nothing was changed.",
         }
-        return ActResult(text=texts[_act_on_job(ask, ask.service.claims.make_available_now)])
+        return ActResult(text=texts[_act_on_job(page_request, page_request.service.claims.make_available_now)])
 
 
-def _act_on_job(ask: PageRequest, act: Callable[..., Coroutine[Any, Any, JobStanding]]) -> JobStanding:
+def _act_on_job(page_request: PageRequest, act: Callable[..., Coroutine[Any, Any, JobStanding]]) -> JobStanding:
     """Calls ``act`` with the job of the form, and returns what it found.
 
     The caller needs ``claim``, and ``work`` in a queue with principals.
     """
-    partition, position = _parse_place(ask)
-    access = ask.enter("claim")
+    partition, position = _parse_place(page_request)
+    access = page_request.enter("claim")
     if access.queue.principals:  # As in the API: a caller who may only read may not end jobs.
-        access = ask.enter("work")
-    return ask.service.core.run(access.apply(partial(act, partition=partition, position=position)))
+        access = page_request.enter("work")
+    return page_request.service.core.run(access.apply(partial(act, partition=partition, position=position)))
 
 
 class Redrive(Act):
-    """Sends matching dead letters back to their queues, for :data:`SECONDS` at a time.
+    """Sends matching dead letters back to their queues, for :data:`REDRIVE_TIMEOUT` at a time.
 
     If the time is over first, the result's details have a cursor, from which the next act goes on. An error ends it,
     too. Letters stay if the caller may not send to their queue, and those sent back before are only removed. The plan
@@ -210,38 +212,40 @@ class Redrive(Act):
     def __init__(self) -> None:
         self._turns = threading.BoundedSemaphore(MAX_SEARCHES)
 
-    def plan(self, ask: PageRequest) -> Plan:
-        selection, counts, scanned = _read_filter(ask), Counter[str](), 0
-        access, cursor, more = ask.enter("read"), ask.get("cursor"), True
+    def plan(self, page_request: PageRequest) -> Plan:
+        selection, counts, scanned = _read_filter(page_request), Counter[str](), 0
+        access, cursor, more = page_request.enter("read"), page_request.get("cursor"), True
         until = time.monotonic() + PLAN_TIMEOUT
         with self._limit_searches():
             while more and scanned < MAX_PREVIEWED and time.monotonic() < until:
-                page = _find_page(ask, access, selection, cursor)
+                page = _find_page(page_request, access, selection, cursor)
                 counts.update(letter.queue for letter in page.letters)
                 scanned, cursor, more = scanned + page.read_count, page.cursor, bool(page.cursor)
         number = sum(counts.values())
         beyond = " Matching dead letters behind these messages are included, too." if more else ""
         return Plan(
             about=(
-                f"Matching dead letters among {scanned} messages in {ask.name}: {number}.{beyond}\n"
+                f"Matching dead letters among {scanned} messages in {page_request.name}: {number}.{beyond}\n"
                 "Each is stored at the end of its former partition, with a new id, and then removed here."
             ),
             head=("Queue", "Dead letters that came from there", "They"),
-            rows=[(name, count, _describe_outcome(ask, name)) for name, count in sorted(counts.items())],
+            rows=[(name, count, _describe_outcome(page_request, name)) for name, count in sorted(counts.items())],
             button="Send them back" if number or more else "",
         )
 
-    def do(self, ask: PageRequest) -> ActResult:
-        selection, cursor = _read_filter(ask), ask.get("cursor")
-        reading, removing = ask.enter("read"), ask.enter("delete")
+    def do(self, page_request: PageRequest) -> ActResult:
+        selection, cursor = _read_filter(page_request), page_request.get("cursor")
+        reading, removing = page_request.enter("read"), page_request.enter("delete")
         sent, kept, before = Counter[str](), Counter[str](), 0
         error: QueueyError | None = None
-        until = time.monotonic() + SECONDS
+        until = time.monotonic() + REDRIVE_TIMEOUT
         with self._limit_searches():
             while error is None:
-                page = _find_page(ask, reading, selection, cursor)
+                page = _find_page(page_request, reading, selection, cursor)
                 if page.letters:
-                    done = ask.service.redriving.send_back(removing, page.letters, partial(ask.enter, "send"))
+                    done = page_request.service.redriving.send_back(
+                        removing, page.letters, partial(page_request.enter, "send")
+                    )
                     sent, kept, before, error = (
                         sent + done.sent,
                         kept + done.kept,
@@ -268,41 +272,44 @@ class Redrive(Act):
             self._turns.release()
 
 
-def _describe_outcome(ask: PageRequest, name: str) -> str:
+def _describe_outcome(page_request: PageRequest, name: str) -> str:
     """Returns whether dead letters go back to their queue, or why they stay."""
     try:
-        ask.enter("send", name)
+        page_request.enter("send", name)
     except (NotAllowed, NotFound) as refusal:
         return f"stay: {refusal}"
     return "go back"
 
 
-def _find_page(ask: PageRequest, access: QueueAccess, selection: DeadLetterFilter, cursor: str) -> DeadLetterPage:
+def _find_page(
+    page_request: PageRequest, access: QueueAccess, selection: DeadLetterFilter, cursor: str
+) -> DeadLetterPage:
     try:
-        return ask.service.redriving.find(access, selection, cursor)
+        return page_request.service.redriving.find(access, selection, cursor)
     except ValueError as error:
         raise InvalidRequest({"cursor": str(error)}) from None
 
 
-def _read_filter(ask: PageRequest) -> DeadLetterFilter:
+def _read_filter(page_request: PageRequest) -> DeadLetterFilter:
     """Reads which dead letters a form selects: one message, those with a reason, or all.
 
     Texts of the reason come from messages, so surrounding white space counts, and they may be blank.
     """
-    field = ask.given.get
-    place = _parse_place(ask) if ask.get("message") else None
+    field = page_request.given.get
+    place = _parse_place(page_request) if page_request.get("message") else None
     return DeadLetterFilter(
-        reason=(field("queue", ""), field("error", ""), field("shape", "")) if ask.get("reason") else None, place=place
+        reason=(field("queue", ""), field("error", ""), field("shape", "")) if page_request.get("reason") else None,
+        place=place,
     )
 
 
-def _parse_place(ask: PageRequest) -> Location:
+def _parse_place(page_request: PageRequest) -> Location:
     """Parses the partition and id of a message.
 
     Raises:
         InvalidRequest: The text is not a partition and an id.
     """
-    number, position = parse_place(ask.get("message"))
+    number, position = parse_place(page_request.get("message"))
     if number is None:
         raise InvalidRequest({"message": "Not <partition>:<id>"})
     return number, position

@@ -23,7 +23,7 @@ from queuey.web import validators
 from queuey.web.v1.queues import read_spec
 from queuey.web.validators import Errors
 
-CHANGED = tuple(name for name, option in option_metas().items() if (option.extra or {})["changes"])
+CHANGEABLE_OPTIONS = tuple(name for name, option in option_metas().items() if (option.extra or {})["changes"])
 """Options that can be changed."""
 
 NO_OFFSET = "none"
@@ -37,10 +37,10 @@ class ChangeOptions(Act):
     """
 
     name, title, needs = "options", "Change the options", ("admin",)
-    fields = (*CHANGED, "principals", "seen")
+    fields = (*CHANGEABLE_OPTIONS, "principals", "seen")
 
-    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
-        now = _option_texts(ask.enter("admin").queue)
+    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
+        now = _option_texts(page_request.enter("admin").queue)
         fields = [
             Field(
                 name,
@@ -56,19 +56,19 @@ class ChangeOptions(Act):
         principals = Field("principals", "Principals", now["principals"], hint="Separated by commas: app:shop=read")
         return (*fields, principals)
 
-    def plan(self, ask: PageRequest) -> Plan:
-        now = _option_texts(ask.enter("admin").queue)
+    def plan(self, page_request: PageRequest) -> Plan:
+        now = _option_texts(page_request.enter("admin").queue)
         return Plan(
             about="Only the fields that you edit are changed. The number of partitions cannot be reduced.",
             hidden={"seen": msgspec.json.encode(now).decode()},
             button="Change the options",
         )
 
-    def do(self, ask: PageRequest) -> ActResult:
-        access = ask.enter("admin")
+    def do(self, page_request: PageRequest) -> ActResult:
+        access = page_request.enter("admin")
         now = _option_texts(access.queue)
-        seen = _read_seen(ask, now)
-        changed: dict[str, Any] = {name: text for name in now if (text := ask.get(name)) != seen[name]}
+        seen = _read_seen(page_request, now)
+        changed: dict[str, Any] = {name: text for name in now if (text := page_request.get(name)) != seen[name]}
         errors = Errors()
         for name, text in changed.items():
             if now[name] != seen[name]:
@@ -78,10 +78,10 @@ class ChangeOptions(Act):
         errors.check()
         if not changed:
             return ActResult(text="No field was edited, so nothing was changed.")
-        spec = read_spec({name: text for name, text in changed.items() if text}, errors, ask.service.limits)
+        spec = read_spec({name: text for name, text in changed.items() if text}, errors, page_request.service.limits)
         errors.check()
-        access = ask.enter("admin", dead_letter=spec.dead_letter)
-        queue = ask.service.queues.update(access, spec, [name for name, text in changed.items() if not text])
+        access = page_request.enter("admin", dead_letter=spec.dead_letter)
+        queue = page_request.service.queues.update(access, spec, [name for name, text in changed.items() if not text])
         after = _option_texts(queue)
         parts = (
             f"{name} from {now[name] or 'the default'} to {after[name] or 'the default'}" for name in sorted(changed)
@@ -89,14 +89,14 @@ class ChangeOptions(Act):
         return ActResult(text=f"Changed {', '.join(parts)}.")
 
 
-def _read_seen(ask: PageRequest, names: Iterable[str]) -> dict[str, str]:
+def _read_seen(page_request: PageRequest, names: Iterable[str]) -> dict[str, str]:
     """Returns the option values that the page showed.
 
     Raises:
         InvalidRequest: The form does not contain them.
     """
     try:
-        seen = msgspec.json.decode(ask.given.get("seen", ""), type=dict[str, str])
+        seen = msgspec.json.decode(page_request.given.get("seen", ""), type=dict[str, str])
         return {name: seen[name] for name in names}
     except (msgspec.DecodeError, KeyError):
         raise InvalidRequest({"seen": "The form lacks the former values. Open the page again"}) from None
@@ -104,7 +104,7 @@ def _read_seen(ask: PageRequest, names: Iterable[str]) -> dict[str, str]:
 
 def _option_texts(queue: Queue) -> dict[str, str]:
     """Returns options as a user types them; one with its default 0 is blank."""
-    values = {name: getattr(queue, name) for name in CHANGED}
+    values = {name: getattr(queue, name) for name in CHANGEABLE_OPTIONS}
     delays = msgspec.structs.asdict(queue.backoff) if queue.backoff else {}
     return {
         **{name: _format_value(value, blank=not value and name != "read_delay") for name, value in values.items()},
@@ -130,15 +130,15 @@ class MoveMessages(Act):
     )
     button = "Move them"
 
-    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
+    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         return (Field("to", "To the queue"),)
 
-    def do(self, ask: PageRequest) -> ActResult:
-        target = ask.get("to")
+    def do(self, page_request: PageRequest) -> ActResult:
+        target = page_request.get("to")
         if not target:
             raise InvalidRequest({"to": "Missing"})
-        ask.enter("read")
-        report = ask.service.moves.begin(ask.enter("delete"), ask.enter("send", target))
+        page_request.enter("read")
+        report = page_request.service.moves.begin(page_request.enter("delete"), page_request.enter("send", target))
         return ActResult(text=f"Move {report.id} from {report.source} to {report.target} is {report.state}.")
 
 
@@ -149,26 +149,26 @@ class CancelMove(Act):
     fields = logged_fields = ("move",)
     button = "Cancel it"
 
-    def effects(self, ask: PageRequest) -> str:
-        return f"Move {ask.get('move')} ends soon. Moved messages stay in the target."
+    def effects(self, page_request: PageRequest) -> str:
+        return f"Move {page_request.get('move')} ends soon. Moved messages stay in the target."
 
-    def do(self, ask: PageRequest) -> ActResult:
-        name = ask.name
-        may_delete = ask.matching("delete")
-        source = ask.service.moves.show(ask.application, ask.get("move"), may_delete).source
+    def do(self, page_request: PageRequest) -> ActResult:
+        name = page_request.name
+        may_delete = page_request.make_name_test("delete")
+        source = page_request.service.moves.show(page_request.application, page_request.get("move"), may_delete).source
         if source != name:
-            raise MoveNotFound(ask.get("move"))
-        report = ask.service.moves.cancel(ask.application, ask.get("move"), may_delete)
+            raise MoveNotFound(page_request.get("move"))
+        report = page_request.service.moves.cancel(page_request.application, page_request.get("move"), may_delete)
         return ActResult(text=f"Move {report.id} is {report.state}; it has moved {report.moved} messages.")
 
 
-def _count_text(ask: PageRequest) -> str:
+def _count_text(page_request: PageRequest) -> str:
     """Returns a text with the number of messages, or an empty one if the caller may not count them."""
     try:
-        access = ask.enter("measure")
+        access = page_request.enter("measure")
     except NotAllowed:
         return ""
-    return f", about {ask.service.queues.count(access.queue) or 0:,} now"
+    return f", about {page_request.service.queues.count(access.queue) or 0:,} now"
 
 
 class PauseClaims(Act):
@@ -181,8 +181,8 @@ class PauseClaims(Act):
     )
     claims = "paused"
 
-    def do(self, ask: PageRequest) -> ActResult:
-        ask.service.queues.update(ask.enter("admin"), QueueSpec(claims=self.claims))
+    def do(self, page_request: PageRequest) -> ActResult:
+        page_request.service.queues.update(page_request.enter("admin"), QueueSpec(claims=self.claims))
         return ActResult(text=f"The claims are {self.claims}.")
 
 
@@ -199,12 +199,12 @@ class Purge(Act):
     types_name = destroys = True
     about = "All messages are removed{}, including those that are not due yet. Options and offsets of groups stay."
 
-    def effects(self, ask: PageRequest) -> str:
-        return f"{self.about.format(_count_text(ask))}\nThis cannot be undone."
+    def effects(self, page_request: PageRequest) -> str:
+        return f"{self.about.format(_count_text(page_request))}\nThis cannot be undone."
 
-    def do(self, ask: PageRequest) -> ActResult:
-        count = _count_text(ask)
-        ask.service.queues.purge(ask.enter("admin"))
+    def do(self, page_request: PageRequest) -> ActResult:
+        count = _count_text(page_request)
+        page_request.service.queues.purge(page_request.enter("admin"))
         return ActResult(text=f"Removed all messages{count.removesuffix(' now')}.")
 
 
@@ -212,9 +212,9 @@ class DeleteQueue(Purge):
     name, title = "delete-queue", "Delete the queue"
     about = "The queue is deleted with all messages{}, its options, and the offsets of its groups."
 
-    def do(self, ask: PageRequest) -> ActResult:
-        ask.service.queues.delete(ask.enter("admin"))
-        return ActResult(text=f"Deleted queue {ask.name}.")
+    def do(self, page_request: PageRequest) -> ActResult:
+        page_request.service.queues.delete(page_request.enter("admin"))
+        return ActResult(text=f"Deleted queue {page_request.name}.")
 
 
 class _Offsets(msgspec.Struct, frozen=True):
@@ -247,7 +247,7 @@ class Rewind(Act):
     fields = (*logged_fields, "seen")
     previews = True
 
-    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
+    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         hint = "earliest, latest, a time, such as 2026-11-26T09:00Z or -1h, or the id of the last message that is done"
         return (
             Field("group", "Group"),
@@ -255,16 +255,18 @@ class Rewind(Act):
             Field("partition", "Partition", hint="Blank: all."),
         )
 
-    def plan(self, ask: PageRequest) -> Plan:
+    def plan(self, page_request: PageRequest) -> Plan:
         about = (
             "Stop the workers of the group first: a running worker continues at its position and records its own "
             "offset again. For groups of Qdo, whose offsets are in ZooKeeper or in a local file, use qdo offsets."
         )
-        if not ask.get("group") or not ask.get("to"):
+        if not page_request.get("group") or not page_request.get("to"):
             return Plan(about=about)
-        offsets = _parse_offsets(ask)
+        offsets = _parse_offsets(page_request)
         changed, to = offsets.offsets_to_change, ids.to_hex(offsets.position)
-        then = ask.service.offsets.read_lag(ask.enter("measure"), dict.fromkeys(changed, offsets.position)).partitions
+        then = page_request.service.offsets.read_lag(
+            page_request.enter("measure"), dict.fromkeys(changed, offsets.position)
+        ).partitions
         return Plan(
             about=about if changed else f"{about}\nAll offsets are already there.",
             hidden={"seen": offsets.digest, "to": to},
@@ -273,9 +275,9 @@ class Rewind(Act):
             button="Set the offsets" if changed else "",
         )
 
-    def do(self, ask: PageRequest) -> ActResult:
-        offsets = _parse_offsets(ask)
-        if ask.get("seen") != offsets.digest:
+    def do(self, page_request: PageRequest) -> ActResult:
+        offsets = _parse_offsets(page_request)
+        if page_request.get("seen") != offsets.digest:
             raise InvalidRequest({"seen": "An offset or the number of partitions has changed. See the new table"})
         changes = [
             OffsetChange(n, offsets.position, ids.parse_position(old.offset) if old.offset else None, compare=True)
@@ -285,7 +287,9 @@ class Rewind(Act):
         if not changes:
             return ActResult(text="All offsets were already there, so nothing was changed.")
         try:
-            ask.service.core.run(ask.service.offsets.record(ask.enter("claim"), offsets.group, changes))
+            page_request.service.core.run(
+                page_request.service.offsets.record(page_request.enter("claim"), offsets.group, changes)
+            )
         except OffsetConflict as conflict:
             kept = sorted(change.partition for change in changes if change.partition not in conflict.applied)
             rest = f"The offsets of partitions {', '.join(map(str, kept))} were changed meanwhile and stay"
@@ -296,27 +300,29 @@ class Rewind(Act):
         return ActResult(text=f"Set {len(changes)} offsets of group {offsets.group} to {to}.")
 
 
-def _parse_offsets(ask: PageRequest) -> _Offsets:
+def _parse_offsets(page_request: PageRequest) -> _Offsets:
     """Parses the form, and reads the group's present offsets in one partition or all.
 
     Raises:
         InvalidRequest: A field is invalid, or ``to`` is blank.
         GroupNotFound: The group has no recorded offsets.
     """
-    access, errors = ask.enter("measure"), Errors()
-    text = ask.get("partition") or None
+    access, errors = page_request.enter("measure"), Errors()
+    text = page_request.get("partition") or None
     number = errors.parse_field("partition", validators.parse_integer, text, 1, access.queue.partitions)
-    position = errors.parse_field("to", lambda value: _parse_position(ask, validators.parse_text(value)), ask.get("to"))
+    position = errors.parse_field(
+        "to", lambda value: _parse_position(page_request, validators.parse_text(value)), page_request.get("to")
+    )
     if position is None:
         errors.setdefault("to", "Missing")
     errors.check()
     assert position is not None  # noqa: S101 - or errors.check() has raised
-    present = ask.service.offsets.read_progress(access, ask.get("group")).partitions
+    present = page_request.service.offsets.read_progress(access, page_request.get("group")).partitions
     partitions = {n: offset for n, offset in present.items() if number in {None, n}}
-    return _Offsets(ask.get("group"), position, partitions)
+    return _Offsets(page_request.get("group"), position, partitions)
 
 
-def _parse_position(ask: PageRequest, text: str) -> Position:
+def _parse_position(page_request: PageRequest, text: str) -> Position:
     """Returns the id of the last message that counts as processed: ``earliest``, ``latest``, a time or an id.
 
     With a time, only the messages before it count as processed; ``latest`` means all before the queue's horizon.
@@ -327,7 +333,9 @@ def _parse_position(ask: PageRequest, text: str) -> Position:
     if text == "earliest":
         return ids.FIRST
     if text == "latest":
-        return ids.preceding(ids.parse_position(ask.service.queues.describe(ask.enter("measure")).horizon))
+        return ids.preceding(
+            ids.parse_position(page_request.service.queues.describe(page_request.enter("measure")).horizon)
+        )
     try:
         mark = parse_mark(parse_point(text, time.time()))
     except ValueError as error:

@@ -26,42 +26,46 @@ class ScheduleAct(Act):
     logged_fields: tuple[str, ...] = ("schedule",)
     fields: tuple[str, ...] = ("schedule", "seen")
 
-    def find(self, ask: PageRequest) -> ScheduleReport:
+    def find(self, page_request: PageRequest) -> ScheduleReport:
         """Returns the schedule.
 
         Raises:
             ScheduleNotFound: The schedule does not exist, or the caller lacks a right with its queue.
         """
-        return ask.service.schedules.show(ask.application, ask.get("schedule"), partial(self.may_act_on, ask))
+        return page_request.service.schedules.show(
+            page_request.application, page_request.get("schedule"), partial(self.may_act_on, page_request)
+        )
 
-    def may_act_on(self, ask: PageRequest, queue: str) -> bool:
-        return all(ask.may(action, queue) for action in self.needs)
+    def may_act_on(self, page_request: PageRequest, queue: str) -> bool:
+        return all(page_request.may(action, queue) for action in self.needs)
 
-    def queue(self, ask: PageRequest) -> str:
-        schedule = self.find(ask)
-        if ask.get("seen") != str(schedule.changed):
+    def queue(self, page_request: PageRequest) -> str:
+        schedule = self.find(page_request)
+        if page_request.get("seen") != str(schedule.changed):
             raise InvalidRequest({"seen": "Somebody has changed the schedule meanwhile. Check it, and send it again"})
         return schedule.plan.queue
 
-    def subject(self, ask: PageRequest) -> str:
-        return ask.get("schedule")
+    def subject(self, page_request: PageRequest) -> str:
+        return page_request.get("schedule")
 
-    def begins_on(self, ask: PageRequest) -> str:
-        return pages.link(*filter(None, ("a", ask.application, "_schedules", self.subject(ask))))
+    def page_address(self, page_request: PageRequest) -> str:
+        return pages.link(*filter(None, ("a", page_request.application, "_schedules", self.subject(page_request))))
 
-    def plan(self, ask: PageRequest) -> Plan:
-        schedule = self.find(ask)
+    def plan(self, page_request: PageRequest) -> Plan:
+        schedule = self.find(page_request)
         about = f"Its messages go to queue {schedule.plan.queue}. {self.about}"
         return Plan(about=about, hidden={"seen": str(schedule.changed)}, button=self.title)
 
-    def save(self, ask: PageRequest, **changes: object) -> None:
+    def save(self, page_request: PageRequest, **changes: object) -> None:
         """Changes the given fields of the schedule, or creates it; the others stay.
 
         Needs ``admin`` and ``send`` with its queue, or only ``admin`` to pause it. Does not check ``seen``, which
         :meth:`queue` does.
         """
-        match = {"app": ask.application, "schedule": ask.get("schedule")}
-        ask.schedules.save(ask.request, match, msgspec.json.encode(changes), ask.matching("admin"))
+        match = {"app": page_request.application, "schedule": page_request.get("schedule")}
+        page_request.schedules.save(
+            page_request.request, match, msgspec.json.encode(changes), page_request.make_name_test("admin")
+        )
 
 
 class RunSchedule(ScheduleAct):
@@ -73,9 +77,11 @@ class RunSchedule(ScheduleAct):
     name, title, needs = "schedule-run", "Run now", ("admin", "send")
     about = "Posts the message once now, even if the schedule is paused. The timetable does not change."
 
-    def do(self, ask: PageRequest) -> ActResult:
-        fire = ask.service.schedules.fire(ask.application, ask.get("schedule"), partial(self.may_act_on, ask))
-        last = ask.service.core.run(fire).last
+    def do(self, page_request: PageRequest) -> ActResult:
+        fire = page_request.service.schedules.fire(
+            page_request.application, page_request.get("schedule"), partial(self.may_act_on, page_request)
+        )
+        last = page_request.service.core.run(fire).last
         assert last is not None  # noqa: S101 - it was fired
         if last.state == "unknown":
             raise StoreUnavailable(last.error, outcome="unknown")
@@ -89,18 +95,18 @@ class PauseSchedule(ScheduleAct):
     name, title, needs = "schedule-pause", "Pause", ("admin",)
     about = "Posts nothing until the schedule is resumed. Times during the pause are skipped."
 
-    def do(self, ask: PageRequest) -> ActResult:
-        self.save(ask, paused=True)
-        return ActResult(text=f"Paused schedule {ask.get('schedule')}.")
+    def do(self, page_request: PageRequest) -> ActResult:
+        self.save(page_request, paused=True)
+        return ActResult(text=f"Paused schedule {page_request.get('schedule')}.")
 
 
 class ResumeSchedule(ScheduleAct):
     name, title, needs = "schedule-resume", "Resume", ("admin", "send")
     about = "Continues with the next time of the timetable."
 
-    def do(self, ask: PageRequest) -> ActResult:
-        self.save(ask, paused=False)
-        return ActResult(text=f"Resumed schedule {ask.get('schedule')}.")
+    def do(self, page_request: PageRequest) -> ActResult:
+        self.save(page_request, paused=False)
+        return ActResult(text=f"Resumed schedule {page_request.get('schedule')}.")
 
 
 class RemoveSchedule(ScheduleAct):
@@ -108,9 +114,11 @@ class RemoveSchedule(ScheduleAct):
     types_name = destroys = True
     about = "Posts nothing from then on. A message that is being posted now may still arrive.\nThis cannot be undone."
 
-    def do(self, ask: PageRequest) -> ActResult:
-        ask.service.schedules.remove(ask.application, ask.get("schedule"), partial(self.may_act_on, ask))
-        return ActResult(text=f"Removed schedule {ask.get('schedule')}.")
+    def do(self, page_request: PageRequest) -> ActResult:
+        page_request.service.schedules.remove(
+            page_request.application, page_request.get("schedule"), partial(self.may_act_on, page_request)
+        )
+        return ActResult(text=f"Removed schedule {page_request.get('schedule')}.")
 
 
 class ChangeSchedule(ScheduleAct):
@@ -126,7 +134,7 @@ class ChangeSchedule(ScheduleAct):
     longest = SendMessage.longest
     about = "Blank fields do not change. A body replaces the whole message."
 
-    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
+    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         missed = (("", "no change; at first skipped"), ("skip", "are skipped"), ("catch_up", "are caught up"))
         return (
             Field("queue", "Queue"),
@@ -134,21 +142,21 @@ class ChangeSchedule(ScheduleAct):
             Field("timezone", "Its time zone", hint="Such as Europe/Berlin; at first UTC."),
             Field("every", "Or an interval", hint="Seconds, or such as 5m."),
             Field("missed", "Times at which no service ran", "", "choice", choices=missed),
-            *(field for field in SendMessage().inputs(ask) if field.name in self.fields),
+            *(field for field in SendMessage().inputs(page_request) if field.name in self.fields),
         )
 
-    def do(self, ask: PageRequest) -> ActResult:
-        fields: dict[str, Any] = {name: text for name in self.timing if (text := ask.get(name))}
+    def do(self, page_request: PageRequest) -> ActResult:
+        fields: dict[str, Any] = {name: text for name in self.timing if (text := page_request.get(name))}
         try:
             fields |= {"every": int(min(parse_duration(fields["every"]), 1e9))} if "every" in fields else {}
         except ValueError as error:
             raise InvalidRequest({"every": str(error)}) from None
-        if any(ask.given.get(name) for name in ("body", "headers", "message_key", "partition", "ttl")):
-            fields["message"] = read_item(ask)
+        if any(page_request.given.get(name) for name in ("body", "headers", "message_key", "partition", "ttl")):
+            fields["message"] = read_item(page_request)
         if not fields:
             return ActResult(text="No field was filled in, so nothing was changed.")
-        self.save(ask, **fields)
-        return ActResult(text=f"Saved schedule {ask.get('schedule')}.")
+        self.save(page_request, **fields)
+        return ActResult(text=f"Saved schedule {page_request.get('schedule')}.")
 
 
 class AddSchedule(ChangeSchedule):
@@ -160,21 +168,21 @@ class AddSchedule(ChangeSchedule):
     name, title = "schedule-add", "Create a schedule"
     about = "The service posts the message at each time of the timetable, even after your key has expired."
 
-    def queue(self, ask: PageRequest) -> str:
+    def queue(self, page_request: PageRequest) -> str:
         with suppress(ScheduleNotFound):
-            self.find(ask)
+            self.find(page_request)
             raise InvalidRequest({"schedule": "There is a schedule of this name"})
         try:
-            ask.enter("admin", ask.get("queue"))
-            return ask.enter("send", ask.get("queue")).queue.name
+            page_request.enter("admin", page_request.get("queue"))
+            return page_request.enter("send", page_request.get("queue")).queue.name
         except (NotAllowed, NotFound) as error:
             raise InvalidRequest({"queue": str(error)}) from None
 
-    def subject(self, ask: PageRequest) -> str:
+    def subject(self, page_request: PageRequest) -> str:
         return ""
 
-    def inputs(self, ask: PageRequest) -> tuple[Field, ...]:
-        return (Field("schedule", "Name"), *super().inputs(ask))
+    def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
+        return (Field("schedule", "Name"), *super().inputs(page_request))
 
-    def plan(self, ask: PageRequest) -> Plan:
-        return Act.plan(self, ask)
+    def plan(self, page_request: PageRequest) -> Plan:
+        return Act.plan(self, page_request)

@@ -12,12 +12,12 @@ import socket
 import ssl
 import threading
 
-HEAD_SECONDS = 10
+HEAD_TIMEOUT = 10
 """Timeout for the head of a request, in seconds."""
-HEAD_BYTES = 8 * 1024
+MAX_HEAD_BYTES = 8 * 1024
 MAX_CONNECTIONS = 64
 """Max open connections; further ones are closed."""
-CHECK_SECONDS = 5
+CHECK_TIMEOUT = 5
 """Timeout for the service's own ``/__lbheartbeat__``, in seconds; it is healthy if that answers 200 in time."""
 
 
@@ -48,7 +48,7 @@ class HealthPort:
         threading.Thread(target=lambda: asyncio.run(self._serve()), name="queuey-health", daemon=True).start()
 
     async def _serve(self) -> None:
-        server = await asyncio.start_server(self._handle, sock=self._listener, limit=HEAD_BYTES)
+        server = await asyncio.start_server(self._handle, sock=self._listener, limit=MAX_HEAD_BYTES)
         async with server:
             await server.serve_forever()
 
@@ -61,7 +61,7 @@ class HealthPort:
         try:
             if self._open <= MAX_CONNECTIONS:
                 with contextlib.suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                    async with asyncio.timeout(HEAD_SECONDS + CHECK_SECONDS):
+                    async with asyncio.timeout(HEAD_TIMEOUT + CHECK_TIMEOUT):
                         head = await reader.readuntil(b"\r\n\r\n")
                         writer.write(await self._answer(head))
                         await writer.drain()
@@ -82,7 +82,7 @@ class HealthPort:
 
     async def _is_service_healthy(self) -> bool:
         try:
-            async with asyncio.timeout(CHECK_SECONDS):
+            async with asyncio.timeout(CHECK_TIMEOUT):
                 reader, writer = await asyncio.open_connection(*self._service, ssl=self._context)
                 with contextlib.closing(writer):
                     writer.write(b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

@@ -29,9 +29,9 @@ Kind = Literal["plain", "dedup"]
 
 MAX_NAME = 255
 """Max characters of a caller's name for a queue."""
-_DEDUP = "~dedup"
-_SYSTEM = "~"
-MAX_QUEUE_NAME = len(_SYSTEM) + MAX_NAME + len(_DEDUP)
+_DEDUP_SUFFIX = "~dedup"
+_SYSTEM_PREFIX = "~"
+MAX_QUEUE_NAME = len(_SYSTEM_PREFIX) + MAX_NAME + len(_DEDUP_SUFFIX)
 """Max characters of the name of the application's queue."""
 
 _NAME = re.compile(rf"(?!_(?!_))(?!\.{{1,2}}$)[a-z0-9.:@_-]{{1,{MAX_NAME}}}", re.ASCII)
@@ -39,7 +39,7 @@ _NAME = re.compile(rf"(?!_(?!_))(?!\.{{1,2}}$)[a-z0-9.:@_-]{{1,{MAX_NAME}}}", re
 ID_LENGTH = 40
 """Number of characters of an id."""
 _ID = re.compile(r"([0-9a-f]{4})([0-9a-f]{32})([0-9a-f]{4})", re.ASCII)
-_STATUS = {"running": "IN_PROGRESS", "cancelling": "IN_PROGRESS", "done": "COMPLETE"}
+_MOVE_STATUSES = {"running": "IN_PROGRESS", "cancelling": "IN_PROGRESS", "done": "COMPLETE"}
 """State of a move -> its status for EmoDB's clients; any other state is ``ERROR``."""
 
 
@@ -54,15 +54,15 @@ def queue_name(name: str, kind: Kind) -> str:
             f"Queue name must be a lowercase ASCII string between 1 and {MAX_NAME} characters in length. "
             "Allowed punctuation is - . : @ and _ ; a name begins with no underscore or with two, and is not . or .."
         )
-    return f"{_SYSTEM if name[0] == '_' else ''}{name}{_DEDUP if kind == 'dedup' else ''}"
+    return f"{_SYSTEM_PREFIX if name[0] == '_' else ''}{name}{_DEDUP_SUFFIX if kind == 'dedup' else ''}"
 
 
 def is_queue_of_kind(queue: str, kind: Kind) -> bool:
-    return queue.endswith(_DEDUP) == (kind == "dedup")
+    return queue.endswith(_DEDUP_SUFFIX) == (kind == "dedup")
 
 
 def caller_name(queue: str) -> str:
-    return queue.removeprefix(_SYSTEM).removesuffix(_DEDUP)
+    return queue.removeprefix(_SYSTEM_PREFIX).removesuffix(_DEDUP_SUFFIX)
 
 
 class MessageIds:
@@ -119,5 +119,5 @@ def describe_move(report: Move) -> dict[str, str]:
     return {
         "from": caller_name(report.source),
         "to": caller_name(report.target),
-        "status": _STATUS.get(report.state, "ERROR"),
+        "status": _MOVE_STATUSES.get(report.state, "ERROR"),
     }

@@ -22,11 +22,11 @@ from kazoo.retry import KazooRetry
 ROOT = "/ostrich"
 SERVICES = {"emodb-queue-1": "/queue/1", "emodb-dedupq-1": "/dedupq/1"}
 """EmoDB's services and their paths. The registered name has the cluster in front."""
-SESSION_SECONDS = 10.0
+SESSION_TIMEOUT = 10.0
 """Timeout of the ZooKeeper session, in seconds."""
 MAX_RETRY_DELAY = 5.0
 """Max pause between attempts to connect, in seconds."""
-CHECK_SECONDS = 10.0
+CHECK_INTERVAL = 10.0
 """Interval between checks that the nodes still exist, in seconds."""
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Registration:
         self._closed = False
         self._client: Any = KazooClient(
             servers,
-            timeout=SESSION_SECONDS,
+            timeout=SESSION_TIMEOUT,
             connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=MAX_RETRY_DELAY),
             logger=log.getChild("kazoo"),
         )
@@ -101,7 +101,7 @@ class Registration:
         Logs errors and tries again.
         """
         while not self._closed:
-            self._due.wait(CHECK_SECONDS)
+            self._due.wait(CHECK_INTERVAL)
             self._due.clear()
             if self._client.connected and not self._closed:
                 try:

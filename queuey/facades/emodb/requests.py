@@ -18,10 +18,10 @@ from queuey.web.requests import Request, read_body, too_large
 from queuey.web.responses import encode
 from queuey.web.validators import JSON_ERRORS, BadField, show
 
-MAX_CLAIM = 3600
+MAX_CLAIM_SECONDS = 3600
 """Max time of a claim, in seconds."""
 MAX_POLLED = 1000
-DEFAULT_CLAIM = 30
+DEFAULT_CLAIM_SECONDS = 30
 DEFAULT_LIMIT = 10
 _NUMBER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
@@ -32,23 +32,23 @@ MAX_QUEUES = 1000
 MAX_COMMAS = 1_000_000
 """Max commas in a batch, which bounds the memory of many short messages."""
 _JSON = Meta("application/json", json=True)
-_WHITE = b" \t\r\n"
+_WHITE_SPACE = b" \t\r\n"
 _decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_batches = msgspec.json.Decoder(dict[str, list[msgspec.Raw]]).decode
 _decode_ids = msgspec.json.Decoder(list[str] | None).decode
 
 
 def read_ttl(query: dict[str, str]) -> int:
-    """Returns the time to claim messages for, in seconds; ``DEFAULT_CLAIM`` if it is not given.
+    """Returns the time to claim messages for, in seconds; ``DEFAULT_CLAIM_SECONDS`` if it is not given.
 
     Raises:
         BadParameter: The value is not a number.
         BadArgument: The value is out of bounds.
     """
-    ttl = _read_integer(query, "ttl", DEFAULT_CLAIM)
+    ttl = _read_integer(query, "ttl", DEFAULT_CLAIM_SECONDS)
     if ttl < 0:
         raise BadArgument("ClaimTtl must be >=0")
-    if ttl > MAX_CLAIM:
+    if ttl > MAX_CLAIM_SECONDS:
         raise BadArgument("ClaimTtl must be <=1 hour")
     return ttl
 
@@ -120,7 +120,7 @@ def read_message(request: Request, limits: Limits) -> Draft:
         BadBody: The body is not JSON.
         BadArgument: The message is too long.
     """
-    return _make_draft(_read_json_body(request, limits).strip(_WHITE), limits)
+    return _make_draft(_read_json_body(request, limits).strip(_WHITE_SPACE), limits)
 
 
 def read_batch(request: Request, limits: Limits) -> list[Draft]:

@@ -30,7 +30,7 @@ MAX_CLAIMED = 20_000
 MAX_CACHED_COUNTS = 4096
 """Max queues whose numbers of claims are cached."""
 
-PARTITIONS = 8
+NEW_QUEUE_PARTITIONS = 8
 DEFAULT_TTL = 14 * 86_400
 """Default time to live of messages, in seconds."""
 MAX_IDS = 1000
@@ -123,7 +123,8 @@ class EmodbFacade(Facade):
         ]
 
     def set_credential(self, request: Request) -> None:
-        # Takes the key from the header ``X-BV-API-Key``, or else from the query. Any other credential is dropped.
+        # Takes the key from the header ``X-BV-API-Key``, or else from the query. Drops any other credential, and a key
+        # with ``;``, because it could add a second credential.
         key = request.headers.get("x-bv-api-key")
         if key is None and "APIKey=" in request.query:
             key = parse_form(request.query, "query").get("APIKey")
@@ -141,7 +142,7 @@ class EmodbFacade(Facade):
         return {"app": self.application, "queue": queue_name(match["queue"], KINDS[match["base"]])}
 
     def spec_of(self, match: Match) -> QueueSpec:
-        return QueueSpec(partitions=PARTITIONS, ttl=DEFAULT_TTL, kind=KINDS[match["base"]])
+        return QueueSpec(partitions=NEW_QUEUE_PARTITIONS, ttl=DEFAULT_TTL, kind=KINDS[match["base"]])
 
     # Authorization
 

@@ -19,11 +19,11 @@ from queuey.errors import SettingsError
 from queuey.facades.settings import SqsFacade
 from queuey.settings import SecretName, Settings
 
-FILE = "sqs.secret"
+FILE_NAME = "sqs.secret"
 """File in the data directory with the secret of a deployment on SQLite that does not configure one."""
-MIN_SECRET = 32
+MIN_SECRET_LENGTH = 32
 """Min characters of the deployment's secret."""
-_OF_IDS, _OF_SECRETS = b"sqs access key\0", b"sqs secret\0"
+_ID_HASH_PREFIX, _SECRET_HASH_PREFIX = b"sqs access key\0", b"sqs secret\0"
 """Prefixes of an id before it is hashed, so that no other kind of key has the same hash."""
 
 
@@ -32,12 +32,12 @@ def new_access_key() -> str:
 
 
 def digest_of(access_key: str) -> bytes:
-    return sha256(_OF_IDS + access_key.encode()).digest()
+    return sha256(_ID_HASH_PREFIX + access_key.encode()).digest()
 
 
 @lru_cache(1024)
 def secret_of(deployment: bytes, access_key: str) -> str:
-    return b64encode(hmac.digest(deployment, _OF_SECRETS + access_key.encode(), "sha256")[:30]).decode()
+    return b64encode(hmac.digest(deployment, _SECRET_HASH_PREFIX + access_key.encode(), "sha256")[:30]).decode()
 
 
 def deployment_secret(sqs: SqsFacade, settings: Settings, environ: Mapping[str, str]) -> bytes:
@@ -55,17 +55,18 @@ def deployment_secret(sqs: SqsFacade, settings: Settings, environ: Mapping[str, 
     if location is None and settings.store.startswith("cassandra:"):
         raise SettingsError(
             "facades.sqs.secret is not set: on Cassandra all processes have to derive the same secrets. Write "
-            f'{MIN_SECRET} or more random characters into a file, and name it: secret = "file:/etc/queuey/{FILE}"'
+            f"{MIN_SECRET_LENGTH} or more random characters into a file, and name it: "
+            f'secret = "file:/etc/queuey/{FILE_NAME}"'
         )
     if location is None:
-        path = (settings.data.parent if settings.data.is_file() else settings.data) / FILE
+        path = (settings.data.parent if settings.data.is_file() else settings.data) / FILE_NAME
         if not path.exists():
             _create_secret_file(path)
         location = f"file:{path}"
     secret = SecretName.parse(location).read(environ)
-    if len(secret) < MIN_SECRET:
+    if len(secret) < MIN_SECRET_LENGTH:
         raise SettingsError(
-            f"The secret {location} has {len(secret)} characters. Use {MIN_SECRET} or more random characters."
+            f"The secret {location} has {len(secret)} characters. Use {MIN_SECRET_LENGTH} or more random characters."
         )
     return secret.encode()
 

@@ -22,7 +22,7 @@ MAX_MESSAGE = 1_048_576
 """Max bytes of a message with its attributes, and of a batch."""
 MAX_VISIBILITY, MAX_WAIT, MAX_DELAY = 43_200, 20, 900
 """Max visibility timeout, wait time and delay of queues and requests, in seconds."""
-NO_PERMISSIONS = "permissions belong to access keys here: queuey app key-add --sqs --allow … --queues …"
+NO_PERMISSIONS_TEXT = "permissions belong to access keys here: queuey app key-add --sqs --allow … --queues …"
 MAX_TAGS = 50
 MAX_SOURCES = 10
 """Max queues in a RedriveAllowPolicy."""
@@ -59,8 +59,9 @@ class StoredAttributes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         size: Max bytes of a message.
         modified: When attributes were last set, in seconds since 1970; 0 if never.
         redrive_allow: Which queues may use this one as their dead-letter queue; None allows all.
-        by_content: A message of a FIFO queue without a deduplication id gets the hash of its body as one.
-        scope, limit: Values of DeduplicationScope and FifoThroughputLimit; blank if not set.
+        by_content: ContentBasedDeduplication: a message without a deduplication id uses the hash of its body.
+        scope: DeduplicationScope; blank if not set.
+        limit: FifoThroughputLimit; blank if not set. It has no effect.
         tags: Values by key.
     """
 
@@ -142,24 +143,24 @@ class Changes(msgspec.Struct):
         return replace(make_spec(replace(before, **self.kept)), **self.options)
 
 
-def _read_integer(name: str, text: str, least: int, most: int) -> int:
-    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
-        raise bad_value(name, f"not {least} to {most}")
+def _read_integer(name: str, text: str, minimum: int, maximum: int) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or not minimum <= int(text) <= maximum:
+        raise bad_value(name, f"not {minimum} to {maximum}")
     return int(text)
 
 
-_NUMBERS = {
+_NUMBER_ATTRIBUTES = {
     "VisibilityTimeout": ("visibility", 0, MAX_VISIBILITY),
     "DelaySeconds": ("delay", 0, MAX_DELAY),
     "ReceiveMessageWaitTimeSeconds": ("wait", 0, MAX_WAIT),
     "MaximumMessageSize": ("size", 1024, MAX_MESSAGE),
 }
-_WORDS = {
+_CHOICE_ATTRIBUTES = {
     "DeduplicationScope": ("scope", ("messageGroup", "queue")),
     "FifoThroughputLimit": ("limit", ("perQueue", "perMessageGroupId")),
 }
-_REFUSED = {
-    "Policy": NO_PERMISSIONS,
+_REFUSED_ATTRIBUTES = {
+    "Policy": NO_PERMISSIONS_TEXT,
     "KmsMasterKeyId": "messages are not encrypted by the service: encrypt the disk, or the messages",
     "KmsDataKeyReusePeriodSeconds": "messages are not encrypted by the service",
 }
@@ -181,7 +182,7 @@ def read_changes(given: Mapping[str, str], *, fifo: bool) -> Changes:
 
 
 def _read_number(name: str, text: str, changes: Changes) -> None:
-    field, minimum, maximum = _NUMBERS[name]
+    field, minimum, maximum = _NUMBER_ATTRIBUTES[name]
     changes.kept[field] = _read_integer(name, text, minimum, maximum)
 
 
@@ -198,8 +199,8 @@ def _read_redrive_allow_policy(name: str, text: str, changes: Changes) -> None:
     changes.kept["redrive_allow"] = policy
 
 
-def _read_word(name: str, text: str, changes: Changes) -> None:
-    field, words = _WORDS[name]
+def _read_choice(name: str, text: str, changes: Changes) -> None:
+    field, words = _CHOICE_ATTRIBUTES[name]
     if text not in words:
         raise bad_value(name, f"it is one of {', '.join(words)}")
     changes.kept[field] = text
@@ -220,7 +221,7 @@ def _ignore_valid_boolean(name: str, text: str, _changes: Changes) -> None:
 
 def _refuse_unless_blank(name: str, text: str, _changes: Changes) -> None:
     if text:
-        raise bad_value(name, _REFUSED[name])
+        raise bad_value(name, _REFUSED_ATTRIBUTES[name])
 
 
 def _read_redrive(name: str, text: str, changes: Changes) -> None:
@@ -254,8 +255,8 @@ def bad_value(name: str, why: str) -> SqsError:
 
 
 _PARSERS: dict[str, Callable[[str, str, Changes], None]] = {
-    **dict.fromkeys(_NUMBERS, _read_number),
-    **dict.fromkeys(_REFUSED, _refuse_unless_blank),
+    **dict.fromkeys(_NUMBER_ATTRIBUTES, _read_number),
+    **dict.fromkeys(_REFUSED_ATTRIBUTES, _refuse_unless_blank),
     "MessageRetentionPeriod": _read_retention,
     "RedrivePolicy": _read_redrive,
     "RedriveAllowPolicy": _read_redrive_allow_policy,
@@ -263,7 +264,7 @@ _PARSERS: dict[str, Callable[[str, str, Changes], None]] = {
 }
 """Parsers of the attributes that can be set, by name."""
 _FIFO_PARSERS: dict[str, Callable[[str, str, Changes], None]] = {
-    **dict.fromkeys(_WORDS, _read_word),
+    **dict.fromkeys(_CHOICE_ATTRIBUTES, _read_choice),
     "FifoQueue": _refuse_kind_change,
     "ContentBasedDeduplication": _read_by_content,
 }
@@ -273,7 +274,7 @@ _FIFO_PARSERS: dict[str, Callable[[str, str, Changes], None]] = {
 # Showing
 
 
-_SHOWN: dict[str, Callable[[Queue, StoredAttributes, str], str | None]] = {
+_ATTRIBUTE_FORMATTERS: dict[str, Callable[[Queue, StoredAttributes, str], str | None]] = {
     "VisibilityTimeout": lambda _queue, kept, _region: str(kept.visibility),
     "MaximumMessageSize": lambda _queue, kept, _region: str(kept.size),
     "MessageRetentionPeriod": lambda queue, _kept, _region: None if queue.ttl is None else str(queue.ttl),
@@ -292,7 +293,7 @@ _SHOWN: dict[str, Callable[[Queue, StoredAttributes, str], str | None]] = {
     "DeduplicationScope": lambda queue, kept, _region: _show_if_fifo(queue, kept.scope or "queue"),
     "FifoThroughputLimit": lambda queue, kept, _region: _show_if_fifo(queue, kept.limit or "perQueue"),
 }
-COUNTS: dict[str, Callable[[Backlog], int]] = {
+COUNT_ATTRIBUTES: dict[str, Callable[[Backlog], int]] = {
     "ApproximateNumberOfMessages": lambda backlog: backlog.waiting,
     "ApproximateNumberOfMessagesNotVisible": lambda backlog: backlog.claimed + backlog.retrying,
     "ApproximateNumberOfMessagesDelayed": lambda backlog: backlog.delayed,
@@ -321,17 +322,17 @@ def requested_attributes(names: Iterable[str]) -> list[str]:
     """
     requested = list(dict.fromkeys(names))
     if "All" in requested:
-        return [*_SHOWN, *COUNTS]
+        return [*_ATTRIBUTE_FORMATTERS, *COUNT_ATTRIBUTES]
     for name in requested:
-        if name not in _SHOWN and name not in COUNTS and name not in _REFUSED:
+        if name not in _ATTRIBUTE_FORMATTERS and name not in COUNT_ATTRIBUTES and name not in _REFUSED_ATTRIBUTES:
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:100]}.")
     return requested
 
 
 def attribute_values(queue: Queue, region: str, names: Iterable[str]) -> dict[str, str]:
-    """Returns the named attributes that the queue has, except the :data:`COUNTS`."""
+    """Returns the named attributes that the queue has, except the :data:`COUNT_ATTRIBUTES`."""
     kept = stored_attributes(queue)
-    values = {name: _SHOWN[name](queue, kept, region) for name in names if name in _SHOWN}
+    values = {name: _ATTRIBUTE_FORMATTERS[name](queue, kept, region) for name in names if name in _ATTRIBUTE_FORMATTERS}
     return {name: text for name, text in values.items() if text is not None}
 
 

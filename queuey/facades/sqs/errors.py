@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queuey import errors
 
-_QUERY = {
+_QUERY_NAMES = {
     "QueueDoesNotExist": "AWS.SimpleQueueService.NonExistentQueue",
     "QueueNameExists": "QueueAlreadyExists",
     "BatchEntryIdsNotDistinct": "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
@@ -41,7 +41,7 @@ class SqsError(errors.InvalidRequest):
 
     @property
     def query_name(self) -> str:
-        return _QUERY.get(self.name, self.name)
+        return _QUERY_NAMES.get(self.name, self.name)
 
     @property
     def is_sender_fault(self) -> bool:
@@ -54,7 +54,7 @@ def invalid(name: str, value: object, reason: str) -> SqsError:
     )
 
 
-def check_range(name: str, value: int | None, least: int, most: int, otherwise: int = 0) -> int:
+def check_range(name: str, value: int | None, minimum: int, maximum: int, otherwise: int = 0) -> int:
     """Returns the number, or ``otherwise`` if it is None.
 
     Raises:
@@ -62,8 +62,8 @@ def check_range(name: str, value: int | None, least: int, most: int, otherwise: 
     """
     if value is None:
         return otherwise
-    if not least <= value <= most:
-        raise invalid(name, value, f"Must be between {least} and {most}, if provided.")
+    if not minimum <= value <= maximum:
+        raise invalid(name, value, f"Must be between {minimum} and {maximum}, if provided.")
     return value
 
 

@@ -28,26 +28,28 @@ from queuey.messages import Message, Meta, PostKey, Queue, body_bytes
 from queuey.service import ClaimDelivery, Draft
 from queuey.web.v1.claims import receipt_suffix
 
-HEADER = "sqs-attributes"
+SQS_HEADER = "sqs-attributes"
 """Header of a stored message that has its SQS fields as JSON (:class:`SqsAttributes`)."""
 MAX_ATTRIBUTES = 10
-_EVERY = frozenset({"All", "ALL", "*"})
+_ALL_ATTRIBUTES_NAMES = frozenset({"All", "ALL", "*"})
 """Names that stand for all attributes; Celery's transport sends the second one."""
 _ID = re.compile(r"[!-~]{1,128}")
 _ATTRIBUTE = re.compile(r"[A-Za-z0-9_\-.]{1,256}")
 _TYPE = re.compile(r"(String|Number|Binary)(\.[\x21-\x7e ]+)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", re.ASCII)
-_LONGEST_TYPE = 256
-MAX_TRACE = 1024
+_MAX_TYPE_LENGTH = 256
+MAX_TRACE_LENGTH = 1024
 """Max characters of X-Ray's trace header."""
 
 DEDUP_INTERVAL = 300
 """Interval for which a deduplication id is remembered, in seconds."""
-NO_ID = "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+NO_ID_TEXT = (
+    "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+)
 
 
 class SqsAttributes(msgspec.Struct, omit_defaults=True, frozen=True):
-    """SQS fields of a message, stored in its header :data:`HEADER`.
+    """SQS fields of a message, stored in its header :data:`SQS_HEADER`.
 
     Attributes:
         attributes: Message attributes by name.
@@ -112,7 +114,7 @@ def make_draft(
     meta = None
     if message.message_attributes or trace or sent or (group and not fifo) or deduplication:
         sqs_fields = SqsAttributes(message.message_attributes, trace, sent, "" if fifo else group, deduplication)
-        meta = Meta(headers=((HEADER, _make_header(sqs_fields)),))
+        meta = Meta(headers=((SQS_HEADER, _make_header(sqs_fields)),))
     return Draft(message.message_body, delay=float(delay), meta=meta, key=group if fifo else None)
 
 
@@ -123,14 +125,14 @@ def _find_trace(attributes: Mapping[str, AttributeValue], request_trace: str) ->
         SqsError: The message has another system attribute, or a trace header that is too long or not a String.
     """
     trace = attributes.get("AWSTraceHeader")
-    if trace is None and 0 < len(request_trace) <= MAX_TRACE:
+    if trace is None and 0 < len(request_trace) <= MAX_TRACE_LENGTH:
         trace = AttributeValue(data_type="String", string_value=request_trace)
     elif trace is not None:
         _check_value("AWSTraceHeader", trace)
     if attributes.keys() - {"AWSTraceHeader"} or (
-        trace is not None and (trace.data_type != "String" or len(trace.string_value or "") > MAX_TRACE)
+        trace is not None and (trace.data_type != "String" or len(trace.string_value or "") > MAX_TRACE_LENGTH)
     ):
-        reason = f"Only AWSTraceHeader can be sent, of type String and at most {MAX_TRACE} characters."
+        reason = f"Only AWSTraceHeader can be sent, of type String and at most {MAX_TRACE_LENGTH} characters."
         raise invalid("MessageSystemAttributes", "", reason)
     return trace
 
@@ -176,7 +178,7 @@ def _check_attributes(attributes: Mapping[str, AttributeValue]) -> None:
 def _check_value(name: str, value: AttributeValue) -> None:
     """Raises SqsError unless an attribute has a known type, and one nonempty value, of this type."""
     kind = _TYPE.fullmatch(value.data_type)
-    if kind is None or len(value.data_type) > _LONGEST_TYPE:
+    if kind is None or len(value.data_type) > _MAX_TYPE_LENGTH:
         raise invalid(name, value.data_type, "The type is String, Number or Binary, with or without a custom label.")
     text = value.binary_value if kind[1] == "Binary" else value.string_value
     other = value.string_value if kind[1] == "Binary" else value.binary_value
@@ -288,7 +290,7 @@ def render_received(
 def _sqs_attributes(message: Message) -> SqsAttributes:
     """Returns a message's SQS fields; empty ones if the header is missing or cannot be read."""
     for name, value in () if message.meta is None else message.meta.headers:
-        if name == HEADER:
+        if name == SQS_HEADER:
             try:
                 return _decode(value)
             except msgspec.DecodeError:
@@ -310,7 +312,9 @@ def _find_origin(message: Message, queue: Queue) -> tuple[str, tuple[int, ids.Po
 
 
 def _is_requested(name: str, patterns: Iterable[str]) -> bool:
-    return any(p in _EVERY or p == name or (p.endswith(".*") and name.startswith(p[:-2])) for p in patterns)
+    return any(
+        p in _ALL_ATTRIBUTES_NAMES or p == name or (p.endswith(".*") and name.startswith(p[:-2])) for p in patterns
+    )
 
 
 def _system_attributes(
@@ -343,7 +347,7 @@ def _system_attributes(
         "MessageDeduplicationId": sqs_fields.deduplication,
         "SequenceNumber": sequence_number(message.position) if key else None,
     }
-    includes_all = not _EVERY.isdisjoint(names)
+    includes_all = not _ALL_ATTRIBUTES_NAMES.isdisjoint(names)
     return {name: value for name, value in values.items() if value and (includes_all or name in names)}
 
 
@@ -387,7 +391,7 @@ def check_fifo_batch(entries: Iterable[MessageParameters], queue: Queue) -> None
         if entry.message_group_id is None:
             raise SqsError("InvalidParameterValue", "The request must contain the parameter MessageGroupId.")
         if entry.message_deduplication_id is None and not by_content:
-            raise SqsError("InvalidParameterValue", NO_ID)
+            raise SqsError("InvalidParameterValue", NO_ID_TEXT)
 
 
 def _find_deduplication_id(given: MessageParameters, kept: StoredAttributes) -> str:
@@ -400,7 +404,7 @@ def _find_deduplication_id(given: MessageParameters, kept: StoredAttributes) -> 
     if name is None and kept.by_content:
         return sha256(given.message_body.encode()).hexdigest()
     if name is None:
-        raise SqsError("InvalidParameterValue", NO_ID)
+        raise SqsError("InvalidParameterValue", NO_ID_TEXT)
     check_id("MessageDeduplicationId", name)
     return name
 

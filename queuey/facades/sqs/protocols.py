@@ -19,16 +19,16 @@ from queuey.web.validators import read_object
 T = TypeVar("T")
 
 NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
-JSON_KIND: Header = ("Content-Type", "application/x-amz-json-1.0")
-XML_KIND: Header = ("Content-Type", "text/xml")
-TARGET = "AmazonSQS."
+JSON_TYPE: Header = ("Content-Type", "application/x-amz-json-1.0")
+XML_TYPE: Header = ("Content-Type", "text/xml")
+TARGET_PREFIX = "AmazonSQS."
 MAX_FIELDS = 2000
 """Max fields of a form. A batch of ten messages with ten attributes each has about 450."""
 MAX_DEPTH = 8
 """Max dots that split a field's name."""
-_REQUEST_ID = "x-amzn-requestid"
+_REQUEST_ID_HEADER = "x-amzn-requestid"
 
-_LISTS = {
+_LIST_NAMES = {
     "AWSAccountId": "AWSAccountIds",
     "ActionName": "Actions",
     "AttributeName": "AttributeNames",
@@ -40,24 +40,28 @@ _LISTS = {
     "TagKey": "TagKeys",
 }
 """Names of numbered fields in a form, and of the lists that AWS JSON has instead."""
-_MAPS = {
+_MAP_NAMES = {
     "Attribute": ("Attributes", "Name"),
     "MessageAttribute": ("MessageAttributes", "Name"),
     "MessageSystemAttribute": ("MessageSystemAttributes", "Name"),
     "Tag": ("Tags", "Key"),
 }
 """Names of numbered pairs in a form, the maps that AWS JSON has instead, and the part of a pair that is the key."""
-_ELEMENTS = {
+_ELEMENT_NAMES = {
     "QueueUrls": "QueueUrl",
     "queueUrls": "QueueUrl",
     "Messages": "Message",
     "Failed": "BatchResultErrorEntry",
     "Results": "Result",
 }
-_PAIRS = {list_name: (one, key) for one, (list_name, key) in _MAPS.items()}
-_EMPTY = _LISTS | {one: many for one, (many, _) in _MAPS.items()} | {name: name for name in (*_LISTS.values(), *_PAIRS)}
+_PAIR_NAMES = {list_name: (one, key) for one, (list_name, key) in _MAP_NAMES.items()}
+_EMPTY_FIELD_NAMES = (
+    _LIST_NAMES
+    | {one: many for one, (many, _) in _MAP_NAMES.items()}
+    | {name: name for name in (*_LIST_NAMES.values(), *_PAIR_NAMES)}
+)
 """Names of fields that a client sends without a value for an empty list or map, and their names in AWS JSON."""
-_WITHOUT_RESULT = frozenset(
+_ACTIONS_WITHOUT_RESULT = frozenset(
     {
         "AddPermission",
         "ChangeMessageVisibility",
@@ -103,15 +107,15 @@ def read_call(request: Request, body: bytes) -> Call:
     """
     if is_json(request):
         target = request.headers["x-amz-target"]
-        if not target.startswith(TARGET):
-            raise SqsError("InvalidAction", f"X-Amz-Target is {target[:100]}, and not {TARGET}<action>.")
+        if not target.startswith(TARGET_PREFIX):
+            raise SqsError("InvalidAction", f"X-Amz-Target is {target[:100]}, and not {TARGET_PREFIX}<action>.")
         try:
             content = read_object(body or b"{}")
         except InvalidRequest as error:
             raise SqsError("SerializationException", str(error)) from None
         if "tags" in content:
             content["Tags"] = content.pop("tags")
-        return Call(target.removeprefix(TARGET), content)
+        return Call(target.removeprefix(TARGET_PREFIX), content)
     fields = _read_form(request.query) | _read_form(body.decode("latin-1"))
     action = fields.pop("Action", "")
     return Call(action, _nest(fields))
@@ -170,14 +174,14 @@ def _join_numbered(tree: Mapping[str, Any]) -> dict[str, Any]:
     """
     joined: dict[str, Any] = {}
     for name, value in tree.items():
-        if value == "" and name in _EMPTY:
-            joined[_EMPTY[name]] = {} if _EMPTY[name] in _PAIRS else []
-        elif name in _LISTS:
-            joined[_LISTS[name]] = [
+        if value == "" and name in _EMPTY_FIELD_NAMES:
+            joined[_EMPTY_FIELD_NAMES[name]] = {} if _EMPTY_FIELD_NAMES[name] in _PAIR_NAMES else []
+        elif name in _LIST_NAMES:
+            joined[_LIST_NAMES[name]] = [
                 _join_numbered(item) if isinstance(item, dict) else item for item in _list_numbered(name, value)
             ]
-        elif name in _MAPS:
-            many, key = _MAPS[name]
+        elif name in _MAP_NAMES:
+            many, key = _MAP_NAMES[name]
             joined[many] = {}
             for item in _list_numbered(name, value):
                 if not isinstance(item, dict) or not isinstance(item.get(key), str):
@@ -196,32 +200,32 @@ def _list_numbered(name: str, value: object) -> list[Any]:
 
 
 def make_answer(request: Request, action: str, result: Mapping[str, Any], request_id: str) -> Response:
-    id_header: Header = (_REQUEST_ID, request_id)
+    id_header: Header = (_REQUEST_ID_HEADER, request_id)
     if is_json(request):
-        return Response(200, encode(result), JSON_KIND, id_header)
+        return Response(200, encode(result), JSON_TYPE, id_header)
     inside = _render_value(action, result)
-    wrapped = "" if action in _WITHOUT_RESULT else f"<{action}Result>{inside}</{action}Result>"
+    wrapped = "" if action in _ACTIONS_WITHOUT_RESULT else f"<{action}Result>{inside}</{action}Result>"
     text = (
         f'<?xml version="1.0"?><{action}Response xmlns="{NAMESPACE}">{wrapped}<ResponseMetadata>'
         f"<RequestId>{request_id}</RequestId></ResponseMetadata></{action}Response>"
     )
-    return Response(200, text.encode(), XML_KIND, id_header)
+    return Response(200, text.encode(), XML_TYPE, id_header)
 
 
 def make_error_answer(request: Request, error: SqsError, request_id: str) -> Response:
     fault = "Sender" if error.is_sender_fault else "Receiver"
-    id_header: Header = (_REQUEST_ID, request_id)
+    id_header: Header = (_REQUEST_ID_HEADER, request_id)
     pause: tuple[Header, ...] = (("Retry-After", "1"),) if error.name in {THROTTLED, UNAVAILABLE} else ()
     if is_json(request):
         content = {"__type": f"com.amazonaws.sqs#{error.name}", "message": str(error)}
         code: Header = ("x-amzn-query-error", f"{error.query_name};{fault}")
-        return Response(error.status, encode(content), JSON_KIND, id_header, code, *pause)
+        return Response(error.status, encode(content), JSON_TYPE, id_header, code, *pause)
     text = (
         f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{fault}</Type>'
         f"<Code>{error.query_name}</Code><Message>{_escape_text(str(error))}</Message><Detail/></Error>"
         f"<RequestId>{request_id}</RequestId></ErrorResponse>"
     )
-    return Response(error.status, text.encode(), XML_KIND, id_header, *pause)
+    return Response(error.status, text.encode(), XML_TYPE, id_header, *pause)
 
 
 def _render_value(action: str, value: object) -> str:
@@ -233,14 +237,14 @@ def _render_value(action: str, value: object) -> str:
 
 
 def _write_element(action: str, name: str, value: object) -> str:
-    if isinstance(value, Mapping) and name in _PAIRS:
-        tag, key = _PAIRS[name]
+    if isinstance(value, Mapping) and name in _PAIR_NAMES:
+        tag, key = _PAIR_NAMES[name]
         return "".join(
             f"<{tag}><{key}>{_escape_text(item)}</{key}><Value>{_render_value(action, inside)}</Value></{tag}>"
             for item, inside in value.items()
         )
     if isinstance(value, Sequence) and not isinstance(value, str):
-        tag = f"{action}ResultEntry" if name == "Successful" else _ELEMENTS[name]
+        tag = f"{action}ResultEntry" if name == "Successful" else _ELEMENT_NAMES[name]
         return "".join(f"<{tag}>{_render_value(action, item)}</{tag}>" for item in value)
     return f"<{name}>{_render_value(action, value)}</{name}>"
 

@@ -12,7 +12,7 @@ from queuey.api.progress import Move
 from queuey.errors import QueueExists, QueueNotFound
 from queuey.facades.sqs import attributes, requests
 from queuey.facades.sqs.attributes import (
-    COUNTS,
+    COUNT_ATTRIBUTES,
     MAX_NAME,
     arn_of,
     bad_value,
@@ -35,7 +35,7 @@ MAX_SEARCHED = 10_000
 """Max queues that one request searches for the sources of a dead-letter queue."""
 MAX_COUNTED = 10_000
 """Max messages counted exactly; more are estimated."""
-_STATES = {
+_MOVE_STATES = {
     "running": "RUNNING",
     "cancelling": "CANCELLING",
     "done": "COMPLETED",
@@ -172,9 +172,9 @@ class QueueActions:
         values = attributes.attribute_values(access.queue, signed.region, names)
         if access.queue.ttl is None and "MessageRetentionPeriod" in names:
             values["MessageRetentionPeriod"] = str(self._service.limits.default_ttl)
-        if counts := [name for name in names if name in COUNTS]:
+        if counts := [name for name in names if name in COUNT_ATTRIBUTES]:
             backlog = self._service.claims.backlog(access, MAX_COUNTED)
-            values |= {name: str(COUNTS[name](backlog)) for name in counts}
+            values |= {name: str(COUNT_ATTRIBUTES[name](backlog)) for name in counts}
         return {"Attributes": values} if values else {}
 
     def set_attributes(self, signed: SignedRequest) -> Result:
@@ -235,7 +235,9 @@ class QueueActions:
         A missing or hidden queue has its own error first.
         """
         self._enter_url(signed, signed.read(requests.Permission), "measure")
-        raise SqsError("UnsupportedOperation", f"{signed.call.action} is not supported; {attributes.NO_PERMISSIONS}")
+        raise SqsError(
+            "UnsupportedOperation", f"{signed.call.action} is not supported; {attributes.NO_PERMISSIONS_TEXT}"
+        )
 
     # Dead letters
 
@@ -327,7 +329,7 @@ def _describe_move(report: Move, region: str) -> Result:
     running = report.state in {"running", "cancelling"}
     result = {
         "TaskHandle": _make_token(report.id) if running else None,
-        "Status": _STATES[report.state],
+        "Status": _MOVE_STATES[report.state],
         "SourceArn": arn_of(report.source, region),
         "DestinationArn": arn_of(report.target, region),
         "ApproximateNumberOfMessagesMoved": report.moved,

@@ -28,13 +28,15 @@ MAX_VALIDITY = 604_800
 """Max validity of a signature in a query, in seconds."""
 MAX_FIELDS = 200
 """Max fields of a signed query."""
-_HEADER = re.compile(rf"{ALGORITHM} +Credential=([^, ]+), *SignedHeaders=([^, ]+), *Signature=([^, ]+)", re.ASCII)
-_VALUE = re.compile("[0-9a-f]{64}")
+_SIGNATURE_HEADER = re.compile(
+    rf"{ALGORITHM} +Credential=([^, ]+), *SignedHeaders=([^, ]+), *Signature=([^, ]+)", re.ASCII
+)
+_SIGNATURE_VALUE = re.compile("[0-9a-f]{64}")
 _DATE = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
 _PLAIN_PATH = re.compile(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+/?", re.ASCII)
 """A path that needs no normalization."""
 _REGION = re.compile(r"[a-z0-9-]{1,32}", re.ASCII)
-_IN_QUERY = ("X-Amz-Credential", "X-Amz-SignedHeaders", "X-Amz-Signature", "X-Amz-Date", "X-Amz-Expires")
+_QUERY_FIELDS = ("X-Amz-Credential", "X-Amz-SignedHeaders", "X-Amz-Signature", "X-Amz-Date", "X-Amz-Expires")
 
 
 class Signature(NamedTuple):
@@ -68,21 +70,21 @@ def read_signature(request: Request) -> Signature:
     """
     header = request.headers.get("authorization")
     if header is not None:
-        match = _HEADER.fullmatch(header)
+        match = _SIGNATURE_HEADER.fullmatch(header)
         if match is None:
             raise _refusal(f"The header Authorization is not {ALGORITHM} with Credential, SignedHeaders, Signature")
         credential, headers, value = match.groups()
         date, expires, query = request.headers.get("x-amz-date", ""), MAX_SKEW, request.query
     elif "X-Amz-Signature=" in request.query:
         fields = _read_query_fields(request.query)
-        credential, headers, value, date, seconds = (fields.get(name, "") for name in _IN_QUERY)
+        credential, headers, value, date, seconds = (fields.get(name, "") for name in _QUERY_FIELDS)
         if fields.get("X-Amz-Algorithm") != ALGORITHM or not re.fullmatch("[0-9]{1,6}", seconds, re.ASCII):
             raise _refusal(f"The query needs X-Amz-Algorithm={ALGORITHM} and X-Amz-Expires, in seconds")
         expires = int(seconds)
         query = "&".join(field for field in request.query.split("&") if not field.startswith("X-Amz-Signature="))
     else:
         raise SqsError("MissingAuthenticationToken", "The request is not signed with an access key.", 403)
-    if not _VALUE.fullmatch(value):
+    if not _SIGNATURE_VALUE.fullmatch(value):
         raise _refusal("Its Signature does not have 64 hexadecimal digits")
     access_key, day, region, service, end = (*credential.split("/"), "", "", "", "")[:5]
     if (service, end, day) != ("sqs", "aws4_request", date[:8]) or not _DATE.fullmatch(date) or expires > MAX_VALIDITY:

@@ -22,7 +22,7 @@ from queuey.messages import Queue
 from queuey.pipeline.archive import buckets, checksums, directory, find_buckets, manifest, storage
 from queuey.pipeline.archive.buckets import ArchiveBucket
 from queuey.pipeline.archive.checksums import Difference
-from queuey.pipeline.archive.directory import STAGING, ArchiveDirectory, PresentVersion
+from queuey.pipeline.archive.directory import STAGING_DIRECTORY, ArchiveDirectory, PresentVersion
 from queuey.pipeline.archive.hadoop_files import HadoopFiles
 from queuey.pipeline.archive.lease import ArchiveLease
 from queuey.pipeline.archive.manifest import Archive, ArchivedQueue, DataFile, Key, Manifest, Summary
@@ -44,9 +44,9 @@ from queuey.titles import titled
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Say = Callable[[str], None]
-WAVE_BUCKETS = 5000
-WAVE_MESSAGES = 20_000_000
+ReportProgress = Callable[[str], None]
+MAX_WAVE_BUCKETS = 5000
+MAX_WAVE_MESSAGES = 20_000_000
 TASKS_PER_CORE = 3
 
 
@@ -102,7 +102,7 @@ class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
         return not self.failed
 
 
-def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveReport:
+def archive(spark: SparkSession, options: ArchiveOptions, report_progress: ReportProgress) -> ArchiveReport:
     """Archives every closed bucket that has messages and is not archived yet.
 
     A dry run takes no lease and writes nothing.
@@ -110,7 +110,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
     Args:
         spark: The session.
         options: The queues and the archive.
-        say: Called with the progress.
+        report_progress: Called with the progress.
 
     Raises:
         OptionError: The directory holds other files.
@@ -125,12 +125,12 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
     lease = ArchiveLease(store.ledger, HadoopFiles(spark, options.to).root)
     with nullcontext() if options.dry_run else lease:
         opened = directory.open_to_write(spark, options.to, about, write=not options.dry_run)
-        return _archive_closed(ArchiveRun(spark, options, opened, queues, say, lease))
+        return _archive_closed(ArchiveRun(spark, options, opened, queues, report_progress, lease))
 
 
 def _archive_closed(run: ArchiveRun) -> ArchiveReport:
-    options, queues, say = run.options, run.queues, run.say
-    say(f"looking for closed buckets of {format_count(len(queues), 'queue')}")
+    options, queues, report_progress = run.options, run.queues, run.report_progress
+    report_progress(f"looking for closed buckets of {format_count(len(queues), 'queue')}")
     damaged: list[str] = []
     searches = run.make_searches(damaged)
     units = find_buckets.find_units(run.spark, options.store, divide_into_groups(searches, run.tasks))
@@ -141,23 +141,23 @@ def _archive_closed(run: ArchiveRun) -> ArchiveReport:
 
 
 class ArchiveRun:
-    """One run of an archive over some queues; ``say`` is called with the progress."""
+    """One run of an archive over some queues; ``report_progress`` is called with the progress."""
 
     def __init__(
         self,
         spark: SparkSession,
         options: ArchiveOptions,
-        there: ArchiveDirectory,
+        directory: ArchiveDirectory,
         queues: Mapping[str, Queue],
-        say: Say,
+        report_progress: ReportProgress,
         lease: ArchiveLease,
     ) -> None:
         self._lease = lease
         self.spark = spark
         self.options = options
-        self.directory = there
+        self.directory = directory
         self.queues = queues
-        self.say = say
+        self.report_progress = report_progress
         self.tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
         self._default_ttl = open_stores.read_settings(options.store).default_ttl
         self._store = open_stores.opened(options.store)
@@ -242,10 +242,10 @@ class ArchiveRun:
         archived: list[ArchivedBucket] = []
         failed: list[FailedBucket] = []
         vanished, lost = 0, [*damaged]
-        all_waves = divide_into_waves(units, buckets=WAVE_BUCKETS, messages=WAVE_MESSAGES)
+        all_waves = divide_into_waves(units, buckets=MAX_WAVE_BUCKETS, messages=MAX_WAVE_MESSAGES)
         for number, wave in enumerate(all_waves, 1):
             keys = {unit.key for unit in wave}
-            self.say(
+            self.report_progress(
                 f"archiving {format_count(len(keys), 'bucket')} ({number} of {format_count(len(all_waves), 'wave')})"
             )
             manifests, differing = self.archive_wave(keys, wave, lost)
@@ -303,7 +303,7 @@ class ArchiveRun:
         differing = {}
         if self.options.verify:
             count = sum(summary.count for summary in summaries.values())
-            self.say(f"checking {format_count(count, 'message')} against the store")
+            self.report_progress(f"checking {format_count(count, 'message')} against the store")
             differing = self._find_differences(units, rows, summaries)
         sealed = summaries.keys() - differing.keys()
         manifests = [
@@ -328,12 +328,12 @@ class ArchiveRun:
         if not paths and extra is None:
             return self._write_and_read_back(rows, manifest.run_path(run))
         # The scan is staged first, because a second scan may find less: messages expire.
-        staged = f"{STAGING}/{run}"
+        staged = f"{STAGING_DIRECTORY}/{run}"
         rows, _ = self._write_and_read_back(rows, staged)
         if paths:
             kept = storage.read_paths(self.spark, self.directory.files, paths)
             if any(len(version.runs) > 1 for version in older.values()):
-                kept = kept.dropDuplicates(list(checksums.PLACE))
+                kept = kept.dropDuplicates(list(checksums.PLACE_COLUMNS))
             rows = checksums.merge_messages(rows, kept)
         if extra is not None:
             rows = checksums.merge_messages(rows, extra)

@@ -21,14 +21,14 @@ import msgspec
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Queue
 from queuey.pipeline.archive import buckets, directory, find_buckets, stream_parts
-from queuey.pipeline.archive.archive_job import ArchiveRun, FailedBucket, Say, make_failures
+from queuey.pipeline.archive.archive_job import ArchiveRun, FailedBucket, ReportProgress, make_failures
 from queuey.pipeline.archive.buckets import ArchiveBucket
 from queuey.pipeline.archive.directory import ArchiveDirectory
 from queuey.pipeline.archive.hadoop_files import HadoopFiles
 from queuey.pipeline.archive.lease import ArchiveBusy, ArchiveLease
 from queuey.pipeline.archive.manifest import Archive, Key
 from queuey.pipeline.archive.stream_parts import StreamParts
-from queuey.pipeline.archive.work_units import BUCKET_WEIGHT, make_bucket_units
+from queuey.pipeline.archive.work_units import PART_OPENING_WEIGHT, make_bucket_units
 from queuey.pipeline.options import ArchiveOptions
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_QUERY = "sql.streaming.queryId"
+_QUERY_PROPERTY = "sql.streaming.queryId"
 GRACE_BATCHES = 2
 """Number of batches between the end of a bucket and its completion, so that the stream has read all of it."""
 
@@ -69,7 +69,7 @@ def archive_stream(
     spark: SparkSession,
     options: ArchiveOptions,
     checkpoint: str,
-    say: Say,
+    report_progress: ReportProgress,
     *,
     every: float = 10.0,
     once: bool = False,
@@ -80,7 +80,7 @@ def archive_stream(
         spark: The session.
         options: The queues and the archive.
         checkpoint: A directory for this stream alone, in which Spark records its progress.
-        say: Called with the progress.
+        report_progress: Called with the progress.
         every: Seconds between micro-batches.
         once: End when all messages that were readable at the start are archived.
 
@@ -99,13 +99,15 @@ def archive_stream(
     with lease:
         opened = directory.open_to_write(spark, options.to, about, write=True)
     _check_checkpoint(HadoopFiles(spark, checkpoint), opened.files)
-    closing = BucketCloser(spark, options, opened, store, say, lease, grace=0.0 if once else GRACE_BATCHES * every)
+    closing = BucketCloser(
+        spark, options, opened, store, report_progress, lease, grace=0.0 if once else GRACE_BATCHES * every
+    )
     query = _start_query(spark, options, checkpoint, closing.write_batch, every=None if once else every)
     try:
         while not query.awaitTermination(max(1, round(every))):
             closing.complete_closed()
     except KeyboardInterrupt:
-        say("ending")
+        report_progress("ending")
     finally:
         query.stop()
     closing.complete_closed()
@@ -122,9 +124,9 @@ class BucketCloser:
         self,
         spark: SparkSession,
         options: ArchiveOptions,
-        there: ArchiveDirectory,
+        directory: ArchiveDirectory,
         store: Store,
-        say: Say,
+        report_progress: ReportProgress,
         lease: ArchiveLease,
         *,
         grace: float,
@@ -132,13 +134,13 @@ class BucketCloser:
         self._lease = lease
         self._spark = spark
         self._options = options
-        self._archive = there
+        self._archive = directory
         self._store = store
-        self._say = say
+        self._report_progress = report_progress
         self._grace = round(grace * TICKS_PER_SECOND)
         self._lock = Lock()
         # Listed only once, because the number of micro-batches grows.
-        self._parts = StreamParts(there.files)
+        self._parts = StreamParts(directory.files)
         self._batches = 0
         self._closed: dict[Key, int] = {}
         self._failed: dict[Key, FailedBucket] = {}
@@ -149,7 +151,7 @@ class BucketCloser:
         Raises:
             OptionError: Spark does not name the stream.
         """
-        query = messages.sparkSession.sparkContext.getLocalProperty(_QUERY)
+        query = messages.sparkSession.sparkContext.getLocalProperty(_QUERY_PROPERTY)
         if not query:
             raise OptionError("Spark does not name the stream, so its batches cannot be identified")
         with self._lock:
@@ -170,7 +172,7 @@ class BucketCloser:
                 with self._lease:
                     self._complete(over, queues)
             except ArchiveBusy as busy:
-                self._say(f"{format_count(len(over), 'bucket')} to be completed later. {busy}")
+                self._report_progress(f"{format_count(len(over), 'bucket')} to be completed later. {busy}")
 
     def make_report(self) -> StreamReport:
         return StreamReport(
@@ -184,19 +186,19 @@ class BucketCloser:
 
     def _complete(self, closed: Collection[Key], queues: Mapping[str, Queue]) -> None:
         """Archives closed buckets. Buckets that changed before the second scan stay open and count as failed."""
-        self._say(f"completing {format_count(len(closed), 'bucket')}")
-        run = ArchiveRun(self._spark, self._options, self._archive, queues, self._say, self._lease)
+        self._report_progress(f"completing {format_count(len(closed), 'bucket')}")
+        run = ArchiveRun(self._spark, self._options, self._archive, queues, self._report_progress, self._lease)
         units = [
             unit
             for key in sorted(closed)
-            for unit in make_bucket_units(queues[key[0]], self._bucket_of(key), BUCKET_WEIGHT)
+            for unit in make_bucket_units(queues[key[0]], self._bucket_of(key), PART_OPENING_WEIGHT)
         ]
         also = self._parts.read(self._spark, closed)
         lost: list[str] = []
         self._archive.forget_listings()
         manifests, differing = run.archive_wave(closed, units, lost, also)
         for text in lost:
-            self._say(f"Lost from the archive: {text}")
+            self._report_progress(f"Lost from the archive: {text}")
         self._parts.mark_complete(bucket.key for bucket in manifests)
         for completed in manifests:
             self._closed[completed.key] = completed.summary.count
@@ -233,7 +235,7 @@ def _check_checkpoint(checkpoint: HadoopFiles, archive: HadoopFiles) -> None:
         return
     query = msgspec.json.decode(text, type=dict[str, str])["id"]
     # The last micro-batch of a stream is never removed.
-    if not archive.exists(f"{stream_parts.INCOMING}/{query}"):
+    if not archive.exists(f"{stream_parts.INCOMING_DIRECTORY}/{query}"):
         raise OptionError(
             f"the checkpoint {checkpoint.root} belongs to another archive than {archive.root}: use a new checkpoint"
         )

@@ -15,7 +15,7 @@ import msgspec
 from queuey.ids import EPOCH_TICKS, FIRST, LOW_MIN, TICKS_PER_SECOND, Position
 
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
-_FORM = "%Y%m%dT%H%M%SZ"
+_NAME_FORMAT = "%Y%m%dT%H%M%SZ"
 
 
 class ArchiveBucket(msgspec.Struct, frozen=True, order=True):
@@ -36,7 +36,7 @@ class ArchiveBucket(msgspec.Struct, frozen=True, order=True):
     @property
     def name(self) -> str:
         """The start in UTC: ``20261120T140000Z``. Names sort as their buckets do."""
-        return datetime.fromtimestamp(self.start, UTC).strftime(_FORM)
+        return datetime.fromtimestamp(self.start, UTC).strftime(_NAME_FORMAT)
 
     @property
     def lower(self) -> Position:
@@ -59,7 +59,7 @@ def find_bucket(ticks: int, seconds: int) -> ArchiveBucket:
 def parse_bucket(name: str, seconds: int) -> ArchiveBucket:
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is not the name of a bucket")
-    moment = datetime.strptime(name, _FORM).replace(tzinfo=UTC)
+    moment = datetime.strptime(name, _NAME_FORMAT).replace(tzinfo=UTC)
     return ArchiveBucket(int(moment.timestamp()), seconds)
 
 

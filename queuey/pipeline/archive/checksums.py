@@ -14,8 +14,8 @@ from queuey.spark.source import columns
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-_PARTITION = ("queue", "bucket", "partition")
-PLACE = (*_PARTITION, "id")
+_PARTITION_COLUMNS = ("queue", "bucket", "partition")
+PLACE_COLUMNS = (*_PARTITION_COLUMNS, "id")
 """Columns that identify a message."""
 _MICROSECONDS = 1_000_000
 
@@ -29,7 +29,7 @@ class Difference(NamedTuple):
 
 def add_hashes(messages: DataFrame) -> DataFrame:
     return messages.select(
-        *PLACE, "position", "expires", _byte_length("value").alias("size"), _hash_column().alias("hash")
+        *PLACE_COLUMNS, "position", "expires", _byte_length("value").alias("size"), _hash_column().alias("hash")
     )
 
 
@@ -44,7 +44,7 @@ def summarize_buckets(messages: DataFrame) -> dict[Key, Summary]:
     rows_with_hash = messages if "hash" in messages.columns else add_hashes(messages)
     # A decimal, because a sum of 64-bit hashes does not fit into 64 bits, and Spark does not wrap around.
     rows = (
-        rows_with_hash.groupBy(*_PARTITION)
+        rows_with_hash.groupBy(*_PARTITION_COLUMNS)
         .agg(
             f.count("*").alias("count"),
             f.sum("size").alias("size"),
@@ -86,7 +86,7 @@ def count_differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Diffe
     """
     from pyspark.sql import functions as f
 
-    key_columns = list(PLACE)
+    key_columns = list(PLACE_COLUMNS)
     theirs = add_hashes(archived).select(*key_columns, f.col("hash").alias("archived"))
     rows = (
         add_hashes(stored)
@@ -104,7 +104,7 @@ def count_differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Diffe
 
 def merge_messages(newer: DataFrame, older: DataFrame) -> DataFrame:
     """Returns the messages of both frames; if both have a message, the one in ``newer``."""
-    key_columns = list(PLACE)
+    key_columns = list(PLACE_COLUMNS)
     return newer.unionByName(older.join(newer.select(*key_columns), key_columns, "left_anti").select(newer.columns))
 
 

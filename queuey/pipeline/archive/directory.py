@@ -27,7 +27,7 @@ from queuey.errors import QueueNotFound
 from queuey.pipeline.archive import buckets, manifest
 from queuey.pipeline.archive.hadoop_files import HadoopFiles
 from queuey.pipeline.archive.manifest import (
-    MANIFESTS,
+    MANIFESTS_DIRECTORY,
     Archive,
     ArchiveDamaged,
     BegunRun,
@@ -44,12 +44,12 @@ from queuey.spark.options import Assign, Pattern, Selection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ABOUT = "archive.json"
-RUNS = "runs"
-STAGING = "_staging"
-KEEP_UNREFERENCED = 86_400.0
+IDENTITY_FILE = "archive.json"
+RUNS_DIRECTORY = "runs"
+STAGING_DIRECTORY = "_staging"
+MIN_UNREFERENCED_AGE = 86_400.0
 """Min age of unreferenced files before they are removed, and max age of listings, in seconds."""
-FEW_FILES = 200
+MAX_SERIAL_FILES = 200
 """Max small files read one after another; more files are read by a Spark job."""
 
 
@@ -72,20 +72,23 @@ class ArchiveDirectory:
         spark: The session.
         files: The files of its directory.
         about: Its identity.
-        few: Max small files read one after another.
+        max_serial_files: Max small files read one after another.
     """
 
-    def __init__(self, spark: SparkSession, files: HadoopFiles, about: Archive, *, few: int = FEW_FILES) -> None:
+    def __init__(
+        self, spark: SparkSession, files: HadoopFiles, about: Archive, *, max_serial_files: int = MAX_SERIAL_FILES
+    ) -> None:
         self.spark = spark
         self.files = files
         self.about = about
-        self._few = few
+        self._max_serial_files = max_serial_files
         self._found: dict[str, dict[str, set[str]]] = {}
         self._committed: set[str] = set()
         self._recent: dict[str, list[Key]] | None = None
 
     def list_queue_names(self) -> list[str]:
-        directories = {entry.name for entry in self.files.list(MANIFESTS) if entry.directory}
+        """Returns the queues with a committed run, including commits of the last day that the listing still lacks."""
+        directories = {entry.name for entry in self.files.list(MANIFESTS_DIRECTORY) if entry.directory}
         names = {manifest.parse_queue(name) for name in directories if name.startswith("queue=")}
         return sorted(name for name in names | self._find_recent_commits().keys() if self._list_committed_runs(name))
 
@@ -164,11 +167,11 @@ class ArchiveDirectory:
         The cleanup removes the files of killed runs, and the files that committed runs have replaced.
         """
         runs = self._read_runs()
-        old = [begun for begun in runs if begun.at < now - KEEP_UNREFERENCED]
+        old = [begun for begun in runs if begun.at < now - MIN_UNREFERENCED_AGE]
         for begun in old:  # the oldest first: files that a run has replaced go before the run's own files
             self._clean_up_after(begun.run)
         recent = (begun for begun in runs if begun not in old)
-        self.files.write(f"{RUNS}.json", manifest.encode(Runs(runs=(*recent, BegunRun(run, now)))))
+        self.files.write(f"{RUNS_DIRECTORY}.json", manifest.encode(Runs(runs=(*recent, BegunRun(run, now)))))
         if old:
             self.forget_listings()
 
@@ -200,7 +203,7 @@ class ArchiveDirectory:
             for older in bucket.replaces:
                 self.files.delete(manifest.messages_path(bucket.queue, bucket.bucket, older))
                 self.files.delete(manifest.manifest_path(bucket.queue, bucket.bucket, older))
-        self.files.delete(f"{STAGING}/{run}")
+        self.files.delete(f"{STAGING_DIRECTORY}/{run}")
 
     def _list_committed_runs(self, queue: str) -> dict[str, set[str]]:
         """Returns bucket -> committed runs that have a manifest of it. Cached until :meth:`forget_listings`.
@@ -210,7 +213,7 @@ class ArchiveDirectory:
         if queue not in self._found:
             recent = self._find_recent_commits().get(queue, ())
             versions: dict[str, set[str]] = defaultdict(set)
-            for entry in self.files.list(f"{MANIFESTS}/{manifest.queue_path(queue)}"):
+            for entry in self.files.list(f"{MANIFESTS_DIRECTORY}/{manifest.queue_path(queue)}"):
                 bucket, run = manifest.parse_manifest_name(entry.name) or ("", "")
                 if run in self._committed and buckets.is_name(bucket, self.about.seconds):
                     versions[bucket].add(run)
@@ -224,7 +227,7 @@ class ArchiveDirectory:
     def _find_recent_commits(self) -> dict[str, list[Key]]:
         """Finds the committed runs; returns the buckets that runs of the last day have written, by queue."""
         if self._recent is None:
-            self._committed = {entry.name.removesuffix(".json") for entry in self.files.list(RUNS)}
+            self._committed = {entry.name.removesuffix(".json") for entry in self.files.list(RUNS_DIRECTORY)}
             self._recent = defaultdict(list)
             for begun in self._read_runs():
                 commit = self._read_commit(begun.run)
@@ -234,8 +237,8 @@ class ArchiveDirectory:
         return self._recent
 
     def _read_runs(self) -> tuple[BegunRun, ...]:
-        text = self.files.read(f"{RUNS}.json")
-        return () if text is None else manifest.decode(text, self.files.path(f"{RUNS}.json"), Runs).runs
+        text = self.files.read(f"{RUNS_DIRECTORY}.json")
+        return () if text is None else manifest.decode(text, self.files.path(f"{RUNS_DIRECTORY}.json"), Runs).runs
 
     def _read_commit(self, run: str) -> Commit | None:
         path = _commit_path(run)
@@ -259,14 +262,14 @@ class ArchiveDirectory:
 
     def _read_texts(self, paths: Sequence[str]) -> list[str]:
         """Reads manifests, many of them in a Spark job; returns an empty text for a missing one."""
-        if len(paths) <= self._few:
+        if len(paths) <= self._max_serial_files:
             return [self.files.read(path) or "" for path in paths]
         rows = self.spark.read.text([self.files.path(path) for path in paths], wholetext=True).collect()
         texts = {}
         for row in rows:
             # Rows come in any order, and each manifest gives its own path. An unreadable one counts as missing.
             with suppress(ArchiveDamaged):
-                texts[manifest.decode(row.value, MANIFESTS, Manifest).path] = row.value
+                texts[manifest.decode(row.value, MANIFESTS_DIRECTORY, Manifest).path] = row.value
         return [texts.get(path, "") for path in paths]
 
     def _decode_manifest(self, key: Key, run: str, text: str) -> Manifest:
@@ -295,15 +298,15 @@ def open_to_write(spark: SparkSession, directory: str, required: Archive, *, wri
         OptionError: The directory holds an archive with another identity, or other files.
     """
     files = HadoopFiles(spark, directory)
-    text = files.read(ABOUT)
+    text = files.read(IDENTITY_FILE)
     if text is None:
         if [entry.name for entry in files.list("") if not entry.name.startswith((".", "_"))]:
             raise OptionError(f"{files.root} holds other files and no archive: use an empty or a new directory")
         opened = ArchiveDirectory(spark, files, required)
         if write:
-            files.write(ABOUT, manifest.encode(required))
+            files.write(IDENTITY_FILE, manifest.encode(required))
         return opened
-    about = manifest.decode(text, files.path(ABOUT), Archive)
+    about = manifest.decode(text, files.path(IDENTITY_FILE), Archive)
     if differing := about.describe_differences(required):
         raise OptionError(f"{files.root} is an archive of another kind: {'; '.join(differing)}")
     return ArchiveDirectory(spark, files, about)
@@ -316,13 +319,13 @@ def open_existing(spark: SparkSession, directory: str) -> ArchiveDirectory:
         ArchiveDamaged: The directory is not an archive.
     """
     files = HadoopFiles(spark, directory)
-    text = files.read(ABOUT)
+    text = files.read(IDENTITY_FILE)
     if text is None:
-        raise ArchiveDamaged(f"{files.root} is not an archive: it has no {ABOUT}")
-    about = manifest.decode(text, files.path(ABOUT), Archive)
+        raise ArchiveDamaged(f"{files.root} is not an archive: it has no {IDENTITY_FILE}")
+    about = manifest.decode(text, files.path(IDENTITY_FILE), Archive)
     check_width(about.seconds)
     return ArchiveDirectory(spark, files, about)
 
 
 def _commit_path(run: str) -> str:
-    return f"{RUNS}/{run}.json"
+    return f"{RUNS_DIRECTORY}/{run}.json"

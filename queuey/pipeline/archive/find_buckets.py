@@ -25,7 +25,7 @@ from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Selection, SourceOptions, StoreOptions, Subscribe
 from queuey.spark.source import columns
-from queuey.spark.source.latest_offsets import TRIES
+from queuey.spark.source.latest_offsets import MAX_TRIES
 from queuey.spark.source.read_task import scan_rows
 from queuey.spark.start_and_end import EARLIEST, LATEST, Bounds
 from queuey.storage import Store, bridge
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_READ = columns.arrow_schema(columns.read_schema(headers=True))
+_READ_SCHEMA = columns.arrow_schema(columns.read_schema(headers=True))
 _decode_units = msgspec.msgpack.Decoder(list[WorkUnit]).decode
 _decode_unit = msgspec.msgpack.Decoder(WorkUnit).decode
 _decode_searches = msgspec.msgpack.Decoder(list[Search]).decode
@@ -83,7 +83,7 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
     result = columns.arrow_schema(schema())
     for unit in _decode_units(payload):
         name = pa.scalar(unit.key[1], pa.string())
-        for batch in scan_rows(_scan_options(options, unit.queue), [unit], _READ):
+        for batch in scan_rows(_scan_options(options, unit.queue), [unit], _READ_SCHEMA):
             yield pa.RecordBatch.from_arrays([*batch.columns, pa.repeat(name, batch.num_rows)], schema=result)
 
 
@@ -106,7 +106,7 @@ def _find_all_units(look_up: Callable[[], Queue | None], store: Store, search: S
 
     A bucket found in only some partitions would be sealed without the others.
     """
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         with suppress(QueueChanged):
             return list(_find_units(look_up, store, search))
     return []

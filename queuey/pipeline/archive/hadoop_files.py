@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_RENAMING = frozenset({"file", "hdfs", "viewfs"})
+_RENAMING_SCHEMES = frozenset({"file", "hdfs", "viewfs"})
 """Schemes of file systems that show half-written files, and where a rename replaces a file atomically.
 
 In object stores a file appears when it is closed, and a rename is a copy.
 """
-_PATTERNS = frozenset("*?[]{}\\")
+_GLOB_CHARACTERS = frozenset("*?[]{}\\")
 """Characters that Spark interprets as a glob pattern."""
 
 
@@ -66,13 +66,15 @@ class HadoopFiles:
             # Without checksum files, because a rename would not replace them together with their files.
             self._plain = self._system.getRaw() if self._system.getUri().getScheme() == "file" else self._system
             self.root = str(self._system.makeQualified(path).toString()).rstrip("/")
-        if not _PATTERNS.isdisjoint(self.root):
-            raise OptionError(f"{self.root}: the name of an archive cannot contain {' '.join(sorted(_PATTERNS))}")
+        if not _GLOB_CHARACTERS.isdisjoint(self.root):
+            raise OptionError(
+                f"{self.root}: the name of an archive cannot contain {' '.join(sorted(_GLOB_CHARACTERS))}"
+            )
 
     @property
     def has_atomic_rename(self) -> bool:
         """True if a rename replaces a file atomically; such file systems also list files that are being written."""
-        return str(self._system.getUri().getScheme()) in _RENAMING
+        return str(self._system.getUri().getScheme()) in _RENAMING_SCHEMES
 
     def path(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root

@@ -31,13 +31,13 @@ from queuey.pipeline.archive.buckets import ArchiveBucket
 T = TypeVar("T")
 
 FORMAT = 1
-HASH = "xxhash64: xor and sum over the messages"
+HASH_NAME = "xxhash64: xor and sum over the messages"
 Key = tuple[str, str]
 """Queue and bucket name."""
-MESSAGES = "messages"
-MANIFESTS = "manifests"
-_ESCAPED = frozenset([*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\{[]^\x7f"])
-_FULL = 1 << 64
+MESSAGES_DIRECTORY = "messages"
+MANIFESTS_DIRECTORY = "manifests"
+_ESCAPED_CHARACTERS = frozenset([*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\{[]^\x7f"])
+_HASH_MODULUS = 1 << 64
 
 
 class ArchiveDamaged(QueueyError):
@@ -79,7 +79,7 @@ class MessageSetHash(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_xor_and_sum(cls, xor: int, total: int) -> MessageSetHash:
-        return cls(f"{xor % _FULL:016x}", f"{total % _FULL:016x}")
+        return cls(f"{xor % _HASH_MODULUS:016x}", f"{total % _HASH_MODULUS:016x}")
 
 
 class PartitionEnds(msgspec.Struct, frozen=True):
@@ -162,7 +162,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     expiring: bool
     run: str
     replaces: tuple[str, ...] = ()
-    algorithm: str = HASH
+    algorithm: str = HASH_NAME
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -242,11 +242,11 @@ def decode(text: str, path: str, kind: type[T]) -> T:
 
 def escape_name(name: str) -> str:
     """Escapes a queue's name for a directory, as Spark does for partition columns."""
-    return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in name)
+    return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED_CHARACTERS else letter for letter in name)
 
 
 def run_path(run: str) -> str:
-    return f"{MESSAGES}/run={run}"
+    return f"{MESSAGES_DIRECTORY}/run={run}"
 
 
 def messages_path(queue: str, bucket: str, run: str) -> str:
@@ -274,7 +274,7 @@ def parse_queue(directory: str) -> str:
 
 
 def manifest_path(queue: str, bucket: str, run: str) -> str:
-    return f"{MANIFESTS}/{queue_path(queue)}/{bucket}.{run}.json"
+    return f"{MANIFESTS_DIRECTORY}/{queue_path(queue)}/{bucket}.{run}.json"
 
 
 def parse_manifest_name(file: str) -> tuple[str, str] | None:

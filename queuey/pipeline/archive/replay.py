@@ -36,8 +36,8 @@ from queuey.titles import titled
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-Say = Callable[[str], None]
-_WRITTEN = ("value", "queue", "partition", "valueType", "contentType", "headers")
+ReportProgress = Callable[[str], None]
+_WRITTEN_COLUMNS = ("value", "queue", "partition", "valueType", "contentType", "headers")
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class ReplayNote(msgspec.Struct, frozen=True, array_like=True):
     partitions: dict[str, int] = {}
 
 
-def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayReport:
+def replay(spark: SparkSession, options: ReplayOptions, report_progress: ReportProgress) -> ReplayReport:
     """Writes messages of an archive to queues. A dry run only checks and counts them.
 
     Raises:
@@ -109,7 +109,7 @@ def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayRepor
     opened = directory.open_existing(spark, options.archive)
     manifests = select_manifests(opened, options)
     targets = find_targets(manifests, options)
-    say(f"reading {format_count(len(manifests), 'bucket')}")
+    report_progress(f"reading {format_count(len(manifests), 'bucket')}")
     _require_enough_partitions(manifests, options)
     store = open_stores.opened(options.store)
     replay_run = ReplayRun(spark, options, opened, store, manifests, targets)
@@ -121,7 +121,7 @@ def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayRepor
         )
     created = replay_run.prepare_targets(existing)
     count = format_count(sum(counts.values()), "message")
-    say(f"writing {count} to {format_count(len(set(targets.values())), 'queue')}")
+    report_progress(f"writing {count} to {format_count(len(set(targets.values())), 'queue')}")
     return replay_run.write_messages(counts, created, expired)
 
 
@@ -167,14 +167,14 @@ class ReplayRun:
         self,
         spark: SparkSession,
         options: ReplayOptions,
-        there: ArchiveDirectory,
+        directory: ArchiveDirectory,
         store: Store,
         manifests: Sequence[Manifest],
         targets: Mapping[str, str],
     ) -> None:
         self._spark = spark
         self._options = options
-        self._archive = there
+        self._archive = directory
         self._store = store
         self._manifests = manifests
         self._targets = targets
@@ -341,7 +341,7 @@ class ReplayRun:
         selected = self._select_messages(self._read_archived())
         names = f.create_map(*(f.lit(text) for pair in self._targets.items() for text in pair))
         selected = selected.withColumn("source", f.col("queue")).withColumn("queue", names[f.col("queue")])
-        written = [*_WRITTEN, "expires"] if self._options.keep_expiry else [*_WRITTEN]
+        written = [*_WRITTEN_COLUMNS, "expires"] if self._options.keep_expiry else [*_WRITTEN_COLUMNS]
         if not self._options.fresh:
             return selected.select(*written, "id")
         counts = f.create_map(*(f.lit(value) for pair in self._partitions.items() for value in pair))

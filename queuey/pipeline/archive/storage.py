@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from queuey.pipeline.archive import directory, find_buckets, manifest
 from queuey.pipeline.archive.hadoop_files import FilesUnavailable, HadoopFiles
-from queuey.pipeline.archive.manifest import MESSAGES, ArchiveDamaged, DataFile, Key, Manifest
+from queuey.pipeline.archive.manifest import MESSAGES_DIRECTORY, ArchiveDamaged, DataFile, Key, Manifest
 from queuey.spark.options import Pattern, Subscribe
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 MAX_FILE_ROWS = 5_000_000
 """Max messages in one file."""
-WAITS = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+LISTING_WAITS = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Successive waits, in seconds, for a listing to show the files that were just written."""
-_ORDER = ("queue", "bucket", "partition", "position")
+_SORT_COLUMNS = ("queue", "bucket", "partition", "position")
 
 
 def write_messages(messages: DataFrame, files: HadoopFiles, path: str) -> int:
@@ -33,13 +33,13 @@ def write_messages(messages: DataFrame, files: HadoopFiles, path: str) -> int:
     from pyspark.sql import functions as f
 
     counted = Observation()
-    rows = messages.observe(counted, f.count(f.lit(1)).alias("count")).sortWithinPartitions(*_ORDER)
+    rows = messages.observe(counted, f.count(f.lit(1)).alias("count")).sortWithinPartitions(*_SORT_COLUMNS)
     rows.write.partitionBy("queue", "bucket").option("maxRecordsPerFile", MAX_FILE_ROWS).parquet(files.path(path))
     return int(counted.get.get("count", 0))
 
 
 def read_back(
-    spark: SparkSession, files: HadoopFiles, path: str, count: int, *, waits: Sequence[float] = WAITS
+    spark: SparkSession, files: HadoopFiles, path: str, count: int, *, waits: Sequence[float] = LISTING_WAITS
 ) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
     """Reads back the messages that were written to a directory, and lists its files.
 
@@ -115,7 +115,7 @@ def read_paths(spark: SparkSession, files: HadoopFiles, paths: Iterable[str]) ->
         alike.setdefault((path.count("/"), base), []).append(path)
     frames = [read_files(spark, files, base, group) for (_, base), group in sorted(alike.items())]
     if not frames:
-        return read_files(spark, files, MESSAGES, [])
+        return read_files(spark, files, MESSAGES_DIRECTORY, [])
     union, *others = frames
     for frame in others:
         union = union.unionByName(frame)

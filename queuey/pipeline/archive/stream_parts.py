@@ -24,7 +24,7 @@ from queuey.pipeline.archive.manifest import Key
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-INCOMING = "_incoming"
+INCOMING_DIRECTORY = "_incoming"
 
 
 class MicroBatch(msgspec.Struct, frozen=True):
@@ -53,10 +53,13 @@ class StreamParts:
         self._files = files
         self._batches: dict[str, MicroBatch] = {}
         self._incomplete: dict[Key, set[str]] = {}
-        for query in files.list(INCOMING):
-            names = {entry.name.partition(".")[0].partition("-")[0] for entry in files.list(f"{INCOMING}/{query.name}")}
+        for query in files.list(INCOMING_DIRECTORY):
+            names = {
+                entry.name.partition(".")[0].partition("-")[0]
+                for entry in files.list(f"{INCOMING_DIRECTORY}/{query.name}")
+            }
             for name in names:
-                self._load(f"{INCOMING}/{query.name}/{name}")
+                self._load(f"{INCOMING_DIRECTORY}/{query.name}/{name}")
 
     @property
     def incomplete_keys(self) -> Collection[Key]:
@@ -71,7 +74,7 @@ class StreamParts:
             batch: The number of the micro-batch.
             seconds: Width of the buckets.
         """
-        base = f"{INCOMING}/{query}/{batch}"
+        base = f"{INCOMING_DIRECTORY}/{query}/{batch}"
         if not self._load(base):
             place = f"{base}-{secrets.token_hex(4)}"
             named = messages.withColumn("bucket", bucket_name(messages["timestamp"], seconds))
@@ -82,7 +85,9 @@ class StreamParts:
             self._load(base)
         # Listings may have lacked the preceding micro-batches when this process began.
         earlier = batch - 1
-        while f"{INCOMING}/{query}/{earlier}" not in self._batches and self._load(f"{INCOMING}/{query}/{earlier}"):
+        while f"{INCOMING_DIRECTORY}/{query}/{earlier}" not in self._batches and self._load(
+            f"{INCOMING_DIRECTORY}/{query}/{earlier}"
+        ):
             earlier -= 1
 
     def read(self, spark: SparkSession, keys: Collection[Key]) -> DataFrame:
@@ -112,15 +117,15 @@ class StreamParts:
             batch: The number of the last micro-batch.
         """
         held = set().union(*self._incomplete.values())
-        for entry in self._files.list(f"{INCOMING}/{query}"):
+        for entry in self._files.list(f"{INCOMING_DIRECTORY}/{query}"):
             number = entry.name.partition("-")[0]
-            base = f"{INCOMING}/{query}/{number}"
+            base = f"{INCOMING_DIRECTORY}/{query}/{number}"
             if not (entry.directory and number.isdecimal() and int(number) < batch) or base in held:
                 continue
             if base in self._batches or not self._load(base):
                 # The index goes first, so that nothing refers to deleted files.
                 self._files.delete(f"{base}.json")
-                self._files.delete(f"{INCOMING}/{query}/{entry.name}")
+                self._files.delete(f"{INCOMING_DIRECTORY}/{query}/{entry.name}")
                 self._batches.pop(base, None)
 
     def _load(self, base: str) -> bool:

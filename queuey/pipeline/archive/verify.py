@@ -21,7 +21,7 @@ from queuey.titles import titled
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Say = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 TASKS_PER_CORE = 3
 
 
@@ -80,7 +80,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.damaged or self.unreadable)
 
 
-def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
+def check(spark: SparkSession, options: CheckOptions, report_progress: ReportProgress) -> CheckReport:
     """Compares the messages of all manifests with the manifests and with closed buckets of the store.
 
     Raises:
@@ -93,7 +93,7 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
     manifests = opened.read_manifests(
         {(name, bucket) for name in names for bucket in opened.list_bucket_names(name)}, unreadable
     )
-    say(f"checking {format_count(len(manifests), 'bucket')}")
+    report_progress(f"checking {format_count(len(manifests), 'bucket')}")
     lengths = {path: opened.files.find_length(path) for bucket in manifests for path in bucket.data_paths}
     present = {bucket.key: [path for path in bucket.data_paths if lengths[path] is not None] for bucket in manifests}
     summaries = checksums.summarize_buckets(
@@ -103,7 +103,7 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
     damaged += [damage for bucket in manifests for damage in _find_damaged_files(bucket, lengths)]
     waiting: list[UnarchivedBucket] = []
     if options.against_store:
-        say("comparing with the store")
+        report_progress("comparing with the store")
         lacking, waiting = _compare_with_store(spark, options, opened, names, present)
         damaged += lacking
     return CheckReport(

@@ -15,11 +15,11 @@ from queuey.spark.slices import QueueSlice, divide_into_groups
 
 MAX_COUNTED = 1_000_000
 """Max messages of one partition in one bucket that are counted before the scan."""
-PARTS = 8
+MAX_UNIT_PARTS = 8
 """Number of parts into which a larger unit is divided."""
-MIN_WEIGHT = 20_000
+MIN_TASK_WEIGHT = 20_000
 """Min messages that make a task worthwhile."""
-BUCKET_WEIGHT = 50
+PART_OPENING_WEIGHT = 50
 """Cost of opening a part, in messages."""
 
 
@@ -72,14 +72,14 @@ def make_bucket_units(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[
 
 
 def divide_large_units(units: Iterable[WorkUnit]) -> list[WorkUnit]:
-    """Divides each unit of ``MAX_COUNTED`` messages or more into up to ``PARTS`` spans of equal time."""
+    """Divides each unit of ``MAX_COUNTED`` messages or more into up to ``MAX_UNIT_PARTS`` spans of equal time."""
     result: list[WorkUnit] = []
     for unit in units:
-        step = math.ceil((unit.upper[0] - unit.lower[0]) / PARTS)
+        step = math.ceil((unit.upper[0] - unit.lower[0]) / MAX_UNIT_PARTS)
         if unit.weight < MAX_COUNTED or step < 1:
             result.append(unit)
             continue
-        cuts = [(unit.lower[0] + step * number, LOW_MIN) for number in range(1, PARTS)]
+        cuts = [(unit.lower[0] + step * number, LOW_MIN) for number in range(1, MAX_UNIT_PARTS)]
         bounds = [unit.lower, *(cut for cut in cuts if cut < unit.upper), unit.upper]
         parts = [(lower, upper) for lower, upper in pairwise(bounds) if lower < upper]
         result += [
@@ -96,11 +96,11 @@ def group_units(units: Iterable[WorkUnit], tasks: int) -> list[tuple[WorkUnit, .
     """
     ordered = sorted(units, key=lambda unit: (unit.queue, unit.bucket, unit.partition, unit.lower))
     total = sum(map(_cost, ordered))
-    return divide_into_groups(ordered, max(1, min(tasks, math.ceil(total / MIN_WEIGHT))), _cost)
+    return divide_into_groups(ordered, max(1, min(tasks, math.ceil(total / MIN_TASK_WEIGHT))), _cost)
 
 
 def _cost(unit: WorkUnit) -> int:
-    return unit.weight + BUCKET_WEIGHT
+    return unit.weight + PART_OPENING_WEIGHT
 
 
 def divide_into_waves(units: Iterable[WorkUnit], *, buckets: int, messages: int) -> list[list[WorkUnit]]:

@@ -21,7 +21,7 @@ from queuey.titles import instant, titled
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_KINDS = ("missing", "differs", "twice", "late")
+_FINDING_KINDS = ("missing", "differs", "twice", "late")
 
 
 class Passed(msgspec.Struct, frozen=True):
@@ -117,7 +117,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] = lambda _: None) -> Audit:
+def run(spark: SparkSession, options: AuditOptions, report_progress: Callable[[str], None] = lambda _: None) -> Audit:
     """Compares receipts with messages.
 
     Raises:
@@ -127,7 +127,7 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
     """
     from pyspark.sql import functions as f
 
-    say("reading receipts")
+    report_progress("reading receipts")
     message_sources = MessageSources(
         spark, options.store, archive=options.archive, only_archive=options.only_archive, groups=options.groups
     )
@@ -144,9 +144,9 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
     queue_spans = find_spans(receipts)
     _check_receipts(options, {span.queue for span in queue_spans})
     # Horizons are read first, so all messages below them exist when the queues are read.
-    about = spark.createDataFrame(message_sources.describe_queues(queue_spans), receipt_join.ABOUT)
+    about = spark.createDataFrame(message_sources.describe_queues(queue_spans), receipt_join.QUEUES_SCHEMA)
     groups = {**message_sources.read_offsets(queue_spans), **options.offsets}
-    say(f"scanning {format_count(len(queue_spans), 'queue')}")
+    report_progress(f"scanning {format_count(len(queue_spans), 'queue')}")
     rows = receipt_join.classify_ids(
         message_sources.add_sealed(receipt_join.find_promised(receipts, about), queue_spans),
         receipt_join.join_present(message_sources.read_stored(queue_spans), message_sources.read_archived(queue_spans)),
@@ -212,7 +212,7 @@ def _offsets_frame(spark: SparkSession, offsets: Mapping[str, Mapping[int, Posit
         for queue, positions in offsets.items()
         for partition, position in positions.items()
     ]
-    return spark.createDataFrame(rows, receipt_join.OFFSETS)
+    return spark.createDataFrame(rows, receipt_join.OFFSETS_SCHEMA)
 
 
 @contextmanager
@@ -257,7 +257,7 @@ def _count_by_partition(
 def _collect_samples(matched: DataFrame, strays: DataFrame, total: Account, max_samples: int) -> list[AuditSample]:
     from pyspark.sql import functions as f
 
-    frames = [(kind, matched.where(f.col(kind) == 1)) for kind in _KINDS if getattr(total, kind)]
+    frames = [(kind, matched.where(f.col(kind) == 1)) for kind in _FINDING_KINDS if getattr(total, kind)]
     if total.copies:
         frames.append(("copies", strays.where("copy = 1").withColumn("at", f.lit(None).cast("double"))))
     return [

@@ -21,15 +21,17 @@ HASH_BYTES = 16
 """Number of bytes of a hash: the first half of SHA-256, as in the client's receipts."""
 
 _KEY_COLUMNS = ("queue", "partition", "id")
-_READ = StructType([field for field in columns.read_schema(headers=False) if field.name in {*_KEY_COLUMNS, "value"}])
+_READ_SCHEMA = StructType(
+    [field for field in columns.read_schema(headers=False) if field.name in {*_KEY_COLUMNS, "value"}]
+)
 SCHEMA = StructType(
     [
-        *(field for field in _READ if field.name in _KEY_COLUMNS),
+        *(field for field in _READ_SCHEMA if field.name in _KEY_COLUMNS),
         StructField("hash", BinaryType(), nullable=False),
         StructField("size", LongType(), nullable=False),
     ]
 )
-_READ_ROWS, _ROWS = columns.arrow_schema(_READ), columns.arrow_schema(SCHEMA)
+_READ_ROWS, _ROWS = columns.arrow_schema(_READ_SCHEMA), columns.arrow_schema(SCHEMA)
 _decode = msgspec.msgpack.Decoder(list[QueueSlice]).decode
 
 

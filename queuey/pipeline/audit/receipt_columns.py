@@ -13,14 +13,14 @@ from queuey.spark.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-BROKEN = "_broken"
-_FIELDS = (
+BROKEN_COLUMN = "_broken"
+_RECEIPT_SCHEMA = (
     "queue string, app string, partition int, id string, sha256 string, size long, at double, ttl long, put boolean, "
     "outcome string"
 )
 """Fields of a receipt as ``queuey.client.receipts`` writes them; neither package imports the other."""
 _DIGITS = "0123456789abcdef"
-_FLIPPED = _DIGITS[8:] + _DIGITS[:8]
+_FLIPPED_DIGITS = _DIGITS[8:] + _DIGITS[:8]
 """The hex digits with their highest bit flipped."""
 
 
@@ -45,7 +45,9 @@ def read_receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     for path in paths:
         if not hadoop_files.has_match(spark, path):
             raise OptionError(f"There are no receipts at {path}.")
-    reader = spark.read.schema(f"{_FIELDS}, {BROKEN} string").option("columnNameOfCorruptRecord", BROKEN)
+    reader = spark.read.schema(f"{_RECEIPT_SCHEMA}, {BROKEN_COLUMN} string").option(
+        "columnNameOfCorruptRecord", BROKEN_COLUMN
+    )
     lines = reader.option("mode", "PERMISSIVE").json(list(paths))
     name = f.lower(f.regexp_replace("id", "-", ""))
     unknown = f.coalesce("outcome", f.lit("stored")) == "unknown"
@@ -53,7 +55,7 @@ def read_receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     described = (
         f.col("sha256").rlike(f"^[0-9a-f]{{{2 * HASH_BYTES},64}}$") & (f.col("size") >= 0) & f.col("at").isNotNull()
     )
-    whole = f.col(BROKEN).isNull() & f.col("queue").isNotNull() & described & (placed | unknown)
+    whole = f.col(BROKEN_COLUMN).isNull() & f.col("queue").isNotNull() & described & (placed | unknown)
     return lines.select(
         "queue",
         "app",
@@ -103,7 +105,7 @@ def id_to_position(name: str) -> Column:
     low = [
         piece
         for at in range(17, 33, 2)
-        for piece in (f.translate(f.substring(name, at, 1), _DIGITS, _FLIPPED), f.substring(name, at + 1, 1))
+        for piece in (f.translate(f.substring(name, at, 1), _DIGITS, _FLIPPED_DIGITS), f.substring(name, at + 1, 1))
     ]
     return f.concat(f.lit("0"), _time_digits(name), *low)
 

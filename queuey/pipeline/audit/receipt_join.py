@@ -17,22 +17,22 @@ from queuey.pipeline.audit.body_hashes import SCHEMA
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-PLACE = ["queue", "partition", "id"]
-ABOUT = "queue string not null, default_ttl double not null, horizon long not null, delay double not null"
+PLACE_COLUMNS = ["queue", "partition", "id"]
+QUEUES_SCHEMA = "queue string not null, default_ttl double not null, horizon long not null, delay double not null"
 """Columns of a queue: TTL in seconds; horizon in ticks, below which every message was read; delay in seconds after
 which readers may have passed an id."""
 FLAGS = ("accepted", "present", "archived", "missing", "expired", "ahead", "differs", "twice", "late", "maybe", "found")
 """Flags of :func:`classify_ids`, 0 or 1 for each id."""
-BUCKETS = "queue string not null, start long not null, sealed double not null"
+BUCKETS_SCHEMA = "queue string not null, start long not null, sealed double not null"
 """Columns of archived buckets: start in ticks since 1970, and when it was archived in seconds since 1970."""
-OFFSETS = "queue string not null, partition int not null, position string not null"
+OFFSETS_SCHEMA = "queue string not null, partition int not null, position string not null"
 
 
 def find_promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
     """Returns a row for each id in receipts.
 
-    Columns: ``PLACE``, ``must`` (a receipt promises the message), ``bodies`` (several if the message was put several
-    times; any of them may be stored), ``until`` (expiry of the last one, in seconds since 1970), ``at``
+    Columns: ``PLACE_COLUMNS``, ``must`` (a receipt promises the message), ``bodies`` (several if the message was put
+    several times; any of them may be stored), ``until`` (expiry of the last one, in seconds since 1970), ``at``
     (when it was accepted), ``put`` (it was written at an id that the client chose), ``horizon``, ``delay``, and
     ``sealed``, which is null; see :func:`add_sealed`.
     """
@@ -46,7 +46,7 @@ def find_promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
     lives = f.coalesce(f.col("ttl").cast("double"), "default_ttl")
     return (
         identified.withColumn("until", begin + lives)
-        .groupBy(*PLACE)
+        .groupBy(*PLACE_COLUMNS)
         .agg(
             (~f.bool_and("unknown")).alias("must"),
             f.collect_set(f.struct("hash", "size")).alias("bodies"),
@@ -65,7 +65,7 @@ def add_sealed(promised_messages: DataFrame, buckets: DataFrame, width: int) -> 
 
     Args:
         promised_messages: The result of :func:`find_promised`.
-        buckets: The archived buckets, with the columns ``BUCKETS``.
+        buckets: The archived buckets, with the columns ``BUCKETS_SCHEMA``.
         width: Width of buckets, in ticks.
     """
     from pyspark.sql import functions as f
@@ -88,7 +88,7 @@ def join_present(stored: DataFrame | None, archived: DataFrame | None) -> DataFr
     ]
     return (
         reduce(lambda union, frame: union.unionByName(frame), frames)
-        .groupBy(*PLACE)
+        .groupBy(*PLACE_COLUMNS)
         .agg(
             f.count_if(f.col("place") == "store").alias("stored"),
             f.count_if(f.col("place") == "archive").alias("kept"),
@@ -110,7 +110,9 @@ def select_archived(messages: DataFrame, starts: DataFrame) -> DataFrame:
         messages.join(f.broadcast(starts), "queue")
         .where("position >= lowest")
         .select(
-            *PLACE, receipt_columns.digest("value").alias("hash"), f.octet_length("value").cast("long").alias("size")
+            *PLACE_COLUMNS,
+            receipt_columns.digest("value").alias("hash"),
+            f.octet_length("value").cast("long").alias("size"),
         )
     )
 
@@ -130,19 +132,19 @@ def classify_ids(
         promised_messages: The result of :func:`find_promised` or :func:`add_sealed`. A message that was still
             alive when its bucket was archived has to be in the archive, even if its TTL is over now.
         present_messages: The result of :func:`join_present`.
-        offsets: The offsets of each group, with the columns ``OFFSETS``. The group has not begun partitions without
-            an offset.
+        offsets: The offsets of each group, with the columns ``OFFSETS_SCHEMA``. The group has not begun partitions
+            without an offset.
         now: Seconds since 1970.
         late: Min seconds between the id's time and a late receipt; the read delay if None.
         margin: Seconds before its expiry in which a message may be missing.
 
     Returns:
-        ``PLACE``, ``at``, ``hash`` and ``size`` (of the stored body, else of the promised one), ``stray`` (it has no
-        receipt), the ``FLAGS``, and ``passed_0``, ``passed_1``, … for the groups.
+        ``PLACE_COLUMNS``, ``at``, ``hash`` and ``size`` (of the stored body, else of the promised one), ``stray``
+        (without a receipt), the ``FLAGS``, and ``passed_0``, ``passed_1``, … for the groups.
     """
     from pyspark.sql import functions as f
 
-    joined = promised_messages.join(present_messages, PLACE, "full_outer")
+    joined = promised_messages.join(present_messages, PLACE_COLUMNS, "full_outer")
     must = f.coalesce("must", f.lit(col=False))
     here = f.coalesce(f.col("stored") + f.col("kept"), f.lit(0)) > 0
     ahead = must & ~here & (receipt_columns.id_to_ticks("id") >= f.coalesce("horizon", f.lit(0)))
@@ -164,7 +166,7 @@ def classify_ids(
     }
     body = f.coalesce(f.try_element_at("seen", f.lit(1)), f.try_element_at("bodies", f.lit(1)))
     rows = joined.select(
-        *PLACE,
+        *PLACE_COLUMNS,
         "at",
         body["hash"].alias("hash"),
         body["size"].alias("size"),
@@ -187,7 +189,7 @@ def find_copies(rows: DataFrame, receipts: DataFrame) -> DataFrame:
     (``answer``), one for each send, and the rest are copies. All others come from producers without receipts.
 
     Returns:
-        ``PLACE``, ``hash``, and ``copy`` and ``answer``, which are 0 or 1.
+        ``PLACE_COLUMNS``, ``hash``, and ``copy`` and ``answer``, which are 0 or 1.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -197,8 +199,10 @@ def find_copies(rows: DataFrame, receipts: DataFrame) -> DataFrame:
         f.count_if(~f.col("unknown")).alias("accepted"),
         f.count_if(f.col("unknown") & f.col("id").isNull()).alias("doubtful"),
     )
-    alike = rows.where("stray").select(*PLACE, "hash", "size").join(sent, body)
+    alike = rows.where("stray").select(*PLACE_COLUMNS, "hash", "size").join(sent, body)
     order = Window.partitionBy(*body).orderBy(receipt_columns.id_to_position("id"), "partition")
     rank = f.row_number().over(order)
     answers = (f.col("accepted") == 0) & (rank <= f.col("doubtful"))
-    return alike.select(*PLACE, "hash", (~answers).cast("int").alias("copy"), answers.cast("int").alias("answer"))
+    return alike.select(
+        *PLACE_COLUMNS, "hash", (~answers).cast("int").alias("copy"), answers.cast("int").alias("answer")
+    )

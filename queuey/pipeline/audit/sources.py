@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MAX_RECEIPT_DELAY = 120.0
 """Max time between a message and its receipt of unknown outcome, in seconds."""
-DEFAULT_LATE = 5.0
+DEFAULT_LATE_SECONDS = 5.0
 """Default delay after which a receipt is late, in seconds, if the read delay is zero or unknown."""
 
 
@@ -137,7 +137,7 @@ class MessageSources:
         ]
         width = self._archive.about.seconds * TICKS_PER_SECOND
         return receipt_join.add_sealed(
-            promised_messages, self._spark.createDataFrame(rows, receipt_join.BUCKETS), width
+            promised_messages, self._spark.createDataFrame(rows, receipt_join.BUCKETS_SCHEMA), width
         )
 
     def read_offsets(self, spans: Sequence[Span]) -> dict[str, Mapping[str, Mapping[int, Position]]]:
@@ -161,7 +161,8 @@ class MessageSources:
     def _describe_queue(self, name: str) -> tuple[float, int, float]:
         """Returns TTL, horizon and read delay, by the store or else by the archive.
 
-        A deleted queue has the highest possible horizon, and the delay is ``DEFAULT_LATE`` if it is zero or unknown.
+        A deleted queue has the highest possible horizon. A delay that is zero or unknown becomes
+        ``DEFAULT_LATE_SECONDS``.
         """
         if self._store is None:
             return self._describe_archived_queue(name)
@@ -169,12 +170,12 @@ class MessageSources:
         queue = self._find_queue(name)
         if queue is None:
             # The queue was deleted with all its messages.
-            return default, TICKS_MAX, DEFAULT_LATE
+            return default, TICKS_MAX, DEFAULT_LATE_SECONDS
         try:
             horizon = bridge.run(self._store.bulk.horizon(queue))
         except QueueChanged:
             horizon = TICKS_MAX
-        return float(queue.ttl or default), horizon, self._store.read_delay(queue) or DEFAULT_LATE
+        return float(queue.ttl or default), horizon, self._store.read_delay(queue) or DEFAULT_LATE_SECONDS
 
     def _describe_archived_queue(self, name: str) -> tuple[float, int, float]:
         """Returns TTL, horizon and read delay of a queue by its last manifest.
@@ -186,8 +187,8 @@ class MessageSources:
             [(name, bucket) for bucket in self._archive.list_bucket_names(name)[-1:]]
         )
         if not manifests:
-            return float(DEFAULT_TTL), 0, DEFAULT_LATE
-        return float(manifests[0].source.ttl or DEFAULT_TTL), manifests[0].span.upper[0], DEFAULT_LATE
+            return float(DEFAULT_TTL), 0, DEFAULT_LATE_SECONDS
+        return float(manifests[0].source.ttl or DEFAULT_TTL), manifests[0].span.upper[0], DEFAULT_LATE_SECONDS
 
     def _find_queue(self, name: str) -> Queue | None:
         if name not in self._queues:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_TASKS = 400
-SAMPLES = 3
+DEFAULT_SAMPLES = 3
 MAX_CLASSES = 10_000
-OTHERS = "…"
+OTHERS_TEXT = "…"
 """The text of the class that combines all smaller classes."""
 _SCHEMA = StructType(
     [
@@ -44,7 +44,7 @@ _SCHEMA = StructType(
 _ROWS = arrow_schema(_SCHEMA)
 _decode = msgspec.msgpack.Decoder(tuple[DeadLetterFilter, list[DeadLetterUnit]]).decode
 _decode_units = msgspec.msgpack.Decoder(list[DeadLetterUnit]).decode
-Say = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 Task = Callable[[Sequence[DeadLetterUnit]], Iterator[bytes]]
 
 
@@ -61,7 +61,7 @@ class DeadLetterClasses(msgspec.Struct, frozen=True):
 
 
 def list_dead_letters(
-    spark: SparkSession, store: StoreOptions, selected: DeadLetterFilter, say: Say
+    spark: SparkSession, store: StoreOptions, selected: DeadLetterFilter, report_progress: ReportProgress
 ) -> Iterator[DeadLetter]:
     """Iterates over dead letters, partition by partition.
 
@@ -69,7 +69,7 @@ def list_dead_letters(
         QueueNotFound: The given dead-letter queue does not exist.
     """
     units = selection.find_units(store, selected)
-    say(_reading_text(units))
+    report_progress(_reading_text(units))
     for packed in _rdd_of_results(spark, units, partial(_list_in_task, store, selected)).toLocalIterator():
         yield _unpack(packed)
 
@@ -79,9 +79,9 @@ def classify_dead_letters(
     store: StoreOptions,
     selected: DeadLetterFilter,
     *,
-    samples: int = SAMPLES,
+    samples: int = DEFAULT_SAMPLES,
     max_classes: int = MAX_CLASSES,
-    say: Say,
+    report_progress: ReportProgress,
 ) -> DeadLetterClasses:
     """Classifies dead letters by error.
 
@@ -91,7 +91,7 @@ def classify_dead_letters(
         selected: The dead letters.
         samples: Number of samples of each class, the newest ones.
         max_classes: Max classes. Smaller classes of one queue and error are combined, without text.
-        say: Called with the progress.
+        report_progress: Called with the progress.
 
     Raises:
         QueueNotFound: The given dead-letter queue does not exist.
@@ -99,7 +99,7 @@ def classify_dead_letters(
     from pyspark.sql import functions as f
 
     units = selection.find_units(store, selected)
-    say(_reading_text(units))
+    report_progress(_reading_text(units))
     payloads = [msgspec.msgpack.encode((selected, group)) for group in divide_into_groups(units, MAX_TASKS)]
     sample = f.struct(*DeadLetterSample.__struct_fields__)
     grouped = (
@@ -115,7 +115,7 @@ def classify_dead_letters(
         .persist()
     )
     ordered = grouped.orderBy(f.desc("count"), "queue", "error", "shape")
-    less = f.lit(OTHERS), f.sum("count"), f.min("first"), f.max("last"), f.max("attempts")
+    less = f.lit(OTHERS_TEXT), f.sum("count"), f.min("first"), f.max("last"), f.max("attempts")
     others = ordered.offset(max_classes).groupBy("queue", "error").agg(*less)
     whole = [_make_error_class(row, samples) for row in [*ordered.limit(max_classes).collect(), *others.collect()]]
     grouped.unpersist()
@@ -143,7 +143,7 @@ def _make_row(dead_letter: DeadLetter) -> dict[str, object]:
     return {**names, **failure, "shape": deadletters.generalize_error_text(cause.text)}
 
 
-def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, say: Say) -> Redriven:
+def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, report_progress: ReportProgress) -> Redriven:
     """Sends dead letters back to the ends of their original partitions, and removes them from the dead-letter queues.
 
     With ``dry_run``, only counts them.
@@ -156,7 +156,7 @@ def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, say: 
         QueueNotFound: The given dead-letter queue does not exist.
     """
     units = selection.find_units(store, order.wanted)
-    say(_reading_text(units))
+    report_progress(_reading_text(units))
     outcome = Redriven()
     for packed in _rdd_of_results(spark, units, partial(_redrive_in_task, store, order)).collect():
         outcome += msgspec.msgpack.decode(packed, type=Redriven)

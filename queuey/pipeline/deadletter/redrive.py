@@ -34,9 +34,9 @@ from queuey.spark.sink.exactly_once import Reserver, TargetQueue
 from queuey.storage import Store, bridge
 from queuey.storage.columns import Integers, MessageColumns, columns_of
 
-CHUNK_SIZE = 500
+MAX_CHUNK_SIZE = 500
 """Max dead letters in a chunk."""
-CHUNK_BYTES = 8 << 20
+MAX_CHUNK_BYTES = 8 << 20
 
 
 class RedriveOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +129,7 @@ class Redrive:
         order: RedriveOrder,
         usual_ttl: int,
         *,
-        chunk: int = CHUNK_SIZE,
+        chunk: int = MAX_CHUNK_SIZE,
         page: int = selection.PAGE_SIZE,
     ) -> None:
         self._store = store
@@ -250,7 +250,7 @@ class _UnitRedrive:
         ):
             chosen += [_to_planned(found.message) for found in dead_letters]
             size += sum(len(found.message.body) for found in dead_letters)
-            if len(chosen) >= self._chunk or size >= CHUNK_BYTES:
+            if len(chosen) >= self._chunk or size >= MAX_CHUNK_BYTES:
                 after = None if len(chosen) == selected.limit else location
                 break
         return self.set_chunk(number, None, RedriveChunk(about, tuple(chosen), after, len(chosen)))

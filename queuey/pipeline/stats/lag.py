@@ -31,7 +31,7 @@ from queuey.titles import duration, format_as, format_estimate, titled
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FROM_FILE = "from file"
+FILE_GROUP_NAME = "from file"
 """Default name of the group in a file of offsets."""
 
 
@@ -118,7 +118,7 @@ class LagReport(msgspec.Struct, frozen=True, kw_only=True):
 def run(
     spark: SparkSession,
     options: LagOptions,
-    say: Callable[[str], None] = lambda _: None,
+    report_progress: Callable[[str], None] = lambda _: None,
     wait: Callable[[float], object] = time.sleep,
 ) -> LagReport:
     """Measures the lag of groups; with the option ``sample`` twice, with a pause in between.
@@ -126,7 +126,7 @@ def run(
     Args:
         spark: The session.
         options: What to measure.
-        say: Called with the progress.
+        report_progress: Called with the progress.
         wait: Sleeps for the given seconds.
 
     Raises:
@@ -135,12 +135,12 @@ def run(
         StoreUnavailable: The store does not answer.
     """
     store = open_stores.opened(options.store)
-    say("listing queues")
+    report_progress("listing queues")
     payloads = _make_payloads(options)
-    say(f"observing, in {len(payloads):,} tasks")
+    report_progress(f"observing, in {len(payloads):,} tasks")
     earlier, observations = {}, _collect_observations(spark, options, payloads)
     if options.sample:
-        say(f"observing again in {options.sample:g} s")
+        report_progress(f"observing again in {options.sample:g} s")
         wait(options.sample)
         earlier, observations = observations, _collect_observations(spark, options, payloads)
     behind = [
@@ -219,7 +219,7 @@ def _read_group_offsets(
 ) -> Iterator[tuple[str, Mapping[int, Position]]]:
     """Yields groups and their offsets: from the file, else of ``groups``, else of all groups of the queue."""
     if from_file is not None:
-        yield groups[0] if groups else FROM_FILE, from_file[queue.name]
+        yield groups[0] if groups else FILE_GROUP_NAME, from_file[queue.name]
         return
     for group in groups or tuple(bridge.run(store.offsets.groups(queue))):
         try:

@@ -39,7 +39,7 @@ from queuey.storage import Store, bridge
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MAX_RECENT = 100_000
+MAX_RECENT_MESSAGES = 100_000
 """Max messages of a partition's last hour that are counted."""
 _MICROSECOND = TICKS_PER_SECOND // 1_000_000
 _SCHEMA = StructType(
@@ -72,7 +72,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] = lambda _: None) -> Stats:
+def run(spark: SparkSession, options: StatsOptions, report_progress: Callable[[str], None] = lambda _: None) -> Stats:
     """Measures queues; with the option ``recent`` also counts recent messages of the deepest ones.
 
     Raises:
@@ -84,13 +84,13 @@ def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] =
     began_at = ids.ticks_to_seconds(bridge.run(store.ledger.now()))
     if options.selection is not None:
         name_ranges.check_selection(options.store, options.selection)
-    say("listing queues")
-    queues = sum_by_queue(_measure_queues(spark, options, say)).persist()
+    report_progress("listing queues")
+    queues = sum_by_queue(_measure_queues(spark, options, report_progress)).persist()
     tally = sum_queues(queues, options.top)
     queues.unpersist()
     recent: dict[str, RecentCounts] = {}
     if options.recent and tally.messages:
-        say("counting recent messages")
+        report_progress("counting recent messages")
         recent = _count_recent(store, options.store, tally)
     return Stats(tally=tally, recent=recent, at=began_at)
 
@@ -111,11 +111,11 @@ def frame(spark: SparkSession, options: StatsOptions) -> DataFrame:
 
 
 def _measure_queues(
-    spark: SparkSession, options: StatsOptions, say: Callable[[str], None] = lambda _: None
+    spark: SparkSession, options: StatsOptions, report_progress: Callable[[str], None] = lambda _: None
 ) -> DataFrame:
     """Returns measures; a queue without messages has one row with partition 0."""
     parts = name_ranges.divide_names(options.store, options.selection, options.size)
-    say(f"measuring, in {len(parts):,} tasks")
+    report_progress(f"measuring, in {len(parts):,} tasks")
     return tasks.run_for_rows(
         spark, "measures", _SCHEMA, options.store, [msgspec.msgpack.encode(part) for part in parts]
     )
@@ -168,7 +168,7 @@ def _measure_range(options: StoreOptions, payload: bytes) -> Iterator[tuple[Queu
 def _count_recent(store: Store, options: StoreOptions, tally: Totals) -> dict[str, RecentCounts]:
     """Counts recent messages of the queues with the most messages; skips queues that are gone or change.
 
-    Counts at most ``MAX_RECENT`` in a partition.
+    Counts at most ``MAX_RECENT_MESSAGES`` in a partition.
     """
     counts: dict[str, RecentCounts] = {}
     now = bridge.run(store.ledger.now())
@@ -179,11 +179,11 @@ def _count_recent(store: Store, options: StoreOptions, tally: Totals) -> dict[st
             hours = [_count_since(store, queue, number, now, 3600) for number in range(1, queue.partitions + 1)]
         except (QueueChanged, QueueNotFound):
             continue
-        more = max(hours) >= MAX_RECENT
+        more = max(hours) >= MAX_RECENT_MESSAGES
         counts[figures.queue] = RecentCounts(sum(minutes), sum(hours), more)
     return counts
 
 
 def _count_since(store: Store, queue: Queue, partition: int, now: int, seconds: int) -> int:
     lower = now - seconds * TICKS_PER_SECOND, LOW_MIN
-    return bridge.run(store.bulk.extent(queue, Slice(partition, lower, limit=MAX_RECENT)))[0]
+    return bridge.run(store.bulk.extent(queue, Slice(partition, lower, limit=MAX_RECENT_MESSAGES)))[0]

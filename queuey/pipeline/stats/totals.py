@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Order = Literal["messages", "bytes", "rate", "skew"]
 ORDERS: tuple[Order, ...] = ("messages", "bytes", "rate", "skew")
 
-MIN_EVEN = 10
+MIN_MESSAGES_FOR_SKEW = 10
 """Min messages per partition for which skew means anything."""
 
 
@@ -102,7 +102,7 @@ def sum_by_queue(measures: DataFrame) -> DataFrame:
         (f.unix_micros(f.min("oldest")) / 1e6).alias("oldest"),
         (f.unix_micros(f.max("newest")) / 1e6).alias("newest"),
     )
-    enough = (f.col("partitions") > 1) & (f.col("messages") >= MIN_EVEN * f.col("partitions"))
+    enough = (f.col("partitions") > 1) & (f.col("messages") >= MIN_MESSAGES_FOR_SKEW * f.col("partitions"))
     return queues.withColumns(
         {
             "rate": (f.col("messages") - 1) / f.greatest(f.lit(1.0), f.col("newest") - f.col("oldest")),

@@ -13,7 +13,7 @@ import math
 
 import msgspec
 
-_ROUNDING = 1e-6
+_MAX_ROUNDING_ERROR = 1e-6
 """Max error of rounding, in messages."""
 
 
@@ -74,5 +74,5 @@ def forecast(backlog: Backlog, within: float) -> Forecast:
     between = (backlog.oldest - backlog.newest) / max(1, backlog.count - 1)
     if not between:
         return Forecast(first, backlog.count)
-    lost = 1 + math.floor(backlog.growth * (end - first) / between + _ROUNDING)
+    lost = 1 + math.floor(backlog.growth * (end - first) / between + _MAX_ROUNDING_ERROR)
     return Forecast(first, lost if backlog.coming else min(backlog.count, lost))

@@ -18,32 +18,32 @@ import pyarrow.compute as pc
 from queuey.spark.errors import OptionError
 from queuey.storage.columns import Integers, rows_as_bytes
 
-CHUNK_ROWS = 10_000
-CHUNK_BYTES = 16 << 20
+MAX_CHUNK_ROWS = 10_000
+MAX_CHUNK_BYTES = 16 << 20
 
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
-_HEADERS = tuple(f"array<struct<key:string,value:{kind}>>" for kind in ("binary", "string"))
-TYPES: Mapping[str, tuple[str, ...]] = {
+_INTEGER_TYPES = ("tinyint", "smallint", "int", "bigint")
+_HEADER_TYPES = tuple(f"array<struct<key:string,value:{kind}>>" for kind in ("binary", "string"))
+ALLOWED_TYPES: Mapping[str, tuple[str, ...]] = {
     "value": ("binary", "string"),
     "queue": ("string",),
-    "partition": _WHOLE,
+    "partition": _INTEGER_TYPES,
     "key": ("string", "binary"),
-    "ttl": _WHOLE,
+    "ttl": _INTEGER_TYPES,
     "expires": ("timestamp",),
     "valueType": ("string",),
     "contentType": ("string",),
-    "headers": _HEADERS,
+    "headers": _HEADER_TYPES,
     "id": ("string",),
-    "sequence": _WHOLE,
+    "sequence": _INTEGER_TYPES,
     "position": ("string",),
     "timestamp": ("timestamp",),
 }
 """Column of a write -> allowed types."""
 _ALIASES = {"body": "value", "topic": "queue"}
-_NAMES = {name.lower(): name for name in TYPES} | _ALIASES
-_IMPLIED_BY_ID = ("position", "timestamp")
+_NAMES = {name.lower(): name for name in ALLOWED_TYPES} | _ALIASES
+_COLUMNS_IMPLIED_BY_ID = ("position", "timestamp")
 """Columns of a read that follow from the id; they are ignored, but need the column ``id``."""
-_NEVER_TOGETHER = (("id", "sequence"), ("ttl", "expires"))
+_EXCLUSIVE_COLUMNS = (("id", "sequence"), ("ttl", "expires"))
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -84,15 +84,17 @@ def read_layout(schema: _Schema, *, queue: str | None) -> ColumnLayout:
     for field in schema.fields:
         name = _NAMES.get(field.name.lower())
         if name is None:
-            raise OptionError(f"A write has no column {field.name!r}; it can have {', '.join(TYPES)}.")
+            raise OptionError(f"A write has no column {field.name!r}; it can have {', '.join(ALLOWED_TYPES)}.")
         if name in types:
             raise OptionError(f"The frame has the column {name} twice, by name or by its alias.")
         types[name] = kind = re.sub(r"^(var)?char\(\d+\)$", "string", field.dataType.simpleString())
-        if kind not in TYPES[name]:
-            raise OptionError(f"The column {field.name} is of type {kind}; it can be {' or '.join(TYPES[name])}.")
+        if kind not in ALLOWED_TYPES[name]:
+            raise OptionError(
+                f"The column {field.name} is of type {kind}; it can be {' or '.join(ALLOWED_TYPES[name])}."
+            )
     _require_valid_combination(types, queue)
     # As with Kafka, the option overrides the column: it names the target when rows of another queue are copied.
-    unused = _IMPLIED_BY_ID if queue is None else (*_IMPLIED_BY_ID, "queue")
+    unused = _COLUMNS_IMPLIED_BY_ID if queue is None else (*_COLUMNS_IMPLIED_BY_ID, "queue")
     return ColumnLayout(tuple("" if name in unused else name for name in types), types["value"] == "string")
 
 
@@ -101,10 +103,10 @@ def _require_valid_combination(types: Mapping[str, str], queue: str | None) -> N
         raise OptionError("A write needs a column value, with the bodies of messages.")
     if "queue" not in types and queue is None:
         raise OptionError("A write needs the option queue or a column queue, as the target of rows.")
-    for first, second in _NEVER_TOGETHER:
+    for first, second in _EXCLUSIVE_COLUMNS:
         if first in types and second in types:
             raise OptionError(f"The columns {first} and {second} exclude each other: leave one of them out.")
-    for name in _IMPLIED_BY_ID:
+    for name in _COLUMNS_IMPLIED_BY_ID:
         if name in types and "id" not in types:
             raise OptionError(f"The column {name} needs a column id: without it, the write makes new ids.")
 
@@ -158,7 +160,7 @@ class RowChunk(msgspec.Struct, gc=False):
 
 
 def divide_into_chunks(
-    batches: Iterable[pa.RecordBatch], layout: ColumnLayout, *, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES
+    batches: Iterable[pa.RecordBatch], layout: ColumnLayout, *, rows: int = MAX_CHUNK_ROWS, size: int = MAX_CHUNK_BYTES
 ) -> Iterator[RowChunk]:
     """Divides the rows of a task into chunks.
 

@@ -50,19 +50,19 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _decode_order = msgspec.msgpack.Decoder(PieceOrder).decode
 
-TRIES = 7
+MAX_TRIES = 7
 """Max attempts of a call while the store is unavailable."""
-FIRST_RETRY = 0.1
+FIRST_RETRY_PAUSE = 0.1
 """Interval before the second attempt, in seconds; doubles with each attempt."""
 MAX_MOVES = 10
 """Max moves of one row. Each move doubles the lead, so that even a slow store does not reach this limit."""
 MAX_LEAD = 3600.0
 """Max lead, in seconds."""
-CHUNKS_PER_LEAD = 10
+MIN_CHUNKS_PER_LEAD = 10
 """Min chunks of numbered rows that a task writes within one lead."""
-MAX_LEADS = 12
+MAX_RESERVED_LEADS = 12
 """Max room for numbered rows that no task has reached yet, in leads ahead of the clock."""
-SETTLING, LONGEST_SETTLING = 5.0, 10.0
+MIN_SETTLE_WAIT, MAX_SETTLE_WAIT = 5.0, 10.0
 """Min and max wait for earlier writes, in seconds. A request to Cassandra takes less than the minimum; the maximum caps
 read delays of hours."""
 
@@ -144,7 +144,7 @@ class TargetQueue:
         """
 
         def attempt() -> T:
-            for _ in range(TRIES):
+            for _ in range(MAX_TRIES):
                 try:
                     return call(self.queue)
                 except QueueChanged:
@@ -156,13 +156,13 @@ class TargetQueue:
     def retry_call(self, call: Callable[[], T]) -> T:
         """Makes an idempotent call; repeats it, after doubling pauses, while the store is unavailable.
 
-        Makes up to ``TRIES`` attempts.
+        Makes up to ``MAX_TRIES`` attempts.
 
         Raises:
             StoreUnavailable: All attempts failed, or this process has closed the store.
         """
-        pause = FIRST_RETRY
-        for _ in range(TRIES - 1):
+        pause = FIRST_RETRY_PAUSE
+        for _ in range(MAX_TRIES - 1):
             try:
                 return call()
             except StoreClosed:
@@ -177,7 +177,7 @@ class TargetQueue:
         """Waits until all writes that began in time have ended. Returns at once if the queue has no read delay."""
         delay = self.store.read_delay(self.queue)
         if delay:
-            self._sleep(min(max(delay, SETTLING), LONGEST_SETTLING))
+            self._sleep(min(max(delay, MIN_SETTLE_WAIT), MAX_SETTLE_WAIT))
 
     def _refresh_queue(self) -> None:
         """Reads the present row. Raises QueueChanged if another queue has its name now."""
@@ -303,7 +303,7 @@ class Reserver:
             if order.batch < self._batch:
                 order = order.start_batch(self._batch, span)
             now = self._target.retry_call(lambda: bridge.run(self._store.ledger.now()))
-            timing = Timing(now + lead, now + lead // 2, span, lead // CHUNKS_PER_LEAD, lead * MAX_LEADS)
+            timing = Timing(now + lead, now + lead // 2, span, lead // MIN_CHUNKS_PER_LEAD, lead * MAX_RESERVED_LEADS)
             changed, base = piece_order.reserve_piece(order, chunk, timing)
             if changed == order:
                 return base

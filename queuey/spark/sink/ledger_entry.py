@@ -115,7 +115,7 @@ def make_index_set(indexes: Integers) -> IndexSet:
     return zlib.compress(np.packbits(bits).tobytes())
 
 
-def numbers_in(indexes: IndexSet) -> Integers:
+def list_members(indexes: IndexSet) -> Integers:
     if isinstance(indexes, bytes):
         return np.flatnonzero(np.unpackbits(np.frombuffer(zlib.decompress(indexes), np.uint8)))
     return np.concatenate([np.arange(0), *(np.arange(first, end) for first, end in indexes)])
@@ -124,12 +124,12 @@ def numbers_in(indexes: IndexSet) -> Integers:
 def union(indexes: IndexSet, more: Integers) -> IndexSet:
     if not len(more):
         return indexes
-    return make_index_set(np.concatenate([numbers_in(indexes), more]))
+    return make_index_set(np.concatenate([list_members(indexes), more]))
 
 
 def find_members(index_set: IndexSet, indexes: Integers) -> Mask:
     if isinstance(index_set, bytes):
-        return np.isin(indexes, numbers_in(index_set))
+        return np.isin(indexes, list_members(index_set))
     result = np.zeros(len(indexes), bool)
     for first, end in index_set:
         result |= (first <= indexes) & (indexes < end)

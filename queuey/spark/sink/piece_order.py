@@ -54,10 +54,10 @@ class PieceOrder(msgspec.Struct, frozen=True, array_like=True):
         """
         tops = (stretch.top + span for stretch in self.stretches)
         lasts = (stretch.last for stretch in self.stretches)
-        return PieceOrder(batch, max((self.end, *tops)), (), tuple(sorted({*self.before, *lasts}))[-MAX_KEPT:])
+        return PieceOrder(batch, max((self.end, *tops)), (), tuple(sorted({*self.before, *lasts}))[-MAX_KEPT_PIECES:])
 
 
-MAX_KEPT = 200
+MAX_KEPT_PIECES = 200
 """Max pieces kept of earlier micro-batches, equal to the max partitions of a queue."""
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-QUERY = "sql.streaming.queryId"
-BATCH = "streaming.sql.batchId"
+QUERY_PROPERTY = "sql.streaming.queryId"
+BATCH_PROPERTY = "streaming.sql.batchId"
 """Local properties of a stream's tasks. The query keeps its id across restarts from its checkpoint."""
 
 
@@ -105,7 +105,7 @@ class QueueyStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[RecordBatch]) -> TaskCommit:
         context = _task_context()
-        query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
+        query, batch = context.getLocalProperty(QUERY_PROPERTY), context.getLocalProperty(BATCH_PROPERTY)
         if query is None or batch is None:
             raise OptionError("Spark does not name the micro-batch, so it cannot be written exactly once.")
         done = _write_task_rows(iterator, self._options, self._layout, ("stream", query), batch=int(batch))

@@ -17,7 +17,7 @@ from queuey.errors import QueueNotFound
 from queuey.messages import Queue, QueueSpec
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SinkOptions
-from queuey.spark.sink.arrow_rows import CHUNK_ROWS, ColumnLayout, RowChunk, divide_into_chunks
+from queuey.spark.sink.arrow_rows import MAX_CHUNK_ROWS, ColumnLayout, RowChunk, divide_into_chunks
 from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue, WriteCounts
 from queuey.spark.sink.messages_from_rows import MessageBuilder, Rules, group_by_queue, make_messages, read_sequences
 from queuey.spark.sink.rate_limit import RateLimit
@@ -31,7 +31,7 @@ MAX_NAME_BYTES = 200
 """Max bytes of a writer's name in the ledger; longer names are hashed."""
 
 
-QUEUES_AT_ONCE = 16
+MAX_CONCURRENT_QUEUES = 16
 """Max queues to which a task writes at once: with few rows for each, it mostly waits for the ledger."""
 
 
@@ -119,7 +119,7 @@ class TaskWriter:
         self._reservers: dict[str, Reserver] = {}
         self._partitions: dict[int, int] = {}
         self._finished: dict[int, bool] = {}
-        self._rows = CHUNK_ROWS
+        self._rows = MAX_CHUNK_ROWS
 
     @property
     def uids(self) -> frozenset[int]:
@@ -143,11 +143,11 @@ class TaskWriter:
         return total
 
     def _write_parts(self, chunk: RowChunk, parts: list[tuple[TargetQueue, MessageBuilder]]) -> Iterable[WriteCounts]:
-        """Writes the parts of a chunk, up to ``QUEUES_AT_ONCE`` concurrently; raises an error after all have ended."""
+        """Writes the parts of a chunk, a few of them concurrently; raises an error after all have ended."""
         if len(parts) == 1:
             [(target, drafts)] = parts
             return [self._write_rows(chunk, target, drafts)]
-        with ThreadPoolExecutor(min(QUEUES_AT_ONCE, len(parts))) as pool:
+        with ThreadPoolExecutor(min(MAX_CONCURRENT_QUEUES, len(parts))) as pool:
             writing = [pool.submit(self._write_rows, chunk, target, drafts) for target, drafts in parts]
         return [future.result() for future in writing]
 
@@ -157,7 +157,7 @@ class TaskWriter:
         Numbered rows are divided into pieces of that size, the same for all tasks. Ids of a piece are reserved
         together, so writing a piece must not take long.
         """
-        return self._agree_on_number(self._ledger_name("rows"), self._pace.chunk_size(CHUNK_ROWS))
+        return self._agree_on_number(self._ledger_name("rows"), self._pace.chunk_size(MAX_CHUNK_ROWS))
 
     def _ledger_name(self, part: str) -> str:
         return self._identity.shared_name(part) if "sequence" in self._layout else self._identity.task_name(part)

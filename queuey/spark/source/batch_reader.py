@@ -23,7 +23,7 @@ from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, SourceOptions
 from queuey.spark.slices import QueueSlice, divide_into_groups
 from queuey.spark.source import columns
-from queuey.spark.source.latest_offsets import TRIES
+from queuey.spark.source.latest_offsets import MAX_TRIES
 from queuey.spark.source.read_task import scan_rows
 from queuey.spark.start_and_end import EARLIEST, At, Bound
 from queuey.storage import Store, bridge
@@ -107,9 +107,9 @@ def _plan_steadily(
 
     Raises:
         QueueNotFound: A named queue was deleted.
-        QueueChanged: The queue changed during every one of ``TRIES`` attempts.
+        QueueChanged: The queue changed during every one of ``MAX_TRIES`` attempts.
     """
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         try:
             return parts(queue)
         except QueueChanged:
@@ -119,7 +119,7 @@ def _plan_steadily(
                 if isinstance(options.selection, Pattern):
                     return ()
                 raise
-    raise QueueChanged(f"queue {queue.name!r} changed {TRIES} times while it was read")
+    raise QueueChanged(f"queue {queue.name!r} changed {MAX_TRIES} times while it was read")
 
 
 def weight(part: QueueSlice) -> float:

@@ -30,12 +30,12 @@ from queuey.storage.columns import decode_typed_meta
 
 TICKS_PER_MICROSECOND = 10
 HEADERS = "headers"
-_BODIES = frozenset({"value", "valueType", "contentType", HEADERS})
+_BODY_COLUMNS = frozenset({"value", "valueType", "contentType", HEADERS})
 """Columns that need bodies and their metadata."""
-_HEADER = StructType(
+_HEADER_TYPE = StructType(
     [StructField("key", StringType(), nullable=False), StructField("value", BinaryType(), nullable=False)]
 )
-_COLUMNS: dict[str, DataType] = {
+_COLUMN_TYPES: dict[str, DataType] = {
     "value": BinaryType(),
     "queue": StringType(),
     "partition": IntegerType(),
@@ -45,15 +45,15 @@ _COLUMNS: dict[str, DataType] = {
     "expires": TimestampType(),
     "valueType": StringType(),
     "contentType": StringType(),
-    HEADERS: ArrayType(_HEADER, containsNull=False),
+    HEADERS: ArrayType(_HEADER_TYPE, containsNull=False),
 }
-_NULLABLE = frozenset({"contentType", HEADERS})
+_NULLABLE_COLUMNS = frozenset({"contentType", HEADERS})
 _POSITION = re.compile(r"[0-9a-f]{32}")
 
-_SIGN = np.uint64(1 << 63)
+_SIGN_BIT = np.uint64(1 << 63)
 _BYTES_AS_HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint16)
 """The two hex digits of each byte value, as they are in memory."""
-_DIGITS = 32
+_POSITION_DIGITS = 32
 
 Integers = NDArray[np.int64]
 
@@ -64,8 +64,8 @@ def read_schema(*, headers: bool) -> StructType:
     Args:
         headers: Include the column ``headers``, which is null for messages without headers.
     """
-    names = [name for name in _COLUMNS if headers or name != HEADERS]
-    return StructType([StructField(name, _COLUMNS[name], nullable=name in _NULLABLE) for name in names])
+    names = [name for name in _COLUMN_TYPES if headers or name != HEADERS]
+    return StructType([StructField(name, _COLUMN_TYPES[name], nullable=name in _NULLABLE_COLUMNS) for name in names])
 
 
 def check_schema(schema: StructType, *, headers: bool) -> None:
@@ -95,7 +95,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def needs_bodies(schema: pa.Schema) -> bool:
-    return not _BODIES.isdisjoint(schema.names)
+    return not _BODY_COLUMNS.isdisjoint(schema.names)
 
 
 def make_rows(batch: pa.RecordBatch, queue: str, partition: int, schema: pa.Schema) -> pa.RecordBatch:
@@ -134,7 +134,7 @@ def make_rows(batch: pa.RecordBatch, queue: str, partition: int, schema: pa.Sche
 
 def position_texts(ticks: Integers, low: Integers) -> pa.Array:
     """Returns each position as 32 hex digits, which sort as positions do."""
-    return _hex_texts(ticks.view(np.uint64), low.view(np.uint64) ^ _SIGN)
+    return _hex_texts(ticks.view(np.uint64), low.view(np.uint64) ^ _SIGN_BIT)
 
 
 def id_texts(ticks: Integers, low: Integers) -> pa.Array:
@@ -179,7 +179,7 @@ def _hex_texts(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> pa.Array:
     halves = np.empty((count, 2), ">u8")
     halves[:, 0], halves[:, 1] = high, low
     digits = _BYTES_AS_HEX[halves.view(np.uint8)]
-    offsets = np.arange(0, (count + 1) * _DIGITS, _DIGITS, dtype=np.int32)
+    offsets = np.arange(0, (count + 1) * _POSITION_DIGITS, _POSITION_DIGITS, dtype=np.int32)
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
 
 

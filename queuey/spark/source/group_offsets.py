@@ -16,7 +16,7 @@ from queuey.storage import Store, bridge
 
 log = logging.getLogger(__name__)
 
-TRIES = 3
+MAX_TRIES = 3
 """Max attempts to record an offset that another program changes at the same time."""
 
 
@@ -50,11 +50,11 @@ class GroupOffsets:
         self._recorded = dict(done.positions)
 
     def _record(self, store: Store, owner: str, name: str, positions: Mapping[int, Position]) -> None:
-        """Records offsets of one queue, unless it was deleted; tries ``TRIES`` times after concurrent changes.
+        """Records offsets of one queue, unless it was deleted; tries ``MAX_TRIES`` times after concurrent changes.
 
         Logs any other conflict.
         """
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             try:
                 queue = bridge.run(store.catalogue.queue(owner, name, fresh=True))
                 changes = self._find_advances(store, queue, positions)

@@ -14,7 +14,7 @@ from queuey.spark.options import Assign, Pattern, Selection, SourceOptions
 from queuey.spark.slices import QueuePartition
 from queuey.storage import Store, bridge
 
-TRIES = 5
+MAX_TRIES = 5
 """Max attempts to read a queue that changes at the same time."""
 
 
@@ -66,7 +66,7 @@ def read_queue_horizons(options: SourceOptions, *, skip_missing: bool) -> list[Q
 
 
 def _read_horizon(store: Store, queue: Queue) -> QueueHorizon | None:
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         try:
             horizon = bridge.run(store.bulk.horizon(queue))
             return QueueHorizon(queue, range(1, queue.partitions + 1), (horizon, LOW_MIN))
@@ -75,7 +75,7 @@ def _read_horizon(store: Store, queue: Queue) -> QueueHorizon | None:
                 queue = bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True))
             except QueueNotFound:
                 return None
-    raise QueueChanged(f"queue {queue.name!r} changed {TRIES} times while it was read")
+    raise QueueChanged(f"queue {queue.name!r} changed {MAX_TRIES} times while it was read")
 
 
 def _restrict(horizon: QueueHorizon, selection: Selection, *, skip_missing: bool) -> QueueHorizon:

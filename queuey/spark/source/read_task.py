@@ -17,14 +17,14 @@ from queuey.spark.errors import DataLoss
 from queuey.spark.options import SourceOptions
 from queuey.spark.slices import QueueSlice
 from queuey.spark.source import columns
-from queuey.spark.source.latest_offsets import TRIES
+from queuey.spark.source.latest_offsets import MAX_TRIES
 from queuey.storage import Store, bridge
 
 log = logging.getLogger(__name__)
 
-BATCH_ROWS = 10_000
+MAX_BATCH_ROWS = 10_000
 """Max rows of a record batch."""
-BATCH_BYTES = 8 << 20
+MAX_BATCH_BYTES = 8 << 20
 """Max bytes of the bodies in a record batch, approximately."""
 READ_TIMEOUT = 30.0
 """Timeout for an unavailable store, or for the horizon of a machine with a slow clock, in seconds."""
@@ -32,7 +32,7 @@ POLL_INTERVAL = 0.05
 
 
 def scan_rows(
-    options: SourceOptions, slices: Iterable[QueueSlice], schema: pa.Schema, *, rows: int = BATCH_ROWS
+    options: SourceOptions, slices: Iterable[QueueSlice], schema: pa.Schema, *, rows: int = MAX_BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a task, at most ``rows`` in a record batch; skips the other slices of a queue that is gone.
 
@@ -77,7 +77,7 @@ def _scan_part(
         QueueChanged: The queue changed during every attempt.
     """
     lower = queue_slice.lower
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         if queue_slice.queue not in queues:
             queues[queue_slice.queue] = bridge.run(store.catalogue.queue(owner, queue_slice.queue, fresh=True))
         queue = queues[queue_slice.queue]
@@ -87,7 +87,7 @@ def _scan_part(
             )
         try:
             await_horizon(store, queue, queue_slice.upper)
-            rest = Slice(queue_slice.partition, lower, queue_slice.upper, limit=rows, max_bytes=BATCH_BYTES)
+            rest = Slice(queue_slice.partition, lower, queue_slice.upper, limit=rows, max_bytes=MAX_BATCH_BYTES)
             for batch in bridge.iterate(store.bulk.scan_arrow(queue, rest, bodies=bodies)):
                 ticks, low = (batch.column(name)[-1].as_py() for name in ("ticks", "low"))
                 lower = ids.following((ticks, low))
@@ -96,7 +96,7 @@ def _scan_part(
             del queues[queue_slice.queue]
         else:
             return
-    raise QueueChanged(f"queue {queue_slice.queue!r} changed {TRIES} times while it was read")
+    raise QueueChanged(f"queue {queue_slice.queue!r} changed {MAX_TRIES} times while it was read")
 
 
 def await_horizon(store: Store, queue: Queue, upper: Position) -> None:

@@ -40,8 +40,8 @@ from queuey.spark.slices import QueuePartition, QueueSlice
 from queuey.spark.source import columns, stream_offsets
 from queuey.spark.source.failing_reader import FailingReader
 from queuey.spark.source.group_offsets import GroupOffsets
-from queuey.spark.source.latest_offsets import TRIES, QueueHorizon, read_queue_horizons
-from queuey.spark.source.read_task import BATCH_ROWS, READ_TIMEOUT, report_loss, scan_rows
+from queuey.spark.source.latest_offsets import MAX_TRIES, QueueHorizon, read_queue_horizons
+from queuey.spark.source.read_task import MAX_BATCH_ROWS, READ_TIMEOUT, report_loss, scan_rows
 from queuey.spark.source.stream_lag import StreamLag
 from queuey.spark.source.stream_offsets import ScannedTo, StreamOffset
 from queuey.spark.start_and_end import EARLIEST, LATEST, At
@@ -51,7 +51,7 @@ IDLE_INTERVAL = 0.1
 """Interval before an empty answer, in seconds: without a trigger interval Spark would call again after 10 ms."""
 IDLE_FRACTION = 4
 """Max age of an idle position: the queue's TTL divided by this number."""
-_SHOWN = 3
+_MAX_SHOWN = 3
 """Max names in an error message."""
 
 
@@ -67,7 +67,12 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read. Holds nothing that cannot be pickled."""
 
     def __init__(
-        self, options: SourceOptions, schema: StructType, *, idle_pause: float = IDLE_INTERVAL, rows: int = BATCH_ROWS
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        *,
+        idle_pause: float = IDLE_INTERVAL,
+        rows: int = MAX_BATCH_ROWS,
     ) -> None:
         """Checks the options and the schema.
 
@@ -195,7 +200,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._group_offsets is not None:
             self._group_offsets.record(stream_offsets.parse(end))
 
-    def _find_end(self, start: StreamOffset, limit: ReadLimit, tries: int = TRIES) -> StreamOffset:
+    def _find_end(self, start: StreamOffset, limit: ReadLimit, tries: int = MAX_TRIES) -> StreamOffset:
         try:
             return self._find_end_once(start, limit)
         except QueueChanged:
@@ -332,7 +337,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _report_loss(self, what: str, others: Sequence[str] = ()) -> None:
         if others:
-            shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
+            shown = ", ".join(others[:_MAX_SHOWN]) + (", …" if len(others) > _MAX_SHOWN else "")
             what = f"{what} The same holds for {len(others)} more: {shown}."
         report_loss(self._options, what)
 

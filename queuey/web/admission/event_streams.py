@@ -18,7 +18,7 @@ from queuey.web.responses import Body, body_of, make_event
 
 KEEPALIVE_INTERVAL = 25.0
 """Interval of keep-alives in a silent stream, in seconds: proxies close connections after 30 or 60."""
-RETRY, SPREAD = 1000, 4000
+RECONNECT_DELAY_MS, RECONNECT_SPREAD_MS = 1000, 4000
 """Min milliseconds before a reader reconnects, and the random spread that is added for each."""
 NOTICE_INTERVAL = 30.0
 """Seconds before the expiry of a reader's credential at which it is notified."""
@@ -81,7 +81,7 @@ async def stream_events(
         events = await source.read_first(turn)
         turn.begin_stream(caller, source.queue_count)
         turn.end_attempt()
-        retry = b"retry: %d\n" % (RETRY + randrange(SPREAD))  # noqa: S311 - not for security
+        retry = b"retry: %d\n" % (RECONNECT_DELAY_MS + randrange(RECONNECT_SPREAD_MS))  # noqa: S311 - not for security
         yield body_of([retry, *events])
         last_sent = time.monotonic()
         while True:

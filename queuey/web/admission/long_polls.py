@@ -44,7 +44,7 @@ MAX_ATTEMPTS = 64
 """Max attempts of one application under way; further ones wait and are never refused."""
 MAX_STARTED = 8
 """Max waiting attempts that one turn of the loop starts."""
-LISTEN_AFTER = 1.0
+MIN_WATCHED_AGE = 1.0
 """Age of a request at which its client is watched, in seconds: watching costs more than most requests."""
 
 
@@ -136,8 +136,8 @@ class Clients:
         client.stop_listening()
 
     def watch_slow(self) -> None:
-        """Starts to listen to the clients of requests that are older than :data:`LISTEN_AFTER`. Called every second."""
-        latest = monotonic() - LISTEN_AFTER
+        """Watches the clients of requests that are older than :data:`MIN_WATCHED_AGE`. Called every second."""
+        latest = monotonic() - MIN_WATCHED_AGE
         for client in list(self._unwatched):
             if client.began > latest:
                 break
@@ -364,19 +364,19 @@ class LongPolls:
     def start(
         self,
         loop: asyncio.AbstractEventLoop,
-        tell: Callable[..., None],
+        call_in_loop: Callable[..., None],
         run: Callable[[Callable[[], None]], Awaitable[None]],
     ) -> None:
         """Called in the loop's thread, before the first request.
 
         Args:
             loop: The event loop.
-            tell: Calls a function in the loop's thread; for threads of the store.
+            call_in_loop: Calls a function in the loop's thread; for threads of the store.
             run: Runs work that may block in a thread.
         """
         self.loop = loop
         self._run_in_thread = run
-        self.watchers.schedule = tell
+        self.watchers.schedule = call_in_loop
 
     def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
         """Returns the future of a poll's first attempt, or None if it may begin at once.

@@ -194,7 +194,7 @@ class FairQueue(Generic[T]):
         return job
 
     def drop(self, unwanted: Callable[[T], bool]) -> list[T]:
-        """Removes and returns unwanted jobs, from each tenant's first job up to the first that is not unwanted."""
+        """Removes and returns the unwanted jobs at the head of each tenant's queue."""
         dropped: list[T] = []
         for tenant, jobs in list(self._jobs.items()):
             while jobs and unwanted(jobs[0]):
@@ -525,8 +525,8 @@ class FairPool(FairGate[Job]):
         self._extra_jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._call_in_loop: Callable[..., None]
 
-    def start(self, tell: Callable[..., None]) -> None:
-        self._call_in_loop = tell
+    def start(self, call_in_loop: Callable[..., None]) -> None:
+        self._call_in_loop = call_in_loop
         for number in range(self._count + 1):
             jobs = self._jobs if number else self._extra_jobs
             threading.Thread(target=self._serve, args=(jobs,), name=f"{self._name}-{number}", daemon=True).start()

@@ -26,20 +26,20 @@ MAX_KEYS = 64
 """Max keys in a set."""
 RSA_BITS = range(2048, 8193)
 _MAX_EXPONENT = 1 << 33
-_TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
+_TOKEN_TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 """Accepted types of tokens. Logout tokens and others signed by the same keys are refused."""
-_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
-    ("RSA", None): _RSA,
+    ("RSA", None): _RSA_ALGORITHMS,
     ("EC", "P-256"): ("ES256",),
     ("EC", "P-384"): ("ES384",),
     ("EC", "P-521"): ("ES512",),
     ("OKP", "Ed25519"): ("EdDSA",),
 }
 """Algorithms by kind of key (``kty``, ``crv``). Keys of other kinds, such as symmetric ones, are skipped."""
-_KNOWN = frozenset(algorithm for algorithms in _ALGORITHMS.values() for algorithm in algorithms)
-_SIGNATURES = jwt.PyJWS(sorted(_KNOWN))
-_PUBLIC = ("kty", "crv", "n", "e", "x", "y")
+_KNOWN_ALGORITHMS = frozenset(algorithm for algorithms in _ALGORITHMS.values() for algorithm in algorithms)
+_SIGNATURES = jwt.PyJWS(sorted(_KNOWN_ALGORITHMS))
+_PUBLIC_KEY_FIELDS = ("kty", "crv", "n", "e", "x", "y")
 
 
 class KeySet:
@@ -67,7 +67,7 @@ class KeySet:
         """Adds a key under each algorithm that it fits; skips keys that are weak or cannot be used."""
         for algorithm in _find_algorithms(fields):
             try:
-                key = jwt.PyJWK({name: fields[name] for name in _PUBLIC if name in fields}, algorithm)
+                key = jwt.PyJWK({name: fields[name] for name in _PUBLIC_KEY_FIELDS if name in fields}, algorithm)
             except (jwt.PyJWTError, KeyError, TypeError, ValueError):
                 continue
             if _is_strong(key.key) and (fields.get("kid"), algorithm) not in self._keys:
@@ -190,9 +190,9 @@ def _read_header(header: Mapping[str, Any]) -> tuple[str | None, str]:
     Refuses other types of tokens, and fields that change the meaning of the signature.
     """
     kind, algorithm, name = header.get("typ", "jwt"), header.get("alg"), header.get("kid")
-    if not isinstance(kind, str) or kind.lower() not in _TYPES:
+    if not isinstance(kind, str) or kind.lower() not in _TOKEN_TYPES:
         raise InvalidToken("The token is of another type than JWT.")
-    if not isinstance(algorithm, str) or algorithm not in _KNOWN:
+    if not isinstance(algorithm, str) or algorithm not in _KNOWN_ALGORITHMS:
         raise InvalidToken("The token is not signed with an algorithm that is accepted.")
     if not isinstance(name, str | None) or not header.keys().isdisjoint({"crit", "b64", "cty", "zip", "enc"}):
         raise InvalidToken("The token's header has a field that is not supported.")

@@ -34,9 +34,9 @@ from queuey.web.credentials.strict_json import read_object
 
 logger = logging.getLogger(__name__)
 
-MAX_AT_ONCE = 2
+MAX_EXCHANGES = 2
 """Max exchanges with one provider under way in a process. Each holds a thread."""
-DISCOVERY = "/.well-known/openid-configuration"
+DISCOVERY_PATH = "/.well-known/openid-configuration"
 _PUBLIC_ERRORS = frozenset(
     {"access_denied", "login_required", "interaction_required", "account_selection_required", "consent_required"}
 )
@@ -123,8 +123,8 @@ class Provider:
         self._secret = secret
         self._bearer = bearer
         self._fetch_seconds = fetch_seconds
-        self._busy = threading.BoundedSemaphore(MAX_AT_ONCE)
-        place = issuer.issuer.rstrip("/") + DISCOVERY
+        self._busy = threading.BoundedSemaphore(MAX_EXCHANGES)
+        place = issuer.issuer.rstrip("/") + DISCOVERY_PATH
         self.discovery = IssuerDocument(
             issuer.issuer, place, lambda content: read_discovery(issuer.issuer, content), what="discovery document"
         )

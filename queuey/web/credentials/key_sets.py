@@ -39,7 +39,7 @@ WAIT_TIMEOUT = 2.0
 """Timeout of a request that waits for a load, in seconds."""
 FETCH_TIMEOUT = 5.0
 """Timeout of a whole response, in seconds. A name resolver that hangs may take longer."""
-MAX_BYTES = 256 * 1024
+MAX_DOCUMENT_BYTES = 256 * 1024
 
 T = TypeVar("T")
 
@@ -147,7 +147,10 @@ class IssuerDocument(Generic[T]):
             self._record_load(None, short_reason(error))
 
     def _wait_for_load(self) -> None:
-        """Waits for the load under way, if any; only one request waits, and raises after a timeout; others raise."""
+        """Waits until the load under way has ended; returns at once without one.
+
+        The first request waits, and raises IssuerUnavailable after a timeout. Any other request raises at once.
+        """
         if self._loading and not self._waited:
             self._waited = True
             self._change.wait_for(lambda: not self._loading, self._wait_seconds)
@@ -201,9 +204,9 @@ def _read_url_or_file(place: str, seconds: float) -> bytes:
             raise ValueError(f"the answer is {status}")
         return body
     with Path(place).open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
+        content = file.read(MAX_DOCUMENT_BYTES + 1)
+    if len(content) > MAX_DOCUMENT_BYTES:
+        raise ValueError(f"it has more than {MAX_DOCUMENT_BYTES:,} bytes")
     return content
 
 
@@ -249,8 +252,8 @@ async def _fetch(url: str, seconds: float, form: str | None, headers: Mapping[st
             raise ValueError("the answer is compressed")
         async for part in answer.aiter_raw():
             content += part
-            if len(content) > MAX_BYTES:
-                raise ValueError(f"the answer has more than {MAX_BYTES:,} bytes")
+            if len(content) > MAX_DOCUMENT_BYTES:
+                raise ValueError(f"the answer has more than {MAX_DOCUMENT_BYTES:,} bytes")
     return answer.status_code, bytes(content)
 
 

@@ -10,7 +10,7 @@ from queuey.errors import NotAuthenticated
 from queuey.groups.state import Credential
 from queuey.web.credentials import ApplicationKeys
 
-_DIGEST = 32
+_DIGEST_BYTES = 32
 """Number of bytes of a key's digest."""
 _OWNERS = owner_name("")
 
@@ -52,9 +52,9 @@ class PresentRights:
             StoreUnavailable: A key cannot be read now.
         """
         count = credential.id[0]
-        starts = range(1, 1 + count * _DIGEST, _DIGEST)
+        starts = range(1, 1 + count * _DIGEST_BYTES, _DIGEST_BYTES)
         try:
-            identities = [self._keys.find(credential.id[start : start + _DIGEST]) for start in starts]
+            identities = [self._keys.find(credential.id[start : start + _DIGEST_BYTES]) for start in starts]
         except NotAuthenticated:
             return None
         if any(key.expires is not None and key.expires <= self._clock() for key in identities):

@@ -44,7 +44,7 @@ from queuey.web.http.heads import Head
 from queuey.web.parts import App
 from queuey.web.requests import (
     BODY_TIMEOUT,
-    SHORT_BODY,
+    MAX_SHORT_BODY,
     BodyReader,
     BodyWanted,
     Request,
@@ -62,7 +62,7 @@ from queuey.web.responses import (
     make_event,
 )
 
-NAME = "gateway"
+GATEWAY_RESOURCE = "gateway"
 """Resource in the metrics for requests that the gateway answers itself."""
 TURN_TIMEOUT = 0.05
 """Timeout for the running read to finish before the next one starts anyway, in seconds."""
@@ -73,7 +73,7 @@ MAX_WAIT = 5.0
 
 T = TypeVar("T")
 
-TICK = 0.25
+TICK_INTERVAL = 0.25
 """Interval of the timer, in seconds; other intervals are multiples of it."""
 
 
@@ -200,7 +200,7 @@ class Gateway:
             request.path, endpoint, match = self._resources.find(head.path)
             response = None if self._origins is None else self._origins.answer_preflight(request)
             if response is not None:
-                self._metrics.count_request(NAME, response.status, 0.0)
+                self._metrics.count_request(GATEWAY_RESOURCE, response.status, 0.0)
             else:
                 response = await self._respond(request, endpoint, match, exchange, fields.unreadable)
                 if self._origins is not None:
@@ -274,7 +274,7 @@ class Gateway:
                 response = await self._run_view(endpoint, view, request, match)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             response = error_response(error, request)
-            self._metrics.count_request(NAME, response.status, 0.0)
+            self._metrics.count_request(GATEWAY_RESOURCE, response.status, 0.0)
         response.headers += request.rate_headers
         return response
 
@@ -377,7 +377,7 @@ class Gateway:
             InvalidRequest: The client had left before the view began.
         """
         # A long batch in a thread takes a turn like a short post: later requests wait for its commit.
-        if self._contention.has_several and (not view.blocks or len(request.body or b"") > SHORT_BODY):
+        if self._contention.has_several and (not view.blocks or len(request.body or b"") > MAX_SHORT_BODY):
             await self._wait_for_turn(request)
         began = time.monotonic()
         client = request.client
@@ -580,18 +580,18 @@ class Sweep:
         self._loop = loop
         self._ticks = 0
         self._calls: list[tuple[int, Callable[[], object]]] = []
-        self._timer = loop.call_later(TICK, self._tick)
+        self._timer = loop.call_later(TICK_INTERVAL, self._tick)
 
     def call_every(self, seconds: float, call: Callable[[], object]) -> None:
         """Calls a function at once, and from then on at intervals, rounded to ticks."""
-        self._calls.append((round(seconds / TICK), call))
+        self._calls.append((round(seconds / TICK_INTERVAL), call))
         call()
 
     def stop(self) -> None:
         self._timer.cancel()
 
     def _tick(self) -> None:
-        self._timer = self._loop.call_later(TICK, self._tick)
+        self._timer = self._loop.call_later(TICK_INTERVAL, self._tick)
         self._ticks += 1
         for ticks, call in self._calls:
             if self._ticks % ticks == 0:

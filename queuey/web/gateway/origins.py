@@ -17,9 +17,9 @@ ALLOWED_HEADERS = (
     "X-TTL, X-Partition, X-Message-Key, X-Delay, X-After, X-Encoding"
 )
 """Headers that a page may send, besides the X-Header-… headers that its preflight names."""
-MAX_AGE = 7200
+MAX_PREFLIGHT_AGE = 7200
 """Interval for which a browser caches a preflight, in seconds; Chromium's maximum."""
-MAX_NAMED = 16
+MAX_CUSTOM_HEADERS = 16
 """Max custom headers in a preflight."""
 CUSTOM_HEADER_PREFIX = "x-header-"
 
@@ -43,14 +43,14 @@ class Origins:
         requested = request.headers.get("access-control-request-headers", "").lower().split(",")
         custom = [
             name for name in map(str.strip, requested) if name.startswith(CUSTOM_HEADER_PREFIX) and name.isascii()
-        ][:MAX_NAMED]
+        ][:MAX_CUSTOM_HEADERS]
         return Response(
             204,
             b"",
             *self.make_headers(request, ()),
             ("Access-Control-Allow-Methods", METHODS),
             ("Access-Control-Allow-Headers", ", ".join([ALLOWED_HEADERS, *custom])),
-            ("Access-Control-Max-Age", str(MAX_AGE)),
+            ("Access-Control-Max-Age", str(MAX_PREFLIGHT_AGE)),
         )
 
     def make_headers(self, request: Request, sent: Sequence[Header]) -> tuple[Header, ...]:

@@ -54,7 +54,7 @@ OTHER_FILES = 1024
 """Max open files besides connections: the store's files and its connections to Cassandra."""
 CLOSE_SHARE = 0.25
 """Share of the shutdown timeout that is reserved for closing the store."""
-LEAVE_SECONDS = 1.0
+LEAVE_TIMEOUT = 1.0
 """Timeout for background work, and for answers to other workers, in seconds."""
 HEARTBEAT_INTERVAL = 1.0
 """Interval of heartbeats, in seconds."""
@@ -196,7 +196,7 @@ def run_worker(
     try:
         loop.run_until_complete(_serve(app, settings, listener, beats, identity._replace(number=number), stop))
     finally:
-        app.service.leave(LEAVE_SECONDS)
+        app.service.leave(LEAVE_TIMEOUT)
         done.set()
         app.service.store.close(settings.shutdown_timeout * CLOSE_SHARE)
 
@@ -248,7 +248,7 @@ async def _serve(
     gateway.sweep.call_every(HEARTBEAT_INTERVAL, functools.partial(_send_heartbeat, beats))
     await stop.wait()
     await connections.stop()
-    await service.end(LEAVE_SECONDS)
+    await service.end(LEAVE_TIMEOUT)
     gateway.stop()
 
 

@@ -1,8 +1,8 @@
 """One connection, from its first byte to its last. Requests are answered one at a time, in their order.
 
 A task reads a head, has the application answer, writes, and waits for the next. Bytes that arrive meanwhile stay raw,
-up to :data:`MAX_RAW`, then reading pauses. So whatever a client sends, it has one request under way at a time, and its
-disconnect is noticed while its request is served. Nobody cancels the task: deadlines end its waits.
+up to :data:`MAX_UNPARSED`, then reading pauses. So whatever a client sends, it has one request under way at a time, and
+its disconnect is noticed while its request is served. Nobody cancels the task: deadlines end its waits.
 
 States::
 
@@ -23,20 +23,20 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any, Literal, Protocol, cast
 
-from queuey.web.http.heads import END, HEAD_BYTES, Head, Refused, read_head
+from queuey.web.http.heads import HEAD_END, MAX_HEAD_BYTES, Head, Refused, read_head
 from queuey.web.responses import STATUS_LINES, Header, Response, with_cache_control
 
 log = logging.getLogger(__name__)
 
-MAX_RAW = 64 * 1024
+MAX_UNPARSED = 64 * 1024
 """Max received bytes that wait to be parsed before reading pauses."""
 MAX_UNSENT = 64 * 1024
 """Max bytes that wait to be sent before writing pauses."""
-MAX_KEPT = 16 * 1024
+MAX_BUFFERED = 16 * 1024
 """Max bytes buffered until the end of a turn of the loop."""
-MAX_DROPPED = 256 * 1024
+MAX_LINGER_BYTES = 256 * 1024
 """Max bytes that a lingering connection drops."""
-MAX_TURN = 0.0004
+MAX_TURN_SECONDS = 0.0004
 """Max time of a connection in one turn of the loop, in seconds."""
 MAX_LINE = 256
 """Max bytes of a chunk's size line."""
@@ -181,12 +181,12 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self.is_lingering:
             self._dropped += nbytes
-            if self._dropped > MAX_DROPPED:
+            if self._dropped > MAX_LINGER_BYTES:
                 self.transport.abort()
             return
         data = bytes(self.connections.buffer[:nbytes])
         self._raw = self._raw + data if self._raw else data
-        if len(self._raw) > (HEAD_BYTES if self._head is None else MAX_RAW):
+        if len(self._raw) > (MAX_HEAD_BYTES if self._head is None else MAX_UNPARSED):
             self._is_paused = True
             self.transport.pause_reading()
         self._turn = monotonic()
@@ -265,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 else:
                     await self._answer(data)
-                    if self._raw and monotonic() - self._turn > MAX_TURN:
+                    if self._raw and monotonic() - self._turn > MAX_TURN_SECONDS:
                         await asyncio.sleep(0)
                         self._turn = monotonic()
             self._linger(idle=self.is_kept)
@@ -310,14 +310,14 @@ class Connection(asyncio.BufferedProtocol):
         """
         if raw[:2] == b"\r\n" and not self._searched:
             raw = self._raw = raw[2:]  # One empty line before a request is allowed.
-        end = raw.find(END, self._searched) + len(END)
-        if len(END) <= end <= HEAD_BYTES:
+        end = raw.find(HEAD_END, self._searched) + len(HEAD_END)
+        if len(HEAD_END) <= end <= MAX_HEAD_BYTES:
             return end
-        if len(raw) >= HEAD_BYTES:
-            raise Refused(f"The head is longer than {HEAD_BYTES} bytes", 431)
+        if len(raw) >= MAX_HEAD_BYTES:
+            raise Refused(f"The head is longer than {MAX_HEAD_BYTES} bytes", 431)
         if raw.count(b"\n", self._searched) != raw.count(b"\r\n", max(0, self._searched - 1)):
             raise Refused("A line ends without a carriage return")
-        self._searched = max(0, len(raw) - len(END) + 1)
+        self._searched = max(0, len(raw) - len(HEAD_END) + 1)
         return 0
 
     async def _answer(self, data: bytes) -> None:
@@ -461,7 +461,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._out:
             self.connections.flush_soon(self)
         self._out += data
-        if len(self._out) > MAX_KEPT:
+        if len(self._out) > MAX_BUFFERED:
             self.flush()
 
     def flush(self) -> None:

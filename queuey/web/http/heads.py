@@ -12,16 +12,16 @@ from typing import Any
 
 import httptools
 
-HEAD_BYTES = 128 * 1024
+MAX_HEAD_BYTES = 128 * 1024
 """Max bytes of a request's head."""
-TARGET_BYTES = 64 * 1024
+MAX_TARGET_BYTES = 64 * 1024
 """Max bytes of the request target."""
 MAX_FIELDS = 100
-END = b"\r\n\r\n"
+HEAD_END = b"\r\n\r\n"
 
 _METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64} ")
 _ABSOLUTE = re.compile(rb"(?i:https?)://[^/?#@]+(?=[/?]|$)")
-_DIGITS = 18
+_MAX_LENGTH_DIGITS = 18
 Field = tuple[bytes, bytes]
 
 
@@ -103,17 +103,17 @@ class _Fields:
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.fields.append((_NAMES.get(name) or name.lower(), value))
+        self.fields.append((_LOWER_CASE_NAMES.get(name) or name.lower(), value))
 
 
-_NAMES: dict[bytes, bytes] = {
+_LOWER_CASE_NAMES: dict[bytes, bytes] = {
     name: name.lower()
     for name in (
         *(b"Accept", b"Accept-Encoding", b"Authorization", b"Connection", b"Content-Length", b"Content-Type", b"Host"),
         *(b"User-Agent", b"X-Message-Key", b"X-Partition", b"X-TTL"),
     )
 }
-_ONCE = (b"host", b"content-length", b"transfer-encoding")
+_UNREPEATABLE_HEADERS = (b"host", b"content-length", b"transfer-encoding")
 """Headers that must not be repeated. Others may be."""
 
 
@@ -187,8 +187,8 @@ def _make_request_head(method: str, read: _Fields, *, is_old: bool) -> Head:
     """
     if len(read.fields) > MAX_FIELDS:
         raise Refused(f"More than {MAX_FIELDS} header fields", 431)
-    if len(read.target) > TARGET_BYTES:
-        raise Refused(f"The request target is longer than {TARGET_BYTES} bytes", 414)
+    if len(read.target) > MAX_TARGET_BYTES:
+        raise Refused(f"The request target is longer than {MAX_TARGET_BYTES} bytes", 414)
     if method == "CONNECT":
         raise Refused("CONNECT is not supported")
     head = Head(method, _parse_target(read.target), read.fields)
@@ -211,7 +211,7 @@ def _connection_tokens(fields: list[Field]) -> set[bytes]:
 
 
 def _refuse_repeated(names: list[bytes]) -> None:
-    for name in _ONCE:
+    for name in _UNREPEATABLE_HEADERS:
         if names.count(name) > 1:
             raise Refused(f"{name.decode().title()} is given twice")
 
@@ -248,6 +248,6 @@ def _parse_length(fields: dict[bytes, bytes], *, is_old: bool) -> int | None:
     if length is None:
         return 0
     length = length.strip()
-    if not length.isdigit() or len(length) > _DIGITS:
+    if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
         raise Refused("Content-Length is not a number")
     return int(length)

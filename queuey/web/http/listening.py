@@ -28,19 +28,19 @@ A turn may take long: with one connection a turn, many new ones would wait for a
 """
 MAX_REFUSED = 64
 """Max connections at a time that are answered with "too many connections"."""
-READ_BYTES = 64 * 1024
+MAX_READ_BYTES = 64 * 1024
 """Max bytes read from a connection at a time."""
 TIMEOUTS: dict[WaitsFor, float] = {"idle": 75.0, "head": 10.0, "full": 30.0, "linger": 2.0}
 """Timeouts of connections, by what they wait for."""
-HANDSHAKE, SHUTDOWN = 10.0, 2.0
+HANDSHAKE_TIMEOUT, SHUTDOWN_TIMEOUT = 10.0, 2.0
 """Timeouts of a TLS handshake and of a TLS shutdown, in seconds."""
-ACCEPT_RETRY = 1.0
+ACCEPT_RETRY_PAUSE = 1.0
 """Pause before accepting again after the process ran out of file handles, in seconds."""
 CERTIFICATE_INTERVAL = 60.0
 """Interval between checks of the certificate, and between reports of failed handshakes, in seconds."""
 TCP_NOTSENT_LOWAT = 25
 """Code of the socket option on Linux; the socket module has it from Python 3.12 on."""
-UNSENT_BYTES = 128 * 1024
+MAX_UNSENT_BYTES = 128 * 1024
 """Max bytes that the system buffers for a connection beyond the other end's window."""
 
 
@@ -60,11 +60,11 @@ class Certificate:
         self._seen = self._stamps()
         self.context = self._load()
 
-    def reload_if_changed(self, *, anyway: bool = False) -> None:
-        """Loads the files if they have changed, or ``anyway``. If they cannot be used, the old certificate stays."""
+    def reload_if_changed(self, *, force: bool = False) -> None:
+        """Loads the files if they have changed, or ``force``. If they cannot be used, the old certificate stays."""
         try:
             stamps = self._stamps()
-            if stamps != self._seen or anyway:
+            if stamps != self._seen or force:
                 self._seen = stamps
                 self.context = self._load()
                 log.info("The certificate was loaded again.")
@@ -109,7 +109,7 @@ class Connections:
         self.loop = loop
         self.answer = answer
         self.refusal = refusal
-        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.buffer = memoryview(bytearray(MAX_READ_BYTES))
         self.scheme = "http" if certificate is None else "https"
         self.is_closing = False
         self.date = b""
@@ -148,7 +148,7 @@ class Connections:
 
     def reload(self) -> None:
         if self._certificate is not None:
-            self._certificate.reload_if_changed(anyway=True)
+            self._certificate.reload_if_changed(force=True)
 
     def _accept(self) -> None:
         """Accepts a few waiting connections, and sets up each in a task; pauses after an error."""
@@ -160,7 +160,7 @@ class Connections:
             except OSError as error:
                 log.error("No connection can be accepted for a moment: %s", error)  # noqa: TRY400 - says why
                 self.loop.remove_reader(self._listener)
-                self.loop.call_later(ACCEPT_RETRY, self._listen_again)
+                self.loop.call_later(ACCEPT_RETRY_PAUSE, self._listen_again)
                 return
             task = self.loop.create_task(self._set_up(accepted))
             self._set_up_tasks.add(task)
@@ -179,7 +179,7 @@ class Connections:
         with contextlib.suppress(OSError):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TIMEOUTS["full"] * 1000))
-            accepted.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            accepted.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
         connection = Connection(self)
         self._pending[connection] = monotonic(), asyncio.current_task()
         count = len(self._waits_for) + len(self._pending)
@@ -198,8 +198,8 @@ class Connections:
                     lambda: connection,
                     accepted,
                     ssl=certificate.context,
-                    ssl_handshake_timeout=HANDSHAKE,
-                    ssl_shutdown_timeout=SHUTDOWN,
+                    ssl_handshake_timeout=HANDSHAKE_TIMEOUT,
+                    ssl_shutdown_timeout=SHUTDOWN_TIMEOUT,
                 )
         except OSError:  # TLS errors and timeouts included.
             self._failed += 1

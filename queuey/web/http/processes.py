@@ -28,9 +28,9 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-STEADY_AFTER = 60.0
+MIN_STEADY_LIFETIME = 60.0
 """Min lifetime of a worker, in seconds, after which its next end counts as its first."""
-FIRST_PAUSE, MAX_PAUSE = 0.25, 5.0
+MIN_PAUSE, MAX_PAUSE = 0.25, 5.0
 """Min and max pause before a worker restarts that has ended several times in a row, in seconds."""
 HEARTBEAT_TIMEOUT = 30.0
 """Timeout of a worker's heartbeat, in seconds."""
@@ -38,9 +38,9 @@ TRACEBACK_TIMEOUT = 5.0
 """Timeout for a stalled worker to end with a traceback, in seconds; then it is killed."""
 STALL_INTERVAL = 60.0
 """Min interval between ending two stalled workers, in seconds."""
-HARD_STOP_AFTER = 5.0
+KILL_DELAY = 5.0
 """Seconds after the shutdown timeout at which the parent kills the remaining workers."""
-REBIND_FOR = 2.0
+BIND_TIMEOUT = 2.0
 """Timeout for binding the port, in seconds: workers of a service that was just killed release it a moment later."""
 
 Work = Callable[[int, socket.socket, Connection], None]
@@ -50,7 +50,7 @@ Work = Callable[[int, socket.socket, Connection], None]
 def listen(host: str, port: int, backlog: int, count: int) -> list[socket.socket]:
     """Returns listening sockets of one port, one for each worker: the system distributes connections among them.
 
-    A port that is in use is tried again for :data:`REBIND_FOR` seconds.
+    A port that is in use is tried again for :data:`BIND_TIMEOUT` seconds.
 
     Raises:
         OSError: The host is unknown or not of this machine, or the port is in use or not allowed.
@@ -58,7 +58,7 @@ def listen(host: str, port: int, backlog: int, count: int) -> list[socket.socket
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    deadline = time.monotonic() + REBIND_FOR
+    deadline = time.monotonic() + BIND_TIMEOUT
     while True:
         listeners: list[socket.socket] = []
         try:
@@ -161,8 +161,8 @@ class Restarts:
             lifetime: Seconds from its start to its end.
             now: Monotonic time, in seconds.
         """
-        ends_in_a_row = self._ends[number] = 1 if lifetime >= STEADY_AFTER else self._ends[number] + 1
-        pause = min(FIRST_PAUSE * 2.0 ** min(ends_in_a_row - 2, 10), MAX_PAUSE) if ends_in_a_row > 1 else 0.0
+        ends_in_a_row = self._ends[number] = 1 if lifetime >= MIN_STEADY_LIFETIME else self._ends[number] + 1
+        pause = min(MIN_PAUSE * 2.0 ** min(ends_in_a_row - 2, 10), MAX_PAUSE) if ends_in_a_row > 1 else 0.0
         self._due[number] = now + pause if code < 0 or self.was_up else math.inf
         return self._due[number] <= now
 
@@ -305,7 +305,7 @@ class Parent:
         # A socket is not closed while a worker is about to inherit it.
         if not self._starting:
             self._end_workers()
-        timer = threading.Timer(self._timeout + HARD_STOP_AFTER, self._kill_workers_and_exit, (1,))
+        timer = threading.Timer(self._timeout + KILL_DELAY, self._kill_workers_and_exit, (1,))
         timer.daemon = True
         timer.start()
 

@@ -31,7 +31,7 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
 from queuey.web.fields import Queries
-from queuey.web.requests import SHORT_BODY, Request, read_query
+from queuey.web.requests import MAX_SHORT_BODY, Request, read_query
 from queuey.web.responses import JSON, Response, body_of, encode, json_response
 from queuey.web.v1.message_json import render_claims, render_fetched
 from queuey.web.v1.messages import parse_locations, parse_place
@@ -42,11 +42,11 @@ from queuey.web.validators import Errors
 S = TypeVar("S", bound=api.SomeReceipts)
 Refusals = dict[str, QueueyError]
 """Errors by the names of queues."""
-MAX_SIZE = 1 << 53
+MAX_RESULT_SIZE = 1 << 53
 """Max value in ``too_large``: bytes of a result that the caller did not send."""
-_JOB_BYTES = MAX_RESULT + 2 * api.MAX_STATE + api.MAX_TEXT
+_MAX_JOB_BYTES = MAX_RESULT + 2 * api.MAX_STATE + api.MAX_TEXT
 """Max bytes of a job in an answer, approximately."""
-_STATES_BYTES = api.MAX_STATES * api.MAX_STATE
+_MAX_STATES_BYTES = api.MAX_STATES * api.MAX_STATE
 """Max bytes of the states in an answer."""
 
 
@@ -95,7 +95,7 @@ class ClaimViews(Views):
         """
         access = self._authorization.admit_at_once(request, match, "work") or await self._enter_to_work(request, match)
         body: dict[str, Any] = {}
-        if request.body and len(request.body) <= SHORT_BODY:
+        if request.body and len(request.body) <= MAX_SHORT_BODY:
             body = self._claim.json(request)
         elif request.body != b"":
             body = await request.in_pool(partial(self._claim.json, request, b"{}"))
@@ -105,7 +105,7 @@ class ClaimViews(Views):
 
         async def attempt(waiter: Waiter | None) -> _Claimed:
             current = access if waiter is None else await self._enter_to_work(request, match)
-            size = MAX_SHORT_BYTES + terms["states"] * _STATES_BYTES
+            size = MAX_SHORT_BYTES + terms["states"] * _MAX_STATES_BYTES
             if not request.reserve_at_once(size):
                 await request.reserve(size)
             return await current.apply(partial(claim, waiter=waiter))
@@ -149,7 +149,7 @@ class ClaimViews(Views):
             current = accesses
             if waiter is not None:
                 current = await self._enter_each(request, match["app"], names, refused)
-            await request.reserve(MAX_SHORT_BYTES + terms["states"] * _STATES_BYTES)
+            await request.reserve(MAX_SHORT_BYTES + terms["states"] * _MAX_STATES_BYTES)
             claim = partial(self._service.claims.claim, **terms)
             queue, messages = await self._service.claims.claim_first(current, claim, waiter, refused)
             if queue is None:
@@ -425,7 +425,7 @@ class ClaimViews(Views):
 
         async def attempt(waiter: Waiter | None) -> JobAnswer:
             current = access if waiter is None else await self._authorization.admit(request, match, "read")
-            await request.reserve(len(poll.locations) * _JOB_BYTES)
+            await request.reserve(len(poll.locations) * _MAX_JOB_BYTES)
             return await current.apply(partial(self._service.claims.jobs.read_answer, poll=poll, waiter=waiter))
 
         answer = await request.until_found(query.wait, attempt)
@@ -490,7 +490,9 @@ def _read_results_of(
             errors[name] = "Is not an object with a value by receipt"
         elif len(values) > MAX_RESULTS:
             errors[name] = f"Has {len(values)} receipts: at most {MAX_RESULTS} at a time"
-        elif name == "too_large" and not all(type(size) is int and 0 < size <= MAX_SIZE for size in values.values()):
+        elif name == "too_large" and not all(
+            type(size) is int and 0 < size <= MAX_RESULT_SIZE for size in values.values()
+        ):
             errors[name] = "Is not an object with a number of bytes by receipt"
         else:
             results |= _read_results(values, by_text, errors) if name == "results" else _read_sizes(values, by_text)

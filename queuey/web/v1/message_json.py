@@ -21,9 +21,9 @@ from queuey.web.responses import PIECE_SIZE, encode
 _MESSAGE = b"%b%08x%b%07d%b%b%b"
 _FIRST = b'{"message_id":"'
 _NEXT = b',{"message_id":"'
-EARLY = b',"early":true'
+EARLY_FIELD = b',"early":true'
 """Field of messages above the horizon."""
-_CACHED_TAILS = 1024
+_MAX_CACHED_TAILS = 1024
 
 _tails: dict[Meta, bytes] = {}
 
@@ -40,7 +40,7 @@ def _render_tail(meta: Meta) -> bytes:
         if meta.key is not None:
             tail += b',"message_key":' + encode(meta.key)
         tail += b"}"
-        if len(_tails) >= _CACHED_TAILS:
+        if len(_tails) >= _MAX_CACHED_TAILS:
             _tails.clear()
         _tails[meta] = tail
     return tail
@@ -143,7 +143,7 @@ def render_reading(reading: Reading, queue_name: str | None = None) -> list[byte
     name = b"" if queue_name is None else b',"queue_name":' + encode(queue_name)
     messages = render_messages(reading.messages)
     if reading.early:
-        messages += [b","] * bool(reading.messages) + render_messages(reading.early, [EARLY] * len(reading.early))
+        messages += [b","] * bool(reading.messages) + render_messages(reading.early, [EARLY_FIELD] * len(reading.early))
     ending = b'],"horizon":"%b","next":{%b},"cursor":"%b","more":%b%b}' % (
         horizon_id(reading.horizon).encode(),
         cursors,

@@ -24,10 +24,10 @@ from queuey.service.messages import AnyDraft, PlainDraft, partition_error
 from queuey.web import validators
 from queuey.web.endpoint import WARNING, Match
 from queuey.web.json_values import make_list_decoder, read_value
-from queuey.web.requests import OWN_HEADER, SHORT_BODY, Request, note_unknown, read_body, too_large
+from queuey.web.requests import MAX_SHORT_BODY, OWN_HEADER_PREFIX, Request, read_body, record_unknown_names, too_large
 from queuey.web.responses import JSON, Header, Response, body_of, json_response
 from queuey.web.v1.message_json import last_digits, render_fetched
-from queuey.web.v1.parameters import REPLAYED, read_key
+from queuey.web.v1.parameters import REPLAYED_HEADER, read_key
 from queuey.web.v1.views import Views
 from queuey.web.validators import JSON_ERRORS, Errors, bad_json
 
@@ -36,15 +36,15 @@ _NOT_IN_HEADER = re.compile(r"[^ -~]+")
 _PLACE = re.compile(r"(?:([0-9]{1,9}):)?([0-9a-fA-F]{32})")
 
 
-def parse_locations(text: str, most: int) -> list[Location]:
+def parse_locations(text: str, max_ids: int) -> list[Location]:
     """Parses the ids in a path, separated by commas: ``<id>`` in partition 1, or ``<partition>:<id>``.
 
     Raises:
         InvalidRequest: An id is malformed, or there are too many.
     """
     items = text.split(",")
-    if len(items) > most:
-        message = f"{len(items)} message ids; at most {most} are allowed. Send several requests."
+    if len(items) > max_ids:
+        message = f"{len(items)} message ids; at most {max_ids} are allowed. Send several requests."
         raise InvalidRequest({"InvalidMessageID": message}, code="InvalidMessageID")
     return [(1 if number is None else number, place) for number, place in map(parse_place, items)]
 
@@ -129,14 +129,16 @@ class MessageViews(Views):
         body = read_body(request, self._limits.max_batch_bytes if batch else self._limits.max_body)
 
         async def post(queue: Queue) -> PostResult:
-            if len(body) <= SHORT_BODY:
+            if len(body) <= MAX_SHORT_BODY:
                 drafts, after = self._read(request, body, queue, batch=batch)
             else:
                 drafts, after = await request.in_pool(partial(self._read, request, body, queue, batch=batch))
             return await self._service.messages.post(queue, drafts, after=after, key=key)
 
         posted = await access.apply(post)
-        response = Response(201, render_posted(posted.locations), JSON, *((REPLAYED,) if posted.replayed else ()))
+        response = Response(
+            201, render_posted(posted.locations), JSON, *((REPLAYED_HEADER,) if posted.replayed else ())
+        )
         if not batch and _LIKE_A_BATCH.match(body) is not None:
             response.headers += (_STORED_AS_ONE,)
         return response
@@ -164,8 +166,10 @@ class MessageViews(Views):
     def _read_batch(self, request: Request, body: bytes, queue: Queue) -> Sequence[AnyDraft]:
         """Reads a batch, and counts its messages in the request. Notes headers that only a single message may have."""
         if request.has_own_headers or not request.headers.keys().isdisjoint(_MESSAGE_HEADERS):
-            misplaced = [name for name in request.headers if name in _MESSAGE_HEADERS or name.startswith(OWN_HEADER)]
-            note_unknown(request, misplaced, "header", "batch", ("x-after", "idempotency-key"))
+            misplaced = [
+                name for name in request.headers if name in _MESSAGE_HEADERS or name.startswith(OWN_HEADER_PREFIX)
+            ]
+            record_unknown_names(request, misplaced, "header", "batch", ("x-after", "idempotency-key"))
         drafts = read_batch(body, self._limits, queue, request)
         request.batch = len(drafts)
         return drafts
@@ -217,7 +221,7 @@ class MessageViews(Views):
 # Reading messages from requests
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
-_CACHED_TYPES = 1024
+_MAX_CACHED_TYPES = 1024
 _types: dict[str, Meta] = {}
 
 
@@ -278,13 +282,13 @@ Every message has one ``{``, and its text may have more. The bound limits the me
 """
 _MAX_ITEM_FIELDS = 128 * 1024
 """Max bytes of an item without its body: far more than valid fields take, even if every character is escaped."""
-_WRITTEN, _WRITTEN_MORE = 8, 32
+_MAX_JSON_EXPANSION, _JSON_OVERHEAD_BYTES = 8, 32
 """Max JSON bytes per body byte (escaped as ``\\u0041``, or base64 of it), and a constant on top."""
 _decode_batch = msgspec.json.Decoder(_Batch).decode
 _BATCH_DECODERS = msgspec.json.Decoder(_ExactBatch).decode, msgspec.json.Decoder(_LooseBatch).decode
 _decode_item_body = msgspec.json.Decoder(_ItemBody).decode
 _ITEM_DECODERS = msgspec.json.Decoder(_ExactItem).decode, msgspec.json.Decoder(_LooseItem).decode
-_UNKNOWN = re.compile("unknown field `(.*?)`", re.DOTALL)
+_UNKNOWN_FIELD_ERROR = re.compile("unknown field `(.*?)`", re.DOTALL)
 
 
 def text_or_bytes(body: bytes) -> str | bytes:
@@ -301,9 +305,9 @@ def _read_partition(value: object, queue: Queue) -> int:
     return number
 
 
-def _read_content_type(value: object, longest: int) -> str:
-    kind = validators.parse_text(value, longest)
-    if validators.CONTROL.search(kind) is not None:
+def _read_content_type(value: object, max_length: int) -> str:
+    kind = validators.parse_text(value, max_length)
+    if validators.CONTROL_CHARACTER.search(kind) is not None:
         raise validators.BadField("A content type must not have control characters")
     return kind
 
@@ -319,7 +323,7 @@ def _read_message_headers(value: object, limits: Limits) -> tuple[tuple[str, str
     for name, text in value.items():
         if _NAME.fullmatch(name) is None:
             raise validators.BadField(f'"{validators.show(name)}" is not a header name')
-        if validators.CONTROL.search(validators.parse_text(text)) is not None:
+        if validators.CONTROL_CHARACTER.search(validators.parse_text(text)) is not None:
             raise validators.BadField("A header must not have control characters")
         headers[name.lower()] = text
     if len(headers) > limits.max_headers:
@@ -338,14 +342,18 @@ def _make_meta(kind: str | None, headers: tuple[tuple[str, str], ...] | None, *,
     meta = _types.get(kind)
     if meta is None:
         meta = Meta(kind)
-        if len(_types) >= _CACHED_TYPES:
+        if len(_types) >= _MAX_CACHED_TYPES:
             _types.clear()
         _types[kind] = meta
     return meta
 
 
 def _own_headers_without_prefix(request: Request) -> dict[str, str]:
-    return {name[len(OWN_HEADER) :]: value for name, value in request.headers.items() if name.startswith(OWN_HEADER)}
+    return {
+        name[len(OWN_HEADER_PREFIX) :]: value
+        for name, value in request.headers.items()
+        if name.startswith(OWN_HEADER_PREFIX)
+    }
 
 
 _MESSAGE_HEADERS = frozenset({"x-ttl", "x-partition", "x-message-key", "x-delay", "x-encoding"})
@@ -421,7 +429,7 @@ def _decode(
         return exact(raw)
     except msgspec.ValidationError as error:
         prefix = "" if index is None else f"{index}."
-        unknown += [prefix + name for name in _UNKNOWN.findall(str(error))]
+        unknown += [prefix + name for name in _UNKNOWN_FIELD_ERROR.findall(str(error))]
         return loose(raw)
 
 
@@ -478,7 +486,7 @@ def _read_loose_batch(body: bytes, limits: Limits, queue: Queue, request: Reques
     errors = Errors()
     drafts = [_read_item(item, index, limits, queue, errors, unknown) for index, item in enumerate(items)]
     if unknown:
-        note_unknown(request, unknown, "field", "body", ("messages", *_LooseItem.__struct_fields__))
+        record_unknown_names(request, unknown, "field", "body", ("messages", *_LooseItem.__struct_fields__))
     if any(text.startswith("Longer") and name.endswith(".body") for name, text in errors.items()):
         raise _make_too_large(errors)
     errors.check()
@@ -525,7 +533,7 @@ def _read_item_body(raw: bytes, limits: Limits, errors: Errors, *, encoded: bool
     Puts an error into ``errors`` if it is empty or too long, or cannot be decoded.
     """
     longer = f"Longer than maximum length {limits.max_body} bytes"
-    if len(raw) > _WRITTEN * limits.max_body + _WRITTEN_MORE:
+    if len(raw) > _MAX_JSON_EXPANSION * limits.max_body + _JSON_OVERHEAD_BYTES:
         errors["body"] = longer
         return "", False
     body: str | bytes

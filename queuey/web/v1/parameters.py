@@ -16,7 +16,7 @@ from queuey.web import validators
 from queuey.web.openapi import BOOLEAN, JSON, Content, Parameter, ResponseSpec
 from queuey.web.responses import Header
 
-REPLAYED: Header = ("Idempotent-Replayed", "true")
+REPLAYED_HEADER: Header = ("Idempotent-Replayed", "true")
 """Header of the answer to a post that was carried out before."""
 
 KEY_PATTERN = r'[!#-+\--:<-\[\]-~]{1,255}|"(?:[ !#-\[\]-~]|\\["\\]){1,255}"'
@@ -53,15 +53,17 @@ STRICT = Parameter(
     about="`1`: unknown fields of the query get 400; otherwise the header `Warning` names them",
     schema=BOOLEAN,
 )
-KEPT_HEADERS = "Up to {max_headers} headers `X-Header-<name>` are kept with the message."
+KEPT_HEADERS_TEXT = "Up to {max_headers} headers `X-Header-<name>` are kept with the message."
 ANY_BODY: Content = {"*/*": {"description": "Up to {max_body} bytes"}}
 EVENTS: Content = {"text/event-stream": {}}
-STREAM = (
+STREAM_TEXT = (
     "Events (WHATWG HTML, 9.2): `data` is a message, `id` the position to resume from. `read`: the caller's mark in a "
     "queue moved; `gone`: a queue was deleted, or may not be read any more; `expiring`: the credential expires soon; "
     "`bye`: the stream ends, with the reason. HEAD returns the headers only."
 )
-OF_ALL = f"Without `queues`, follows all that the credential may read, up to {{max_queues_per_stream}}. {STREAM}"
+STREAM_OF_ALL_TEXT = (
+    f"Without `queues`, follows all that the credential may read, up to {{max_queues_per_stream}}. {STREAM_TEXT}"
+)
 RAW_HEADERS = {
     "X-Message-Id": "The message's id",
     "X-Timestamp": "Its time",
@@ -87,8 +89,8 @@ ERRORS = {
     503: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
 }
 USUAL_ERRORS = (400, 401, 403, 404, 429, 500, 503)
-TOO_LONG = (*USUAL_ERRORS, 413)
-BODY_ERRORS = (*TOO_LONG, 415)
+TOO_LONG_ERRORS = (*USUAL_ERRORS, 413)
+BODY_ERRORS = (*TOO_LONG_ERRORS, 415)
 
 
 def read_key(value: str) -> str:
@@ -138,8 +140,8 @@ PATH_PARAMETERS = (
 )
 
 
-def _number_schema(least: float, most: float, kind: str = "integer") -> dict[str, Any]:
-    return {"type": kind, "minimum": least, "maximum": most}
+def _number_schema(minimum: float, maximum: float, kind: str = "integer") -> dict[str, Any]:
+    return {"type": kind, "minimum": minimum, "maximum": maximum}
 
 
 def _header_parameter(name: str, about: str, schema: dict[str, Any]) -> Parameter:

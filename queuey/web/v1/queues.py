@@ -25,18 +25,18 @@ from queuey.web.responses import Response, json_response
 from queuey.web.v1.views import Views
 from queuey.web.validators import Errors
 
-DEFAULTS = {option.name: option.default for option in fields(ChosenOptions)}
-ALWAYS_LISTED = ("partitions", "type", "consistency")
+OPTION_DEFAULTS = {option.name: option.default for option in fields(ChosenOptions)}
+ALWAYS_LISTED_OPTIONS = ("partitions", "type", "consistency")
 """Options that a listing with details has even if they are the defaults."""
 
 
-def _read_principals(value: object, most: int) -> tuple[Principal, ...]:
+def _read_principals(value: object, max_principals: int) -> tuple[Principal, ...]:
     """Parses principals: a list of texts, or a text with commas."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise validators.BadField(f'"{validators.show(value)}" is not a list of principals')
-    if len(items) > most:
-        raise validators.BadField(f"Longer than maximum length {most}")
+    if len(items) > max_principals:
+        raise validators.BadField(f"Longer than maximum length {max_principals}")
     return parse_principals(items)
 
 
@@ -83,24 +83,24 @@ def _format_principals(queue: Queue) -> str | None:
 
 
 def _show_options(queue: Queue) -> dict[str, Any]:
-    return {"name": queue.name, **{name: getattr(queue, name) for name in DEFAULTS}}
+    return {"name": queue.name, **{name: getattr(queue, name) for name in OPTION_DEFAULTS}}
 
 
 def _show_listed(queue: Queue, count: int | None) -> Any:  # noqa: ANN401 - an api.ListedQueue
     """Returns a queue with its details. Leaves out options that have their defaults."""
-    options = {name: value for name, default in DEFAULTS.items() if (value := getattr(queue, name)) != default}
+    options = {name: value for name, default in OPTION_DEFAULTS.items() if (value := getattr(queue, name)) != default}
     return api.ListedQueue(
         queue_name=queue.name,
         application=queue.application,
         created=queue.created,
         principles=_format_principals(queue) or UNSET,
         count=UNSET if count is None else count,
-        **{name: getattr(queue, name) for name in ALWAYS_LISTED} | options,
+        **{name: getattr(queue, name) for name in ALWAYS_LISTED_OPTIONS} | options,
     )
 
 
 def _is_name(name: object) -> bool:
-    return isinstance(name, str) and len(name) <= api.MAX_ASKED
+    return isinstance(name, str) and len(name) <= api.MAX_REQUESTED_NAME
 
 
 class QueueViews(Views):
@@ -114,7 +114,7 @@ class QueueViews(Views):
         """
         check = self._authorization.make_creation_check(request, match["app"])
         body = read_fields(request, self._limits.max_body)
-        self.fields(api.NewQueue).note_unknown(request, body)
+        self.fields(api.NewQueue).record_unknown_names(request, body)
         errors = Errors()
         name = errors.parse_field("queue_name", validators.parse_text, body.get("queue_name"))
         spec = read_spec(body, errors, self._limits)
@@ -150,7 +150,7 @@ class QueueViews(Views):
         names = self.fields(api.RightsAsked).json(request).get("queues")
         max_names = self._limits.max_queues_per_read
         if not isinstance(names, list) or len(names) > max_names or not all(map(_is_name, names)):
-            text = f"Is not a list of at most {max_names} names of at most {api.MAX_ASKED} characters"
+            text = f"Is not a list of at most {max_names} names of at most {api.MAX_REQUESTED_NAME} characters"
             raise InvalidRequest({"queues": text})
         rights = [api.QueueRights(name, self._authorization.list_rights(request, match["app"], name)) for name in names]
         return json_response(api.Rights(queues=rights))
@@ -184,7 +184,7 @@ class QueueViews(Views):
         """
         access = self._authorization.enter(request, match, "admin")
         body = read_fields(request, self._limits.max_body)
-        self.fields(api.QueueFields).note_unknown(request, body)
+        self.fields(api.QueueFields).record_unknown_names(request, body)
         errors = Errors()
         spec = read_spec(body, errors, self._limits)
         errors.check()

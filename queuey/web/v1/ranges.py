@@ -100,7 +100,8 @@ def read_range(fields: RangeFields, values: Mapping[str, Any], limits: Limits, e
 def _read_early(value: object, errors: Errors) -> tuple[bool, Bound]:
     """Returns whether early messages are requested, and the bound that they must be above.
 
-    Text with a colon or of 32 characters is such a bound; any other value is a boolean without one.
+    Text with a colon or of 32 characters is such a bound. Any other value is a lenient boolean (``false``, ``0`` and
+    blank are false, everything else is true) without a bound; only a bad bound goes into ``errors``.
     """
     if isinstance(value, str) and (":" in value or len(value.strip()) == 32):  # noqa: PLR2004 - digits of an id
         return True, errors.parse_field("early", _read_bound, value)

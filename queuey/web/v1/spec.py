@@ -29,13 +29,13 @@ from queuey.web.v1.parameters import (
     ENCODING,
     EVENTS,
     FORM,
-    KEPT_HEADERS,
+    KEPT_HEADERS_TEXT,
     LAST_EVENT,
-    OF_ALL,
     POST_HEADERS,
     RAW_HEADERS,
     RAW_JSON,
-    STREAM,
+    STREAM_OF_ALL_TEXT,
+    STREAM_TEXT,
     TTL,
     USUAL_ERRORS,
 )
@@ -91,18 +91,18 @@ def _operation(
     action: Action | None = None,
     *,
     body: Any = None,  # noqa: ANN401 - a msgspec type
-    also: Sequence[int] = (),
+    further_errors: Sequence[int] = (),
     **more: Any,  # noqa: ANN401 - other fields of an operation
 ) -> Operation:
     """Returns the operation of a request line such as ``GET /path``.
 
     ``answer`` is the type of the JSON answer with status 200, or all answers by status. ``body`` is the type of a JSON
-    body, or all bodies by media type. ``also`` has the error statuses besides the usual ones.
+    body, or all bodies by media type. ``further_errors`` has the error statuses besides the usual ones.
     """
     method, path = request.split(" ")
     success = answer if isinstance(answer, dict) else {200: ResponseSpec({JSON: answer})}
     more["body"] = {} if body is None else body if isinstance(body, dict) else {JSON: body}
-    more.setdefault("errors", (*(USUAL_ERRORS if body is None else BODY_ERRORS), *also))
+    more.setdefault("errors", (*(USUAL_ERRORS if body is None else BODY_ERRORS), *further_errors))
     name = view.__qualname__
     more["tag"] = _TAG_NAMES.get(name) or _TAG_NAMES[name.partition(".")[0]]
     return Operation(method=method, path=path, summary=summary, success=success, view=view, action=action, **more)
@@ -112,11 +112,11 @@ def _json_answers(kind: Any, *statuses: int) -> dict[int, ResponseSpec]:  # noqa
     return {status: ResponseSpec({JSON: kind}) for status in statuses}
 
 
-def _claims_operation(what: str, summary: str, view: Callable[..., Any], body: Any) -> Operation:  # noqa: ANN401 - a msgspec type
+def _claims_operation(action_word: str, summary: str, view: Callable[..., Any], body: Any) -> Operation:  # noqa: ANN401 - a msgspec type
     """Returns an operation on claims, which answers 409 with the same body if some of them failed."""
     about = "409: some messages were delivered again, moved or replaced (see `results`). All others succeeded."
-    path = f"POST {QUEUE}/claims/{what}"
-    return _operation(path, summary, claims.Settled, view, about=about, body=body, also=(409,))
+    path = f"POST {QUEUE}/claims/{action_word}"
+    return _operation(path, summary, claims.Settled, view, about=about, body=body, further_errors=(409,))
 
 
 def _anonymous_operation(path: str, summary: str, answer: Any, view: Callable[..., Any], *errors: int) -> Operation:  # noqa: ANN401 - a msgspec type
@@ -131,7 +131,7 @@ def _client_operation(name: str, summary: str, kind: str) -> Operation:
 
 
 MESSAGE_OR_RAW = {200: ResponseSpec({JSON: (messages.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)}
-STREAMED: dict[str, Any] = {"about": OF_ALL, "parameters": (LAST_EVENT,), "reads": True}
+STREAMED: dict[str, Any] = {"about": STREAM_OF_ALL_TEXT, "parameters": (LAST_EVENT,), "reads": True}
 STORED: dict[str, Any] = {"parameters": (TTL, ENCODING), "body": ANY_BODY}
 OPERATIONS = (
     _operation(
@@ -141,7 +141,7 @@ OPERATIONS = (
         QueueViews.create,
         body={JSON: queues.NewQueue, FORM: queues.NewQueue},
         body_may_be_empty=True,
-        also=(409,),
+        further_errors=(409,),
     ),
     _operation(f"GET {APP}", "List queues", queues.QueueList, QueueViews.list, query=queues.QueueListQuery),
     _operation(f"GET {APP}/_me", "Describe caller", queues.Me, QueueViews.me),
@@ -175,11 +175,11 @@ OPERATIONS = (
         "Post messages, one with any body or a batch as JSON",
         {201: ResponseSpec({JSON: messages.Posted}, {"Idempotent-Replayed": "`true`: stored before, with this key"})},
         MessageViews.post,
-        about=f"{KEPT_HEADERS} With an Idempotency-Key, 409 means that a post with this key is still running, and 422 "
-        "that the key belongs to another post.",
+        about=f"{KEPT_HEADERS_TEXT} With an Idempotency-Key, 409 means that a post with this key is still running, and "
+        "422 that the key belongs to another post.",
         parameters=POST_HEADERS,
         body={JSON: messages.MessagesToPost, **ANY_BODY},
-        also=(409, 422),
+        further_errors=(409, 422),
     ),
     _operation(
         f"GET {QUEUE}",
@@ -187,7 +187,7 @@ OPERATIONS = (
         {200: ResponseSpec({JSON: messages.RangeRead, **EVENTS})},
         StreamViews.read,
         about="A stream takes `since` (also `now`), `partitions` (default: all), `limit` (messages per read), "
-        f"`read_marks` and `last_event_id`. {STREAM}",
+        f"`read_marks` and `last_event_id`. {STREAM_TEXT}",
         query=messages.RangeQuery,
         parameters=(LAST_EVENT,),
         reads=True,
@@ -223,11 +223,16 @@ OPERATIONS = (
         MESSAGE_OR_RAW,
         MessageViews.fetch,
         query=messages.FetchQuery,
-        also=(413,),
+        further_errors=(413,),
         page=True,
     ),
     _operation(
-        f"PUT {IDS}", "Put messages, one body at all ids", values.Done, MessageViews.put, about=KEPT_HEADERS, **STORED
+        f"PUT {IDS}",
+        "Put messages, one body at all ids",
+        values.Done,
+        MessageViews.put,
+        about=KEPT_HEADERS_TEXT,
+        **STORED,
     ),
     _operation(f"DELETE {IDS}", "Delete messages, by id", values.Done, MessageViews.delete),
     _operation(
@@ -235,8 +240,9 @@ OPERATIONS = (
         "Create named message",
         _json_answers(messages.Posted, 201, 200),
         NameViews.create,
-        about=f"201: stored. 200: the same message has the name already. 409: another message has it. {KEPT_HEADERS}",
-        also=(409,),
+        about="201: stored. 200: the same message has the name already. 409: another message has it. "
+        f"{KEPT_HEADERS_TEXT}",
+        further_errors=(409,),
         **STORED,
     ),
     _operation(
@@ -245,8 +251,8 @@ OPERATIONS = (
         messages.Posted,
         NameViews.replace,
         about="Removes the message that has the name. A caller that has claimed it gets 409 when it acknowledges it. "
-        f"{KEPT_HEADERS}",
-        also=(409,),
+        f"{KEPT_HEADERS_TEXT}",
+        further_errors=(409,),
         **STORED,
     ),
     _operation(
@@ -255,10 +261,10 @@ OPERATIONS = (
         MESSAGE_OR_RAW,
         NameViews.fetch,
         query=messages.FetchQuery,
-        also=(409,),
+        further_errors=(409,),
         reads=True,
     ),
-    _operation(f"DELETE {NAMED}", "Delete named message", values.Done, NameViews.delete, also=(409,)),
+    _operation(f"DELETE {NAMED}", "Delete named message", values.Done, NameViews.delete, further_errors=(409,)),
     _operation(f"GET {QUEUE}/offsets", "List groups", progress.GroupList, OffsetViews.groups, "measure"),
     _operation(f"GET {GROUP}", "Show offsets", progress.Offsets, OffsetViews.show, "measure"),
     _operation(
@@ -270,9 +276,9 @@ OPERATIONS = (
         "the group has members, only they can commit, with `commits`. Then 409 means that the member does not own the "
         "partitions in `not_owned`; all others were recorded. 404 `MemberGone`: join again.",
         body={JSON: (progress.NewOffsets, groups.MemberCommits)},
-        also=(409,),
+        further_errors=(409,),
     ),
-    _operation(f"DELETE {GROUP}", "Delete group", values.Done, OffsetViews.forget, "claim", also=(409,)),
+    _operation(f"DELETE {GROUP}", "Delete group", values.Done, OffsetViews.forget, "claim", further_errors=(409,)),
     _operation(
         f"POST {QUEUE}/lag",
         "Measure lag, behind cursors",
@@ -289,7 +295,7 @@ OPERATIONS = (
         about="Needs `read` and `claim`. 409: another credential has the instance name, or the group is served in "
         "another data centre.",
         body=groups.NewMember,
-        also=(409,),
+        further_errors=(409,),
     ),
     _operation(
         f"POST {MEMBER}",
@@ -299,10 +305,12 @@ OPERATIONS = (
         about="Reports the partitions that the member owns and gives back. The answer comes at once if the member has "
         "something to do, otherwise after `wait` seconds. 404 `MemberGone`: join again.",
         body=groups.Heartbeat,
-        also=(409,),
+        further_errors=(409,),
         reads=True,
     ),
-    _operation(f"DELETE {MEMBER}", "Leave group", values.Done, GroupViews.leave, query=groups.LeaveQuery, also=(409,)),
+    _operation(
+        f"DELETE {MEMBER}", "Leave group", values.Done, GroupViews.leave, query=groups.LeaveQuery, further_errors=(409,)
+    ),
     _operation(
         f"GET {APP}/_groups",
         "List consumer groups, of the application",
@@ -317,7 +325,7 @@ OPERATIONS = (
         values.Done,
         GroupViews.delete,
         about="Keeps the group's offsets. 409: the group has members.",
-        also=(409,),
+        further_errors=(409,),
     ),
     _operation(
         f"PUT {QUEUE}/read",
@@ -326,7 +334,7 @@ OPERATIONS = (
         UnreadViews.mark,
         about="The mark belongs to the caller. It moves back only with `back`. 409: 10,000 others have a mark.",
         body=messages.NewReadMark,
-        also=(409,),
+        further_errors=(409,),
     ),
     _operation(
         f"POST {APP}/_unread",
@@ -348,7 +356,7 @@ OPERATIONS = (
         query=claims.ClaimQuery,
         body=claims.ClaimRequest,
         body_may_be_empty=True,
-        also=(409,),
+        further_errors=(409,),
         reads=True,
     ),
     _operation(
@@ -360,16 +368,23 @@ OPERATIONS = (
         "cannot be claimed from. If that is all of them, the status is that of the first.",
         query=claims.SeveralClaimsQuery,
         body=claims.ClaimOfSeveral,
-        also=(409,),
+        further_errors=(409,),
         reads=True,
     ),
     _claims_operation("ack", "Acknowledge messages", ClaimViews.acknowledge, claims.ReceiptsWithResults),
     _claims_operation("renew", "Renew claims", ClaimViews.renew, claims.Renewal),
     _claims_operation("release", "Release claims", ClaimViews.release, claims.Release),
     _claims_operation("state", "Set job states", ClaimViews.set_states, claims.States),
-    _operation(f"GET {QUEUE}/claims", "Count claims", claims.ClaimCounts, ClaimViews.counts, "measure", also=(409,)),
     _operation(
-        f"DELETE {QUEUE}/claims", "Release all claims", values.Done, ClaimViews.release_all, "admin", also=(409,)
+        f"GET {QUEUE}/claims", "Count claims", claims.ClaimCounts, ClaimViews.counts, "measure", further_errors=(409,)
+    ),
+    _operation(
+        f"DELETE {QUEUE}/claims",
+        "Release all claims",
+        values.Done,
+        ClaimViews.release_all,
+        "admin",
+        further_errors=(409,),
     ),
     _operation(
         f"GET {QUEUE}/size",
@@ -378,7 +393,7 @@ OPERATIONS = (
         ClaimViews.size,
         "measure",
         query=claims.CountQuery,
-        also=(409,),
+        further_errors=(409,),
     ),
     _operation(
         f"GET {QUEUE}/backlog",
@@ -387,7 +402,7 @@ OPERATIONS = (
         ClaimViews.backlog,
         "measure",
         query=claims.CountQuery,
-        also=(409,),
+        further_errors=(409,),
     ),
     _operation(
         f"GET {QUEUE}/jobs",
@@ -396,7 +411,7 @@ OPERATIONS = (
         ClaimViews.jobs,
         "read",
         query=claims.JobsQuery,
-        also=(409,),
+        further_errors=(409,),
     ),
     _operation(
         "GET " + QUEUE + "/jobs/{ids}",
@@ -405,7 +420,7 @@ OPERATIONS = (
         ClaimViews.show_jobs,
         about="Shows what became of up to 100 jobs. `wait` waits until one of them has ended.",
         query=jobs.JobsById,
-        also=(409,),
+        further_errors=(409,),
         reads=True,
     ),
     _operation(
@@ -415,7 +430,7 @@ OPERATIONS = (
         ClaimViews.cancel,
         about="Removes a job that waits or is delayed. A claimed job is not delivered again, and its worker gets "
         "`cancelled` when it renews the claim.",
-        also=(409,),
+        further_errors=(409,),
     ),
     _operation(
         f"POST {JOB}/retry",
@@ -423,7 +438,7 @@ OPERATIONS = (
         claims.RetriedJob,
         ClaimViews.retry,
         about="Makes a job claimable at once that is delayed, or was released with a delay.",
-        also=(409,),
+        further_errors=(409,),
     ),
     _operation(
         f"GET {QUEUE}/peek",
@@ -432,7 +447,7 @@ OPERATIONS = (
         ClaimViews.peek,
         "read",
         query=claims.LimitQuery,
-        also=(409,),
+        further_errors=(409,),
         page=True,
     ),
     _operation(
@@ -458,7 +473,7 @@ OPERATIONS = (
         about="Starts to move the messages that the queue has now. While the move runs, the same request returns it "
         "again. 409: the queue is being moved to another one, or its consistency level does not allow claims.",
         body=progress.NewMove,
-        also=(409,),
+        further_errors=(409,),
     ),
     _operation(f"GET {APP}/_moves", "List moves", progress.MoveList, MoveViews.list, "measure"),
     _operation(f"GET {MOVE}", "Show move", progress.MoveState, MoveViews.show, "measure"),
@@ -478,7 +493,7 @@ OPERATIONS = (
         about="The schedule posts a message at certain times, even after the credential that created it has expired. "
         "409: another request is changing it. 429: the application has 1,000 schedules.",
         body=schedules.SchedulePlan,
-        also=(409,),
+        further_errors=(409,),
     ),
     _operation(f"GET {SCHEDULE}", "Show schedule", schedules.ScheduleState, ScheduleViews.show, "admin"),
     _operation(
@@ -489,7 +504,9 @@ OPERATIONS = (
         "admin",
         query=schedules.ScheduleQuery,
     ),
-    _operation(f"DELETE {SCHEDULE}", "Delete schedule", values.Done, ScheduleViews.remove, "admin", also=(409,)),
+    _operation(
+        f"DELETE {SCHEDULE}", "Delete schedule", values.Done, ScheduleViews.remove, "admin", further_errors=(409,)
+    ),
     _operation(
         f"POST {SCHEDULE}/run",
         "Run schedule now",

@@ -27,7 +27,7 @@ from queuey.web.endpoint import Match
 from queuey.web.errors import as_unauthenticated, error_response, error_texts
 from queuey.web.requests import Request, read_query, wants_events
 from queuey.web.responses import Body, Response, encode, make_event
-from queuey.web.v1.message_json import EARLY, render_messages
+from queuey.web.v1.message_json import EARLY_FIELD, render_messages
 from queuey.web.v1.ranges import take_partitions
 from queuey.web.v1.unread import show_unread
 from queuey.web.v1.views import Views
@@ -83,6 +83,10 @@ class StreamViews(Views):
         return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
 
     def _read_terms(self, request: Request) -> dict[str, Any]:
+        """Returns the fields of the body of a POST, or else of the query, in which ``queues`` is a comma list.
+
+        Names in the list are quoted once more, so that they may have commas.
+        """
         if request.method == "POST":
             return self.fields(StreamAsked).json(request, b"{}")
         query: dict[str, Any] = read_query(request, self.fields(StreamQuery).names)
@@ -96,7 +100,7 @@ class StreamViews(Views):
             return None
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise bad_json('"queues" is not a list of names')
-        require_few(names, self._limits.max_queues_per_stream)
+        refuse_too_many(names, self._limits.max_queues_per_stream)
         return list(dict.fromkeys(names))
 
     def _make_stream(
@@ -124,7 +128,7 @@ class QueueEvents(ABC):
         request: Request for the stream.
         match: Parts of its path.
         stream: Progress of the stream.
-        marks: Whether the stream reports changes of the reader's marks.
+        reports_marks: Whether the stream reports changes of the reader's marks.
     """
 
     named = True
@@ -137,14 +141,14 @@ class QueueEvents(ABC):
         request: Request,
         match: Match,
         stream: Stream,
-        marks: bool,  # noqa: FBT001 - one of many
+        reports_marks: bool,  # noqa: FBT001 - one of many
     ) -> None:
         self.request = request
         self._service = service
         self._authorization = authorization
         self._match = match
         self._stream = stream
-        self._reports_marks = marks
+        self._reports_marks = reports_marks
         self._listed_at = monotonic()
         self._beat = 0.0
 
@@ -288,7 +292,7 @@ class EventsOfMany(QueueEvents):
         if names is None:
             max_queues = self._service.limits.max_queues_per_stream
             names = self._authorization.list_readable_names(self.request, application, max_queues + 1)
-            require_few(names, max_queues)
+            refuse_too_many(names, max_queues)
         refused: Refused = []
         for name in names:
             access = self._authorization.enter_to_read(self.request, application, name)
@@ -304,7 +308,7 @@ class EventsOfMany(QueueEvents):
         return super().render_error(as_unauthenticated(error))
 
 
-def require_few(names: Sequence[str], limit: int) -> None:
+def refuse_too_many(names: Sequence[str], limit: int) -> None:
     if len(names) > limit:
         raise InvalidRequest({"queues": f"Longer than maximum length {limit}: name fewer, or use several streams"})
 
@@ -321,6 +325,6 @@ def _parse_cursor(value: object, queue: str | None, now: Callable[[], int]) -> C
 def _render_events(events: Sequence[Event], *, named: bool) -> list[bytes]:
     pieces = []
     for cursor, queue, message, early in events:
-        fields = [(b',"queue_name":' + encode(queue) if named else b"") + (EARLY if early else b"")]
+        fields = [(b',"queue_name":' + encode(queue) if named else b"") + (EARLY_FIELD if early else b"")]
         pieces.append(make_event(identity=cursor, data=b"".join(render_messages([message], fields))))
     return pieces

@@ -17,7 +17,7 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import COMMON_HEADERS, MESSAGE_HEADERS, Handler, Match, View
 from queuey.web.fields import Fields, Queries
 from queuey.web.openapi import JSON
-from queuey.web.requests import OWN_HEADER, Request
+from queuey.web.requests import OWN_HEADER_PREFIX, Request
 from queuey.web.responses import Response, json_response
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -53,7 +53,7 @@ class Operation(openapi.Operation, frozen=True, kw_only=True):
     def _accepted_headers(self) -> frozenset[str]:
         """Returns the headers that get no warning; with any body, all headers of messages: the view may refuse some."""
         names = {parameter.name.lower() for parameter in self.parameters if parameter.place == "header"}
-        return COMMON_HEADERS.union(names, (*MESSAGE_HEADERS, OWN_HEADER) if "*/*" in self.body else ())
+        return COMMON_HEADERS.union(names, (*MESSAGE_HEADERS, OWN_HEADER_PREFIX) if "*/*" in self.body else ())
 
 
 def bind_by_path(operations: Iterable[Operation], owners: Iterable[Any]) -> list[tuple[str, Mapping[str, View]]]:

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from queuey.client import ClientError, Conflict, ConnectionLost, InvalidAnswer, InvalidArgument, RetryPolicy, Timing
-from queuey.client.rqms import PAUSE, Item, Queue
+from queuey.client.rqms import FETCH_INTERVAL, Item, Queue
 from queuey.facades.settings import Facades, RqmsFacade
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
@@ -112,7 +112,7 @@ def test_waiting(queue: Queue, network: Network, pauses: list[float]) -> None:
 
     with Queue(URL, transport=network, timing=Timing(sleep=come)) as reader:
         assert reader.get().value == "late"
-    assert pauses == [PAUSE] * 3
+    assert pauses == [FETCH_INTERVAL] * 3
 
 
 def test_set(queue: Queue, network: Network) -> None:

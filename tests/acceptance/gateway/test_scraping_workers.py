@@ -14,7 +14,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from queuey.web.ops import ANSWER_SECONDS, HEARTBEAT_INTERVAL
+from queuey.web.ops import ANSWER_TIMEOUT, HEARTBEAT_INTERVAL
 from tests.acceptance.test_serve_stop import worker_pids
 from tests.servers.served import Served
 from tests.waiting import until
@@ -67,6 +67,6 @@ def test_every_scrape_shows_all_workers(tmp_path: Path) -> None:
         os.kill(victim, signal.SIGKILL)
         until(lambda: victim not in worker_pids(served))
         # Until then a scrape may show what was collected before.
-        time.sleep(ANSWER_SECONDS + HEARTBEAT_INTERVAL)
+        time.sleep(ANSWER_TIMEOUT + HEARTBEAT_INTERVAL)
         until(lambda: count_workers(served) == 2)
         assert served.end(signal.SIGTERM) == 0

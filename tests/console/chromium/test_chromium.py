@@ -87,7 +87,7 @@ def test_from_login_to_logout(watched: Watched, served: Served, filled: Client) 
 
 def test_the_cookie(page: Page) -> None:
     """No script sees the cookie, and no other site sends it."""
-    [cookie] = [one for one in page.context.cookies() if one["name"] == cookies.SESSION]
+    [cookie] = [one for one in page.context.cookies() if one["name"] == cookies.SESSION_COOKIE]
     assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
     assert page.evaluate("document.cookie") == ""
 

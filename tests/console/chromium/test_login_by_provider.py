@@ -73,7 +73,7 @@ def test_from_login_to_logout(
             page.get_by_role("link", name="Go on as ann").click()
         expect(page.get_by_role("heading", level=1)).to_have_text("Queues of queuey")
         expect(page.get_by_text(f"user:{issuer_tag(provider.root)}.ann of queuey")).to_be_visible()
-        assert {one["name"] for one in context.cookies() if one["domain"] == "127.0.0.1"} == {cookies.SESSION}
+        assert {one["name"] for one in context.cookies() if one["domain"] == "127.0.0.1"} == {cookies.SESSION_COOKIE}
         page.get_by_role("link", name="queuey", exact=True).click()
         page.get_by_role("link", name=name).click()
         page.get_by_role("link", name="Messages", exact=True).click()
@@ -106,7 +106,7 @@ def test_nobody_is_logged_in_as_somebody_else(
         watched.page.goto(page_of_evil.as_uri())
         watched.page.get_by_role("link", name="Win").click()
         expect(watched.page.get_by_role("alert")).to_contain_text("not begun by this browser")
-        assert {one["name"] for one in context.cookies()} == {cookies.VISITOR}
+        assert {one["name"] for one in context.cookies()} == {cookies.VISITOR_COOKIE}
 
 
 @pytest.mark.parametrize("address", ["login", "a/queuey"])

@@ -155,7 +155,7 @@ def test_groups_that_lag(browser: Browser, owner: Caller) -> None:
     for address in (f"{A}/_overview", f"{A}/_groups"):
         page = text_of(browser.get_part(address, query="lag=on" if "_groups" in address else "").text)
         assert "g rebalancing 2 1 " in page
-    with replace_in(groups, groups.LAGGING_SECONDS, 0.0):
+    with replace_in(groups, groups.MIN_LAG_SECONDS, 0.0):
         assert tiles(browser)["Groups that lag"] == "1"
 
 

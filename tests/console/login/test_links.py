@@ -61,11 +61,15 @@ def test_a_link_logs_in_once(local: App, token: str) -> None:
     assert f'name="token" value="{token}"' in form
     assert form.count("<button") == 1
     reply = use_link_token(browser, token)
-    assert (reply.status, reply.headers["Location"], set(browser.cookies)) == (303, "/console", {cookies.SESSION})
+    assert (reply.status, reply.headers["Location"], set(browser.cookies)) == (
+        303,
+        "/console",
+        {cookies.SESSION_COOKIE},
+    )
     assert "key of queuey" in browser.get().text
     other = Browser(local)
     again = use_link_token(other, token)
-    assert (again.status, "used before" in again.text, cookies.SESSION in other.cookies) == (403, True, False)
+    assert (again.status, "used before" in again.text, cookies.SESSION_COOKIE in other.cookies) == (403, True, False)
     assert 'name="key"' in again.text
 
 
@@ -120,7 +124,7 @@ def test_tokens_cannot_be_guessed(local: App, token: str) -> None:
         assert browser.get(f"{FORM}/{number:022}").status == 200
     assert [use_link_token(browser, f"{number:022}").status for number in range(20)] == [403] * 20
     refused = use_link_token(browser, token)
-    assert (refused.status, cookies.SESSION in browser.cookies) == (429, False)
+    assert (refused.status, cookies.SESSION_COOKIE in browser.cookies) == (429, False)
     assert int(refused.headers["Retry-After"]) >= 1
     assert browser.log_in(KEY).status == 303
 
@@ -204,7 +208,7 @@ def test_a_key_that_was_revoked(local: App, token: str) -> None:
     bridge.run(store.applications.revoke_key("queuey", key.id))
     browser = Browser(local)
     reply = use_link_token(browser, token)
-    assert (reply.status, "revoked" in reply.text, cookies.SESSION in browser.cookies) == (403, True, False)
+    assert (reply.status, "revoked" in reply.text, cookies.SESSION_COOKIE in browser.cookies) == (403, True, False)
 
 
 def test_a_login_by_link_is_recorded(local: App, token: str) -> None:

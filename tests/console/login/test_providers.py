@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from queuey.console import cookies, login
-from queuey.console.login import EXCHANGES, WRONG_CODES
+from queuey.console.login import MAX_EXCHANGE_RATE, MAX_WRONG_CODE_RATE
 from queuey.console.resources import make_console
 from queuey.errors import SettingsError
 from queuey.messages import QueueSpec
@@ -25,7 +25,7 @@ from queuey.user_queues import issuer_tag, queue_name, user_name
 from queuey.web import make_app
 from queuey.web.admission.rates import Rate
 from queuey.web.credentials import digest_of
-from queuey.web.credentials.code_flow import MAX_AT_ONCE, Provider
+from queuey.web.credentials.code_flow import MAX_EXCHANGES, Provider
 from queuey.web.credentials.users import make_providers
 from queuey.web.parts import App
 from tests.console.acting import act, follow_redirect
@@ -115,7 +115,7 @@ def test_a_user_logs_in(browser: Browser, provider: OpenIdProvider) -> None:
     """The whole way: to the provider, back, and on to the page that was wanted, as the user; and out again."""
     reply = log_in(browser, provider, "/console/a/queuey")
     assert (reply.status, reply.headers["Location"]) == (303, "/console/a/queuey")
-    assert set(browser.cookies) == {cookies.SESSION}
+    assert set(browser.cookies) == {cookies.SESSION_COOKIE}
     assert f"user:{issuer_tag(provider.root)}.ann of queuey" in browser.get("/console/health").text
     [form] = provider.exchanged
     assert form["redirect_uri"] == f"http://localhost:5000{FORM}/{issuer_tag(provider.root)}/back"
@@ -140,7 +140,7 @@ def test_elsewhere_the_way_back_is_https(app: App, provider: OpenIdProvider, hos
     browser = Browser(app, host)
     assert log_in(browser, provider).status == 303
     assert provider.exchanged[0]["redirect_uri"].startswith(f"https://{host}/console/login/")
-    assert set(browser.cookies) == {f"__Host-{cookies.SESSION}"}
+    assert set(browser.cookies) == {f"__Host-{cookies.SESSION_COOKIE}"}
 
 
 def test_a_user_sees_the_own_queue(app: App, browser: Browser, provider: OpenIdProvider) -> None:
@@ -288,7 +288,7 @@ def test_id_tokens_that_are_refused(
     provider.claims, provider.headers = claims, headers
     reply = log_in(browser, provider)
     assert (reply.status, words in reply.text) == (403, True), reply.text
-    assert cookies.SESSION not in browser.cookies
+    assert cookies.SESSION_COOKIE not in browser.cookies
     assert "Log in at" in reply.text
 
 
@@ -343,7 +343,7 @@ def test_answers_that_are_refused(
     provider.answer_fields = fields
     reply = log_in(browser, provider)
     assert (reply.status, words in reply.text) == (403, True), reply.text
-    assert cookies.SESSION not in browser.cookies
+    assert cookies.SESSION_COOKIE not in browser.cookies
     provider.answer_fields = {"iss": provider.root}
     assert log_in(browser, provider).status == 303
 
@@ -373,7 +373,7 @@ def test_an_answer_counts_in_its_own_browser_alone(app: App, browser: Browser, p
     reply = come_back(victim, f"{urlsplit(stolen).path}?{urlencode(mixed)}")
     # The provider refuses it: the verifier is another one.
     assert (reply.status, "invalid_grant" in reply.text) == (403, True)
-    assert set(victim.cookies) == {cookies.VISITOR}
+    assert set(victim.cookies) == {cookies.VISITOR_COOKIE}
 
 
 def test_a_code_counts_once(app: App, browser: Browser, provider: OpenIdProvider) -> None:
@@ -449,7 +449,7 @@ def test_a_provider_that_does_not_exchange_codes(
     # A provider whose request was abandoned may count it later. A redirect is not followed.
     assert eventually(lambda: provider.asked == requests + 1)
     assert 'name="key"' in reply.text
-    assert cookies.SESSION not in browser.cookies
+    assert cookies.SESSION_COOKIE not in browser.cookies
     provider.troubled = ""
     assert log_in(browser, provider).status == 303
 
@@ -481,7 +481,7 @@ def test_few_exchanges_at_once(browser: Browser, provider: OpenIdProvider, users
     """While two logins wait for a provider, a third is asked to retry: it holds no further thread."""
     readers, [login] = patient_providers(users, {})
     browser.app = make_app(store, readers=readers, includes=[make_console(examine, users=users, providers=[login])])
-    for _ in range(MAX_AT_ONCE):
+    for _ in range(MAX_EXCHANGES):
         assert login._busy.acquire(blocking=False)
     reply = log_in(browser, provider)
     assert (reply.status, reply.headers["Retry-After"], "same moment" in reply.text) == (503, "1", True)
@@ -513,9 +513,9 @@ def test_one_address_cannot_use_up_what_a_provider_is_asked(browser: Browser, pr
     """An address that brings a new cookie with each wrong code gets half of the provider's rate; keys still log in."""
     stop_clock(browser.app)
     provider.answer_fields = {"code": "wrong"}
-    replies = [log_in(Browser(browser.app), provider) for _ in range(WRONG_CODES.burst + 2)]
-    assert [reply.status for reply in replies] == [403] * WRONG_CODES.burst + [429] * 2
-    assert len(provider.exchanged) == EXCHANGES.burst // 2
+    replies = [log_in(Browser(browser.app), provider) for _ in range(MAX_WRONG_CODE_RATE.burst + 2)]
+    assert [reply.status for reply in replies] == [403] * MAX_WRONG_CODE_RATE.burst + [429] * 2
+    assert len(provider.exchanged) == MAX_EXCHANGE_RATE.burst // 2
     assert browser.log_in(KEY).status == 303
 
 
@@ -532,7 +532,7 @@ def test_a_provider_is_asked_by_all_together(
 ) -> None:
     """However many users come, a provider gets a limited number of codes at once; keys still log in."""
     most = 8
-    with replace_in(login, EXCHANGES, Rate(5, most)):
+    with replace_in(login, MAX_EXCHANGE_RATE, Rate(5, most)):
         browser.app = assemble_app(store, users)
     stop_clock(browser.app)
     for number in range(most):

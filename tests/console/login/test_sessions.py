@@ -22,7 +22,7 @@ from tests.console.conftest import LIMITED_KEY, examine
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import Request, serve
 
-SESSION = cookies.SESSION
+SESSION = cookies.SESSION_COOKIE
 
 
 def test_there_is_no_console_by_default(store: Store) -> None:

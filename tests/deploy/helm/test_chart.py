@@ -22,7 +22,7 @@ from queuey.cli import load as load_command
 from queuey.storage import opening
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
-from queuey.web.http.processes import HARD_STOP_AFTER
+from queuey.web.http.processes import KILL_DELAY
 from tests.deploy import dockerfile
 from tests.deploy.dockerfile import Stage
 from tests.deploy.helm import settings_schema
@@ -351,7 +351,7 @@ def test_pods_have_time_to_end(chart: Rendered, tmp_path: Path) -> None:
     """A pod is killed only after it has waited for load balancers, and after the service's own longest stop."""
     loaded = settings.load({}, {}, config=settings_file(chart, service(chart), tmp_path)).settings
     _, waits = container(service(chart))["lifecycle"]["preStop"]["exec"]["command"]
-    needed = int(waits) + loaded.shutdown_timeout + HARD_STOP_AFTER
+    needed = int(waits) + loaded.shutdown_timeout + KILL_DELAY
     assert service(chart)["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > needed
 
 

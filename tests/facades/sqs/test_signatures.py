@@ -322,8 +322,8 @@ def test_who_makes_the_secret(tmp_path: Path) -> None:
     settings = Settings(data=tmp_path)
     with ThreadPoolExecutor(8) as pool:
         secrets = set(pool.map(lambda _: access_keys.deployment_secret(SqsFacade(), settings, {}), range(50)))
-    assert (len(secrets), [path.name for path in tmp_path.iterdir()]) == (1, [access_keys.FILE])
-    assert len(secrets.pop()) >= access_keys.MIN_SECRET
+    assert (len(secrets), [path.name for path in tmp_path.iterdir()]) == (1, [access_keys.FILE_NAME])
+    assert len(secrets.pop()) >= access_keys.MIN_SECRET_LENGTH
     on_cassandra = structs.replace(settings, store="cassandra://node/queuey")
     with pytest.raises(SettingsError, match=r"facades\.sqs\.secret is not set"):
         access_keys.deployment_secret(SqsFacade(), on_cassandra, {})

@@ -255,7 +255,7 @@ def test_ids_that_an_archive_has_twice(spark: SparkSession) -> None:
         "queue string, partition int, id string, hash binary, size long, at double, ttl long, put boolean, "
         "unknown boolean",
     )
-    about = spark.createDataFrame([("q", 60.0, 1 << 59, 5.0)], receipt_join.ABOUT)
+    about = spark.createDataFrame([("q", 60.0, 1 << 59, 5.0)], receipt_join.QUEUES_SCHEMA)
     rows = receipt_join.classify_ids(
         receipt_join.find_promised(lines, about),
         receipt_join.join_present(stored, kept),

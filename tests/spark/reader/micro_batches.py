@@ -15,14 +15,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from queuey.spark import open_stores
 from queuey.spark.options import read_options
 from queuey.spark.source import columns
-from queuey.spark.source.read_task import BATCH_ROWS
+from queuey.spark.source.read_task import MAX_BATCH_ROWS
 from queuey.spark.source.stream_reader import QueueyStreamReader
 from queuey.storage import Store
 
 Row = dict[str, Any]
 
 
-def reader(options: Mapping[str, str], *names: str, rows: int = BATCH_ROWS) -> QueueyStreamReader:
+def reader(options: Mapping[str, str], *names: str, rows: int = MAX_BATCH_ROWS) -> QueueyStreamReader:
     """Creates a reader of all columns, or of some, that answers at once without new messages."""
     whole = columns.read_schema(headers=options.get("includeHeaders") == "true")
     schema = type(whole)([whole[name] for name in names]) if names else whole
@@ -33,11 +33,11 @@ def reader(options: Mapping[str, str], *names: str, rows: int = BATCH_ROWS) -> Q
 def opened(options: Mapping[str, str], store: Store) -> Iterator[None]:
     """Lets readers with these options use a store that the test has opened, perhaps with its own clock."""
     key = os.getpid(), read_options(options, streaming=True).store
-    open_stores._open[key] = store
+    open_stores._open_stores[key] = store
     try:
         yield
     finally:
-        open_stores._open.pop(key, None)
+        open_stores._open_stores.pop(key, None)
 
 
 class Query:
@@ -49,7 +49,7 @@ class Query:
     """
 
     def __init__(
-        self, options: Mapping[str, str], *names: str, available_now: bool = False, rows: int = BATCH_ROWS
+        self, options: Mapping[str, str], *names: str, available_now: bool = False, rows: int = MAX_BATCH_ROWS
     ) -> None:
         self.options = options
         self.rows = rows

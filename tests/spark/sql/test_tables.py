@@ -37,21 +37,23 @@ def test_a_table_reads_what_its_options_say(tmp_path: Path, monkeypatch: pytest.
     """A table's schema brings its options to each read, with paths as they were at its creation."""
     monkeypatch.chdir(tmp_path)
     schema = read_schema(subscribe="orders", data="here", cassandra_password="file:secret")
-    assert tables.merge_table_options(schema, tables.READ, {"minPartitions": "3"}) == {
+    assert tables.merge_table_options(schema, tables.READ_OPTIONS_KEY, {"minPartitions": "3"}) == {
         "subscribe": "orders",
         "data": str(tmp_path / "here"),
         "cassandra_password": f"file:{tmp_path / 'secret'}",
         "minpartitions": "3",
     }
-    assert tables.merge_table_options(schema, tables.WRITE, {}) == {}
+    assert tables.merge_table_options(schema, tables.WRITE_OPTIONS_KEY, {}) == {}
 
 
 def test_queues_of_ones_own_replace_all_options_of_a_table() -> None:
     """A read with its own queues takes nothing from the schema, which may be anyone's."""
     schema = read_schema(subscribe="orders", data="/somewhere", startingTimestamp="5")
-    assert tables.merge_table_options(schema, tables.READ, {"assign": '{"a":[1]}'}) == {"assign": '{"a":[1]}'}
+    assert tables.merge_table_options(schema, tables.READ_OPTIONS_KEY, {"assign": '{"a":[1]}'}) == {
+        "assign": '{"a":[1]}'
+    }
     schema = read_schema(queue="orders", data="/somewhere")
-    assert tables.merge_table_options(schema, tables.WRITE, {"topic": "other"}) == {"topic": "other"}
+    assert tables.merge_table_options(schema, tables.WRITE_OPTIONS_KEY, {"topic": "other"}) == {"topic": "other"}
 
 
 def test_columns_of_a_table_say_what_they_are() -> None:

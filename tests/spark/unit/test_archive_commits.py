@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from queuey.pipeline.archive import manifest
-from queuey.pipeline.archive.directory import KEEP_UNREFERENCED, ArchiveDirectory
+from queuey.pipeline.archive.directory import MIN_UNREFERENCED_AGE, ArchiveDirectory
 from queuey.pipeline.archive.hadoop_files import DirectoryEntry, HadoopFiles
 from queuey.pipeline.archive.manifest import (
     Archive,
@@ -110,7 +110,7 @@ class ObjectStore:
 
 
 def open_archive(store: ObjectStore) -> ArchiveDirectory:
-    return ArchiveDirectory(cast("SparkSession", None), cast("HadoopFiles", store), ABOUT, few=1000)
+    return ArchiveDirectory(cast("SparkSession", None), cast("HadoopFiles", store), ABOUT, max_serial_files=1000)
 
 
 def archive_run(store: ObjectStore, name: str, messages: Content, now: float = 0.0) -> None:
@@ -195,7 +195,7 @@ def test_a_run_killed_at_every_step(*, late: bool) -> None:
             in_each_bucket("a", "b", "c", "d") if committed else in_each_bucket("a", "b", "d")
         ), number
         store.settle()
-        archive_run(store, "r3", {KEYS[0]: {"e"}}, KEEP_UNREFERENCED + 10.0)
+        archive_run(store, "r3", {KEYS[0]: {"e"}}, MIN_UNREFERENCED_AGE + 10.0)
         assert holds(read_archive(store), in_each_bucket("a", "b", "d")), number
         leftovers = {name for name in store.texts if "run=r0" in name or "run=r1" in name or ".r1." in name}
         assert not leftovers, (number, leftovers)
@@ -212,10 +212,10 @@ def test_a_killed_clearing(*, late: bool) -> None:
         for count, name in enumerate(("r0", "r1", "r2")):
             archive_run(store, name, in_each_bucket(name), float(count))
         store.late = late
-        more = kill_at(store, partial(archive_run, store, "r3", {KEYS[0]: {"r3"}}, KEEP_UNREFERENCED + 5.0), number)
+        more = kill_at(store, partial(archive_run, store, "r3", {KEYS[0]: {"r3"}}, MIN_UNREFERENCED_AGE + 5.0), number)
         assert holds(read_archive(store), in_each_bucket("r0", "r1", "r2")), number
         store.settle()
-        archive_run(store, "r4", in_each_bucket("r4"), 2 * KEEP_UNREFERENCED + 10.0)
+        archive_run(store, "r4", in_each_bucket("r4"), 2 * MIN_UNREFERENCED_AGE + 10.0)
         assert holds(read_archive(store), in_each_bucket("r0", "r1", "r2", "r4")), number
         if not more:
             break
@@ -263,7 +263,7 @@ def test_readers_during_a_run() -> None:
         assert read_archive(store) in (in_each_bucket("a"), in_each_bucket("a", "b")), number
 
     assert store.requests(partial(archive_run, store, "r1", in_each_bucket("b"), 1.0), look) > 12
-    archive_run(store, "r2", in_each_bucket("c"), KEEP_UNREFERENCED)
+    archive_run(store, "r2", in_each_bucket("c"), MIN_UNREFERENCED_AGE)
     assert all(path in store.texts for one in old for path in one.data_paths)
 
 

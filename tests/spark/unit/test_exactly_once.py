@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from queuey.errors import QueueChanged, StoreUnavailable, TooLate
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue, WriteCounts
-from queuey.spark.sink.ledger_entry import ChunkEntry, decode, encode, find_members, make_index_set, numbers_in, union
+from queuey.spark.sink.ledger_entry import ChunkEntry, decode, encode, find_members, list_members, make_index_set, union
 from queuey.storage import Bulk, bridge
 from queuey.storage.columns import MessageColumns, columns_of
 from tests.backends import APP, Clock, SqliteLocation
@@ -383,7 +383,7 @@ def test_sets_of_indexes_are_sets(one: set[int], other: set[int], step: int) -> 
     for most in (first, scattered):
         both = union(make_index_set(most), second)
         expected = sorted({*most.tolist(), *second.tolist()})
-        assert numbers_in(both).tolist() == expected
+        assert list_members(both).tolist() == expected
         assert np.flatnonzero(find_members(both, np.arange(9001))).tolist() == expected
         entry = ChunkEntry(1, 7, 9001, b"o", b"c", (), done=both)
         assert decode(encode(entry)) == entry

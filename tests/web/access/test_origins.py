@@ -7,7 +7,7 @@ import pytest
 from queuey.settings import Rates
 from queuey.web.admission.rates import RateLimits
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.gateway.origins import MAX_NAMED
+from queuey.web.gateway.origins import MAX_CUSTOM_HEADERS
 from queuey.web.parts import App
 from queuey.web.v1.spec import OPERATIONS
 from tests.web.caller import Caller
@@ -109,7 +109,7 @@ def test_own_headers_are_named(app: App) -> None:
     allowed = reply.headers["Access-Control-Allow-Headers"]
     assert "x-header-colour" in allowed
     assert "evil" not in allowed
-    assert allowed.count("x-header-") == MAX_NAMED
+    assert allowed.count("x-header-") == MAX_CUSTOM_HEADERS
 
 
 def test_without_the_setting_nothing_is_said(app: App) -> None:

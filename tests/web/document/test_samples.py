@@ -19,7 +19,7 @@ from queuey.client import Client
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
-from queuey.web.api_page import ADDRESS, FIRST, START
+from queuey.web.api_page import ADDRESS, FIRST_PYTHON_CALL, PROGRAM_STARTS
 from queuey.web.credentials import digest_of
 from queuey.web.openapi import Example, make_samples
 from queuey.web.v1.spec import EXAMPLES
@@ -101,7 +101,9 @@ def test_curl(served: Served, tmp_path: Path) -> None:
     for example in EXAMPLES:
         key = keys.get(example.operation, str(served.profile.key))
         reader = Reader(served, tmp_path, CURL_HOME=str(tmp_path), KEY=key)
-        source = START["curl"].replace(ADDRESS, served.profile.url) + answers.translate(source_of(example, "curl"))
+        source = PROGRAM_STARTS["curl"].replace(ADDRESS, served.profile.url) + answers.translate(
+            source_of(example, "curl")
+        )
         if isinstance(example.answer, str) and "curl -N" in source:
             source = source.replace("curl -N", "timeout 1 curl -N") + " || test $? -eq 124"
         output = reader.run("/docs", Block("sh", source, 1))
@@ -181,7 +183,7 @@ def run_module(served: Served, tmp_path: Path) -> Callable[..., list[Exchange]]:
 
     def run(source: str, key: str) -> list[Exchange]:
         (tmp_path / "sample.mjs").write_text(
-            RECORDER + START["JavaScript"].replace(ADDRESS, served.profile.url) + source
+            RECORDER + PROGRAM_STARTS["JavaScript"].replace(ADDRESS, served.profile.url) + source
         )
         done = subprocess.run(
             [str(NODE), "sample.mjs"],
@@ -222,6 +224,9 @@ def test_first_program(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: 
     with served.client() as client:
         client.create_queue("orders")
     names: dict[str, Any] = {}
-    exec(compile(START["Python"].replace(ADDRESS, served.profile.url) + FIRST, "/docs", "exec"), names)
+    exec(
+        compile(PROGRAM_STARTS["Python"].replace(ADDRESS, served.profile.url) + FIRST_PYTHON_CALL, "/docs", "exec"),
+        names,
+    )
     names["client"].close()
     assert "'send'" in capsys.readouterr().out

@@ -18,7 +18,7 @@ from queuey.web.admission.scheduling import LoopScheduler
 from queuey.web.asgi import answer
 from queuey.web.gateway.asgi import MAX_WAIT, Gateway
 from queuey.web.parts import App
-from queuey.web.requests import SHORT_BODY
+from queuey.web.requests import MAX_SHORT_BODY
 from tests.replacing import replace_in
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
@@ -29,7 +29,7 @@ REQUESTS = 60
 PLACES = 6
 LONG = 200_000
 """Bytes of a body that is sent in pieces."""
-TURNS = 32 - SHORT_BODY // LoopScheduler.WEIGHT_UNIT_BYTES
+TURNS = 32 - MAX_SHORT_BODY // LoopScheduler.WEIGHT_UNIT_BYTES
 """Max running turns of a tenant with which a body that is read in the loop still fits."""
 SHORT_WAIT = 0.05
 """Seconds for which a poll of a burst waits."""
@@ -184,13 +184,13 @@ def test_requests_that_wait_for_memory_keep_no_turns(app: App, owner: Caller) ->
     owner.create("q")
 
     async def work(gateway: Gateway) -> None:
-        others = gateway._memory.total - 2 * SHORT_BODY  # Too little is left for a claim.
+        others = gateway._memory.total - 2 * MAX_SHORT_BODY  # Too little is left for a claim.
         gateway._memory.change("app:other", others)
         for tenant in ("one", "two"):
             gateway._contention.enter(tenant)
         claims = [asyncio.create_task(Request("POST", "/v1/queuey/q/claims").to(gateway)) for _ in range(TURNS)]
         await until(lambda: len(gateway._threads._turns) == TURNS)
-        posted = await asyncio.wait_for(Request(path="/v1/queuey/q", body=b"x" * SHORT_BODY).to(gateway), 20)
+        posted = await asyncio.wait_for(Request(path="/v1/queuey/q", body=b"x" * MAX_SHORT_BODY).to(gateway), 20)
         gateway._memory.change("app:other", -others)
         gateway._threads.dispatch()
         assert [posted.status, *(reply.status for reply in await asyncio.gather(*claims))] == [201] + [200] * TURNS

@@ -13,7 +13,7 @@ from queuey.storage import Store, bridge
 from queuey.storage.calls import Deadline, Done, start_and_wait
 from queuey.web.admission.scheduling import Contention, LoopScheduler, Turn
 from queuey.web.endpoint import Match, View
-from queuey.web.gateway.asgi import TICK, Gateway
+from queuey.web.gateway.asgi import TICK_INTERVAL, Gateway
 from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import Response, text_response
@@ -138,7 +138,7 @@ def test_a_request_is_not_given_up_while_a_thread_works_for_its_use_case() -> No
         await until(lambda: bool(gateway._calls))
         sweep = gateway.sweep
         ticks = sweep._ticks
-        await until(lambda: sweep._ticks > ticks + 1 / TICK)  # The request has read again, for late messages.
+        await until(lambda: sweep._ticks > ticks + 1 / TICK_INTERVAL)  # The request has read again, for late messages.
         stuck.set()
         return (await slow).body
 

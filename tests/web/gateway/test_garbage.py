@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.requests import SHORT_BODY
+from queuey.web.requests import MAX_SHORT_BODY
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import Request, Run, until
 
@@ -91,7 +91,7 @@ async def claim_nowhere(gateway: Gateway) -> None:
 
 async def post_nowhere(gateway: Gateway) -> None:
     """Posts a long message to a partition that does not exist, which a thread refuses."""
-    await expect_refusal(gateway, 400, body=b"x" * 2 * SHORT_BODY, headers=[("x-partition", "9")])
+    await expect_refusal(gateway, 400, body=b"x" * 2 * MAX_SHORT_BODY, headers=[("x-partition", "9")])
 
 
 async def lose_a_claim(gateway: Gateway) -> None:

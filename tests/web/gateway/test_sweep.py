@@ -38,5 +38,5 @@ def test_each_call_has_its_interval() -> None:
         await asyncio.sleep(0.02)
         assert called == ended
 
-    with replace_in(asgi, asgi.TICK, 0.001):
+    with replace_in(asgi, asgi.TICK_INTERVAL, 0.001):
         asyncio.run(main())

@@ -10,7 +10,7 @@ import pytest
 
 from queuey.metrics import Snapshot
 from queuey.service.workers import Answer, WorkerIdentity, Workers
-from queuey.web.ops import COUNTS, Collection, WorkerCounts
+from queuey.web.ops import COUNTS_TOPIC, Collection, WorkerCounts
 from tests.contract.samples import eventually
 
 
@@ -60,7 +60,7 @@ def test_a_worker_that_says_nothing(leaving: ExitStack) -> None:
     worker = join_worker(service._replace(number=1), leaving, counting(1))
     silent = Workers()
     kept: list[Answer[Snapshot]] = []
-    silent.handle(COUNTS, lambda _question, answer: kept.append(answer))
+    silent.handle(COUNTS_TOPIC, lambda _question, answer: kept.append(answer))
     silent.join(service._replace(number=2))
     leaving.callback(silent.leave, 0)
     assert count_received(worker) == {"1": 1, "2": None}
@@ -84,7 +84,7 @@ def test_questions_at_the_same_moment_are_answered_by_one_thread(leaving: ExitSt
     leaving.callback(asking.leave, 1)
     assert eventually(lambda: asking.is_up(1), 60)
     for _ in range(20):
-        asking.ask(1, COUNTS, None, answers.append)
+        asking.ask(1, COUNTS_TOPIC, None, answers.append)
     assert eventually(lambda: len(calls) == 20, 60)
     stuck.set()
     assert eventually(lambda: len(answers) == 20, 60)

@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from queuey.web.http import heads, listening
-from queuey.web.http.connection import DISCONNECTED, HALF_CLOSED, MAX_DROPPED, MAX_RAW, Connection
+from queuey.web.http.connection import DISCONNECTED, HALF_CLOSED, MAX_LINGER_BYTES, MAX_UNPARSED, Connection
 from queuey.web.http.heads import Head, read_head
 from queuey.web.http.listening import Certificate, Connections
 from queuey.web.responses import Response, text_response
@@ -123,7 +123,7 @@ def test_what_is_not_read_ends_the_connection() -> None:
         await connection.give(b"abc" + GET)
         assert connection.transport.sent.count(b"HTTP/1.1 ") == 2
         assert connection.connection.is_lingering
-        await connection.give(bytes(MAX_DROPPED))
+        await connection.give(bytes(MAX_LINGER_BYTES))
         assert connection.transport.is_aborted
 
     play(work)
@@ -140,7 +140,7 @@ def test_no_more_is_read_than_is_served() -> None:
             await echo(head, exchange)
 
         connection = FakeConnection(make_connections(asyncio.get_running_loop(), wait))
-        many = GET * (2 * MAX_RAW // len(GET))
+        many = GET * (2 * MAX_UNPARSED // len(GET))
         await connection.give(GET + many)
         assert connection.transport.is_paused
         assert connection.transport.sent == b""

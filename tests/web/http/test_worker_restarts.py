@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.web.http.processes import FIRST_PAUSE, MAX_PAUSE, STEADY_AFTER, Restarts
+from queuey.web.http.processes import MAX_PAUSE, MIN_PAUSE, MIN_STEADY_LIFETIME, Restarts
 
 KILLED, FAILED, LEFT = -9, 1, 0
 AT_ONCE, NEVER = 0.0, math.inf
@@ -16,14 +16,14 @@ AT_ONCE, NEVER = 0.0, math.inf
 RULE = {
     "killed after it was up": (True, [(KILLED, 100.0)], AT_ONCE),
     "killed right after its start": (True, [(KILLED, 0.1)], AT_ONCE),
-    "killed twice": (True, [(KILLED, 0.1), (KILLED, 0.1)], FIRST_PAUSE),
-    "killed three times": (True, [(KILLED, 0.1)] * 3, 2 * FIRST_PAUSE),
+    "killed twice": (True, [(KILLED, 0.1), (KILLED, 0.1)], MIN_PAUSE),
+    "killed three times": (True, [(KILLED, 0.1)] * 3, 2 * MIN_PAUSE),
     "killed again and again": (True, [(KILLED, 0.1)] * 5000, MAX_PAUSE),
-    "killed, then steady, then killed": (True, [*[(KILLED, 0.1)] * 9, (KILLED, STEADY_AFTER)], AT_ONCE),
+    "killed, then steady, then killed": (True, [*[(KILLED, 0.1)] * 9, (KILLED, MIN_STEADY_LIFETIME)], AT_ONCE),
     "killed before any was up": (False, [(KILLED, 0.1)], AT_ONCE),
     "killed again and again before any was up": (False, [(KILLED, 0.1)] * 5000, MAX_PAUSE),
     "failed after it was up": (True, [(FAILED, 100.0)], AT_ONCE),
-    "failed right after its start, beside others": (True, [(FAILED, 0.1)] * 2, FIRST_PAUSE),
+    "failed right after its start, beside others": (True, [(FAILED, 0.1)] * 2, MIN_PAUSE),
     "left without an error": (True, [(LEFT, 0.1)], AT_ONCE),
     "failed before any was up": (False, [(FAILED, 0.1)], NEVER),
     "left before any was up": (False, [(LEFT, 0.1)], NEVER),
@@ -55,7 +55,9 @@ def test_one_that_failed_first_starts_when_another_is_up() -> None:
     assert restarts.seconds_to_next(7.0) == NEVER
 
 
-ENDS = st.lists(st.tuples(st.integers(1, 4), st.sampled_from([KILLED, FAILED, LEFT]), st.floats(0, 2 * STEADY_AFTER)))
+ENDS = st.lists(
+    st.tuples(st.integers(1, 4), st.sampled_from([KILLED, FAILED, LEFT]), st.floats(0, 2 * MIN_STEADY_LIFETIME))
+)
 
 
 @given(ends=ENDS, was_up=st.booleans())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.web.endpoint import add_warnings
-from queuey.web.requests import note_unknown
+from queuey.web.requests import record_unknown_names
 from tests.web.caller import Caller
 from tests.web.gateway_calls import blank_request
 
@@ -66,7 +66,7 @@ def test_known_fields(owner: Caller) -> None:
 def test_a_warning_is_one_short_line(names: list[str]) -> None:
     """Whatever the name of a field, the warning is a short, unambiguous header."""
     request = blank_request()
-    note_unknown(request, names, "field", "query", ())
+    record_unknown_names(request, names, "field", "query", ())
     [(name, value)] = add_warnings((), request.ignored)
     assert (name, value.isascii(), value.isprintable(), value.count('"'), "\\" in value) == (
         "Warning",

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from queuey.settings import Users
 from queuey.web.credentials import CredentialReader
-from queuey.web.credentials.code_flow import DISCOVERY, Provider
+from queuey.web.credentials.code_flow import DISCOVERY_PATH, Provider
 from queuey.web.credentials.users import make_providers
 from tests.web.users.issuer import Issuer, KeyServer, patient_readers
 
@@ -78,7 +78,7 @@ class OpenIdProvider(KeyServer):
         handler.wfile.write(content)
 
     def _answer(self, path: str, query: dict[str, str], form: str, handler: BaseHTTPRequestHandler) -> Answer:
-        if path == DISCOVERY:
+        if path == DISCOVERY_PATH:
             return 200, {}, json.dumps(self.discovery).encode()
         if path == "/keys":
             return 200, {}, self.issuer.make_key_set()

@@ -14,7 +14,7 @@ import pytest
 from queuey.errors import InvalidToken, IssuerUnavailable, SettingsError
 from queuey.settings import UserIssuer
 from queuey.web.credentials.bearer import Bearer, KeySet
-from queuey.web.credentials.key_sets import LOAD_INTERVAL, MAX_AGE, MAX_BYTES, RETRY_INTERVAL, IssuerDocument
+from queuey.web.credentials.key_sets import LOAD_INTERVAL, MAX_AGE, MAX_DOCUMENT_BYTES, RETRY_INTERVAL, IssuerDocument
 from tests.web.users.issuer import AUDIENCE, Behaviour, Issuer, KeyServer, serving
 
 THREAD_TIMEOUT = 60.0
@@ -288,7 +288,7 @@ SECRET = b'{"keys": [{"kty": "oct", "k": "AAAA", "kid": "a"}]}'
         (b'{"keys": []}', "no key that can be used"),
         (SECRET, "no key that can be used"),
         (b'{"keys": [' + b",".join([b"{}"] * 65) + b"]}", "at most 64 keys"),
-        (b" " * (MAX_BYTES + 1), "more than 262,144 bytes"),
+        (b" " * (MAX_DOCUMENT_BYTES + 1), "more than 262,144 bytes"),
         (b'{"keys": [], "keys": []}', "twice"),
         (b"[" * 200_000, "objects and lists"),
         (b"\xff", "utf-8"),

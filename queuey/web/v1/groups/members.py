@@ -145,7 +145,7 @@ class GroupViews(Views):
     def _read_heartbeat(self, request: Request) -> api.Heartbeat:
         body = read_object(read_body(request, MAX_HEARTBEAT))
         fields, errors = self.fields(api.Heartbeat), Errors()
-        fields.note_unknown(request, body)
+        fields.record_unknown_names(request, body)
         beat = fields.read(body, errors)
         owned = errors.parse_field("owned", _read_partitions, beat.owned) or {}
         given_back = errors.parse_field("given_back", _read_partitions, beat.given_back) or {}
@@ -167,14 +167,14 @@ async def _wait_for_attempt(poll: LongPoll) -> bool:
     return False
 
 
-def _read_texts(field: str, values: list[Any] | None, longest: int, errors: Errors) -> tuple[str, ...]:
+def _read_texts(field: str, values: list[Any] | None, max_length: int, errors: Errors) -> tuple[str, ...]:
     """Reads names or patterns of queues. Returns them sorted and without repetitions.
 
     Puts blank and bad ones into ``errors``, by index.
     """
     texts = set()
     for number, value in enumerate(values or ()):
-        text = errors.parse_field(f"{field}.{number}", validators.parse_printable_text, value, longest)
+        text = errors.parse_field(f"{field}.{number}", validators.parse_printable_text, value, max_length)
         if text is None:
             errors.setdefault(f"{field}.{number}", validators.REQUIRED)
         else:

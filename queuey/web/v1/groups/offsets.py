@@ -131,10 +131,10 @@ class OffsetViews(Views):
         access = await self._authorization.admit(request, match, "claim")
         body = await request.read(lambda: read_object(read_body(request, self._limits.max_body)))
         if "commits" not in body and "member" not in body:
-            self.fields(api.NewOffsets).note_unknown(request, body)
+            self.fields(api.NewOffsets).record_unknown_names(request, body)
             return json_response(await self._service.offsets.record(access, match["group"], _read_changes(body)))
         fields = self.fields(MemberCommits)
-        fields.note_unknown(request, body)
+        fields.record_unknown_names(request, body)
         errors = Errors()
         terms = fields.read(body, errors)
         if "partitions" in body:

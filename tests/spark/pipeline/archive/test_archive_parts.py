@@ -81,7 +81,7 @@ def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> 
     [name] = existing.list_queue_names()
     keys = {(name, bucket) for bucket in existing.list_bucket_names(name)}
     expected = existing.read_manifests(keys)
-    existing = ArchiveDirectory(spark, existing.files, existing.about, few=1)
+    existing = ArchiveDirectory(spark, existing.files, existing.about, max_serial_files=1)
     assert existing.read_manifests(keys) == expected
     assert expected[1].path.startswith("manifests/queue=orders, later %3D %7Bx}/")
     existing.files.write(expected[1].path, "{}")

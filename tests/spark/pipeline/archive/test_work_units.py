@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from queuey.pipeline.archive import work_units
 from queuey.pipeline.archive.buckets import ArchiveBucket
-from queuey.pipeline.archive.work_units import BUCKET_WEIGHT, MAX_COUNTED, MIN_WEIGHT, PARTS, WorkUnit
+from queuey.pipeline.archive.work_units import (
+    MAX_COUNTED,
+    MAX_UNIT_PARTS,
+    MIN_TASK_WEIGHT,
+    PART_OPENING_WEIGHT,
+    WorkUnit,
+)
 
 
 def unit(queue: str = "q", hour: int = 0, partition: int = 1, weight: int = 10) -> WorkUnit:
@@ -33,10 +39,12 @@ def test_each_unit_is_some_tasks(some: list[WorkUnit], tasks: int) -> None:
         (*one.key, one.partition) for one in some
     )
     assert all(groups)
-    total = sum(one.weight + BUCKET_WEIGHT for one in some)
-    largest = max((one.weight + BUCKET_WEIGHT for one in some), default=0)
+    total = sum(one.weight + PART_OPENING_WEIGHT for one in some)
+    largest = max((one.weight + PART_OPENING_WEIGHT for one in some), default=0)
     for group in groups:
-        assert sum(one.weight + BUCKET_WEIGHT for one in group) <= max(MIN_WEIGHT, total // tasks + 1) + largest
+        assert (
+            sum(one.weight + PART_OPENING_WEIGHT for one in group) <= max(MIN_TASK_WEIGHT, total // tasks + 1) + largest
+        )
 
 
 def test_small_buckets_stay_whole() -> None:
@@ -49,7 +57,7 @@ def test_large_units_are_cut() -> None:
     """A unit that is too large to count is cut into parts that cover it without a gap."""
     parts = work_units.divide_large_units([unit(weight=MAX_COUNTED), unit(hour=1)])
     large, small = [one for one in parts if one.bucket == 0], [one for one in parts if one.bucket]
-    assert len(large) == PARTS
+    assert len(large) == MAX_UNIT_PARTS
     assert small == [unit(hour=1)]
     assert (large[0].lower, large[-1].upper) == (unit().lower, unit().upper)
     assert all(one.upper == other.lower for one, other in itertools.pairwise(large))

@@ -32,17 +32,19 @@ def test_classes(spark: SparkSession, embedded: Kept) -> None:
     bury(embedded.store, dead.dead, "orders", [*causes, *wild])
     selection = DeadLetterFilter(queues=("orders",))
     groups = deadletter_job.classify_dead_letters(
-        spark, embedded.store_options, selection, samples=2, max_classes=2, say=quiet
+        spark, embedded.store_options, selection, samples=2, max_classes=2, report_progress=quiet
     )
     assert [(first.error, first.text, first.count) for first in groups.classes] == [
         ("acme.Late", "order <n> is late", 4),
         ("E", "one", 2),
-        ("E", deadletter_job.OTHERS, 2),
+        ("E", deadletter_job.OTHERS_TEXT, 2),
     ]
     first = groups.classes[0]
     assert (groups.dead_letters, first.attempts, first.last - first.first) == (8, 4, 8.0)
     assert [sample.text for sample in first.samples] == ["order 3 is late", "order 1 is late"]
-    none = deadletter_job.classify_dead_letters(spark, embedded.store_options, selection, samples=0, say=quiet)
+    none = deadletter_job.classify_dead_letters(
+        spark, embedded.store_options, selection, samples=0, report_progress=quiet
+    )
     assert [first.samples for first in none.classes] == [()] * 4
 
 
@@ -54,7 +56,7 @@ def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:
         bury(store, queue_pair.dead, queue_pair.queue.name, [late(number) for number in range(1, 4)])
         bury(store, queue_pair.dead, queue_pair.queue.name, [Cause(attempts=1, error="ValueError", at=1_795_000_000.0)])
     crashes = DeadLetterFilter(patterns=("crash-*",))
-    groups = deadletter_job.classify_dead_letters(spark, options, crashes, samples=1, say=quiet)
+    groups = deadletter_job.classify_dead_letters(spark, options, crashes, samples=1, report_progress=quiet)
     assert groups.dead_letters == 8
     assert [(one.queue, one.error, one.text, one.count) for one in groups.classes] == [
         (name, error, text, count)
@@ -91,4 +93,4 @@ def test_a_queue_of_letters_that_is_not_there(spark: SparkSession, embedded: Kep
     """If the named queue of dead letters does not exist, the job fails instead of finding nothing."""
     selection = DeadLetterFilter(queues=("orders",), dead_queue="crypt")
     with pytest.raises(QueueNotFound):
-        deadletter_job.classify_dead_letters(spark, embedded.store_options, selection, say=quiet)
+        deadletter_job.classify_dead_letters(spark, embedded.store_options, selection, report_progress=quiet)
