@@ -87,7 +87,7 @@ class Coordinator:
         group: The group's name.
         session_timeout: Seconds without a heartbeat after which the service ends a member's session. ZooKeeper servers
             limit it: after the first connection this is the granted timeout.
-        max_blocked_seconds: Seconds for which members that join from now on stay members while the interpreter of this
+        outlast: Seconds for which members that join from now on stay members while the interpreter of this
             program is blocked: a helper process sends the heartbeats meanwhile. The helper does not keep the session of
             a program that has ended or that a signal has stopped. 0 means no helper process.
 
@@ -95,7 +95,7 @@ class Coordinator:
         InvalidArgument: The group name is not valid.
     """
 
-    max_blocked_seconds: float = 0.0
+    outlast: float = 0.0
 
     def __init__(
         self,
@@ -345,11 +345,7 @@ class Coordinator:
 
         If the spare link cannot connect now, it stays the spare one, and CoordinationLost is raised.
         """
-        if (
-            self._spare is None
-            or self._spare.state == "lost"
-            or self._spare.max_blocked_seconds != self.max_blocked_seconds
-        ):
+        if self._spare is None or self._spare.state == "lost" or self._spare.max_blocked_seconds != self.outlast:
             return await self._open_link()
         link, self._spare = self._spare, None
         try:
@@ -362,7 +358,7 @@ class Coordinator:
         """Opens a new link, adopts the session timeout that it was granted, and forgets ended links and sessions."""
         self._links = {link for link in self._links if not link.finished}
         self._sessions = {session for session in self._sessions if session.state != "lost"}
-        link = self._connect(self.max_blocked_seconds)
+        link = self._connect(self.outlast)
         self._links.add(link)
         await link.open()
         self.session_timeout = link.timeout

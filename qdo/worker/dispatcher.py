@@ -94,7 +94,7 @@ class Dispatcher(PartitionListener):
         self._joined = False
         consumer.attach(self, settings.commit_messages, settings.commit_seconds)
         if not settings.processes:
-            consumer.coordinator.max_blocked_seconds = settings.stalled_after
+            consumer.coordinator.outlast = settings.stalled_after
 
     # The worker's source
 

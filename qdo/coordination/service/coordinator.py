@@ -68,7 +68,7 @@ class ServiceCoordinator:
         clock: Returns seconds on a clock that keeps running while the machine sleeps.
 
     Attributes:
-        max_blocked_seconds: Seconds for which members that join from now on stay members while the interpreter of this
+        outlast: Seconds for which members that join from now on stay members while the interpreter of this
             program is blocked: a helper process sends heartbeats meanwhile, unless the client's ``verify`` is neither
             True nor a path. 0 means no helper process.
 
@@ -76,7 +76,7 @@ class ServiceCoordinator:
         InvalidArgument: The group name is not valid in the service.
     """
 
-    max_blocked_seconds: float = 0.0
+    outlast: float = 0.0
 
     def __init__(
         self,
@@ -166,10 +166,10 @@ class ServiceCoordinator:
         Raises:
             CoordinationLost: The process cannot be started.
         """
-        access = await find_access_settings(member) if self.max_blocked_seconds else None
+        access = await find_access_settings(member) if self.outlast else None
         if access is None:
             return None
-        start = partial(HeartbeatProcess, self.max_blocked_seconds, member.joined.session, access)
+        start = partial(HeartbeatProcess, self.outlast, member.joined.session, access)
         try:
             return await asyncio.to_thread(start)
         except OSError as error:

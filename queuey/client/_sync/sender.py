@@ -119,7 +119,7 @@ class Sender:
         They end after ``within`` seconds, or earlier at the policy's deadline, not counting the call's ``wait``.
         """
         timeout = self._timeout if within is None else min(self._timeout, within)
-        return Attempts(call, self._choice, self.policy.limit_deadline(within), timeout, self.timing)
+        return Attempts(call, self._choice, self.policy.limited(within), timeout, self.timing)
 
     def _send_once(self, attempts: Attempts[Any], authorization: str | None) -> HttpAnswer:
         """Sends a call once.

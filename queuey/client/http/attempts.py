@@ -87,7 +87,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if self.rounds < 1 or not all(time >= 0 for time in times):
             raise InvalidArgument("a retry policy needs at least one round and no negative times")
 
-    def limit_deadline(self, within: float | None) -> RetryPolicy:
+    def limited(self, within: float | None) -> RetryPolicy:
         """Returns the policy with a deadline of at most ``within`` seconds. None does not limit it."""
         if within is None or within >= self.deadline:
             return self

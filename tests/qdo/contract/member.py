@@ -63,7 +63,7 @@ class CommandedMember:
 
 async def main(url: str, group: str, member: str, session_timeout: float, max_blocked_seconds: float) -> None:
     coordinator = open_coordinator(url, group, session_timeout=session_timeout)
-    coordinator.max_blocked_seconds = max_blocked_seconds
+    coordinator.outlast = max_blocked_seconds
     await coordinator.open()
     events: list[Event] = []
     await run_commands(await coordinator.join(Member(member), events.append))

@@ -21,7 +21,7 @@ async def main(profile: Path, group: str, queue: str, session_timeout: float, ma
     events: list[Event] = []
     async with AsyncClient(where.url, key=where.key) as client:
         coordinator = ServiceCoordinator(client, group, session_timeout=session_timeout)
-        coordinator.max_blocked_seconds = max_blocked_seconds
+        coordinator.outlast = max_blocked_seconds
         wants = subscribe([queue], [], (await client.hello()).id, client.application)
         await run_commands(await coordinator.join(Member("member", wants), events.append))
         await coordinator.close()

@@ -210,7 +210,7 @@ async def test_tls_by_way_of_the_process_that_keeps_the_session(guarded: Guarded
     both = guarded.ca.with_name("server-both.pem")
     url = f"zookeeper://{guarded.secure}/{unique_name('qdo')}?ca={guarded.ca}&cert={both}"
     coordinator = open_coordinator(url, "group")
-    coordinator.max_blocked_seconds = 60.0
+    coordinator.outlast = 60.0
     await coordinator.open()
     await (await check_session(coordinator)).leave()
     await coordinator.close()
@@ -221,7 +221,7 @@ async def test_a_server_that_nobody_vouches_for_is_not_trusted(guarded: Guarded,
     """A server with an unknown authority is refused, and the error names the reason."""
     for ca in (f"ca={guarded.stranger}", "tls=yes"):
         coordinator = open_coordinator(f"zookeeper://{guarded.secure}?{ca}", "group", connect_timeout=2.0)
-        coordinator.max_blocked_seconds = max_blocked_seconds
+        coordinator.outlast = max_blocked_seconds
         with pytest.raises(CoordinationLost, match="certificate"):
             await coordinator.open()
         await coordinator.close()
