@@ -75,7 +75,7 @@ def test_guarantees(histories: list[ClaimHistory]) -> None:
     assert find_violations([seed for seed in seeds() if seed >= SEEN]) == []
 
 
-@pytest.mark.parametrize("limits", [{"PAGE": 2, "MAX_SCAN_PAGES": 1}, {"MAX_ABOVE": 2}], ids=["pages", "above"])
+@pytest.mark.parametrize("limits", [{"MAX_PAGE_MESSAGES": 2, "MAX_SCAN_PAGES": 1}, {"MAX_ABOVE": 2}], ids=["pages", "above"])
 def test_guarantees_of_short_scans(limits: dict[str, int]) -> None:
     """The guarantees hold if scans rarely reach the end of the messages."""
     with short_scans(**limits):
@@ -103,7 +103,7 @@ def test_guarantees_of_ordered_queues() -> None:
 
 @pytest.mark.parametrize(
     "limits",
-    [{"PAGE": 2, "MAX_SCAN_PAGES": 1}, {"MAX_ABOVE": 2}, {"MAX_WAITING": 2}],
+    [{"MAX_PAGE_MESSAGES": 2, "MAX_SCAN_PAGES": 1}, {"MAX_ABOVE": 2}, {"MAX_WAITING": 2}],
     ids=["pages", "above", "waiting"],
 )
 def test_guarantees_of_short_scans_of_ordered_queues(limits: dict[str, int]) -> None:
@@ -386,7 +386,7 @@ def cut_unseen(
 
 @contextmanager
 def cutting_scans_unseen() -> Iterator[None]:
-    with short_scans(PAGE=2, MAX_SCAN_PAGES=1), replace(PartitionLog._must_search_again, cut_unseen):
+    with short_scans(MAX_PAGE_MESSAGES=2, MAX_SCAN_PAGES=1), replace(PartitionLog._must_search_again, cut_unseen):
         yield
 
 

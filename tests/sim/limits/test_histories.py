@@ -54,10 +54,10 @@ def test_guarantees(name: str) -> None:
     assert find_violations(sorted({*range(HISTORIES), *showing}), SETUPS[name]) == []
 
 
-@pytest.mark.parametrize(("name", "most"), [("PAGE", 2), ("MAX_ABOVE", 2), ("MAX_WAITING", 2)])
+@pytest.mark.parametrize(("name", "most"), [("MAX_PAGE_MESSAGES", 2), ("MAX_ABOVE", 2), ("MAX_WAITING", 2)])
 def test_short_scans(name: str, most: int) -> None:
     """The limits also hold if little is read at a time, or remembered."""
-    breaking = ("G", "places", "limit") if name != "PAGE" else ("",)
+    breaking = ("G", "places", "limit") if name != "MAX_PAGE_MESSAGES" else ("",)
     with replace_in(scans, getattr(scans, name), most):
         assert find_violations(range(SHORT), TWO_OF_A_KEY, breaking=breaking) == []
 
