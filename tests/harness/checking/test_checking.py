@@ -147,6 +147,18 @@ def test_outcomes_of_data_centres_that_are_apart() -> None:
     assert rules(own, *shown, apart=True) == {"G2"}, "even if it was gone by the end"
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_repeated_post_in_data_centres_that_are_apart(answered: bool) -> None:  # noqa: FBT001 - a parameter
+    """The undone first attempt of a post may be shown in another data centre, but not in full reads."""
+    outcome: Outcome = "acknowledged" if answered else "unknown"
+    other, own = (post(10.2, "a", outcome, web=web) for web in ("web-2", "web-1"))
+    shown: list[Record] = [page(12, (10, "a")), *full((10.2, "a"))]
+    assert "truth" in rules(other, *shown)
+    assert rules(other, *shown, apart=True) == set()
+    assert "truth" in rules(own, *shown, apart=True)
+    assert "truth" in rules(other, *shown[:1], *full((10, "a"), (10.2, "a")), apart=True)
+
+
 @pytest.mark.parametrize(
     ("contents", "expected"),
     [
