@@ -75,7 +75,9 @@ def test_guarantees(histories: list[ClaimHistory]) -> None:
     assert find_violations([seed for seed in seeds() if seed >= SEEN]) == []
 
 
-@pytest.mark.parametrize("limits", [{"MAX_PAGE_MESSAGES": 2, "MAX_SCAN_PAGES": 1}, {"MAX_ABOVE": 2}], ids=["pages", "above"])
+@pytest.mark.parametrize(
+    "limits", [{"MAX_PAGE_MESSAGES": 2, "MAX_SCAN_PAGES": 1}, {"MAX_ABOVE": 2}], ids=["pages", "above"]
+)
 def test_guarantees_of_short_scans(limits: dict[str, int]) -> None:
     """The guarantees hold if scans rarely reach the end of the messages."""
     with short_scans(**limits):
