@@ -53,7 +53,7 @@ def open_store_side(directory: str, sync: str) -> Send:
 
 
 def open_insert_side(file: str, sync: str) -> Send:
-    """Inserts rows on the calling thread, one per transaction."""
+    """Inserts rows on the calling thread, one per transaction. Creates the table, so ``file`` must be new."""
     import apsw  # noqa: PLC0415 - as above
 
     connection = apsw.Connection(file)

@@ -13,7 +13,7 @@ from qdo.errors import InvalidArgument, NotOwner
 T = TypeVar("T")
 
 CANCEL_GRACE = 1.0
-"""Timeout for a cancelled call to clean up before the next call is made, in seconds."""
+"""Seconds for a cancelled task to end, after which it is cancelled again or no longer waited for."""
 
 
 def start_task(work: Coroutine[Any, Any, T], running: set[asyncio.Task[T]]) -> asyncio.Task[T]:

@@ -315,7 +315,8 @@ class JobProgram:
     def handle_signal(self, number: int, _frame: object) -> None:
         """Passes the first stop signal on to the program; kills the program at a later second one.
 
-        Ends the process if no program runs. A second signal within :data:`SAME_SIGNAL_SECONDS` counts as the first.
+        Without a program, ends the process if it waits for a job or this is the second signal; otherwise it ends before
+        the next job. A second signal within :data:`SAME_SIGNAL_SECONDS` counts as the first.
         """
         now, again = time.monotonic(), bool(self.stopped_by)
         if again and now - self._stopped_at < SAME_SIGNAL_SECONDS:

@@ -243,9 +243,10 @@ class JobError(ClientError):
         self.info = info
 
     def __str__(self) -> str:
-        return f"job {self.info.partition}:{self.info.message_id} {self._sentence_end()}"
+        return f"job {self.info.partition}:{self.info.message_id} {self._describe_status()}"
 
-    def _sentence_end(self) -> str:
+    def _describe_status(self) -> str:
+        """Returns the rest of the sentence that begins with the job's place (``job 1:…``)."""
         return f"is {self.info.status}"
 
 
@@ -263,7 +264,7 @@ class JobFailed(JobError):
         self.error = info.error or ""
         self.text = info.text or ""
 
-    def _sentence_end(self) -> str:
+    def _describe_status(self) -> str:
         return f"failed: {self.error}: {self.text}" if self.text else f"failed: {self.error}"
 
 
@@ -278,19 +279,19 @@ class ResultTooLarge(JobError):
 
     code = "ResultTooLarge"
 
-    def _sentence_end(self) -> str:
+    def _describe_status(self) -> str:
         return f"is done; its result of {self.info.size} bytes of JSON was too large to keep"
 
 
 class ResultUnknown(JobError):
-    """The result of the job was not set, or is not kept any more, or the job was never in this queue.
+    """The result of the job was not set, or is not kept any more, or the job was never in this queue (``never_seen``).
 
     The queue keeps results for ``info.kept`` seconds.
     """
 
     code = "ResultUnknown"
 
-    def _sentence_end(self) -> str:
+    def _describe_status(self) -> str:
         if self.info.status == "never_seen":
             return "was never in this queue"
         kept = self.info.kept or 0

@@ -24,7 +24,8 @@ class ConsoleExtension(ServiceExtension, frozen=True, kw_only=True):
     """The console, which is served if the setting ``console`` is ``on``, and needs the service's own API.
 
     At a terminal, ``auto`` becomes :class:`LocalConsoleExtension` if the service has its own API and listens on
-    loopback alone. The check before the start makes the login providers of ``on`` without asking them.
+    loopback alone; otherwise ``auto`` is not served. The check before the start makes the login providers of ``on``
+    without asking them.
     """
 
     group = "Service"

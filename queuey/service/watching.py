@@ -147,7 +147,8 @@ class Watchers:
     def wake_waiters(self, shared: _SharedWatch, count: int) -> None:
         """Wakes up to ``count`` waiters of a trigger, or all if it is ``for_all``. :attr:`schedule` calls it.
 
-        Waiters that were woken and have not begun an attempt are left out; woken ones go to the end of the line.
+        Without ``for_all``, looks only at the first ``count`` in line, skips those already woken that have not begun an
+        attempt, and moves the others to the end.
         """
         with self._lock:
             if shared.for_all:
@@ -224,7 +225,10 @@ class Waiter(ABC):
 
 
 def _make_keys(queue: Queue, numbers: Sequence[int], trigger: WakeSource) -> list[Key]:
-    """Returns a key for each partition, or one for the whole queue beyond ``MAX_WATCHED_PARTITIONS``."""
+    """Returns a key for each partition, or one for the whole queue beyond ``MAX_WATCHED_PARTITIONS``.
+
+    Leaves out partitions that the queue does not have.
+    """
     partitions = [number for number in numbers if number <= queue.partitions]
     row = (queue.qid, queue.version)
     if len(partitions) > MAX_WATCHED_PARTITIONS:

@@ -176,6 +176,7 @@ def _log_crash(error: Exception, request: Request) -> str:
 
 
 def _crash_response(text: str, request: Request) -> Response:
+    """Makes the 500 response: problem details if the request accepts them, else the original's JSON error."""
     texts = {"InternalError": text}
     if _wants_problem(request):
         return _problem_response(500, "InternalError", texts, {}, ())

@@ -14,7 +14,7 @@ from queuey.settings import Loaded
 from queuey.storage import opening
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, meeting
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, find_meeting
 from queuey.storage.cassandra.options import CassandraOptions
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "settings"
@@ -72,6 +72,6 @@ def test_reads_meet_writes(installed: Path, name: str, copies: dict[str, int]) -
     levels = ConsistencyLevels(loaded_options, lambda: copies, TimingInForce(loaded_options, Clock()))
     queue = Queue(application="acme", name="orders", uid=1, qid=1)
     strong, very_strong = (levels.resolve(replace(queue, consistency=level)) for level in ("strong", "very_strong"))
-    assert meeting(strong.writes, strong.reads, copies) == ("everywhere" if name == ONE else "locally")
-    assert meeting(very_strong.writes, very_strong.reads, copies) == "everywhere"
-    assert meeting(loaded_options.catalogue_write, loaded_options.catalogue_read, copies) == "everywhere"
+    assert find_meeting(strong.writes, strong.reads, copies) == ("everywhere" if name == ONE else "locally")
+    assert find_meeting(very_strong.writes, very_strong.reads, copies) == "everywhere"
+    assert find_meeting(loaded_options.catalogue_write, loaded_options.catalogue_read, copies) == "everywhere"

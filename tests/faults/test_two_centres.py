@@ -18,7 +18,7 @@ from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, ResolvedLevel
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
 from tests.faults.centres import NAMES, Centres, make_keyspace_on, start_centres
@@ -43,7 +43,7 @@ APPLICATION = "centres"
 class Concluding(ConsistencyLevels):
     """Concludes that a range is empty if none was found there, without regard to other data centres."""
 
-    def _is_empty_read_proof_at(self, level: InForce) -> bool:
+    def _is_empty_read_proof_at(self, level: ResolvedLevel) -> bool:
         return True
 
 

@@ -56,6 +56,7 @@ def compare_with_curator(bench: Bench) -> Report:
 
 
 def _make_report(samples: dict[str, list[Sample]], count: int) -> Report:
+    """Reports all samples, with the ratios of each pair of runs. Puts count for both kinds together."""
     rows, verdicts = [], []
     puts = {name: [run.put for kind in KINDS for run in samples[f"{kind}, {name}"]] for name in SIDES}
     figures: dict[str, dict[str, Sequence[float]]] = {"puts in the background": dict(puts)}

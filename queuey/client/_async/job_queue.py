@@ -142,7 +142,7 @@ class AsyncJobQueue:
                     if claim.state != "held":
                         continue
                     yield AsyncJob(message, claim, claims, self._sender)
-                    await self._leave(claims.finish_unless_lost(claim))
+                    await self._leave(claims.finish_or_return_lost(claim))
                     urgent = loop.record_work(claim)
                     if claim is batch[-1]:
                         break  # The next claim request acknowledges the finished jobs.

@@ -133,7 +133,7 @@ class JobQueue:
                     if claim.state != "held":
                         continue
                     yield Job(message, claim, claims, self._sender)
-                    self._leave(claims.finish_unless_lost(claim))
+                    self._leave(claims.finish_or_return_lost(claim))
                     urgent = loop.record_work(claim)
                     if claim is batch[-1]:
                         break  # The next claim request acknowledges the finished jobs.

@@ -65,7 +65,10 @@ def make_result_fields(results: JobResults) -> dict[str, Any]:
 
 
 def count_fitting(results: Iterable[JobResult | None]) -> int:
-    """Returns how many of the jobs, from the first on, one request may acknowledge with their results. At least 1."""
+    """Returns how many of the jobs, from the first on, one request may acknowledge with their results. At least 1.
+
+    A request has at most ``MAX_CLAIMS`` jobs, ``MAX_RESULTS`` results and ``MAX_RESULTS_BYTES``.
+    """
     number = with_result = length = 0
     for result in results:
         if result is not None:

@@ -159,10 +159,11 @@ class HeldClaims:
             claim.seen_lost = claim.seen_lost or expired or claim.state == "lost"
         return claim.seen_lost
 
-    def finish_unless_lost(self, claim: HeldClaim) -> list[HeldClaim]:
-        """Marks a held claim as finished. If the program has seen that it is lost, returns it for release instead.
+    def finish_or_return_lost(self, claim: HeldClaim) -> list[HeldClaim]:
+        """Marks a held claim as finished. If the program has seen that it is lost, it stays held and is returned.
 
-        The released message is delivered again at once. A claim that is not held stays as it is.
+        The caller must release a returned claim; its message is then delivered again at once. A claim that is not held
+        keeps its state.
         """
         with self._lock:
             claim.delay_if_left = 0.0

@@ -149,7 +149,7 @@ class ActViews:
                 content=content,
                 act=act.name,
                 who=who,
-                queue=act.queue(page_request),
+                queue=act.require_queue(page_request),
                 details=details,
             )
         except (InvalidRequest, TooManyRequests) as error:

@@ -98,8 +98,13 @@ class Act(ABC):
     def inputs(self, page_request: PageRequest) -> tuple[Field, ...]:
         return ()
 
-    def queue(self, page_request: PageRequest) -> str:
-        """Returns the name of the queue for the audit log, or blank if the act is about the application."""
+    def require_queue(self, page_request: PageRequest) -> str:
+        """Returns the name of the queue for the audit log, or blank if the act is about the application.
+
+        Raises:
+            InvalidRequest: A schedule was changed since its form was shown; or a new one exists already, or the caller
+                may not use its queue.
+        """
         return page_request.name
 
     def subject(self, page_request: PageRequest) -> str:

@@ -39,7 +39,7 @@ class ScheduleAct(Act):
     def may_act_on(self, page_request: PageRequest, queue: str) -> bool:
         return all(page_request.may(action, queue) for action in self.needs)
 
-    def queue(self, page_request: PageRequest) -> str:
+    def require_queue(self, page_request: PageRequest) -> str:
         schedule = self.find(page_request)
         if page_request.get("seen") != str(schedule.changed):
             raise InvalidRequest({"seen": "Somebody has changed the schedule meanwhile. Check it, and send it again"})
@@ -60,7 +60,7 @@ class ScheduleAct(Act):
         """Changes the given fields of the schedule, or creates it; the others stay.
 
         Needs ``admin`` and ``send`` with its queue, or only ``admin`` to pause it. Does not check ``seen``, which
-        :meth:`queue` does.
+        :meth:`require_queue` does.
         """
         match = {"app": page_request.application, "schedule": page_request.get("schedule")}
         page_request.schedules.save(
@@ -168,7 +168,7 @@ class AddSchedule(ChangeSchedule):
     name, title = "schedule-add", "Create a schedule"
     about = "The service posts the message at each time of the timetable, even after your key has expired."
 
-    def queue(self, page_request: PageRequest) -> str:
+    def require_queue(self, page_request: PageRequest) -> str:
         with suppress(ScheduleNotFound):
             self.find(page_request)
             raise InvalidRequest({"schedule": "There is a schedule of this name"})

@@ -43,7 +43,7 @@ def read_ttl(query: dict[str, str]) -> int:
 
     Raises:
         BadParameter: The value is not a number.
-        BadArgument: The value is out of bounds.
+        BadArgument: The value is below 0 or above ``MAX_CLAIM_SECONDS``.
     """
     ttl = _read_integer(query, "ttl", DEFAULT_CLAIM_SECONDS)
     if ttl < 0:

@@ -99,9 +99,9 @@ class MessageBuilder(msgspec.Struct):
         return MessageColumns(self.partitions, pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 
     def select_rows(self, chosen: Integers, indexes: Integers, span: int) -> MessageBuilder:
-        """Returns the rows at some places, with other indexes that belong to the rows themselves.
+        """Returns the messages of the rows ``chosen``, with new ``indexes``.
 
-        They need no digests, and have no ids of their own.
+        For rows that each have their own index, such as a sequence: they need no digests, and have no ids of their own.
         """
         places = pa.array(chosen)
         return MessageBuilder(

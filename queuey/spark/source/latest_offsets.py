@@ -59,7 +59,7 @@ def read_queue_horizons(options: SourceOptions, *, skip_missing: bool) -> list[Q
         except QueueNotFound:
             front = None
         if front is not None:
-            horizons.append(_restrict(front, selection, skip_missing=skip_missing))
+            horizons.append(_keep_assigned(front, selection, skip_missing=skip_missing))
         elif not skip_missing:
             raise QueueNotFound(name)
     return horizons
@@ -78,8 +78,8 @@ def _read_horizon(store: Store, queue: Queue) -> QueueHorizon | None:
     raise QueueChanged(f"queue {queue.name!r} changed {MAX_TRIES} times while it was read")
 
 
-def _restrict(horizon: QueueHorizon, selection: Selection, *, skip_missing: bool) -> QueueHorizon:
-    """Returns the horizon with only the assigned partitions.
+def _keep_assigned(horizon: QueueHorizon, selection: Selection, *, skip_missing: bool) -> QueueHorizon:
+    """Returns the horizon with only the assigned partitions; unchanged unless the selection is an :class:`Assign`.
 
     Raises:
         OptionError: The queue does not have an assigned partition, and ``skip_missing`` is false.

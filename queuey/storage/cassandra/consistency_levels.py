@@ -29,7 +29,7 @@ Meeting = Literal["everywhere", "locally", "never"]
 _COUNTED = {"ONE": 1, "TWO": 2, "THREE": 3}
 
 
-def meeting(write: str, read: str, copies: Copies) -> Meeting:
+def find_meeting(write: str, read: str, copies: Copies) -> Meeting:
     """Returns where every read at one level meets every write acknowledged at the other."""
     misses = {
         (writer, reader): _can_miss(write, writer, read, reader, copies) for writer, reader in product(copies, repeat=2)
@@ -73,8 +73,8 @@ def _list_choices(copies: Copies) -> Iterator[dict[str, int]]:
         yield dict(zip(copies, counts, strict=True))
 
 
-class InForce(NamedTuple):
-    """A consistency level with all values resolved.
+class ResolvedLevel(NamedTuple):
+    """A queue's consistency level, such as ``strong``, with ``auto`` resolved and the times that apply.
 
     Attributes:
         writes, reads: Cassandra's consistency levels.
@@ -107,12 +107,12 @@ def is_empty_read_proof(reads: str, options: CassandraOptions, copies: Copies) -
 
 
 def _meets_everywhere(write: str, read: str, copies: Copies) -> bool:
-    return _known_meeting(write, read, tuple(copies.items()))
+    return _meets_everywhere_cached(write, read, tuple(copies.items()))
 
 
 @lru_cache(1024)
-def _known_meeting(write: str, read: str, copies: tuple[tuple[str, int], ...]) -> bool:
-    return meeting(write, read, dict(copies)) == "everywhere"
+def _meets_everywhere_cached(write: str, read: str, copies: tuple[tuple[str, int], ...]) -> bool:
+    return find_meeting(write, read, dict(copies)) == "everywhere"
 
 
 class ConsistencyLevels:
@@ -128,12 +128,12 @@ class ConsistencyLevels:
         self._options = options
         self._timing = timing
         self._replication = replication
-        self._known: tuple[StoredTiming, dict[str, InForce]] = timing.stored, {}
+        self._known: tuple[StoredTiming, dict[str, ResolvedLevel]] = timing.stored, {}
         """The timing, and the levels resolved with it. One value, so that threads do not mix them."""
         self._concluding: tuple[Copies, dict[str, bool]] = {}, {}
         """The copies, and for them by read level whether it concludes. One value, so that threads do not mix them."""
 
-    def resolve(self, queue: Queue) -> InForce:
+    def resolve(self, queue: Queue) -> ResolvedLevel:
         stored, by_level = self._known
         if stored is not self._timing.stored:
             stored, by_level = self._known = self._timing.stored, {}
@@ -146,7 +146,7 @@ class ConsistencyLevels:
         """Returns whether an empty read of a queue may be remembered, stored or trusted."""
         return self._is_empty_read_proof_at(self.resolve(queue))
 
-    def _is_empty_read_proof_at(self, level: InForce) -> bool:
+    def _is_empty_read_proof_at(self, level: ResolvedLevel) -> bool:
         """Returns whether an empty read at a level proves that no acknowledged message is there.
 
         False for weak levels, and while the keyspace's copies are unknown.
@@ -240,16 +240,16 @@ class ConsistencyLevels:
         level = self.resolve(queue)
         return (now - ticks(level.delay), LOW_MIN) if self._is_empty_read_proof_at(level) else None
 
-    def _resolve_level(self, name: str, stored: StoredTiming, by_level: dict[str, InForce]) -> InForce:
+    def _resolve_level(self, name: str, stored: StoredTiming, by_level: dict[str, ResolvedLevel]) -> ResolvedLevel:
         """Resolves a level for the present copies and caches it. QUORUM, not cached, while the copies are unknown."""
         try:
             auto = auto_level(self._replication())
         except StoreUnavailable:  # Reads and writes fail now anyway. Not cached, so it is decided later.
-            return self._make_in_force(name, "QUORUM", stored)
-        level = by_level[name] = self._make_in_force(name, auto, stored)
+            return self._make_level(name, "QUORUM", stored)
+        level = by_level[name] = self._make_level(name, auto, stored)
         return level
 
-    def _make_in_force(self, name: str, auto: str, stored: StoredTiming) -> InForce:
+    def _make_level(self, name: str, auto: str, stored: StoredTiming) -> ResolvedLevel:
         """Returns a level's values; those with guarantees take their times from the stored timing, not the settings."""
         level = self._options.levels[name]
         delay, deadline = level.delay, level.deadline
@@ -257,7 +257,7 @@ class ConsistencyLevels:
         if level.safe:
             delay, deadline = stored.assumed.levels[name].delay, stored.kept.levels[name].deadline
             undone_within = stored.unseen[name]
-        return InForce(level.write or auto, level.read or auto, delay, deadline, undone_within, level.safe)
+        return ResolvedLevel(level.write or auto, level.read or auto, delay, deadline, undone_within, level.safe)
 
     def guarantee(self, queue: Queue) -> str:
         level = self.resolve(queue)

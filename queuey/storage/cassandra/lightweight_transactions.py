@@ -162,7 +162,11 @@ class LightweightTransactions:
             max_pause = min(2 * max_pause, MAX_PAUSE)
 
     async def _send(self, request: Request | Encoded, seconds: float) -> list[Any]:
-        """Returns the first row of the answer. A change without an answer counts as in doubt."""
+        """Returns the first row, or an empty list for a read that finds none.
+
+        Raises:
+            InDoubt: The answer to a change has no row.
+        """
         rows = await self._driver.ask(request._replace(timeout=seconds))
         if not rows and not request.statement.reads:
             raise InDoubt("Cassandra did not say whether a change was applied")

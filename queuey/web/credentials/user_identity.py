@@ -37,6 +37,8 @@ class User(NamedTuple):
 def identity_of(users: Iterable[User], expires: float) -> Identity:
     """Returns the identity that a credential gives its holder.
 
+    Its requests count for the first of the applications by name (``tenant``).
+
     Args:
         users: The holder as each application sees it; at least one.
         expires: Seconds since 1970 when the credential expires.
@@ -51,7 +53,7 @@ def identity_of(users: Iterable[User], expires: float) -> Identity:
 
 
 def identity_of_login(trusting: Users, login: UserLogin, expires: float) -> Identity:
-    """Returns the present identity of a login, without applications that no longer trust its issuer.
+    """Returns the present identity of a login, without applications that no longer trust its issuer for logins.
 
     Args:
         trusting: The setting ``users`` in force.
@@ -59,7 +61,7 @@ def identity_of_login(trusting: Users, login: UserLogin, expires: float) -> Iden
         expires: Seconds since 1970 when the session ends.
 
     Raises:
-        NotAuthenticated: No application trusts the issuer any more.
+        NotAuthenticated: No application trusts the issuer for logins any more.
     """
     users = [
         User(application, issuer, name, roles)
@@ -73,6 +75,7 @@ def identity_of_login(trusting: Users, login: UserLogin, expires: float) -> Iden
 
 
 def _make_grants(user: User) -> Iterator[Grant]:
+    """Yields rights on the queues whose patterns contain the user's name, and by roles on all queues."""
     for pattern, verbs in user.issuer.queues.items():
         yield Grant(user.application, frozenset(verbs), queue_name(pattern, user.name))
     everywhere = frozenset[Verb]().union(*(user.issuer.roles.get(role, ()) for role in user.roles))

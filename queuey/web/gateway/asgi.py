@@ -155,7 +155,7 @@ class Gateway:
         self._loop: asyncio.AbstractEventLoop
         self._call_in_loop: LoopCalls
         self._contention: Contention
-        self.sweep: Sweep
+        self.timer: IntervalTimer
         self._calls: dict[Call, float] = {}
         """Running calls and their deadlines, in order of the deadlines."""
 
@@ -171,16 +171,16 @@ class Gateway:
         self._store.adopt(loop)
         self._threads.start(self._call_in_loop)
         self._polls.start(loop, self._call_in_loop, partial(self._threads.run, "credentials"))
-        self.sweep = Sweep(loop)
-        self.sweep.call_every(CHECK_INTERVAL, self._polls.check)
+        self.timer = IntervalTimer(loop)
+        self.timer.call_every(CHECK_INTERVAL, self._polls.check)
         for line in (self._scheduler, self._threads):
-            self.sweep.call_every(1.0, partial(line.refuse_overdue, self._max_wait))
+            self.timer.call_every(1.0, partial(line.refuse_overdue, self._max_wait))
         for call in (self._give_up_late_calls, self._bodies.cancel_late, self._clients.watch_slow):
-            self.sweep.call_every(1.0, call)
+            self.timer.call_every(1.0, call)
 
     def stop(self) -> None:
         """Ends the threads and timers. Called after the last request, in the loop's thread."""
-        self.sweep.stop()
+        self.timer.stop()
         self._threads.stop()
         self._store.adopt(None)
         self._core.adopt(None)
@@ -424,6 +424,7 @@ class Gateway:
                     request.client.on_left = None
 
     async def _wait_for_turn(self, request: Request) -> None:
+        """Waits for the request's turn, and starts to measure it. Raises TooManyRequests if it comes too late."""
         request.turn = await self._scheduler.wait_for_turn(request.tenant, len(request.body or b""))
         request.turn_began = time.monotonic()
         if request.call is not None:
@@ -573,7 +574,7 @@ def make_gateway(application: App, settings: Settings) -> Gateway:
     )
 
 
-class Sweep:
+class IntervalTimer:
     """Calls functions at intervals, each in its own callback: if one raises, the others are still called."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -167,7 +167,7 @@ class QueueEvents(ABC):
     def choose_poll_interval(self, beat: float) -> float:
         """Returns the seconds until the next attempt if nothing wakes the stream.
 
-        That is ``beat``, or less for lists and marks.
+        That is ``beat``, or less for lists and marks. Also keeps ``beat``, which decides when queues are listed again.
         """
         self._beat = beat
         if self._stream.waits_for_list:

@@ -14,7 +14,7 @@ from queuey.errors import TooLate
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Message, Queue
 from queuey.storage import bridge
-from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.store.bulk import window
 from queuey.storage.cassandra.write.bulk_load import Loader
@@ -141,7 +141,7 @@ SECONDS = st.floats(0, 100)
 def test_the_window(level_delay: float, deadline: float, delay: float, difference: float, age: float) -> None:
     """A load that begins in time has W to end in time; no lookup in use is older than its bucket record."""
     within = max(0.0, level_delay - difference)
-    level = InForce("QUORUM", "QUORUM", level_delay, deadline, within, safe=True)
+    level = ResolvedLevel("QUORUM", "QUORUM", level_delay, deadline, within, safe=True)
     begin, end = window(0, level, delay, difference=difference, age=age)
     assert begin <= end - round(deadline * SECOND) + 1
     shorter = min(level_delay, delay)

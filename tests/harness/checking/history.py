@@ -58,7 +58,7 @@ class Fate(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """A take, a commit or a release. ``answer`` is None if its end was not recorded."""
+    """A take or a commit. ``answer`` is None if its end was not recorded."""
 
     asked: Asked
     answer: Answered | None
@@ -154,6 +154,7 @@ class History:
 
     @cached_property
     def calls(self) -> list[Call]:
+        """Takes and commits with their answers, by time. Releases are only counted (:attr:`release_counts`)."""
         answers = {(each.worker, each.call): each for each in self._records(Answered)}
         asked = (each for each in self._records(Asked) if each.what != "release")
         return [Call(each, answers.get((each.worker, each.call))) for each in asked]
@@ -174,14 +175,14 @@ class History:
 
     @cached_property
     def stays(self) -> dict[str, list[Stay]]:
-        claimed = self._taken_versions()
+        takes = self._taken_versions()
         stays: dict[str, list[Stay]] = defaultdict(list)
         current: dict[tuple[str, str], Stay] = {}
         for record in self.records:
             match record:
                 case Assigned(at=at, worker=worker, offsets=offsets):
                     for place, offset in offsets.items():
-                        stay = Stay(worker, place, at, offset, _latest_version(claimed[worker, place], at))
+                        stay = Stay(worker, place, at, offset, _latest_version(takes[worker, place], at))
                         current[worker, place] = stay
                         stays[place].append(stay)
                 case Gone(at=at, worker=worker, how=how, places=places):
@@ -192,20 +193,20 @@ class History:
         return stays
 
     def _taken_versions(self) -> dict[tuple[str, str], list[tuple[float, int]]]:
-        claimed: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
+        takes: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
         for call in self.calls:
             if call.asked.what == "take" and call.answer is not None:
                 for place, version in call.answer.versions.items():
                     if version is not None:
-                        claimed[call.asked.worker, place].append((call.end, version))
-        return claimed
+                        takes[call.asked.worker, place].append((call.end, version))
+        return takes
 
 
 def _start_of(record: Record) -> float:
     return record.start if isinstance(record, Post | Read | Fault | Observed) else record.at
 
 
-def _latest_version(claimed: list[tuple[float, int]], at: float) -> int:
-    """Returns the version of the last take before an instant, -1 if there was none."""
-    count = bisect_right(sorted(claimed), (at, NEVER))
-    return sorted(claimed)[count - 1][1] if count else -1
+def _latest_version(takes: list[tuple[float, int]], at: float) -> int:
+    """Returns the version of the last take that ended at ``at`` or before, -1 without one."""
+    count = bisect_right(sorted(takes), (at, NEVER))
+    return sorted(takes)[count - 1][1] if count else -1

@@ -17,7 +17,7 @@ from queuey.storage.cassandra.clocks import clock, clock_check
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_check import WITNESSES, ClockCheck, Interval
 from queuey.storage.cassandra.clocks.clock_watch import CheckCallback, ClockWatch
-from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.driver import Done, Encoded, Request
 from queuey.storage.cassandra.message_codec import INSERT
 from queuey.storage.cassandra.store.messages import SliceReader
@@ -178,7 +178,7 @@ def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
 def make_undo_without_deadline(
     undo_write: Undo,
     written: Sequence[Written],
-    level: InForce,
+    level: ResolvedLevel,
     deadline: float,
     answer: Callable[..., None],
 ) -> None:

@@ -14,7 +14,7 @@ from queuey.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Queue
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, is_empty_read_proof, meeting
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, find_meeting, is_empty_read_proof
 from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions, Level
 from tests.faults.test_two_centres import Concluding
 
@@ -153,7 +153,7 @@ def test_whoever_concludes_has_met_every_write(reads: str, writes: list[str | No
     unsafe = {"weak": Level("ONE", "ONE", delay=1.0, safe=False)}
     options = CassandraOptions(levels=MappingProxyType(given_levels | unsafe))
     auto = "QUORUM" if len(copies) == 1 else "LOCAL_QUORUM"
-    met = [meeting(write or auto, reads, copies) == "everywhere" for write in writes]
+    met = [find_meeting(write or auto, reads, copies) == "everywhere" for write in writes]
     assert is_empty_read_proof(reads, options, copies) == all(met)
 
 

@@ -136,9 +136,9 @@ def test_a_request_is_not_given_up_while_a_thread_works_for_its_use_case() -> No
     async def work(gateway: Gateway) -> bytes:
         slow = asyncio.create_task(Request("POST").to(gateway))
         await until(lambda: bool(gateway._calls))
-        sweep = gateway.sweep
-        ticks = sweep._ticks
-        await until(lambda: sweep._ticks > ticks + 1 / TICK_INTERVAL)  # The request has read again, for late messages.
+        timer = gateway.timer
+        ticks = timer._ticks
+        await until(lambda: timer._ticks > ticks + 1 / TICK_INTERVAL)  # The request has read again, for late messages.
         stuck.set()
         return (await slow).body
 

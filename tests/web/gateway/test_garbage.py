@@ -95,6 +95,7 @@ async def post_nowhere(gateway: Gateway) -> None:
 
 
 async def lose_a_claim(gateway: Gateway) -> None:
+    """Acknowledges a claim that was released and whose message was claimed again."""
     await post(gateway)
     [receipt] = await claim(gateway)
     await send_successfully(gateway, "POST", f"{CLAIMS}/release", {"receipts": [receipt]})

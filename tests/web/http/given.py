@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from queuey.web.gateway.asgi import Sweep
+from queuey.web.gateway.asgi import IntervalTimer
 from queuey.web.http.connection import Answer, Connection
 from queuey.web.http.heads import Head
 from queuey.web.http.listening import Connections
@@ -106,7 +106,7 @@ def make_connections(loop: asyncio.AbstractEventLoop, answer: Answer = echo) -> 
 
 
 def start(every: Connections) -> None:
-    Sweep(every.loop).call_every(1.0, every.sweep)
+    IntervalTimer(every.loop).call_every(1.0, every.sweep)
     every.start()
 
 

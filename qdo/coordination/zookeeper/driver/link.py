@@ -162,7 +162,10 @@ class ZooKeeperLink(ClientLink):
             self.on_state("lost")
 
     def _listen(self, state: str) -> None:
-        """Called by kazoo in its thread, before kazoo does anything else."""
+        """Refuses connections after LOST, so that kazoo starts no second session; the loop handles the state later.
+
+        Called by kazoo in its thread, before kazoo does anything else.
+        """
         if state == KazooState.LOST:
             self._handler.over = True
         refused = self._client.client_state == KeeperState.AUTH_FAILED
@@ -324,7 +327,7 @@ class BorrowedLink(ClientLink):
             self.on_state("lost")
 
     def _listen(self, state: str) -> None:
-        """Called by kazoo in its thread, before kazoo does anything else."""
+        """Lets the loop handle the state. Called by kazoo in its thread, before kazoo does anything else."""
         self._inbox.put(partial(self._handle_state, state, self.session))
 
     def _handle_state(self, state: str, session: int) -> None:

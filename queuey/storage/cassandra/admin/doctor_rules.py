@@ -11,7 +11,7 @@ from queuey.settings.users import is_loopback
 from queuey.storage.cassandra.admin.node_settings import Node, make_acknowledgement
 from queuey.storage.cassandra.clocks.clock_check import RED_RATIO, REFUSE_RATIO
 from queuey.storage.cassandra.clocks.timing_in_force import Measured
-from queuey.storage.cassandra.consistency_levels import Copies, Meeting, auto_level, meeting, quorum
+from queuey.storage.cassandra.consistency_levels import Copies, Meeting, auto_level, find_meeting, quorum
 from queuey.storage.cassandra.driver import Host
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, Level
 from queuey.storage.cassandra.timing import StoredTiming
@@ -218,7 +218,7 @@ def _judge_level(name: str, level: Level, copies: Copies) -> Finding:
     text = f"{name}: written at {write}, read at {read}"
     if not level.safe:
         return Finding("levels", "ok", f"{text}: no guarantees")
-    meets = meeting(write, read, copies)
+    meets = find_meeting(write, read, copies)
     text = f"{text}: {_MEETS[meets]}"
     if meets == "never":
         advice = f"Choose other levels for write and read of consistency.{name}, such as QUORUM for both."
@@ -230,7 +230,7 @@ def _judge_level(name: str, level: Level, copies: Copies) -> Finding:
 
 def _judge_catalogue(write: str, read: str, copies: Copies) -> Finding:
     """Fails if reads may miss acknowledged writes; warns if they may miss those of other data centres."""
-    meets = meeting(write, read, copies)
+    meets = find_meeting(write, read, copies)
     text = f"catalogue: written at {write}, read at {read}: {_MEETS[meets]}"
     if meets == "everywhere":
         return Finding("levels", "ok", text)

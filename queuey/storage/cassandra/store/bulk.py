@@ -18,7 +18,7 @@ from queuey.storage.calls import in_thread, iterate_in_thread
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.clocks.clock import ticks
-from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.driver import InDoubt
 from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.message_codec import NamedMessage
@@ -247,7 +247,7 @@ class Window(NamedTuple):
     end: int
 
 
-def window(lowest: int, level: InForce, delay: float, *, difference: float, age: float) -> Window:
+def window(lowest: int, level: ResolvedLevel, delay: float, *, difference: float, age: float) -> Window:
     """Decides when messages may be written at given ids so that no reader misses them.
 
     A reader whose horizon lies above *lowest* chose it when its clock showed more than lowest + D. On our clock that is

@@ -25,7 +25,6 @@ from queuey.storage.cassandra.bucket_index import RECORD_TTL_MARGIN, BucketLooku
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.clocks.clock import ticks
-from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Encoded, InDoubt, Request
 from queuey.storage.cassandra.driver.store_loop import store_call
 from queuey.storage.cassandra.read import reading
@@ -412,7 +411,7 @@ class CassandraMessages(Messages):
         for partition, buckets in by_partition.items():
             with self._driver.calls.deadline.preparing():
                 await self._bucket_index.record(row.queue.qid, partition, buckets, consistency=level.writes)
-        candidates = await self._find_buckets(row, locations, level, kept=_may_keep_expired(row))
+        candidates = await self._find_buckets(row, locations, level.reads, kept=_may_keep_expired(row))
         qid, longest = row.queue.qid, bucketing.max_cassandra_ttl(now)
         inserts: list[Request] = []
         deletes: list[Request] = []
@@ -450,7 +449,7 @@ class CassandraMessages(Messages):
             return 0
         level = self._levels.resolve(row.queue)
         rows: dict[tuple[int, Bucket], list[bytes]] = {}
-        candidates = await self._find_buckets(row, valid_locations, level, kept=_may_keep_expired(row))
+        candidates = await self._find_buckets(row, valid_locations, level.reads, kept=_may_keep_expired(row))
         for (partition, position), buckets in zip(valid_locations, candidates, strict=True):
             stamp = self._stamps.make_above(position[0])
             for time_bucket in buckets:
@@ -481,7 +480,7 @@ class CassandraMessages(Messages):
         if not valid_locations:
             return []
         level = self._levels.resolve(row.queue)
-        candidates = await self._find_buckets(row, valid_locations, level, kept=kept)
+        candidates = await self._find_buckets(row, valid_locations, level.reads, kept=kept)
         now = self._clock.now()
         fetches: list[Request] = []
         owners: list[int] = []
@@ -526,14 +525,14 @@ class CassandraMessages(Messages):
 
     # Lookups by id
 
-    async def _find_buckets(self, row: Row, locations: _Locations, level: InForce, *, kept: bool) -> list[list[Bucket]]:
+    async def _find_buckets(self, row: Row, locations: _Locations, reads: str, *, kept: bool) -> list[list[Bucket]]:
         """Returns the buckets that may hold each location: buckets of given ids first, narrower before wider ones.
 
         Reads the bucket index, not the cache: a caller that names an id already knows its message. ``kept``: includes
         buckets in which all messages have expired.
         """
         candidates = []
-        lookups = await self._find_lookups(row, locations, level, kept=kept)
+        lookups = await self._find_lookups(row, locations, reads, kept=kept)
         for lookup, (_, (tick, _)) in zip(lookups, locations, strict=True):
             own = bucketing.bucket_of(tick, row.home_class, bucketing.HOME_WIDTH)
             recorded = [other for other in lookup.recorded.find_overlapping(tick, tick + 1) if other != own]
@@ -541,7 +540,7 @@ class CassandraMessages(Messages):
             candidates.append([*recorded, own])
         return candidates
 
-    async def _find_lookups(self, row: Row, locations: _Locations, level: InForce, *, kept: bool) -> list[BucketLookup]:
+    async def _find_lookups(self, row: Row, locations: _Locations, reads: str, *, kept: bool) -> list[BucketLookup]:
         by_location: dict[tuple[int, int], BucketLookup] = {}
         pending: dict[int, list[int]] = {}
         low_watermarks = self._levels.is_empty_read_proof(row.queue)
@@ -550,7 +549,7 @@ class CassandraMessages(Messages):
         while pending:
             keys = [(row.queue.qid, partition, times[0]) for partition, times in pending.items()]
             fetched = await self._bucket_index.read_lookups(
-                keys, consistency=level.reads, trust_low_watermarks=low_watermarks, kept=kept
+                keys, consistency=reads, trust_low_watermarks=low_watermarks, kept=kept
             )
             lookups = dict(zip(pending, fetched, strict=True))
             for partition, lookup in lookups.items():

@@ -24,7 +24,7 @@ from queuey.storage.cassandra.bucket_index import BucketIndex
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.clocks.clock import TICKS_PER_MICROSECOND, Clock, Stamps
-from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows
 from queuey.storage.columns import Integers, MessageColumns, bytes_values, rows_as_bytes
 
@@ -116,7 +116,7 @@ class Loader:
     """Loads messages into one queue."""
 
     def __init__(
-        self, driver: Driver, bucket_index: BucketIndex, row: Row, level: InForce, clock: Clock, stamps: Stamps
+        self, driver: Driver, bucket_index: BucketIndex, row: Row, level: ResolvedLevel, clock: Clock, stamps: Stamps
     ) -> None:
         self._driver = driver
         self._bucket_index = bucket_index

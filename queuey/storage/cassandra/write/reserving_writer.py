@@ -17,7 +17,7 @@ from functools import partial
 from queuey.errors import Outcome, QueueChanged, StoreClosed, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue
-from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.driver import InDoubt
 from queuey.storage.cassandra.write.undo_writes import Undo
 from queuey.storage.cassandra.write.write_batches import (
@@ -110,7 +110,7 @@ class ReservingWriter(MessageWriter):
     def undo(
         self,
         written: Iterable[Written],
-        level: InForce,
+        level: ResolvedLevel,
         until: float,
         answer: Callable[[Outcome], object],
         *,
@@ -118,7 +118,8 @@ class ReservingWriter(MessageWriter):
     ) -> None:
         """Undoes messages that may be written. The outcome is ``none`` if they are undone by boot time ``until``.
 
-        ``id_boottime``: boot time of the first id, if no reader may have seen the messages. The clock is checked then.
+        ``id_boottime``: boot time of the first id, if no reader may have seen the messages. The outcome is then
+        ``none`` only if a later check shows that the clock was right, else ``unknown``.
         """
         if id_boottime < math.inf:
             answer = partial(self._confirm_outcome, id_boottime, answer)

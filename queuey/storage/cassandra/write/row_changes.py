@@ -14,7 +14,7 @@ from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, ResolvedLevel
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.store_loop import wait_for_callback
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions, make_unclear_error
@@ -139,7 +139,7 @@ class RowChange:
             self._drop_reservation()
 
     @property
-    def _level(self) -> InForce:
+    def _level(self) -> ResolvedLevel:
         return self._parts.levels.resolve(self._queue)
 
     def _drop_reservation(self) -> None:

@@ -27,7 +27,7 @@ from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import Position
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.clocks.clock import Clock, undo_timestamp
-from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Rows
 from queuey.storage.cassandra.write.write_batches import FLUSH_ROWS, Written
 
@@ -64,7 +64,7 @@ class Undo:
     __slots__ = ("answer", "began", "chunks", "consistency", "deadline", "failed", "flying", "pause", "size", "timeout")
 
     def __init__(
-        self, written: Iterable[Written], level: InForce, deadline: float, answer: Callable[[Outcome], object]
+        self, written: Iterable[Written], level: ResolvedLevel, deadline: float, answer: Callable[[Outcome], object]
     ) -> None:
         """``deadline``: boot time by which all deletes must be confirmed for the outcome ``none``."""
         self.chunks = _divide_into_chunks(written)

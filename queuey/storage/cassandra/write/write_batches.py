@@ -19,7 +19,7 @@ from queuey.messages import KEPT_SECONDS, NewMessage, Queue
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
 from queuey.storage.cassandra.clocks.clock import stamp_of
-from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.driver import UNSET, InDoubt
 
 FULL_ROWS = 50
@@ -90,7 +90,7 @@ class AppendOperation:
     """
 
     queue: Queue
-    level: InForce
+    level: ResolvedLevel
     positions: list[Any]
     after: Position | None
     done: Done

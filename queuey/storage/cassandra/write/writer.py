@@ -38,7 +38,7 @@ from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row, make
 from queuey.storage.cassandra.clocks.clock import Clock, DelayedIds, IdGenerator
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
 from queuey.storage.cassandra.clocks.timing_in_force import Tails, TimingInForce
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, ResolvedLevel
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Rows
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
@@ -345,7 +345,7 @@ class MessageWriter:
                 lambda: self._bucket_index.record(buffer.qid, buffer.partition, missing, consistency=consistency)
             )
 
-    def _send(self, in_flight: InFlightBatch, level: InForce) -> None:
+    def _send(self, in_flight: InFlightBatch, level: ResolvedLevel) -> None:
         """Sends a request; never raises: an error of sending counts as an answer in doubt."""
         in_flight.buffer.flying += 1
         self.batches += 1
@@ -365,7 +365,7 @@ class MessageWriter:
             self._on_answer(in_flight, level, None, InDoubt(f"messages could not be sent: {error}"))
 
     def _on_answer(
-        self, in_flight: InFlightBatch, level: InForce, rows: Rows | None, error: StoreUnavailable | None
+        self, in_flight: InFlightBatch, level: ResolvedLevel, rows: Rows | None, error: StoreUnavailable | None
     ) -> None:
         """Receives the answer of a request. A write acknowledged after its deadline counts as failed, in doubt."""
         # The answer may have arrived earlier in this turn of the loop; the check of the clock begins in the next one.

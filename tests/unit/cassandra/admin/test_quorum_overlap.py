@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.storage.cassandra.consistency_levels import meeting
+from queuey.storage.cassandra.consistency_levels import find_meeting
 from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS
 
 ONE_CENTRE = {"a": 3}
@@ -37,7 +37,7 @@ TWO_CENTRES = {"a": 3, "b": 3}
 )
 def test_known_pairs(write: str, read: str, copies: dict[str, int], expected: str) -> None:
     """Known pairs of levels have the known result."""
-    assert meeting(write, read, copies) == expected
+    assert find_meeting(write, read, copies) == expected
 
 
 @given(write=st.integers(1, 3), read=st.integers(1, 3), copies=st.integers(3, 7))
@@ -45,7 +45,7 @@ def test_counted_levels_follow_the_rule(write: int, read: int, copies: int) -> N
     """In one data centre reads meet writes exactly if the two numbers add up to more than the copies."""
     names = {1: "ONE", 2: "TWO", 3: "THREE"}
     expected = "everywhere" if write + read > copies else "never"
-    assert meeting(names[write], names[read], {"a": copies}) == expected
+    assert find_meeting(names[write], names[read], {"a": copies}) == expected
 
 
 @given(
@@ -56,6 +56,6 @@ def test_counted_levels_follow_the_rule(write: int, read: int, copies: int) -> N
 def test_asking_more_copies_meets_no_fewer_writes(write: str, read: str, copies: dict[str, int]) -> None:
     """A read of more copies meets whatever a smaller one meets, and so does a write to more copies."""
     order = ["never", "locally", "everywhere"]
-    rank = order.index(meeting(write, read, copies))
-    assert order.index(meeting(write, "ALL", copies)) >= rank
-    assert order.index(meeting("ALL", read, copies)) >= rank
+    rank = order.index(find_meeting(write, read, copies))
+    assert order.index(find_meeting(write, "ALL", copies)) >= rank
+    assert order.index(find_meeting("ALL", read, copies)) >= rank

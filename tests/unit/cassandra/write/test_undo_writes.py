@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from queuey.errors import Outcome
-from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.driver import InDoubt
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import Written
 from tests.unit.cassandra.simulated import FaultlessDriver
 
-LEVEL = InForce("EACH_QUORUM", "QUORUM", delay=5.0, deadline=3.0, undone_within=4.0, safe=True)
+LEVEL = ResolvedLevel("EACH_QUORUM", "QUORUM", delay=5.0, deadline=3.0, undone_within=4.0, safe=True)
 
 
 @pytest.fixture
