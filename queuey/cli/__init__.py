@@ -31,7 +31,10 @@ COMMANDS = {
     "doctor": ("operations.stores:doctor", "Check the store's health, configuration and durability."),
     "backup": ("operations.stores:backup", "Copy a SQLite store into one file while the service runs."),
     "restore": ("operations.stores:restore", "Restore a SQLite store from a backup."),
-    "settings": ("operations.serving:show_settings", "Show every setting, its value and where the value comes from."),
+    "settings": (
+        "operations.serving:show_settings",
+        "Show every setting, its value and where it comes from, even if the store cannot use them.",
+    ),
     "send": ("sending:send", "Send messages from arguments, standard input, or the lines of a file."),
     "put": ("sending:send", "Send messages; the same as send."),
     "get": ("messages:get", "Print messages by id or name."),

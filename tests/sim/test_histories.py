@@ -75,7 +75,9 @@ def test_guarantees(histories: list[ClaimHistory]) -> None:
     assert find_violations([seed for seed in seeds() if seed >= SEEN]) == []
 
 
-@pytest.mark.parametrize("limits", [{"MAX_PAGE_MESSAGES": 2, "MAX_SCAN_PAGES": 1}, {"MAX_ABOVE": 2}], ids=["pages", "above"])
+@pytest.mark.parametrize(
+    "limits", [{"MAX_PAGE_MESSAGES": 2, "MAX_SCAN_PAGES": 1}, {"MAX_ABOVE": 2}], ids=["pages", "above"]
+)
 def test_guarantees_of_short_scans(limits: dict[str, int]) -> None:
     """The guarantees hold if scans rarely reach the end of the messages."""
     with short_scans(**limits):
@@ -125,8 +127,8 @@ def test_histories_have_every_outcome(histories: list[ClaimHistory]) -> None:
     """Most messages are posted, given, given again, and acknowledged; a seed determines the history."""
     posted = sum(len(history.acknowledged) for history in histories)
     given = sum(len(history.deliveries) for history in histories)
-    ended = sum(one.outcome == "done" for history in histories for one in history.acknowledgings)
-    again = sum(one.outcome == "superseded" for history in histories for one in history.acknowledgings)
+    ended = sum(one.outcome == "done" for history in histories for one in history.acknowledgements)
+    again = sum(one.outcome == "superseded" for history in histories for one in history.acknowledgements)
     assert posted > 150
     assert given > posted
     assert ended > posted / 2

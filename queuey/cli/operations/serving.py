@@ -73,7 +73,7 @@ def serve(config: Config = None, facade: Facade = None, app: App = None, **optio
 @with_json
 @with_settings
 def show_settings(config: Config = None, **options: str | None) -> None:
-    """Show every setting, its value and where the value comes from."""
+    """Show every setting, its value and where it comes from, even if the store cannot use them."""
     from queuey import settings as table
     from queuey.settings import SecretName
 
