@@ -22,7 +22,7 @@ from bench.started.processes import ROOT, hash_product
 from queuey import __version__
 
 PAGE_FOR_USERS = "performance.md"
-MODEL = "capacity.md"
+CAPACITY_PAGE = "capacity.md"
 """The page that :mod:`bench.capacity` writes."""
 SUMMARY: dict[str, Sequence[str]] = {
     "post1": ["queuey"],
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str], docs: Path = ROOT / "docs") -> None:
         sys.exit(refusal_reason((docs / PAGE_FOR_USERS).read_text("utf-8"), __version__, hash_product()))
     taken = read_reports([Path(name) for name in arguments])
     written = ""
-    pages = [path for path in sorted(docs.glob("measurements/*.md")) if path.name != MODEL]
+    pages = [path for path in sorted(docs.glob("measurements/*.md")) if path.name != CAPACITY_PAGE]
     for path in [*pages, docs / PAGE_FOR_USERS]:
         text = path.read_text("utf-8")
         text = fill_page_for_users(text, taken) if path.name == PAGE_FOR_USERS else fill_page(text, taken)

@@ -261,6 +261,8 @@ def measure_expiry(bench: Bench) -> Report:
 def run_under_load(bench: Bench, texts: list[str], count: int, *, expiring: bool) -> dict[str, Sample]:
     """Runs writers and readers over the time in which ``count`` messages expire, or would.
 
+    The side ``sweep`` has the rate of swept messages.
+
     Raises:
         Void: No message was swept by the end, so the run did not measure sweeping.
     """

@@ -148,7 +148,8 @@ class LockingTaker(Taker):
         """Moves a node behind all nodes with the same prefix: of the queue, or of its priority, epoch or id.
 
         Returns:
-            The new name, or None if the node was not moved: it is too large to be sent again, or gone.
+            The new name, or None if the node was not moved: it is too large to be sent again, or gone, or its lock is
+            gone. Its lock is released then.
 
         Raises:
             SessionLost: The node was not moved. Another consumer will take it again.
@@ -182,7 +183,8 @@ class LockingTaker(Taker):
         """Applies operations to a locked node and removes its lock, in one transaction. Repeats it until answered.
 
         A request may have been applied although its answer was lost. Then the node is gone at the next attempt, and
-        only the lock has to be removed, if it exists.
+        only the lock has to be removed, if it exists. If the lock is already gone, a finish continues without it, and a
+        put-back gives up.
 
         Returns:
             The paths of created nodes.

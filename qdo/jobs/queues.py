@@ -88,6 +88,10 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 """Default options of new queues. Ten deliveries take about two hours with these delays. That is longer than a restart
 of a service that a task needs, but a task that always fails ends on the same day."""
 _NOT_CREATED = "queue %s does not exist, and the credential may not create it (admin). An administrator can: %s"
+_HIDDEN = (
+    "the credential may neither see nor create queue %s (read, admin), so its options are not checked. If it does not "
+    "exist, an administrator can: %s"
+)
 _NOT_CHANGED = "queue %s has %s, but this program names %s, and the credential may not change it (admin). %s"
 _DIFFERS = "queue %s has %s, but this program names %s: the queue is not changed. %s"
 _REFUSED = "queue %s has no %s, and the service refuses %s: %s"
@@ -228,22 +232,24 @@ async def keep_queues(client: AsyncClient, queues: Iterable[JobQueue]) -> None:
 
 
 async def _keep_queue(client: AsyncClient, queue: JobQueue) -> None:
-    """Creates a missing queue, or updates an existing one; does nothing if the credential may not see it."""
+    """Updates a visible queue, else tries to create it. A hidden one that exists stays unchanged."""
     lookup = await find_queues(client, [queue.name])
     row = lookup.found.get(queue.name)
     if row is not None:
         await _update_unset_options(client, queue, queue.find_differences(row))
-    elif not await _create_missing_queue(client, queue) and queue.name in lookup.absent:
+        return
+    refusal = _HIDDEN if queue.name in lookup.hidden else _NOT_CREATED
+    if not await _create_missing_queue(client, queue, refusal) and queue.name in lookup.absent:
         await _keep_queue(client, queue)  # Another program has just created the queue.
 
 
-async def _create_missing_queue(client: AsyncClient, queue: JobQueue) -> bool:
-    """Creates a queue, or logs that the credential may not. Returns False if the queue exists."""
+async def _create_missing_queue(client: AsyncClient, queue: JobQueue, refusal: str) -> bool:
+    """Creates a queue, or logs ``refusal`` if the credential may not. Returns False if the queue exists."""
     try:
         await client.create_queue(queue.name, **queue.at_creation)
         logger.info("queue %s was created with %s", queue.name, _format_values(queue.at_creation))
     except NotAllowed:
-        logger.warning(_NOT_CREATED, queue.name, queue.make_command("create", queue.at_creation))
+        logger.warning(refusal, queue.name, queue.make_command("create", queue.at_creation))
     except QueueExists:
         return False
     return True

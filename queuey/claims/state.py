@@ -159,8 +159,8 @@ _decoder = msgspec.msgpack.Decoder(_CancellingSnapshot)
 class State:
     """The state of a partition. It depends only on the entries applied: equal entries give equal states.
 
-    The counts ``released``, ``freed`` and ``vacated`` only grow, even if a state is read again: for the entries before
-    a snapshot they are estimated too high.
+    The counts ``released``, ``keyed_done_count`` and ``freed_place_count`` only grow, even if a state is read again:
+    for the entries before a snapshot they are estimated too high.
 
     Attributes:
         number: Number of the last entry applied.
@@ -177,9 +177,9 @@ class State:
         covers: Covers, in a dedup queue.
         released: Number of claims that ended before they expired.
         busy: Outstanding messages by the digest of their key, ascending, in a queue that keeps keys.
-        freed: Number of messages of ``busy`` that became done.
+        keyed_done_count: Number of messages of ``busy`` that became done.
         resting: Messages that were released with a delay: the state keeps a claim until the delay is over.
-        vacated: Number of outstanding messages that became done or began to rest.
+        freed_place_count: Number of outstanding messages that became done or began to rest.
         keeps_expired: Expired messages become dead letters, so reads for claims must include them.
         cancelled: Outstanding messages that will not be delivered again.
     """
@@ -198,9 +198,9 @@ class State:
         self.covers = Covers()
         self.released = 0
         self.busy: dict[int, list[Position]] = {}
-        self.freed = 0
+        self.keyed_done_count = 0
         self.resting: set[Position] = set()
-        self.vacated = 0
+        self.freed_place_count = 0
         self.keeps_expired = False
         self.cancelled = _NO_POSITIONS
         self._next_prune = 0
@@ -270,12 +270,13 @@ class State:
         self.snapshot = max(self.snapshot, entry.snapshot)
 
     def _apply_departures(self, number: int, entry: Entry) -> None:
-        """Applies a move's step, dead letters and deletions. Undelivered dead letters count as freed and vacated."""
+        """Applies a move's step, dead letters and deletions. Undelivered dead letters are in both counts."""
         if entry.move is not None:
             self._apply_move(number, entry.move, entry.at)
         if entry.outs:
             never_delivered = sum(position not in self.outstanding for position, _, _ in entry.outs)
-            self.freed, self.vacated = self.freed + never_delivered, self.vacated + never_delivered
+            self.keyed_done_count += never_delivered
+            self.freed_place_count += never_delivered
             self._finish_leaving([position for position, _, _ in entry.outs], entry.at)
             self.outbox.update((position, (target, deliveries)) for position, target, deliveries in entry.outs)
         for position in entry.sent:
@@ -350,7 +351,7 @@ class State:
         positions.remove(position)
         if not positions:
             del self.busy[key]
-        self.freed += 1
+        self.keyed_done_count += 1
 
     def _finish(self, position: Position) -> None:
         """Makes a message done and frees its key. The cursor does not move."""
@@ -360,7 +361,7 @@ class State:
             self.resting.discard(position)
             if self.cancelled:
                 self.cancelled.discard(position)
-            self.vacated += 1
+            self.freed_place_count += 1
             if claim.key:
                 self._free_key(position, claim.key)
         if position > self.cursor and position not in self.above:
@@ -409,7 +410,7 @@ class State:
                 self._renew(position, expires, entry.at)
                 if position in delayed and position in self.outstanding:
                     self.resting.add(position)
-                    self.vacated += 1
+                    self.freed_place_count += 1
 
     def _renew(self, position: Position, expires: int, now: int) -> None:
         """Extends a claim and ends the message's rest; shortens only a claim that ends too far ahead.
@@ -575,7 +576,7 @@ class State:
         state.number = state.snapshot = snapshot.number
         state.cursor = snapshot.cursor
         # An upper bound for the entries before: the counts must never fall below those of an earlier state.
-        state.released = state.freed = state.vacated = MAX_OUTSTANDING * snapshot.number
+        state.released = state.keyed_done_count = state.freed_place_count = MAX_OUTSTANDING * snapshot.number
         workers = snapshot.workers or [""] * len(snapshot.outstanding)
         state.outstanding = {
             (ticks, low): LastDelivery(number, deliveries, expires, secret, worker)

@@ -37,7 +37,7 @@ MAX_EXCHANGE_RATE = Rate(5, 100)
 """Limit of codes that are exchanged with one provider, from all browsers together."""
 MAX_WRONG_CODE_RATE = Rate(2.5, 50)
 """Limit of wrong codes of an address, behind which may be many people: half of ``MAX_EXCHANGE_RATE``."""
-MAX_FOLLOWING = 500
+MAX_RETURN_TO = 500
 """Max characters of the address after the login, which becomes part of the provider's address."""
 _ANSWER_FIELDS = frozenset({"code", "state", "iss", "error"})
 """Fields of a provider's answer that are used here. Providers send more."""
@@ -71,23 +71,23 @@ class LoginViews:
 
     async def show_form(self, request: Request, match: Match) -> Response:
         """Shows the login form; sends a request from another site through our own page first, to get its cookies."""
-        following = read_query(request, _FIELDS).get("next", "")
+        return_to = read_query(request, _FIELDS).get("next", "")
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A link of another site leads here, so the browser does not send its strict cookies, and a new form would
             # invalidate an open one. Redirect through our own page, which gets the cookies.
             return pages.render(
-                request, "back.html", "Logging in", refresh=pages.link("login", next=own_page(following))
+                request, "back.html", "Logging in", refresh=pages.link("login", next=own_page(return_to))
             )
-        return self.render_form(request, following)
+        return self.render_form(request, return_to)
 
     def render_form(
-        self, request: Request, following: str, *headers: Header, status: int = 200, error: str = ""
+        self, request: Request, return_to: str, *headers: Header, status: int = 200, error: str = ""
     ) -> Response:
         """Returns the login form, and a visitor cookie, to which the form is bound. Keeps the browser's own, if valid.
 
         Args:
             request: The request to answer.
-            following: The page to show after the login; the first page unless it is one of the console.
+            return_to: The page to show after the login; the first page unless it is one of the console.
             headers: Further headers.
             status: HTTP status of the response.
             error: Why the last login failed.
@@ -101,7 +101,7 @@ class LoginViews:
             *headers,
             status=status,
             providers=self._providers,
-            following=own_page(following),
+            return_to=own_page(return_to),
             token=cookies.form_token(token),
             error=error,
         )
@@ -114,22 +114,22 @@ class LoginViews:
         logins by key.
         """
         fields = read_fields(request)
-        following = fields.get("next", "")
+        return_to = fields.get("next", "")
         if defect := find_form_defect(request, cookies.VISITOR_COOKIE, fields):
             if self.has_session(request):  # Another window has logged in.
-                return pages.redirect(own_page(following))
-            return self.render_form(request, following, status=403, error=f"{defect} Log in again.")
+                return pages.redirect(own_page(return_to))
+            return self.render_form(request, return_to, status=403, error=f"{defect} Log in again.")
         digest = digest_of(fields.get("key", "").strip())
         try:
             ends = self.find_key_expiry(digest)
         except NotAuthenticated as error:
             self._of_address.take(rate_limit_name(request.address))
-            return self.render_form(request, following, status=403, error=str(error))
+            return self.render_form(request, return_to, status=403, error=str(error))
         self._of_key.take(digest.hex())
-        return self.begin_session(request, digest, following, until=ends)
+        return self.begin_session(request, digest, return_to, until=ends)
 
     def begin_session(
-        self, request: Request, holder: bytes | UserLogin, following: str, *, until: float | None = None
+        self, request: Request, holder: bytes | UserLogin, return_to: str, *, until: float | None = None
     ) -> Response:
         """Begins a session, ends the browser's previous session, and redirects to a page. Blocks.
 
@@ -138,13 +138,13 @@ class LoginViews:
         Args:
             request: The request to answer.
             holder: The user or key that has logged in.
-            following: The page; the first page unless it is one of the console.
+            return_to: The page; the first page unless it is one of the console.
             until: Latest end of the session, in seconds since 1970; None for the default.
         """
         token, session = self._sessions.begin(holder, until=until)
         self._end_session(request)
         return pages.redirect(
-            own_page(following),
+            own_page(return_to),
             cookies.make_cookie(request, cookies.SESSION_COOKIE, token, max(1, int(session.expires - time.time()))),
             cookies.make_expired_cookie(request, cookies.VISITOR_COOKIE),
         )
@@ -275,20 +275,20 @@ class ProviderViews:
     def _redirect_to_provider(self, request: Request, provider: Provider) -> Response:
         """Redirects to the provider, or shows the login form to a browser without a visitor cookie.
 
-        Also shows it, with 503, if the provider cannot be reached. A longer page address than :data:`MAX_FOLLOWING` is
+        Also shows it, with 503, if the provider cannot be reached. A longer page address than :data:`MAX_RETURN_TO` is
         forgotten.
         """
-        following = own_page(read_query(request, _FIELDS).get("next", ""))
+        return_to = own_page(read_query(request, _FIELDS).get("next", ""))
         visitor = cookies.read(request, cookies.VISITOR_COOKIE)
         if visitor is None:  # The request came from a link of another site, or from an old page.
-            return self._login.render_form(request, following)
-        kept = following if following != pages.ROOT and len(following) <= MAX_FOLLOWING else ""
+            return self._login.render_form(request, return_to)
+        kept = return_to if return_to != pages.ROOT and len(return_to) <= MAX_RETURN_TO else ""
         try:
             return pages.redirect(
                 provider.make_login_url(provider.begin(visitor, kept), _callback_address(request, provider))
             )
         except IssuerUnavailable as error:
-            return self._failure_page(request, following, error)
+            return self._failure_page(request, return_to, error)
 
     def _finish_login(self, request: Request, provider: Provider, answer: dict[str, str]) -> Response:
         """Begins a session.
@@ -306,7 +306,7 @@ class ProviderViews:
         try:
             return self._log_in(request, provider, attempt, answer)
         except (InvalidToken, IssuerUnavailable, TooManyRequests) as error:
-            return self._failure_page(request, attempt.following, error)
+            return self._failure_page(request, attempt.return_to, error)
 
     def _log_in(self, request: Request, provider: Provider, attempt: Attempt, answer: dict[str, str]) -> Response:
         """Exchanges the code for the user's rights, and begins a session.
@@ -328,17 +328,17 @@ class ProviderViews:
             self._of_browser.take(browser)
             self._of_address.take(address)
             raise
-        return self._login.begin_session(request, user, attempt.following)
+        return self._login.begin_session(request, user, attempt.return_to)
 
     def _failure_page(
-        self, request: Request, following: str, error: InvalidToken | IssuerUnavailable | TooManyRequests
+        self, request: Request, return_to: str, error: InvalidToken | IssuerUnavailable | TooManyRequests
     ) -> Response:
         """Shows the login form with 403 for an invalid answer of the provider, else 429 or 503 with Retry-After."""
         if isinstance(error, InvalidToken):
-            return self._login.render_form(request, following, status=403, error=str(error))
+            return self._login.render_form(request, return_to, status=403, error=str(error))
         status = 429 if isinstance(error, TooManyRequests) else 503
         wait = ("Retry-After", str(math.ceil(error.retry_after)))
-        return self._login.render_form(request, following, wait, status=status, error=str(error))
+        return self._login.render_form(request, return_to, wait, status=status, error=str(error))
 
 
 def own_page(address: str) -> str:

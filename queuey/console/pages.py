@@ -116,6 +116,7 @@ def is_part(request: Request) -> bool:
 
 
 def describe_caller(caller: Caller) -> str:
+    """Returns a text such as ``key of shop``, ``ann of shop`` or ``operator's key``."""
     if caller.tenant.startswith(USERS_TENANT_PREFIX):
         application, _, user = min(caller.names).partition(" ")
         return f"{user} of {application}"
@@ -321,6 +322,7 @@ def _max_depth(text: str) -> int:
 
 
 def _hex_dump(body: bytes) -> str:
+    """Dumps all of the bytes; the caller cuts."""
     lines = []
     for offset in range(0, len(body), _HEX_LINE_BYTES):
         chunk = body[offset : offset + _HEX_LINE_BYTES]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 APP = "/console/a/{app}"
 QUEUE = APP + "/{queue:[^/_][^/]*}"
 Resource = tuple[str, str, dict[str, View | Handler]]
-MAX_FOLLOWING = 2000
+MAX_RETURN_TO = 2000
 """Max characters of the address to show after the login, as proxies refuse long request lines."""
 
 MAX_FINDINGS_AGE = 30.0
@@ -224,11 +224,11 @@ class Console:
         return ""
 
 
-def _login_address(following: str) -> str:
-    """Returns the address of the login that leads back to a page, unless that is longer than :data:`MAX_FOLLOWING`."""
-    if following == pages.ROOT or len(following) > MAX_FOLLOWING:
-        following = ""
-    return pages.link("login", next=following)
+def _login_address(return_to: str) -> str:
+    """Returns the address of the login that leads back to a page, unless that is longer than :data:`MAX_RETURN_TO`."""
+    if return_to == pages.ROOT or len(return_to) > MAX_RETURN_TO:
+        return_to = ""
+    return pages.link("login", next=return_to)
 
 
 def _current_page(request: Request) -> str:

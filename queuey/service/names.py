@@ -81,7 +81,7 @@ class Name:
                 await self.pause(attempt)
                 continue
             if named is not None and named.replaced is not None:
-                await self.finish(named)
+                await self.finish_replacement(named)
                 continue
             location = None if named is None else named.location
             if item is None and location is None:
@@ -122,12 +122,12 @@ class Name:
                     continue
             if named is not None and named.replaced is not None:
                 with suppress(StoreUnavailable, TooManyRequests):
-                    await self.finish(named)
+                    await self.finish_replacement(named)
             return message
         raise self._make_busy_error()
 
-    async def finish(self, named: Named) -> None:
-        """Finishes the removal of a replaced value that another process has begun."""
+    async def finish_replacement(self, named: Named) -> None:
+        """Deletes the replaced message, ends its job and claims, then clears it from the row. Does not retry."""
         if named.replaced is not None:
             await self.delete(named.replaced)
         await self._end_replaced(named)

@@ -66,7 +66,7 @@ def test_mq_in_process(mq: Call) -> None:
 
 
 @pytest.fixture
-def both(store: Store) -> Caller:
+def mq_and_rqms(store: Store) -> Caller:
     """Returns an application that serves MQ and RQMS under a path each."""
     bridge.run(store.applications.create_application("shop"))
     served = Facades(app="shop", mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"))
@@ -119,25 +119,25 @@ CALLS = [("POST", "/mq/q/messages"), ("GET", "/mq/q/messages"), ("POST", "/rqms/
         {"Origin": "null"},
     ],
 )
-def test_pages_of_other_sites_are_refused(both: Caller, headers: dict[str, str]) -> None:
+def test_pages_of_other_sites_are_refused(mq_and_rqms: Caller, headers: dict[str, str]) -> None:
     """A request from a page of another site neither stores nor fetches a message, nor creates a queue."""
-    assert ask(both, "POST", "/mq/q/messages", b"1", **OWN, **headers).status == 403
-    assert ask(both, "GET", "/mq/q").status == 404
-    assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
+    assert ask(mq_and_rqms, "POST", "/mq/q/messages", b"1", **OWN, **headers).status == 403
+    assert ask(mq_and_rqms, "GET", "/mq/q").status == 404
+    assert ask(mq_and_rqms, "POST", "/rqms/q?id=a", b"1").status == 201
     for method, path in CALLS:
-        refused = ask(both, method, path, b"1", **OWN, **headers)
+        refused = ask(mq_and_rqms, method, path, b"1", **OWN, **headers)
         assert (refused.status, "another site" in refused.text) == (403, True)
-    assert [item["value"] for item in ask(both, "GET", "/rqms/q?count=9").json["items"]] == [1]
+    assert [item["value"] for item in ask(mq_and_rqms, "GET", "/rqms/q?count=9").json["items"]] == [1]
 
 
 @pytest.mark.parametrize(
     "headers", [{"Sec_Fetch_Site": "none"}, {"Sec_Fetch_Site": "same-origin"}, {"Origin": "https://127.0.0.1:5000"}, {}]
 )
-def test_requests_that_are_not_cross_site_are_served(both: Caller, headers: dict[str, str]) -> None:
+def test_requests_that_are_not_cross_site_are_served(mq_and_rqms: Caller, headers: dict[str, str]) -> None:
     """Programs, addresses typed into a browser, and pages of the service's own origin have all rights."""
-    assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
+    assert ask(mq_and_rqms, "POST", "/rqms/q?id=a", b"1").status == 201
     for method, path in CALLS:
-        assert ask(both, method, path, b"1", **OWN, **headers).status in {200, 201}
+        assert ask(mq_and_rqms, method, path, b"1", **OWN, **headers).status in {200, 201}
 
 
 @pytest.mark.parametrize("kind", ["mq", "rqms", "sqs", "emodb"])
@@ -170,14 +170,14 @@ def test_rqms_has_no_icon(store: Store) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:5000", "127.0.0.1.evil.example:5000", "1.2.3.x", "a."])
-def test_names_that_others_can_point_here_are_refused(both: Caller, host: str) -> None:
+def test_names_that_others_can_point_here_are_refused(mq_and_rqms: Caller, host: str) -> None:
     """A page whose own name resolves to this machine is of the same origin, but not the service's page."""
-    assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
+    assert ask(mq_and_rqms, "POST", "/rqms/q?id=a", b"1").status == 201
     page = {"Sec_Fetch_Site": "same-origin", "Origin": f"http://{host}", "Content_Type": "text/plain"}
     for (method, path), headers in itertools.product(CALLS, (page, {"Content_Type": "text/plain"})):
-        refused = ask(both, method, path, b"1", Host=host, **headers)
+        refused = ask(mq_and_rqms, method, path, b"1", Host=host, **headers)
         assert (refused.status, host in refused.text, "facades.hosts" in refused.text) == (403, True, True)
-    assert [item["value"] for item in ask(both, "GET", "/rqms/q?count=9").json["items"]] == [1]
+    assert [item["value"] for item in ask(mq_and_rqms, "GET", "/rqms/q?count=9").json["items"]] == [1]
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_names_of_the_service_are_not(store: Store, host: str) -> None:
         assert ask(caller, "GET", "/mq/q/messages", b"", Host=host, **headers).status == 200
 
 
-def test_an_rqms_id_has_no_control_characters(both: Caller) -> None:
+def test_an_rqms_id_has_no_control_characters(mq_and_rqms: Caller) -> None:
     """An id that could be no header of its message is refused, in the protocol's own form, and nothing is stored."""
     for name in ("a%0d%0aX-Evil:%20yes", "%00", "a%7f", "a%09b"):
-        refused = ask(both, "POST", f"/rqms/q?id={name}", b"1")
+        refused = ask(mq_and_rqms, "POST", f"/rqms/q?id={name}", b"1")
         assert (refused.status, refused.json["error"]) == (400, True)
         assert "control character" in refused.json["message"]
-        assert ask(both, "PUT", f"/rqms/q/{name}", b"1").status == 400
-    assert ask(both, "GET", "/rqms/q").json == {"items": []}
+        assert ask(mq_and_rqms, "PUT", f"/rqms/q/{name}", b"1").status == 400
+    assert ask(mq_and_rqms, "GET", "/rqms/q").json == {"items": []}

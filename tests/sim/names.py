@@ -332,7 +332,7 @@ async def _look(name: SimulatedName) -> Changed:
     named = await name.find()
     if named is None:
         return Changed(None, stored=False)
-    await name.finish(named)
+    await name.finish_replacement(named)
     return Changed(named.location, stored=False)
 
 

@@ -28,7 +28,7 @@ from tests.harness.checking.claims import (
     ClaimHistory,
     Delivery,
     Outcome,
-    ReleasingAll,
+    ReleaseAllRequest,
 )
 from tests.harness.checking.rules import check
 from tests.sim.availability import EmptyAnswer
@@ -318,7 +318,7 @@ class Client:
         """
         now = self._world.now
         sent = [Acknowledgement(job.position, now) for job, _ in jobs]
-        self._history.acknowledgings += sent
+        self._history.acknowledgements += sent
         for job, _ in jobs:
             job.dropped = now if job.dropped is None else job.dropped
         take_in = self._make_recorder(sent, web)
@@ -452,7 +452,7 @@ class Storm:
 
     def release_all(self) -> None:
         """Ends all claims: asks one process after another until one succeeds."""
-        demand = ReleasingAll(self.world.now)
+        demand = ReleaseAllRequest(self.world.now)
         self.history.releases.append(demand)
 
         def done(_value: object, error: Exception | None) -> None:

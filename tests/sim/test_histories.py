@@ -127,8 +127,8 @@ def test_histories_have_every_outcome(histories: list[ClaimHistory]) -> None:
     """Most messages are posted, given, given again, and acknowledged; a seed determines the history."""
     posted = sum(len(history.acknowledged) for history in histories)
     given = sum(len(history.deliveries) for history in histories)
-    ended = sum(one.outcome == "done" for history in histories for one in history.acknowledgings)
-    again = sum(one.outcome == "superseded" for history in histories for one in history.acknowledgings)
+    ended = sum(one.outcome == "done" for history in histories for one in history.acknowledgements)
+    again = sum(one.outcome == "superseded" for history in histories for one in history.acknowledgements)
     assert posted > 150
     assert given > posted
     assert ended > posted / 2

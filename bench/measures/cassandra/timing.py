@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 from bench.harness import Bench, Void, measure
 from bench.load import traffic
-from bench.load.enduring import EnduringPlan, EnduringResult
+from bench.load.fixed_rate import FixedRatePlan, FixedRateResult
 from bench.load.waiting import get
 from bench.measures.cassandra.over_http import warm_up
 from bench.measures.over_http import CONNECTIONS, QUEUE
@@ -170,7 +170,7 @@ def serve_with_timing(bench: Bench, cassandra: Nodes, times: NamedTiming) -> Ite
 
 def run_scenario(cassandra: Nodes, server: Process, scenario: Scenario, victims: Iterator[CassandraNode]) -> Turn:
     """Runs a scenario once. Its fault, if any, hits the next node; then it waits until all nodes see each other."""
-    plan: EnduringPlan = {
+    plan: FixedRatePlan = {
         "port": server.port,
         "connections": CONNECTIONS,
         "requests": list(traffic.posts_of_one(QUEUE, traffic.bodies(64)).requests),
@@ -184,13 +184,13 @@ def run_scenario(cassandra: Nodes, server: Process, scenario: Scenario, victims:
     before = read_counts(server)
     with ThreadPoolExecutor(1) as pool:
         faults = [] if scenario.fault is None else [pool.submit(scenario.fault, next(victims), scenario.seconds)]
-        generated, _ = traffic.run_generator(server, "bench.load.enduring", plan, scenario.seconds + 60, None)
+        generated, _ = traffic.run_generator(server, "bench.load.fixed_rate", plan, scenario.seconds + 60, None)
         for fault in faults:
             fault.result()
     if faults:
         settle(cassandra)
         time.sleep(scenario.after)
-    result = cast("EnduringResult", generated)
+    result = cast("FixedRateResult", generated)
     counted = {name: count - before[name] for name, count in read_counts(server).items()}
     return Turn(result["seconds"], result["times"], counted)
 

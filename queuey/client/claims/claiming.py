@@ -143,7 +143,10 @@ class Claiming:
         )
 
     def begin_acknowledgement(self) -> list[HeldClaim]:
-        """Returns the finished claims for an acknowledgement. Drops ended claims and restarts the delay."""
+        """Restarts the delay, and returns the finished claims for an acknowledgement.
+
+        Forgets claims that have ended since they were finished.
+        """
         self._acknowledged = self._clock()
         self.finished = [c for c in self.finished if c.state == "finished"]
         return self.finished

@@ -106,6 +106,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def may_repeat(error: ClientError, *, repeatable: bool) -> bool:
+    """Returns whether to repeat a call: it certainly was not processed, or it is repeatable and the error is temporary.
+
+    Temporary errors are a missing or broken answer, 429, 502, 503 and 504, and ``KeyInUse``.
+    """
     if isinstance(error, TransportError):
         return repeatable or error.outcome == "none"
     if isinstance(error, ServerError) and error.not_processed:

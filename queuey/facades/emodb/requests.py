@@ -43,7 +43,7 @@ def read_ttl(query: dict[str, str]) -> int:
 
     Raises:
         BadParameter: The value is not a number.
-        BadArgument: The value is below 0 or above ``MAX_CLAIM_SECONDS``.
+            BadArgument: The value is negative, or above ``MAX_CLAIM_SECONDS``. 0 is allowed, as in the original.
     """
     ttl = _read_integer(query, "ttl", DEFAULT_CLAIM_SECONDS)
     if ttl < 0:
@@ -170,7 +170,8 @@ def _make_drafts(messages: Iterable[msgspec.Raw], limits: Limits) -> list[Draft]
 def _make_draft(raw: bytes, limits: Limits) -> Draft:
     """Returns the draft of a JSON value, whose text is stored unchanged, with its white space.
 
-    Refuses more than ``MAX_MESSAGE`` bytes without its white space, or ``limits.max_body`` bytes with it.
+    Raises BadBody if it is not JSON. Refuses more than ``MAX_MESSAGE`` bytes, not counting white space between its
+    parts, or ``limits.max_body`` bytes with it.
     """
     try:
         text = check_value(raw)

@@ -29,7 +29,7 @@ class Difference(NamedTuple):
 
 def add_hashes(messages: DataFrame) -> DataFrame:
     return messages.select(
-        *PLACE_COLUMNS, "position", "expires", _byte_length("value").alias("size"), _hash_column().alias("hash")
+        *PLACE_COLUMNS, "position", "expires", _byte_length("value").alias("size"), _xxhash_of_message().alias("hash")
     )
 
 
@@ -82,7 +82,8 @@ def summarize_rows(rows: list[Row]) -> Summary:
 def count_differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Difference]:
     """Counts messages of the store that an archive lacks or has with other content, by bucket.
 
-    Messages that only the archive has do not count: they have expired, or were deleted.
+    Messages that only the archive has do not count: they have expired, or were deleted. Buckets without differences are
+    left out.
     """
     from pyspark.sql import functions as f
 
@@ -108,7 +109,7 @@ def merge_messages(newer: DataFrame, older: DataFrame) -> DataFrame:
     return newer.unionByName(older.join(newer.select(*key_columns), key_columns, "left_anti").select(newer.columns))
 
 
-def _hash_column() -> Column:
+def _xxhash_of_message() -> Column:
     from pyspark.sql import functions as f
 
     # xxhash64 skips nulls, so a null and an empty content type need different inputs.

@@ -220,38 +220,38 @@ class Failures(msgspec.Struct, frozen=True):
     """A sample of a dead-letter queue, grouped by reason.
 
     Attributes:
-        lies_in: Name of the dead-letter queue.
+        dead_letter_queue: Name of the dead-letter queue.
         sampled: Number of messages in the sample, which are the newest ones.
         unknown: Number of messages without a reason.
         groups: Dead letters by reason, the most frequent reason first.
     """
 
-    lies_in: str
+    dead_letter_queue: str
     sampled: int
     unknown: int
     groups: list[Failure]
 
 
-def group_failures(messages: Iterable[Message], lies_in: str) -> Failures:
+def group_failures(messages: Iterable[Message], dead_letter_queue: str) -> Failures:
     groups: dict[tuple[str, str, str], list[DeadLetter]] = {}
     sampled = unknown = 0
     for message in messages:
         sampled += 1
-        letter = decode_stored_dead_letter(message, lies_in)
+        letter = decode_stored_dead_letter(message, dead_letter_queue)
         if letter is None:
             unknown += 1
             continue
         key = (letter.queue, letter.cause.error, generalize_error_text(letter.cause.text[:MAX_COMPARED_LENGTH]))
         groups.setdefault(key, []).append(letter)
     failures = [_make_failure(key, letters) for key, letters in groups.items()]
-    return Failures(lies_in, sampled, unknown, sorted(failures, key=lambda f: (-f.count, -f.latest)))
+    return Failures(dead_letter_queue, sampled, unknown, sorted(failures, key=lambda f: (-f.count, -f.latest)))
 
 
 def group_by_reason(samples: Iterable[Failures]) -> list[list[tuple[str, Failure]]]:
     reasons: dict[tuple[str, str], list[tuple[str, Failure]]] = {}
     for sample in samples:
         for failure in sample.groups:
-            reasons.setdefault((failure.error, failure.shape), []).append((sample.lies_in, failure))
+            reasons.setdefault((failure.error, failure.shape), []).append((sample.dead_letter_queue, failure))
     return sorted(reasons.values(), key=lambda group: -sum(failure.count for _, failure in group))
 
 

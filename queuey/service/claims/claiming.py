@@ -119,7 +119,8 @@ class PartitionRotation:
     one, so one append serves many claims and, later, many acknowledgements. A turn ends when its time is up, when the
     partition had no messages, or when another process is found at work there.
 
-    ``first`` (0 to 1) chooses the partition with which a process begins, so that processes drift apart.
+    ``draw_start`` returns a random number from 0 to 1, which chooses the partition with which a process begins, so that
+    processes drift apart.
     """
 
     def __init__(self, boottime: Callable[[], float], draw_start: Callable[[], float]) -> None:

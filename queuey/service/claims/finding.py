@@ -230,8 +230,11 @@ class Finder:
         # By the time of the read: a row that still exists some seconds after its end is a kept message.
         return split_ended(messages, ended, self._read_at, self._timing.margin)
 
-    async def read_for(self, state: State, request: ReadingRequest) -> None:
-        """Lets a request read for itself, after covers were written if there are too many."""
+    async def gather_for(self, state: State, request: ReadingRequest) -> None:
+        """Lets a move or an expiry gather its messages, after writing covers if there are too many.
+
+        Raises the scanner's horizon to that of its reads.
+        """
         if self.includes_ended != state.keeps_expired:
             self._adapt_to_log(state)
         if self.duplicates is not None:

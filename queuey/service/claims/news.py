@@ -51,19 +51,31 @@ class _Watched:
         cancel_poll: Cancels the next poll.
         poll_task: Task of the last poll.
         released: The log's count of releases after its last round.
-        freed, vacated: The log's counts of finished messages that may make others deliverable, after its last round.
+        keyed_done_count, freed_place_count: The log's counts of messages that may make others deliverable when they are
+            done, after its last round.
         lags: Messages are deliverable only some time after they are stored.
         stored: The store has reported a message since the last poll.
     """
 
-    __slots__ = ("cancel_poll", "due", "freed", "lags", "poll_task", "queue", "released", "stored", "vacated", "wakes")
+    __slots__ = (
+        "cancel_poll",
+        "due",
+        "freed_place_count",
+        "keyed_done_count",
+        "lags",
+        "poll_task",
+        "queue",
+        "released",
+        "stored",
+        "wakes",
+    )
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.wakes: list[Callable[[], None]] = []
         self.due = math.inf
         self.cancel_poll: Callable[[], None] = lambda: None
-        self.released = self.freed = self.vacated = 0
+        self.released = self.keyed_done_count = self.freed_place_count = 0
         self.lags = False
         self.stored = False
         self.poll_task: asyncio.Task[None] | None = None
@@ -93,7 +105,7 @@ class ClaimWakeups:
         watched = self.watched.get(key)
         if watched is None:
             watched = self.watched[key] = _Watched(queue)
-            watched.freed, watched.vacated = self._logs.count_finished(key)
+            watched.keyed_done_count, watched.freed_place_count = self._logs.count_finished(key)
             self._poll_within(self._poll_interval(), key, watched)
         watched.queue = queue
         watched.wakes.append(wake)
@@ -125,14 +137,14 @@ class ClaimWakeups:
         except StoreUnavailable:  # The clock is not trusted now; the next poll repeats this.
             return
         released_before, watched.released = watched.released, log.state.released
-        freed_before, watched.freed = watched.freed, log.state.freed
-        vacated_before, watched.vacated = watched.vacated, log.state.vacated
+        keyed_done_before, watched.keyed_done_count = watched.keyed_done_count, log.state.keyed_done_count
+        freed_places_before, watched.freed_place_count = watched.freed_place_count, log.state.freed_place_count
         ordered = log.ordered
         watched.lags = ordered is not None and ordered.lags
         self._poll_within(max(seconds, MIN_POLL_INTERVAL), log.key, watched)
         may_free = ordered is not None and not ordered.has_none_waiting
-        in_order = watched.freed != freed_before and may_free and watched.queue.kind == "ordered"
-        has_freed_room = _has_freed_room(watched.queue, log, vacated_before, by_key=has_ended or may_free)
+        in_order = watched.keyed_done_count != keyed_done_before and may_free and watched.queue.kind == "ordered"
+        has_freed_room = _has_freed_room(watched.queue, log, freed_places_before, by_key=has_ended or may_free)
         if (has_ended and watched.released != released_before) or in_order or has_freed_room:
             watched.wake()
 
@@ -179,17 +191,17 @@ class ClaimWakeups:
             watched.wake()
 
 
-def _has_freed_room(queue: Queue, log: PartitionLog, vacated_before: int, *, by_key: bool) -> bool:
+def _has_freed_room(queue: Queue, log: PartitionLog, freed_places_before: int, *, by_key: bool) -> bool:
     """Returns whether claims may find a message because others are done, where claims are limited.
 
     Args:
         queue: The queue's row.
         log: The partition's log.
-        vacated_before: The log's count of finished messages after the previous round.
+        freed_places_before: The log's count of finished messages after the previous round.
         by_key: A message may wait for others of its key, or its claim has ended.
     """
-    vacated, limits = log.state.vacated - vacated_before, find_claim_limits(queue, log.key[1])
-    if not vacated or limits is None:
+    freed_places, limits = log.state.freed_place_count - freed_places_before, find_claim_limits(queue, log.key[1])
+    if not freed_places or limits is None:
         return False
-    was_full = limits.total and len(log.state.outstanding) + vacated >= limits.total
+    was_full = limits.total and len(log.state.outstanding) + freed_places >= limits.total
     return bool(was_full or (limits.per_key and by_key))

@@ -207,7 +207,7 @@ class PartitionLog:
             if polls and candidates is None:
                 candidates = await self._finder.find(state, requests, polls)
             if isinstance(requests[0], ReadingRequest):
-                await self._finder.read_for(state, requests[0])
+                await self._finder.gather_for(state, requests[0])
             self._queue.take_without_reads(requests, state.number)
             chosen = self._core.boottime()
             draft, passed_count = self._decide(queue, requests, candidates)

@@ -491,7 +491,8 @@ class OrderedScanner:
     ) -> None:
         """Remembers the unknown messages of a page as waiting, and adds messages that may be delivered now to the scan.
 
-        ``picked`` counts the messages of the scan by key.
+        Expired messages also wait, are recorded in ``scan.ended``, and are never added to the scan. ``picked`` counts
+        the messages of the scan by key.
         """
         waiting = self.waiting
         self._scanner.split_live([message for message in messages if not state.is_known(message.position)], scan.ended)

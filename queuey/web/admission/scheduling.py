@@ -532,7 +532,7 @@ class FairPool(FairGate[Job]):
             threading.Thread(target=self._serve, args=(jobs,), name=f"{self._name}-{number}", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends the threads after the jobs that they already have."""
+        """Makes the threads end after the jobs that they already have. Does not wait for them."""
         self._extra_jobs.put(None)
         for _ in range(self._count):
             self._jobs.put(None)

@@ -49,12 +49,12 @@ class ProviderEndpoints(NamedTuple):
     Attributes:
         authorization: URL to which the browser goes.
         token: URL at which codes are exchanged.
-        names_itself: Each response through the browser names the provider that has made it (RFC 9207).
+        sends_issuer: Each response through the browser names the provider that has made it (RFC 9207).
     """
 
     authorization: str
     token: str
-    names_itself: bool
+    sends_issuer: bool
 
 
 def read_discovery(issuer: str, content: bytes) -> ProviderEndpoints:
@@ -73,8 +73,8 @@ def read_discovery(issuer: str, content: bytes) -> ProviderEndpoints:
         url = document.get(name)
         if not isinstance(url, str) or not is_safe_url(url) or (_is_local(url) and not local):
             raise ValueError(f"its {name} is not an address of another machine that begins with https://")
-    names_itself = document.get("authorization_response_iss_parameter_supported") is True
-    return ProviderEndpoints(document["authorization_endpoint"], document["token_endpoint"], names_itself)
+    sends_issuer = document.get("authorization_response_iss_parameter_supported") is True
+    return ProviderEndpoints(document["authorization_endpoint"], document["token_endpoint"], sends_issuer)
 
 
 def _is_local(url: str) -> bool:
@@ -93,13 +93,13 @@ class Attempt(NamedTuple):
         state: Returned by the provider through the browser.
         nonce: A claim of the ID token.
         verifier: Proves that this service has started the login; only its hash passes through the browser.
-        following: The page to go to after the login.
+        return_to: The page to go to after the login.
     """
 
     state: str
     nonce: str
     verifier: str
-    following: str
+    return_to: str
 
 
 class Provider:
@@ -129,35 +129,35 @@ class Provider:
             issuer.issuer, place, lambda content: read_discovery(issuer.issuer, content), what="discovery document"
         )
 
-    def begin(self, visitor: str, following: str) -> Attempt:
+    def begin(self, visitor: str, return_to: str) -> Attempt:
         """Begins a login.
 
         Args:
             visitor: A secret that only this browser has.
-            following: The page to go to after the login.
+            return_to: The page to go to after the login.
         """
-        return self._make_attempt(visitor, secrets.token_urlsafe(16), following)
+        return self._make_attempt(visitor, secrets.token_urlsafe(16), return_to)
 
     def resume(self, visitor: str, state: str) -> Attempt | None:
         """Returns the login with this state, or None if this browser has not begun it at this provider."""
         salt, _, page = state.partition(".")[0].partition("~")
         try:
-            following = urlsafe_b64decode(page + "=" * (-len(page) % 4)).decode()
+            return_to = urlsafe_b64decode(page + "=" * (-len(page) % 4)).decode()
         except ValueError:
             return None
-        attempt = self._make_attempt(visitor, salt, following)
+        attempt = self._make_attempt(visitor, salt, return_to)
         return attempt if hmac.compare_digest(attempt.state.encode(), state.encode()) else None
 
-    def _make_attempt(self, visitor: str, salt: str, following: str) -> Attempt:
+    def _make_attempt(self, visitor: str, salt: str, return_to: str) -> Attempt:
         """Derives a login from the visitor's secret, so that nothing has to be stored until the browser comes back."""
-        text = f"{salt}~{_encode_base64url(following.encode())}"
+        text = f"{salt}~{_encode_base64url(return_to.encode())}"
 
         def derived(purpose: str) -> str:
             return _encode_base64url(
                 hmac.digest(visitor.encode(), f"{purpose} {self.issuer} {text}".encode(), "sha256")
             )
 
-        return Attempt(f"{text}.{derived('state')}", derived("nonce"), derived("verifier"), following)
+        return Attempt(f"{text}.{derived('state')}", derived("nonce"), derived("verifier"), return_to)
 
     def make_login_url(self, attempt: Attempt, redirect_uri: str) -> str:
         """Returns the URL at which the browser logs in.
@@ -216,7 +216,7 @@ class Provider:
         provider, if the provider always does.
         """
         claimed_issuer = answer.get("iss")
-        if claimed_issuer != self.issuer and (claimed_issuer is not None or self.discovery.get().names_itself):
+        if claimed_issuer != self.issuer and (claimed_issuer is not None or self.discovery.get().sends_issuer):
             self._refuse("the answer is of another provider")
         try:
             # As in make_login_url: oauthlib accepts only https.

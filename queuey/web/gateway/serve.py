@@ -270,7 +270,7 @@ def _allow_open_files(connections: int) -> None:
 
 
 def _stop_on_signal(app: App, settings: Settings, stop: Callable[[], object], done: threading.Event) -> None:
-    """Waits for SIGTERM, stops the loop, and ends this process within the shutdown timeout.
+    """Waits for SIGTERM and stops the loop; exits with 0 within the shutdown timeout, whether requests finish or not.
 
     If requests take too long, it closes the store itself.
     """

@@ -244,7 +244,7 @@ class Parent:
     def _plan_restart(self, number: int, code: int, lifetime: float) -> None:
         """Plans the restart of a worker.
 
-        Closes its socket for the meantime if others are up, so that it gets no connections.
+        Unless it restarts at once, closes its socket while others are up, so that it gets no connections.
         """
         at_once = self._restarts.record_end(number, code, lifetime, time.monotonic())
         # The system would still queue connections at a socket from which no process accepts them.

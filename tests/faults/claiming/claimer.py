@@ -116,7 +116,7 @@ class Claimer:
         asked = now()
         sent = [Acknowledgement(delivery.position, asked) for delivery, _ in jobs]
         with self.lock:
-            self.history.acknowledgings += sent
+            self.history.acknowledgements += sent
             for delivery, _ in jobs:
                 delivery.dropped = min(asked, delivery.dropped or asked)
         outcomes = self._send_receipts("/ack", jobs)

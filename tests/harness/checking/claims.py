@@ -64,7 +64,7 @@ class Acknowledgement:
 
 
 @dataclass
-class ReleasingAll:
+class ReleaseAllRequest:
     """A request to end all claims."""
 
     asked: float
@@ -82,12 +82,12 @@ class ClaimHistory:
     bodies: dict[Position, tuple[str, float, float]] = field(default_factory=dict)
     """The bodies of a dedup queue, with the times from which any clock and every clock shows the message."""
     deliveries: list[Delivery] = field(default_factory=list)
-    acknowledgings: list[Acknowledgement] = field(default_factory=list)
+    acknowledgements: list[Acknowledgement] = field(default_factory=list)
     given_up: list[Acknowledgement] = field(default_factory=list)
     """Messages that a client reported it cannot handle at all."""
     cancelled: list[Acknowledgement] = field(default_factory=list)
     """Messages that an operator cancelled; ``done``: they were removed, or their workers were asked to stop."""
-    releases: list[ReleasingAll] = field(default_factory=list)
+    releases: list[ReleaseAllRequest] = field(default_factory=list)
     letters: dict[Position, float] = field(default_factory=dict)
     """The time at which each dead letter was made."""
     letter_places: Mapping[Position, Collection[Location]] = field(default_factory=dict)
@@ -190,11 +190,11 @@ def _find_early_ends(history: ClaimHistory, one: Delivery, start: float) -> list
 def g5(history: ClaimHistory, _: Limits) -> list[str]:
     """A message that was acknowledged, or became a dead letter, is not given to a later request. It is not both."""
     ends = dict(history.letters)
-    for one in (*history.acknowledgings, *history.given_up):
+    for one in (*history.acknowledgements, *history.given_up):
         if one.outcome in FINAL_OUTCOMES:
             ends[one.position] = min(one.answered, ends.get(one.position, one.answered))
     # All of these were receipts, so "done" never means that the message has become a dead letter.
-    done = {one.position for one in history.acknowledgings if one.outcome in FINAL_OUTCOMES}
+    done = {one.position for one in history.acknowledgements if one.outcome in FINAL_OUTCOMES}
     return [
         f"{one} was given after it had been done at {ends[one.position]}"
         for one in history.deliveries
@@ -263,13 +263,13 @@ def _stands_for_another(history: ClaimHistory, position: Position, lasting: set[
 
 def on_ack(history: ClaimHistory, _: Limits) -> list[str]:
     """If acknowledged messages are deleted, none of them exists in the end."""
-    done = {one.position for one in history.acknowledgings if one.outcome == "done"}
+    done = {one.position for one in history.acknowledgements if one.outcome == "done"}
     return [f"{position} was not deleted" for position in sorted(done & (history.remaining or set()))]
 
 
 def given_up(history: ClaimHistory, _: Limits) -> list[str]:
     """A given-up message whose post was acknowledged is a dead letter, unless it was acknowledged or cancelled."""
-    done = {one.position for one in history.acknowledgings if one.outcome in FINAL_OUTCOMES}
+    done = {one.position for one in history.acknowledgements if one.outcome in FINAL_OUTCOMES}
     given_up = {one.position for one in history.given_up if one.outcome == "done"} & history.acknowledged
     done |= {one.position for one in history.cancelled}
     return [f"{position} is not a dead letter" for position in sorted(given_up - done - history.letters.keys())]
@@ -280,7 +280,7 @@ def g6(history: ClaimHistory, _: Limits) -> list[str]:
     given = {one.position for one in history.deliveries} | history.letters.keys()
     ended = max((demand.asked for demand in history.releases), default=history.calm)
     late = {one.position for one in history.deliveries if one.answered > (ended if one.kept else history.calm)}
-    maybe_done = {one.position for one in history.acknowledgings if one.outcome in {"done", "again", "unknown", ""}}
+    maybe_done = {one.position for one in history.acknowledgements if one.outcome in {"done", "again", "unknown", ""}}
     maybe_done |= history.letters.keys() | {one.position for one in history.cancelled}
     # A given-up message whose post is unsure may be gone before it is a dead letter; so may its copies.
     maybe_done |= {one.position for one in history.given_up if one.outcome != "none"} - history.acknowledged

@@ -56,10 +56,10 @@ def count_claims(history: ClaimHistory, posts: History) -> dict[str, int]:
     * ``delivered``: deliveries; ``again``: messages delivered more than once.
     * ``acknowledgements``: by the outcome that the client was told.
     """
-    outcomes = Counter(one.outcome or "unheard" for one in history.acknowledgings)
+    outcomes = Counter(one.outcome or "unheard" for one in history.acknowledgements)
     positions = Counter(one.position for one in history.deliveries)
     return {
-        "calls": len(posts.posts) + len(history.deliveries) + len(history.acknowledgings),
+        "calls": len(posts.posts) + len(history.deliveries) + len(history.acknowledgements),
         "acknowledged": len(posts.acknowledged),
         "delivered": len(history.deliveries),
         "again": sum(times > 1 for times in positions.values()),

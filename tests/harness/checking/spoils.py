@@ -308,7 +308,7 @@ def _deliver_again(history: ClaimHistory, one: Delivery, number: int) -> None:
 
 
 def _acknowledge(history: ClaimHistory, one: Delivery) -> None:
-    history.acknowledgings.append(Acknowledgement(one.position, 0.0, 1.0, "done"))
+    history.acknowledgements.append(Acknowledgement(one.position, 0.0, 1.0, "done"))
 
 
 def _deliver_both(history: ClaimHistory, first: Delivery, second: Delivery) -> None:

@@ -98,13 +98,13 @@ def test_all_pages_but_the_model_are_written(tmp_path: Path) -> None:
     results(tmp_path, "post1")
     (tmp_path / "measurements").mkdir()
     (tmp_path / "measurements" / "sqlite.md").write_text(PAGE)
-    (tmp_path / "measurements" / pages.MODEL).write_text("A model without figures.")
+    (tmp_path / "measurements" / pages.CAPACITY_PAGE).write_text("A model without figures.")
     (tmp_path / pages.PAGE_FOR_USERS).write_text(USERS)
     with replace(charts.write_charts, lambda _docs: None):
         pages.main([str(tmp_path / "results.json")], tmp_path)
     assert "17,617" in (tmp_path / "measurements" / "sqlite.md").read_text()
     assert "17,617" in (tmp_path / pages.PAGE_FOR_USERS).read_text()
-    assert (tmp_path / "measurements" / pages.MODEL).read_text() == "A model without figures."
+    assert (tmp_path / "measurements" / pages.CAPACITY_PAGE).read_text() == "A model without figures."
 
 
 def test_figures_for_users_come_from_the_same_results(tmp_path: Path) -> None:

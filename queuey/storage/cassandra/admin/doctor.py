@@ -87,6 +87,7 @@ def _check_versions(driver: Driver) -> Finding:
 
 
 def _check_clocks(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Finding:
+    """Asks every node for its time; judges this machine's offset from their median, and each node's."""
     ahead: dict[str, float] = {}
     driver.run(
         SELECT_NOW, consistency="ONE"

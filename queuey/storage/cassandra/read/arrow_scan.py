@@ -417,7 +417,10 @@ def _wait_until_filled(opened: Sequence[Stream]) -> Position:
 
 
 def merge(parts: Sequence[Columns]) -> Columns | None:
-    """Merges parts of one range in the order of ids. If an id is in several parts, the row of the first one counts."""
+    """Merges parts of one range in the order of ids. If an id is in several parts, the row of the first one counts.
+
+    Returns a single part unchanged, and None without parts.
+    """
     if len(parts) < 2:  # noqa: PLR2004 - nothing to be merged
         return parts[0] if parts else None
     ticks, low = np.concatenate([part.ticks for part in parts]), np.concatenate([part.low for part in parts])

@@ -204,7 +204,10 @@ class CassandraCatalogue(Catalogue):
         return result
 
     async def _wait_for_others(self) -> None:
-        """Waits C, so that no process uses the former row. Raises (outcome unknown) if the store closes."""
+        """Waits C of the timing in force, so that no process uses the former row.
+
+        The timing is read again when its lease is over. Raises (outcome unknown) if the store closes.
+        """
         began = self._clock.boottime()
         while True:
             if not self._timing.is_fresh(self._clock.boottime()):

@@ -150,6 +150,18 @@ async def test_without_admin(group: GroupWithKeys, name: str, caplog: pytest.Log
         assert caplog.messages == []
 
 
+async def test_a_hidden_queue(group: GroupWithKeys, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A queue that the key may not see stays unchanged, and the log does not claim that it is missing."""
+    client = group.system.connect(key=group.key(group.system.refer_to(name), allow="send"))
+    queue = await group.system.client.create_queue(name, ttl=3600)
+    with caplog.at_level(logging.WARNING, "qdo.worker"):
+        await Jobs(name, async_client=client, ttl=7200)._keep_queues(client)
+    [text] = caplog.messages
+    assert f"may neither see nor create queue {name}" in text
+    assert f"If it does not exist, an administrator can: queuey queue create {name} --ttl 7200" in text
+    assert (await group.system.client.info(name)).ttl == queue.ttl == 3600
+
+
 def test_options_that_cannot_be() -> None:
     """Impossible options are refused by name."""
     bad: list[tuple[dict[str, Any], str]] = [

@@ -1,7 +1,7 @@
 """Posts at a fixed rate, or as fast as answers come, and counts answers of any status, in its own process.
 
-Run it as ``python -m bench.load.enduring``; it reads one JSON plan from standard input and writes one JSON result. At a
-fixed rate, no request waits for the answer to another: if no connection is free, it opens a new one, and its latency
+Run it as ``python -m bench.load.fixed_rate``; it reads one JSON plan from standard input and writes one JSON result. At
+a fixed rate, no request waits for the answer to another: if no connection is free, it opens a new one, and its latency
 counts from the time at which it was due. So if the server stalls for a second, every request of that second shows it.
 """
 
@@ -21,13 +21,13 @@ MAX_CONNECTIONS = 4000
 _OUTCOME = re.compile(r'"outcome": ?"(\w+)"')
 
 
-class EnduringPlan(Plan):
+class FixedRatePlan(Plan):
     """The plan: ``rate`` requests per second; with 0, always one request in flight on each connection."""
 
     rate: int
 
 
-class EnduringResult(TypedDict):
+class FixedRateResult(TypedDict):
     """The answers; ``times`` has the milliseconds of each request by its status and its outcome, if any."""
 
     answers: int
@@ -39,14 +39,14 @@ class EnduringResult(TypedDict):
 class FixedRateGenerator(Generator):
     """Drives all connections of a plan from one epoll loop and counts all answers."""
 
-    def __init__(self, plan: EnduringPlan) -> None:
+    def __init__(self, plan: FixedRatePlan) -> None:
         super().__init__(plan)
         self.rate = plan["rate"]
         self.free: list[Connection] = []
         self.due: deque[int] = deque()
         self.times: dict[str, list[float]] = {}
 
-    def run_plan(self) -> EnduringResult:
+    def run_plan(self) -> FixedRateResult:
         """Sends for the duration of the plan, then waits for the answers.
 
         Raises:
