@@ -52,14 +52,15 @@ class _Beat:
         content: The heartbeat.
         waiter: Wakes the request, if it waits.
         clock: Sample of the clock at its arrival.
-        arrived, when: Tick and boot time of its arrival.
+        recorded: Tick from which on rows are read with the notes that it needs.
+        when: Boot time of its arrival.
         requested: What the last answer asked the member to give back.
     """
 
     content: Heartbeat
     waiter: Waiter | None
     clock: ClockSample
-    arrived: int
+    recorded: int
     when: float
     requested: frozenset[tuple[str, int, int]] = frozenset()
 
@@ -170,13 +171,15 @@ class LocalGroup:
 
         A later heartbeat of the member takes the place of one that waits. With ``last``, it is always answered.
         """
-        clock, now, arrived = self._store.groups.sample_clock(), self._core.boottime(), self.cache.next_tick()
+        clock, now = self._store.groups.sample_clock(), self._core.boottime()
         member = await self.find_member(text, credential)
         number = member.number
         previous = beat = self._beats.get(number)
         is_late = waiter is not None and waiter.closed  # The member has sent a later heartbeat.
         if is_new := beat is None or waiter is None or beat.waiter is not waiter:
-            beat = _Beat(content, waiter, clock, arrived, now, beat.requested if beat is not None else frozenset())
+            # Rows that were read before it is recorded may lack the notes that it needs.
+            recorded = self.cache.next_tick()
+            beat = _Beat(content, waiter, clock, recorded, now, beat.requested if beat is not None else frozenset())
         if is_new and not is_late:
             self._beats[number] = beat
             if previous is not None and previous.waiter is not None and previous.waits:
@@ -252,9 +255,9 @@ class LocalGroup:
         number, owned, given_back = member.number, beat.content.owned, beat.content.given_back
         if is_new and given_back:
             words = {name: {n: (number, epoch) for n, epoch in epochs.items()} for name, epochs in given_back.items()}
-            await self.owners.settle_all(words, beat.arrived, words)
+            await self.owners.settle_all(words, beat.recorded, words)
         for _ in range(MAX_ATTEMPTS):
-            targets, since = self.cache.targets, max(beat.arrived, self.cache.planned)
+            targets, since = self.cache.targets, max(beat.recorded, self.cache.planned)
             named_queues = (
                 targets.find_foreign_queues(number, owned) | self._requested_queues(number) | given_back.keys()
             )

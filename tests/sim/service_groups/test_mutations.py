@@ -189,7 +189,13 @@ async def treat_unnamed_as_given_back(one: LocalGroup, member: Member, beat: Any
         named = beat.content.owned.get(name, {})
         if missing := {n: (member.number, epoch) for n, epoch in owned.items() if n not in named}:
             words[name] = missing
-    await one.owners.settle_all(words, beat.arrived, words)
+    await one.owners.settle_all(words, beat.recorded, words)
+    return await REAL_ANSWER(one, member, beat, is_new=is_new)
+
+
+async def answer_by_earlier_rows(one: LocalGroup, member: Member, beat: Any, *, is_new: bool) -> Any:  # noqa: ANN401
+    """Answers by rows that may lack the notes that the member needs."""
+    beat.recorded = 0
     return await REAL_ANSWER(one, member, beat, is_new=is_new)
 
 
@@ -363,6 +369,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "a partition that a heartbeat does not name is not given back": Mutation(
         lambda: replace(LocalGroup._answer, treat_unnamed_as_given_back), ("O1",), kind=Generous
+    ),
+    "an answer is by rows that were read after the heartbeat was recorded": Mutation(
+        lambda: replace(LocalGroup._answer, answer_by_earlier_rows), ("O4",), first=26
     ),
     "a lost partition does not come as given back": Mutation(
         make_hand_over_replacement(report_lost_as_given_back), ("O4",), first=1
