@@ -157,9 +157,9 @@ def parse_output(output: str, cpu: float, complaint: str, job: Job) -> Sample:
     """Parses the output of wrk; raises Void with ``complaint`` for a bad one.
 
     Raises:
-        Void: The output reports errors, or is not the output of wrk.
+        Void: The output reports errors or no answer, or is not the output of wrk.
     """
-    total = re.search(r"(\d+) requests in", output)
+    total = re.search(r"([1-9]\d*) requests in", output)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", output)
     longest = re.search(r"Latency\s+\S+\s+\S+\s+(\S+)", output)
     quantiles = dict(re.findall(r"(50|99)%\s+(\S+)", output))

@@ -145,6 +145,12 @@ def test_errors_that_wrk_tells_of_void_a_run(more: str) -> None:
         wrk.parse_output(WRK + more, 1.0, "complaint", JOB)
 
 
+def test_wrk_without_an_answer_voids_a_run() -> None:
+    """A busy node may answer no request within a short run."""
+    with pytest.raises(Void, match="complaint"):
+        wrk.parse_output(WRK.replace("38720 requests", "0 requests"), 1.0, "complaint", JOB)
+
+
 CYCLES = "claims: 19500\nfound: 19360\nsettled: 19340\nwrong: 0\n"
 
 
