@@ -75,7 +75,7 @@ def answer_heartbeat(
         targets: Targets of the plan.
         member: The member.
         beat: Its heartbeat.
-        rows: Rows of the queues to compare, read after the heartbeat arrived.
+        rows: Rows of the queues to compare, read after the heartbeat was recorded.
         seen: When the member was last seen (ms).
         now: Clock at the arrival of the heartbeat (ms).
     """

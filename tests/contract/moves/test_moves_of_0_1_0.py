@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from queuey.errors import MoveUnderWay
+from queuey.messages import Queue
 from queuey.service.moves.records import KIND, Move, MoveRecord, MoveRecords, Progress, decode
 from queuey.storage import Ledger, Records, Store, bridge
 from tests.backends import APP
@@ -20,6 +21,15 @@ from tests.interposed_store import InterposedStore
 def record_as_0_1_0(store: Store, work: str, piece: int, value: object, before: bytes | None = None) -> bytes:
     """Records something as version 0.1.0 does."""
     return bridge.run(store.ledger.enter(work, piece, msgspec.msgpack.encode(value), expected=before))
+
+
+def begin_as_0_1_0(store: Store, source: Queue, target: Queue) -> Move:
+    """Begins a move as version 0.1.0 does: it is in the directory, and no process has worked on it."""
+    number = bridge.run(store.ledger.now())
+    move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
+    record_as_0_1_0(store, "moves under way", 0, (number, [move]))
+    record_as_0_1_0(store, f"moves of {APP}", 0, [number])
+    return move
 
 
 def assert_not_adopted_again(store: Store, records: MoveRecords) -> None:
@@ -35,10 +45,7 @@ def test_a_stalled_move_is_continued(store: Store, other: Store) -> None:
     """A move of 0.1.0 is shown, is its source's only move, and is continued once its record stalls."""
     source, target, third = make_queue(store), make_queue(store), make_queue(store)
     append_bodies(store, source, "a", "b")
-    number = bridge.run(store.ledger.now())
-    move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
-    record_as_0_1_0(store, "moves under way", 0, (move.number, [move]))
-    record_as_0_1_0(store, f"moves of {APP}", 0, [move.number])
+    move = begin_as_0_1_0(store, source, target)
     record_as_0_1_0(store, "move", move.number, (move, Progress(runner=7, beat=3, total=2)))
     idle, process = Mover(store), Mover(other)
     idle.stopping.set()
@@ -64,9 +71,7 @@ def test_a_stalled_move_is_continued(store: Store, other: Store) -> None:
 def test_a_process_dies_while_it_ends_a_move(store: Store, step: Callable[..., Any]) -> None:
     """Wherever the process that ends a move of 0.1.0 dies, another one ends it, and it is not adopted again."""
     source, target, records = make_queue(store), make_queue(store), MoveRecords(store)
-    number = bridge.run(store.ledger.now())
-    move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
-    record_as_0_1_0(store, "moves under way", 0, (move.number, [move]))
+    move = begin_as_0_1_0(store, source, target)
     record_as_0_1_0(store, "move", move.number, (move, Progress(runner=7, beat=3)))
     for _ in range(2):
         bridge.run(records.adopt())
@@ -87,9 +92,7 @@ def test_a_process_dies_while_it_ends_a_move(store: Store, step: Callable[..., A
 def test_a_move_in_progress_is_left_to_its_process(store: Store) -> None:
     """While the record of a 0.1.0 move changes, no process of this version continues it."""
     source, target, records = make_queue(store), make_queue(store), MoveRecords(store)
-    number = bridge.run(store.ledger.now())
-    move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
-    record_as_0_1_0(store, "moves under way", 0, (move.number, [move]))
+    move = begin_as_0_1_0(store, source, target)
     before = None
     for beat in range(1, 4):
         before = record_as_0_1_0(store, "move", move.number, (move, Progress(runner=7, beat=beat)), before)
@@ -105,10 +108,7 @@ def test_a_move_that_no_process_has_worked_on_is_shown(store: Store) -> None:
     mover = Mover(store)
     mover.stopping.set()
     source, target = make_queue(store), make_queue(store)
-    number = bridge.run(store.ledger.now())
-    move = Move(number, APP, source.name, source.qid, source.partitions, target.name, target.qid)
-    record_as_0_1_0(store, "moves under way", 0, (move.number, [move]))
-    record_as_0_1_0(store, f"moves of {APP}", 0, [move.number])
+    move = begin_as_0_1_0(store, source, target)
     assert mover.moves.show(APP, move.id, SEES_ALL_QUEUES).state == "running"
     assert [each.id for each in mover.moves.list(APP, SEES_ALL_QUEUES)] == [move.id]
     assert mover.moves.cancel(APP, move.id, SEES_ALL_QUEUES).state == "cancelling"

@@ -101,8 +101,12 @@ def g2(history: History, limits: Limits) -> Texts:
     for read in history.reads:
         for shown in read.shown:
             fate = history.fates.get(shown.body)
-            if fate and fate.outcome == "none" and not (limits.apart and fate.post.web != read.web):
+            if fate and fate.outcome == "none" and not _is_in_another_centre(fate.post, read, limits):
                 yield f"{shown.body} is shown at {shown.id}: {describe(read)}; outcome none: {describe(fate.post)}"
+
+
+def _is_in_another_centre(post: Post, read: Read, limits: Limits) -> bool:
+    return limits.apart and post.web != read.web
 
 
 def settled(history: History, _: Limits) -> Texts:
@@ -133,7 +137,7 @@ def truth(history: History, limits: Limits) -> Texts:
         for shown in read.shown:
             place, fate = Place(read.queue, shown.partition, shown.id), history.fates.get(shown.body)
             at = f"{shown.body} is at {place}"
-            may_be_undone = limits.apart and not read.final and fate is not None and fate.post.web != read.web
+            may_be_undone = fate is not None and not read.final and _is_in_another_centre(fate.post, read, limits)
             if not may_be_undone and places.setdefault(shown.body, place) != place:
                 yield f"{at} and at {places[shown.body]}: {describe(read)}"
             if fate is None:

@@ -40,7 +40,8 @@ and resumed). The store: ``node-kill`` (a node is killed and restarted), ``node-
 queues: ``grow`` (one gets more partitions), ``mute`` (their service is stopped and resumed).
 """
 WORKER_FAULTS = frozenset({"join", "leave", "kill", "pause", "expire"})
-COMMON_FAULTS = frozenset({"cut", "restart", "leader", "hush", "grow", "mute", "node-kill", "node-pause"})
+SHARED_FAULTS = frozenset({"cut", "restart", "leader", "hush", "grow", "mute", "node-kill", "node-pause"})
+"""Kinds that affect all workers at once."""
 EVERYBODY = "all"
 
 
@@ -83,8 +84,8 @@ class Schedule:
         """Draws a fault, or returns None if its kind cannot be at this time: enough workers must run."""
         kind = self.rng.choices(self.kinds, [WEIGHTS[kind] for kind in self.kinds])[0]
         free = [slot for slot in [*self.slots, EVERYBODY] if self._busy.get(slot, 0.0) <= instant]
-        if kind in COMMON_FAULTS:
-            return self._add_common_fault(instant, kind) if EVERYBODY in free else None
+        if kind in SHARED_FAULTS:
+            return self._add_shared_fault(instant, kind) if EVERYBODY in free else None
         running = sorted(self._there.intersection(free))
         if kind == "join":
             empty = [slot for slot in self.slots if slot not in self._there and slot in free]
@@ -112,7 +113,7 @@ class Schedule:
         self._busy[slot] = instant + alone
         return Step(kind, slot, 0.0 if kind == "join" else seconds, instant)
 
-    def _add_common_fault(self, instant: float, kind: str) -> Step:
+    def _add_shared_fault(self, instant: float, kind: str) -> Step:
         """Adds a fault of the service or network. Others wait until it is over; most also some time longer."""
         seconds = 0.0
         if kind in {"leader", "node-kill"}:
