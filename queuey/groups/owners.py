@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from queuey.groups.ownership import OwnedOffset
+from queuey.groups.ownership import OwnedOffset, OwnedOffsets
 from queuey.groups.state import GroupState
 
 
@@ -24,24 +24,25 @@ class HandOver(NamedTuple):
 
 
 def hand_over(
-    state: GroupState, uid: int, rows: Mapping[int, OwnedOffset], given_back: Mapping[int, tuple[int, int]]
+    state: GroupState, uid: int, recorded: OwnedOffsets, given_back: Mapping[int, tuple[int, int]]
 ) -> HandOver:
     """Decides the owners of a queue's partitions: free, given back and lost ones go to their targets if present.
 
-    A partition gets at most one owner in an epoch. See *Hand over* in ``docs/architecture-groups.md``.
+    A partition gets at most one owner in an epoch, also if its offset is deleted meanwhile. See *Hand over* in
+    ``docs/architecture-groups.md``.
 
     Args:
         state: State of the group, read after the rows.
         uid: Uid of the queue.
-        rows: Offset rows of the group for the queue, by partition.
+        recorded: Offset rows of the group for the queue.
         given_back: For each partition that is given back, the member that does so and the epoch of its ownership.
     """
     planned = state.plan.get(uid)
     targets = {} if planned is None else planned.targets
     epoch = state.head.epoch
     changes, needs_plan = [], False
-    for partition in sorted(rows.keys() | targets.keys()):
-        before = row = rows.get(partition, OwnedOffset(partition))
+    for partition in sorted(recorded.rows.keys() | targets.keys()):
+        before = row = recorded.rows.get(partition, OwnedOffset(partition))
         if row.owner and given_back.get(partition) == (row.owner, row.epoch):
             row = replace(row, owner=0, came="given back")
         elif row.owner and not is_owner(state, row):
@@ -49,7 +50,7 @@ def hand_over(
         target = targets.get(partition)
         taker = None if target is None else state.members.get(target.member)
         if not row.owner and taker is not None and taker.state == "present":
-            if epoch > row.epoch:
+            if epoch > max(row.epoch, recorded.deleted_epoch):
                 row = replace(row, owner=taker.number, epoch=epoch)
             else:
                 needs_plan = True

@@ -43,10 +43,16 @@ class OwnedOffsets(msgspec.Struct, frozen=True):
     Attributes:
         version: Token that the next change compares, or None if nothing was ever recorded.
         rows: Rows by partition.
+        deleted_epoch: Highest epoch of the rows that were deleted, or 0. No partition gets an owner under it again.
     """
 
     version: int | None
     rows: dict[int, OwnedOffset]
+    deleted_epoch: int = 0
+
+    def highest_epoch(self) -> int:
+        """Returns the highest epoch under which a member ever owned a partition, or 0."""
+        return max([self.deleted_epoch, *(row.epoch for row in self.rows.values())])
 
 
 class MemberCommit(msgspec.Struct, frozen=True):

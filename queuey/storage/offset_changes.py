@@ -93,7 +93,7 @@ def recorded_offsets(rows: dict[int, OwnedOffset]) -> list[Offset]:
 def keep_notes(recorded: OwnedOffsets, partitions: Container[int]) -> OwnedOffsets:
     """Returns the rows without notes, except those of the given partitions."""
     rows = {n: row if n in partitions else replace(row, note=None) for n, row in recorded.rows.items()}
-    return OwnedOffsets(recorded.version, rows)
+    return OwnedOffsets(recorded.version, rows, recorded.deleted_epoch)
 
 
 def decode_position(position: Position, epoch: int) -> Position | None:

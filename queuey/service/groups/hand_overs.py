@@ -121,7 +121,7 @@ class HandOvers:
                 for number, row in recorded.rows.items()
                 if row.owner in self.leavers and row.epoch >= state.head.born
             }
-            decided = hand_over(state, queue.uid, recorded.rows, words | leaving)
+            decided = hand_over(state, queue.uid, recorded, words | leaving)
             if decided.needs_plan and await self._cache.refresh() is not state:
                 continue  # The rows belong to a later plan.
             if decided.needs_plan:

@@ -68,7 +68,7 @@ class Offsets(ABC):
 
     @abstractmethod
     async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
-        """Deletes the offsets of a group.
+        """Deletes the offsets of a group. The highest epoch of its rows stays: see :class:`OwnedOffsets`.
 
         Raises:
             PartitionsOwned: See :meth:`set_offsets`.

@@ -35,7 +35,8 @@ _DELETE_OFFSETS = (
     "RETURNING partition, ticks, low, updated_at, owner, epoch, came, note"
 )
 _SELECT_GROUPS = (
-    "SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group < ? ORDER BY consumer_group"
+    "SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group < ? AND partition > 0 "
+    "ORDER BY consumer_group"
 )
 _COUNT_READERS = (
     "SELECT count(*) FROM (SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? AND consumer_group >= ? LIMIT ?)"
@@ -85,10 +86,10 @@ class SqliteOffsets(Offsets):
         def work(transaction: Transaction) -> Decision:
             transaction.verify(queue)
             connection = transaction.connection
-            rows = _read_rows(connection, queue, group)
-            lost = _find_disowned(rows, disown) if commit is None else set()
-            decision = decide(rows, changes, ids.ticks_to_seconds(transaction.now), commit, lost)
-            if decision.written and not rows:
+            recorded = _read_recorded(connection, queue, group)
+            lost = _find_disowned(recorded, disown) if commit is None else set()
+            decision = decide(recorded.rows, changes, ids.ticks_to_seconds(transaction.now), commit, lost)
+            if decision.written and not recorded.rows:
                 _check_group_count(connection, queue, group)
             _write_rows(connection, queue, group, decision.changed_rows())
             return decision
@@ -100,7 +101,7 @@ class SqliteOffsets(Offsets):
     def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
         with self._db.readers.lend() as connection:
             self._db.verify(connection, queue)
-            rows = _read_rows(connection, queue, group)
+            rows = _read_recorded(connection, queue, group).rows
         if not rows:
             raise GroupNotFound(group)
         return offset_changes.recorded_offsets(rows)
@@ -108,8 +109,9 @@ class SqliteOffsets(Offsets):
     @threaded
     def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         with self._db.readers.lend() as connection:
-            recorded = [offset_changes.recorded_offsets(_read_rows(connection, queue, group)) for queue in queues]
-        return [{offset.partition: offset.position for offset in offsets} for offsets in recorded]
+            recorded = [_read_recorded(connection, queue, group).rows for queue in queues]
+        offsets_of_queues = map(offset_changes.recorded_offsets, recorded)
+        return [{offset.partition: offset.position for offset in offsets} for offsets in offsets_of_queues]
 
     @threaded
     def groups(self, queue: Queue) -> list[str]:
@@ -120,23 +122,25 @@ class SqliteOffsets(Offsets):
     async def delete_group(self, queue: Queue, group: str, *, disown: int | None = None) -> None:
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
-            rows = _read_rows(transaction.connection, queue, group, _DELETE_OFFSETS)
-            if not rows:
+            deleted = _read_recorded(transaction.connection, queue, group, _DELETE_OFFSETS)
+            if not deleted.rows:  # An error restores the rows.
                 raise GroupNotFound(group)
-            _find_disowned(rows, disown)  # An error restores the rows.
+            _find_disowned(deleted, disown)
+            if epoch := deleted.highest_epoch():
+                _write_rows(transaction.connection, queue, group, [OwnedOffset(0, epoch=epoch)])
 
         await self._db.write(work)
 
     @threaded
     def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
         with self._db.readers.lend() as connection:
-            return offset_changes.keep_notes(_add_version(_read_rows(connection, queue, group)), notes)
+            return offset_changes.keep_notes(_add_version(_read_recorded(connection, queue, group)), notes)
 
     async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
         def work(transaction: Transaction) -> bool:
             transaction.verify(queue)
             connection = transaction.connection
-            recorded = _add_version(_read_rows(connection, queue, group))
+            recorded = _add_version(_read_recorded(connection, queue, group))
             if recorded.version != version:
                 return False
             if not recorded.rows:
@@ -238,31 +242,34 @@ class SqliteRecords(Records):
         return [RecordDue(*row) for row in rows]
 
 
-def _read_rows(
-    connection: Connection, queue: Queue, group: str, statement: str = _SELECT_OFFSETS
-) -> dict[int, OwnedOffset]:
-    """Returns the rows of a group for a queue, by partition. The statement may also delete them."""
+def _read_recorded(connection: Connection, queue: Queue, group: str, statement: str = _SELECT_OFFSETS) -> OwnedOffsets:
+    """Returns the rows of a group for a queue, without their version. The statement may also delete them."""
     stored: Any = sorted(connection.execute(statement, (queue.uid, group)))
-    return {
+    rows = {
         partition: OwnedOffset(partition, decode_position((ticks, low), epoch), updated, owner, epoch, came, note)
         for partition, ticks, low, updated, owner, epoch, came, note in stored
     }
+    deletion = rows.pop(0, None)
+    return OwnedOffsets(None, rows, 0 if deletion is None else deletion.epoch)
 
 
-def _add_version(rows: dict[int, OwnedOffset]) -> OwnedOffsets:
-    """Returns rows with their version, which is a digest of the rows.
+def _add_version(recorded: OwnedOffsets) -> OwnedOffsets:
+    """Adds the version, which is a digest of the rows and of ``deleted_epoch``.
 
     A decision made for rows is valid for equal rows. Rows that had an owner never become equal to earlier rows, because
-    epochs only rise. The exception is a deletion of all rows: then the group has no members, so a late hand-over has no
-    effect.
+    epochs only rise, and a deletion leaves the highest one.
     """
-    digest = blake2b(encode([row for _, row in sorted(rows.items())]), digest_size=8).digest()
-    return OwnedOffsets(int.from_bytes(digest, signed=True) if rows else None, rows)
+    if not recorded.rows and not recorded.deleted_epoch:
+        return recorded
+    digest = blake2b(encode([recorded.deleted_epoch, *recorded.rows.values()]), digest_size=8).digest()
+    return replace(recorded, version=int.from_bytes(digest, signed=True))
 
 
-def _find_disowned(rows: dict[int, OwnedOffset], disown: int | None) -> set[int]:
+def _find_disowned(recorded: OwnedOffsets, disown: int | None) -> set[int]:
     """Returns the partitions that lose their owners, if any; see :func:`offset_changes.find_disowned`."""
-    return offset_changes.find_disowned(_add_version(rows), disown) if has_been_owned(rows) else set()
+    if not has_been_owned(recorded.rows):
+        return set()
+    return offset_changes.find_disowned(_add_version(recorded), disown)
 
 
 def _write_rows(connection: Connection, queue: Queue, group: str, rows: Iterable[OwnedOffset]) -> None:

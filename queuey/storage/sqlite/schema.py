@@ -144,7 +144,7 @@ CREATE TABLE pending_deletes (qid INTEGER PRIMARY KEY);
 CREATE TABLE offsets (
     uid INTEGER NOT NULL,
     consumer_group TEXT NOT NULL,
-    partition INTEGER NOT NULL,
+    partition INTEGER NOT NULL,        -- 0: epoch is the highest of the group's deleted rows
     ticks INTEGER NOT NULL,
     low INTEGER NOT NULL,
     updated_at REAL NOT NULL,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, InvalidRequest, NotOwner, OffsetConflict
-from queuey.groups.ownership import MAX_NOTE_BYTES, MemberCommit, Origin, OwnedOffset, PartitionsOwned
+from queuey.groups.ownership import MAX_NOTE_BYTES, MemberCommit, Origin, OwnedOffset, OwnedOffsets, PartitionsOwned
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Store, bridge
@@ -163,6 +163,52 @@ def test_without_an_offset(store: Store) -> None:
     assert read_owned(store, queue) == {}
     with pytest.raises(GroupNotFound):
         bridge.run(store.offsets.group_offsets(queue, GROUP))
+
+
+def test_a_deletion_leaves_the_highest_epoch(store: Store, other: Store) -> None:
+    """The highest epoch of deleted rows stays, whatever is recorded and deleted afterwards; it is no offset."""
+    queue = make_queue(store, partitions=2)
+
+    def read() -> OwnedOffsets:
+        return bridge.run(other.offsets.owned_offsets(queue, GROUP))
+
+    def delete() -> None:
+        bridge.run(store.offsets.delete_group(queue, GROUP, disown=read().version))
+
+    def set_plain_offset() -> None:
+        bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(1, A)]))
+
+    hand_over(store, queue, {2: 1}, EPOCH)
+    hand_over(store, queue, {1: 1}, EPOCH + 5)
+    delete()
+    deleted = read()
+    assert (deleted.rows, deleted.deleted_epoch) == ({}, EPOCH + 5)
+    assert bridge.run(store.offsets.groups(queue)) == []
+    with pytest.raises(GroupNotFound):
+        delete()
+    set_plain_offset()
+    assert places(store, queue) == {1: A}
+    set_plain_offset()
+    delete()
+    hand_over(store, queue, {1: 1}, EPOCH + 3)
+    delete()
+    assert (read().rows, read().deleted_epoch) == ({}, EPOCH + 5)
+    hand_over(store, queue, {1: 1}, EPOCH + 6)
+    with pytest.raises(PartitionsOwned):
+        bridge.run(store.offsets.delete_group(queue, GROUP, disown=deleted.version))
+    delete()
+    assert read().deleted_epoch == EPOCH + 6
+    owner = [OwnedOffset(1, owner=1, epoch=EPOCH)]
+    assert not bridge.run(store.offsets.hand_over(queue, GROUP, deleted.version, owner))
+
+
+def test_plain_offsets_leave_nothing(store: Store) -> None:
+    """Deleted offsets that no member ever owned leave no epoch."""
+    queue = make_queue(store)
+    bridge.run(store.offsets.set_offsets(queue, GROUP, [OffsetChange(1, A)]))
+    bridge.run(store.offsets.delete_group(queue, GROUP))
+    recorded = bridge.run(store.offsets.owned_offsets(queue, GROUP))
+    assert (recorded.rows, recorded.deleted_epoch) == ({}, 0)
 
 
 def test_plain_commits_take_the_owners(store: Store, other: Store) -> None:

@@ -16,7 +16,7 @@ from queuey.groups.state import GroupChange, Head, StoredGroup
 from queuey.messages import Lag, Offset, OffsetChange, Queue
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import ClaimLogs
-from queuey.storage.offset_changes import check_changes, decide, find_disowned, recorded_offsets
+from queuey.storage.offset_changes import check_changes, decide, find_disowned, keep_notes, recorded_offsets
 from tests.sim.replicas import make_async_store
 from tests.sim.service_groups.processes import Machine
 from tests.sim.service_groups.stored import APPLICATION, Contents, OffsetsChange, Proposal, Register, Rows, Stored
@@ -243,10 +243,7 @@ class GroupStore:
     # Owners and offsets
 
     async def owned_offsets(self, queue: Queue, group: str, notes: Container[int] = ()) -> OwnedOffsets:
-        register = self._stored.rows(queue.uid)
-        version, rows = await self._read("offsets", register.read, lambda offsets: 60 * len(offsets[1]))
-        offsets = {part: row if part in notes else replace(row, note=None) for part, row in rows.items()}
-        return OwnedOffsets(version or None, offsets)
+        return keep_notes(await self._read_recorded(queue), notes)
 
     async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
         """Sets the owners of partitions, keeping their offsets. Returns False if the version has changed."""
@@ -312,8 +309,13 @@ class GroupStore:
 
     async def _read_offsets(self, queue: Queue) -> OwnedOffsets:
         self._require(queue, current=True)
-        version, rows = await self._read("offsets", self._stored.rows(queue.uid).read, lambda found: 60 * len(found[1]))
-        return OwnedOffsets(version or None, rows)
+        return await self._read_recorded(queue)
+
+    async def _read_recorded(self, queue: Queue) -> OwnedOffsets:
+        register = self._stored.rows(queue.uid)
+        version, rows = await self._read("offsets", register.read, lambda offsets: 60 * len(offsets[1]))
+        deleted_epoch = rows[0].epoch if 0 in rows else 0
+        return OwnedOffsets(version or None, {part: row for part, row in rows.items() if part}, deleted_epoch)
 
     async def group_offsets(self, queue: Queue, group: str) -> list[Offset]:
         recorded = await self._read_offsets(queue)
@@ -330,10 +332,14 @@ class GroupStore:
             if await self._transact(
                 self._stored.rows(queue.uid),
                 recorded.version or 0,
-                lambda _: {},
+                partial(self._delete_rows, recorded),
                 self._observer_call(queue, OffsetsChange("forget")),
             ):
                 return
+
+    def _delete_rows(self, recorded: OwnedOffsets, _before: Rows) -> Rows:
+        """Returns what a deletion leaves: the highest epoch, in a row of partition 0."""
+        return {0: OwnedOffset(0, epoch=recorded.highest_epoch())}
 
     async def lag(self, queue: Queue, locations: Sequence[tuple[int, object]]) -> list[Lag]:
         return [Lag(0, True, 0.0) for _ in locations]  # noqa: FBT003 - as the struct has it

@@ -121,42 +121,44 @@ async def read_earlier_offsets(one: GroupStore, queue: Queue, group: str, notes:
     if earlier is None:
         return offsets
     rows = {n: changed(row, position=earlier.rows.get(n, row).position) for n, row in offsets.rows.items()}
-    return OwnedOffsets(offsets.version, rows)
+    return OwnedOffsets(offsets.version, rows, offsets.deleted_epoch)
 
 
-def hand_over_twice_in_an_epoch(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
+def hand_over_twice_in_an_epoch(state: GroupState, uid: int, recorded: OwnedOffsets, given_back: Words) -> HandOver:
     epoch = state.head.epoch
-    result = hand_over(state, uid, rows, given_back)
+    result = hand_over(state, uid, recorded, given_back)
     owners = {row.partition: row for row in result.owners}
     plan = state.plan.get(uid)
     for number, target in ({} if plan is None else plan.targets).items():
-        row = owners.get(number, rows.get(number))
+        row = owners.get(number, recorded.rows.get(number))
         taker = state.members.get(target.member)
         if row is not None and not row.owner and row.epoch == epoch and taker is not None and taker.state == "present":
             owners[number] = changed(row, owner=taker.number)
     return HandOver(tuple(owners.values()), needs_plan=False)
 
 
-def accept_give_back_of_any_epoch(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
+def accept_give_back_of_any_epoch(state: GroupState, uid: int, recorded: OwnedOffsets, given_back: Words) -> HandOver:
     """Applies a give-back of any ownership to the present one."""
-    return hand_over(state, uid, rows, {n: (who, rows[n].epoch) for n, (who, _) in given_back.items() if n in rows})
+    rows = recorded.rows
+    return hand_over(state, uid, recorded, {n: (who, rows[n].epoch) for n, (who, _) in given_back.items() if n in rows})
 
 
-def report_lost_as_given_back(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
-    result = hand_over(state, uid, rows, given_back)
+def report_lost_as_given_back(state: GroupState, uid: int, recorded: OwnedOffsets, given_back: Words) -> HandOver:
+    result = hand_over(state, uid, recorded, given_back)
     owners = tuple(changed(row, came="given back") if row.came == "lost" else row for row in result.owners)
     return HandOver(owners, result.needs_plan)
 
 
-def take_from_living_members(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
+def take_from_living_members(state: GroupState, uid: int, recorded: OwnedOffsets, given_back: Words) -> HandOver:
     plan = state.plan.get(uid)
     targets = {} if plan is None else plan.targets
+    rows = recorded.rows
     taken = {n: (row.owner, row.epoch) for n, row in rows.items() if n in targets and targets[n].member != row.owner}
-    return hand_over(state, uid, rows, {**taken, **given_back})
+    return hand_over(state, uid, recorded, {**taken, **given_back})
 
 
-def hand_over_without_another_plan(state: GroupState, uid: int, rows: Rows, given_back: Words) -> HandOver:
-    return HandOver(hand_over(state, uid, rows, given_back).owners, needs_plan=False)
+def hand_over_without_another_plan(state: GroupState, uid: int, recorded: OwnedOffsets, given_back: Words) -> HandOver:
+    return HandOver(hand_over(state, uid, recorded, given_back).owners, needs_plan=False)
 
 
 @contextmanager
@@ -360,6 +362,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "a partition is handed over once in an epoch": Mutation(
         make_hand_over_replacement(hand_over_twice_in_an_epoch), ("O2",), kind=Generous, first=1
+    ),
+    "a deletion leaves the highest epoch": Mutation(
+        lambda: replace(GroupStore._delete_rows, lambda *_: {}), ("O2",), first=65380
     ),
     "a first epoch comes from the clock": Mutation(
         lambda: replace(GroupDraft._next_epoch, count_epochs_from_one), ("O1", "O2")

@@ -29,7 +29,7 @@ from queuey.storage.cassandra.store.connected import StoreParts
 from queuey.storage.offset_changes import MAX_READERS, READER_PREFIX, Decision, decide, decode_position, find_disowned
 
 _SELECT_OFFSETS = Statement(
-    "SELECT version, partition, last_id, updated_at, owner, epoch, came, note FROM offsets "
+    "SELECT version, deleted_epoch, partition, last_id, updated_at, owner, epoch, came, note FROM offsets "
     "WHERE uid = ? AND consumer_group = ?"
 )
 _HAS_OFFSETS = Statement("SELECT partition FROM offsets WHERE uid = ? AND consumer_group = ? LIMIT 1")
@@ -51,6 +51,9 @@ _ORIGINS: tuple[Origin, ...] = "new", "given back", "lost"
 """Meanings of the values of ``came``, by index."""
 _DELETE_OFFSET = Statement(
     "DELETE FROM offsets WHERE uid = ? AND consumer_group = ? AND partition = ?", idempotent=False
+)
+_SET_DELETED_EPOCH = Statement(
+    "UPDATE offsets SET deleted_epoch = ? WHERE uid = ? AND consumer_group = ?", idempotent=False
 )
 _DELETE_GROUPS = Statement("DELETE FROM offset_groups WHERE uid = ?")
 _ADD_GROUP = Statement("INSERT INTO offset_groups (uid, consumer_group) VALUES (?, ?)")
@@ -215,8 +218,10 @@ class CassandraOffsets(Offsets):
                 if not recorded.rows:
                     return doubted  # A removal that was in doubt has been applied.
                 check(recorded)
-                removals = [(_DELETE_OFFSET, (uid, group, partition)) for partition in recorded.rows]
-                result = await self._change_offsets(uid, group, recorded.version, removals)
+                calls: list[Call] = [(_DELETE_OFFSET, (uid, group, partition)) for partition in recorded.rows]
+                if epoch := recorded.highest_epoch():
+                    calls.append((_SET_DELETED_EPOCH, (epoch, uid, group)))
+                result = await self._change_offsets(uid, group, recorded.version, calls)
                 if result.is_done:
                     self._listed_groups.discard((uid, group))  # The next offset checks the number of groups again.
                     return True
@@ -234,7 +239,7 @@ class CassandraOffsets(Offsets):
 
 
 def _has_rows(partitions: Rows) -> bool:
-    """Returns whether a group has offsets. A deleted group leaves a row with a version only."""
+    """Returns whether a group has offsets. A deleted group leaves a row with a version and an epoch only."""
     return bool(partitions) and partitions[0][0] is not None
 
 
@@ -249,10 +254,11 @@ def _decode(rows: Rows) -> OwnedOffsets:
             _ORIGINS[came or 0],
             note,
         )
-        for _, partition, last_id, updated, owner, epoch, came, note in rows
+        for _, _, partition, last_id, updated, owner, epoch, came, note in rows
         if partition is not None
     }
-    return OwnedOffsets(rows[0][0] if rows else None, owned)
+    version, deleted_epoch = rows[0][:2] if rows else (None, None)
+    return OwnedOffsets(version, owned, deleted_epoch or 0)
 
 
 def _make_calls(key: tuple[int, str], before: Mapping[int, OwnedOffset], decision: Decision) -> list[Call]:
