@@ -203,6 +203,12 @@ class History:
             if not busy[owner]:
                 del busy[owner]
 
+    def excuse_handling(self, name: str, partition: Partition) -> None:
+        """Lets a member go on handling a message of a partition that it gave back meanwhile."""
+        busy = self.busy.get(place_of(partition), Counter())
+        for owner in [owner for owner in busy if self.names[owner] == name]:
+            del busy[owner]
+
     def record_given_up(self, stay: Stay, message: Message) -> None:
         """Counts a dead-lettered message as handled."""
         log, index = self.service.places[message.body]

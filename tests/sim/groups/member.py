@@ -143,7 +143,11 @@ class ConsumerMember(Member):
         for partition in partitions:
             stay = self._stays.pop(partition, None)
             if (fault := self._storm.faults.in_callback()) is not None:
-                await fault
+                try:
+                    await fault
+                except asyncio.CancelledError:  # The callback ends without waiting for the message under way.
+                    self._history.excuse_handling(self._machine.name, partition)
+                    raise
             async with self._busy:
                 if stay is not None and self._consumer is not None:
                     await self._commit(self._consumer, partition, stay)
