@@ -402,7 +402,8 @@ class Dispatcher(PartitionListener):
             await work.wait_until_quiet()
 
     def _settle_active_runs(self, work: PartitionWork) -> None:
-        """Records the progress of active runs. Their later results are discarded."""
+        """Records the progress of active runs. Their later results are discarded, and no other run starts."""
+        work.stop_filling_gaps()
         for run in work.runs:
             if run.settled:
                 continue

@@ -521,6 +521,11 @@ class PartitionWork:
                 self._quiet.clear()
         return self.state == "filling"
 
+    def stop_filling_gaps(self) -> None:
+        """Lets no more messages start once the deadline has passed."""
+        if self.state == "filling":
+            self.state = "closed"
+
     def _keep_gap_fillers(self) -> bool:
         """Drops messages outside the gaps, and those whose retry is after the deadline. Returns whether any remain."""
         for timer, held in self._timers.items():
