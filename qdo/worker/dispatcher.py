@@ -403,7 +403,7 @@ class Dispatcher(PartitionListener):
 
     def _settle_active_runs(self, work: PartitionWork) -> None:
         """Records the progress of active runs. Their later results are discarded, and no other run starts."""
-        work.stop_filling_gaps()
+        work.end_filling_gaps()
         for run in work.runs:
             if run.settled:
                 continue

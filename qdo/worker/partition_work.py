@@ -384,6 +384,7 @@ class PartitionWork:
         self._ended = ended
         self._timers: dict[asyncio.TimerHandle, FailedMessage] = {}
         self._deadline = float("inf")
+        self._may_fill_gaps = True
         self._dead_letters: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -509,20 +510,21 @@ class PartitionWork:
         self.halt()
 
     def start_filling_gaps(self, deadline: float) -> bool:
-        """Starts to handle the gaps before done messages. Returns False if there are no gaps.
+        """Starts to handle the gaps before done messages. Returns False if there are none, or none may be filled.
 
         Call it when the work is quiet; it is quiet again once the gaps are filled. Several tasks may call it. Messages
         whose retry is after the deadline, by the loop's clock, are left to the next owner.
         """
-        if self.is_quiet and not self.is_discarded:
+        if self.is_quiet and not self.is_discarded and self._may_fill_gaps:
             self._deadline = deadline
             self.state = "filling" if self._keep_gap_fillers() else "closed"
             if self.state == "filling":
                 self._quiet.clear()
         return self.state == "filling"
 
-    def stop_filling_gaps(self) -> None:
-        """Lets no more messages start once the deadline has passed."""
+    def end_filling_gaps(self) -> None:
+        """Lets no more messages start for good: those of active runs wait again, although they may yet be handled."""
+        self._may_fill_gaps = False
         if self.state == "filling":
             self.state = "closed"
 

@@ -50,6 +50,8 @@ class Member:
         self._history = machine.storm.history
         self._world = machine.world
         self._stays: dict[Partition, Stay] = {}
+        self._last_stays: dict[Partition, Stay] = {}
+        """The stays, and those that have ended since, each until the partition is assigned again."""
         self._keyed = self._leaves = False
 
     async def live(self) -> None:
@@ -85,7 +87,7 @@ class Member:
 
     def _assigned(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
         for partition in partitions:
-            self._stays[partition] = Stay(self.links[-1].session, keyed=self._keyed)
+            self._stays[partition] = self._last_stays[partition] = Stay(self.links[-1].session, keyed=self._keyed)
         return self._storm.faults.in_callback(ends=True)  # reading starts after it, so it must end
 
     def _revoked(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
@@ -176,8 +178,8 @@ class ConsumerMember(Member):
     async def _commit(self, consumer: AsyncConsumer, partition: Partition, stay: Stay) -> None:
         """Commits the last handled message, and records that, unless it was done.
 
-        Ignores a lost ownership or connection. Another error is recorded as a violation while the partition is still
-        assigned.
+        Ignores a lost ownership or connection. Another error is recorded as a violation, unless the partition was
+        assigned again meanwhile.
         """
         done = stay.done
         if done is None or done == stay.recorded:
@@ -188,7 +190,7 @@ class ConsumerMember(Member):
             except (NotOwner, CoordinationLost, SessionLost):
                 raise
             except QdoError as error:
-                if self._stays.get(partition, stay) is stay:
+                if self._last_stays[partition] is stay:
                     self._history.wrong.append(f"commit: {error!r}")
                 return  # the commit was of an earlier stay whose callback was late
             self._history.check_commit(partition, done)

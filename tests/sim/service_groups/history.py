@@ -179,11 +179,10 @@ class History:
         loads = Counter(member.number if owner in replaced else owner for owner in owners)
         shares = [loads[number] for number, one in after.members.items() if one.state == "present"]
         leaving = sum(loads[number] for number, one in after.members.items() if one.state == "leaving")
-        if leaving or before.plan.keys() != after.plan.keys() or max(shares) - min(shares) > 1:
+        orphaned = loads.keys() - after.members.keys()
+        if leaving or orphaned or before.plan.keys() != after.plan.keys() or max(shares) - min(shares) > 1:
             return
-        if not all(
-            one not in before.members or (one in replaced and to == member.number) for one, to in moved.values()
-        ):
+        if not all(one in replaced and to == member.number for one, to in moved.values()):
             self.record_violation(f"O7: {member.number} has come back as {member.instance}, and {moved} moved")
 
     def _state_of(self, state: GroupState, number: int) -> str:

@@ -21,6 +21,7 @@ FIRST = int(os.environ.get("SIM_SEED", "0"))
 FORMER_FAULTS = {
     "a member was told no note, by rows that were read before its heartbeat was recorded": 16404,
     "a partition had two ownerships under one epoch, because its offset was deleted between them": 65380,
+    "a plan that also divided what a removed member had was taken for that of a returning instance alone": 40445,
 }
 """Seeds of histories that once broke a guarantee."""
 
