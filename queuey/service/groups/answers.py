@@ -49,6 +49,10 @@ class Targets:
                 missing[name] = numbers
         return missing
 
+    def is_older_than(self, owned: Partitions) -> bool:
+        """Returns whether a member names a partition under a later epoch than the plan's."""
+        return any(epoch > self.epoch for epochs in owned.values() for epoch in epochs.values())
+
     def find_foreign_queues(self, member: int, owned: Partitions) -> set[str]:
         """Returns the queues of which a member names partitions that are not planned for it."""
         planned = self._by_member.get(member, {})

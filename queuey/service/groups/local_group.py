@@ -253,6 +253,8 @@ class LocalGroup:
         many in which it misses partitions; the answer leaves out queues that were not read.
         """
         number, owned, given_back = member.number, beat.content.owned, beat.content.given_back
+        if is_new and self.cache.targets.is_older_than(owned):
+            await self.cache.refresh()  # The older plan would take away what another process has let the member take.
         if is_new and given_back:
             words = {name: {n: (number, epoch) for n, epoch in epochs.items()} for name, epochs in given_back.items()}
             await self.owners.settle_all(words, beat.recorded, words)

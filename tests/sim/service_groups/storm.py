@@ -17,6 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from queuey.access import Caller, Grant
+from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import Credential, JoinRequest
 from queuey.messages import OffsetChange
 from tests.sim.service_groups.history import History, Life, Place, may_read_and_claim
@@ -332,9 +333,11 @@ class Storm:
             unequal = unequal or takers != living.keys()
             rows = self.stored.rows(queue.uid).value
             for part in range(1, queue.partitions + 1):
-                row = rows.get(part)
-                owner = 0 if row is None else row.owner
+                row = rows.get(part, OwnedOffset(part))
+                owner = row.owner
                 stay: Life | None = living[owner].stay if owner in living else None
+                if stay is not None and row.epoch < stay.born:
+                    stay = None  # The owner was a member of a removed group.
                 if not takers:
                     if stay is not None:
                         problems.append(f"O6: {owner} keeps {name}/{part}")

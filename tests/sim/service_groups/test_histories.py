@@ -22,6 +22,8 @@ FORMER_FAULTS = {
     "a member was told no note, by rows that were read before its heartbeat was recorded": 16404,
     "a partition had two ownerships under one epoch, because its offset was deleted between them": 65380,
     "a plan that also divided what a removed member had was taken for that of a returning instance alone": 40445,
+    "a process with an older plan told a member that it had lost a partition of a queue made anew": 70713,
+    "an owner in a removed group was taken for a member with its number": 59189,
 }
 """Seeds of histories that once broke a guarantee."""
 

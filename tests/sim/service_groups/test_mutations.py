@@ -20,6 +20,7 @@ from queuey.groups.planning import Plan, make_plan
 from queuey.groups.state import Credential, GroupChange, GroupState, Head, Member
 from queuey.messages import OffsetChange, Queue
 from queuey.service.groups import hand_overs, state_changes
+from queuey.service.groups.answers import Targets
 from queuey.service.groups.hand_overs import HandOvers
 from queuey.service.groups.local_group import LocalGroup
 from queuey.service.groups.searches import find_queues
@@ -377,6 +378,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "an answer is by rows that were read after the heartbeat was recorded": Mutation(
         lambda: replace(LocalGroup._answer, answer_by_earlier_rows), ("O4",), first=26
+    ),
+    "a plan that is older than what a heartbeat names is read afresh": Mutation(
+        lambda: replace(Targets.is_older_than, lambda *_: False), ("O4",), first=70713
     ),
     "a lost partition does not come as given back": Mutation(
         make_hand_over_replacement(report_lost_as_given_back), ("O4",), first=1
