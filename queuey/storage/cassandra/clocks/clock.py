@@ -36,7 +36,8 @@ class Clock:
     ``raw_boottime_ns`` leaves out the missed time; both are in nanoseconds.
 
     When a virtual machine is paused, its boot time stops as well. Once the corrected wall clock is accepted, the missed
-    time counts for ages and deadlines: what was read before is as old as it really is.
+    time counts for ages and deadlines: what was read before is as old as it really is. It does not count for waits. A
+    wall clock that was behind and is set right looks the same, and then no time was missed.
     """
 
     __slots__ = ("_boottime", "_missed", "_offset", "_wall")
@@ -61,6 +62,10 @@ class Clock:
 
     def raw_boottime_ns(self) -> int:
         return self._boottime()
+
+    def seconds_since(self, began: int) -> float:
+        """Seconds that have certainly passed since the raw boot time ``began``. For waits until others have ended."""
+        return (self._boottime() - began) / 1e9
 
     @property
     def offset(self) -> int:

@@ -208,11 +208,11 @@ class CassandraCatalogue(Catalogue):
 
         The timing is read again when its lease is over. Raises (outcome unknown) if the store closes.
         """
-        began = self._clock.boottime()
+        began = self._clock.raw_boottime_ns()
         while True:
             if not self._timing.is_fresh(self._clock.boottime()):
                 await self._renew_times()
-            remaining_seconds = began + self._timing.assumed.row_age - self._clock.boottime()
+            remaining_seconds = self._timing.assumed.row_age - self._clock.seconds_since(began)
             if remaining_seconds <= 0:
                 return
             await self._driver.loop.sleep(self._deadline.time_left(min(remaining_seconds, _CLOSING_POLL_INTERVAL)))
