@@ -66,8 +66,25 @@ class Site:
         begin(self.core, work, raise_error)
 
     async def call(self, call: Awaitable[T], seconds: float | None = None) -> T:
-        async with asyncio.timeout(seconds or self.store._options.deadline):
-            return await call
+        """Awaits a call of the store.
+
+        It must end by its deadline. If its process was paused then, or shortly before, it must end within D of the end
+        of the pause: by then, a write that it has begun is acknowledged or undone.
+
+        Raises:
+            TimeoutError: The call did not end in time.
+        """
+        loop, delay = asyncio.get_running_loop(), self._cluster.pace.timing.levels["strong"].delay
+        async with asyncio.timeout(None) as limit:
+
+            def set_limit() -> None:
+                limit.reschedule(max(loop.time(), self.process.paused_until + delay))
+
+            deadline = loop.call_later(seconds or self.store._options.deadline, set_limit)
+            try:
+                return await call
+            finally:
+                deadline.cancel()
 
     async def page(self, queue: Queue, part: Slice) -> Page:
         [page] = await self.call(self.store.messages.read(queue, [part]), PATIENCE_SECONDS)

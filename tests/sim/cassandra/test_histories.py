@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -28,8 +29,10 @@ from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.replacing import replace, replace_in
 from tests.sim import storm
 from tests.sim.cassandra.claims import ON_CLUSTER
+from tests.sim.cassandra.cluster import Cluster, NetworkFaults
 from tests.sim.cassandra.histories import FIRST, MANY, find_violations
 from tests.sim.cassandra.messages import MessageStorm, Site
+from tests.sim.world import World
 
 ORDERED = dataclasses.replace(ON_CLUSTER, kinds=("ordered",))
 SEEN, FEW = 12, 5
@@ -164,6 +167,20 @@ def test_histories_have_every_outcome(storms: list[MessageStorm]) -> None:
     again.run()
     assert [post.outcome for post in again.posts] == [post.outcome for post in storms[3].posts]
     assert [reader.cursor for reader in again.readers] == [reader.cursor for reader in storms[3].readers]
+
+
+def test_a_call_ends_by_its_deadline_or_after_a_pause() -> None:
+    """A call that does not end is found at its deadline; one whose process was paused then may end after the pause."""
+    world = World(0)
+    site = Site(world, Cluster(world, NetworkFaults()))
+    deadline = site.store._options.deadline
+    site.process.soon(deadline - 2.0, lambda: site.process.pause(10.0))
+    site.begin(site.call(asyncio.sleep(deadline - 1.0)))
+    world.run(world.now + 2 * deadline)
+    site.begin(site.call(asyncio.sleep(deadline + 0.1)))
+    with pytest.raises(TimeoutError):
+        world.run(world.now + deadline + 0.01)
+    world.end()
 
 
 def count_batch_as_in_time(writer: MessageWriter, in_flight: InFlightBatch, *arrived: Any) -> None:  # noqa: ANN401
