@@ -372,12 +372,13 @@ class Session:
         await make_nodes(
             self.link, self._container_paths(p for p, node in zip(todo, nodes, strict=True) if node is None)
         )
-        others = await self._find_claimed_by_replacement(todo)
+        changed = await self._find_changed_owners(todo)
+        others = changed | await self._find_kept_by_replacement(todo)
         # Decode before claiming: a partition whose offset cannot be decoded must not be owned.
         offsets = [(p, node) for p, node in zip(todo, nodes, strict=True) if p not in others]
         read = [(p, node, offset) for p, node in offsets if (offset := self._decode_offset(p, node))]
         outcomes = await self.link.apply_each(self._make_claim(p, node, offset, todo[p]) for p, node, offset in read)
-        again: dict[Partition, Standing] = {p: "owned" for p in others if todo[p] == "mine"}
+        again: dict[Partition, Standing] = dict.fromkeys(changed, "owned")
         orphans: list[Partition] = []
         for (partition, _, offset), outcome in zip(read, outcomes, strict=True):
             if isinstance(outcome, Applied):
@@ -390,21 +391,26 @@ class Session:
         await make_nodes(self.link, self._container_paths(orphans))
         return again
 
-    async def _find_claimed_by_replacement(self, todo: Mapping[Partition, Standing]) -> set[Partition]:
-        """Returns the partitions that a member of the same name may have claimed after it replaced this one.
+    async def _find_changed_owners(self, todo: Mapping[Partition, Standing]) -> set[Partition]:
+        """Returns the partitions that were "mine" or "former" and no longer are, and drops them from those held.
 
-        Also drops them from those that this session holds.
-        Such a claim raised the version of the offset, which was read before and which this session's claim checks.
+        Called after the offsets are read, so that an owner that changes later raises a version that the claim checks.
+        If it has changed before, the claim would succeed: it deletes a former owner's node whoever has created it.
         """
-        own = [p for p, standing in todo.items() if standing == "mine"]
-        owners = await self.link.read(map(self._paths.owner, own)) if own else []
-        others = {p for p, owner in zip(own, owners, strict=True) if self._find_standing(owner) != "mine"}
-        for partition in others:
+        owned = [p for p, standing in todo.items() if standing in {"mine", "former"}]
+        owners = await self.link.read(map(self._paths.owner, owned)) if owned else []
+        changed = {p for p, owner in zip(owned, owners, strict=True) if self._find_standing(owner) != todo[p]}
+        for partition in changed:
             self._held.pop(partition, None)
-        if former := [p for p, standing in todo.items() if standing == "former"]:
-            (member,) = await self.link.read([self._paths.member(self._member.id)])
-            others.update(former if self._find_standing(member) != "mine" else ())
-        return others
+        return changed
+
+    async def _find_kept_by_replacement(self, todo: Mapping[Partition, Standing]) -> set[Partition]:
+        """Returns the "former" partitions if this session was replaced: their owner may be its replacement."""
+        former = {p for p, standing in todo.items() if standing == "former"}
+        if not former:
+            return former
+        (member,) = await self.link.read([self._paths.member(self._member.id)])
+        return former if self._find_standing(member) != "mine" else set()
 
     def _decode_offset(self, partition: Partition, node: NodeData | None) -> CommittedOffset | None:
         """Returns the offset, or None, logged once, if it cannot be decoded. A missing node is an empty offset."""

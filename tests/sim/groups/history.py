@@ -93,9 +93,12 @@ class History:
                 self._check_offset(session, place, operation.data, {before.get(place), self.owners.get(place)})
 
     def _check_removal(self, session: int, place: str, owner: int | None, change: Change) -> None:
-        """Records a violation unless an owner's node is removed by its session, the servers, or its replacement."""
-        is_replaced = any(isinstance(operation, Create) and operation.path == OWNERS + place for operation in change)
-        if is_replaced:
+        """Records a violation unless an owner's node is removed by its session, the servers, or its replacement.
+
+        A replacement claims the partition in the same change, and has the member's name.
+        """
+        is_claim = any(isinstance(operation, Create) and operation.path == OWNERS + place for operation in change)
+        if is_claim and owner is not None and self.names[session] == self.names[owner]:
             self._replaced_sessions.add((place, owner))
             self.busy.pop(place, None)  # a replaced member is not waited for
         elif session not in {0, owner}:

@@ -101,8 +101,16 @@ def claiming_at_any_version(
     return _any_version(REAL_CLAIMING(one, partition, offset, recorded, standing))
 
 
-async def ignore_claims_of_replacement(_one: Session, _todo: object) -> set[Partition]:
+async def ignore_replacement(_one: Session, _todo: object) -> set[Partition]:
     return set()
+
+
+async def trust_former_owners(one: Session, todo: Mapping[Partition, Standing]) -> set[Partition]:
+    return await REAL_CHANGED_OWNERS(one, {each: standing for each, standing in todo.items() if standing == "mine"})
+
+
+async def trust_own_claims(one: Session, todo: Mapping[Partition, Standing]) -> set[Partition]:
+    return await REAL_CHANGED_OWNERS(one, {each: standing for each, standing in todo.items() if standing == "former"})
 
 
 def setting_at_any_version(
@@ -212,6 +220,7 @@ def not_reading_beside_hung_handlers(_one: Dispatcher, _work: PartitionWork) -> 
 
 REAL_DONE, REAL_SETTLING, REAL_SETTLING_KEYED = ContiguousOffset.mark_done, OrderedQueue.settle, KeyedQueue.settle
 REAL_RECORDING, REAL_RELEASING, REAL_CLAIMING = Session._make_commit, Session._make_release, Session._make_claim
+REAL_CHANGED_OWNERS = Session._find_changed_owners
 REAL_REVOKE = PartitionTable._revoke_row
 REAL_SETTING = StoredAssignments._make_transactions
 REAL_CLAIM = PartitionTable.claim
@@ -234,9 +243,13 @@ MUTATIONS: Mapping[str, Mutation] = {
         lambda: replace(Session._remove_owners, removing_any_node), ("owner",), first=58
     ),
     "a member that was replaced claims nothing": Mutation(
-        lambda: replace(Session._find_claimed_by_replacement, ignore_claims_of_replacement),
-        ("owner", "two", "fence", "back"),
-        first=994,
+        lambda: replace(Session._find_kept_by_replacement, ignore_replacement), ("balance",), first=3417
+    ),
+    "an own claim is confirmed after the offset is read": Mutation(
+        lambda: replace(Session._find_changed_owners, trust_own_claims), ("fence",), first=994
+    ),
+    "a former owner is confirmed after the offset is read": Mutation(
+        lambda: replace(Session._find_changed_owners, trust_former_owners), ("owner",), first=19441
     ),
     "a member writes its own node": Mutation(
         lambda: replace(Session.assignment, keeping_what_is_written), ("balance",), first=175
@@ -245,7 +258,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         lambda: replace(PartitionTable.claim, forget_claim_in_doubt), ("balance", "lost", "gone"), first=78
     ),
     "the target is set at its version": Mutation(
-        lambda: replace(StoredAssignments._make_transactions, setting_at_any_version), ("target",), first=329
+        lambda: replace(StoredAssignments._make_transactions, setting_at_any_version), ("target",), first=141
     ),
     "an assignment waits until its generation is current": Mutation(
         lambda: replace(MemberAssignment.is_pending, lambda *_: False), ("target",), first=4

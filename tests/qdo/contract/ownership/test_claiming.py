@@ -7,11 +7,14 @@ import signal
 
 import pytest
 
-from qdo.coordination import CommittedOffset, Coordinator
+from qdo.coordination import CommittedOffset, Coordinator, Member, OwnedOffset, Session
+from qdo.coordination.session import Standing
+from qdo.partitions import Partition
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, from_outside
 from tests.qdo.contract.conftest import Join, Open, Start
-from tests.qdo.contract.events import eventually
+from tests.qdo.contract.events import RecordedEvents, eventually
 from tests.qdo.contract.samples import PARTITION, first_partitions
+from tests.replacing import replace
 
 FOUR = first_partitions(4)
 
@@ -100,6 +103,29 @@ async def test_an_ended_session_owns_nothing(join: Join, open_one: Open, service
     assert await (await open_one()).owners() == {}
     assert set(await (await open_one()).members()) == {"b"}
     assert set(await other.claim(FOUR)) == set(FOUR)
+
+
+async def test_a_replacement_takes_nothing_that_another_member_has_claimed(join: Join, open_one: Open) -> None:
+    """A member with the name of the former owner leaves a partition to who claims it between its reads."""
+    first, _ = await join("a", static=True)
+    other, _ = await join("b")
+    await first.claim([PARTITION])
+    again = await (await open_one()).join(Member("a", static=True), RecordedEvents(), replace=True)
+    read_owners, claimed = Session._read_owners, dict[Partition, OwnedOffset]()
+
+    async def read_owners_before_takeover(
+        session: Session, todo: dict[Partition, Standing]
+    ) -> dict[Partition, Standing]:
+        standings = await read_owners(session, todo)
+        if session is again and "former" in standings.values():
+            await first.leave()
+            claimed.update(await other.claim([PARTITION]))
+        return standings
+
+    with replace(Session._read_owners, read_owners_before_takeover):
+        assert await again.claim([PARTITION]) == {}
+    assert await (await open_one()).owners() == {PARTITION: "b"}
+    assert (await other.commit([(claimed[PARTITION], "1")]))[PARTITION]
 
 
 @from_outside
