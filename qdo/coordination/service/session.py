@@ -92,8 +92,8 @@ class ServiceSession:
         self._to_give_back: set[Partition] = set()
         self._giving_back: dict[Partition, int] = {}
         """The epochs of partitions that are being given back, until the service confirms it."""
-        self._former: dict[Partition, int] = {}
-        """The highest epoch of each partition that this member owned before."""
+        self._given_back: dict[Partition, int] = {}
+        """The highest epoch under which this member gave each partition back."""
         self._heartbeats = asyncio.create_task(self._send_heartbeats())
 
     @property
@@ -169,19 +169,17 @@ class ServiceSession:
     def _apply_answer(self, answer: HeartbeatAnswer, named: Mapping[Partition, int]) -> None:
         """Applies an answer: new partitions, requests to give partitions back, and lost ones; ignores earlier epochs.
 
-        A loss counts only if the partition still has the epoch in ``named``, which the heartbeat sent.
+        A loss counts only if the partition still has the epoch in ``named``, which the heartbeat sent. A partition that
+        the service counts as owned, and that this member has given back or never had, is given back with the next
+        heartbeat.
         """
         for partition, taken in self._iterate_partitions(answer.take):
-            if taken.epoch > max(self._former.get(partition, 0), self._epochs.get(partition, 0)):
-                self._forget(partition)
-                self._epochs[partition] = taken.epoch
-                self._offsets[partition] = OwnedOffset(partition, _read_offset(taken), taken.epoch)
+            self._take(partition, taken)
         for partition, request in self._iterate_partitions(answer.give_back):
             if request.epoch == self._epochs.get(partition):
                 self._to_give_back.add(partition)
-            elif request.epoch > max(self._former.get(partition, 0), self._epochs.get(partition, 0)):
-                self._forget(partition)  # The answer that assigned the partition was lost.
-                self._giving_back[partition] = self._former[partition] = request.epoch
+            elif request.epoch != named.get(partition):  # Otherwise it has been given back since that heartbeat.
+                self._give_back_unowned(partition, request.epoch)
         for queue, numbers in answer.lost.items():
             for number in numbers:
                 partition = Partition(self._queue(queue), number)
@@ -199,11 +197,24 @@ class ServiceSession:
             for number, row in partitions.items():
                 yield Partition(queue, number), row
 
+    def _take(self, partition: Partition, taken: Taken) -> None:
+        """Owns a partition, unless it was given back under this epoch; it is then given back again."""
+        if taken.epoch <= self._given_back.get(partition, 0):
+            self._give_back_unowned(partition, taken.epoch)
+        elif taken.epoch > self._epochs.get(partition, 0):
+            self._forget(partition)
+            self._epochs[partition] = taken.epoch
+            self._offsets[partition] = OwnedOffset(partition, _read_offset(taken), taken.epoch)
+
+    def _give_back_unowned(self, partition: Partition, epoch: int) -> None:
+        """Gives a partition back under an epoch under which this member does not own it; ignores earlier epochs."""
+        if epoch > self._epochs.get(partition, 0) and epoch >= self._given_back.get(partition, 0):
+            self._forget(partition)
+            self._giving_back[partition] = self._given_back[partition] = epoch
+
     def _forget(self, partition: Partition) -> int | None:
-        """Removes a partition and keeps its epoch as a former one. Returns the epoch, or None if it was not owned."""
+        """Removes a partition. Returns its epoch, or None if it was not owned."""
         epoch = self._epochs.pop(partition, None)
-        if epoch is not None:
-            self._former[partition] = epoch
         self._offsets.pop(partition, None)
         self._to_give_back.discard(partition)
         return epoch
@@ -248,7 +259,7 @@ class ServiceSession:
         requested = set(partitions)
         for partition in requested:
             if (epoch := self._forget(partition)) is not None:
-                self._giving_back[partition] = epoch
+                self._giving_back[partition] = self._given_back[partition] = epoch
         if requested & self._giving_back.keys() and not self._comes_back:
             await self._heartbeat(0.0)
 

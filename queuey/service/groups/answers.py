@@ -49,10 +49,6 @@ class Targets:
                 missing[name] = numbers
         return missing
 
-    def is_older_than(self, owned: Partitions) -> bool:
-        """Returns whether a member names a partition under a later epoch than the plan's."""
-        return any(epoch > self.epoch for epochs in owned.values() for epoch in epochs.values())
-
     def find_foreign_queues(self, member: int, owned: Partitions) -> set[str]:
         """Returns the queues of which a member names partitions that are not planned for it."""
         planned = self._by_member.get(member, {})
@@ -108,6 +104,12 @@ def answer_heartbeat(
             if count >= MAX_PARTITIONS or size >= MAX_ANSWER_BYTES:
                 return answer
     return answer
+
+
+def find_highest_epoch(beat: Heartbeat) -> int:
+    """Returns the highest epoch under which a heartbeat names partitions, or 0."""
+    queues = [*beat.owned.values(), *beat.given_back.values()]
+    return max((max(epochs.values(), default=0) for epochs in queues), default=0)
 
 
 def list_give_backs(answer: HeartbeatAnswer) -> frozenset[tuple[str, int, int]]:

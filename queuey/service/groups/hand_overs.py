@@ -158,10 +158,13 @@ class HandOvers:
                 return recorded, state
 
     async def _find_planned_queue(self, name: str, *, fresh: bool) -> Queue | None:
-        """Returns a queue's row, or None if it is gone or is not the planned one of that name."""
+        """Returns a queue's row, or None if it is gone or is not the planned one of that name.
+
+        A cached row may be that of a deleted queue; it counts only if it is the planned one.
+        """
         planned = self._cache.targets.queues.get(name)
         with suppress(NotFound):
-            queue = await self._store.catalogue.queue(self._application, name, fresh=fresh)
+            queue = await self._store.catalogue.queue(self._application, name, fresh=fresh or planned is None)
             if planned is None or queue.uid == planned.uid:
                 return queue
         return None if fresh or planned is None else await self._find_planned_queue(name, fresh=True)

@@ -18,7 +18,7 @@ from queuey.errors import MemberGone, QueueyError, StoreUnavailable
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.ownership import ClockSample, OwnedOffset
 from queuey.groups.state import Credential, GroupState, Member
-from queuey.service.groups.answers import Rows, answer_heartbeat, list_give_backs
+from queuey.service.groups.answers import Rows, answer_heartbeat, find_highest_epoch, list_give_backs
 from queuey.service.groups.hand_overs import HandOvers
 from queuey.service.groups.state_cache import GroupContext, StateCache
 from queuey.service.groups.state_changes import MAX_ATTEMPTS, MAX_STATE_AGE, StateChanges, clock_slack, make_draft
@@ -172,6 +172,8 @@ class LocalGroup:
         A later heartbeat of the member takes the place of one that waits. With ``last``, it is always answered.
         """
         clock, now = self._store.groups.sample_clock(), self._core.boottime()
+        if find_highest_epoch(content) > self.cache.state.head.epoch:
+            await self.cache.refresh()  # The later plan may have a queue that was deleted and made again.
         member = await self.find_member(text, credential)
         number = member.number
         previous = beat = self._beats.get(number)
@@ -253,8 +255,6 @@ class LocalGroup:
         many in which it misses partitions; the answer leaves out queues that were not read.
         """
         number, owned, given_back = member.number, beat.content.owned, beat.content.given_back
-        if is_new and self.cache.targets.is_older_than(owned):
-            await self.cache.refresh()  # The older plan would take away what another process has let the member take.
         if is_new and given_back:
             words = {name: {n: (number, epoch) for n, epoch in epochs.items()} for name, epochs in given_back.items()}
             await self.owners.settle_all(words, beat.recorded, words)

@@ -112,8 +112,8 @@ async def test_an_answer_after_the_end_counts_as_none(join: Callable[..., Any]) 
     assert member.session.state == "lost"
 
 
-async def test_a_take_of_a_former_ownership_is_ignored(join: Callable[..., Any]) -> None:
-    """A late answer does not bring back a partition that was given back; a later epoch does."""
+async def test_what_was_given_back_is_given_back_again(join: Callable[..., Any]) -> None:
+    """A take under the epoch of a partition that was given back is answered by a give-back; a later epoch is taken."""
     member = await join()
     await member.take(5)
     beat = await member.service.heartbeat()
@@ -123,8 +123,35 @@ async def test_a_take_of_a_former_ownership_is_ignored(join: Callable[..., Any])
     beat.beat(take={"orders": {1: assignment_row(5)}})
     beat = await member.service.heartbeat()
     assert (await member.session.assignment(), beat.body["owned"]) == (set(), {})
+    assert (beat.body["given_back"], beat.body["wait"]) == ({"orders": {"1": 5}}, 0)
     beat.beat(take={"orders": {1: assignment_row(6)}})
     await member.owns(ONE)
+
+
+async def test_a_request_for_what_was_given_back_is_answered_again(join: Callable[..., Any]) -> None:
+    """A partition that was given back is given back again if a later heartbeat's answer still asks for it."""
+    member = await join()
+    await member.take(5)
+    request = {"orders": {1: {"epoch": 5, "within": 30}}}
+    beat = await member.service.heartbeat()
+    releasing = asyncio.create_task(member.session.release([ONE]))
+    (await member.service.heartbeat()).beat()
+    await releasing
+    beat.beat(give_back=request)  # It named the partition as owned.
+    beat = await member.service.heartbeat()
+    assert (beat.body["owned"], beat.body["given_back"]) == ({}, {})
+    beat.beat(give_back=request)
+    beat = await member.service.heartbeat()
+    assert (beat.body["owned"], beat.body["given_back"], beat.body["wait"]) == ({}, {"orders": {"1": 5}}, 0)
+
+
+async def test_what_was_lost_may_be_taken_under_its_epoch(join: Callable[..., Any]) -> None:
+    """A partition that was lost, but not given back, is owned again under its epoch if the service says so."""
+    member = await join()
+    await member.take(5)
+    (await member.service.heartbeat()).beat(lost={"orders": [1]})
+    await member.owns()
+    await member.take(5)
 
 
 async def test_what_it_never_heard_of_is_given_back_at_once(join: Callable[..., Any]) -> None:

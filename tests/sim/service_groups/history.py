@@ -261,10 +261,11 @@ class History:
     ) -> None:
         """Records that a member begins to work on a partition, with the position, origin and note that it was told.
 
-        It must own the partition, may not have given it back, and what it was told must be what is stored.
+        It must own the partition, may not have given it back, and what it was told must be what is stored. The rows of
+        a removed queue stay as they were, so it may have given back one of its partitions.
         """
         self.counts["taken"] += 1
-        if self._was_given_back(life, place, epoch):
+        if self._was_given_back(life, place, epoch) and self.queue_of(place[0]) is not None:
             self.record_violation(f"O2: {life.number} has {place} again under {epoch}, under which it gave it back")
         life.holds[place] = epoch
         row = self.stored.rows(place[0]).value.get(place[1])
@@ -275,6 +276,13 @@ class History:
         self._check_work(place, life, f"{life.number} takes it")
         if (row.position, row.came, row.note) != (position, came, note):
             self.record_violation(f"O4: {life.number} was told {position, came, note} of {place}, not {row}")
+
+    def check_end(self, life: Life, name: str, part: int, epoch: int, how: str) -> None:
+        """Records a violation if a member still owns a partition under an epoch, whose end it was told."""
+        queue = self.stored.queues.get(name)
+        row = None if queue is None else self.stored.rows(queue.uid).value.get(part)
+        if row is not None and (row.owner, row.epoch) == (life.number, epoch):
+            self.record_violation(f"O5: {life.number} was told that {name}/{part} is {how}, and owns it under {epoch}")
 
     def _was_given_back(self, life: Life, place: Place, epoch: int) -> bool:
         return (self.stored.names_of[place[0]], place[1], epoch) in life.said

@@ -268,6 +268,7 @@ class Member(Process):
             return None
         stay.end = max(stay.end, self.end_of(sent, answer.session))
         for spot, epoch in giving_back.items():
+            self.storm.history.check_end(stay, *spot, epoch, "given back")
             if self._given.get(spot) == epoch:
                 del self._given[spot]
         self._follow(stay, answer, sent, owned)
@@ -278,6 +279,7 @@ class Member(Process):
             for part in map(int, numbers):
                 holding = self.holds.get((name, part))
                 if holding is not None and owned.get(name, {}).get(part) == holding.epoch:
+                    self.storm.history.check_end(stay, name, part, holding.epoch, "lost")
                     self._release(stay, (name, part))
         for name, taken in answer.take.items():
             for part, one in taken.items():

@@ -19,8 +19,8 @@ from queuey.groups.ownership import ClockSample, GroupSessions, MemberCommit, Ow
 from queuey.groups.planning import Plan, make_plan
 from queuey.groups.state import Credential, GroupChange, GroupState, Head, Member
 from queuey.messages import OffsetChange, Queue
-from queuey.service.groups import hand_overs, state_changes
-from queuey.service.groups.answers import Targets
+from queuey.service.groups import hand_overs, local_group, state_changes
+from queuey.service.groups.answers import find_highest_epoch
 from queuey.service.groups.hand_overs import HandOvers
 from queuey.service.groups.local_group import LocalGroup
 from queuey.service.groups.searches import find_queues
@@ -379,9 +379,6 @@ MUTATIONS: Mapping[str, Mutation] = {
     "an answer is by rows that were read after the heartbeat was recorded": Mutation(
         lambda: replace(LocalGroup._answer, answer_by_earlier_rows), ("O4",), first=26
     ),
-    "a plan that is older than what a heartbeat names is read afresh": Mutation(
-        lambda: replace(Targets.is_older_than, lambda *_: False), ("O4",), first=70713
-    ),
     "a lost partition does not come as given back": Mutation(
         make_hand_over_replacement(report_lost_as_given_back), ("O4",), first=1
     ),
@@ -421,6 +418,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     ),
     "a queue's own row is read before it counts as deleted": Mutation(
         lambda: replace_in(state_changes, find_queues, find_queues_in_lists_only), ("O5",), kind=Listing
+    ),
+    "a heartbeat that names a later plan's epoch is answered by that plan": Mutation(
+        lambda: replace_in(local_group, find_highest_epoch, lambda _beat: 0), ("O5",), kind=Recreated
     ),
     "plans name queues by uid": Mutation(plan_by_queue_name, ("O5",), kind=Recreated),
     "present rights count": Mutation(keep_former_rights, ("O6",), first=34),
