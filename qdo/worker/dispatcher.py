@@ -403,14 +403,9 @@ class Dispatcher(PartitionListener):
 
     def _settle_active_runs(self, work: PartitionWork) -> None:
         """Records the progress of active runs. Their later results are discarded, and no other run starts."""
-        work.end_filling_gaps()
-        for run in work.runs:
-            if run.settled:
-                continue
-            before = work.partition_queue.count
-            work.partition_queue.settle(run, run.handled)
-            run.settled = True
-            self._lower_held_and_record_offset(work, before)
+        before = work.partition_queue.count
+        work.settle_active_runs()
+        self._lower_held_and_record_offset(work, before)
 
     def _remove(self, works: Collection[PartitionWork]) -> None:
         """Discards results of partitions from now on. Partitions with messages in flight stay busy until these end."""

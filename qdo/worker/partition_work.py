@@ -522,11 +522,15 @@ class PartitionWork:
                 self._quiet.clear()
         return self.state == "filling"
 
-    def end_filling_gaps(self) -> None:
-        """Lets no more messages start for good: those of active runs wait again, although they may yet be handled."""
+    def settle_active_runs(self) -> None:
+        """Settles active runs early. Their unhandled messages wait again but may yet be handled, so no more start."""
         self._may_fill_gaps = False
         if self.state == "filling":
             self.state = "closed"
+        for run in self.runs:
+            if not run.settled:
+                self.partition_queue.settle(run, run.handled)
+                run.settled = True
 
     def _keep_gap_fillers(self) -> bool:
         """Drops messages outside the gaps, and those whose retry is after the deadline. Returns whether any remain."""
