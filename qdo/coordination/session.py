@@ -395,7 +395,7 @@ class Session:
         """Returns the partitions that were "mine" or "former" and no longer are, and drops them from those held.
 
         Called after the offsets are read, so that an owner that changes later raises a version that the claim checks.
-        If it has changed before, the claim would succeed: it deletes a former owner's node whoever has created it.
+        If it has changed before, the claim would succeed: it would delete the node of another owner.
         """
         owned = [p for p, standing in todo.items() if standing in {"mine", "former"}]
         owners = await self.link.read(map(self._paths.owner, owned)) if owned else []

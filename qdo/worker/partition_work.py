@@ -510,7 +510,7 @@ class PartitionWork:
         self.halt()
 
     def start_filling_gaps(self, deadline: float) -> bool:
-        """Starts to handle the gaps before done messages. Returns False if there are none, or none may be filled.
+        """Starts to handle the gaps before done messages. Returns False if no gap can be filled.
 
         Call it when the work is quiet; it is quiet again once the gaps are filled. Several tasks may call it. Messages
         whose retry is after the deadline, by the loop's clock, are left to the next owner.

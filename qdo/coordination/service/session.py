@@ -174,7 +174,7 @@ class ServiceSession:
         heartbeat.
         """
         for partition, taken in self._iterate_partitions(answer.take):
-            self._take(partition, taken)
+            self._own(partition, taken)
         for partition, request in self._iterate_partitions(answer.give_back):
             if request.epoch == self._epochs.get(partition):
                 self._to_give_back.add(partition)
@@ -197,7 +197,7 @@ class ServiceSession:
             for number, row in partitions.items():
                 yield Partition(queue, number), row
 
-    def _take(self, partition: Partition, taken: Taken) -> None:
+    def _own(self, partition: Partition, taken: Taken) -> None:
         """Owns a partition, unless it was given back under this epoch; it is then given back again."""
         if taken.epoch <= self._given_back.get(partition, 0):
             self._give_back_unowned(partition, taken.epoch)
