@@ -202,6 +202,7 @@ class GroupSession:
         if not isinstance(session, Session):
             return None  # The service assigns partitions and finds queues.
         if self._reported != (sight := self._queues.sight):
+            self._reported = None  # If the write fails, it may have been made.
             await session.set_sight(sight)
             self._reported = sight
         leader = None

@@ -25,6 +25,7 @@ FORMER_FAULTS = {
     "a message began twice, because gaps were still filled after their deadline": 31017,
     "a message began again, because gaps were filled after a hung attempt had handed its partition over": 38445,
     "a program whose callback was cancelled was taken for a second owner": 12197,
+    "a removed queue kept its owners, because a report that failed was stored, and its correction was not sent": 5727,
     "a late commit of a former stay was taken for one of the last stay": 76129,
 }
 """Seeds of histories that once broke a guarantee."""
