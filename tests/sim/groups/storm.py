@@ -116,10 +116,11 @@ class Storm:
         """Max seconds after the last fault until balance is reached.
 
         The sum of: a session that ends late, the grace of its member, a revocation, two rounds of queue discovery (one
-        that fails during the assignment of earlier results), the backlog, and bad callbacks and handlers.
+        that fails during the assignment of earlier results), the backlog, and bad callbacks and handlers. A partition
+        may meet all hanging attempts of a history, one after another, and moves after each.
         """
         settings = self.settings
-        faults = BACKLOG * (self.faults.callbacks + self.faults.handlers)
+        faults = BACKLOG * (self.faults.callbacks + 2 * self.faults.handlers)
         return 2 * TIMEOUT + settings.grace + settings.revoke_timeout + 4 * settings.discover + BACKLOG + faults
 
     def mark(self) -> str:
