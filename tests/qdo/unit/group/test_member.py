@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.coordination import Member, TargetAssignment, stored_assignments
+from qdo.coordination import Member, TargetAssignment, Visibility, stored_assignments
 from qdo.coordination.tree import MAX_NODE_BYTES, Delete
 from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
 from tests.qdo.unit.group.conftest import ONE, OTHER_MEMBER, PARTITIONS, TWO, WANTS, MemberSetup
@@ -134,6 +134,25 @@ async def test_a_static_member_puts_its_earlier_life_out_once(setup: MemberSetup
     await other.leave()
     await setup.wait_until_at_rest(group)
     await coordinator.close()
+
+
+async def test_a_report_whose_answer_was_lost_is_corrected(setup: MemberSetup) -> None:
+    """A member that sees what it saw before a report in doubt reports that again."""
+    group = setup.make()
+    await group.start()
+    await setup.wait_until_at_rest(group)
+    before = setup.catalogue.sight
+    setup.coordinator.faults["set_sight"] = "in doubt"
+    setup.coordinator.held_up["set_sight"] = asyncio.Event()
+    count = setup.coordinator.calls.count("set_sight")
+    setup.catalogue.sight = Visibility(("*",), {"orders": 4})
+    group.recheck()
+    await setup.wait_for_calls("set_sight", count + 1)
+    setup.catalogue.sight = before
+    setup.coordinator.held_up["set_sight"].set()
+    await setup.wait_for_calls("set_sight", count + 2)
+    await setup.wait_until_at_rest(group)
+    assert (await setup.members())["a"].sight == before
 
 
 @pytest.mark.parametrize(("call", "error"), [("join", MemberExists), ("open", CoordinationLost)])
