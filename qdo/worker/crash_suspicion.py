@@ -124,8 +124,13 @@ class HungAttempts:
         return True
 
     def take_over(self, partition: Partition, committed: CommittedOffset) -> CommittedOffset:
-        """Removes the attempt of a partition and returns the offset as if the attempt had been recorded with it."""
+        """Removes the attempt of a partition and returns the offset as if the attempt had been recorded with it.
+
+        Leaves the offset as it is if the message is done by now, or if the recorded note counts as many attempts at it.
+        """
         hung, recorded = self.notes.pop(partition, None), committed.note
         if hung is None or (recorded is not None and recorded.until == hung.until and recorded.lost >= hung.lost):
             return committed
+        if committed.id is not None and order_of(hung.until) <= order_of(committed.id):
+            return committed  # another worker went on, and the recorded note is of a later message
         return msgspec.structs.replace(committed, note=hung)

@@ -29,7 +29,7 @@ from qdo.partitions import Partition, Queue
 from qdo.worker import rights, runs, sources
 from qdo.worker.executors import in_process
 from tests.replacing import replace_in
-from tests.sim.groups.faults import STALLED_AFTER, STOPPING, UserFaults
+from tests.sim.groups.faults import MAX_BAD_ATTEMPTS, MAX_BAD_MESSAGES, STALLED_AFTER, STOPPING, UserFaults
 from tests.sim.groups.history import History
 from tests.sim.groups.machine import Machine
 from tests.sim.groups.member import ConsumerMember, WorkerMember
@@ -58,6 +58,10 @@ MAX_HANG = 24.0
 """Max seconds for which the attempts at one message hang, with its partition's moves."""
 BACKLOG = 12.0
 """Max seconds to handle the messages that have waited."""
+CALLBACKS = 12.0
+"""Max seconds by which bad callbacks delay the rest."""
+HANDOVER = 2.0
+"""Max seconds from an attempt that cannot be stopped until its partition is assigned again."""
 COLLECTED = 20
 """Histories between two runs of the garbage collector."""
 CHECK_SECONDS = 0.5
@@ -118,10 +122,13 @@ class Storm:
         """Max seconds after the last fault until balance is reached.
 
         The sum of: a session that ends late, the grace of its member, a revocation, two rounds of queue discovery (one
-        that fails during the assignment of earlier results), the backlog, and bad callbacks and handlers.
+        that fails during the assignment of earlier results), the backlog, bad callbacks, and all bad attempts, because
+        these may be at messages of one partition. A worker checks its attempts twice, to stop them and to give them up.
         """
         settings = self.settings
-        faults = BACKLOG * (self.faults.callbacks + self.faults.handlers)
+        attempts = MAX_BAD_ATTEMPTS + MAX_BAD_MESSAGES * self.work.retry.attempts
+        attempt = STALLED_AFTER + STOPPING + 2 * self.work.commit_seconds + HANDOVER
+        faults = CALLBACKS * self.faults.callbacks + attempts * attempt * self.faults.handlers
         return 2 * TIMEOUT + settings.grace + settings.revoke_timeout + 4 * settings.discover + BACKLOG + faults
 
     def mark(self) -> str:

@@ -27,6 +27,7 @@ FORMER_FAULTS = {
     "a program whose callback was cancelled was taken for a second owner": 12197,
     "a removed queue kept its owners, because a report that failed was stored, and its correction was not sent": 5727,
     "a late commit of a former stay was taken for one of the last stay": 76129,
+    "handlers that hung one after another in one partition were given no time for all of them": 48747,
 }
 """Seeds of histories that once broke a guarantee."""
 

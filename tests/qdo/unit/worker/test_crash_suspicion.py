@@ -14,7 +14,7 @@ from qdo.consumer.owned_partition import OwnedPartition
 from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.partitions import Partition
 from qdo.settings import Retry, WorkerSettings
-from qdo.worker.crash_suspicion import CrashSuspicion
+from qdo.worker.crash_suspicion import CrashSuspicion, HungAttempts
 from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.failure import Failure, RunResult
 from qdo.worker.handlers import Hooks
@@ -37,6 +37,23 @@ def test_nothing_is_noted_after_a_clean_hand_over() -> None:
     """After a clean hand-over nothing is suspected, so that the normal case costs nothing."""
     assert CrashSuspicion(CommittedOffset(), FIRST, 10, 5).is_over
     assert suspicion_of(None, held=False).is_over
+
+
+def test_a_hung_attempt_counts_until_its_message_is_done() -> None:
+    """A hung attempt of this worker stands in for a note that is missing or counts less, but hides none of the next."""
+    partition, hung = Partition(QUEUE, 1), HandlingNote(FIRST.id, 2, last=True)
+    fewer, later = HandlingNote(FIRST.id, 1), HandlingNote(SECOND.id, 2, last=True)
+    for committed, note in (
+        (CommittedOffset(), hung),
+        (CommittedOffset(BEFORE, note=fewer), hung),
+        (CommittedOffset(BEFORE, note=HandlingNote(FIRST.id, 3)), HandlingNote(FIRST.id, 3)),
+        (CommittedOffset(FIRST.id), None),
+        (CommittedOffset(FIRST.id, note=later), later),
+    ):
+        attempts = HungAttempts()
+        attempts.add(partition, hung)
+        assert attempts.take_over(partition, committed).note == note
+        assert attempts.notes == {}
 
 
 def test_runs_are_noted_for_a_while_after_a_loss() -> None:
