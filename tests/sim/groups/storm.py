@@ -54,8 +54,6 @@ SLOW = 0.4
 """Mean seconds to the tree of a slow machine."""
 POSTING = 0.5
 """Mean seconds between posts."""
-MAX_HANG = 24.0
-"""Max seconds for which the attempts at one message hang, with its partition's moves."""
 BACKLOG = 12.0
 """Max seconds to handle the messages that have waited."""
 CALLBACKS = 12.0
@@ -364,24 +362,15 @@ class Storm:
     # Checks at the end
 
     def _judge_at_rest(self, end: float) -> list[str]:
-        """Waits until no rule is violated at two checks in a row, or until the end. Returns the violations.
-
-        If handlers hang, the end comes only once no message was handled for ``MAX_HANG`` seconds: a partition may
-        meet all hanging attempts of a history one after another, and move after each.
-        """
-        problems, handled = self._judge(), self._count_handled()
+        """Waits until no rule is violated at two checks in a row, or until the end. Returns the violations."""
+        problems = self._judge()
         while self.world.now < end:
             before = problems
             self.world.run(min(end, self.world.now + CHECK_SECONDS))
             problems = self._judge()
-            if self.faults.handlers and self._count_handled() > handled:
-                handled, end = self._count_handled(), max(end, self.world.now + MAX_HANG)
             if not (problems or before):
                 break
         return problems
-
-    def _count_handled(self) -> int:
-        return sum(log.handled for queue in self.service.queues.values() for log in queue.values())
 
     def _judge(self) -> list[str]:
         """Returns the violations of a group at rest.
