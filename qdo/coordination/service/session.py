@@ -210,7 +210,10 @@ class ServiceSession:
         """Gives a partition back under an epoch under which this member does not own it; ignores earlier epochs."""
         if epoch > self._epochs.get(partition, 0) and epoch >= self._given_back.get(partition, 0):
             self._forget(partition)
-            self._giving_back[partition] = self._given_back[partition] = epoch
+            self._give_back(partition, epoch)
+
+    def _give_back(self, partition: Partition, epoch: int) -> None:
+        self._giving_back[partition] = self._given_back[partition] = epoch
 
     def _forget(self, partition: Partition) -> int | None:
         """Removes a partition. Returns its epoch, or None if it was not owned."""
@@ -259,7 +262,7 @@ class ServiceSession:
         requested = set(partitions)
         for partition in requested:
             if (epoch := self._forget(partition)) is not None:
-                self._giving_back[partition] = self._given_back[partition] = epoch
+                self._give_back(partition, epoch)
         if requested & self._giving_back.keys() and not self._comes_back:
             await self._heartbeat(0.0)
 

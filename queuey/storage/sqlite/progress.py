@@ -109,9 +109,9 @@ class SqliteOffsets(Offsets):
     @threaded
     def offsets_of_queues(self, queues: Sequence[Queue], group: str) -> list[dict[int, Position]]:
         with self._db.readers.lend() as connection:
-            recorded = [_read_recorded(connection, queue, group).rows for queue in queues]
-        offsets_of_queues = map(offset_changes.recorded_offsets, recorded)
-        return [{offset.partition: offset.position for offset in offsets} for offsets in offsets_of_queues]
+            rows = [_read_recorded(connection, queue, group).rows for queue in queues]
+        recorded = map(offset_changes.recorded_offsets, rows)
+        return [{offset.partition: offset.position for offset in offsets} for offsets in recorded]
 
     @threaded
     def groups(self, queue: Queue) -> list[str]:

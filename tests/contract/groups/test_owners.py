@@ -166,7 +166,7 @@ def test_without_an_offset(store: Store) -> None:
 
 
 def test_a_deletion_leaves_the_highest_epoch(store: Store, other: Store) -> None:
-    """The highest epoch of deleted rows stays, whatever is recorded and deleted afterwards; it is no offset."""
+    """The highest epoch of deleted rows outlasts later commits and deletions, and is not listed as an offset."""
     queue = make_queue(store, partitions=2)
 
     def read() -> OwnedOffsets:

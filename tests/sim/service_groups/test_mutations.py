@@ -51,7 +51,6 @@ from tests.sim.service_groups.storm import Storm, find_violations
 
 MAX_HISTORIES = 400
 """Max histories until a missing mechanism shows."""
-Rows = Mapping[int, OwnedOffset]
 Words = Mapping[int, tuple[int, int]]
 
 
