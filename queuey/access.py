@@ -211,6 +211,10 @@ class Caller(msgspec.Struct, frozen=True):
         grants = [grant for grant in self.grants if grant.application in {None, application}]
         return [Grant(application, frozenset(VERBS)), *grants] if owner_name(application) in self.names else grants
 
+    def administers(self, application: str) -> bool:
+        """Returns whether the caller has ``admin`` for all queues of an application."""
+        return "*" in self.find_patterns(application, "admin")
+
     def find_patterns(self, application: str, action: Action) -> Sequence[str]:
         """Returns patterns of the queue names for which an action is allowed, even if the queues do not exist.
 
@@ -304,6 +308,28 @@ def may_know(queue: Queue, caller: Caller) -> bool:
     if any(grant.application in {None, queue.application} and grant.matches(queue.name) for grant in caller.grants):
         return True
     return any(_is_named(queue, principal, names) for principal in queue.principals)
+
+
+SHARES_TEXT = "A credential without admin for all queues gets at most half of that, and none of the last tenth."
+"""Explains :func:`has_room` in errors."""
+
+
+def has_room(limit: int, held: int, own: int = 0, size: int = 1, *, is_admin: bool) -> bool:
+    """Returns whether a credential may take more of something that all credentials of an application share.
+
+    With ``admin`` for all queues it may take all that is left. Another credential gets at most half of the limit, and
+    leaves the last tenth to administrators: they still work, and can remove what fills the rest.
+
+    Args:
+        limit: The most that all of them may hold.
+        held: What they hold now.
+        own: What the credential itself holds.
+        size: What it asks for.
+        is_admin: Whether it has ``admin`` for all queues.
+    """
+    if is_admin:
+        return held + size <= limit
+    return own + size <= limit // 2 and held + size <= limit - limit // 10
 
 
 def may_create_key(caller: Caller, application: str, scope: Scope) -> bool:

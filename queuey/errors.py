@@ -36,7 +36,6 @@
     │   ├── NotOwner              a member commits for partitions that it does not own; carries them
     │   ├── GroupActive           the consumer group has members
     │   ├── GroupElsewhere        the consumer group is served in another data centre
-    │   ├── InstanceTaken         another credential uses the name of an instance
     │   └── ClaimLost             messages were delivered again or replaced; carries the result of each receipt
     ├── QueueChanged              a cached queue row is out of date; read it again and retry
     ├── TooManyRequests           the application has used up its share of the process
@@ -436,13 +435,6 @@ class GroupElsewhere(Conflict):
         "Group {name!r} is served in data centre {1!r}. Ask there; if that is lost for good: "
         "queuey group move APP {quoted} --to CENTRE"
     )
-
-
-class InstanceTaken(Conflict):
-    """Another credential has joined with this instance name."""
-
-    code = "InstanceTaken"
-    form = "Another credential is a member as instance {name!r}. Use another name, or wait until that session is over."
 
 
 class QueueChanged(QueueyError):

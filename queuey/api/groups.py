@@ -156,6 +156,12 @@ class GroupListQuery(Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=100, description="Groups")] = 100
 
 
+class DeleteQuery(Struct, frozen=True, kw_only=True):
+    """Options of the deletion of a group."""
+
+    force: Annotated[bool, Meta(description="1: delete the group even if it has members")] = False
+
+
 class LeaveQuery(Struct, frozen=True, kw_only=True):
     """Options of a member that leaves."""
 
@@ -211,9 +217,9 @@ class GroupInfo(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok")
     Attributes:
         centre: Data centre of the group; blank if the store has no data centres.
         epoch: Epoch of the plan, milliseconds since 1970.
-        hidden_queues: Number of queues that the caller may not see.
-        unassigned: Number of partitions without a target.
-        queues: A page of the group's partitions, by queue and number.
+        members: Members that the caller may see.
+        unassigned: Number of partitions without a target, in the queues that the caller may see.
+        queues: A page of the group's partitions, by queue and number, of the queues that the caller may see.
         next: Start of the next page; None on the last page.
     """
 
@@ -221,7 +227,6 @@ class GroupInfo(Struct, frozen=True, kw_only=True, tag_field="status", tag="ok")
     centre: str
     epoch: int
     members: tuple[MemberInfo, ...]
-    hidden_queues: Count
     unassigned: Count
     queues: dict[str, dict[int, OwnedPartition]]
     next: str | None = None

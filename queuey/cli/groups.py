@@ -51,8 +51,6 @@ def _describe(group: GroupInfo) -> Iterator[output.Block]:
     yield output.Table(["member", "instance", "state", "since", "session"], members)
     if group.unassigned:
         yield output.ToStderr(f"{group.unassigned} partitions have no member that may read them.")
-    if group.hidden_queues:
-        yield output.ToStderr(f"{group.hidden_queues} queues are not shown: the key may not see them.")
     owned = [
         (
             name,
@@ -72,11 +70,30 @@ def _describe(group: GroupInfo) -> Iterator[output.Block]:
 
 @app.command("delete")
 @connected
-def delete(client: Client, group: Group, yes: Yes = False) -> None:
+def delete(
+    client: Client,
+    group: Group,
+    yes: Yes = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete it even if it has members.")] = False,
+) -> None:
     """Delete a group that has no members. Its offsets stay; queuey offsets delete removes them."""
     output.confirm(f"Delete group {group}?", yes=yes)
-    client.consumer_groups.forget(group)
+    client.consumer_groups.forget(group, force=force)
     output.show({"group": group, "deleted": True}, f"Group {group} is deleted. Its offsets stay.")
+
+
+@app.command("remove")
+@connected
+def remove(
+    client: Client,
+    group: Group,
+    member: Annotated[int, typer.Argument(help="Number of the member.", min=1, show_default=False)],
+    yes: Yes = False,
+) -> None:
+    """Remove a member from a group. Its partitions go to the others; it can join again while its key is valid."""
+    output.confirm(f"Remove member {member} from group {group}?", yes=yes)
+    client.consumer_groups.remove_member(group, member)
+    output.show({"group": group, "removed": member}, f"Member {member} is no longer in group {group}.")
 
 
 @app.command("move")

@@ -43,7 +43,6 @@
         │   ├── QueueExists
         │   ├── GroupActive          the group has members, so only they may commit
         │   ├── GroupElsewhere       the group is served in another data centre
-        │   ├── InstanceTaken        a member with another credential has the instance name
         │   ├── NotOwner             the member does not own some partitions; other offsets were recorded
         │   ├── OffsetConflict       has the current offsets, and the partitions that were set anyway
         │   └── ClaimLost            messages were delivered again, or replaced; has their receipts
@@ -458,10 +457,6 @@ class GroupElsewhere(Conflict):
     """The group is served in another data centre. The text names it."""
 
 
-class InstanceTaken(Conflict):
-    """A member with another credential has this instance name."""
-
-
 class KeyInUse(Conflict):
     """Another send with this idempotency key is running, or was when its server stopped. This one had no effect."""
 
@@ -523,7 +518,6 @@ BY_CODE: dict[str, type[ApiError]] = {
     "InvalidMessageID": MessageNotFound,
     "InvalidName": NameNotFound,
     "InvalidQueueName": QueueNotFound,
-    "InstanceTaken": InstanceTaken,
     "MemberGone": MemberGone,
     "NameTaken": NameTaken,
     "NotOwner": NotOwner,

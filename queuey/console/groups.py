@@ -58,7 +58,7 @@ def status_of(group: GroupInfo) -> GroupStatus:
     partitions = [partition for by_number in group.queues.values() for partition in by_number.values()]
     members = sum(member.state != "absent" for member in group.members)
     seconds = max((partition.lag_seconds or 0.0 for partition in partitions if partition.lag), default=0.0)
-    if not members:
+    if partitions and not members:
         state = "empty"
     elif any(partition.target != partition.owner for partition in partitions):
         state = "rebalancing"
@@ -66,7 +66,7 @@ def status_of(group: GroupInfo) -> GroupStatus:
         state = "lagging"
     else:
         state = "ok" if partitions else ""
-    exact = all(p.lag_exact for p in partitions) and len(group.queues) + group.hidden_queues < LAG_PAGE_SIZE
+    exact = all(p.lag_exact for p in partitions) and len(group.queues) < LAG_PAGE_SIZE
     return GroupStatus(state, members, sum(p.lag or 0 for p in partitions), seconds, exact)
 
 

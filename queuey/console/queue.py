@@ -248,16 +248,20 @@ def _read_jobs(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]
 def _read_groups(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:
     """Returns up to :data:`MAX_GROUPS` groups with offsets, owners and members, from the name ``start`` on.
 
-    Skips deleted groups; a group that the service does not coordinate has only offsets.
+    Skips deleted groups; a group that the service does not coordinate has only offsets. Owners
+    and members are shown to callers that may see groups.
     """
     start = page_request.given.get("start", "")
     names = [name for name in page_request.service.offsets.list_groups(access) if name >= start]
     offsets: dict[str, Offsets] = {}
     owners: dict[str, dict[int, str]] = {}
     members: dict[str, int] = {}
+    sees_groups = bool(page_request.caller.find_patterns(page_request.application, "measure"))
     for name in names[:MAX_GROUPS]:
         with suppress(NotFound, InvalidRequest):  # The group was deleted, or the service does not coordinate it.
             offsets[name] = page_request.service.offsets.read_progress(access, name)
+            if not sees_groups:
+                continue
             group = page_request.service.groups.show(
                 page_request.application, name, lambda queue: queue.name == page_request.name
             )
@@ -266,7 +270,8 @@ def _read_groups(page_request: PageRequest, access: QueueAccess) -> dict[str, An
             members[name] = len(texts)
             owners[name] = {n: texts[p.owner] for n, p in served.queues[page_request.name].items() if p.owner in texts}
     following = names[MAX_GROUPS] if len(names) > MAX_GROUPS else None
-    return {"groups": offsets, "members": members, "owners": owners, "following": following}
+    values = {"groups": offsets, "members": members, "owners": owners, "following": following}
+    return values | {"sees_groups": sees_groups}
 
 
 def _read_moves(page_request: PageRequest, access: QueueAccess) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from queuey.errors import InstanceTaken, InvalidRequest, TooManyMembers
+from queuey.access import SHARES_TEXT, has_room
+from queuey.errors import InvalidRequest, TooManyMembers
 from queuey.groups.planning import make_plan
 from queuey.groups.rows import find_changed_rows, subscription_size
 from queuey.groups.state import (
@@ -19,6 +20,7 @@ from queuey.groups.state import (
     Credential,
     GroupChange,
     GroupState,
+    Head,
     JoinRequest,
     Member,
     PlannedQueue,
@@ -34,6 +36,8 @@ The delay starts at ``MIN_PLAN_DELAY_MS`` (ms) and is doubled by each such plan,
 """
 HOUR_MS, MAX_JOINS_PER_HOUR = 3_600_000, 5_000
 """Milliseconds of an hour, and max joins of a group per hour."""
+ABANDONED_MS = HOUR_MS
+"""Min age in milliseconds of the end of its last member at which a group may make room for another."""
 
 ReadRights = Callable[[Credential], Credential | None]
 """Returns a credential with its current rights, or None if the credential has ended."""
@@ -74,46 +78,50 @@ class GroupDraft:
             self.leave(member.number, returns=member.state != "absent")
         return ended
 
-    def join(self, request: JoinRequest, digest: bytes) -> Member:
+    def is_abandoned(self) -> bool:
+        """Returns whether the group has no member, and had none for ``ABANDONED_MS``."""
+        head = self._before.head
+        ends = (self._find_session_end(member) for member in self._before.members.values())
+        return not self._members and self._now - max(head.born, head.epoch, head.due or 0, *ends) >= ABANDONED_MS
+
+    def join(self, request: JoinRequest, digest: bytes, *, is_admin: bool) -> Member:
         """Adds a member in the state *new*, which has no targets yet.
 
-        If it names an instance, or the group is full, sessions that are over are ended first.
+        A *new* member with the same instance and credential is removed: the answer to its join was lost.
 
         Raises:
-            InstanceTaken: The instance belongs to another credential.
-            TooManyMembers: The group has ``MAX_MEMBERS`` members even after ended sessions were removed, or has had
-                ``MAX_JOINS_PER_HOUR`` joins within the hour.
+            TooManyMembers: The group has no room for another member of the credential, or has had too many joins within
+                the hour.
             InvalidRequest: The subscriptions of all members would be too long.
         """
-        if request.instance or len(self._members) >= MAX_MEMBERS:
-            self.end_sessions()
-        if any(
-            self._subscriptions[other.subscription].credential.id != request.credential.id
-            for other in self._find_members_of_instance(request.instance)
-        ):
-            raise InstanceTaken(request.instance)
-        if len(self._members) >= MAX_MEMBERS:
-            raise TooManyMembers(f"The group has {MAX_MEMBERS:,} members, the maximum.")
+        credential = request.credential
+        unanswered = [o for o in self._find_members_of_instance(request.instance, credential) if o.state == "new"]
+        own = sum(self._is_of(other, credential) for other in self._members.values()) - len(unanswered)
+        if not has_room(MAX_MEMBERS, len(self._members) - len(unanswered), own, is_admin=is_admin):
+            raise TooManyMembers(f"A group has at most {MAX_MEMBERS:,} members. {SHARES_TEXT}")
         head = self._head
         if not head.born:
             # Above every epoch of a removed group of the same name.
-            head = replace(head, born=self._now + 2 * self._slack)
+            creator = Head.digest_creator(credential.id)
+            head = replace(head, born=self._now + 2 * self._slack, creator=creator)
         if self._now - head.hour >= HOUR_MS:
             head = replace(head, hour=self._now, hour_member=head.last_member)
-        if head.last_member - head.hour_member >= MAX_JOINS_PER_HOUR:
-            raise TooManyMembers(f"The group has had {MAX_JOINS_PER_HOUR:,} joins within the hour, the maximum.")
+        if not has_room(MAX_JOINS_PER_HOUR, head.last_member - head.hour_member, is_admin=is_admin):
+            raise TooManyMembers(f"A group has at most {MAX_JOINS_PER_HOUR:,} joins within an hour. {SHARES_TEXT}")
         slots = {other.slot for other in self._members.values()}
         member = Member(
             slot=next(slot for slot in count() if slot not in slots),
             number=head.last_member + 1,
             digest=digest,
-            subscription=self._subscribe(Subscription(request.names, request.patterns, request.credential)),
+            subscription=self._subscribe(Subscription(request.names, request.patterns, credential), is_admin=is_admin),
             instance=request.instance,
             session=request.session,
             revoke=request.revoke,
             grace=request.grace,
             joined=self._now,
         )
+        for other in unanswered:
+            del self._members[other.number]
         self._members[member.number] = member
         self._head = replace(head, last_member=member.number)
         return member
@@ -121,14 +129,16 @@ class GroupDraft:
     def make_present(self, number: int) -> None:
         """Makes a new member present.
 
-        Removes former members with the same instance. It inherits their targets if they had the same credential and
-        were not leaving. A plan becomes due unless it inherits with the same subscription and the targets are even.
+        Removes former members with the same instance and credential. It inherits their targets if they had the same
+        rights and were not leaving. A plan becomes due unless it inherits with the same subscription and the targets
+        are even.
         Members in other states, and unknown numbers, are ignored.
         """
         member = self._members.get(number)
         if member is None or member.state != "new":
             return
-        former = [other for other in self._find_members_of_instance(member.instance) if other.state != "new"]
+        credential = self._subscriptions[member.subscription].credential
+        former = [o for o in self._find_members_of_instance(member.instance, credential) if o.state != "new"]
         for other in former:
             del self._members[other.number]
         self._members[number] = replace(member, state="present")
@@ -209,7 +219,7 @@ class GroupDraft:
         moved = self._head.moved and self._head.moved + member.session // 3
         return max(self._seen.get(member.number, 0), member.joined, moved) + member.session
 
-    def _subscribe(self, subscription: Subscription) -> int:
+    def _subscribe(self, subscription: Subscription, *, is_admin: bool) -> int:
         """Adds a subscription if it is new; returns its slot. Members with equal subscriptions and rights share a slot.
 
         Raises ``InvalidRequest`` if there are too many subscriptions, or they are too long.
@@ -222,21 +232,27 @@ class GroupDraft:
         if size > MAX_SUBSCRIPTION_BYTES:
             text = f"names, patterns and rights have {size:,} bytes; {MAX_SUBSCRIPTION_BYTES:,} at most"
             raise InvalidRequest({"queues": text})
-        if (
-            len(used) >= MAX_SUBSCRIPTIONS
-            or size + sum(map(subscription_size, used.values())) > MAX_SUBSCRIPTIONS_BYTES
+        sizes = [subscription_size(other) for other in used.values()]
+        own = [s for s, o in zip(sizes, used.values(), strict=True) if o.credential.id == subscription.credential.id]
+        if not (
+            has_room(MAX_SUBSCRIPTIONS, len(sizes), len(own), is_admin=is_admin)
+            and has_room(MAX_SUBSCRIPTIONS_BYTES, sum(sizes), sum(own), size, is_admin=is_admin)
         ):
-            limit = f"{MAX_SUBSCRIPTIONS} and {MAX_SUBSCRIPTIONS_BYTES:,} bytes at most"
-            raise InvalidRequest({"queues": f"the group has {len(used)} subscriptions of different members; {limit}"})
+            limits = f"at most {MAX_SUBSCRIPTIONS} different subscriptions of {MAX_SUBSCRIPTIONS_BYTES:,} bytes"
+            raise InvalidRequest({"queues": f"the members of a group have {limits}. {SHARES_TEXT}"})
         free = next(slot for slot in count() if slot not in used)
         self._subscriptions[free] = subscription
         return free
 
-    def _find_members_of_instance(self, name: str) -> list[Member]:
-        return [member for member in self._members.values() if member.instance == name] if name else []
+    def _find_members_of_instance(self, name: str, credential: Credential) -> list[Member]:
+        """Returns the members with an instance name and a credential; other credentials may use the name as well."""
+        return [m for m in self._members.values() if name and m.instance == name and self._is_of(m, credential)]
+
+    def _is_of(self, member: Member, credential: Credential) -> bool:
+        return self._subscriptions[member.subscription].credential.id == credential.id
 
     def _may_inherit_targets(self, member: Member, former: Member) -> bool:
-        """Returns whether a member gets a former one's targets: it was not leaving and had an equal credential."""
+        """Returns whether a member gets a former one's targets: that one was not leaving and had equal rights."""
         before, after = (self._subscriptions[m.subscription] for m in (former, member))
         return former.state != "leaving" and before.credential == after.credential
 

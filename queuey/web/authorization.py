@@ -457,12 +457,14 @@ class Authorization:
     def require_consumer(self, request: Request, application: str, names: Sequence[str], shapes: Sequence[str]) -> None:
         """Checks that the caller may consume queues as a member of a group.
 
+        Only keys of the application and users with a role may: others would share groups with it, and see its members.
+
         Args:
             request: The request.
             application: The owner of the queues.
             names: Names of queues; the caller must be allowed to consume each of them.
-            shapes: Shell patterns. For each action, one of them must be able to match a name that the caller's patterns
-                match, judged by the text before the first wildcard.
+            shapes: Shell patterns. For each action, each must be able to match a name that the caller's patterns match,
+                judged by the text before the first wildcard.
 
         Raises:
             ApplicationNotFound: The application does not exist.
@@ -473,6 +475,12 @@ class Authorization:
         self._service.queues.require_application(application)
         caller = self.authenticate(request)
         self.require_credential(request, caller)
+        for action in CONSUMER_ACTIONS:
+            begins = [pattern.partition("*")[0] for pattern in caller.find_patterns(application, action)]
+            if not begins or not all(any(_may_match_prefix(shape, begin) for begin in begins) for shape in shapes):
+                text = explain_refusal(caller, application, action)
+                hint = "Keys of the application and users with a role join groups, for patterns within their rights."
+                raise _make_refusal(request, caller, f"{hint} {text}")
         for name in names:
             try:
                 for action in CONSUMER_ACTIONS:
@@ -480,10 +488,11 @@ class Authorization:
             except QueueNotFound:
                 if not may_consume(Queue(application=application, name=name, uid=0, qid=0), caller):
                     raise
-        for action in CONSUMER_ACTIONS:
-            begins = [pattern.partition("*")[0] for pattern in caller.find_patterns(application, action)]
-            if shapes and not any(_may_match_prefix(shape, begin) for shape in shapes for begin in begins):
-                raise _make_refusal(request, caller, explain_refusal(caller, application, action))
+
+    def require_administrator(self, request: Request, application: str) -> None:
+        """Checks that the caller has ``admin`` for all queues of an application. Raises as :meth:`patterns`."""
+        if "*" not in self.patterns(request, application, "admin"):
+            raise NotAllowed("This needs admin for all queues of the application.")
 
     def list_readable_names(self, request: Request, application: str, max_names: int) -> list[str]:
         """Returns the names of queues that the caller's grants let it read, exact names first.

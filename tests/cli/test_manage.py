@@ -67,7 +67,7 @@ def test_offsets(run: Run, client: Client, queue: str) -> None:
 
 
 def test_groups(run: Run, client: Client, served: Served, queue: str) -> None:
-    """A group is listed and shown with its members, owners and lag, and deleted when it has no members."""
+    """A group is listed and shown with its members, owners and lag; members are removed; with members it is kept."""
     member = client.consumer_groups.join(queue, [queue], instance="w1")
     member.heartbeat(Heartbeat(wait=1))
     client.send(queue, "x", partition=1)
@@ -78,8 +78,13 @@ def test_groups(run: Run, client: Client, served: Served, queue: str) -> None:
     assert member.joined.member not in run("group", "show", queue, "--json").text
     refused = run("group", "delete", queue, "--yes")
     assert (refused.code, "has members" in refused.err) == (1, True)
-    member.leave()
-    assert run("group", "delete", queue, "--yes").code == 0
+    assert run("group", "remove", queue, "1", "--yes").code == 0
+    assert run("group", "show", queue, "--json").json["members"] == []
+    gone = run("group", "remove", queue, "1", "--yes")
+    assert (gone.code, "does not exist" in gone.err) == (1, True)
+    client.consumer_groups.join(queue, [queue]).heartbeat()
+    assert run("group", "delete", queue, "--yes").code == 1
+    assert run("group", "delete", queue, "--yes", "--force").code == 0
     missing = run("group", "show", queue)
     assert (missing.code, "queuey group list" in missing.err) == (1, True)
     elsewhere = run("group", "move", "queuey", queue, "--to", "dc2", "--data", str(served.data))

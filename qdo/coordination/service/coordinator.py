@@ -16,7 +16,6 @@ from qdo.errors import (
     CoordinationLost,
     CoordinationRefused,
     InvalidArgument,
-    MemberExists,
     OffsetMoved,
     QdoError,
     StoreChanged,
@@ -35,7 +34,6 @@ from queuey.client import (
     GroupElsewhere,
     GroupNotFound,
     GroupOffset,
-    InstanceTaken,
     InvalidRequest,
     NotAllowed,
     NotAuthenticated,
@@ -127,7 +125,6 @@ class ServiceCoordinator:
             replace: Ignored: a member with the same instance name and credential is always replaced.
 
         Raises:
-            MemberExists: A member with another credential has this instance name.
             CoordinationRefused: The service serves the group in another data centre, or a right is missing.
             InvalidArgument: The service has no groups, or refuses an argument.
             CoordinationLost
@@ -146,8 +143,6 @@ class ServiceCoordinator:
                 revoke=revoke,
                 grace=grace if member.static else 0,
             )
-        except InstanceTaken as error:
-            raise MemberExists(str(error)) from error
         except (GroupElsewhere, NotAuthenticated) as error:
             raise CoordinationRefused(str(error)) from error
         except NotAllowed as error:

@@ -61,8 +61,8 @@ class AsyncConsumerGroups:
             grace: Seconds for which an absent instance keeps its partitions.
 
         Raises:
-            NotAllowed: The right to read or to claim is missing.
-            InstanceTaken: A member with another credential has this instance name.
+            NotAllowed: The right to read or to claim is missing, or the credential is not a key or a role of the
+                application.
             GroupElsewhere: The group is served in another data centre.
         """
         member = NewMember(list(queues), list(patterns), instance, seconds(session), seconds(revoke), seconds(grace))
@@ -95,13 +95,29 @@ class AsyncConsumerGroups:
             start = page.next
         return tuple(names)
 
-    async def forget(self, group: str) -> None:
+    async def forget(self, group: str, *, force: bool = False) -> None:
         """Deletes the members and the plan of a group. Its offsets stay.
+
+        Args:
+            group: The group.
+            force: Delete it even if it has members. They lose their partitions, and may join again.
 
         Raises:
             GroupActive: The group has members.
         """
-        await self._sender.run(group_calls.forget(group))
+        await self._sender.run(group_calls.forget(group, force=force))
+
+    async def remove_member(self, group: str, number: int) -> None:
+        """Removes a member, whose partitions go to the others. It may join again while its key is valid.
+
+        Args:
+            group: The group.
+            number: Public number of the member, as in :meth:`show`.
+
+        Raises:
+            MemberGone: The group does not have the member.
+        """
+        await self._sender.run(group_calls.remove_member(group, number))
 
 
 class MemberAccess(NamedTuple):

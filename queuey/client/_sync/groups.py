@@ -58,8 +58,8 @@ class ConsumerGroups:
             grace: Seconds for which an absent instance keeps its partitions.
 
         Raises:
-            NotAllowed: The right to read or to claim is missing.
-            InstanceTaken: A member with another credential has this instance name.
+            NotAllowed: The right to read or to claim is missing, or the credential is not a key or a role of the
+                application.
             GroupElsewhere: The group is served in another data centre.
         """
         member = NewMember(list(queues), list(patterns), instance, seconds(session), seconds(revoke), seconds(grace))
@@ -92,13 +92,29 @@ class ConsumerGroups:
             start = page.next
         return tuple(names)
 
-    def forget(self, group: str) -> None:
+    def forget(self, group: str, *, force: bool = False) -> None:
         """Deletes the members and the plan of a group. Its offsets stay.
+
+        Args:
+            group: The group.
+            force: Delete it even if it has members. They lose their partitions, and may join again.
 
         Raises:
             GroupActive: The group has members.
         """
-        self._sender.run(group_calls.forget(group))
+        self._sender.run(group_calls.forget(group, force=force))
+
+    def remove_member(self, group: str, number: int) -> None:
+        """Removes a member, whose partitions go to the others. It may join again while its key is valid.
+
+        Args:
+            group: The group.
+            number: Public number of the member, as in :meth:`show`.
+
+        Raises:
+            MemberGone: The group does not have the member.
+        """
+        self._sender.run(group_calls.remove_member(group, number))
 
 
 class MemberAccess(NamedTuple):

@@ -65,7 +65,7 @@ _STATUSES = {
 """HTTP status of each code, for errors that come without a status."""
 _MIN_TOO_LARGE = 1e15
 _SECONDS_FIELDS = {"ttl", "delay", "wait", "idle", "timeout"}
-_WHOLE_NUMBER_FIELDS = {"limit", "partition"}
+_WHOLE_NUMBER_FIELDS = {"limit", "number", "partition"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _decoders: dict[object, msgspec.json.Decoder[Any]] = {}
 _decoders_are_made = Lock()

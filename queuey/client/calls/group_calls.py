@@ -47,6 +47,10 @@ def leave(group: str, member: str, *, returns: bool) -> Call[None]:
     return Call("DELETE", _member_path(group, member), ignore_answer, params=params, repeatable=True)
 
 
+def remove_member(group: str, number: int) -> Call[None]:
+    return Call("DELETE", f"{_group_path(group)}/members/{number_text('number', number)}", ignore_answer)
+
+
 def show(group: str, start: str, *, lag: bool) -> Call[GroupInfo]:
     params = [("start", start)] if start else []
     params += [("lag", "1")] if lag else []
@@ -58,8 +62,8 @@ def names(start: str) -> Call[GroupNames]:
     return Call("GET", "_groups", make_parser(GroupNames), params=params, repeatable=True)
 
 
-def forget(group: str) -> Call[None]:
-    return Call("DELETE", _group_path(group), ignore_answer)
+def forget(group: str, *, force: bool) -> Call[None]:
+    return Call("DELETE", _group_path(group), ignore_answer, params=(("force", "1"),) if force else ())
 
 
 def _group_path(group: str) -> str:

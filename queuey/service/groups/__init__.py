@@ -11,6 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from queuey import ids
+from queuey.access import SHARES_TEXT, has_room
 from queuey.api.groups import GroupInfo, GroupNames, Heartbeat, HeartbeatAnswer, Joined
 from queuey.api.progress import RecordedOffset, RecordedOffsets
 from queuey.errors import (
@@ -18,18 +19,19 @@ from queuey.errors import (
     GroupActive,
     GroupNotFound,
     InvalidRequest,
+    MemberGone,
     StoreBusy,
     StoreUnavailable,
     TooManyGroups,
 )
 from queuey.groups.drafts import GroupDraft, ReadRights
 from queuey.groups.ownership import MemberCommit
-from queuey.groups.state import MAX_PARTITIONS, Credential, GroupChange, GroupState, JoinRequest, Member
+from queuey.groups.state import MAX_PARTITIONS, Credential, GroupChange, GroupState, Head, JoinRequest, Member
 from queuey.messages import OffsetChange, Queue
 from queuey.service.core import Core
 from queuey.service.groups import views
 from queuey.service.groups.local_group import LocalGroup, hash_secret
-from queuey.service.groups.searches import find_queues, read_planned_queues
+from queuey.service.groups.searches import find_queues, list_planned, read_queues
 from queuey.service.groups.state_cache import GroupContext
 from queuey.service.groups.state_changes import MAX_ATTEMPTS, clock_slack, make_draft
 from queuey.service.offsets import check_partitions, require_group_name
@@ -40,6 +42,8 @@ from queuey.storage import Store
 
 MAX_GROUPS = 1000
 """Max groups of an application; a few more if several are created at the same moment."""
+MAX_EXAMINED = 32
+"""Max groups that are examined to find abandoned ones, when there is no room for another group."""
 MAX_GIVEN_BACK = 1000
 """Max partitions that a heartbeat may give back."""
 SWEEP_INTERVAL = 1.0
@@ -117,17 +121,16 @@ class GroupUseCases:
         same member.
 
         Raises:
-            InvalidRequest, TooManyGroups, TooManyMembers, InstanceTaken, GroupElsewhere, StoreUnavailable.
+            InvalidRequest, TooManyGroups, TooManyMembers, GroupElsewhere, StoreUnavailable.
             Conflict: The store does not support groups as it is configured.
         """
+        is_admin = request.credential.caller.administers(application)
         clock = self._store.groups.sample_clock()
         local = self._get_local(application, group)
         if (refusal := self._store.groups.groups_refusal()) is not None:
             raise Conflict(refusal)
         if not (await local.cache.refresh()).head.version:
-            names = await self._store.groups.group_names(application, limit=MAX_GROUPS)
-            if len(names) >= MAX_GROUPS:
-                raise TooManyGroups(f"The application has {MAX_GROUPS} groups. Delete one: queuey group delete GROUP")
+            await self._make_room(application, Head.digest_creator(request.credential.id), is_admin=is_admin)
         secret = f"{self._core.rng.getrandbits(128):032x}"
         digest = hash_secret(secret)
 
@@ -135,13 +138,35 @@ class GroupUseCases:
             state = draft.state
             # The member exists if a transaction in doubt was applied.
             return next((other for other in state.members.values() if other.digest == digest), None) or draft.join(
-                request, digest
+                request, digest, is_admin=is_admin
             )
 
         member = await local.changes.apply(join)
         await self._store.groups.confirm_clock(clock)
         session = max(0, member.joined + member.session - clock.now) / 1000
         return Joined(f"{member.number}-{secret}", member.number, session, member.session / 3000)
+
+    async def _make_room(self, application: str, creator: bytes, *, is_admin: bool) -> None:
+        """Checks that a credential may create another group. If not, removes some that are abandoned first.
+
+        Raises:
+            TooManyGroups: No room was found.
+        """
+        for _ in range(2):
+            candidates = names = await self._store.groups.group_names(application, limit=MAX_GROUPS)
+            own = (
+                [] if is_admin else await self._store.groups.group_names(application, limit=MAX_GROUPS, creator=creator)
+            )
+            if has_room(MAX_GROUPS, len(names), len(own), is_admin=is_admin):
+                return
+            if has_room(MAX_GROUPS, len(names), is_admin=is_admin):
+                candidates = own
+            for name in self._core.rng.sample(candidates, min(MAX_EXAMINED, len(candidates))):
+                local = self._get_local(application, name)
+                draft = await self._end_sessions(local, await local.cache.refresh())
+                if local.cache.is_here and draft.is_abandoned():
+                    await self._store.groups.remove_group(application, name, draft.state.head.version)
+        raise TooManyGroups(f"An application has at most {MAX_GROUPS:,} groups. {SHARES_TEXT}")
 
     async def heartbeat(
         self,
@@ -237,13 +262,13 @@ class GroupUseCases:
         state = await local.cache.refresh()
         if state.members:
             local.cache.require_here()
-            present = await self._end_sessions(local, state)
+            present = (await self._end_sessions(local, state)).state
             if any(member.state != "absent" for member in present.members.values()):
                 raise GroupActive(group)
         return state
 
-    async def _end_sessions(self, local: LocalGroup, state: GroupState) -> GroupState:
-        """Returns the state with sessions that are over ended: no process does that for the last member of a group.
+    async def _end_sessions(self, local: LocalGroup, state: GroupState) -> GroupDraft:
+        """Returns a draft without the sessions that are over: no process ends that of the last member of a group.
 
         Instances within their grace period become absent; other members are gone.
 
@@ -252,13 +277,14 @@ class GroupUseCases:
         """
         draft = make_draft(state, await local.changes.read_sessions(), clock_slack(self._store))
         draft.end_sessions()
-        return draft.state
+        return draft
 
     async def show(
         self,
         application: str,
         group: str,
         visible: Callable[[Queue], bool],
+        viewer: Credential | None = None,
         *,
         start: str = "",
         lag: bool = False,
@@ -269,6 +295,16 @@ class GroupUseCases:
         With ``few``, only the first 16 queues of the last plan count, and none are searched, so the cost does not
         depend on the number of queues. If the clock is sound, members whose sessions are over count as absent or gone.
 
+        Args:
+            application: Owner of the group.
+            group: Name of the group.
+            visible: Returns whether a queue is shown. What is not shown changes nothing in the answer.
+            viewer: The caller, who sees all members if it may measure all queues. Others, and None, see members with
+                partitions of visible queues, and those with the same credential.
+            start: First queue of the page.
+            lag: Also count the messages behind each offset.
+            few: Limits the cost, as above.
+
         Raises:
             GroupNotFound: The group does not exist.
         """
@@ -278,21 +314,38 @@ class GroupUseCases:
             raise _not_found(group)
         if state.members:
             with suppress(StoreUnavailable):
-                state = await self._end_sessions(local, state)
+                state = (await self._end_sessions(local, state)).state
         seen = local.changes.sessions.members
 
+        patterns = () if viewer is None else viewer.caller.find_patterns(application, "measure")
         if few:
-            queues = await read_planned_queues(self._store, application, state, views.LAG_PAGE_SIZE)
+            names = await self._core.in_thread(partial(list_planned, state, patterns))
+            queues = await read_queues(self._store, application, names[: views.LAG_PAGE_SIZE])
         else:
             queues = await find_queues(self._store, application, state, fresh=False)
-        return await views.make_group_info(self._store, group, state, queues, visible, start, lag=lag, seen=seen)
+        queues = [queue for queue in queues if visible(queue)]
+        info = await views.make_group_info(self._store, group, state, queues, start, lag=lag, seen=seen)
+        return info if "*" in patterns else views.hide_members(info, state, queues, viewer)
 
     async def list_names(self, application: str, *, start: str = "", limit: int = 100) -> GroupNames:
         names = await self._store.groups.group_names(application, start=start, limit=limit + 1)
         return GroupNames(tuple(names[:limit]), names[limit] if len(names) > limit else None)
 
-    async def forget(self, application: str, group: str) -> None:
+    async def remove_member(self, application: str, group: str, number: int) -> None:
+        """Removes a member, whatever its state: it has lost its partitions, and learns that by its next answer.
+
+        Raises:
+            MemberGone: The group does not have the member.
+        """
+        local = self._get_local(application, group)
+        if number not in (await local.cache.refresh()).members:
+            raise MemberGone
+        await local.changes.apply(partial(GroupDraft.remove, number=number))
+
+    async def forget(self, application: str, group: str, *, force: bool = False) -> None:
         """Deletes a group's state; its offsets stay. Waits until the clock has passed the group's epoch.
+
+        With ``force``, also deletes a group with live members, as if each was removed.
 
         Raises:
             GroupActive: The group has live members.
@@ -300,7 +353,8 @@ class GroupUseCases:
             StoreBusy: Other processes keep changing the group.
         """
         for _ in range(MAX_ATTEMPTS):
-            state = await self._read_inactive(application, group)
+            cache = self._get_local(application, group).cache
+            state = await (cache.refresh() if force else self._read_inactive(application, group))
             if not state.head.version:
                 raise _not_found(group)
             # If the group is created again, its epochs must be above those of this one.
@@ -309,6 +363,8 @@ class GroupUseCases:
                 await asyncio.sleep((ahead + 1) / 1000)
                 continue
             if await self._store.groups.remove_group(application, group, state.head.version):
+                cache.invalidate()
+                self._announce((application, group))
                 return
         raise StoreBusy(f"Group {group!r} is being changed by others. Try again.")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
+from queuey.access import matches
 from queuey.errors import QueueNotFound
 from queuey.groups.state import MAX_PARTITIONS, GroupState
 from queuey.messages import Queue
@@ -48,9 +49,15 @@ async def find_queues(store: Store, application: str, state: GroupState, *, fres
     return [queues[name] for name in sorted(queues)]
 
 
-async def read_planned_queues(store: Store, application: str, state: GroupState, limit: int) -> list[Queue]:
+def list_planned(state: GroupState, patterns: Sequence[str]) -> list[str]:
+    """Returns the names of planned queues that match one of the patterns, sorted."""
+    names = (planned.name for planned in state.plan.values())
+    return sorted(name for name in names if any(matches(pattern, name) for pattern in patterns))
+
+
+async def read_queues(store: Store, application: str, names: Sequence[str]) -> list[Queue]:
     queues = []
-    for name in sorted(planned.name for planned in state.plan.values())[:limit]:
+    for name in names:
         with suppress(QueueNotFound):
             queues.append(await store.catalogue.queue(application, name))
     return queues

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from queuey import ids
 from queuey.api.groups import GroupInfo, MemberInfo, OwnedPartition
 from queuey.errors import QueueChanged
 from queuey.groups.owners import is_owner
 from queuey.groups.ownership import OwnedOffset, SeenMember
-from queuey.groups.state import GroupState
+from queuey.groups.state import Credential, GroupState
 from queuey.messages import Lag, Queue
 from queuey.storage import Store
 
@@ -22,17 +24,15 @@ async def make_group_info(
     group: str,
     state: GroupState,
     queues: Sequence[Queue],
-    visible: Callable[[Queue], bool],
     start: str,
     *,
     lag: bool,
     seen: Mapping[int, SeenMember],
 ) -> GroupInfo:
-    """Returns a page of a group's queues from ``start`` on. Queues that are not visible only count."""
+    """Returns a page of a group's queues from ``start`` on. Only the given queues count."""
     limit = LAG_PAGE_SIZE if lag else PAGE_SIZE
-    shown = [queue for queue in queues if visible(queue)]
-    page = [queue for queue in shown if queue.name >= start]
-    targets = sum(len(planned.targets) for planned in state.plan.values())
+    page = [queue for queue in queues if queue.name >= start]
+    targets = sum(len(state.plan[queue.uid].targets) for queue in queues if queue.uid in state.plan)
     return GroupInfo(
         group=group,
         centre=state.head.centre,
@@ -48,11 +48,20 @@ async def make_group_info(
             )
             for member in state.members.values()
         ),
-        hidden_queues=len(queues) - len(shown),
         unassigned=max(0, sum(queue.partitions for queue in queues) - targets),
         queues={queue.name: await _read_partitions(store, group, state, queue, lag=lag) for queue in page[:limit]},
         next=page[limit].name if len(page) > limit else None,
     )
+
+
+def hide_members(info: GroupInfo, state: GroupState, queues: Iterable[Queue], viewer: Credential | None) -> GroupInfo:
+    """Leaves out members without partitions of the queues, unless they joined with the viewer's credential."""
+    targets = (state.plan[queue.uid].targets.values() for queue in queues if queue.uid in state.plan)
+    numbers = {target.member for some in targets for target in some}
+    numbers.update(partition.owner for some in info.queues.values() for partition in some.values() if partition.owner)
+    own = {slot for slot, s in state.subscriptions.items() if viewer is not None and s.credential.id == viewer.id}
+    numbers.update(member.number for member in state.members.values() if member.subscription in own)
+    return replace(info, members=tuple(member for member in info.members if member.number in numbers))
 
 
 async def _read_partitions(

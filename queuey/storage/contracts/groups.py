@@ -95,8 +95,10 @@ class ConsumerGroups(ABC):
         """Removes head and rows if the stored head has ``version``. Offsets stay. Returns whether it did."""
 
     @abstractmethod
-    async def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
-        """Lists the groups of an application by name, from ``start`` (inclusive) on."""
+    async def group_names(
+        self, application: str, *, start: str = "", limit: int = 100, creator: bytes | None = None
+    ) -> list[str]:
+        """Lists the groups of an application by name, from ``start`` (inclusive) on; with ``creator`` only its own."""
 
     @abstractmethod
     async def renew_session(self, application: str, name: str, member: int, session: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from itertools import islice
 from typing import Any
 
 from msgspec.msgpack import Decoder, encode
@@ -24,7 +25,7 @@ _UPDATE_HEAD = (
     "UPDATE group_heads SET version = ?, body = ? WHERE application = ? AND name = ? AND version = ? RETURNING 1"
 )
 _REMOVE_HEAD = "DELETE FROM group_heads WHERE application = ? AND name = ? AND version = ? RETURNING 1"
-_SELECT_NAMES = "SELECT name FROM group_heads WHERE application = ? AND name >= ? ORDER BY name LIMIT ?"
+_SELECT_NAMES = "SELECT name, body FROM group_heads WHERE application = ? AND name >= ? ORDER BY name"
 _SELECT_ROWS = "SELECT kind, key, body FROM group_rows WHERE application = ? AND name = ? ORDER BY kind, key"
 _SET_ROW = "INSERT OR REPLACE INTO group_rows (application, name, kind, key, body) VALUES (?, ?, ?, ?, ?)"
 _REMOVE_ROWS = "DELETE FROM group_rows WHERE application = ? AND name = ?"
@@ -84,9 +85,13 @@ class SqliteGroups(ConsumerGroups):
         return await self._db.write(work)
 
     @threaded
-    def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
+    def group_names(
+        self, application: str, *, start: str = "", limit: int = 100, creator: bytes | None = None
+    ) -> list[str]:
         with self._db.readers.lend() as connection:
-            return [name for (name,) in connection.execute(_SELECT_NAMES, (application, start, limit))]
+            rows: Any = connection.execute(_SELECT_NAMES, (application, start))
+            names = (name for name, body in rows if creator is None or _decode(body).creator == creator)
+            return list(islice(names, limit))
 
     def sample_clock(self) -> ClockSample:
         return ClockSample(self._claim_now())

@@ -292,8 +292,8 @@ OPERATIONS = (
         "Join group",
         _json_answers(groups.Joined, 201),
         GroupViews.join,
-        about="Needs `read` and `claim`. 409: another credential has the instance name, or the group is served in "
-        "another data centre.",
+        about="Needs a key of the application, or a role, with `read` and `claim`. 409: the group is served in another "
+        "data centre.",
         body=groups.NewMember,
         further_errors=(409,),
     ),
@@ -309,7 +309,13 @@ OPERATIONS = (
         reads=True,
     ),
     _operation(
-        f"DELETE {MEMBER}", "Leave group", values.Done, GroupViews.leave, query=groups.LeaveQuery, further_errors=(409,)
+        f"DELETE {MEMBER}",
+        "Leave group",
+        values.Done,
+        GroupViews.leave,
+        about="With a member's public number in place of its id: remove it, which needs `admin` for all queues.",
+        query=groups.LeaveQuery,
+        further_errors=(409,),
     ),
     _operation(
         f"GET {APP}/_groups",
@@ -324,7 +330,8 @@ OPERATIONS = (
         "Delete consumer group",
         values.Done,
         GroupViews.delete,
-        about="Keeps the group's offsets. 409: the group has members.",
+        about="Needs `admin` for all queues. Keeps the group's offsets. 409: the group has members (see `force`).",
+        query=groups.DeleteQuery,
         further_errors=(409,),
     ),
     _operation(

@@ -58,6 +58,7 @@ USUAL: dict[str, Any] = {
     "locations": ID,
     "messages": ["usual"],
     "names": ["usual"],
+    "number": 1,
     "offsets": {1: ID},
     "queries": ["usual"],
     "seen": ID,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from queuey import ids
-from queuey.errors import InstanceTaken, MemberGone, NotOwner, OffsetConflict
+from queuey.errors import MemberGone, NotOwner, OffsetConflict
 from tests.contract.groups.group import SESSION, Group, Member, Place, TakenPartition, message, places_of
 from tests.waiting import until
 
@@ -452,11 +452,8 @@ def test_an_instance_that_stays_away(group: Group, make: Make) -> None:
 
 @pytest.mark.service_only("Members at a tree have no credentials.")
 def test_an_instance_of_somebody_else(group: Group, make: Make) -> None:
-    """The name of an instance is free for another credential only when its member is gone."""
-    queue = make(1)
-    first = group.join(queue, instance="a")
-    with pytest.raises(InstanceTaken):
-        group.join(queue, instance="a", key="other")
-    first.send_heartbeat()
-    group.end_session(first)
-    group.join(queue, instance="a", key="other")
+    """Another credential may use the name of an instance: both members stay, and share the partitions."""
+    queue = make(2)
+    first, other = group.join(queue, instance="a"), group.join(queue, instance="a", key="other")
+    group.settle(places_of(queue, 2), first, other)
+    assert len(first.owned) == len(other.owned) == 1

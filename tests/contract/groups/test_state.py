@@ -10,7 +10,7 @@ from tests.backends import APP, Clock
 from tests.contract.samples import call_concurrently, fresh_name
 
 ROWS = (GroupRow(0, 0, b"wishes"), GroupRow(1, 0, b"member"), GroupRow(1, 999, b"another"), GroupRow(2, 63, b"plan"))
-HEAD = Head(0, 7, 5, 9, 1, 2, 3, 4, "centre", 6)
+HEAD = Head(0, 7, 5, 9, 1, 2, 3, 4, "centre", 6, b"creator")
 
 
 @pytest.fixture
@@ -101,6 +101,12 @@ def test_names(store: Store, other: Store) -> None:
     assert bridge.run(other.groups.group_names(APP, start="b")) == ["b", "d"]
     assert bridge.run(other.groups.group_names(APP, start="a", limit=2)) == ["a", "b"]
     assert bridge.run(other.groups.group_names(APP, start="x")) == []
+    head = bridge.run(store.groups.group_head(APP, "b"))
+    assert head is not None
+    bridge.run(store.groups.change_group(APP, "b", head.version, GroupChange(Head(creator=b"another"), ())))
+    assert bridge.run(other.groups.group_names(APP, creator=b"creator")) == ["a", "d"]
+    assert bridge.run(other.groups.group_names(APP, creator=b"creator", start="b", limit=1)) == ["d"]
+    assert bridge.run(other.groups.group_names(APP, creator=b"nobody")) == []
 
 
 def test_sessions(store: Store, other: Store, group: str) -> None:

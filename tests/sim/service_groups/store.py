@@ -189,7 +189,14 @@ class GroupStore:
         if self._stored.observer is not None:
             self._stored.observer.group_changed(before, after)
 
-    async def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
+    async def group_names(
+        self,
+        application: str,
+        *,
+        start: str = "",
+        limit: int = 100,
+        creator: bytes | None = None,
+    ) -> list[str]:
         return await self._read("names", lambda: sorted(name for name in self._stored.names if name >= start)[:limit])
 
     # Sessions

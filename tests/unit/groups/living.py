@@ -52,7 +52,8 @@ class LivingGroup:
         self, patterns: tuple[str, ...] = ("*",), credential: Credential = OWNER, instance: str = "", grace: int = 0
     ) -> int:
         request = JoinRequest((), patterns, credential, instance, grace=grace)
-        return self.change(lambda draft: draft.join(request, b"digest").number)
+        is_admin = credential.caller.administers("shop")
+        return self.change(lambda draft: draft.join(request, b"digest", is_admin=is_admin).number)
 
     def enter(
         self, patterns: tuple[str, ...] = ("*",), credential: Credential = OWNER, instance: str = "", grace: int = 0

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 from msgspec.structs import replace
 
-from queuey.errors import InstanceTaken, InvalidRequest, TooManyMembers
+from queuey.errors import InvalidRequest, TooManyMembers
 from queuey.groups import state as bounds
-from queuey.groups.drafts import GroupDraft
+from queuey.groups.drafts import ABANDONED_MS, GroupDraft
 from queuey.groups.state import JoinRequest, MemberState
 from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, queue
 
@@ -156,19 +158,55 @@ def test_an_instance_with_other_wishes_or_rights() -> None:
     assert set(group.targets()) == {("reports", number) for number in range(1, 5)}
 
 
-def test_an_instance_belongs_to_its_credential() -> None:
-    """An instance belongs to its credential until the member is gone, including its grace."""
+def test_instance_names_of_two_credentials_have_nothing_in_common() -> None:
+    """Another credential may use an instance name: neither learns of the other's member, takes it over or ends it."""
+    group = LivingGroup(queue("orders", 2))
+    mine = group.enter(instance="a", grace=5_000)
+    other = group.enter(credential=make_credential("*"), instance="a")
+    assert states(group) == {mine: "present", other: "present"}
+    assert set(group.targets().values()) == {mine, other}
+    before = group.targets()
+    again = group.add(instance="a", grace=5_000)
+    group.change(lambda draft: draft.make_present(again))
+    assert states(group) == {other: "present", again: "present"}
+    assert group.targets() == {place: again if number == mine else number for place, number in before.items()}
+
+
+def test_a_join_that_was_not_answered_leaves_no_member() -> None:
+    """However often an instance joins without an answer, it has one new member, and a present one keeps its targets."""
     group = LivingGroup(queue("orders"))
-    member = group.enter(instance="a", grace=5_000)
-    with pytest.raises(InstanceTaken, match="'a'"):
-        group.add(credential=make_credential("*"), instance="a")
-    group.change(lambda draft: draft.leave(member, returns=True))
-    group.now += 5_000 + SLACK
-    with pytest.raises(InstanceTaken):
-        group.add(credential=make_credential("*"), instance="a")
-    group.now += 1
-    assert group.add(credential=make_credential("*"), instance="a") == member + 1
-    assert group.state.head.due is not None
+    present = group.enter(instance="a")
+    for _ in range(20):
+        last = group.add(instance="a")
+        other = group.add(instance="b")
+        plain = group.add()
+    assert {last, other, plain} <= states(group).keys()
+    assert Counter(member.instance for member in group.state.members.values()) == {"a": 2, "b": 1, "": 20}
+    assert set(group.targets().values()) == {present}
+    group.change(lambda draft: draft.make_present(last))
+    assert present not in states(group)
+    assert set(group.targets().values()) == {last}
+
+
+@pytest.mark.parametrize("end", ["leaves", "dies", "was never present"])
+def test_a_group_is_abandoned_an_hour_after_its_last_member(end: str) -> None:
+    """The hour counts from the leave or the end of the last session; a group with a member is not abandoned."""
+    group = LivingGroup(queue("orders"))
+    if end == "was never present":
+        group.add()
+    else:
+        number = group.enter()
+        group.now += 50 * ABANDONED_MS
+        group.seen = {number: group.now}
+    if end == "leaves":
+        group.change(lambda draft: draft.leave(number))
+    else:
+        group.now += 10_000
+    for waits, expected in ((0, False), (ABANDONED_MS - 1, False), (1, True)):
+        group.now += waits
+        draft = group.draft()
+        draft.end_sessions()
+        assert draft.is_abandoned() is expected
 
 
 def test_a_session_that_is_over_begins_the_grace_of_an_instance() -> None:
@@ -211,35 +249,64 @@ def test_plans_rest() -> None:
 
 def test_bounds_of_a_group() -> None:
     """Members, joins per hour, subscriptions and their bytes are limited: refused with a reason, without a change."""
+
+    def join(draft: GroupDraft, *names: str) -> int:
+        patterns = () if names else ("*",)
+        return draft.join(JoinRequest(names, patterns, OWNER), b"", is_admin=True).number
+
     group = LivingGroup(queue("orders"))
     draft = group.draft()
     for _ in range(bounds.MAX_MEMBERS):
-        draft.join(JoinRequest((), ("*",), OWNER), b"")
+        join(draft)
     with pytest.raises(TooManyMembers, match="1,000 members"):
-        draft.join(JoinRequest((), ("*",), OWNER), b"")
+        join(draft)
     state = replace(draft.state, head=replace(draft.state.head, last_member=4_999), members={})
     draft = GroupDraft(state, NOW + 3_599_999, SLACK, {})
-    draft.join(JoinRequest((), ("*",), OWNER), b"")
+    join(draft)
     with pytest.raises(TooManyMembers, match="5,000 joins"):
-        draft.join(JoinRequest((), ("*",), OWNER), b"")
+        join(draft)
     later = GroupDraft(draft.state, NOW + 3_600_000, SLACK, {})
-    assert later.join(JoinRequest((), ("*",), OWNER), b"").number == 5_001
-    assert later.join(JoinRequest((), ("*",), OWNER), b"").number == 5_002
+    assert [join(later), join(later)] == [5_001, 5_002]
     draft = group.draft()
     for number in range(bounds.MAX_SUBSCRIPTIONS):
-        draft.join(JoinRequest((f"q{number}",), (), OWNER), b"")
-        draft.join(JoinRequest((f"q{number}",), (), OWNER), b"")
-    with pytest.raises(InvalidRequest, match="64 subscriptions"):
-        draft.join(JoinRequest(("another",), (), OWNER), b"")
+        join(draft, f"q{number}")
+        join(draft, f"q{number}")
+    with pytest.raises(InvalidRequest, match="64 different subscriptions"):
+        join(draft, "another")
     with pytest.raises(InvalidRequest, match="16,384 at most"):
-        draft.join(JoinRequest(tuple(f"q{number:05}" for number in range(4_000)), (), OWNER), b"")
+        join(draft, *(f"q{number:05}" for number in range(4_000)))
     large = group.draft()
     for number in range(16):
-        large.join(JoinRequest((f"{number:02}", "q" * 16_000), (), OWNER), b"")
-    with pytest.raises(InvalidRequest, match="has 16 subscriptions"):
-        large.join(JoinRequest(("16", "q" * 16_000), (), OWNER), b"")
+        join(large, f"{number:02}", "q" * 16_000)
+    with pytest.raises(InvalidRequest, match="262,144 bytes"):
+        join(large, "16", "q" * 16_000)
     assert len(draft.state.members) == 2 * bounds.MAX_SUBSCRIPTIONS
     assert len(draft.state.subscriptions) == bounds.MAX_SUBSCRIPTIONS
+
+
+@pytest.mark.parametrize(
+    ("length", "half", "most", "limit"), [(0, 500, 900, 1000), (1, 32, 58, 64), (15_900, 8, 14, 16)]
+)
+def test_one_credential_fills_half_of_a_group(length: int, half: int, most: int, limit: int) -> None:
+    """A limited key gets half of each limit, all of them together nine tenths; an administrator joins even then.
+
+    The limits are those of members, of different subscriptions, and of the bytes of long ones.
+    """
+    draft = LivingGroup(queue("orders")).draft()
+    numbers = itertools.count()
+    joined: Counter[str] = Counter()
+
+    def fill(key: str) -> int:
+        """Joins, each time with another subscription if the length is not 0, until that is refused."""
+        credential = replace(make_credential("*"), id=key.encode())
+        with suppress(TooManyMembers, InvalidRequest):
+            while joined[key] <= limit:
+                names = (f"{next(numbers):05}".ljust(length, "q"),) if length else ("orders",)
+                draft.join(JoinRequest(names, (), credential), b"", is_admin=key == "admin")
+                joined[key] += 1
+        return joined[key]
+
+    assert [fill(key) for key in ("a", "b", "c", "admin")] == [half, most - half, 0, limit - most]
 
 
 def test_slots_are_used_again() -> None:

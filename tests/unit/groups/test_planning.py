@@ -167,8 +167,9 @@ def large(queues: int, partitions: int, name: str = "reports-of-customer-{:05}")
 def test_rows_of_the_largest_groups(queues: int, partitions: int) -> None:
     """With 1,000 members and 10,000 partitions no row is above 64 KiB, 1 MiB in all; a leave changes few rows."""
     draft = GroupDraft(GroupState(), NOW, SLACK, {})
-    for _ in range(1_000):
-        draft.make_present(draft.join(JoinRequest((), ("*",), OWNER, "i" * 100), bytes(32)).number)
+    for number in range(1_000):
+        request = JoinRequest((), ("*",), OWNER, f"{number:0100}")
+        draft.make_present(draft.join(request, bytes(32), is_admin=True).number)
     draft.plan(large(queues, partitions), lambda credential: credential)
     assert draft.unassigned == 0
     change = draft.make_change()

@@ -194,12 +194,12 @@ class Scene:
         queue, _ = bridge.run(self._store.catalogue.create_queue(self.names.owner, self.names.queue, spec))
         position = bridge.run(self._store.messages.append(queue, [NewMessage(SECRET, 1, 3600)]))[0]
         bridge.run(self._store.offsets.set_offsets(queue, "g", [OffsetChange(1, position)]))
-        self._join_as_consumer(queue.name)
+        self._join_as_owner(self.names.elsewhere if self._principals else queue.name)
         return queue
 
-    def _join_as_consumer(self, queue: str) -> None:
+    def _join_as_owner(self, queue: str) -> None:
         self._group = f"group{next(NUMBERS)}"
-        consumer = self.callers["`app:`" if self._principals else "owner"]
+        consumer = self.callers["owner"]
         path = f"/v1/{quote(self.names.owner, safe='')}/_groups/{self._group}/members"
         joined = consumer.send_json("POST", path, {"queues": [queue]}).json["member"]
         assert consumer.send_json("POST", f"{path}/{joined}", {"wait": 1}).json["take"].keys() == {queue}

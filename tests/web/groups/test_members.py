@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -115,9 +116,10 @@ def test_a_user_stays_a_member_with_another_token(store: Store, owner: Caller) -
     """The same user with another token is the same member; another user is not."""
     tokens = Tokens()
     app = make_app(store, readers=[tokens])
+    role = Grant("queuey", frozenset({"read", "claim"}))
     for token, name in (("old", "user:ann"), ("new", "user:ann"), ("other", "user:bob")):
-        tokens.known[token] = Identity(frozenset({name}), (), name, time.time() + 3600 + len(token))
-    owner.create("q", principals="user:ann,user:bob")
+        tokens.known[token] = Identity(frozenset({name}), (role,), name, time.time() + 3600 + len(token))
+    owner.create("q")
     old, new, other = (Caller(app, f"Token {token}") for token in ("old", "new", "other"))
     ann = Member(old)
     assert ann.send_heartbeat(wait=1).json["take"]["q"].keys() == {"1"}
@@ -155,20 +157,20 @@ def test_rights_as_they_are_now(store: Store) -> None:
 
 
 def test_instances_belong_to_a_key(owner: Caller, store: Store) -> None:
-    """The same key may take over an instance name, which ends its former member; another key gets 409."""
+    """The same key may take over an instance name, which ends its former member; another key's member stays."""
     owner.create("q")
     first = Member(owner, instance="w1")
     first.send_heartbeat(wait=1)
-    other = make_limited_caller(owner, store)
-    refused = other.send_json("POST", "_groups/g/members", {"queues": ["q"], "instance": "w1"})
-    assert (refused.status, *refused.errors) == (409, "InstanceTaken")
+    other = Member(make_limited_caller(owner, store), instance="w1", queues=["another"])
+    other.send_heartbeat(wait=1)
     second = Member(owner, instance="w1")
     assert second.send_heartbeat(wait=3).json["take"]["q"].keys() == {"1"}
     assert [first.send_heartbeat().status, first.commit().status] == [404, 404]
+    assert other.send_heartbeat().status == 200
 
 
 def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor do logs, metrics and errors; a caller that sees another queue gets the others as a count."""
+    """Nor do logs, metrics and errors; a caller that sees one queue sees nothing of the others and of their members."""
     owner.create("hidden")
     other = Member(owner, queues=["hidden"], instance="w2")
     other.send_heartbeat(wait=3)
@@ -180,8 +182,7 @@ def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, cap
     assert (shown["queues"]["q"]["1"]["owner"], shown["queues"]["q"]["1"]["lag"]) == (1, 0)
     assert owner.get("_groups").json["groups"] == ["g"]
     partial = make_limited_caller(owner, store, "measure", "q").get("_groups/g").json
-    assert (partial["queues"].keys(), partial["hidden_queues"], len(partial["members"])) == ({"q"}, 1, 2)
-    assert make_limited_caller(owner, store, "admin", "q")("DELETE", "_groups/g").status == 403
+    assert (partial["queues"].keys(), [each["number"] for each in partial["members"]]) == ({"q"}, [1])
 
     async def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
@@ -250,9 +251,10 @@ def test_rights_to_join(owner: Caller, store: Store, guest: Caller, anonymous: C
         (worker, {"queues": ["other"]}, 404),
         (worker, {"patterns": ["jo?s-*"]}, 201),
         (worker, {"patterns": ["r*"]}, 403),
-        (guest, {"queues": ["shared"]}, 201),
-        (guest, {"queues": ["shared", "invented"]}, 404),
-        (guest, {"queues": ["q"]}, 403),
+        (worker, {"patterns": ["jo?s-*", "r*"]}, 403),
+        (worker, {"queues": ["q"], "patterns": ["r*"]}, 403),
+        (guest, {"queues": ["shared"]}, 403),
+        (guest, {"queues": ["invented"]}, 403),
         (guest, {"patterns": ["*"]}, 403),
         (anonymous, {"queues": ["q"]}, 401),
         (Caller(owner.app, owner.authorization, ""), {"queues": ["q"]}, 404),
@@ -260,6 +262,35 @@ def test_rights_to_join(owner: Caller, store: Store, guest: Caller, anonymous: C
     for caller, fields, status in attempts:
         path = "/v1/nobody/_groups/g/members" if caller.base == "" else join
         assert caller.send_json("POST", path, fields).status == status, (fields, status)
+
+
+def test_an_administrator_removes_a_member(owner: Caller, store: Store, member: Member) -> None:
+    """By its public number, whatever it does: it is gone, and its partition goes to another member as lost."""
+    other = Member(owner)
+    other.send_heartbeat()
+    path = "_groups/g/members/1"
+    for allow, queues in (("admin", "q"), ("read,claim", "*"), ("admin", "q*,*q")):
+        assert make_limited_caller(owner, store, allow, queues)("DELETE", path).status == 403
+    assert member.send_heartbeat().status == 200
+    assert make_limited_caller(owner, store, "admin", "q,*")("DELETE", path).status == 200
+    assert [member.send_heartbeat().status, member.commit().status, owner("DELETE", path).status] == [404] * 3
+    assert other.send_heartbeat(wait=5).json["take"]["q"]["1"]["from"] == "lost"
+    for number in ("7", "9" * 18, "9" * 19, "\u0663"):
+        assert owner("DELETE", f"_groups/g/members/{quote(number)}").status == 404
+
+
+def test_an_administrator_deletes_a_group_with_members(owner: Caller, store: Store, member: Member) -> None:
+    """With ``force`` a group is deleted whatever its members do; one that joins anew has the partition again."""
+    epoch = member.owned["q"]["1"]
+    assert make_limited_caller(owner, store, "admin", "q*")("DELETE", "_groups/g", force=1).status == 403
+    assert owner("DELETE", "_groups/g").status == 409
+    assert owner("DELETE", "_groups/g", force=1).status == 200
+    assert [member.send_heartbeat().status, member.commit().status] == [404, 404]
+    assert owner.get("_groups/g").status == 404
+    again = Member(owner)
+    taken = again.send_heartbeat(wait=5).json["take"]["q"]["1"]
+    assert (taken["from"], taken["epoch"] > epoch) == ("lost", True)
+    assert member.commit().status == 404
 
 
 def test_a_heartbeat_tells_nothing_of_other_queues(owner: Caller, store: Store, member: Member) -> None:

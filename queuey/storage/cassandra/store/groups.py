@@ -126,7 +126,9 @@ class CassandraGroups(ConsumerGroups):
         return result.is_done
 
     @store_call()
-    async def group_names(self, application: str, *, start: str = "", limit: int = 100) -> list[str]:
+    async def group_names(
+        self, application: str, *, start: str = "", limit: int = 100, creator: bytes | None = None
+    ) -> list[str]:
         existing: list[str] = []
         while len(existing) < limit:
             values = application, start, limit
@@ -134,8 +136,8 @@ class CassandraGroups(ConsumerGroups):
                 name for (name,) in await self._driver.ask(Request(_SELECT_NAMES, values, self._options.catalogue_read))
             ]
             reads = [Request(_SELECT_HEAD, (application, name), self._levels.log_read_level()) for name in names]
-            heads = await self._driver.ask_all(reads)
-            existing += [name for name, rows in zip(names, heads, strict=True) if _decode_head(rows) is not None]
+            heads = map(_decode_head, await self._driver.ask_all(reads))
+            existing += [n for n, h in zip(names, heads, strict=True) if h is not None and creator in {None, h.creator}]
             if len(names) < limit:
                 break
             start = names[-1] + "\0"

@@ -15,12 +15,11 @@ import msgspec
 from queuey.access import is_allowed
 from queuey.api import groups as api
 from queuey.api.values import Done
-from queuey.errors import GroupNotFound, NotAllowed, NotAuthenticated, QueueyError, TooManyWaiters
+from queuey.errors import NotAuthenticated, QueueyError, TooManyWaiters
 from queuey.groups.state import Credential, JoinRequest
 from queuey.messages import Queue
 from queuey.web import validators
 from queuey.web.admission.long_polls import LongPoll
-from queuey.web.authorization import may_consume
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import Response, json_response
@@ -31,6 +30,8 @@ MAX_HEARTBEAT = 1 << 20
 """Max bytes of a heartbeat."""
 MAX_PATTERN = 100
 """Max characters of a pattern of queues."""
+MAX_NUMBER_DIGITS = 18
+"""Max digits of a member's public number."""
 
 
 class GroupViews(Views):
@@ -74,45 +75,34 @@ class GroupViews(Views):
         return json_response(answer)
 
     async def leave(self, request: Request, match: Match) -> Response:
-        credential = await self._authorization.find_member_credential(request)
+        """Removes the member that calls; or, by its public number, any member for an administrator."""
+        names, member = (match["app"], match["group"]), match["member"]
         returns = self.fields(api.LeaveQuery).query(request).returns
-        await self._service.groups.leave(match["app"], match["group"], match["member"], credential, returns=returns)
+        if member.isascii() and member.isdecimal() and len(member) <= MAX_NUMBER_DIGITS:
+            await request.in_pool(partial(self._authorization.require_administrator, request, match["app"]))
+            await self._service.groups.remove_member(*names, int(member))
+        else:
+            credential = await self._authorization.find_member_credential(request)
+            await self._service.groups.leave(*names, member, credential, returns=returns)
         return json_response(Done())
 
     async def show(self, request: Request, match: Match) -> Response:
         return json_response(await self.find(request, match, self.fields(api.GroupQuery).query(request)))
 
     async def find(self, request: Request, match: Match, query: api.GroupQuery, *, few: bool = False) -> api.GroupInfo:
-        """Returns a page of a group.
+        """Returns a page of a group, with the queues that the caller may measure.
 
-        The caller needs ``measure`` on any queue of the application, or must be a consumer of one of the group's
-        queues; otherwise it is refused whether the group exists or not. Shows only queues that it may measure. With
-        ``few``, does not search for queues.
+        The caller needs ``measure`` by a pattern, as for the list of groups. With ``few``, does not search for queues.
         """
-        refused = None
-        try:
-            await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
-        except NotAllowed as error:
-            if error.anonymous:
-                raise
-            refused = error
-        caller = await self._authorization.identify(request)
-        is_consumer = False
+        await request.in_pool(partial(self._authorization.patterns, request, match["app"], "measure"))
+        viewer = await self._authorization.find_member_credential(request)
 
         def visible(queue: Queue) -> bool:
-            nonlocal is_consumer
-            is_consumer = is_consumer or may_consume(queue, caller)
-            return is_allowed(queue, caller, "measure")
+            return is_allowed(queue, viewer.caller, "measure")
 
-        try:
-            info = await self._service.groups.show(
-                match["app"], match["group"], visible, start=query.start, lag=query.lag, few=few
-            )
-        except GroupNotFound as error:
-            raise refused or error from None
-        if refused is not None and not is_consumer:
-            raise refused
-        return info
+        return await self._service.groups.show(
+            match["app"], match["group"], visible, viewer, start=query.start, lag=query.lag, few=few
+        )
 
     async def list(self, request: Request, match: Match) -> Response:
         return json_response(await self.list_names(request, match, self.fields(api.GroupListQuery).query(request)))
@@ -122,13 +112,10 @@ class GroupViews(Views):
         return await self._service.groups.list_names(match["app"], start=query.start, limit=query.limit)
 
     async def delete(self, request: Request, match: Match) -> Response:
-        """Forgets a group, but keeps its offsets. Refuses if it has queues that the caller does not administer."""
-        application, group = match["app"], match["group"]
-        administers = await request.in_pool(partial(self._authorization.make_name_test, request, application, "admin"))
-        info = await self._service.groups.show(application, group, lambda queue: administers(queue.name))
-        if info.hidden_queues:
-            raise NotAllowed("The group has queues that the credential does not administer.")
-        await self._service.groups.forget(application, group)
+        """Forgets a group, but keeps its offsets."""
+        force = self.fields(api.DeleteQuery).query(request).force
+        await request.in_pool(partial(self._authorization.require_administrator, request, match["app"]))
+        await self._service.groups.forget(match["app"], match["group"], force=force)
         return json_response(Done())
 
     def _read_join(self, request: Request, credential: Credential) -> JoinRequest:

@@ -1,0 +1,84 @@
+"""Room for another group: abandoned groups give way, all others stay."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuey.access import Caller
+from queuey.errors import TooManyGroups
+from queuey.groups.drafts import ABANDONED_MS
+from queuey.service import Service, groups
+from queuey.storage import Store, bridge
+from tests.backends import Clock
+from tests.contract.groups.in_service import ServiceGroup
+from tests.contract.samples import fresh_name
+from tests.replacing import replace_in
+
+SESSION, HOUR = 300.0, ABANDONED_MS / 1000
+
+
+class Groups:
+    """Groups of an application, which share their credentials."""
+
+    def __init__(self, services: list[Service], clock: Clock) -> None:
+        self.application = fresh_name()
+        self._services, self._clock = services, clock
+        self._callers: dict[bytes, Caller] = {}
+
+    def __call__(self, name: str) -> ServiceGroup:
+        group = ServiceGroup(self._services, self._clock, name, self.application)
+        group.callers = self._callers
+        return group
+
+
+def keep_alive(group: ServiceGroup, seconds: float) -> None:
+    """Passes time in which a group has a member, which sends heartbeats."""
+    member = group.join("q", session=SESSION)
+    for _ in range(int(seconds / SESSION * 4)):
+        member.send_heartbeat()
+        group.pass_time(SESSION / 4)
+
+
+def test_abandoned_groups_make_room(store: Store, services: list[Service], clock: Clock) -> None:
+    """A group without members for an hour gives way to a new one; with a member, or one in its grace, it stays."""
+    make = Groups(services, clock)
+    names = "absent", "dead", "left", "never-present", "present"
+    absent, dead, left, never, present = map(make, names)
+    with replace_in(groups, groups.MAX_GROUPS, len(names)):
+        instance = absent.join("q", session=SESSION, instance="a", grace=10_000)
+        instance.send_heartbeat()
+        instance.leave(returns=True)
+        leaver = left.join("q", session=SESSION)
+        leaver.send_heartbeat()
+        leaver.leave()
+        dead.join("q", session=SESSION).send_heartbeat()
+        never.join("q", session=SESSION)
+        more = make("more")
+        keep_alive(present, HOUR - SESSION)
+        with pytest.raises(TooManyGroups):
+            more.join("q")
+        assert bridge.run(store.groups.group_names(make.application)) == sorted(names)
+        keep_alive(present, 4 * SESSION)
+        more.join("q")
+    assert bridge.run(store.groups.group_names(make.application)) == ["absent", "more", "present"]
+
+
+def test_a_credential_makes_room_among_its_own(store: Store, services: list[Service], clock: Clock) -> None:
+    """A limited key that has its half of the groups gets another one once one of its own is abandoned."""
+    make = Groups(services, clock)
+    names = iter("abcdefgh")
+
+    def create(key: str) -> ServiceGroup:
+        group = make(next(names))
+        group.limit_key("narrow", "q*")
+        group.join("q", session=SESSION, key=key).send_heartbeat()
+        return group
+
+    with replace_in(groups, groups.MAX_GROUPS, 6):
+        old = [create(key) for key in ("narrow", "owner", "narrow")]
+        create("narrow")
+        with pytest.raises(TooManyGroups):
+            create("narrow")
+        keep_alive(old[0], HOUR + 2 * SESSION)
+        create("narrow")
+    assert bridge.run(store.groups.group_names(make.application)) == ["a", "b", "f"]
