@@ -11,7 +11,7 @@ import hmac
 import re
 from base64 import urlsafe_b64encode
 
-from queuey.web.requests import Request
+from queuey.web.requests import PROXY_PREFIXES, Request
 from queuey.web.responses import Header
 
 SESSION_COOKIE, VISITOR_COOKIE = "queuey-console", "queuey-console-login"
@@ -20,8 +20,6 @@ LOGIN_FORM_TIMEOUT = 3600
 """Timeout of a login form, in seconds."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_PROXY_HEADERS = frozenset({"forwarded", "via"})
-"""Headers that proxies add, besides those that begin with ``x-forwarded-``."""
 
 
 def is_on_this_machine(request: Request) -> bool:
@@ -34,9 +32,7 @@ def came_without_proxy(request: Request) -> bool:
 
     A page of another host whose name resolves to this machine (DNS rebinding) has its own name in the header Host.
     """
-    names = request.headers.keys()
-    forwarded = not _PROXY_HEADERS.isdisjoint(names) or any(name.startswith("x-forwarded-") for name in names)
-    return host_of(request) in _LOOPBACK and not forwarded
+    return host_of(request) in _LOOPBACK and not any(name.startswith(PROXY_PREFIXES) for name in request.headers)
 
 
 def origin_of(request: Request) -> str:

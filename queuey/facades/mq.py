@@ -9,7 +9,7 @@ from functools import partial
 from queuey import ids
 from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import InvalidRequest, NotAllowed, QueueNotFound
-from queuey.facades.facade import OpenFacade, Resource, Setup, message_id
+from queuey.facades.facade import OpenFacade, Resource, Setup, claim_if_any, message_id
 from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.messages import MAX_TTL, Message, PostResult, Queue, QueueSpec
 from queuey.service import Draft
@@ -110,9 +110,9 @@ class MqFacade(OpenFacade):
         try:
             access = await self._authorization.admit(request, self.queue_match(match), "work")
             await request.reserve(MAX_SHORT_BYTES)
-            claimed = await access.apply(claim)
+            claimed = await claim_if_any(request, 0, lambda _: access.apply(claim))
         except QueueNotFound:
-            claimed = []
+            claimed = None
         return _answer_message(claimed[0].message) if claimed else Response(204, b"")
 
     async def delete(self, request: Request, match: Match) -> Response:

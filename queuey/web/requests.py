@@ -38,7 +38,13 @@ _REQUIRED_ASCII = frozenset(
     b"authorization content-encoding content-length content-type transfer-encoding x-ttl x-partition x-message-key "
     b"x-delay x-after x-encoding idempotency-key".split()
 )
-_PROXY_PREFIXES = ("forwarded", "via", "x-forwarded-")
+PROXY_PREFIXES = (
+    *("forwarded", "via", "x-forwarded", "x-original-", "x-real-", "x-remote-", "x-proxy", "wl-proxy-"),
+    *("proxy-client-ip", "client-ip", "x-client", "x-cluster-client-ip", "true-client-ip", "cdn-loop", "cf-"),
+    *("do-connecting-ip", "fastly-", "fly-", "akamai-", "cloudfront-", "x-amz-cf-", "x-amzn-trace-id"),
+    *("x-appengine-", "x-arr-", "x-azure-", "x-envoy-", "x-nf-", "x-varnish", "x-vercel-"),
+)
+"""Beginnings of the names of headers that proxies, balancers and content networks add."""
 _DECODED_NAMES = {
     name.encode(): name
     for name in (
@@ -295,10 +301,10 @@ def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> ReceivedHeaders:
         if not raw.isascii():
             if raw_name in _REQUIRED_ASCII or name.startswith(OWN_HEADER_PREFIX):
                 foreign.append(name)
-            elif name.startswith(_PROXY_PREFIXES):
+            elif name.startswith(PROXY_PREFIXES):
                 headers.setdefault(name, "")  # Any value shows that there is a proxy.
             continue
-        value = raw.decode()
+        value = raw.decode().strip(" \t")  # White space around a value is not part of it: RFC 9110.
         if name in headers:
             value = f"{headers[name]}{'; ' if name == 'cookie' else ','}{value}"
         headers[name] = value

@@ -5,18 +5,23 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NoReturn
 
 import msgspec
 import pytest
 
 from queuey.errors import StoreFull, StoreUnavailable
-from queuey.facades.settings import Facades, MqFacade, RqmsFacade
+from queuey.facades.settings import EmodbFacade, Facades, MqFacade, RqmsFacade
+from queuey.service import ClaimUseCases
+from queuey.service.claims.requests import ClaimUndecided
 from queuey.storage import Messages, Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.gateway.asgi import Gateway
 from tests.facades.serving import facade_app
+from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import KEY
 from tests.web.gateway_calls import Request, make_runner
@@ -103,6 +108,40 @@ def test_a_facade_alone_has_no_version_1(store: Store, only: Literal["emodb", "m
             assert reply.status == 404, reply
         assert reply.status < 500, reply
         assert b"partitions" not in reply.body
+
+
+def polls(store: Store) -> dict[str, tuple[Callable[[], Reply], bytes]]:
+    """Returns for each facade a function that receives from a queue with a message, and the answer of an empty one."""
+    bridge.run(store.applications.create_application("shop"))
+    bridge.run(store.applications.add_key("shop", digest_of(KEY)))
+    served = Facades(
+        app="shop", mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"), emodb=EmodbFacade(beside=True)
+    )
+    caller = Caller(facade_app(store, served))
+    assert ask(caller, "POST", "/mq/q/messages", b"1", **OWN).status == 201
+    emodb = partial(ask, caller, "GET", "/queue/1/q/poll?ttl=30", X_BV_API_Key=KEY)
+    sqs = Sqs(facade_app(store, Facades(only="sqs"), secret=DEPLOYMENT), new_key(store, "shop"))
+    url = sqs.create("s")
+    sqs("SendMessage", QueueUrl=url, MessageBody="a")
+    return {
+        "mq": (partial(ask, caller, "GET", "/mq/q/messages", **OWN), b""),
+        "rqms": (partial(ask, caller, "GET", "/rqms/q", **OWN), b'{"items":[]}'),
+        "emodb": (emodb, b"[]"),
+        "sqs": (partial(sqs.ask, "ReceiveMessage", QueueUrl=url), b"{}"),
+    }
+
+
+@pytest.mark.parametrize("facade", ["mq", "rqms", "emodb", "sqs"])
+def test_others_took_all_messages(store: Store, facade: str) -> None:
+    """A receive whose messages others have taken gets none, as from an empty queue; one without a store fails."""
+    receive, nothing = polls(store)[facade]
+    with replace(ClaimUseCases.claim, failing(ClaimUndecided("Others took all messages that were found."))):
+        reply = receive()
+    assert (reply.status, reply.body) == (200 if nothing else 204, nothing)
+    with replace(ClaimUseCases.claim, failing(StoreUnavailable("away"))):
+        assert receive().status == 503
+    reply = receive()
+    assert (reply.status, reply.body in {b"", b"{}", b"[]"}) == (200, False)
 
 
 OWN = {"Host": "127.0.0.1:5000", "Content_Type": "text/plain"}

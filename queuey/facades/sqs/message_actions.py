@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import KeyInUse, StoreUnavailable
+from queuey.facades.facade import claim_if_any
 from queuey.facades.sqs import requests
 from queuey.facades.sqs.attributes import (
     MAX_DELAY,
@@ -35,7 +36,6 @@ from queuey.facades.sqs.messages import (
 from queuey.facades.sqs.requests import Result, SignedRequest
 from queuey.messages import Queue
 from queuey.service import ClaimDelivery, Draft, Service
-from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.messages import Placed
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.service.watching import Waiter
@@ -46,6 +46,8 @@ T = TypeVar("T")
 E = TypeVar("E", bound="requests.Entry | requests.SentEntry")
 MIN_CLAIM = 5.0
 """Min time of a claim, in seconds, used for a visibility timeout of 0. It is released when its messages are there."""
+_TIME_DIGITS = 8
+"""Number of hex digits of the time in a receipt handle."""
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
@@ -182,10 +184,7 @@ class MessageActions:
                 await self._claims.release(queue, [delivery.receipt for delivery in claimed])
             return _show_received(claimed, queue, signed.region, parameters)
 
-        try:
-            return await signed.request.until_found(wait, attempt, ClaimUndecided)
-        except ClaimUndecided:  # Messages may be available; clients of SQS receive again anyway.
-            return {}
+        return await claim_if_any(signed.request, wait, attempt) or {}
 
     # Receipts
 
@@ -225,16 +224,19 @@ class MessageActions:
     async def change_visibility(self, signed: SignedRequest) -> Result:
         """Hides the message for the given seconds from now, also if that ends its claim sooner.
 
+        It stays hidden for at most ``MAX_VISIBILITY`` seconds in all since it was received.
+
         The handle still deletes it until it is received again.
 
         Raises:
-            SqsError: The message is gone or was received again, or the handle is malformed or of another queue.
+            SqsError: The message is gone or was received again, or would stay hidden for too long, or the handle is
+                malformed or of another queue.
         """
         parameters = signed.read(requests.ChangeVisibility)
         seconds = check_range("VisibilityTimeout", parameters.visibility_timeout, 0, MAX_VISIBILITY)
 
         async def change(queue: Queue) -> Result:
-            receipt = _read_handle(parameters.receipt_handle, queue)
+            receipt = _read_handle(parameters.receipt_handle, queue, seconds)
             [settled] = await self._claims.release(queue, [receipt], float(seconds))
             if settled.status is not ReceiptStatus.DONE:
                 raise _make_refusal(settled, parameters.receipt_handle)
@@ -255,7 +257,7 @@ class MessageActions:
 
             def parse(entry: requests.ChangedEntry) -> tuple[int, ClaimReceipt]:
                 seconds = check_range("VisibilityTimeout", entry.visibility_timeout, 0, MAX_VISIBILITY, kept.visibility)
-                return seconds, _read_handle(entry.receipt_handle, queue)
+                return seconds, _read_handle(entry.receipt_handle, queue, seconds)
 
             parsed, failed = _parse_entries(parameters.entries, parse)
             settled: dict[str, Settlement] = {}
@@ -301,17 +303,20 @@ def _show_received(
     return {"Messages": [show(delivery) for delivery in claimed]}
 
 
-def _read_handle(handle: str, queue: Queue) -> ClaimReceipt:
-    """Parses a receipt handle.
+def _read_handle(handle: str, queue: Queue, seconds: int = 0) -> ClaimReceipt:
+    """Parses a receipt handle; ``seconds`` is for how long its message is to be hidden from now on.
 
     Raises:
-        SqsError: The text is not a receipt handle, or is of another queue or from before a purge.
+        SqsError: The text is not a receipt handle, or is of another queue or from before a purge, or the message would
+            be hidden for more than ``MAX_VISIBILITY`` seconds since it was received.
     """
-    text, _, suffix = handle.rpartition("-")
+    rest, _, suffix = handle.rpartition("-")
+    text, _, received = rest.rpartition("-")
     try:
-        receipt = parse_receipt(text)
+        receipt = parse_receipt(text) if len(received) == _TIME_DIGITS else None
+        age = time.time() - int(received[:_TIME_DIGITS], 16)
     except ValueError:
-        receipt = None
+        receipt, age = None, 0.0
     if receipt is None or not receipt.number:
         raise SqsError(
             "ReceiptHandleIsInvalid", f'The input receipt handle "{handle[:100]}" is not a valid receipt handle.'
@@ -319,6 +324,9 @@ def _read_handle(handle: str, queue: Queue) -> ClaimReceipt:
     if suffix != receipt_suffix(queue.qid) or receipt.partition > queue.partitions:
         text = "The receipt handle belongs to another queue, or was issued before this one was purged."
         raise SqsError("ReceiptHandleIsInvalid", text)
+    if seconds and age + seconds > MAX_VISIBILITY + 1:  # The handle has whole seconds.
+        text = f"Total VisibilityTimeout for the message is beyond the limit [{MAX_VISIBILITY} seconds]"
+        raise invalid("VisibilityTimeout", seconds, text)
     return receipt
 
 

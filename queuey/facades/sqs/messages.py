@@ -277,7 +277,8 @@ def render_received(
     )
     fields = {
         "MessageId": message_id(location),
-        "ReceiptHandle": f"{delivery.receipt}-{receipt_suffix(queue.qid)}",
+        # Its part with the time of the receive limits later changes of the visibility.
+        "ReceiptHandle": f"{delivery.receipt}-{int(now):08x}-{receipt_suffix(queue.qid)}",
         "MD5OfBody": md5_of(text),
         "Body": text,
         "Attributes": attributes,

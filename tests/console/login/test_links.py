@@ -29,6 +29,16 @@ from tests.web.gateway_calls import Reply
 FORM = "/console/login/once"
 SAME = {"origin": "null", "sec-fetch-site": "same-origin"}
 """Headers of a browser that sends a form of a page without referrer."""
+CLIENT_HEADERS = (
+    *("x-real-ip", "x-real-port", "x-client-ip", "x-clientip", "client-ip", "x-cluster-client-ip"),
+    *("true-client-ip", "forwarded-for", "x-forwarded", "x-original-forwarded-for", "x-original-host"),
+    *("x-proxyuser-ip", "wl-proxy-client-ip", "proxy-client-ip", "x-remote-ip", "x-remote-addr"),
+    *("cf-connecting-ip", "cf-ray", "cf-visitor", "cdn-loop", "fastly-client-ip", "fastly-ff", "fly-client-ip"),
+    *("do-connecting-ip", "akamai-origin-hop", "cloudfront-viewer-address", "x-amz-cf-id", "x-amzn-trace-id"),
+    *("x-appengine-user-ip", "x-azure-clientip", "x-azure-socketip", "x-envoy-external-address"),
+    *("x-arr-clientcert", "x-nf-client-connection-ip", "x-varnish", "x-vercel-forwarded-for"),
+)
+"""What nginx, Apache, HAProxy, IIS, WebLogic, Varnish, Envoy, balancers and content networks add to a request."""
 
 
 @pytest.fixture
@@ -171,6 +181,8 @@ def test_forms_of_other_sites(local: App, token: str, headers: dict[str, str]) -
         {"x-forwarded-anything": ""},
         {"x-forwarded-for": "é"},
         {"via": "1.1 proxy"},
+        *({name: "203.0.113.9"} for name in CLIENT_HEADERS),
+        {"cf-ray": "é"},
     ],
 )
 def test_only_browsers_on_this_machine(local: App, token: str, headers: dict[str, str]) -> None:

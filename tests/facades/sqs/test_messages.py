@@ -198,7 +198,7 @@ def test_visibility(sqs: Sqs, url: str) -> None:
     sqs("SendMessage", QueueUrl=url, MessageBody="a")
     [message] = receive(sqs, url, VisibilityTimeout=600)
     handle = message["ReceiptHandle"]
-    for seconds in (43_200, 1):
+    for seconds in (43_000, 1):
         sqs("ChangeMessageVisibility", QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=seconds)
         assert receive(sqs, url) == []
     [again] = receive(sqs, url, WaitTimeSeconds=5)
@@ -214,6 +214,36 @@ def test_visibility(sqs: Sqs, url: str) -> None:
     assert [one["MessageId"] for one in receive(sqs, url)] == [message["MessageId"]]
 
 
+@pytest.mark.parametrize(
+    ("hours", "seconds", "allowed"),
+    [
+        (0, 43_200, True),
+        (1, 39_600, True),
+        (1, 39_700, False),
+        (11, 3600, True),
+        (11, 3700, False),
+        (12.5, 1, False),
+        (12.5, 0, True),
+        (100, 0, True),
+    ],
+)
+def test_visibility_in_all(sqs: Sqs, url: str, hours: float, seconds: int, *, allowed: bool) -> None:
+    """A message is hidden for at most 12 hours since it was received, however often that is extended."""
+    sqs("SendMessage", QueueUrl=url, MessageBody="a")
+    [message] = receive(sqs, url, VisibilityTimeout=43_200)
+    prefix, received, suffix = message["ReceiptHandle"].rsplit("-", 2)
+    handle = f"{prefix}-{int(received, 16) - round(3600 * hours):08x}-{suffix}"  # as if received then
+    change = {"ReceiptHandle": handle, "VisibilityTimeout": seconds}
+    answer = sqs("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=[{"Id": "a", **change}])
+    if allowed:
+        assert answer == {"Successful": [{"Id": "a"}]}
+        return
+    [failed] = answer["Failed"]
+    assert (failed["Code"], "Total VisibilityTimeout" in failed["Message"]) == ("InvalidParameterValue", True)
+    assert sqs.expect_failure("ChangeMessageVisibility", QueueUrl=url, **change) == "InvalidParameterValue"
+    sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=handle)
+
+
 def test_deleted(sqs: Sqs, url: str) -> None:
     """Deleting twice, or with a superseded receipt, is not an error; the newest receipt deletes."""
     sqs("SendMessage", QueueUrl=url, MessageBody="a")
@@ -226,7 +256,7 @@ def test_deleted(sqs: Sqs, url: str) -> None:
     assert receive(sqs, url) == []
 
 
-@pytest.mark.parametrize("handle", ["", "a", "1-2-3", "é", "x" * 100_000])
+@pytest.mark.parametrize("handle", ["", "a", "1-2-3", "é", "x" * 100_000, "f" * 100_000 + "-abcdef", "-" * 9])
 def test_bad_receipts(sqs: Sqs, url: str, handle: str) -> None:
     """An invalid receipt is refused, as is one of another queue."""
     assert sqs.expect_failure("DeleteMessage", QueueUrl=url, ReceiptHandle=handle) == "ReceiptHandleIsInvalid"
@@ -235,6 +265,10 @@ def test_bad_receipts(sqs: Sqs, url: str, handle: str) -> None:
     [message] = receive(sqs, other)
     arguments = {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]}
     assert sqs.expect_failure("DeleteMessage", **arguments) == "ReceiptHandleIsInvalid"
+    prefix, _, suffix = message["ReceiptHandle"].rsplit("-", 2)
+    for received in ("", "x" * 8, "f" * 100_000):
+        changed = {"QueueUrl": other, "ReceiptHandle": f"{prefix}-{received}-{suffix}", "VisibilityTimeout": 9}
+        assert sqs.expect_failure("ChangeMessageVisibility", **changed) == "ReceiptHandleIsInvalid"
 
 
 def test_receives(sqs: Sqs, url: str) -> None:

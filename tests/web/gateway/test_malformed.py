@@ -204,11 +204,25 @@ def test_json_bodies(owner: Caller, queue: str, method: str, path: str) -> None:
         assert (empty.status, list(empty.errors)) == (400, ["InvalidParameter"])
 
 
-@pytest.mark.parametrize("length", ["abc", "-1", "1.5", "0x10", "٣", "9" * 40, "+5", " "])
+@pytest.mark.parametrize("length", ["abc", "-1", "1.5", "0x10", "٣", "9" * 40, "+5", " ", "5 5", "5,5", "5 ,", "5\x0b"])
 def test_content_length(owner: Caller, queue: str, length: str) -> None:
     """A Content-Length that is not a number is refused."""
     reply = owner("POST", queue, "hello", headers={"Content-Length": length})
     assert (reply.status, [name.lower() for name in reply.errors]) == (400, ["content-length"])
+
+
+@pytest.mark.parametrize(("before", "after"), [("", " "), (" ", ""), ("", "\t"), ("\t ", " \t")])
+def test_white_space_around_a_value(owner: Caller, before: str, after: str) -> None:
+    """White space around the value of a header is not part of it, whichever header it is (RFC 9110, 5.5)."""
+    queue = owner.create("padded", partitions=2, kind="ordered")
+    plain = {"Content-Length": "5", "Content-Type": "text/plain", "X-TTL": "60", "X-Message-Key": "a"}
+    plain |= {"Idempotency-Key": "k", "X-Header-Note": "b"}
+    padded = {name: f"{before}{value}{after}" for name, value in plain.items()}
+    owner.authorization = f"{before}{owner.authorization}{after}"
+    [first], [again] = [owner("POST", queue, "hello", headers=headers).messages for headers in (plain, padded)]
+    assert first == again
+    [stored] = owner("POST", f"{queue}/claims", b"").messages
+    assert (stored["message_key"], stored["content_type"], stored["headers"]) == ("a", "text/plain", {"note": "b"})
 
 
 def test_endless_body_is_not_read(owner: Caller, queue: str) -> None:

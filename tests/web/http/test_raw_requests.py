@@ -56,6 +56,11 @@ GOOD: dict[str, tuple[bytes, list[tuple[int, str]]]] = {
     "a POST without a body": (post(b"") + GET, [(200, "POST /p"), OK]),
     "a GET with a body": (get(b"Content-Length: 2\r\n") + b"ab" + GET, [(200, "GET /a ab"), OK]),
     "a length with zeros": (post(b"Content-Length: 003\r\n", b"abc") + GET, [(200, "POST /p abc"), OK]),
+    "a length before a tab": (post(b"Content-Length: 3\t\r\n", b"abc") + GET, [(200, "POST /p abc"), OK]),
+    "a coding before a space": (
+        post(b"Transfer-Encoding: chunked \r\n", b"1\r\na\r\n0\r\n\r\n") + GET,
+        [(200, "POST /p a"), OK],
+    ),
     "a length with spaces": (post(b"Content-Length:  3 \r\n", b"abc") + GET, [(200, "POST /p abc"), OK]),
     "a body that is a request": (
         post(b"Content-Length: %d\r\n" % len(SMUGGLED), SMUGGLED) + GET,
