@@ -15,7 +15,7 @@ from typing import get_args
 import msgspec
 
 from queuey.api.queues import Action, Verb
-from queuey.messages import Principal, Queue, Scope
+from queuey.messages import Principal, Queue, Scope, is_readable
 
 VERBS: tuple[Verb, ...] = get_args(Verb)
 
@@ -250,7 +250,7 @@ def parse_scope(allow: Iterable[str] = (), queues: Iterable[str] = ()) -> Scope 
     if len(patterns) > MAX_PATTERNS:
         raise ValueError(f"{len(patterns)} patterns of queues; {MAX_PATTERNS} at most")
     for pattern in patterns:
-        if len(pattern) > MAX_PATTERN_LENGTH or not pattern.isprintable() or "/" in pattern:
+        if len(pattern) > MAX_PATTERN_LENGTH or not is_readable(pattern) or "/" in pattern:
             raise ValueError(
                 f'"{pattern[:MAX_PATTERN_LENGTH]}" is not a pattern of queue names: use up to {MAX_PATTERN_LENGTH} '
                 "characters of queue names, and * for any text"

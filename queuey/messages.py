@@ -266,6 +266,13 @@ class PostResult(msgspec.Struct, frozen=True, gc=False):
 
 MAX_NAME_LENGTH = 255
 """Max characters of the name of a message."""
+_BLANK_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Characters that are printable for Python and yet show nothing."""
+
+
+def is_readable(name: str) -> bool:
+    """Returns whether a name that people read shows all that it is: no invisible characters, no space at an end."""
+    return name.isprintable() and name == name.strip() and _BLANK_LETTERS.isdisjoint(name)
 
 
 class Named(msgspec.Struct, frozen=True):

@@ -44,6 +44,11 @@ def one_line_text(max_length: int, description: str = "") -> Meta:
     return Meta(max_length=max_length, extra={"line": True}, description=description or None)
 
 
+def readable_name(max_length: int, description: str = "") -> Meta:
+    """Describes a name that people read. See :func:`queuey.messages.is_readable`."""
+    return Meta(max_length=max_length, extra={"name": True}, description=description or None)
+
+
 def text_choice(*choices: str, description: str = "") -> Meta:
     """Describes text that is one of a few words. Answers of later versions may have other words."""
     return Meta(extra_json_schema={"enum": list(choices)}, description=description or None)

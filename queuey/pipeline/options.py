@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from queuey.ids import FIRST, LAST, Position
-from queuey.messages import MAX_TTL
+from queuey.messages import MAX_TTL, is_readable
 from queuey.pipeline.sql_text import check_condition, check_query
 from queuey.spark.errors import OptionError
 from queuey.spark.options import DEFAULT_LEAD, MAX_LEAD, MAX_NAME, Assign, Pattern, Selection, StoreOptions, Subscribe
@@ -107,8 +107,8 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(f"a TTL is 1 to {MAX_TTL} seconds")
         if self.lower >= self.upper:
             raise OptionError("the end of a replay has to be after its start")
-        if self.run is not None and not 0 < len(self.run) <= MAX_NAME:
-            raise OptionError(f"the name of a run has 1 to {MAX_NAME} characters")
+        if self.run is not None and (not 0 < len(self.run) <= MAX_NAME or not is_readable(self.run)):
+            raise OptionError(f"the name of a run has 1 to {MAX_NAME} characters that show")
         if self.into is not None:
             from queuey.spark import open_stores
 

@@ -12,14 +12,12 @@ from queuey.access import format_principal, matches
 from queuey.api import queues as api
 from queuey.deadletters import SUFFIX, holds_dead, queue_for
 from queuey.errors import ApplicationNotFound, InvalidRequest, QueueExists, QueueNotFound
-from queuey.messages import Backoff, ChosenOptions, PartitionInfo, Queue, QueueSpec
+from queuey.messages import Backoff, ChosenOptions, PartitionInfo, Queue, QueueSpec, is_readable
 from queuey.queue_options import CONSISTENCIES
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store, bridge, catalogue_rows
-
-_CONTROL_CHARACTERS = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
 
 
 def queue_name_error(name: str, max_length: int) -> str | None:
@@ -32,8 +30,9 @@ def queue_name_error(name: str, max_length: int) -> str | None:
         return "Required"
     if len(name.removesuffix(SUFFIX).removesuffix(SUFFIX)) > max_length:
         return f"Longer than maximum length {max_length}"
-    if "/" in name or not _CONTROL_CHARACTERS.isdisjoint(name) or name in {".", ".."} or name[0] == "_":
-        return "A queue name must not contain a slash or control characters, be . or .., or begin with _"
+    if "/" in name or not is_readable(name) or name in {".", ".."} or name[0] == "_":
+        text = "A queue name must not contain a slash or characters that do not show, begin or end with a space"
+        return f"{text}, be . or .., or begin with _"
     return None
 
 

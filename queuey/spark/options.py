@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.messages import MAX_TTL
+from queuey.messages import MAX_TTL, is_readable
 from queuey.settings import SecretName, Setting, is_of_cassandra, table
 from queuey.spark.errors import OptionError
 from queuey.spark.start_and_end import (
@@ -159,8 +159,8 @@ def _parse_real(name: str, text: str, *, minimum: float, maximum: float) -> floa
 
 
 def _parse_name(name: str, text: str) -> str:
-    if not 0 < len(text) <= MAX_NAME:
-        raise OptionError(f"Option {name} has to be a text of 1 to {MAX_NAME} characters.")
+    if not 0 < len(text) <= MAX_NAME or not is_readable(text):
+        raise OptionError(f"Option {name} has to be a text of 1 to {MAX_NAME} characters that show.")
     return text
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from queuey.errors import InvalidRequest
-from queuey.messages import Backoff, Principal, Queue, QueueSpec, Scope
+from queuey.messages import Backoff, Principal, Queue, QueueSpec, Scope, is_readable
 
 SPEC_COLUMNS = QueueSpec.__struct_fields__
 """Columns that callers set."""
@@ -19,6 +19,16 @@ _JSON = {
 }
 _decode_scope = msgspec.json.Decoder(Scope).decode
 _encode = msgspec.json.Encoder().encode
+
+
+def require_readable(field: str, name: str) -> None:
+    """Checks the name of a new application, or the note of a new key.
+
+    Raises:
+        InvalidRequest: The name has characters that do not show, or begins or ends with a space.
+    """
+    if not is_readable(name):
+        raise InvalidRequest({field: f"{name!r} has characters that do not show, or begins or ends with a space"})
 
 
 def encode_values(queue: Queue, columns: Iterable[str] = SPEC_COLUMNS) -> list[Any]:

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import msgspec
 
 from queuey.errors import InvalidRequest, Malformed
+from queuey.messages import is_readable
 from queuey.web.responses import encode
 
 decode_any = msgspec.json.Decoder().decode
@@ -148,6 +149,13 @@ def parse_printable_text(value: object, max_length: int) -> str:
     if not line.isprintable():
         raise BadField("Has characters that cannot be printed")
     return line
+
+
+def parse_name(value: object, max_length: int) -> str:
+    name = parse_text(value, max_length)
+    if not is_readable(name):
+        raise BadField("Has characters that do not show, or a space at an end")
+    return name
 
 
 def parse_list(value: object, max_length: int | None) -> list[Any]:

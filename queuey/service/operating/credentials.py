@@ -17,7 +17,7 @@ import msgspec
 
 from queuey.access import Caller, may_create_key
 from queuey.errors import Conflict, InvalidRequest, KeyNotFound, NotAllowed, NotAuthenticated
-from queuey.messages import OPERATORS, Key, Scope
+from queuey.messages import OPERATORS, Key, Scope, is_readable
 from queuey.storage import Applications, Store, bridge, exchange
 
 SESSION_SECONDS = 8 * 3600
@@ -61,8 +61,8 @@ class Keys:
                 "A key must have fewer rights than your own, and you need the right admin for its queues. Choose fewer "
                 "verbs or fewer queues."
             )
-        if len(note) > MAX_NOTE_LENGTH or not note.isprintable():
-            raise InvalidRequest({"note": f"Use at most {MAX_NOTE_LENGTH} printable characters"})
+        if len(note) > MAX_NOTE_LENGTH or not is_readable(note):
+            raise InvalidRequest({"note": f"Use at most {MAX_NOTE_LENGTH} characters that show, no space at an end"})
         if not 0 < seconds <= MAX_KEY_SECONDS:
             raise InvalidRequest({"expires": f"Use more than 0 s and at most {MAX_KEY_SECONDS // 86_400} d"})
         expires = self._clock() + seconds

@@ -82,6 +82,7 @@ class Applications(ABC):
 
         Raises:
             ApplicationExists: The application exists.
+            InvalidRequest: People cannot read the name: see :func:`queuey.messages.is_readable`.
         """
 
     @abstractmethod
@@ -120,6 +121,7 @@ class Applications(ABC):
         Raises:
             ApplicationNotFound: The application does not exist.
             Conflict: Another application has this key.
+            InvalidRequest: People cannot read the note.
         """
 
     @abstractmethod

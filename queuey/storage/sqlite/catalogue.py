@@ -153,6 +153,8 @@ class SqliteApplications(Applications):
         """Monotonic time until which an application counts as existing, by name."""
 
     async def create_application(self, name: str) -> None:
+        catalogue_rows.require_readable("application", name)
+
         def work(transaction: Transaction) -> None:
             connection = transaction.connection
             if row_codec.has_application(connection, name):
@@ -193,6 +195,8 @@ class SqliteApplications(Applications):
         note: str = "",
         scope: Scope | None = None,
     ) -> Key:
+        catalogue_rows.require_readable("note", note)
+
         def work(transaction: Transaction) -> Key:
             connection = transaction.connection
             if application != OPERATORS and not row_codec.has_application(connection, application):

@@ -218,6 +218,7 @@ def test_all_of_a_write() -> None:
         ({"lead": "nan"}, "lead is 'nan': it has to be a number from 0.1 to 3600"),
         ({"rate": "-1"}, "rate is '-1'"),
         ({"run": ""}, "run has to be a text of 1 to 200 characters"),
+        ({"run": "a\u202eb"}, "run has to be a text of 1 to 200 characters that show"),
         ({"subscribe": "a"}, "subscribe does not apply to a batch write"),
     ],
 )

@@ -88,6 +88,7 @@ class CassandraApplications(Applications):
 
     @store_call()
     async def create_application(self, name: str) -> None:
+        catalogue_rows.require_readable("application", name)
         token = new_number()
         values = name, ids.ticks_to_seconds(self._clock.now()), token
         read_back = Request(_SELECT_APPLICATION, (name,), self._options.catalogue_serial)
@@ -125,6 +126,7 @@ class CassandraApplications(Applications):
         note: str = "",
         scope: Scope | None = None,
     ) -> Key:
+        catalogue_rows.require_readable("note", note)
         if application != OPERATORS and not await self.exists(application):
             raise ApplicationNotFound(application)
         async with self._transactions.turn(("key", digest)):
