@@ -46,6 +46,15 @@ class Receipt(PostedMessage, frozen=True, dict=True):
         """The id's exact time in 100 ns steps since 1582-10-15."""
         return order_of(self.id)[0]
 
+    @property
+    def merged(self) -> str | None:
+        """The status of the job at the call, if the call was merged into it, as an equal one of the same name.
+
+        None if the call stored the message. A job that was ``claimed`` had begun, so it may have read its input before
+        the call; one that was ``waiting`` or ``retrying`` runs later.
+        """
+        return self.__dict__.get("merged")
+
     def status(self) -> JobInfo:
         """Returns the job's status: waiting, claimed, done, failed, and so on."""
         source, queue = self._source("status")

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Literal, NamedTuple
 
+from queuey.api.claims import JobStatus
 from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable, TooManyRequests, in_doubt
 from queuey.messages import Location, Message, Named, NewMessage, Queue
 from queuey.metrics import Metrics
@@ -36,10 +37,12 @@ class Changed(NamedTuple):
     Attributes:
         location: Place of the name's message; None if the name is free.
         stored: True if the change stored this message.
+        merged: Status of the job of an equal message that has the name already.
     """
 
     location: Location | None
     stored: bool
+    merged: JobStatus | None = None
 
 
 class Name:
@@ -86,9 +89,9 @@ class Name:
             location = None if named is None else named.location
             if item is None and location is None:
                 return Changed(None, stored=False)
-            if free_only and named is not None and location is not None and await self.is_used(location):
-                if named.content == content:
-                    return Changed(location, stored=False)
+            if free_only and location is not None and (status := await self.find_status(location)) is not None:
+                if named is not None and named.content == content:
+                    return Changed(location, stored=False, merged=status)
                 raise NameTaken(self._name)
             try:
                 written = await self.write(item, content, named)
@@ -168,8 +171,10 @@ class Name:
     async def is_done(self, location: Location) -> bool:
         return await self._claims.is_done(self._queue, location)
 
-    async def is_used(self, location: Location) -> bool:
-        return not await self.is_done(location) and await self.fetch(location) is not None
+    async def find_status(self, location: Location) -> JobStatus | None:
+        """Returns the status of the name's message as a job, or None if it is done or gone."""
+        status = await self._claims.find_status(self._queue, location)
+        return None if status is None or await self.fetch(location) is None else status
 
     async def supersede(self, location: Location) -> None:
         await self._claims.supersede(self._queue, location)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
+from queuey.api.claims import JobStatus
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import decode_entry, encode_entry
 from queuey.claims.polls import Poll
@@ -296,9 +297,8 @@ class SimulatedName(Name):
         with suppress(StoreUnavailable):
             await names.forget_replaced(ASKING, require_row(seen), self._new_version)
 
-    async def is_used(self, location: Location) -> bool:
-        used: bool = await ask_for(Is(location))
-        return used
+    async def find_status(self, location: Location) -> JobStatus | None:
+        return "waiting" if await ask_for(Is(location)) else None
 
     async def delete(self, location: Location) -> None:
         await ask_for(Delete(location))

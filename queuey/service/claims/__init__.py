@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from queuey.api.claims import MAX_STATES
+from queuey.api.claims import MAX_STATES, JobStatus
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
@@ -473,9 +473,18 @@ class ClaimUseCases(JobActs):
         await self._ask(queue, {number: ChangeRequest(queue, lambda draft: draft.supersede([position]))})
 
     async def is_done(self, queue: Queue, location: Location) -> bool:
+        return await self.find_status(queue, location) is None
+
+    async def find_status(self, queue: Queue, location: Location) -> JobStatus | None:
+        """Returns the status of a message as a job, or None if it is done."""
         number, position = location
-        done_by_partition = await self.query_states(queue, lambda state, _expired: state.is_done(position), [number])
-        return done_by_partition[number]
+
+        def find(state: State, expired: int) -> JobStatus | None:
+            if position in state.outstanding:
+                return state.find_status(position, expired)
+            return None if state.is_done(position) else "waiting"
+
+        return (await self.query_states(queue, find, [number]))[number]
 
     # Moves to another queue
 

@@ -76,4 +76,7 @@ def _read_name(match: Match) -> str:
 
 def _answer_stored(changed: Changed, status: int) -> Response:
     assert changed.location is not None  # noqa: S101 - the message was stored or found
-    return Response(status, render_posted([changed.location]), JSON)
+    body = render_posted([changed.location])
+    if changed.merged is not None:
+        body = body.removesuffix(b"}]}") + f',"merged":"{changed.merged}"}}]}}'.encode()
+    return Response(status, body, JSON)

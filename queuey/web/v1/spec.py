@@ -238,10 +238,10 @@ OPERATIONS = (
     _operation(
         f"POST {NAMED}",
         "Create named message",
-        _json_answers(messages.Posted, 201, 200),
+        _json_answers(messages.PostedNamed, 201, 200),
         NameViews.create,
-        about="201: stored. 200: the same message has the name already. 409: another message has it. "
-        f"{KEPT_HEADERS_TEXT}",
+        about="201: stored. 200: the same message has the name already; `merged` is its status as a job. 409: another "
+        f"message has it. {KEPT_HEADERS_TEXT}",
         further_errors=(409,),
         **STORED,
     ),

@@ -56,6 +56,35 @@ def test_created_once(store: Store, other: Store) -> None:
     assert claimed_bodies(service, access) == []
 
 
+def test_merged_into_a_job(store: Store, other: Store, clock: Clock) -> None:
+    """The answer to an equal message has the status of the job that has the name: whether it will still run."""
+    queue = make_queue(store, partitions=2)
+    (service, access, names), (_, peer_access, elsewhere) = enter(store, queue), enter(other, queue)
+    claims = blocking(service.claims)
+
+    def create() -> str | None:
+        """Creates the message in the other process; it is stored if no job is named."""
+        made = elsewhere.create(peer_access, "n", Draft("a"))
+        assert made.stored == (made.merged is None)
+        return made.merged
+
+    assert [create() for _ in range(2)] == [None, "waiting"]
+    clock.advance(10)  # The read delay of the other process's message is over.
+    [held] = claims.claim(access, limit=9, ttl=60)
+    assert create() == "claimed"
+    claims.release(access, [held.receipt], 50.0)
+    assert create() == "retrying"
+    clock.advance(60)
+    assert create() == "waiting"
+    [held] = claims.claim(access, limit=9, ttl=60)
+    clock.advance(120)
+    assert create() == "waiting"
+    [held] = claims.claim(access, limit=9, ttl=60)
+    claims.acknowledge(access, [held.receipt])
+    assert [create(), create()] == [None, "waiting"]
+    assert names.replace(access, "n", Draft("a")).merged is None
+
+
 def test_newest_value_wins(store: Store, other: Store) -> None:
     """A newer value replaces the previous one, for readers by name, by time and for claims."""
     queue = make_queue(store)

@@ -27,10 +27,12 @@ def test_create_replace_get_delete(owner: Caller, q: str) -> None:
     created = owner("POST", path, b"a", headers={"X-TTL": "600"})
     assert created.status == 201
     again = owner("POST", path, b"a", headers={"X-TTL": "600"})
-    assert (again.status, again.json) == (200, created.json)
+    [first], [merged] = created.messages, again.messages
+    assert (again.status, merged) == (200, first | {"merged": "waiting"})
     taken = owner("POST", path, b"b")
     assert (taken.status, list(taken.errors)) == (409, ["NameTaken"])
     [held] = owner.claim()
+    assert owner("POST", path, b"a", headers={"X-TTL": "600"}).messages == [first | {"merged": "claimed"}]
     replaced = owner("PUT", path, b'{"b": 1}', headers={"X-Encoding": "json"})
     assert replaced.status == 200
     [message] = owner("GET", path, b"").messages

@@ -34,7 +34,9 @@ async def test_what_calls_have_in_common(jobs: Jobs) -> None:
     def send() -> None:
         first = page.send(1, {"a": 1, "b": 2})
         assert first is not None
-        assert page.send(1, {"a": 1, "b": 2}) == first
+        again = page.send(1, {"a": 1, "b": 2})
+        assert again is not None
+        assert (again, first.merged, again.merged) == (first, None, "waiting")
         # The same arguments in another message, so no receipt of this one.
         assert page.send(1, {"b": 2, "a": 1}, deep=False) is None
         assert page.send(1, {}) is not None
@@ -72,7 +74,7 @@ async def test_many(jobs: Jobs) -> None:
 
 async def test_while_it_runs_and_is_tried_again(workers: Workers, jobs: Jobs) -> None:
     """A name is taken while its call runs and between its attempts, and free once it is a dead letter."""
-    begun, gate, seen = asyncio.Event(), threading.Event(), list[Receipt | None]()
+    begun, gate, seen, statuses = asyncio.Event(), threading.Event(), list[Receipt | None](), list[str | None]()
     loop = asyncio.get_running_loop()
 
     @jobs.task(unique="{number}", retries=1)
@@ -80,6 +82,8 @@ async def test_while_it_runs_and_is_tried_again(workers: Workers, jobs: Jobs) ->
         loop.call_soon_threadsafe(begun.set)
         assert gate.wait(20)
         seen.append(order.send(1, "again"))
+        merged = order.send(1, "first")
+        statuses.append(merged and merged.merged)
         raise ValueError(note)
 
     assert await order.asend(1, "first") is not None
@@ -88,7 +92,7 @@ async def test_while_it_runs_and_is_tried_again(workers: Workers, jobs: Jobs) ->
     assert await order.asend(1, "second") is None
     gate.set()
     await wait_until_drained(workers, workers.system.refer_to(jobs.queues[0]))
-    assert seen == [None, None]
+    assert (seen, statuses) == ([None, None], ["claimed", "claimed"])
     assert await order.asend(1, "third") is not None
     worker.stop()
     await task
