@@ -83,7 +83,7 @@ async def test_while_it_runs_and_is_tried_again(workers: Workers, jobs: Jobs) ->
         assert gate.wait(20)
         seen.append(order.send(1, "again"))
         merged = order.send(1, "first")
-        statuses.append(merged and merged.merged)
+        statuses.append(None if merged is None else merged.merged)
         raise ValueError(note)
 
     assert await order.asend(1, "first") is not None
