@@ -124,8 +124,8 @@ def polls(store: Store) -> dict[str, tuple[Callable[[], Reply], bytes]]:
     url = sqs.create("s")
     sqs("SendMessage", QueueUrl=url, MessageBody="a")
     return {
-        "mq": (lambda: ask(caller, "GET", "/mq/q/messages", **OWN), b""),
-        "rqms": (lambda: ask(caller, "GET", "/rqms/q", **OWN), b'{"items":[]}'),
+        "mq": (lambda: ask(caller, "GET", "/mq/q/messages", b"", **OWN), b""),
+        "rqms": (lambda: ask(caller, "GET", "/rqms/q", b"", **OWN), b'{"items":[]}'),
         "emodb": (emodb, b"[]"),
         "sqs": (partial(sqs.ask, "ReceiveMessage", QueueUrl=url), b"{}"),
     }
