@@ -152,8 +152,8 @@ class Queues:
         for prefix in shortest_prefixes(patterns):
             name = max(start, prefix)
             while name.startswith(prefix):
-                if len(matching) == limit or (matching and budget < 0):
-                    # To find the next match could mean to read thousands of queues that do not match.
+                if matching and budget < 0:
+                    # Not after a full page: that would tell whether the next queues match.
                     return matching, matching[-1].name + "\0"
                 if budget < 0:
                     raise InvalidRequest({"offset": TOO_FEW_MATCH_TEXT})

@@ -169,12 +169,18 @@ class ScheduleUseCases:
     def list(self, application: str, may_see: MaySee, *, start: str = "") -> tuple[list[ScheduleReport], str | None]:
         """Lists schedules that the caller may manage, by name from ``start`` on.
 
-        Returns a page, which may be short, and the start of the next one, or None on the last page.
+        Returns a page, and the start of the next one, or None on the last page.
         """
-        records = bridge.run(self._store.records.records(states.KIND, application, start=start, limit=MAX_LISTED + 1))
-        following = records[MAX_LISTED].name if len(records) > MAX_LISTED else None
-        seen = (record for record in records[:MAX_LISTED] if may_see(states.decode(record.value).plan.queue))
-        return [_make_report(record) for record in seen], following
+        managed: list[Record] = []
+        records: Sequence[Record] | None = None
+        while len(managed) <= MAX_LISTED and (records is None or len(records) > MAX_LISTED):
+            start = start if records is None else f"{records[-1].name}\0"
+            records = bridge.run(
+                self._store.records.records(states.KIND, application, start=start, limit=MAX_LISTED + 1)
+            )
+            managed += [record for record in records if may_see(states.decode(record.value).plan.queue)]
+        following = managed[MAX_LISTED].name if len(managed) > MAX_LISTED else None
+        return [_make_report(record) for record in managed[:MAX_LISTED]], following
 
     def remove(self, application: str, name: str, may_see: MaySee) -> None:
         """Removes a schedule. A message that is being posted may still be stored.
