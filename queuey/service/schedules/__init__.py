@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -201,7 +203,8 @@ class ScheduleUseCases:
     async def fire(self, application: str, name: str, may_see: MaySee) -> ScheduleReport:
         """Posts a schedule's message now, even if the schedule is paused. Its timetable does not change.
 
-        If the schedule is firing already, that is finished first.
+        If the schedule is firing already, that is finished first. Once its own firing has begun, a run finishes that
+        one, whatever happens to the schedule: if it was removed, the report shows the schedule as it was.
 
         Raises:
             ScheduleNotFound: The caller may not manage a schedule with this name, or it does not exist.
@@ -210,20 +213,24 @@ class ScheduleUseCases:
         """
         for _ in range(_MAX_ATTEMPTS):
             record = await self._core.in_thread(partial(self._find_managed, application, name, may_see))
+            schedule = states.decode(record.value)
             try:
-                if states.decode(record.value).firing is not None:
+                if schedule.firing is not None:
                     await self._firing.take_step(record)
                     continue
-                record = await self._firing.fire_now(record)
+                ended = await self._firing.fire_now(record)
             except RecordChanged:
-                continue
+                continue  # This run has not begun.
             except KeyInUse:
                 await asyncio.sleep(_FIRE_RETRY_INTERVAL)
                 continue
             finally:
                 self._runner.watch()
-            self._runner.plan(record)
-            return _make_report(record)
+            self._runner.plan(ended)
+            after = states.decode(ended.value)
+            if not may_see(after.plan.queue):  # The schedule was moved to another queue meanwhile.
+                ended = states.make_record(record, replace(schedule, last=after.last))
+            return _make_report(ended)
         raise StoreBusy(f"Schedule {name!r} is being fired by other processes. Try again.")
 
     def _find_managed(self, application: str, name: str, may_see: MaySee) -> Record:
@@ -293,8 +300,11 @@ class FireUseCases(DueWork):
 
     async def fire_now(self, record: Record) -> Record:
         """Fires a waiting schedule regardless of its timetable. Raises as :meth:`take_step`."""
-        now = self.now()
-        return await self._fire(record, states.decode(record.value), ids.ticks_to_seconds(now), now)
+        now, schedule = self.now(), states.decode(record.value)
+        instant = ids.ticks_to_seconds(now)
+        if schedule.last is not None and instant <= schedule.last.instant < instant + 1:
+            instant = math.nextafter(schedule.last.instant, math.inf)  # Two runs of one instant would share a key.
+        return await self._fire(record, schedule, instant, now)
 
     async def _fire(self, record: Record, schedule: Schedule, instant: float, now: int) -> Record:
         """Begins to fire an instant, posts its message and records the outcome: ``failed`` if the queue does not exist.
@@ -304,12 +314,17 @@ class FireUseCases(DueWork):
         try:
             queue = await find_queue(self._store, record.application, schedule.plan.queue, fresh=True)
         except NotFound as error:
-            return await self._record_outcome(record, schedule, instant, "failed", error=str(error))
+            outcome = self._make_outcome(instant, schedule.plan.queue, "failed", str(error))
+            return await self._record_outcome(record, schedule, outcome)
         schedule = states.begin_firing(schedule, instant, queue.qid, now)
         record = await self.save(record, schedule)
         assert schedule.firing is not None  # noqa: S101 - it has begun
         try:
-            return await self._finish(record, schedule, schedule.firing)
+            for _ in range(_MAX_ATTEMPTS):
+                with suppress(KeyInUse):  # Another process posts this firing's message.
+                    return await self._finish(record, schedule, schedule.firing)
+                await asyncio.sleep(_FIRE_RETRY_INTERVAL)
+            raise StoreBusy(f"Other processes are firing schedule {record.name!r}. Its message may be stored.")
         except StoreClosed:
             raise
         except (StoreUnavailable, TooManyRequests) as error:
@@ -317,21 +332,41 @@ class FireUseCases(DueWork):
             raise in_doubt(error) from error
 
     async def _finish(self, record: Record, schedule: Schedule, firing: Firing) -> Record:
-        """Posts the message and records the outcome; posts nothing if firing began too long ago."""
-        ended = partial(self._record_outcome, record, schedule, firing.instant)
+        """Posts the message and records the outcome, also if the schedule was changed meanwhile.
+
+        Returns the new record. If the schedule was removed, or another process has ended the firing, returns the record
+        with this outcome as the last one, without storing it.
+        """
+        outcome = await self._post_once(record.application, firing)
+        for _ in range(_MAX_ATTEMPTS):
+            with suppress(RecordChanged):
+                return await self._record_outcome(record, schedule, outcome)
+            present = await self._store.records.record(states.KIND, record.application, record.name)
+            if present is None or (changed := states.decode(present.value)).identity != schedule.identity:
+                return states.make_record(record, states.end_firing(schedule, outcome))
+            record, schedule = present, changed
+            if schedule.last is not None and schedule.last.instant == firing.instant:
+                return record
+            if schedule.firing is None or schedule.firing.key != firing.key:
+                return states.make_record(record, replace(schedule, last=outcome))
+        raise StoreBusy(f"Schedule {record.name!r} is being changed by others. Try again.")
+
+    async def _post_once(self, application: str, firing: Firing) -> Outcome:
+        """Posts a firing's message and returns the outcome; posts nothing if the firing began too long ago."""
+        ended = partial(self._make_outcome, firing.instant, firing.queue)
         for _ in range(MAX_ATTEMPTS):
             if abs(self.now() - firing.began) > states.MAX_FIRING_SECONDS * TICKS_PER_SECOND:
-                return await ended("unknown", error=FIRING_TOO_OLD_TEXT)
+                return ended("unknown", FIRING_TOO_OLD_TEXT)
             try:
-                posted = await self._post(record.application, firing)
+                posted = await self._post(application, firing)
             except QueueChanged:
                 continue
             except (InvalidRequest, NotFound) as error:
-                return await ended("failed", error=str(error))
+                return ended("failed", str(error))
             if posted is None:
-                return await ended("unknown", error=QUEUE_GONE_TEXT)
+                return ended("unknown", QUEUE_GONE_TEXT)
             [(partition, position)] = posted.locations
-            return await ended("published", partition=partition, message_id=ids.to_hex(position))
+            return replace(ended("published"), partition=partition, message_id=ids.to_hex(position))
         raise StoreBusy(f"Queue {firing.queue!r} changed {MAX_ATTEMPTS} times while this request ran. Try again.")
 
     async def _post(self, application: str, firing: Firing) -> PostResult | None:
@@ -343,22 +378,13 @@ class FireUseCases(DueWork):
         key = PostKey(firing.key, hash_content(drafts), states.KEY_SECONDS)
         return await self._messages.post(queue, drafts, key=key)
 
-    async def _record_outcome(
-        self,
-        record: Record,
-        schedule: Schedule,
-        instant: float,
-        state: State,
-        *,
-        partition: int = 0,
-        message_id: str = "",
-        error: str = "",
-    ) -> Record:
+    def _make_outcome(self, instant: float, queue: str, state: State, error: str = "") -> Outcome:
         ended = ids.ticks_to_seconds(self.now())
-        queue = schedule.plan.queue if schedule.firing is None else schedule.firing.queue
-        outcome = Outcome(instant, ended, state, partition, message_id, error[: states.MAX_ERROR_LENGTH], queue)
+        return Outcome(instant, ended, state, error=error[: states.MAX_ERROR_LENGTH], queue=queue)
+
+    async def _record_outcome(self, record: Record, schedule: Schedule, outcome: Outcome) -> Record:
         record = await self.save(record, states.end_firing(schedule, outcome))
-        self.counts[state] += 1
+        self.counts[outcome.state] += 1
         return record
 
     def now(self) -> int:
