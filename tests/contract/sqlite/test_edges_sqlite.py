@@ -448,6 +448,20 @@ def test_a_long_log_becomes_short_again(store: SqliteStore, tmp_path: Path) -> N
     assert log.stat().st_size <= longest
 
 
+def test_a_failed_copy_of_the_log_is_repeated(store: SqliteStore) -> None:
+    """A sweep that could not copy the log tries again at once, not after as many writes again."""
+    queue = make_queue(store)
+    start_append(store, queue, [new_message("x" * 3_000_000)]).result(60)
+
+    def fail(*_: object, **__: object) -> int:
+        raise StoreUnavailable("the disk fails")
+
+    with replace(driver.checkpoint, fail), pytest.raises(StoreUnavailable):
+        store._sweep.checkpoint_if_due()
+    store._sweep.checkpoint_if_due()
+    assert store._sweep.log_pages > 0
+
+
 def test_a_trouble_of_the_sweep_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A sweep that fails again and again, as on a full disk, is logged once."""
     failed = threading.Event()

@@ -132,10 +132,11 @@ class Sweep:
     def checkpoint_if_due(self) -> None:
         """Checkpoints if this process has made enough commits or written enough since the last time."""
         writer, (commits, written) = self._db.writer, self._checkpointed
-        if writer.commits - commits > _MAX_COMMITS or writer.written - written >= MIN_CHECKPOINT_BYTES:
-            self._checkpointed = writer.commits, writer.written
+        present = writer.commits, writer.written
+        if present[0] - commits > _MAX_COMMITS or present[1] - written >= MIN_CHECKPOINT_BYTES:
             with self._db.readers.lend() as connection:
                 self.log_pages = driver.checkpoint(connection)
+            self._checkpointed = present
 
     def run(self, *, rest: bool = False) -> int:
         """Removes everything that can be removed now. Returns the number of messages removed.

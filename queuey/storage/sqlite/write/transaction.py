@@ -478,6 +478,7 @@ class Transaction:
             self._next_id,
             list(self._delayed),
             set(self.touched),
+            self.messages,
             self.tally.copy(),
         )
         self.connection.execute("SAVEPOINT one")
@@ -488,7 +489,8 @@ class Transaction:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK TO one")
                 self.connection.execute("RELEASE one")
-            self.last, self._catalogue, self._next_id, self._delayed, self.touched, self.tally = before
+            self.last, self._catalogue, self._next_id, self._delayed, self.touched, self.messages, self.tally = before
+            self._rows, self._kept, self._counts = [], [], {}  # Nothing was collected before.
             raise
         self.connection.execute("RELEASE one")
         return result
