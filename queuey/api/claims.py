@@ -285,11 +285,12 @@ class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
         delayed: Messages that are not due yet.
         claimed: Messages that a worker has.
         failed: Waiting messages that were delivered before.
-        dead: Messages in ``<queue>.dead``.
+        dead: Messages in ``<queue>.dead``, and dead letters that are still being stored.
         oldest: Time of the oldest unfinished message, in seconds since 1970; None if all are done.
         due: Time when the next delayed message is due, in seconds since 1970; None if no message is delayed.
         retrying: Messages that failed, or were released, with a delay that is not over; after it they wait again. A
             service of 0.1.0 counts them under the other states, and shows 0.
+        publishing: Dead letters that are still being stored; within 15 seconds if the process that did so has ended.
     """
 
     waiting: Count
@@ -301,6 +302,7 @@ class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
     oldest: Annotated[float | None, titled(unit=age)]
     due: Annotated[float | None, titled(unit=instant)]
     retrying: Count = 0
+    publishing: Count = 0
 
 
 def backlog_text(backlog: Backlog, now: float) -> str:

@@ -5,6 +5,7 @@ For their format see :mod:`queuey.deadletters`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from hashlib import blake2b
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -75,6 +77,9 @@ __all__ = [
 ]
 
 Target = Queue | QueueInfo
+MAX_STORE_WAIT = 20.0
+"""Max seconds to wait for dead letters that are being stored: other processes of the service begin within 15."""
+_STORE_WAIT_INTERVAL = 0.5
 _PAGE_SIZE = 200
 _REFUSED_HEADERS = frozenset({400, 413, 431})
 _SPECIAL = re.compile(r"[*?\[]")
@@ -259,7 +264,7 @@ async def dead_letters(client: AsyncClient, wanted: DeadLetterFilter) -> AsyncIt
         >>> async for one in dead_letters(client, DeadLetterFilter(queues=("reports",), error="ValueError")):
         ...     print(one.partition, one.id, one.cause.text)
     """
-    async for page in _read_pages(client, wanted):
+    async for page in _read_pages(client, wanted, await dead_queues(client, wanted)):
         for dead_letter in page:
             yield dead_letter
 
@@ -271,6 +276,8 @@ async def redrive(
 
     Delivery is at least once: each dead letter is sent, then removed. If the removal fails, or the send ends in doubt,
     the next call sends it again.
+
+    Waits first while the service is storing dead letters, for ``MAX_STORE_WAIT`` seconds; ``left`` counts the others.
 
     Args:
         client: A client of the application.
@@ -286,12 +293,14 @@ async def redrive(
         >>> await redrive(client, DeadLetterFilter(queues=("reports",)), dry_run=True)
         Redriven(sent={'reports': 2}, moved=0, kept=0, left={}, samples=())
     """
-    total = Redriven()
+    names = await dead_queues(client, wanted)
+    sources = {*wanted.queues, *(name.removesuffix(SUFFIX) for name in names if holds_dead(name))}
+    total = Redriven(left=await _wait_until_stored(client, sources, 0 if dry_run else MAX_STORE_WAIT))
     targets: dict[str, Target] = {}
     queues: dict[str, tuple[int, str] | None] = {}
     hidden: set[str] = set()
     try:
-        async for page in _read_pages(client, wanted):
+        async for page in _read_pages(client, wanted, names):
             lookup = await find_queues(client, {letter.queue for letter in page} - queues.keys() - hidden)
             targets |= lookup.found
             queues |= {name: (queue.partitions, queue.dead_letter) for name, queue in lookup.found.items()}
@@ -343,10 +352,32 @@ async def _find_info(client: AsyncClient, queue: str) -> QueueInfo | None:
         return None
 
 
-async def _read_pages(client: AsyncClient, selection: DeadLetterFilter) -> AsyncIterator[list[DeadLetter]]:
+async def _wait_until_stored(client: AsyncClient, queues: Iterable[str], seconds: float) -> dict[str, int]:
+    """Waits until all dead letters of these queues are stored. Returns how many are not, by reason."""
+    until = monotonic() + seconds
+    while True:
+        counts = {queue: count for queue in queues if (count := await _count_publishing(client, queue))}
+        if not counts or monotonic() >= until:
+            return {f"queue {queue} is still storing dead letters. Try again": count for queue, count in counts.items()}
+        await asyncio.sleep(_STORE_WAIT_INTERVAL)
+
+
+async def _count_publishing(client: AsyncClient, queue: str) -> int:
+    """Returns how many dead letters of a queue are being stored; 0 if the caller may not know."""
+    try:
+        return (await client.job_queue(queue).backlog(1)).publishing
+    except ApiError as error:
+        if error.temporary:
+            raise
+        return 0
+
+
+async def _read_pages(
+    client: AsyncClient, selection: DeadLetterFilter, names: Iterable[str]
+) -> AsyncIterator[list[DeadLetter]]:
     """Yields pages of the selected dead letters, at most ``limit`` of each queue. Ignores the read delay."""
     partitions: Any = list(selection.partitions) or "*"
-    for lies_in in await dead_queues(client, selection):
+    for lies_in in names:
         remaining = selection.limit
         async for page in client.read_pages(lies_in, limit=_PAGE_SIZE, partitions=partitions, delay=False):
             letters = (read_dead_letter(message, lies_in) for message in page.messages)

@@ -102,7 +102,7 @@ class Service:
         expiry = ExpiryRecords(store, self.claims, self.core)
         self.expiry = DueRunner(store, expiry, self.core, self.stopping, EXPIRY_TIMING)
         expiry.planned = self.expiry.plan
-        self.claims.ensure_expiry = expiry.ensure_expiry
+        self.claims.ensure_expiry, self.claims.record_outbox = expiry.ensure_expiry, expiry.record_outbox
         self.messages = MessageUseCases(store, self.limits, self.metrics, self.core, ensure_expiry=expiry.ensure_expiry)
         self.messages.record_removal = partial(self.claims.jobs.record_leaving, status="removed")
         self.workers = Workers()

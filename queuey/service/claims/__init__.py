@@ -49,7 +49,7 @@ from queuey.service.claims.jobs import JobActs, JobStatuses, JobWatch
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
 from queuey.service.claims.news import ClaimWakeups
-from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.partition_log import PartitionLog, RecordOutbox
 from queuey.service.claims.requests import (
     ChangeRequest,
     ClaimTotals,
@@ -104,6 +104,7 @@ class ClaimUseCases(JobActs):
 
     Attributes:
         ensure_expiry: Awaited by use cases that store messages.
+        record_outbox: As for :class:`~queuey.service.claims.partition_log.PartitionLog`.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class ClaimUseCases(JobActs):
         upkeep: SnapshotPolicy | None = None,
     ) -> None:
         self.ensure_expiry: EnsureExpiry = _skip_expiry
+        self.record_outbox: RecordOutbox = lambda _queue: None
         self._store = store
         self._attempts = Attempts(store.ledger)
         self._limits = limits
@@ -143,9 +145,11 @@ class ClaimUseCases(JobActs):
             if log.key in self._watch.watched:
                 self._watch.wake_for(log)
 
-        return PartitionLog(
+        log = PartitionLog(
             self._store, key, self.core, self._timing, self._limits, self._upkeep, self._totals, notify_watchers
         )
+        log.record_outbox = self.record_outbox
+        return log
 
     def forward_contended_to(self, workers: Workers) -> None:
         forwarding = Forwarding(workers, self._logs.add_here, self.core, self._totals)

@@ -90,13 +90,13 @@ class ClaimOverview(ABC):
 
     def backlog(self, access: QueueAccess, limit: int) -> Backlog:
         """Counts unfinished messages. Waiting ones are counted up to the limit and estimated beyond it."""
-        dead = 0
-        with suppress(NotFound):
-            letters = bridge.run(self._store.catalogue.queue(access.queue.application, queue_for(access.queue.name)))
-            dead = sum(info.count for info in bridge.run(self._store.messages.inspect(letters, rough=True))[1])
 
         def backlog(queue: Queue) -> Backlog:
             views = self.core.run(self.query_states(queue, _View))
+            dead = publishing = sum(view.publishing for view in views.values())
+            with suppress(NotFound):
+                letters = bridge.run(self._store.catalogue.queue(queue.application, queue_for(queue.name)))
+                dead += sum(info.count for info in bridge.run(self._store.messages.inspect(letters, rough=True))[1])
             size, claimed = self._count_due(queue, views, limit), sum(view.claimed for view in views.values())
             retrying = sum(view.retrying for view in views.values())
             delayed, all_counted = self._count_delayed(queue, views, limit)
@@ -112,6 +112,7 @@ class ClaimOverview(ABC):
                 retrying=retrying,
                 failed=sum(view.failed for view in views.values()),
                 dead=dead,
+                publishing=publishing,
                 oldest=min((ids.ticks_to_seconds(first.ticks) for first in firsts if first is not None), default=None),
                 due=self._find_next_due(queue, views) if delayed else None,
             )
@@ -310,6 +311,7 @@ class _View:
         self.claimed = state.count_live(expired)
         self.retrying = state.count_retrying(expired)
         ended = (claim for position, claim in state.outstanding.items() if state.has_ended(position, expired))
+        self.publishing = sum(bool(target) for target, _ in state.outbox.values())
         self.failed = sum(claim.deliveries > 0 for claim in ended)
         self.below = sorted(position for position in state.outstanding if position <= state.cursor)
         self.known = {position for position in state.outstanding if position > state.cursor}

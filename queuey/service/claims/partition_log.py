@@ -73,6 +73,8 @@ MIN_CURSOR_ADVANCE = 500
 MAX_LOOP_BYTES = 1 << 16
 """Max bytes of entries applied in the event loop; more take several milliseconds and are applied in a thread."""
 T = TypeVar("T")
+RecordOutbox = Callable[[Queue], Awaitable[None] | None]
+"""Makes sure that other processes publish the dead letters of a queue if this one ends; returns None if they will."""
 
 
 class RoundEnd(NamedTuple):
@@ -101,6 +103,9 @@ class PartitionLog:
         upkeep: When to write snapshots and truncate the log.
         totals: Counters.
         after: Called after each round.
+
+    Attributes:
+        record_outbox: Called before an entry makes dead letters.
     """
 
     def __init__(
@@ -126,6 +131,7 @@ class PartitionLog:
         self._limits = limits
         self._totals = totals
         self._after = after
+        self.record_outbox: RecordOutbox = lambda _queue: None
         self._queue = RequestQueue()
         self._append_seconds = 0.0
         self._finder = Finder(store, self._partition, core, timing, limits)
@@ -225,12 +231,9 @@ class PartitionLog:
                 await self._follow_ups.delete(queue, self.state, 0)
                 await self._follow_up(queue, ())
                 return
-            if self._compaction.is_due():
-                # Decide anew after the snapshot: it may take long, and claims expire from the decision on.
-                mark_unsent(requests)
-                await self._write_snapshot(queue)
-                continue
             entry, number = self._make_entry(queue, draft), state.number + 1
+            if await self._write_before(entry, queue, requests):
+                continue
             if await self._append(queue, entry, requests):
                 end = RoundEnd(
                     number, chosen, self._must_search_again(candidates, draft, passed_count, is_written=True)
@@ -249,6 +252,18 @@ class PartitionLog:
             self._give_up_late(requests)
             current = self.state is state and self.state.withdrawn < number and set(list_polls(requests)) <= set(polls)
             candidates = candidates if current and self._has_deliverable(self.state, candidates) else None
+
+    async def _write_before(self, entry: Entry, queue: Queue, requests: Sequence[Request]) -> bool:
+        """Writes a record of the entry's dead letters, or a snapshot that is due; returns whether it had to.
+
+        Then decide anew: it may take long, and claims expire from the decision on.
+        """
+        recording = self.record_outbox(queue) if entry.outs else None
+        if recording is None and not self._compaction.is_due():
+            return False
+        mark_unsent(requests)
+        await (recording or self._write_snapshot(queue))
+        return True
 
     def _use_newest_row(self, requests: Sequence[Request]) -> Queue:
         """Returns the newest row among the requests, after switching the finder to it."""

@@ -9,15 +9,19 @@ record's due time is the time of the next search. Its value has two more times:
 * ``shortest``: the shortest TTL of these posts. A message that a search has not seen was posted after its horizon, so
   it expires at least ``shortest`` later. The next search is due a minute after that, or when a seen message expires.
 
-The claim logs of the queue are marked before the record is created, or before its number of partitions is raised. So
-readers see expired messages, and version 0.1.0, which would skip them, refuses these logs.
+A queue also has a record without a TTL, and with another name, while its logs may have dead letters that are not
+published: from before an entry makes them until a search finds none. If the process ends, another one publishes them
+when the record is due.
+
+The claim logs of the queue are marked before the record of messages is created, or before its number of partitions is
+raised. So readers see expired messages, and version 0.1.0, which would skip them, refuses these logs.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -28,6 +32,7 @@ from queuey.errors import NotFound, QueueChanged, QueueyError, RecordChanged, St
 from queuey.ids import FIRST, TICKS_MAX, TICKS_PER_SECOND
 from queuey.messages import NewMessage, Queue, Record
 from queuey.service.claims import ClaimUseCases
+from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.service.core import Core
 from queuey.service.due_work import DueTiming, DueWork, NextStep
 from queuey.storage import Store
@@ -37,6 +42,8 @@ TIMING = DueTiming(search=300.0, overdue=60.0, max_pause=60.0, at_once=32)
 """Many steps run concurrently, because a step may take long."""
 MIN_RELIANCE_SECONDS, MAX_RELIANCE_SECONDS = 600, 86_400
 """Min and max seconds for which posts rely on a record; in between, the TTL of their messages."""
+OUTBOX_RELIANCE_SECONDS = 8
+"""Seconds for which processes that make dead letters rely on a record; it is due soon after."""
 LEASE_SECONDS = 60
 """Seconds for which other processes do not take a step that one has begun."""
 MAX_STEP_SECONDS = 10.0
@@ -60,7 +67,7 @@ class ExpiryRecord(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         queue: Name of the queue.
-        partitions: Number of partitions, from the first on, whose claim logs are marked.
+        partitions: Number of partitions, from the first on, whose claim logs are marked; 0 in a record of dead letters.
         until: Time before which no process removes the record (ticks).
         shortest: Shortest TTL of a message, in seconds.
     """
@@ -71,7 +78,8 @@ class ExpiryRecord(msgspec.Struct, frozen=True, array_like=True):
     shortest: int
 
     def suffices_for(self, queue: Queue, ttl: int, now: int) -> bool:
-        return self.is_in_force(now) and self.partitions >= queue.partitions and self.shortest <= ttl
+        has_all = not ttl or self.partitions >= queue.partitions
+        return self.is_in_force(now) and has_all and self.shortest <= ttl
 
     def is_in_force(self, now: int) -> bool:
         """Returns whether ``until`` is in the future and was not set by a clock that was ahead."""
@@ -118,7 +126,8 @@ class ExpiryRecords(DueWork):
         self._claims = claims
         self._core = core
         self._records: OrderedDict[int, tuple[ExpiryRecord, float]] = OrderedDict()
-        """Records by qid, each with the boot time until which posts rely on it: the wall clock may be set back."""
+        """Records by qid, those of dead letters by -qid, each with the boot time until which processes rely on it: the
+        wall clock may be set back."""
         self._changes: dict[int, asyncio.Task[None]] = {}
         self.planned: Callable[[Record], None] = lambda _record: None
 
@@ -158,6 +167,11 @@ class ExpiryRecords(DueWork):
             raise
         raise StoreBusy(f"The expiry record of queue {queue.name!r} changes too fast. Try again.")
 
+    def record_outbox(self, queue: Queue) -> Awaitable[None] | None:
+        """Makes sure that a process searches the queue for unpublished dead letters; returns None if that is known."""
+        _, until = self._records.get(-queue.qid, (None, 0.0))
+        return None if self._core.boottime() < until else self._join_or_start_change(queue, 0)
+
     def _now(self, ahead: float = 0.0) -> int:
         return self._store.claim_logs.claim_time() + int(ahead * TICKS_PER_SECOND)
 
@@ -172,40 +186,46 @@ class ExpiryRecords(DueWork):
 
         The running change may be for another TTL, so the caller must check again afterwards.
         """
-        change = self._changes.get(queue.qid)
+        key = queue.qid if ttl else -queue.qid
+        change = self._changes.get(key)
         if change is None:
-            change = self._changes[queue.qid] = asyncio.ensure_future(self._make_record(queue, ttl))
-            change.add_done_callback(partial(self._forget_change, queue.qid))
+            change = self._changes[key] = asyncio.ensure_future(self._make_record(queue, ttl))
+            change.add_done_callback(partial(self._forget_change, key))
         await asyncio.shield(change)
 
-    def _forget_change(self, qid: int, change: asyncio.Task[None]) -> None:
-        del self._changes[qid]
+    def _forget_change(self, key: int, change: asyncio.Task[None]) -> None:
+        del self._changes[key]
         if not change.cancelled():
             change.exception()  # Retrieved here because its callers may have given up.
 
     async def _make_record(self, queue: Queue, ttl: int) -> None:
-        """Creates or extends a queue's record unless it is sufficient; before, marks the claim logs if needed."""
-        name = _record_name(queue.qid)
+        """Creates or extends a queue's record unless it is sufficient; before, marks the claim logs if needed.
+
+        A ``ttl`` of 0 means the record of dead letters.
+        """
+        key, partitions = (queue.qid, queue.partitions) if ttl else (-queue.qid, 0)
         for _ in range(_MAX_ATTEMPTS):
-            record = await self._store.records.record(KIND, queue.application, name)
+            record = await self._store.records.record(KIND, queue.application, _record_name(key))
             before = None if record is None else _decode(record.value)
             if before is not None and before.suffices_for(
                 queue, ttl, self._now(self._store.clock_difference + MIN_STEP_INTERVAL)
             ):
-                self._remember(queue.qid, before)
+                self._remember(key, before)
                 return
-            if before is None or before.partitions < queue.partitions:
+            if partitions and (before is None or before.partitions < partitions):
                 await self._claims.keep_expired(queue)
             now = self._now()
-            until = now + min(max(ttl, MIN_RELIANCE_SECONDS), MAX_RELIANCE_SECONDS) * TICKS_PER_SECOND
-            value = ExpiryRecord(queue.name, queue.partitions, until, ttl)
+            seconds = min(max(ttl, MIN_RELIANCE_SECONDS), MAX_RELIANCE_SECONDS) if ttl else OUTBOX_RELIANCE_SECONDS
+            until = now + seconds * TICKS_PER_SECOND
+            value = ExpiryRecord(queue.name, partitions, until, ttl)
             due = now + ttl * TICKS_PER_SECOND + ticks_until_due(self._store.clock_difference)
+            due = due if ttl else until + 2 * self._margin
             if record is None or before is None:
-                record = Record(KIND, queue.application, name, _encode(value), due)
+                record = Record(KIND, queue.application, _record_name(key), _encode(value), due)
             else:
                 value = ExpiryRecord(
                     queue.name,
-                    max(queue.partitions, before.partitions),
+                    max(partitions, before.partitions),
                     max(until, before.until) if before.is_in_force(now) else until,
                     min(ttl, before.shortest),
                 )
@@ -215,15 +235,15 @@ class ExpiryRecords(DueWork):
             except RecordChanged:
                 continue
             self.planned(record)
-            self._remember(queue.qid, value)
+            self._remember(key, value)
             return
         raise StoreBusy(f"The expiry record of queue {queue.name!r} changes too fast. Try again.")
 
-    def _remember(self, qid: int, record: ExpiryRecord) -> None:
-        """Remembers a record while posts may rely on it; forgets the least recently used one if full."""
+    def _remember(self, key: int, record: ExpiryRecord) -> None:
+        """Remembers a record while processes may rely on it; forgets the least recently used one if full."""
         seconds = (record.until - self._now(self._store.clock_difference)) / TICKS_PER_SECOND
-        self._records[qid] = record, self._core.boottime() + seconds
-        self._records.move_to_end(qid)
+        self._records[key] = record, self._core.boottime() + max(seconds, MIN_STEP_INTERVAL)
+        self._records.move_to_end(key)
         if len(self._records) > MAX_RECORDS:
             self._records.popitem(last=False)
 
@@ -236,13 +256,15 @@ class ExpiryRecords(DueWork):
         # Searches a queue for expired messages and sets the next due time. Removes the record if the queue is gone,
         # or if all is done and no post relies on the record.
         value = _decode(record.value)
-        queue = await self._find_same_queue(record.application, value.queue, int(record.name, 16))
+        queue = await self._find_same_queue(record.application, value.queue, abs(int(record.name, 16)))
         if queue is None:
             await self._remove(record)
             return None
         now, began = self._now(), self._core.boottime()
-        record = await self._save(replace(record, due=now + LEASE_SECONDS * TICKS_PER_SECOND))
-        result = await self._search(queue, began + MAX_STEP_SECONDS)
+        if value.partitions:
+            record = await self._save(replace(record, due=now + LEASE_SECONDS * TICKS_PER_SECOND))
+        search = self._search(queue, began + MAX_STEP_SECONDS) if value.partitions else self._search_outboxes(queue)
+        result = await search
         if self._store.messages.exact_horizon:  # The horizon is the last id, which may be old.
             result.horizon = max(result.horizon, now)
         if result.is_over and self._may_remove(value, now):
@@ -284,6 +306,12 @@ class ExpiryRecords(DueWork):
         await asyncio.gather(*map(search, range(1, queue.partitions + 1)))
         return result
 
+    async def _search_outboxes(self, queue: Queue) -> Search:
+        """Counts unpublished dead letters, and has overdue ones published; the next search finds the others."""
+        sizes = await self._claims.query_states(queue, lambda state, _expired: len(state.outbox))
+        following = self._now(OVERDUE_SECONDS) if any(sizes.values()) else TICKS_MAX
+        return Search(sum(sizes.values()), following, is_unfinished=following < TICKS_MAX)
+
     async def _search_partition(self, queue: Queue, partition: int, result: Search, deadline: float) -> None:
         """Takes turns at a log up to its end. Sets ``is_cut`` at the deadline, or without progress."""
         start = FIRST
@@ -316,5 +344,5 @@ class ExpiryRecords(DueWork):
         return queue if queue.qid == qid else None
 
 
-def _record_name(qid: int) -> str:
-    return f"{qid:x}"
+def _record_name(key: int) -> str:
+    return f"{key:x}"

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from queuey.deadletters import HEADER_PREFIX
-from queuey.errors import StoreUnavailable
+import pytest
+from msgspec.structs import replace as replace_fields
+
+from queuey import ids
+from queuey.api.claims import Backlog
+from queuey.deadletters import HEADER_PREFIX, queue_for
+from queuey.errors import QueueNotFound, StoreUnavailable
 from queuey.messages import NewMessage, PostKey, PostResult, Queue, QueueSpec
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, Limits, QueueAccess, Service
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.service.core import Core
-from queuey.storage import KeyedPosts, Store, bridge
+from queuey.service.expiry import KIND, ExpiryRecords
+from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Messages, Records, Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.samples import (
@@ -20,7 +30,10 @@ from tests.contract.samples import (
     eventually,
     fresh_name,
     messages_in_partition,
+    method_of,
     new_message,
+    read_one,
+    whole_partition,
 )
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
@@ -68,3 +81,146 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
     ]
     assert sorted(said) == [("one", "1"), ("two", "2")]
     assert bridge.run(store.catalogue.queue(APP, shared.name, fresh=True)).partitions == 1
+
+
+class Killed(Exception):
+    """The process has stopped here."""
+
+
+class Process:
+    """A process of the service; the test takes the steps of its records.
+
+    Attributes:
+        calls: Names of the calls of the store that it has made since :meth:`kill_at`.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.between = InterposedStore(store)
+        self.service = Service(self.between.store)
+        self.records = ExpiryRecords(self.between.store, self.service.claims, self.service.core)
+        self.service.claims.record_outbox = self.records.record_outbox
+        self.calls: list[str] = []
+
+    def kill_at(self, number: int, *, after: bool) -> None:
+        """Stops this process before or after its call of this number; no later call does anything."""
+        for method in KILL_POINTS:
+            self.between.instead(method, partial(self._call, method_of(self.between._store, method), number, after))
+
+    def _call(self, real: Callable[..., Any], number: int, after: bool, *args: Any, **named: Any) -> object:  # noqa: ANN401, FBT001 - of any method
+        self.calls.append(real.__name__)
+        if len(self.calls) > number or (len(self.calls) == number and not after):
+            raise Killed
+        result = bridge.run(real(*args, **named))
+        if len(self.calls) == number:
+            raise Killed
+        return result
+
+    def claim(self, queue: Queue) -> list[str | bytes]:
+        access = self.service.enter(queue, lambda _queue: None)
+        return [claim.message.body for claim in blocking(self.service.claims).claim(access, limit=9, ttl=10)]
+
+    def backlog(self, queue: Queue) -> Backlog:
+        return self.service.claims.backlog(self.service.enter(queue, lambda _queue: None), 100)
+
+    def take_steps(self) -> None:
+        """Takes the steps of all records. They are due, or would be if clocks could differ less."""
+        for due in bridge.run(self.between.store.records.due_records(KIND, ids.TICKS_MAX)):
+            record = bridge.run(self.between.store.records.record(KIND, due.application, due.name))
+            assert record is not None
+            self.service.core.run(self.records.step(record))
+
+
+OUTBOX_SECONDS = 15
+"""Max seconds until a record of dead letters is due."""
+KILL_POINTS = (Records.record, Records.set_record, ClaimLogs.append_entry, Messages.put, Catalogue.create_queue)
+MAX_CALLS = 9
+"""More calls than a claim makes that turns three messages into dead letters."""
+
+
+def start_with_failed(store: Store, clock: Clock, options: QueueSpec) -> tuple[Process, Queue]:
+    """Returns a process, and a queue with three messages whose last delivery has ended."""
+    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), options))
+    append_bodies(store, queue, "a", "b", "c")
+    process = Process(store)
+    assert process.claim(queue) == ["a", "b", "c"]
+    clock.advance(60)
+    return process, queue
+
+
+@pytest.mark.slow_on("cassandra")
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(1, MAX_CALLS + 1))
+def test_killed_while_it_makes_letters(store: Store, other: Store, clock: Clock, number: int, *, after: bool) -> None:
+    """Wherever a process stops, another one finds its dead letters, without a request, and stores each once.
+
+    Until then they count as dead.
+    """
+    process, queue = start_with_failed(store, clock, QueueSpec(max_deliveries=1, read_delay=0.0))
+    process.kill_at(number, after=after)
+    with suppress(Killed, StoreUnavailable):
+        process.claim(queue)
+    assert eventually(lambda: len(process.calls) >= number or not count_unpublished(other, queue))
+    are_made = bool(count_unpublished(other, queue) or letters_of(other, queue))
+    backlog = Process(other).backlog(queue)
+    assert backlog.dead >= 3 * are_made
+    assert backlog.publishing == count_unpublished(other, queue)
+    clock.advance(OUTBOX_SECONDS)
+    if store.clock_difference < OUTBOX_SECONDS:
+        assert bridge.run(store.records.due_records(KIND, clock.ticks)) or not count_unpublished(other, queue)
+    survivor = Process(other)
+    survivor.take_steps()
+    if not are_made:
+        assert letters_of(other, queue) == []
+        assert survivor.claim(queue) == []
+    assert eventually(lambda: not count_unpublished(other, queue))
+    assert letters_of(other, queue) == ["a", "b", "c"]
+    assert survivor.backlog(queue).publishing == 0
+    clock.advance(OUTBOX_SECONDS)
+    survivor.take_steps()
+    if store.clock_difference < OUTBOX_SECONDS:
+        assert bridge.run(store.records.records(KIND, APP)) == []
+
+
+def test_letters_that_cannot_be_stored_for_a_time(store: Store, clock: Clock) -> None:
+    """Dead letters that the store refused are stored by a step, without a request; the record stays until then."""
+    process, queue = start_with_failed(store, clock, QueueSpec(max_deliveries=1, read_delay=0.0))
+    refused = threading.Event()
+
+    def refuse(*_: object, **__: object) -> object:
+        refused.set()
+        raise StoreUnavailable("away")
+
+    process.between.instead(Messages.put, refuse)
+    assert process.claim(queue) == []
+    assert refused.wait(60)
+    clock.advance(OUTBOX_SECONDS)
+    process.take_steps()
+    assert letters_of(store, queue) == []
+    process.between.restore(Messages.put)
+    Process(store).take_steps()
+    assert eventually(lambda: letters_of(store, queue) == ["a", "b", "c"])
+
+
+def test_all_kill_points_were_tried(store: Store, clock: Clock) -> None:
+    """The kills above include the last call that such a claim makes."""
+    process, queue = start_with_failed(store, clock, QueueSpec(max_deliveries=1, read_delay=0.0))
+    process.kill_at(MAX_CALLS + 1, after=False)
+    assert process.claim(queue) == []
+    assert eventually(lambda: not count_unpublished(store, queue))
+    assert process.calls[:3] == ["record", "set_record", "append_entry"]
+    assert len(process.calls) <= MAX_CALLS
+
+
+def count_unpublished(store: Store, queue: Queue) -> int:
+    core = Core()
+    claims = ClaimUseCases(store, Limits(), Metrics(), core=core)
+    return sum(count_outbox(claims, QueueAccess(core, store, queue, lambda _queue: None)).values())
+
+
+def letters_of(store: Store, queue: Queue) -> list[str | bytes]:
+    try:
+        dead = bridge.run(store.catalogue.queue(APP, queue_for(queue.name), fresh=True))
+    except QueueNotFound:
+        return []
+    part = replace_fields(whole_partition(), delayed=False)
+    return [message.body for message in read_one(store, dead, part).messages]

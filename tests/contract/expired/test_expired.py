@@ -41,6 +41,7 @@ class Process:
         self.claims = blocking(self.service.claims)
         self.records = ExpiryRecords(store, self.service.claims, self.service.core)
         self.service.claims.ensure_expiry = self.records.ensure_expiry
+        self.service.claims.record_outbox = self.records.record_outbox
         self.service.messages._ensure_expiry = self.records.ensure_expiry
 
     def enter(self, queue: Queue) -> QueueAccess:
