@@ -93,11 +93,11 @@ class ClaimOverview(ABC):
 
         def backlog(queue: Queue) -> Backlog:
             views = self.core.run(self.query_states(queue, _View))
-            dead = publishing = sum(view.publishing for view in views.values())
+            dead = publishing = sum([view.publishing for view in views.values()])
             with suppress(NotFound):
                 letters = bridge.run(self._store.catalogue.queue(queue.application, queue_for(queue.name)))
                 dead += sum(info.count for info in bridge.run(self._store.messages.inspect(letters, rough=True))[1])
-            size, claimed = self._count_due(queue, views, limit), sum(view.claimed for view in views.values())
+            size, claimed = self._count_due(queue, views, limit), sum([view.claimed for view in views.values()])
             retrying = sum(view.retrying for view in views.values())
             delayed, all_counted = self._count_delayed(queue, views, limit)
             firsts = [
@@ -311,7 +311,7 @@ class _View:
         self.claimed = state.count_live(expired)
         self.retrying = state.count_retrying(expired)
         ended = (claim for position, claim in state.outstanding.items() if state.has_ended(position, expired))
-        self.publishing = sum(bool(target) for target, _ in state.outbox.values())
+        self.publishing = len([target for target, _ in state.outbox.values() if target])
         self.failed = sum(claim.deliveries > 0 for claim in ended)
         self.below = sorted(position for position in state.outstanding if position <= state.cursor)
         self.known = {position for position in state.outstanding if position > state.cursor}

@@ -232,7 +232,7 @@ class PartitionLog:
                 await self._follow_up(queue, ())
                 return
             entry, number = self._make_entry(queue, draft), state.number + 1
-            if await self._write_before(entry, queue, requests):
+            if (entry.outs or self._compaction.is_due()) and await self._write_before(entry, queue, requests):
                 continue
             if await self._append(queue, entry, requests):
                 end = RoundEnd(

@@ -174,9 +174,9 @@ def test_one_run_one_message(store: Store, other: Store, clock: Clock, moment: M
     """
     history = History(store, other, clock, moment)
     history.run()
-    reported = [report.last and (report.last.state, report.last.message_id) for report in history.reports]
-    assert all(one is not None and one[0] == "published" for one in reported), reported
-    known, posted = {one[1] for one in reported if one is not None}, history.list_posted()
+    reported = [report.last for report in history.reports if report.last is not None]
+    assert [outcome.state for outcome in reported] == ["published"] * len(history.reports)
+    known, posted = {outcome.message_id for outcome in reported}, history.list_posted()
     assert len(known) == len(reported)
     assert known <= posted
     assert len(posted) <= len(reported) + history.in_doubt
