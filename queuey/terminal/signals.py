@@ -28,6 +28,22 @@ def end_silently_on_signals() -> None:
             signal.signal(number, end_by_signal if os.getpid() == 1 else signal.SIG_DFL)
 
 
+def stop_with_parent(sentinel: int) -> None:
+    """Stops this process, as SIGTERM does, once its parent has ended, however that ended.
+
+    Args:
+        sentinel: The end of a pipe whose other end only the parent has, so that the system closes it with the parent.
+    """
+    import threading
+
+    def wait() -> None:
+        while os.read(sentinel, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
+
+
 @contextmanager
 def handle_signals(handler: Callable[[int, object], object], numbers: Iterable[int]) -> Iterator[None]:
     """Handles signals with a function, and restores the handlers at the end. An ignored signal stays ignored.

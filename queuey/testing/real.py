@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
@@ -36,6 +37,8 @@ class RealService(NamedTuple):
 class RealProcess:
     """A running ``queuey serve``, as a context manager. The environment's settings do not apply to it.
 
+    It ends with this process, even if that is killed.
+
     ``make_application`` creates an application and its key in the store, beside the running service.
 
     Args:
@@ -53,20 +56,26 @@ class RealProcess:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
         options = {"data": self._data, "profile": self._profile, "port": 0, "workers": 1, "sync": "normal"}
         environ |= {f"QUEUEY_{name.upper()}": str(value) for name, value in options.items()}
+        code = "import queuey.__main__, queuey.terminal.signals as s; s.stop_with_parent(0); queuey.__main__.main()"
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "queuey", "serve"], env=environ, stdout=subprocess.PIPE, stderr=log
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-c", code, "serve"],
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
             )
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
-        if not self._process.stdout.readline():
-            self.__exit__()
-            raise RuntimeError(f"queuey serve did not start: {self._log.read_text('utf-8', 'replace')}")
-        self._url = read_profile(self._profile).url
+        with ExitStack() as failed:
+            failed.push(self)
+            if not self._process.stdout.readline():
+                raise RuntimeError(f"queuey serve did not start: {self._log.read_text('utf-8', 'replace')}")
+            self._url = read_profile(self._profile).url
+            failed.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.communicate(timeout=STOP_TIMEOUT)
+        self._process.communicate(timeout=STOP_TIMEOUT)  # closes its standard input
 
     def make_application(self) -> RealService:
         self._applications += 1

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import socket
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from queuey.cli.operations import first_start
 from queuey.cli.operations.first_start import Plan, ProfileFile, plan_profile, prepare
+from queuey.client import Client
 from queuey.client.credentials.profile import Profile, read_profile, write_profile
 from queuey.client.errors import ProfileExposed, ProfileInvalid
 from queuey.settings import Settings
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import open_store
+from tests.servers.processes import ending
+from tests.servers.served import START_SECONDS, environment, free_port
 
 HERE = "http://127.0.0.1:5000"
 THERE = "http://127.0.0.1:6000"
@@ -186,3 +193,20 @@ def test_foreign_application_is_not_ours(opened: Store, settings: Settings) -> N
     bridge.run(opened.applications.add_key("other", first_start.hash_key("theirs")))
     write_profile(Profile(url=HERE, application="other", key="theirs"), settings.profile)
     assert start(opened, settings).path != settings.profile
+
+
+@pytest.mark.needs_programs
+def test_the_profile_is_there_before_the_port(tmp_path: Path) -> None:
+    """A program that waits for the port and then opens the profile reaches the service at once."""
+    port, profile = free_port(), tmp_path / "profile.toml"
+    command = [sys.executable, "-m", "queuey", "serve", "--port", str(port), "--data", str(tmp_path / "data")]
+    process = subprocess.Popen([*command, "--profile", str(profile)], stdout=subprocess.DEVNULL, env=environment())
+    with ending(process):
+        until = time.monotonic() + START_SECONDS
+        while True:
+            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=60):
+                written = read_profile(profile)
+                break
+            assert time.monotonic() < until
+        with Client(written.url, key=written.key, application=written.application) as client:
+            assert list(client.queue_names()) == []

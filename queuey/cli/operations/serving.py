@@ -100,7 +100,7 @@ def _rows_with_headings(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[
 
 
 def _serve(settings: Settings) -> int:
-    """Checks the settings, creates what is missing, and serves. Returns the exit code.
+    """Checks the settings, creates what is missing, and only then accepts connections. Returns the exit code.
 
     Raises Failed, with its exit code, if it cannot start.
     """
@@ -115,7 +115,7 @@ def _serve(settings: Settings) -> int:
     except OSError as error:
         raise Failed(f"the TLS files cannot be used: {os_error_text(error)}", BAD_TLS) from error
     try:
-        listeners = server.listen(settings)
+        listeners = server.bind(settings)
     except OSError as error:
         text = f"cannot listen on {settings.host}:{settings.port}: {os_error_text(error)}"
         hint = ". Another service may be running: stop it, or choose another port: --port"

@@ -42,6 +42,7 @@ from queuey.settings import Include, Settings, is_loopback, select_settings
 from queuey.settings.definitions import patterns_of
 from queuey.storage.opening import open_store, refuse_password
 from queuey.terminal.logs import LineFormatter
+from queuey.terminal.signals import stop_with_parent
 from queuey.web.credentials.users import make_readers
 from queuey.web.http import processes
 
@@ -131,13 +132,13 @@ def check_users(settings: Settings) -> None:
         extension.check(settings, readers)
 
 
-def listen(settings: Settings) -> list[socket.socket]:
-    """Returns the listening sockets of the workers.
+def bind(settings: Settings) -> list[socket.socket]:
+    """Returns the sockets of the workers, at which :func:`run` will listen.
 
     Raises:
         OSError: The host is unknown or not of this machine, or the port is in use or not allowed.
     """
-    return processes.listen(settings.host, settings.port, max(1024, settings.connections), settings.workers)
+    return processes.bind(settings.host, settings.port, settings.workers)
 
 
 def run(settings: Settings, listeners: list[socket.socket], announce: Callable[[], None], opener: Opener) -> int:
@@ -145,7 +146,7 @@ def run(settings: Settings, listeners: list[socket.socket], announce: Callable[[
 
     Args:
         settings: The settings in force.
-        listeners: The sockets from :func:`listen`.
+        listeners: The sockets from :func:`bind`.
         announce: Called once, when requests are answered.
         opener: Opens the store and builds the application in each worker; importable by name.
 
@@ -153,6 +154,7 @@ def run(settings: Settings, listeners: list[socket.socket], announce: Callable[[
         The exit code: 0 after a signal, 1 if no worker can start.
     """
     configure_logging(settings.log_level, settings.log_format)
+    processes.listen(listeners, max(1024, settings.connections))
     identity = WorkerIdentity.of_service(settings.workers)
     work = functools.partial(run_worker, settings, opener, identity)
     return processes.Parent(listeners, work, settings.shutdown_timeout).run(announce)
@@ -192,7 +194,8 @@ def run_worker(
     loop, stop, done = new_loop(), asyncio.Event(), threading.Event()
     stop_soon = functools.partial(loop.call_soon_threadsafe, stop.set)
     threading.Thread(target=_stop_on_signal, args=(app, settings, stop_soon, done), daemon=True).start()
-    threading.Thread(target=_stop_after_parent, daemon=True).start()
+    if (parent := multiprocessing.parent_process()) is not None:
+        stop_with_parent(parent.sentinel)
     try:
         loop.run_until_complete(_serve(app, settings, listener, beats, identity._replace(number=number), stop))
     finally:
@@ -286,14 +289,6 @@ def _stop_on_signal(app: App, settings: Settings, stop: Callable[[], object], do
         app.service.store.close(settings.shutdown_timeout * CLOSE_SHARE)
     logging.shutdown()
     os._exit(0)
-
-
-def _stop_after_parent() -> None:
-    """Waits for the end of the parent process, and then stops this one as SIGTERM does."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _clear_environment() -> None:

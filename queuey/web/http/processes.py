@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable, Iterable, MutableSequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
@@ -47,8 +47,8 @@ Work = Callable[[int, socket.socket, Connection], None]
 """Main function of a worker: its number, its socket, and the pipe for its heartbeats."""
 
 
-def listen(host: str, port: int, backlog: int, count: int) -> list[socket.socket]:
-    """Returns listening sockets of one port, one for each worker: the system distributes connections among them.
+def bind(host: str, port: int, count: int) -> list[socket.socket]:
+    """Returns sockets of one port, one for each worker, which no other service can use, but do not :func:`listen` yet.
 
     A port that is in use is tried again for :data:`BIND_TIMEOUT` seconds.
 
@@ -66,9 +66,7 @@ def listen(host: str, port: int, backlog: int, count: int) -> list[socket.socket
             with _bind(socket.socket(family, kind, protocol), address, shared=False) as exclusive:
                 exclusive.listen(1)
                 address = exclusive.getsockname()
-            for _ in range(count):
-                listeners.append(_bind(socket.socket(family, kind, protocol), address, shared=True))
-                listeners[-1].listen(backlog)
+            listeners.extend(_bind(socket.socket(family, kind, protocol), address, shared=True) for _ in range(count))
         except OSError as error:
             for listener in listeners:
                 listener.close()
@@ -79,6 +77,13 @@ def listen(host: str, port: int, backlog: int, count: int) -> list[socket.socket
         time.sleep(0.1)
 
 
+def listen(listeners: Iterable[socket.socket], backlog: int) -> None:
+    """Begins to accept connections, which the system distributes among the sockets."""
+    for listener in listeners:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.listen(backlog)
+
+
 def _bind(listener: socket.socket, address: Any, *, shared: bool) -> socket.socket:  # noqa: ANN401 - of any family
     """Binds a socket, and returns it; closes it if that fails. Other sockets may share a ``shared`` port."""
     try:
@@ -86,6 +91,8 @@ def _bind(listener: socket.socket, address: Any, *, shared: bool) -> socket.sock
         if shared:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
+        # As long as it does not listen, others could bind and listen at an address that may be reused.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, not shared)
     except OSError:
         listener.close()
         raise
@@ -94,7 +101,7 @@ def _bind(listener: socket.socket, address: Any, *, shared: bool) -> socket.sock
 
 def _open_on_same_port(listener: socket.socket) -> socket.socket:
     other = _bind(socket.socket(listener.family, listener.type, listener.proto), listener.getsockname(), shared=True)
-    other.listen(socket.SOMAXCONN)
+    listen([other], socket.SOMAXCONN)
     return other
 
 
