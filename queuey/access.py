@@ -189,6 +189,11 @@ class Caller(msgspec.Struct, frozen=True):
     def is_anonymous(self) -> bool:
         return not self.names and not self.grants
 
+    @property
+    def holder(self) -> str:
+        """Name under which its long polls and bodies count: limited keys apart from the application's own."""
+        return self.tenant if self.names or not self.grants else f"{self.tenant}, limited"
+
     def names_within(self, application: str) -> list[str]:
         """Returns the caller's names that count for an application's queues, as principals write them, sorted."""
         inside = name_within(application, "")
@@ -315,17 +320,10 @@ SHARES_TEXT = "A credential without admin for all queues gets at most half of th
 
 
 def has_room(limit: int, held: int, own: int = 0, size: int = 1, *, is_admin: bool) -> bool:
-    """Returns whether a credential may take more of something that all credentials of an application share.
+    """Returns whether a credential may take ``size`` more of what all credentials of an application share.
 
-    With ``admin`` for all queues it may take all that is left. Another credential gets at most half of the limit, and
-    leaves the last tenth to administrators: they still work, and can remove what fills the rest.
-
-    Args:
-        limit: The most that all of them may hold.
-        held: What they hold now.
-        own: What the credential itself holds.
-        size: What it asks for.
-        is_admin: Whether it has ``admin`` for all queues.
+    They hold ``held`` of the limit, it itself ``own``. Without ``admin`` for all queues it gets at most half of the
+    limit, and leaves the last tenth to administrators: they still work, and can remove what fills the rest.
     """
     if is_admin:
         return held + size <= limit

@@ -169,9 +169,6 @@ class GroupDraft:
             self._members[number] = replace(member, state="leaving")
             self.request_plan()
 
-    def remove(self, number: int) -> None:
-        self.leave(number)
-
     def request_plan(self) -> None:
         """Makes a plan due, unless one is: now, or after a delay if the previous plan is recent."""
         if self._head.due is None:
@@ -196,7 +193,7 @@ class GroupDraft:
         for slot, subscription in self._subscriptions.items():
             if rights(subscription.credential) != subscription.credential:
                 for member in [member for member in self._members.values() if member.subscription == slot]:
-                    self.remove(member.number)
+                    self.leave(member.number)
         busy = min(self._head.busy + 1, MAX_DELAY_DOUBLINGS) if self._is_busy() else 0
         self._head = replace(self._head, epoch=self._next_epoch(), due=None, busy=busy)
         self._plan, self.unassigned = make_plan(self.state, queues)

@@ -48,7 +48,7 @@ class OffsetUseCases:
         require_inactive: Raises ``GroupActive`` if a group of an application has members. Set by the service.
     """
 
-    require_inactive: Callable[[str, str], Coroutine[Any, Any, None]]
+    require_inactive: Callable[[str, str], Coroutine[Any, Any, object]]
 
     def __init__(self, store: Store, core: Core) -> None:
         self._store = store
@@ -68,8 +68,10 @@ class OffsetUseCases:
                 await self.require_inactive(access.queue.application, group)
         raise StoreBusy(f"Members of group {group!r} came and went while this request ran. Try again.")
 
-    async def record(self, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> RecordedOffsets:
-        """Records offsets, each partition by its own compare-and-set.
+    async def record(
+        self, access: QueueAccess, group: str, changes: Sequence[OffsetChange], *, is_admin: bool = True
+    ) -> RecordedOffsets:
+        """Records offsets, each partition by its own compare-and-set. ``is_admin`` is as for the store.
 
         Raises:
             InvalidRequest: The name of the group or a partition is not valid.
@@ -81,7 +83,7 @@ class OffsetUseCases:
 
         async def record(queue: Queue, disown: int | None) -> dict[int, RecordedOffset]:
             check_partitions((change.partition for change in changes), queue)
-            recorded = await self._store.offsets.set_offsets(queue, group, changes, disown=disown)
+            recorded = await self._store.offsets.set_offsets(queue, group, changes, disown=disown, is_admin=is_admin)
             return {offset.partition: RecordedOffset(ids.to_hex(offset.position)) for offset in recorded}
 
         return RecordedOffsets(group=group, partitions=await self._change(access, group, record) if changes else {})

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from queuey import ids
+from queuey.access import SHARES_TEXT, has_room
 from queuey.errors import Conflict, InvalidRequest, NotOwner, OffsetConflict
 from queuey.groups.ownership import MAX_NOTE_BYTES, MemberCommit, OwnedOffset, OwnedOffsets, PartitionsOwned
 from queuey.ids import Position
@@ -31,7 +32,7 @@ def check_changes(queue: Queue, changes: Sequence[OffsetChange], commit: MemberC
             raise InvalidRequest({f"commits.{partition}.note": f"has more than {MAX_NOTE_BYTES:,} bytes"})
 
 
-def check_group_count(queue: Queue, groups: int, *, readers: bool = False) -> None:
+def check_group_count(queue: Queue, groups: int, *, readers: bool = False, is_admin: bool = True) -> None:
     """Checks that a queue with ``groups`` groups, or readers, may have another one.
 
     Raises:
@@ -40,10 +41,10 @@ def check_group_count(queue: Queue, groups: int, *, readers: bool = False) -> No
     if readers:
         if groups >= MAX_READERS:
             raise Conflict(f"Queue {queue.name!r} keeps read marks for {groups} readers, the maximum.")
-    elif groups >= MAX_GROUPS:
+    elif not has_room(MAX_GROUPS, groups, is_admin=is_admin):
         raise Conflict(
             f"Queue {queue.name!r} has {groups} consumer groups, the maximum. Delete one that is not used: "
-            f"queuey offsets delete {quote(queue.name)} GROUP"
+            f"queuey offsets delete {quote(queue.name)} GROUP. {SHARES_TEXT}"
         )
 
 

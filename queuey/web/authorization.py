@@ -486,7 +486,8 @@ class Authorization:
                 for action in CONSUMER_ACTIONS:
                     self.enter(request, {"app": application, "queue": name}, action)
             except QueueNotFound:
-                if not may_consume(Queue(application=application, name=name, uid=0, qid=0), caller):
+                row = Queue(application=application, name=name, uid=0, qid=0)
+                if not all(is_allowed(row, caller, action) for action in CONSUMER_ACTIONS):
                     raise
 
     def require_administrator(self, request: Request, application: str) -> None:
@@ -554,11 +555,6 @@ class Authorization:
         caller = self.authenticate(request)
         if not any(grant.application is None for grant in caller.grants):
             raise _make_refusal(request, caller, "Only operators' keys list applications.")
-
-
-def may_consume(queue: Queue, caller: Caller) -> bool:
-    """Returns whether a caller may consume a queue in a group: it needs ``read`` and ``claim``."""
-    return all(is_allowed(queue, caller, action) for action in CONSUMER_ACTIONS)
 
 
 def _may_match_prefix(shape: str, begin: str) -> bool:

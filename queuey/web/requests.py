@@ -112,6 +112,7 @@ class Request:
         tenant: The tenant that the request counts for.
         is_present: The request is counted as waiting or running.
         held_body_bytes: Bytes of memory held for its body.
+        holder: Name under which they are held; until then blank for the tenant.
         reserved_bytes: Bytes of memory held for its response.
         turn: Its turn of the event loop, while it has one.
         has_thread: A thread works for the request, and would not end sooner if the request were given up.
@@ -136,6 +137,7 @@ class Request:
     tenant = ANONYMOUS
     is_present = False
     held_body_bytes = 0
+    holder = ""
     reserved_bytes = 0
     turn: Turn | None = None
     has_thread = False
@@ -447,8 +449,9 @@ class BodyReader:
         # Quota is taken in steps, so that a body in small pieces is not counted at each piece.
         held = request.held_body_bytes
         weight = size if held == 0 else max(size, min(2 * held, self._max_body))
-        if not self._memory.take(request.tenant, weight - held):
-            raise self._memory.make_refusal(request.tenant, weight - held)
+        request.holder = request.holder or request.tenant
+        if not self._memory.take(request.holder, weight - held):
+            raise self._memory.make_refusal(request.holder, weight - held)
         request.held_body_bytes = weight
 
     def cancel_late(self) -> None:

@@ -340,6 +340,9 @@ class Stub:
     def find_tenant(self, _request: Asked) -> str:
         return "a"
 
+    def stale_caller(self, _request: Asked) -> None:
+        return None
+
     def subscribe(self, *_: object) -> None:
         pass
 

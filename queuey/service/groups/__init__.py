@@ -243,20 +243,14 @@ class GroupUseCases:
 
         return RecordedOffsets(group=group, partitions=await access.apply(record) if changes else {})
 
-    async def require_inactive(self, application: str, group: str) -> None:
-        """Checks, by a read that starts now, that no member of a group has a live session.
+    async def require_inactive(self, application: str, group: str) -> GroupState:
+        """Checks, by a read that starts now, that no member of a group has a live session; returns its state.
+
+        The version is 0 if the group does not exist.
 
         Raises:
             GroupActive: The group has such members.
             GroupElsewhere: The group has members, and another data centre serves it.
-        """
-        await self._read_inactive(application, group)
-
-    async def _read_inactive(self, application: str, group: str) -> GroupState:
-        """Reads the state of a group without live members; its version is 0 if the group does not exist.
-
-        Raises:
-            GroupActive: A member has a live session.
         """
         local = self._get_local(application, group)
         state = await local.cache.refresh()
@@ -295,15 +289,8 @@ class GroupUseCases:
         With ``few``, only the first 16 queues of the last plan count, and none are searched, so the cost does not
         depend on the number of queues. If the clock is sound, members whose sessions are over count as absent or gone.
 
-        Args:
-            application: Owner of the group.
-            group: Name of the group.
-            visible: Returns whether a queue is shown. What is not shown changes nothing in the answer.
-            viewer: The caller, who sees all members if it may measure all queues. Others, and None, see members with
-                partitions of visible queues, and those with the same credential.
-            start: First queue of the page.
-            lag: Also count the messages behind each offset.
-            few: Limits the cost, as above.
+        What is not ``visible`` changes nothing in the answer. A viewer who may measure all queues sees all members;
+        another one, and None, those with partitions of visible queues and those with its own credential.
 
         Raises:
             GroupNotFound: The group does not exist.
@@ -340,7 +327,7 @@ class GroupUseCases:
         local = self._get_local(application, group)
         if number not in (await local.cache.refresh()).members:
             raise MemberGone
-        await local.changes.apply(partial(GroupDraft.remove, number=number))
+        await local.changes.apply(partial(GroupDraft.leave, number=number))
 
     async def forget(self, application: str, group: str, *, force: bool = False) -> None:
         """Deletes a group's state; its offsets stay. Waits until the clock has passed the group's epoch.
@@ -354,7 +341,7 @@ class GroupUseCases:
         """
         for _ in range(MAX_ATTEMPTS):
             cache = self._get_local(application, group).cache
-            state = await (cache.refresh() if force else self._read_inactive(application, group))
+            state = await (cache.refresh() if force else self.require_inactive(application, group))
             if not state.head.version:
                 raise _not_found(group)
             # If the group is created again, its epochs must be above those of this one.

@@ -214,7 +214,7 @@ class LocalGroup:
         number = member.number
         subscription = self.cache.state.subscriptions[member.subscription]
         if subscription.credential.caller != credential.caller:
-            await self.changes.apply(partial(GroupDraft.remove, number=number))
+            await self.changes.apply(partial(GroupDraft.leave, number=number))
             raise MemberGone
         now = self._store.claim_logs.claim_now()
         if now >= self._find_last_seen_ms(member) + member.session:

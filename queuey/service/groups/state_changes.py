@@ -150,7 +150,7 @@ class StateChanges:
         changed = {slot for slot, credential in present.items() if credential != credentials[slot]}
         for member in state.members.values():
             if member.subscription in changed:
-                self.apply(partial(GroupDraft.remove, number=member.number))
+                self.apply(partial(GroupDraft.leave, number=member.number))
 
     async def search(self, state: GroupState) -> None:
         """Records a search for queues, and requests a plan if they are not the planned ones."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from queuey import ids
+from queuey.access import SHARES_TEXT, has_room
 from queuey.errors import (
     InvalidRequest,
     KeyInUse,
@@ -131,7 +132,7 @@ class ScheduleUseCases:
             now = ids.ticks_to_seconds(self._store.claim_logs.claim_time())
             if record is None:
                 schedule = Schedule(secrets.randbits(62), now, now, change(None, now))
-                self._require_room(application)
+                self._require_room(application, may_see)
             else:
                 before = states.decode(record.value)
                 if not may_see(before.plan.queue):
@@ -153,12 +154,19 @@ class ScheduleUseCases:
             return schedule
         return states.reschedule(schedule, now)
 
-    def _require_room(self, application: str) -> None:
-        schedules = bridge.run(
-            self._store.records.due_records(states.KIND, ids.TICKS_MAX, application=application, limit=MAX_SCHEDULES)
+    def _require_room(self, application: str, may_see: MaySee) -> None:
+        """Checks that there is room for another schedule of the caller, who owns the ones that it manages."""
+        records = self._store.records
+        held = len(
+            bridge.run(records.due_records(states.KIND, ids.TICKS_MAX, application=application, limit=MAX_SCHEDULES))
         )
-        if len(schedules) >= MAX_SCHEDULES:
-            raise TooManySchedules(f"The application has {MAX_SCHEDULES} schedules, the maximum. Remove unused ones.")
+        own, is_admin = 0, may_see("")  # Only patterns for all queues match a blank name.
+        if not is_admin and held >= MAX_SCHEDULES // 2:
+            stored = bridge.run(records.records(states.KIND, application, limit=MAX_SCHEDULES))
+            own = sum(may_see(states.decode(record.value).plan.queue) for record in stored)
+        if not has_room(MAX_SCHEDULES, held, own, is_admin=is_admin):
+            text = f"An application has at most {MAX_SCHEDULES:,} schedules. Remove unused ones. {SHARES_TEXT}"
+            raise TooManySchedules(text)
 
     def _save_and_plan(self, record: Record, schedule: Schedule) -> Record:
         saved = bridge.run(self._store.records.set_record(states.make_record(record, schedule)))

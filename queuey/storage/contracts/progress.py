@@ -26,6 +26,7 @@ class Offsets(ABC):
         *,
         commit: MemberCommit | None = None,
         disown: int | None = None,
+        is_admin: bool = True,
     ) -> list[Offset]:
         """Records offsets, each partition by its own compare-and-set. Returns the offsets now recorded.
 
@@ -37,6 +38,7 @@ class Offsets(ABC):
             changes: At most one change for each partition.
             commit: Set if a member commits. Partitions that the member does not own under the epoch are not changed.
             disown: If the recorded offsets have this version, all partitions lose their owners (origin ``lost``).
+            is_admin: The caller may use the last tenth of the queue's groups.
 
         Raises:
             NotOwner: The member does not own some partitions. These are unchanged, all other offsets are set.

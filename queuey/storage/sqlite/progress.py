@@ -80,6 +80,7 @@ class SqliteOffsets(Offsets):
         *,
         commit: MemberCommit | None = None,
         disown: int | None = None,
+        is_admin: bool = True,
     ) -> list[Offset]:
         offset_changes.check_changes(queue, changes, commit)
 
@@ -90,7 +91,7 @@ class SqliteOffsets(Offsets):
             lost = _find_disowned(recorded, disown) if commit is None else set()
             decision = decide(recorded.rows, changes, ids.ticks_to_seconds(transaction.now), commit, lost)
             if decision.written and not recorded.rows:
-                _check_group_count(connection, queue, group)
+                _check_group_count(connection, queue, group, is_admin=is_admin)
             _write_rows(connection, queue, group, decision.changed_rows())
             return decision
 
@@ -284,10 +285,10 @@ def _read_groups(connection: Connection, queue: Queue) -> list[str]:
     return [name for (name,) in connection.execute(_SELECT_GROUPS, (queue.uid, READER_PREFIX))]
 
 
-def _check_group_count(connection: Connection, queue: Queue, group: str) -> None:
+def _check_group_count(connection: Connection, queue: Queue, group: str, *, is_admin: bool = True) -> None:
     """Raises Conflict if a queue may have no more groups. Individual readers have their own limit."""
     if not group.startswith(READER_PREFIX):
-        offset_changes.check_group_count(queue, len(_read_groups(connection, queue)))
+        offset_changes.check_group_count(queue, len(_read_groups(connection, queue)), is_admin=is_admin)
         return
     counted: Any = connection.execute(_COUNT_READERS, (queue.uid, READER_PREFIX, MAX_READERS)).fetchone()
     offset_changes.check_group_count(queue, counted[0], readers=True)

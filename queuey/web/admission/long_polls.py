@@ -164,6 +164,7 @@ class LongPoll(Waiter):
         tenant: The tenant that the request counts for.
         header: The Authorization header.
         places: Number of places that the request holds.
+        holder: Name under which it holds them.
         has_news: Another attempt is worthwhile.
         timer: Ends the wait when its time is over.
         turn: The turn of its attempts. True ends the wait for another attempt, False without one.
@@ -179,6 +180,7 @@ class LongPoll(Waiter):
         "client",
         "has_news",
         "header",
+        "holder",
         "is_heartbeat",
         "places",
         "tenant",
@@ -194,7 +196,7 @@ class LongPoll(Waiter):
         self._request = request
         self._until = polls.loop.time() + seconds
         self.client = request.client
-        self.tenant = request.tenant
+        self.tenant = self.holder = request.tenant
         self.header = request.headers.get("authorization")
         self.turn = Turn(self.tenant, polls.needs)
         self.timer: asyncio.TimerHandle | None = None
@@ -433,12 +435,15 @@ class LongPolls:
         """
         if poll.places >= count:
             return True
-        if poll.is_heartbeat and not self.heartbeats.fits(poll.tenant, count - poll.places):
+        if not poll.places:
+            caller = self._find_cached_caller(poll.header)
+            poll.holder = poll.tenant if caller is None else caller.holder
+        if poll.is_heartbeat and not self.heartbeats.fits(poll.holder, count - poll.places):
             return False
-        if not self.places.take(poll.tenant, count - poll.places):
+        if not self.places.take(poll.holder, count - poll.places):
             return False
         if poll.is_heartbeat:
-            self.heartbeats.change(poll.tenant, count - poll.places)
+            self.heartbeats.change(poll.holder, count - poll.places)
         if not poll.places:
             group = self._waiting.get(poll.header)
             if group is None:
@@ -452,9 +457,9 @@ class LongPolls:
         poll.close()
         self.attempts.leave(poll.turn)
         if poll.places:
-            self.places.change(poll.tenant, -poll.places)
+            self.places.change(poll.holder, -poll.places)
             if poll.is_heartbeat:
-                self.heartbeats.change(poll.tenant, -poll.places)
+                self.heartbeats.change(poll.holder, -poll.places)
             poll.places = 0
             group = self._waiting[poll.header]
             group.polls.discard(poll)

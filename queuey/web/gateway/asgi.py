@@ -306,6 +306,7 @@ class Gateway:
             and (tenant or announced_length(request) == 0)
             and not self._bodies.take_received_body(request, exchange)
         ):
+            request.holder = "" if (caller := self._authorization.stale_caller(request)) is None else caller.holder
             await self._bodies.receive_body(request, exchange, self._loop)
 
     async def _verify(self, request: Request, exchange: Exchange, tenant: str) -> None:
@@ -330,7 +331,8 @@ class Gateway:
         if request.held_body_bytes:
             if not self._memory.take(tenant, request.held_body_bytes):
                 raise self._memory.make_refusal(tenant, request.held_body_bytes)
-            self._change_memory(request.tenant, -request.held_body_bytes)
+            self._change_memory(request.holder, -request.held_body_bytes)
+            request.holder = tenant
 
     def _release(self, request: Request) -> None:
         """Drops the request's body, and no longer counts it as present; does not release reserved memory."""
@@ -343,7 +345,7 @@ class Gateway:
 
     def _drop_body(self, request: Request) -> None:
         request.body = None
-        self._change_memory(request.tenant, -request.held_body_bytes)
+        self._change_memory(request.holder, -request.held_body_bytes)
         request.held_body_bytes = 0
 
     def _mark_present(self, request: Request) -> None:

@@ -132,7 +132,7 @@ def test_groups_are_apart(store: Store, other: Store) -> None:
 def _nearly_full() -> Iterator[None]:
     """Sets the limit of groups of a queue to three."""
     real = check_group_count
-    with replace(check_group_count, lambda queue, groups: real(queue, groups + MAX_GROUPS - 3)):
+    with replace(check_group_count, lambda queue, groups, **how: real(queue, groups + MAX_GROUPS - 3, **how)):
         yield
 
 
@@ -154,6 +154,18 @@ def test_a_queue_has_so_many_groups(store: Store, other: Store) -> None:
     assert bridge.run(store.offsets.groups(queue)) == ["a", "c", "d"]
     with pytest.raises(Conflict):
         bridge.run(store.offsets.set_offsets(queue, "b", [OffsetChange(1, A)]))
+
+
+@pytest.mark.usefixtures("nearly_full")
+def test_the_last_groups_of_a_queue_are_for_administrators(store: Store, other: Store) -> None:
+    """Others are refused near the limit, if their group is new; an administrator's is recorded."""
+    queue = make_queue(store)
+    bridge.run(store.offsets.set_offsets(queue, "a", [OffsetChange(1, A)]))
+    with pytest.raises(Conflict, match="none of the last tenth"):
+        bridge.run(other.offsets.set_offsets(queue, "b", [OffsetChange(1, A)], is_admin=False))
+    bridge.run(other.offsets.set_offsets(queue, "a", [OffsetChange(1, B)], is_admin=False))
+    bridge.run(other.offsets.set_offsets(queue, "b", [OffsetChange(1, A)]))
+    assert bridge.run(store.offsets.groups(queue)) == ["a", "b"]
 
 
 def test_unknown_group(store: Store) -> None:

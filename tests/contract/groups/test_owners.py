@@ -240,7 +240,7 @@ def test_a_queue_has_so_many_groups(store: Store, other: Store) -> None:
     """Members of a group beyond the limit own nothing, until another group is forgotten; existing groups go on."""
     queue, real = make_queue(store), check_group_count
     owner = [OwnedOffset(1, None, 0.0, 1, EPOCH)]
-    with replaced(check_group_count, lambda queue, groups: real(queue, groups + MAX_GROUPS - 1)):
+    with replaced(check_group_count, lambda queue, groups, **how: real(queue, groups + MAX_GROUPS - 1, **how)):
         hand_over(store, queue, {1: 1})
         with pytest.raises(Conflict):
             bridge.run(other.offsets.hand_over(queue, "another", None, owner))

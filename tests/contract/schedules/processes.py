@@ -50,7 +50,7 @@ class Process:
         self._calls = 0
 
     def put(self, name: str, plan: Plan) -> ScheduleReport:
-        return self.schedules.put(APP, name, lambda _before, _now: plan, bool)[0]
+        return self.schedules.put(APP, name, lambda _before, _now: plan, lambda _queue: True)[0]
 
     def find(self, name: str) -> Record:
         record = bridge.run(self.between.store.records.record(KIND, APP, name))

@@ -290,6 +290,7 @@ class GroupStore:
         *,
         commit: MemberCommit | None = None,
         disown: int | None = None,
+        is_admin: bool = True,
     ) -> list[Offset]:
         check_changes(queue, changes)
         back = frozenset(change.partition for change in changes if change.compare)

@@ -235,7 +235,7 @@ async def answer_with_whole_session(
 async def renew_after_session_end(one: LocalGroup, member: Member, beat: Any, credential: Credential) -> Member:  # noqa: ANN401
     number = member.number
     if credential.caller != one.cache.state.subscriptions[member.subscription].credential.caller:
-        await one.changes.apply(lambda draft: draft.remove(number))
+        await one.changes.apply(lambda draft: draft.leave(number))
         raise MemberGone
     seen = await one._store.groups.renew_session(*one._key, number, member.session)
     one._renewed[number] = max(seen, one._renewed.get(number, 0))

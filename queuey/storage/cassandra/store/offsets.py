@@ -90,6 +90,7 @@ class CassandraOffsets(Offsets):
         *,
         commit: MemberCommit | None = None,
         disown: int | None = None,
+        is_admin: bool = True,
     ) -> list[Offset]:
         offset_changes.check_changes(queue, changes, commit)
         await self._rows.find_current(queue)
@@ -104,7 +105,7 @@ class CassandraOffsets(Offsets):
                 if not decision.written:
                     return decision.result(changes)
                 if not recorded.rows:
-                    await self._check_group_count(queue, group)
+                    await self._check_group_count(queue, group, is_admin=is_admin)
                 await self._add_group(uid, group)
                 calls = _make_calls((uid, group), recorded.rows, decision)
                 result = await self._change_offsets(uid, group, recorded.version, calls)
@@ -173,7 +174,7 @@ class CassandraOffsets(Offsets):
             await self._driver.ask(Request(_SELECT_OFFSETS, (uid, group), consistency or self._options.catalogue_read))
         )
 
-    async def _check_group_count(self, queue: Queue, group: str) -> None:
+    async def _check_group_count(self, queue: Queue, group: str, *, is_admin: bool = True) -> None:
         """Raises Conflict if the queue may have no further group. Counts exactly only near the limit."""
         if group.startswith(READER_PREFIX):
             values = queue.uid, READER_PREFIX, MAX_READERS
@@ -181,9 +182,9 @@ class CassandraOffsets(Offsets):
             offset_changes.check_group_count(queue, len(readers), readers=True)
             return
         try:
-            offset_changes.check_group_count(queue, len(await self._group_names(queue.uid)))
+            offset_changes.check_group_count(queue, len(await self._group_names(queue.uid)), is_admin=is_admin)
         except Conflict:  # Some of these groups may have been deleted.
-            offset_changes.check_group_count(queue, len(await self._groups_with_offsets(queue.uid)))
+            offset_changes.check_group_count(queue, len(await self._groups_with_offsets(queue.uid)), is_admin=is_admin)
 
     async def _add_group(self, uid: int, group: str) -> None:
         """Records the name of a group, unless this process has done so before."""

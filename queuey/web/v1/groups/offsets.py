@@ -132,7 +132,9 @@ class OffsetViews(Views):
         body = await request.read(lambda: read_object(read_body(request, self._limits.max_body)))
         if "commits" not in body and "member" not in body:
             self.fields(api.NewOffsets).record_unknown_names(request, body)
-            return json_response(await self._service.offsets.record(access, match["group"], _read_changes(body)))
+            is_admin = (await self._authorization.identify(request)).administers(match["app"])
+            changes = _read_changes(body)
+            return json_response(await self._service.offsets.record(access, match["group"], changes, is_admin=is_admin))
         fields = self.fields(MemberCommits)
         fields.record_unknown_names(request, body)
         errors = Errors()
