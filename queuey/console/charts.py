@@ -37,11 +37,6 @@ MIN_WHOLE = 10
 """Min messages a second that are shown without decimals."""
 MAX_LIVE = 20
 """Max chart streams of one key in this process: each uses one of the application's long polls."""
-HEADERS = (
-    ("Content-Type", "text/event-stream; charset=utf-8"),
-    ("X-Accel-Buffering", "no"),
-    *pages.HEADERS,
-)
 log = logging.getLogger("queuey")
 
 
@@ -171,7 +166,7 @@ class ChartView:
         holder = await request.in_pool(lambda: self._service.sessions.find(token).holder)
         request.headers["accept"] = "text/event-stream"  # Errors are sent as events from here on.
         source = ChartEvents(self, request, match, holder, tiles=tiles)
-        return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
+        return await request.stream(source, self._authorization.stale_caller(request), *pages.HEADERS)
 
     def count_stream(self, holder: bytes | UserLogin, turn: LongPoll) -> None:
         """Counts a stream that is about to begin for its key or user, and forgets ended streams.

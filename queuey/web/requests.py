@@ -21,7 +21,7 @@ from queuey.web import validators
 from queuey.web.admission.event_streams import Source, stream_events
 from queuey.web.admission.long_polls import Client, LongPoll, Receive
 from queuey.web.admission.scheduling import ANONYMOUS, SharedQuota, Turn
-from queuey.web.responses import Exchange, Header, Response, accepts
+from queuey.web.responses import EVENT_HEADERS, Exchange, Header, Response, accepts
 
 T = TypeVar("T")
 
@@ -241,11 +241,12 @@ class Request:
         Args:
             source: The events.
             caller: The reader, whose credential may expire.
-            headers: Headers of the response.
+            headers: Headers besides ``EVENT_HEADERS``, which replace headers of the same name.
 
         Raises:
             QueueyError: The source failed before its first events, or there is no place for a stream.
         """
+        headers = tuple({**dict(headers), **EVENT_HEADERS}.items())
         pieces = stream_events(self.make_long_poll(0.0), source, caller, self.server.beat)
         first = await anext(pieces)
         if self.method == "HEAD":

@@ -37,6 +37,15 @@ TEXT: Header = ("Content-Type", "text/plain; charset=utf-8")
 NO_STORE: Header = ("Cache-Control", "no-store")
 """Default Cache-Control: otherwise caches may keep messages, which a key protects."""
 
+EVENT_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    # Without no-transform, proxies that compress responses hold events back.
+    "Cache-Control": "no-cache, no-store, no-transform",
+    # Makes nginx and compatible proxies pass events on without buffering.
+    "X-Accel-Buffering": "no",
+}
+"""Headers of every stream of server-sent events."""
+
 PIECE_SIZE = 64 * 1024
 """Max bytes of a body that are built and sent together."""
 

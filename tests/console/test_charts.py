@@ -16,6 +16,7 @@ from queuey.service.browsing.history import CELL_SECONDS, CELLS_PER_RING, UNKNOW
 from queuey.storage import Store, bridge
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
+from queuey.web.responses import EVENT_HEADERS
 from tests.console.browser import Browser
 from tests.console.conftest import MEASURE_KEY, logged_in
 from tests.web.caller import Caller
@@ -39,7 +40,8 @@ def test_a_stream_has_the_last_hour(browser: Browser, owner: Caller) -> None:
     owner.claim("q", limit=10)
     reply = browser.get(LIVE, headers=EVENTS)
     assert reply.status == 200
-    assert reply.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    for name, value in EVENT_HEADERS.items():
+        assert [text for given, text in reply.all_headers if given == name.lower()] == [value]
     cells = figures(reply.body)
     assert cells.pop("tiles") == {}
     assert {len(each) for each in cells.values()} == {CELLS_PER_RING}
