@@ -95,21 +95,27 @@ class Watchers:
     def subscribe(self, waiter: Waiter, queues: Mapping[Key, Queue]) -> None:
         """Replaces the subscriptions of a waiter that begins an attempt. A closed waiter gets no subscriptions.
 
+        If the store refuses a new watch, the waiter keeps its old subscriptions, and the new ones before the refusal.
+
         Args:
             waiter: The waiter.
             queues: The queue of each key.
         """
         ended: list[Callable[[], None]] = []
         with self._lock:
-            before = dict.fromkeys(waiter.keys)
-            waiter.keys = () if waiter.closed else tuple(queues)
-            for key in waiter.keys:
-                if key not in before:
-                    self._add_waiter(key, waiter, queues[key])
-            now = dict.fromkeys(waiter.keys)
-            for key in before:
-                if key not in now:
-                    ended += self._remove_waiter(key, waiter)
+            subscribed = dict.fromkeys(waiter.keys)
+            keys = () if waiter.closed else tuple(queues)
+            try:
+                for key in keys:
+                    if key not in subscribed:
+                        self._add_waiter(key, waiter, queues[key])
+                        subscribed[key] = None
+            except BaseException:
+                waiter.keys = tuple(subscribed)
+                raise
+            waiter.keys = keys
+            for key in subscribed.keys() - set(keys):
+                ended += self._remove_waiter(key, waiter)
             for key in waiter.keys if self._called else ():
                 entry = (self._shared[key], waiter)
                 if entry in self._called:
@@ -122,8 +128,9 @@ class Watchers:
         *_, partitions, trigger = key
         shared = self._shared.get(key)
         if shared is None:
-            shared = self._shared[key] = _SharedWatch(self, queue.qid, for_all=trigger.for_all)
+            shared = _SharedWatch(self, queue.qid, for_all=trigger.for_all)
             shared.stops = tuple(trigger.watch(queue, number, shared.wake) for number in partitions)
+            self._shared[key] = shared  # After the watches, which may raise.
         shared.waiters[waiter] = None
 
     def _remove_waiter(self, key: Key, waiter: Waiter) -> Sequence[Callable[[], None]]:

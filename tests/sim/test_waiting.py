@@ -11,6 +11,7 @@ import pytest
 
 from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import MAX_ABOVE
+from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import LogPage, Queue
 from queuey.service import ClaimDelivery
@@ -32,10 +33,14 @@ class WakeableStore(ModelStore):
 
     wakes: list[Callable[[], None]]
     reads: int
+    refuses: bool
+    """Watches fail."""
 
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
     ) -> Callable[[], None]:
+        if self.refuses:
+            raise StoreUnavailable("no clock")
         self.wakes.append(wake)
         return partial(self.wakes.remove, wake)
 
@@ -59,7 +64,7 @@ class Scene:
     world: World = field(default_factory=lambda: World(1))
 
     def __post_init__(self) -> None:
-        WakeableStore.wakes, WakeableStore.reads = [], 0
+        WakeableStore.wakes, WakeableStore.reads, WakeableStore.refuses = [], 0, False
         self.replicas = Replicas(self.world, Faults())
         self.one, self.two = (Web(self.world, self.replicas, 0.0, Setup(store=WakeableStore)) for _ in range(2))
 
@@ -129,6 +134,23 @@ def test_who_waits_is_tried_again_where_messages_may_be_free(scene: Scene) -> No
         scene.after(60.0)
     assert long.found
     assert long.poll.tries < 10
+
+
+def test_a_watch_that_fails_is_not_kept(scene: Scene) -> None:
+    """A claim that cannot wait because the store refuses its watch leaves nothing that is polled; a later one waits."""
+    WakeableStore.refuses = True
+    refused = scene.claim(scene.one, wait=LONG)
+    scene.after(1.0)
+    WakeableStore.refuses = False
+    assert isinstance(refused.error, StoreUnavailable)
+    reads = WakeableStore.reads
+    scene.after(100 * POLL_INTERVAL)
+    assert WakeableStore.reads == reads
+    waiting = scene.claim(scene.one, wait=LONG)
+    scene.after(1.0)
+    scene.post()
+    scene.after(POLL_INTERVAL / 5)
+    assert waiting.found
 
 
 def test_a_release_in_another_process_is_found_by_a_look(scene: Scene) -> None:

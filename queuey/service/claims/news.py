@@ -102,16 +102,17 @@ class ClaimWakeups:
     def watch(self, queue: Queue, partition: int, wake: Callable[[], None]) -> Callable[[], None]:
         """Calls ``wake``, from any thread, whenever a claim may find messages; returns a function that ends this."""
         key = (queue.qid, partition)
-        watched = self.watched.get(key)
-        if watched is None:
-            watched = self.watched[key] = _Watched(queue)
+        watched = self.watched.get(key) or _Watched(queue)
+        # It may raise; before it has succeeded, nothing is changed.
+        stop_watch = self._store.messages.watch(
+            queue, partition, partial(self._on_stored, key, watched, wake), delayed=False
+        )
+        if key not in self.watched:
+            self.watched[key] = watched
             watched.keyed_done_count, watched.freed_place_count = self._logs.count_finished(key)
             self._poll_within(self._poll_interval(), key, watched)
         watched.queue = queue
         watched.wakes.append(wake)
-        stop_watch = self._store.messages.watch(
-            queue, partition, partial(self._on_stored, key, watched, wake), delayed=False
-        )
 
         def stop() -> None:
             stop_watch()

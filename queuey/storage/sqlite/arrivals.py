@@ -65,12 +65,13 @@ class CommittedArrivals:
         self._db.on_commit = self._announce_commit  # Set by the first watch, so that commits cost nothing before.
         delay, start = _delay_ticks(queue), self._db.clock() - _LOOKBACK_TICKS
         delays = {delay, 0} if early else {delay if delayed else 0}
-        stop = self.watches.add(*(Watch(queue, partition, wake, start - ticks, prompt=not ticks) for ticks in delays))
-        self._added.set()
         with self._starting:
             if self._thread is None and not self._closed.is_set():
-                self._thread = threading.Thread(target=self._poll_forever, name="queuey-watch", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._poll_forever, name="queuey-watch", daemon=True)
+                thread.start()
+                self._thread = thread
+        stop = self.watches.add(*(Watch(queue, partition, wake, start - ticks, prompt=not ticks) for ticks in delays))
+        self._added.set()
         return stop
 
     def close(self) -> None:
@@ -130,7 +131,7 @@ class CommittedArrivals:
         """Wakes watches of partitions with new messages, or of changed queues.
 
         Unless other processes may have stored messages, reads only for watches with a read delay, and for prompt ones
-        not yet past the last read.
+        not yet past the last read. Nothing counts as polled until its query has succeeded.
         """
         others = False
         polled: Sequence[Watch]
@@ -140,23 +141,24 @@ class CommittedArrivals:
             # `_others` is read after `_own_last`, as this process's last commit sets it if others committed before.
             mine = self._read_own_last(last)
             others, self._others = self._others, False
-            if others or last > max(mine, self._seen):
-                polled, self._seen = watches, last
+            seen = self._seen
+            if others or last > max(mine, seen):
+                polled, seen = watches, last
             elif watches is self._calm_watches:
                 polled = ()
             else:
-                polled = [watch for watch in watches if not watch.prompt or watch.position <= self._seen]
+                polled = [watch for watch in watches if not watch.prompt or watch.position <= seen]
                 self._calm_watches = watches if not polled else None
             with self._db.readers.lend() as connection:
-                woken = _find_arrivals(connection, polled, last + 1, self._db.clock())
-                if catalogue != self._catalogue:
-                    woken += _find_watches_of_changed_queues(connection, watches, catalogue)
+                _wake_for_arrivals(connection, polled, last + 1, self._db.clock())
         except BaseException:
             self._others = self._others or others
             raise
-        self._catalogue = catalogue
-        for watch in woken:
-            watch.wake()
+        self._seen = seen
+        if catalogue != self._catalogue:
+            with self._db.readers.lend() as connection:
+                _wake_for_changed_queues(connection, watches, catalogue)
+            self._catalogue = catalogue
 
     def _read_own_last(self, last: int) -> int:
         """Returns the last id of this process. Waits a little until a visible commit of its own is recorded."""
@@ -171,26 +173,30 @@ def _delay_ticks(queue: Queue) -> int:
     return int((queue.read_delay or 0.0) * TICKS_PER_SECOND)
 
 
-def _find_arrivals(connection: Connection, watches: Sequence[Watch], safe: int, now: int) -> list[Watch]:
-    """Returns the watches with messages below their horizon, and moves all watches up to it."""
-    ranges = []
-    for watch in watches:
-        upper = safe if watch.prompt else min(safe, now - _delay_ticks(watch.queue))
-        ranges.append((watch.key, watch.position, upper))
-        watch.position = max(watch.position, upper)
-    if not ranges:
-        return []
+def _wake_for_arrivals(connection: Connection, watches: Sequence[Watch], safe: int, now: int) -> None:
+    """Wakes the watches with messages below their horizon, and moves all watches up to it."""
+    if not watches:
+        return
+    ranges = [
+        (watch.key, watch.position, safe if watch.prompt else min(safe, now - _delay_ticks(watch.queue)))
+        for watch in watches
+    ]
     rows: list[Any] = connection.execute(
         _SELECT_RANGES_WITH_MESSAGES, (msgspec.json.encode(ranges).decode(),)
     ).fetchall()
-    return [watches[number] for (number,) in rows]
+    for watch, (_, _, upper) in zip(watches, ranges, strict=True):
+        watch.position = max(watch.position, upper)
+    for (number,) in rows:
+        watches[number].wake()
 
 
-def _find_watches_of_changed_queues(connection: Connection, watches: Sequence[Watch], catalogue: int) -> list[Watch]:
+def _wake_for_changed_queues(connection: Connection, watches: Sequence[Watch], catalogue: int) -> None:
     changed = set()
     for queue in {id(watch.queue): watch.queue for watch in watches if watch.queue.version != catalogue}.values():
         try:
             row_codec.verify(connection, queue)
         except QueueChanged:
             changed.add(id(queue))
-    return [watch for watch in watches if id(watch.queue) in changed]
+    for watch in watches:
+        if id(watch.queue) in changed:
+            watch.wake()

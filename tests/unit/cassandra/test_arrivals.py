@@ -54,6 +54,7 @@ class CountingStore:
 
     def __init__(self) -> None:
         self.polled: list[int] = []
+        self.fails = False
         self.work = 0
         """Polls, requests for a read delay, and wake-ups."""
 
@@ -65,8 +66,10 @@ class CountingStore:
         return 0
 
     async def poll(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        self.polled.append(queue.qid)
         self.work += STEPS_PER_TURN // POLLS_PER_TURN
+        if self.fails:
+            raise StoreUnavailable("broken")
+        self.polled.append(queue.qid)
         return [Page([], 0, None, more=False) for _ in slices]
 
 
@@ -192,6 +195,22 @@ def test_what_may_have_been_missed_is_polled(
     reader.store.polled.clear()
     driver.advance(POLL_INTERVAL * (1000 // MAX_POLLED + 8))
     assert {*reader.store.polled} == {*range(1, 1001)}
+
+
+def test_a_poll_that_fails_is_made_again(reader: Process, driver: FaultlessDriver) -> None:
+    """If each partition has to be polled soon, and polls fail for a while, each is polled soon after that."""
+    driver.fail = lambda _request: StoreUnavailable("broken")
+    driver.advance(0.5)
+    driver.fail = lambda _request: None
+    reader.store.fails = True
+    driver.advance(5.0)
+    reader.store.polled.clear()
+    reader.store.fails = False
+    driver.advance(TURNS_BETWEEN_POLLS * POLL_INTERVAL + POLL_INTERVAL * (1000 // MAX_POLLED + 8))
+    assert {*reader.store.polled} == {*range(1, 1001)}
+    reader.store.polled.clear()
+    driver.advance(5.0)
+    assert len(reader.store.polled) <= 5 * POLLS_BESIDE_RECORD + POLLS_BESIDE_RECORD
 
 
 @pytest.mark.parametrize("whose", ["its own", "another's"])

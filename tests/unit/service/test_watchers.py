@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
+from queuey.errors import StoreUnavailable
 from queuey.messages import Queue
 from queuey.service import Waiter, Watchers
 from queuey.service.watching import MAX_WATCHED_PARTITIONS, WakeSource
@@ -16,11 +19,15 @@ class Watched:
     def __init__(self) -> None:
         self.watched: dict[tuple[int, int], Callable[[], None]] = {}
         self.trigger = WakeSource(self.watch, for_all=True)
+        self.refused: int | None = None
+        """Partition of which a watch fails."""
 
     def watch(self, queue: Queue, partition: int, wake: Callable[[], None]) -> Callable[[], None]:
         """Refuses a second watch of the same partition."""
         key = (queue.qid, partition)
         assert key not in self.watched
+        if partition == self.refused:
+            raise StoreUnavailable("no clock")
         self.watched[key] = wake
         return lambda: cast("None", self.watched.pop(key))
 
@@ -111,3 +118,26 @@ def test_a_try_that_ends_after_its_waiter_waits_for_nothing() -> None:
     waiter.attempt_failed()
     assert not store.watched
     assert not len(watchers)
+
+
+@pytest.mark.parametrize(("partitions", "refused"), [(3, 1), (3, 2), (3, 3), (MAX_WATCHED_PARTITIONS + 1, 1)])
+def test_a_watch_that_fails_leaves_nothing(partitions: int, refused: int) -> None:
+    """If the store refuses a watch, nobody counts as subscribed by it, and the next waiter gets a watch that wakes."""
+    store, queue = Watched(), queue_of(partitions)
+    watchers = Watchers()
+    before, unlucky, later = (Counting(watchers) for _ in range(3))
+    before.subscribe([(queue_of(), (1,), WakeSource(Watched().watch, for_all=True))])
+    store.refused = refused
+    numbers = range(1, partitions + 1)
+    with pytest.raises(StoreUnavailable):
+        unlucky.subscribe([(queue, numbers, store.trigger)])
+    unlucky.close()
+    assert not store.watched
+    store.refused = None
+    later.subscribe([(queue, numbers, store.trigger)])
+    assert len(store.watched) == partitions
+    store.watched[7, refused]()
+    assert (later.woken, unlucky.woken) == (1, 0)
+    for waiter in (later, before):
+        waiter.close()
+    assert (store.watched, len(watchers)) == ({}, 0)

@@ -313,7 +313,8 @@ class PolledArrivals:
         await self._wake_shown(now)
         if max_polls or self._next_due <= now:
             await self._begin_polls(choose_watches_to_poll(watches, now, max_polls), now)
-            self._next_due = min((watch.due for watch in self.watches.all()), default=math.inf)
+            # Watches that are being polled keep their times until the poll has succeeded.
+            self._next_due = min((watch.due for watch in self.watches.all() if not watch.asking), default=math.inf)
 
     async def _read_early(self, now: float) -> None:
         await self._read_record(latest=True)
@@ -382,10 +383,8 @@ class PolledArrivals:
                 self._polls += 1
                 watch.polled = self._polls
                 watch.asking = True
-                if watch.due <= now:
-                    watch.due = math.inf
             self._calls.begin(
-                self._reads.poll(queue, [_slice_from(watch) for watch in group]), partial(_apply_pages, group)
+                self._reads.poll(queue, [_slice_from(watch) for watch in group]), partial(_apply_pages, group, now)
             )
 
 
@@ -417,10 +416,15 @@ def _slice_from(watch: Watch) -> Slice:
     return Slice(watch.partition, (watch.position, LOW_MIN), limit=1, delayed=not watch.prompt)
 
 
-def _apply_pages(watches: Sequence[Watch], pages: Sequence[Page] | None, error: Exception | None) -> None:
-    """Wakes watches whose partition has messages or whose queue has changed. Advances positions by the pages."""
+def _apply_pages(watches: Sequence[Watch], began: float, pages: Sequence[Page] | None, error: Exception | None) -> None:
+    """Wakes watches whose partition has messages or whose queue has changed. Advances positions by the pages.
+
+    Watches that were due when the poll began stay due if it failed.
+    """
     for watch in watches:
         watch.asking = False
+        if watch.due <= began and (pages is not None or isinstance(error, QueueChanged)):
+            watch.due = math.inf
     for index, watch in enumerate(watches):
         if pages is None:
             if isinstance(error, QueueChanged):
