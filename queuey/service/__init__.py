@@ -111,6 +111,7 @@ class Service:
         self.news = News(self.workers, store)
         self.explaining = Explaining(store, self.limits, self.queues, self.claims, self.offsets)
         self.names = NameUseCases(store, self.limits, self.metrics, self.claims)
+        self.messages.notify_removed = self.names.notify_removed = self.streams.notify_removed
         self.moves = MoveUseCases(store, self.claims, self.stopping)
         self.schedules = ScheduleUseCases(store, self.messages, self.core, self.stopping)
         # Messages shown to people do not count as delivered.

@@ -186,6 +186,8 @@ class MessageUseCases:
     ) -> None:
         self.record_removal: Callable[[Queue, Sequence[Location]], Coroutine[Any, Any, None]]
         """Called before messages are deleted from a queue that keeps results."""
+        self.notify_removed: Callable[[Queue], None] = lambda _queue: None
+        """Called after messages were deleted or written by id."""
         self._store = store
         self._ensure_expiry = ensure_expiry
         self._core = core
@@ -335,6 +337,7 @@ class MessageUseCases:
             )
 
         access.use(write)
+        self.notify_removed(access.queue)
         self._metrics.count_received(len(locations), access.queue)
 
     def fetch(self, access: QueueAccess, locations: Sequence[Location], *, charted: bool = True) -> list[Message]:
@@ -378,7 +381,9 @@ class MessageUseCases:
                 self._core.run(self.record_removal(queue, existing_locations))
             return bridge.run(self._store.messages.delete(queue, existing_locations))
 
-        return access.use(delete)
+        count = access.use(delete)
+        self.notify_removed(access.queue)
+        return count
 
     def check(self, queue: Queue, draft: Draft) -> None:
         """Raises ``InvalidRequest`` if :meth:`post` would refuse a message."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Literal, NamedTuple
 
@@ -193,6 +193,8 @@ class NameUseCases:
         self._metrics = metrics
         self._claims = claims
         self._turns = Turns(claims.core, max(1, limits.threads // 2))
+        self.notify_removed: Callable[[Queue], None] = lambda _queue: None
+        """Called after messages were replaced or deleted."""
 
     def statistics(self) -> dict[str, float]:
         return {"names_waiting": self._turns.waiting, "names_refused_total": self._turns.refused}
@@ -244,6 +246,7 @@ class NameUseCases:
                 await self._claims.ensure_expiry(queue, [item], is_stored=True)
         if changed.stored:
             self._metrics.count_received(1, queue)
+            self.notify_removed(queue)
         return changed
 
     async def delete(self, queue: Queue, name: str) -> None:
@@ -251,6 +254,7 @@ class NameUseCases:
         self._claims.check(queue)
         async with self._turns.take_turn(queue, name):
             await self._make_name(queue, name).change(None, b"")
+        self.notify_removed(queue)
 
     async def fetch(self, queue: Queue, name: str) -> Message | None:
         """Returns the message of a name, or None if the name is free.

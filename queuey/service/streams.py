@@ -18,13 +18,13 @@ from weakref import WeakSet, WeakValueDictionary
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.errors import QueueyError
+from queuey.errors import NotAllowed, NotFound, QueueyError
 from queuey.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, Queue
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import OTHER_PARTITIONS, Mark, Range, Reading, make_mark, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
-from queuey.service.unread import MarkNews
+from queuey.service.unread import MarkNews, Marks
 from queuey.service.watching import Waiter
 
 MAX_EARLY_PARTITIONS = 256
@@ -35,6 +35,10 @@ MIN_LIST_INTERVAL = TICKS_PER_SECOND // 4
 """Min interval in ticks between two lists of the queues."""
 CREATION_MARGIN = 1.0
 """Seconds beyond the clock difference that are allowed between a list of queues and a write to a new queue."""
+MAX_NOTIFIED = 32
+"""Max streams with read marks of a queue that are notified at once when messages are removed."""
+MAX_FOLLOWED = 16
+"""Max queues of a stream with read marks that notify it so."""
 NOW = "now"
 QueuePartition = tuple[str, int]
 """Name of a queue and number of a partition in it."""
@@ -147,21 +151,31 @@ class OpenStreams:
 
     Attributes:
         all: Streams that are still being read.
-        followers: Streams that follow read marks, by the owner of the marks. The streams keep the sets alive.
+        followers: Streams that follow read marks, by the owner of the marks and by queue (uid). They keep the sets
+            alive.
     """
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.all: WeakSet[Stream] = WeakSet()
-        self.followers: WeakValueDictionary[str, WeakSet[Stream]] = WeakValueDictionary()
+        self.followers: WeakValueDictionary[str | int, WeakSet[Stream]] = WeakValueDictionary()
 
-    def notify(self, owner: str, queue: Queue) -> None:
+    def notify(self, owner: str | int, queue: Queue) -> None:
         """Notifies streams that an owner's read mark in a queue may have moved; from any thread."""
-        self.reader.watchers.schedule(self._notify, owner, queue)
+        if owner in self.followers:
+            self.reader.watchers.schedule(self._notify, owner, queue)
 
-    def _notify(self, owner: str, queue: Queue) -> None:
+    def notify_removed(self, queue: Queue) -> None:
+        """Notifies streams with read marks that messages of a queue were removed or written by id; from any thread.
+
+        If they are many, each finds that when it counts again.
+        """
+        if len(self.followers.get(queue.uid, ())) <= MAX_NOTIFIED:
+            self.notify(queue.uid, queue)
+
+    def _notify(self, owner: str | int, queue: Queue) -> None:
         for stream in list(self.followers.get(owner, ())):
-            stream.on_mark_moved(queue)
+            stream.on_unread_changed(queue)
 
 
 class Stream:
@@ -177,7 +191,7 @@ class Stream:
 
     Attributes:
         cursor: Progress of the stream.
-        is_of_all: True if the stream has all queues that its reader may read.
+        may_grow: True if queues may be added: the stream is of all that its reader may read, or has lost one by name.
         must_list: True if the queues should be listed again.
         listed: Position below which queues that are created later have no messages, as of the last list. None before
             the first list.
@@ -196,9 +210,9 @@ class Stream:
         "_streams",
         "_unfinished",
         "cursor",
-        "is_of_all",
         "listed",
         "marks",
+        "may_grow",
         "must_list",
     )
 
@@ -224,11 +238,11 @@ class Stream:
         self._unfinished: dict[str, dict[int, Mark]] = {}
         """Next position by partition in queues that were not read to the end. No unread message is below it."""
         self.cursor = cursor
-        self.is_of_all = False
+        self.may_grow = False
         self.must_list = True
         self.listed: Position | None = None
         self.marks: MarkNews | None = None
-        self._followers: WeakSet[Stream] | None = None
+        self._followers: dict[str | int, WeakSet[Stream]] | None = None
 
     @property
     def more(self) -> bool:
@@ -238,7 +252,7 @@ class Stream:
     @property
     def waits_for_list(self) -> bool:
         """True if the cursor cannot advance until the queues are listed again."""
-        return self.is_of_all and self.must_list
+        return self.may_grow and self.must_list
 
     @property
     def text(self) -> str:
@@ -257,17 +271,24 @@ class Stream:
         if access.queue.name not in self._sources:
             self._unfinished.setdefault(access.queue.name, {})
         self._sources[access.queue.name] = access
+        self._follow(access.queue.uid)
 
     def mark_interval(self, longest: float) -> float:
         """Returns the seconds until its reader's marks are read again, at most ``longest``."""
         return longest if self.marks is None else min(longest, self.marks.pause)
 
     def follow_marks(self, marks: MarkNews) -> None:
-        self.marks = marks
-        self._followers = self._streams.followers.setdefault(marks.reader, WeakSet())
-        self._followers.add(self)
+        self.marks, self._followers = marks, {}
+        self._follow(marks.reader)
+        for access in self._sources.values():
+            self._follow(access.queue.uid)
 
-    def on_mark_moved(self, queue: Queue) -> None:
+    def _follow(self, key: str | int) -> None:
+        if self._followers is not None and len(self._followers) <= MAX_FOLLOWED and key not in self._followers:
+            self._followers[key] = self._streams.followers.setdefault(key, WeakSet())
+            self._followers[key].add(self)
+
+    def on_unread_changed(self, queue: Queue) -> None:
         if self.marks is not None and queue.name in self._sources:
             self.marks.request_read(queue)
 
@@ -282,16 +303,28 @@ class Stream:
 
     def record_list(self) -> None:
         self.must_list = False
-        if self.is_of_all:
+        if self.may_grow:
             self.listed = self._since(), LOW_MIN
 
+    def set_growing(self, *, may_grow: bool) -> None:
+        """Sets whether a named queue is missing. If one is lost, the base stays until the queues are listed again."""
+        self.may_grow = may_grow
+        self.listed = (self.listed or self.cursor.base) if may_grow else None
+
     def drop(self, name: str) -> None:
-        self._sources.pop(name, None)
+        access = self._sources.pop(name, None)
         self._unfinished.pop(name, None)
         if self.marks is not None:
             self.marks.drop(name)
+        if self._followers is not None and access is not None:
+            self._followers.pop(access.queue.uid, None)
         for cursor in (self.cursor, self._early_cursor):
             cursor.marks = {place: position for place, position in cursor.marks.items() if place[0] != name}
+
+    def find_ends(self, name: str) -> Marks:
+        """Returns the cursor's positions by partition of a queue, as ends of a count."""
+        ends = {number: mark.start for number, mark in self.cursor.make_marks(name).items()}
+        return ends if self._partitions is None else {n: ends.get(n, self.cursor.base) for n in self._partitions}
 
     def _make_range(self, name: str) -> Range:
         return Range(
@@ -311,7 +344,10 @@ class Stream:
         if (self._partitions or tuple(range(1, access.queue.partitions + 1))) != (1,):
             return None
         requested = replace(self._make_range(name), partitions=(1,))
-        reading = await access.apply(lambda queue: self._streams.reader.read_short(queue, requested, waiter))
+        try:
+            reading = await access.apply(lambda queue: self._streams.reader.read_short(queue, requested, waiter))
+        except (NotFound, NotAllowed) as error:
+            return [], [(name, error)]
         return None if reading is None else (self._make_events({name: reading}, whole=True), [])
 
     def read(self, woken: frozenset[int] | None, waiter: Waiter) -> StreamRead:
@@ -321,7 +357,7 @@ class Stream:
             woken: The queues (qid) that may have new messages, as reported by the waiter; None means any.
             waiter: Woken when another read may return messages.
         """
-        names = self._find_behind(woken)
+        names, rows = self._find_behind(woken, waiter), [(name, access.queue) for name, access in self._sources.items()]
         waits_for = Range(partitions=self._partitions, early=self._early)
         all_sources = [Source(access, waits_for) for access in self.accesses]
         to_read = [Source(self._sources[name], self._make_range(name)) for name in names]
@@ -333,18 +369,25 @@ class Stream:
                 readings[name] = result
             else:
                 failed.append((name, result))
-        return self._make_events(readings, whole=len(readings) == len(self._sources)), failed
+        events = self._make_events(readings, whole=len(readings) == len(self._sources))
+        for name, row in rows:
+            if self._sources[name].queue is not row:  # Only the next attempt subscribes to the new row: it must read.
+                self._unfinished.setdefault(name, {})
+        return events, failed
 
-    def _find_behind(self, woken: frozenset[int] | None) -> Sequence[str]:
+    def _find_behind(self, woken: frozenset[int] | None, waiter: Waiter) -> Sequence[str]:
         """Returns the queues to read, the one that is furthest behind first.
 
-        These are the woken and unfinished queues. They are all queues if ``woken`` is None, or if the cursor could get
-        too many marks.
+        These are the woken and unfinished queues, and those to whose present rows the waiter has not been subscribed.
+        They are all queues if ``woken`` is None, or if the cursor could get too many marks.
         """
         names = list(self._sources)
         if woken is not None:
+            subscribed = {key[:2] for key in waiter.keys}
             behind = {
-                name for name, access in self._sources.items() if access.queue.qid in woken
+                name
+                for name, access in self._sources.items()
+                if access.queue.qid in woken or (access.queue.qid, access.queue.version) not in subscribed
             } | self._unfinished.keys()
             other_marks = [place for place in self.cursor.marks if place[0] not in behind]
             expected_marks = len(other_marks) + sum(self._sources[name].queue.partitions for name in behind)

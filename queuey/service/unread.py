@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import NotAllowed, NotFound, QueueChanged, QueueyError
-from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import OffsetChange, Page, Queue, Slice
+from queuey.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.messages import Message, OffsetChange, Page, Queue, Slice
 from queuey.service.core import Core
 from queuey.service.offsets import check_partitions
 from queuey.service.queue_access import QueueAccess
@@ -46,6 +46,11 @@ changes within the process."""
 
 Marks = Mapping[int, Position]
 """The id of the last message read, by partition."""
+EVERYTHING: Marks = {OTHER_PARTITIONS: LAST}
+"""Ends of a count of all messages."""
+UnreadRange = tuple[QueueAccess, Marks, Marks]
+"""A queue, its marks and its ends. Messages below a partition's end count; ``OTHER_PARTITIONS`` is for partitions that
+are not named."""
 
 
 class ReadMark(NamedTuple):
@@ -67,11 +72,22 @@ class Unread(msgspec.Struct, frozen=True):
         marks: The reader's mark, without partitions that have none.
         count: Number of messages above the mark, up to the limit.
         more: True if there are more than ``count``.
+        is_final: False if messages that reads do not show yet may add to the count.
     """
 
     marks: Marks
     count: int
     more: bool
+    is_final: bool = True
+
+    @property
+    def may_differ(self) -> bool:
+        """True if the count can change although the mark stays and no message is put at an older id."""
+        return bool(self.count) or not self.is_final
+
+
+NOT_REPORTED = 0, Unread({}, 0, more=True)
+"""Stands for the missing report of a queue."""
 
 
 class UnreadUseCases:
@@ -135,78 +151,74 @@ class UnreadUseCases:
         Returns for each queue the count, the error, or None if this call has already read ``MAX_READ_IDS`` ids.
         """
         marks = self.read_marks(accesses, reader)
-        return self.count(list(zip(accesses, marks, strict=True)), limit)
+        return self.count([(access, mark, EVERYTHING) for access, mark in zip(accesses, marks, strict=True)], limit)
 
     def read_marks(self, accesses: Sequence[QueueAccess], reader: str) -> list[Marks]:
         queues = [access.queue for access in accesses]
         return [*bridge.run(self._store.offsets.offsets_of_queues(queues, make_reader_group(reader)))]
 
-    def count(
-        self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int = DEFAULT_COUNTED
-    ) -> list[Unread | QueueyError | None]:
-        return bridge.run(self._count(queue_marks, limit), as_one=True)
+    def count(self, ranges: Sequence[UnreadRange], limit: int = DEFAULT_COUNTED) -> list[Unread | QueueyError | None]:
+        return bridge.run(self._count(ranges, limit), as_one=True)
 
-    async def _count(
-        self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int
-    ) -> list[Unread | QueueyError | None]:
+    async def _count(self, ranges: Sequence[UnreadRange], limit: int) -> list[Unread | QueueyError | None]:
         budget = MAX_READ_IDS
         counts: list[Unread | QueueyError | None] = []
-        for start in range(0, len(queue_marks), MAX_CONCURRENT_QUEUES):
-            batch = queue_marks[start : start + MAX_CONCURRENT_QUEUES] if budget > 0 else []
-            for (access, marks), page in zip(batch, await self._read_ahead(batch, limit), strict=True):
+        for start in range(0, len(ranges), MAX_CONCURRENT_QUEUES):
+            batch = ranges[start : start + MAX_CONCURRENT_QUEUES] if budget > 0 else []
+            for (access, marks, ends), page in zip(batch, await self._read_ahead(batch, limit), strict=True):
                 try:
-                    count = partial(self._count_queue, marks=marks, limit=limit, row=access.queue, page=page)
+                    count = partial(self._count_queue, marks=marks, ends=ends, limit=limit, row=access.queue, page=page)
                     unread, cost = await access.apply(count)
                 except (NotFound, NotAllowed) as error:
                     counts.append(error)
                 else:
                     counts.append(unread)
                     budget -= cost
-        return counts + [None] * (len(queue_marks) - len(counts))
+        return counts + [None] * (len(ranges) - len(counts))
 
     async def _count_queue(
-        self, queue: Queue, marks: Marks, limit: int, row: Queue, page: Page | None
+        self, queue: Queue, marks: Marks, ends: Marks, limit: int, row: Queue, page: Page | None
     ) -> tuple[Unread, int]:
         """Counts one queue; also returns the cost. ``page`` is of the only partition of ``row``, if already read."""
         if queue is not row:
             page = None
-        remaining = _unread_slices(queue, marks, limit)
+        remaining = _unread_slices(queue, marks, ends, limit)
         count = cost = 0
+        is_final = True
         while remaining and count <= limit:
             batch, remaining = remaining[:MAX_PARTITIONS_TOGETHER], remaining[MAX_PARTITIONS_TOGETHER:]
             pages = await self._store.messages.read(queue, batch) if page is None else [page]
             page = None
             count += sum(len(p.messages) for p in pages)
             cost += SLICE_COST * len(batch)
+            is_final = is_final and all(
+                piece.upper <= (p.horizon, LOW_MIN) for piece, p in zip(batch, pages, strict=True)
+            )
             # A page may end before its limit if the store has scanned as much as it does in one read.
             remaining += [
                 replace(piece, lower=p.next)
                 for piece, p in zip(batch, pages, strict=True)
                 if p.more and p.next is not None
             ]
-        return Unread(marks, min(count, limit), more=count > limit), cost + count
+        return Unread(marks, min(count, limit), more=count > limit, is_final=is_final), cost + count
 
-    async def _read_ahead(self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int) -> Sequence[Page | None]:
+    async def _read_ahead(self, ranges: Sequence[UnreadRange], limit: int) -> Sequence[Page | None]:
         """Reads queues of one partition concurrently if that is faster; None for queues not read."""
-        if not self._store.waits_for_network or not queue_marks:
-            return [None] * len(queue_marks)
-        reading = partial(self._core.run, self._read_concurrently(queue_marks, limit))
+        if not self._store.waits_for_network or not ranges:
+            return [None] * len(ranges)
+        reading = partial(self._core.run, self._read_concurrently(ranges, limit))
         return await in_thread(reading)
 
-    async def _read_concurrently(
-        self, queue_marks: Sequence[tuple[QueueAccess, Marks]], limit: int
-    ) -> list[Page | None]:
-        return await asyncio.gather(
-            *(self._read_only_partition(access.queue, marks, limit) for access, marks in queue_marks)
-        )
+    async def _read_concurrently(self, ranges: Sequence[UnreadRange], limit: int) -> list[Page | None]:
+        slices = [(access.queue, _unread_slices(access.queue, marks, ends, limit)) for access, marks, ends in ranges]
+        return await asyncio.gather(*(self._read_only_slice(queue, pieces) for queue, pieces in slices))
 
-    async def _read_only_partition(self, queue: Queue, marks: Marks, limit: int) -> Page | None:
-        """Returns the first page of unread ids; None for several partitions or an outdated row."""
-        if queue.partitions > 1:
+    async def _read_only_slice(self, queue: Queue, slices: Sequence[Slice]) -> Page | None:
+        """Returns the first page of unread ids. None unless there is one slice, and if the row is out of date."""
+        if len(slices) != 1:
             return None
-        [piece] = _unread_slices(queue, marks, limit)
         try:
-            [page] = await self._store.messages.read(queue, [piece])
+            [page] = await self._store.messages.read(queue, slices)
         except QueueChanged:
             return None
         return page
@@ -216,17 +228,23 @@ def make_reader_group(reader: str) -> str:
     return READER_PREFIX + reader
 
 
-def _unread_slices(queue: Queue, marks: Marks, limit: int) -> list[Slice]:
-    return [
-        Slice(number, ids.following(marks[number]) if number in marks else FIRST, limit=limit + 1, bodies=False)
-        for number in range(1, queue.partitions + 1)
-    ]
+def _unread_slices(queue: Queue, marks: Marks, ends: Marks, limit: int) -> list[Slice]:
+    """Returns the slices above the marks and below the ends, without empty ones and partitions that have no end."""
+    slices = []
+    for number in range(1, queue.partitions + 1):
+        lower = ids.following(marks[number]) if number in marks else FIRST
+        upper = ends.get(number, ends.get(OTHER_PARTITIONS, FIRST))
+        if lower < upper:
+            slices.append(Slice(number, lower, upper, limit=limit + 1, bodies=False))
+    return slices
 
 
 class MarkNews:
-    """Reports a reader's marks to a stream: first the present ones, then changes.
+    """Reports a reader's unread messages to a stream, up to the stream's cursor: first the present ones, then changes.
 
-    A change by this process is reported at once. A change by another process is found by reads every few seconds.
+    The stream's reader adds each later message above the mark, and so does this class. A report is due when that sum is
+    wrong: the mark has moved, or messages were removed. Changes by this process are reported at once. Others are found
+    by reads every few seconds: of the marks, and of the ids of unread messages, if there are any.
     Used in the loop's thread, except for reads.
 
     Args:
@@ -247,9 +265,12 @@ class MarkNews:
         self._unread = unread
         self._wake = wake
         self._clock = clock
-        self._reported: dict[str, Marks] = {}
+        self._reported: dict[str, tuple[int, Unread]] = {}
+        """By queue, its qid, and the last report with the messages that were sent since."""
         self._queues_to_read: set[str] = set()
-        """Queues whose marks must be read at the next turn."""
+        """Queues whose marks must be read, and messages counted, at the next turn."""
+        self._queues_to_count: set[str] = set()
+        """Queues whose messages must be counted in this turn, even if the mark has not moved."""
         self._due = -1.0
         self._queue_count = 0
 
@@ -268,6 +289,12 @@ class MarkNews:
     def drop(self, name: str) -> None:
         self._reported.pop(name, None)
 
+    def record_sent(self, name: str, message: Message) -> None:
+        """Adds a message that the stream has sent to the last report, as its reader does."""
+        qid, unread = self._reported.get(name, NOT_REPORTED)
+        if not unread.more and message.position > unread.marks.get(message.partition, FIRST):
+            self._reported[name] = qid, replace(unread, count=unread.count + 1)
+
     def take_due(self, accesses: Sequence[QueueAccess]) -> Sequence[QueueAccess]:
         """Returns the stream's queues whose marks must be read now: periodically all of them.
 
@@ -275,28 +302,41 @@ class MarkNews:
         """
         self._queue_count = len(accesses)
         is_due = self._clock() >= self._due
+        self._queues_to_count, self._queues_to_read = self._queues_to_read, set()
         if is_due:
             self._due = self._clock() + 0.5 * self.pause
-        moved, self._queues_to_read = self._queues_to_read, set()
-        return [a for a in accesses if is_due or a.queue.name in moved or a.queue.name not in self._reported]
+            self._queues_to_count |= {name for name, (_, unread) in self._reported.items() if unread.may_differ}
+        return [access for access in accesses if is_due or self._must_count(access.queue)]
 
-    def read_news(self, accesses: Sequence[QueueAccess]) -> list[tuple[str, Unread]]:
-        """Returns queues whose marks have changed, with their unread messages; blocks.
+    def read_news(self, accesses: Sequence[QueueAccess], find_ends: Callable[[str], Marks]) -> list[tuple[str, Unread]]:
+        """Returns queues whose unread messages differ from the last report and those sent since; blocks.
 
         Queues that this call had no room to count are due again. Queues that cannot be read any more are left out.
+
+        Args:
+            accesses: The queues.
+            find_ends: Returns the positions, by partition of a queue, below which the stream has sent all messages.
         """
         marks = self._unread.read_marks(accesses, self.reader)
-        moved = [
-            (access, mark)
+        to_count = [
+            (access, mark, find_ends(access.queue.name))
             for access, mark in zip(accesses, marks, strict=True)
-            if self._reported.get(access.queue.name) != mark
+            if self._must_count(access.queue) or self._reported[access.queue.name][1].marks != mark
         ]
-        counted = self._unread.count(moved) if moved else []
+        counted = self._unread.count(to_count) if to_count else []
         news: list[tuple[str, Unread]] = []
-        for (access, _), unread in zip(moved, counted, strict=True):
+        for (access, _, _), unread in zip(to_count, counted, strict=True):
+            name = access.queue.name
             if isinstance(unread, Unread):
-                news.append((access.queue.name, unread))
-                self._reported[access.queue.name] = unread.marks
+                _, before = self._reported.get(name, NOT_REPORTED)
+                self._reported[name] = access.queue.qid, unread
+                if replace(unread, is_final=before.is_final) != before:
+                    news.append((name, unread))
             elif unread is None:
-                self._queues_to_read.add(access.queue.name)
+                self._queues_to_read.add(name)
         return news
+
+    def _must_count(self, queue: Queue) -> bool:
+        """Returns whether to count messages though the mark may not have moved: on request, and after a purge."""
+        qid, _ = self._reported.get(queue.name, NOT_REPORTED)
+        return qid != queue.qid or queue.name in self._queues_to_count

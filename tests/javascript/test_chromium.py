@@ -81,8 +81,10 @@ def test_an_inbox(browser: Browser, url: str) -> None:
     expect(other.locator("li.unread")).to_have_text(["thirdDismiss"])
     other.reload()
     expect(other).to_have_title("(1) Inbox")
+    expect(ada).to_have_title("(1) Inbox")
     other.locator("li", has_text="third").locator("button").click()
-    expect(other).to_have_title("Inbox")
+    for page in (ada, other):
+        expect(page).to_have_title("Inbox")
     ada.reload()
     ada.locator("li", has_text="first").locator("button").click()
     expect(ada.locator("li")).to_have_text(["secondDismiss"])
@@ -90,6 +92,38 @@ def test_an_inbox(browser: Browser, url: str) -> None:
     expect(ada.locator("li")).to_have_text(["secondDismiss"])
     expect(bob.locator("li")).to_have_text(["for BobDismiss"])
     assert troubles == []
+
+
+def test_the_badge_of_a_long_inbox(browser: Browser, url: str) -> None:
+    """With more than a hundred messages, of which some are read, every window shows the same count of unread ones."""
+    first = browser.new_page()
+    first.goto(f"{url}/?user=ada")
+    expect(first.locator("#state")).to_have_text("live")
+    notify = """async ([from, to]) => {
+        for (let number = from; number < to; number += 1) {
+            const body = JSON.stringify({ user: "ada", text: `message ${number}` });
+            await fetch("/notify", { method: "POST", body });
+        }
+    }"""
+    first.evaluate(notify, [0, 95])
+    expect(first).to_have_title("(95) Inbox")
+    first.hover("ul")
+    expect(first).to_have_title("Inbox")
+    first.evaluate(notify, [95, 125])
+    second = browser.new_page()
+    second.goto(f"{url}/?user=ada")
+    first.evaluate(notify, [125, 127])
+    for page in (first, second):
+        expect(page.locator("li")).to_have_count(127)
+        expect(page).to_have_title("(32) Inbox")
+    for number in (126, 5):
+        item = second.locator("li", has_text=f"message {number}Dismiss").first
+        item.locator("button").dispatch_event("click")  # A click would enter the list, which marks it as read.
+    for page in (first, second):
+        expect(page).to_have_title("(31) Inbox")
+    first.evaluate(notify, [127, 198])
+    for page in (first, second):
+        expect(page).to_have_title("(100+) Inbox")
 
 
 def test_the_page_on_notifications(browser: Browser, tmp_path: Path) -> None:

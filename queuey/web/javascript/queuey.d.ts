@@ -189,6 +189,13 @@ export interface Unread {
   more: boolean;
 }
 
+/** The unread count of a queue in a stream. */
+export interface StreamUnread extends Unread {
+  unread: number;
+  /** Position in the stream up to which messages were counted. */
+  cursor: string;
+}
+
 export interface MarkOptions extends CallOptions {
   /** Let marks move backwards. */
   back?: boolean;
@@ -212,8 +219,13 @@ export interface StreamOptions extends CallOptions {
   onState?: (state: "open" | "waiting", error?: QueueyError) => void;
   /** Called when a queue is no longer read. */
   onGone?: (gone: Gone) => void;
-  /** Called with unread counts when the stream opens, and when the caller's mark in a queue moves, on any device. */
-  onRead?: (unread: Unread) => void;
+  /**
+   * Called with a queue's unread count when the stream opens, and again when the count is no longer right: the caller's mark
+   * has moved on any device, or messages were removed. It counts the messages that the stream has yielded, and older ones:
+   * unless `more` is set, add one for each message yielded later for which `isRead(message, unread.read)` is false. With
+   * `early`, a message that vanishes may stay in that sum until the next call.
+   */
+  onRead?: (unread: StreamUnread) => void;
 }
 
 export interface ConsumeOptions extends CallOptions {

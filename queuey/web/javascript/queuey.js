@@ -281,8 +281,13 @@ export class Queuey {
             earlyMessages.forgetBelow(event.id);
             if (isNew) yield decodeMessage(message);
           } else if (event.type === "gone") options.onGone?.(JSON.parse(event.data));
-          else if (event.type === "read") options.onRead?.({ ...(isSingle && { queue_name: queues }), ...JSON.parse(event.data) });
-          else if (event.type === "expiring") {
+          else if (event.type === "read") {
+            const unread = JSON.parse(event.data);
+            earlyMessages.forgetBelow(event.id);
+            // The service counts up to its cursor, so it leaves out messages that were yielded early.
+            if (!unread.more) unread.unread += earlyMessages.countUnread(unread);
+            options.onRead?.({ ...(isSingle && { queue_name: queues }), ...unread, cursor: event.id });
+          } else if (event.type === "expiring") {
             // A new token that already expires is used until it does; refreshing it at once could go on forever.
             refreshToken = typeof this.#options.token === "function" && (!isTokenNew || isStable());
             if (refreshToken) break;
@@ -943,24 +948,29 @@ function lastIds(messageIds) {
 
 /** Remembers messages that were yielded early, so that they are not yielded again at their final position. */
 class EarlyMessages {
-  #timeKeys = new Map();
+  #messages = new Map();
 
   /** Returns whether to yield a message; remembers it if it is early. */
-  accept({ queue_name: queue, partition, message_id: id, early }) {
-    const key = `${partition}:${id}:${queue}`;
-    if (!early) return !this.#timeKeys.delete(key);
-    if (this.#timeKeys.has(key)) return false;
-    if (this.#timeKeys.size >= MAX_EARLY_MESSAGES) this.#timeKeys.delete(this.#timeKeys.keys().next().value);
-    this.#timeKeys.set(key, timeKey(id));
+  accept({ queue_name, partition, message_id, early }) {
+    const key = `${partition}:${message_id}:${queue_name}`;
+    if (!early) return !this.#messages.delete(key);
+    if (this.#messages.has(key)) return false;
+    if (this.#messages.size >= MAX_EARLY_MESSAGES) this.#messages.delete(this.#messages.keys().next().value);
+    this.#messages.set(key, { queue_name, partition, message_id });
     return true;
+  }
+
+  /** Returns the number of messages of a queue that are above the marks and have not come at their final position. */
+  countUnread({ queue_name, read }) {
+    return [...this.#messages.values()].filter((each) => each.queue_name === queue_name && !isRead(each, read)).length;
   }
 
   /** Forgets messages below a cursor: they have vanished, or they would have come again before it. */
   forgetBelow(cursor) {
     if (!cursor) return;
-    for (const [key, time] of this.#timeKeys) {
-      if (time >= timeKey(cursor)) return;
-      this.#timeKeys.delete(key);
+    for (const [key, { message_id }] of this.#messages) {
+      if (timeKey(message_id) >= timeKey(cursor)) return;
+      this.#messages.delete(key);
     }
   }
 }

@@ -34,12 +34,6 @@ from queuey.web.v1.views import Views
 from queuey.web.validators import Errors, bad_json
 
 LAST_EVENT = "last_event_id"
-HEADERS = (
-    ("Content-Type", "text/event-stream; charset=utf-8"),
-    ("Cache-Control", "no-cache, no-store"),
-    # Makes nginx and compatible proxies pass events on without buffering.
-    ("X-Accel-Buffering", "no"),
-)
 LISTING_INTERVAL = 0.3
 """Interval before the next attempt of a stream that has to list its queues, in seconds."""
 Refused = list[tuple[str, QueueyError]]
@@ -69,7 +63,7 @@ class StreamViews(Views):
         query = read_query(request, self.fields(StreamFields).names)
         stream, marks = self._make_stream(request, StreamFields, query, access.queue.name)
         source = EventsOfOne(self._service, self._authorization, request, match, stream, marks)
-        return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
+        return await request.stream(source, self._authorization.stale_caller(request))
 
     async def stream_queues(self, request: Request, match: Match) -> Response:
         """Streams several queues, or all that the caller may read if none is named."""
@@ -77,10 +71,11 @@ class StreamViews(Views):
         terms = self._read_terms(request)
         names = self._read_names(terms.get("queues"))
         stream, marks = self._make_stream(request, StreamAsked, terms, None)
-        stream.is_of_all = names is None
+        stream.may_grow = names is None
         source = EventsOfMany(self._service, self._authorization, request, match, stream, marks)
         source.names = names
-        return await request.stream(source, self._authorization.stale_caller(request), *HEADERS)
+        source.resumes = bool(request.headers.get("last-event-id") or terms.get(LAST_EVENT))
+        return await request.stream(source, self._authorization.stale_caller(request))
 
     def _read_terms(self, request: Request) -> dict[str, Any]:
         """Returns the fields of the body of a POST, or else of the query, in which ``queues`` is a comma list.
@@ -133,6 +128,8 @@ class QueueEvents(ABC):
 
     named = True
     """Whether events name their queues."""
+    resumes = False
+    """Whether the stream goes on after an event, so that a queue may have been deleted meanwhile."""
 
     def __init__(
         self,
@@ -162,7 +159,7 @@ class QueueEvents(ABC):
 
     @property
     def needs_polling(self) -> bool:
-        return self._stream.is_of_all or self._stream.marks is not None
+        return self._stream.may_grow or self._stream.marks is not None
 
     def choose_poll_interval(self, beat: float) -> float:
         """Returns the seconds until the next attempt if nothing wakes the stream.
@@ -173,15 +170,15 @@ class QueueEvents(ABC):
         if self._stream.waits_for_list:
             return LISTING_INTERVAL
         pause = self._stream.mark_interval(beat) * uniform(0.6, 1)  # noqa: S311 - it only spreads the reads of marks
-        return min(pause, self._listed_at + beat - monotonic()) if self._stream.is_of_all else pause
+        return min(pause, self._listed_at + beat - monotonic()) if self._stream.may_grow else pause
 
     async def read_first(self, turn: LongPoll) -> list[bytes]:
         """Returns the first events, of which one only has the cursor, and begins to follow read marks.
 
-        Raises if a queue cannot be read. Later errors are sent as events with a problem.
+        Raises if a queue cannot be read, unless the stream resumes. Later errors are sent as events with a problem.
         """
         refused = await self._admit(turn)
-        if refused:
+        if refused and not self.resumes:
             raise refused[0][1]
         if self._reports_marks:
             await self._authorization.identify(self.request)
@@ -194,9 +191,9 @@ class QueueEvents(ABC):
     async def read_next(self, turn: LongPoll, *, woken: bool) -> list[bytes]:
         """Returns new events.
 
-        A stream of all queues lists them again after each ``beat``, and whenever it was not woken.
+        A stream to which queues may be added lists them after each ``beat``, and whenever it was not woken.
         """
-        if self._stream.is_of_all and (not woken or monotonic() - self._listed_at >= self._beat):
+        if self._stream.may_grow and (not woken or monotonic() - self._listed_at >= self._beat):
             self._stream.must_list, self._listed_at = True, monotonic()
         return await self._next_events(turn, await self._admit(turn))
 
@@ -222,11 +219,16 @@ class QueueEvents(ABC):
         for name, error in (*refused, *lost):
             stream.drop(name)
             events.append(make_event("gone", {"queue_name": name, "error_msg": error_texts(error)}, stream.text))
-        if stream.marks is not None and (due := stream.marks.take_due(stream.accesses)):
-            for name, unread in await request.in_pool(partial(stream.marks.read_news, due), computes=True):
-                events.append(
-                    make_event("read", {**({"queue_name": name} if self.named else {}), **show_unread(unread)})
-                )
+        if stream.marks is None:
+            return events
+        for event in messages:
+            if not event.early:
+                stream.marks.record_sent(event.queue, event.message)
+        if due := stream.marks.take_due(stream.accesses):
+            read = partial(stream.marks.read_news, due, stream.find_ends)
+            for name, unread in await request.in_pool(read, computes=True):
+                fields = {**({"queue_name": name} if self.named else {}), **show_unread(unread)}
+                events.append(make_event("read", fields, stream.text))
         return events
 
     async def _read_messages(self, turn: LongPoll) -> StreamRead:
@@ -261,7 +263,7 @@ class EventsOfMany(QueueEvents):
     Its queues are authorized again only if they have to be listed or any of them may have changed, not at each attempt.
 
     Attributes:
-        names: Names of the queues, without lost ones, or None for all.
+        names: Names of the queues, or None for all. A lost one is followed again when it can be read.
     """
 
     names: Sequence[str] | None = None
@@ -272,15 +274,17 @@ class EventsOfMany(QueueEvents):
         return await self.request.in_pool(self._admit_each)
 
     async def _next_events(self, turn: LongPoll, refused: Refused) -> list[bytes]:
+        if refused:
+            self._stream.set_growing(may_grow=True)  # Before a read passes what a new queue of that name has.
         events = await super()._next_events(turn, refused)
-        if self.names is not None:  # A named queue that is gone is not followed again.
-            self.names = list(self._stream.queues)
+        if self.names is not None:
+            self._stream.set_growing(may_grow=len(self._stream.queues) < len(self.names))
         return events
 
     def _admit_each(self) -> Refused:
-        """Authorizes the reader for the named or readable queues, and drops all others from the stream.
+        """Authorizes the reader for the named queues, or for the readable ones and those followed so far.
 
-        Returns refused queues that were named or followed.
+        Returns refused queues: at first the named ones, later the ones that were followed.
 
         Raises:
             InvalidRequest: The reader may read more queues than a stream may have, and has named none.
@@ -294,14 +298,12 @@ class EventsOfMany(QueueEvents):
             names = self._authorization.list_readable_names(self.request, application, max_queues + 1)
             refuse_too_many(names, max_queues)
         refused: Refused = []
-        for name in names:
+        for name in dict.fromkeys([*names, *stream.queues]):  # A queue that is not listed may still be there.
             access = self._authorization.enter_to_read(self.request, application, name)
             if isinstance(access, QueueAccess):
                 stream.admit(access)
-            elif self.names is not None or name in stream.queues:
+            elif name in stream.queues or not stream.may_grow:
                 refused.append((name, access))
-        for name in set(stream.queues).difference(names):
-            stream.drop(name)
         return refused
 
     def render_error(self, error: Exception) -> Body:

@@ -134,7 +134,7 @@ def test_new_queues_are_read_from_what_no_clock_is_behind(difference: float) -> 
     wrong = 3 * ids.TICKS_PER_SECOND
     reader = SimpleNamespace(clock_difference=difference, now=lambda: ids.now_ticks() - wrong)
     stream = Stream(OpenStreams(cast("Reader", reader)), Cursor(), 1, None, None)
-    stream.is_of_all = True
+    stream.may_grow = True
     behind = reader.now() - round(difference * ids.TICKS_PER_SECOND)
     stream.record_list()
     assert stream.listed is not None
@@ -176,6 +176,32 @@ def test_a_queue_that_is_added_is_read_whatever_woke_the_stream(store: Store) ->
     reader.waiter.wake(first.qid)
     assert [event.message.body for event in reader.read()] == ["a", "b"]
     assert not reader.stream.more
+    reader.close()
+
+
+@pytest.mark.parametrize("refreshed_by", ["the read", "another call"])
+def test_a_purged_queue_is_read_by_its_new_row(store: Store, refreshed_by: str) -> None:
+    """A message stored before the stream watches the new row of a queue is sent, whatever has read that row."""
+    service = service_of(store)
+    purged, busy = make_queue(store), make_queue(store)
+    reader = Reading(service, [purged, busy], 10)
+    assert reader.read() == []
+    row = bridge.run(store.catalogue.purge_queue(purged))
+    received: list[Event] = []
+    if refreshed_by == "another call":
+        bridge.run(reader.stream.accesses[0].refresh())
+    else:
+        bridge.run(store.messages.append(busy, [new_message("busy")]))
+        reader.waiter.wake(busy.qid)
+        reader.waiter.wake(purged.qid)
+        received += reader.read()
+    bridge.run(store.messages.append(row, [new_message("after")]))
+    if refreshed_by == "another call":
+        reader.waiter.wake(purged.qid)  # The watch of the former row says that the row has changed.
+        received += reader.read()
+    while reader.stream.more:
+        received += reader.read()
+    assert received[-1].message.body == "after"
     reader.close()
 
 

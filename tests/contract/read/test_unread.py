@@ -14,7 +14,7 @@ from queuey.messages import OffsetChange, Page, Queue, QueueSpec, Slice
 from queuey.service import QueueAccess, Service, unread
 from queuey.service.core import Core
 from queuey.service.ranges import OTHER_PARTITIONS
-from queuey.service.unread import MarkNews, ReadMark, Unread, make_reader_group
+from queuey.service.unread import EVERYTHING, MarkNews, ReadMark, Unread, make_reader_group
 from queuey.storage import Messages, Offsets, Store, bridge, offset_changes
 from tests.backends import Clock
 from tests.contract.samples import append_bodies, call_concurrently, make_queue, new_message
@@ -139,7 +139,7 @@ def test_a_queue_that_changes_while_it_is_counted(store: Store, other: Store) ->
 
     noted = InterposedStore(store)
     [unread] = Service(noted.store).unread.unread([access(store, queue)], ANN)
-    assert unread == Unread({}, 1, more=False)
+    assert unread == Unread({}, 1, more=False, is_final=False)
 
 
 def test_readers_are_no_groups(store: Store, other: Store) -> None:
@@ -173,12 +173,43 @@ def test_a_call_reads_so_much(store: Store) -> None:
     accesses = [access(store, queue) for queue in queues]
     with replace_in(unread, unread.MAX_READ_IDS, 4):
         answers = service.unread.unread(accesses, ANN, 2)
-    assert answers[0] == Unread({}, 2, more=True)
+    assert answers[0] == Unread({}, 2, more=True, is_final=False)
     assert answers[unread.MAX_CONCURRENT_QUEUES :] == [None, None]
     assert None not in service.unread.unread(accesses, ANN, 2)
     assert read_slices
     assert not any(piece.bodies for piece in read_slices)
     assert max(piece.limit for piece in read_slices) == 3
+
+
+def test_counts_end_at_positions(store: Store) -> None:
+    """A count between marks and ends is that of the messages there, in the partitions that have an end."""
+    queue, rng = make_queue(store, partitions=4), random.Random(3)
+    stored = [
+        (number, place) for number in (1, 2, 4) for place in append_bodies(store, queue, *"abcd", partition=number)
+    ]
+    places = [ids.FIRST, *(place for _, place in stored), ids.LAST]
+    reads = [{}, *({number: rng.choice(places) for number in rng.sample(range(1, 5), 2)} for _ in range(11))]
+    for marks in reads:
+        ends = {number: rng.choice(places) for number in rng.sample(range(1, 5), 2)}
+        if rng.random() < 0.5:
+            ends[OTHER_PARTITIONS] = rng.choice(places)
+        expected = [
+            place
+            for number, place in stored
+            if marks.get(number, ids.FIRST) < place < ends.get(number, ends.get(OTHER_PARTITIONS, ids.FIRST))
+        ]
+        [unread] = Service(store).unread.count([(access(store, queue), marks, ends)])
+        assert isinstance(unread, Unread)
+        assert (unread.marks, unread.count, unread.more) == (marks, len(expected), False)
+
+
+def test_a_count_says_whether_more_may_become_visible(store: Store) -> None:
+    """A count that ends above what reads show is not final: a message below its end may become visible later."""
+    queue = make_queue(store, read_delay=100.0)
+    [place] = append_bodies(store, queue, "a")
+    for end, is_final in ((ids.following(place), False), ((1, ids.LOW_MIN), True)):
+        [unread] = Service(store).unread.count([(access(store, queue), {}, {OTHER_PARTITIONS: end})])
+        assert unread == Unread({}, 0, more=False, is_final=is_final)
 
 
 def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
@@ -198,7 +229,7 @@ def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
 
     def told() -> list[tuple[str, int]]:
         due = news.take_due(accesses)
-        return [(name, each.count) for name, each in news.read_news(due)] if due else []
+        return [(name, each.count) for name, each in news.read_news(due, lambda _: EVERYTHING)] if due else []
 
     assert len(told()) == 5
     mark(store, queues[3], place)
@@ -212,3 +243,41 @@ def test_a_stream_reads_the_marks_that_it_hears_of(store: Store) -> None:
     now[0] += news.pause
     assert told() == []
     assert calls == [5, 1, 1, 1, 5]
+
+
+def test_no_report_while_the_readers_sum_is_right(store: Store) -> None:
+    """A reader that adds what the stream sends gets no further count until that sum is wrong."""
+    queue = make_queue(store, partitions=2)
+    old = append_bodies(store, queue, "a", "b", "c")
+    service, accesses = Service(store), [access(store, queue)]
+    mark(store, queue, old[0])
+    news = MarkNews(service.unread, ANN, lambda _: None, lambda: 0.0)
+
+    def report() -> list[tuple[int, bool]]:
+        news.request_read(queue)
+        return [(each.count, each.more) for _, each in news.read_news(news.take_due(accesses), lambda _: EVERYTHING)]
+
+    def send(number: int, count: int) -> list[Position]:
+        places = append_bodies(store, queue, *"x" * count, partition=number)
+        for page in bridge.run(store.messages.read(queue, [Slice(number, places[0], limit=count)])):
+            for message in page.messages:
+                news.record_sent(queue.name, message)
+        return places
+
+    assert report() == [(2, False)]
+    mark(store, queue, (old[-1][0] + 1, 0), BOB)
+    first, *_ = send(1, 2)
+    send(2, 1)
+    assert (report(), report()) == ([], [])
+    bridge.run(store.messages.delete(queue, [(1, old[0])]))
+    assert report() == []
+    bridge.run(store.messages.delete(queue, [(1, first)]))
+    assert (report(), report()) == ([(4, False)], [])
+    send(1, 100)
+    assert (report(), report()) == ([(100, True)], [])
+    send(2, 5)
+    assert report() == []
+    bridge.run(store.offsets.set_offsets(queue, make_reader_group(ANN), [OffsetChange(1, ids.LAST)]))
+    assert report() == [(6, False)]
+    send(1, 3)
+    assert report() == []

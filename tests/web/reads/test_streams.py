@@ -20,6 +20,7 @@ from queuey.access import Grant
 from queuey.api.queues import Verb
 from queuey.messages import QueueSpec
 from queuey.service import Service
+from queuey.service.reading import Reader as QueueReader
 from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.admission.event_streams import NOTICE_INTERVAL
@@ -28,11 +29,13 @@ from queuey.web.authorization import Authenticator
 from queuey.web.credentials import Identity
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
+from queuey.web.responses import EVENT_HEADERS
 from tests.contract.samples import new_message
+from tests.replacing import replace
 from tests.web.access.test_access_table import Tokens
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import Request, Run, make_runner, until
+from tests.web.gateway_calls import Request, Run, make_runner, skip_short_read, until
 
 MAX_STREAM_BYTES = 7200
 """Max bytes of Python objects that an idle stream holds."""
@@ -131,7 +134,9 @@ def test_messages_come_as_they_are_stored(owner: Caller, run: Run, store: Store)
             await store.messages.append(queue, [new_message("d"), new_message("e")])
             await until(lambda: len(reader.bodies) == 5)
         assert reader.bodies == ["a", {"b": [1]}, "ü\n\r\n!", "d", "e"]
-        assert dict(reader.answer_headers)["content-type"] == "text/event-stream; charset=utf-8"
+        headers = {name: value for name, value in reader.answer_headers if name in map(str.lower, EVENT_HEADERS)}
+        assert headers == {name.lower(): value for name, value in EVENT_HEADERS.items()}
+        assert "no-transform" in headers["cache-control"]
         assert reader.response.startswith(b"retry: ")
         for number, event in enumerate(reader.events):
             async with reading(gateway, Reader(last=event.id)) as again:
@@ -210,6 +215,103 @@ def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
             await until(lambda: again.bodies == ["more", "last"])
 
     run(work)
+
+
+class Losing:
+    """Queues that a reader loses, and may read again.
+
+    Args:
+        owner: Creates the queues.
+        store: The store.
+        loss: ``deleted``, or ``rights``: then the reader is a guest.
+    """
+
+    def __init__(self, owner: Caller, store: Store, loss: str) -> None:
+        self.owner, self.store, self.loss = owner, store, loss
+        self.key = KEY if loss == "deleted" else GUEST_KEY
+
+    async def change(self, name: str, *, lose: bool) -> None:
+        if self.loss == "rights":
+            queue = await self.store.catalogue.queue("queuey", name)
+            await self.store.catalogue.update_queue(queue, QueueSpec(type="user" if lose else "public"))
+        elif lose:
+            await self.store.catalogue.delete_queue(await self.store.catalogue.queue("queuey", name))
+        else:
+            await asyncio.to_thread(self.owner.create, name, type="public")
+
+    async def read(self, gateway: Gateway, query: str) -> list[tuple[Any, ...]]:
+        """Reads ``q``, and maybe ``p``, while ``q`` is lost and comes back. Returns what the reader gets."""
+        async with reading(gateway, Reader("_stream", query, key=self.key)) as reader:
+            await self.change("q", lose=True)
+            await until(lambda: "gone" in reader.kinds())
+            await self.change("q", lose=False)
+            # A message that is stored before the queue is followed again is not passed over.
+            for number, name in enumerate(("q", "p", "q")):
+                await self.store.messages.append(
+                    await self.store.catalogue.queue("queuey", name), [new_message(f"{number}")]
+                )
+                if "queues=q&" not in query or name == "q":
+                    await until(lambda body=f"{number}": body in reader.bodies)  # type: ignore[misc]
+        events = [event for event in reader.events if event.data and event.kind != "read"]
+        names = "queue_name", "error_msg", "body", "early"
+        return sorted((event.kind, *map(event.data.get, names)) for event in events)
+
+
+@pytest.mark.parametrize(
+    ("loss", "query"),
+    [
+        ("deleted", "queues=q&"),
+        ("deleted", "queues=q&early=1"),
+        ("deleted", "queues=q&read_marks=1"),
+        ("deleted", "queues=q&partitions=1&limit=1&since=now"),
+        ("deleted", "queues=q,p&early=1&read_marks=1"),
+        ("deleted", "read_marks=1"),
+        ("rights", "queues=q&early=1"),
+        ("rights", "queues=q,p"),
+    ],
+)
+def test_a_lost_queue_is_reported_and_followed_again(
+    owner: Caller, app: App, store: Store, query: str, loss: str
+) -> None:
+    """A queue that is deleted, or may not be read any more, gives one ``gone``; the stream stays, and follows it again.
+
+    Short reads and reads in a thread do the same.
+    """
+    losing, runs = Losing(owner, store, loss), []
+    for by in (QueueReader.read_short, skip_short_read):
+        for name in ("q", "p"):
+            owner.create(name, type="public")
+        with replace(QueueReader.read_short, by):
+            runs.append(make_runner(app, waiters=50, beat=0.2)(lambda gateway: losing.read(gateway, query)))
+        for name in ("q", "p"):
+            assert owner("DELETE", name).status == 200
+    assert runs[0] == runs[1]
+    assert [kind for kind, *_ in runs[0]].count("gone") == 1
+
+
+def test_a_stream_resumes_without_a_lost_queue(owner: Caller, app: App, store: Store) -> None:
+    """A named queue that is missing when a stream begins is refused; when it resumes, ``gone`` reports it."""
+    for name in "ab":
+        owner.create(name)
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader("_stream", "queues=a,b")) as reader:
+            await until(lambda: len(reader.events) == 1)
+        await store.catalogue.delete_queue(await store.catalogue.queue("queuey", "b"))
+        async with reading(gateway, Reader("_stream", "queues=a,b")) as refused:
+            await until(lambda: refused.answered)
+            assert refused.status == 404
+        last = reader.events[0].id
+        for again in (
+            Reader("_stream", "queues=a,b", last=last),
+            Reader("_stream", f"queues=a,b&last_event_id={last}"),
+        ):
+            async with reading(gateway, again):
+                await until(lambda again=again: again.kinds() == ["gone"])  # type: ignore[misc]
+                await store.messages.append(await store.catalogue.queue("queuey", "a"), [new_message("more")])
+                await until(lambda again=again: "more" in again.bodies)  # type: ignore[misc]
+
+    make_runner(app, waiters=50)(work)
 
 
 @pytest.mark.parametrize(
