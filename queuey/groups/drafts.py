@@ -20,7 +20,6 @@ from queuey.groups.state import (
     Credential,
     GroupChange,
     GroupState,
-    Head,
     JoinRequest,
     Member,
     PlannedQueue,
@@ -102,8 +101,7 @@ class GroupDraft:
         head = self._head
         if not head.born:
             # Above every epoch of a removed group of the same name.
-            creator = Head.digest_creator(credential.id)
-            head = replace(head, born=self._now + 2 * self._slack, creator=creator)
+            head = replace(head, born=self._now + 2 * self._slack, creator=credential.id)
         if self._now - head.hour >= HOUR_MS:
             head = replace(head, hour=self._now, hour_member=head.last_member)
         if not has_room(MAX_JOINS_PER_HOUR, head.last_member - head.hour_member, is_admin=is_admin):

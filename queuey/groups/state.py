@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Literal
 
 import msgspec
@@ -33,7 +32,7 @@ class Head(msgspec.Struct, frozen=True):
         hour, hour_member: Beginning of the hour in which joins are counted, and ``last_member`` at that time.
         centre: Data centre of the group; blank on stores without data centres.
         moved: When the group was moved to this data centre, or 0.
-        creator: Digest of the id of the credential whose join created the group.
+        creator: Id of the credential whose join created the group.
     """
 
     version: int = 0
@@ -47,10 +46,6 @@ class Head(msgspec.Struct, frozen=True):
     centre: str = ""
     moved: int = 0
     creator: bytes = b""
-
-    @staticmethod
-    def digest_creator(credential: bytes) -> bytes:
-        return sha256(credential).digest()[:16]
 
 
 RowKind = Literal[0, 1, 2]

@@ -26,7 +26,7 @@ from queuey.errors import (
 )
 from queuey.groups.drafts import GroupDraft, ReadRights
 from queuey.groups.ownership import MemberCommit
-from queuey.groups.state import MAX_PARTITIONS, Credential, GroupChange, GroupState, Head, JoinRequest, Member
+from queuey.groups.state import MAX_PARTITIONS, Credential, GroupChange, GroupState, JoinRequest, Member
 from queuey.messages import OffsetChange, Queue
 from queuey.service.core import Core
 from queuey.service.groups import views
@@ -130,7 +130,7 @@ class GroupUseCases:
         if (refusal := self._store.groups.groups_refusal()) is not None:
             raise Conflict(refusal)
         if not (await local.cache.refresh()).head.version:
-            await self._make_room(application, Head.digest_creator(request.credential.id), is_admin=is_admin)
+            await self._make_room(application, request.credential.id, is_admin=is_admin)
         secret = f"{self._core.rng.getrandbits(128):032x}"
         digest = hash_secret(secret)
 
