@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from queuey import ids
-from queuey.errors import Conflict, InvalidRequest, QueueNotFound
+from queuey.errors import Conflict, InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import OffsetChange, Page, Queue, QueueSpec, Slice
 from queuey.service import QueueAccess, Service, unread
@@ -140,6 +140,39 @@ def test_a_queue_that_changes_while_it_is_counted(store: Store, other: Store) ->
     noted = InterposedStore(store)
     [unread] = Service(noted.store).unread.unread([access(store, queue)], ANN)
     assert unread == Unread({}, 1, more=False, is_final=False)
+
+
+@pytest.mark.parametrize("change", ["nothing", "purge", "more partitions", "deletion", "the store fails"])
+def test_queues_counted_together_count_as_one_by_one(store: Store, other: Store, change: str) -> None:
+    """Counts and errors of queues that are read concurrently, as over a network, are those of queues read in turn."""
+    queues = [make_queue(store, partitions=number) for number in (1, 1, 3)]
+    for queue in queues:
+        first, _ = append_bodies(store, queue, "a", "b")
+        mark(store, queue, first)
+    changes: dict[str, Callable[[Queue], object]] = {
+        "nothing": lambda _: None,
+        "purge": lambda queue: bridge.run(other.catalogue.purge_queue(queue)),
+        "more partitions": lambda queue: bridge.run(other.catalogue.update_queue(queue, QueueSpec(partitions=4))),
+        "deletion": lambda queue: bridge.run(other.catalogue.delete_queue(queue)),
+    }
+    if change in changes:
+        changes[change](queues[0])
+    results: list[list[object]] = []
+    for waits_for_network in (False, True):
+        between = InterposedStore(store)
+        between.waits_for_network = waits_for_network
+        if change not in changes:
+            between.instead(Messages.read, refuse_read)
+        try:
+            counts = Service(between.store).unread.unread([access(store, queue) for queue in queues], ANN)
+            results.append([each if isinstance(each, Unread) else type(each) for each in counts])
+        except StoreUnavailable as error:
+            results.append([str(error)])
+    assert results[0] == results[1]
+
+
+def refuse_read(*_: object) -> None:
+    raise StoreUnavailable("no node answers")
 
 
 def test_readers_are_no_groups(store: Store, other: Store) -> None:
