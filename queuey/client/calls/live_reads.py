@@ -19,6 +19,7 @@ from queuey.client.calls.call import (
     Seconds,
     check_string,
     encode,
+    error_from_fields,
     find_decoder,
     ignore_answer,
     number_text,
@@ -128,6 +129,7 @@ class _Notice(msgspec.Struct, frozen=True):
     """An event that is not a message."""
 
     status: int = 0
+    error_msg: Any = None
 
 
 class Streaming:
@@ -191,7 +193,7 @@ class Streaming:
         Skips messages that were yielded early. The cursor advances past a message when the next one is requested.
 
         Raises:
-            ApiError: The server has ended the stream, or a named queue was deleted.
+            ApiError: The server has ended the stream, or a named queue can no longer be read.
             InvalidAnswer: The answer is not a stream.
         """
         *lines, self._rest = (self._rest + part).split(b"\n")
@@ -234,7 +236,7 @@ class Streaming:
     def _read_notice(self, kind: str, data: bytes) -> None:
         """Sets ``expires`` if the credential expires soon. Ignores unknown events.
 
-        Raises the error with which the server ends the stream, and NotFound for a deleted queue that was named.
+        Raises the error with which the server ends the stream, and that of a named queue that can no longer be read.
         """
         notice = _decode_event(data, _Notice)
         if kind == "expiring":
@@ -242,7 +244,7 @@ class Streaming:
         elif kind == "bye" and notice.status:
             raise read_error(HttpAnswer(notice.status, {}, data))
         elif kind == "gone" and not self._is_of_all:
-            raise read_error(HttpAnswer(404, {}, data))
+            raise error_from_fields(notice.error_msg)
 
 
 def _decode_text(value: bytes) -> str:
