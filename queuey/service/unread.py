@@ -178,8 +178,7 @@ class UnreadUseCases:
         if queue is not row:
             page = None
         remaining = _unread_slices(queue, marks, ends, limit)
-        count = cost = 0
-        is_final = True
+        count, cost, is_final = 0, 0, True
         while remaining and count <= limit:
             batch, remaining = remaining[:MAX_PARTITIONS_TOGETHER], remaining[MAX_PARTITIONS_TOGETHER:]
             pages = await self._store.messages.read(queue, batch) if page is None else [page]
