@@ -57,7 +57,11 @@ def make_plan(state: GroupState, queues: Sequence[Queue]) -> Plan:
     }
     shared = {uid for slot in set(present.values()) for uid in views[slot].readable}
     shared |= {uid for (uid, _), member in before.items() if member in absent}
-    chosen = _choose_within_bounds([queue for queue in queues if queue.uid in shared])
+    unlimited = {
+        uid for slot, view in views.items() if state.subscriptions[slot].scope == ("*",) for uid in view.readable
+    }
+    ordered = sorted(queues, key=lambda queue: (queue.uid not in unlimited, queue.name))
+    chosen = _choose_within_bounds([queue for queue in ordered if queue.uid in shared])
     for view in views.values():
         view.readable = {uid: number for uid, number in view.readable.items() if uid in chosen}
     owners = assign({member: views[slot].readable for member, slot in present.items()}, before.items(), reserved=absent)
@@ -89,13 +93,13 @@ class _View:
 def _choose_within_bounds(queues: Iterable[Queue]) -> dict[int, str]:
     """Returns the names, by uid, of the queues that a plan has room for.
 
-    Goes through the queues by name, skips a queue whose chunk is full, and stops at the first one that would make the
-    whole plan too large.
+    Skips a queue whose chunk is full, and stops at the first one that would make the whole plan too large. Queues that
+    members without limits to some queues may read come first: a limited key does not take the room of the others.
     """
     partitions, size = 0, 0
     chunks = Counter[int]()
     chosen = {}
-    for queue in sorted(queues, key=lambda queue: queue.name):
+    for queue in queues:
         own, chunk = max_queue_bytes(queue.name, queue.partitions), choose_chunk(queue.uid)
         partitions, size = partitions + queue.partitions, size + own
         if partitions > MAX_PARTITIONS or size > MAX_PLAN_BYTES:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Literal
 
 import msgspec
 
-from queuey.access import Caller
+from queuey.access import Caller, matches
 from queuey.deadletters import matches_patterns
 
 MAX_MEMBERS, MAX_PARTITIONS = 1000, 10_000
@@ -96,9 +97,24 @@ class Subscription(msgspec.Struct, frozen=True):
     patterns: tuple[str, ...]
     credential: Credential
 
+    @property
+    def scope(self) -> tuple[str, ...]:
+        """Patterns of the queues for which the credential may have rights, as for :func:`queuey.access.matches`.
+
+        Patterns of the subscription mean only these queues. Names were checked when the member joined.
+        """
+        caller = self.credential.caller
+        queues = [(g.queues,) if isinstance(g.queues, str) else g.queues for g in caller.grants]
+        return ("*",) if caller.names or ("*",) in queues else tuple(chain.from_iterable(queues))
+
     def matcher(self) -> Callable[[str], bool]:
-        names = frozenset(self.names)
-        return lambda name: name in names or matches_patterns(name, self.patterns)
+        names, scope = frozenset(self.names), self.scope
+
+        def is_matched(name: str) -> bool:
+            within = matches_patterns(name, self.patterns) and any(matches(pattern, name) for pattern in scope)
+            return name in names or within
+
+        return is_matched
 
 
 MemberState = Literal["new", "present", "leaving", "absent"]

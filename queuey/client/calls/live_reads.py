@@ -19,7 +19,6 @@ from queuey.client.calls.call import (
     Seconds,
     check_string,
     encode,
-    error_from_fields,
     find_decoder,
     ignore_answer,
     number_text,
@@ -129,7 +128,6 @@ class _Notice(msgspec.Struct, frozen=True):
     """An event that is not a message."""
 
     status: int = 0
-    error_msg: Any = None
 
 
 class Streaming:
@@ -193,7 +191,7 @@ class Streaming:
         Skips messages that were yielded early. The cursor advances past a message when the next one is requested.
 
         Raises:
-            ApiError: The server has ended the stream, or a named queue can no longer be read.
+            ApiError: The server has ended the stream, or a named queue was deleted.
             InvalidAnswer: The answer is not a stream.
         """
         *lines, self._rest = (self._rest + part).split(b"\n")
@@ -236,7 +234,7 @@ class Streaming:
     def _read_notice(self, kind: str, data: bytes) -> None:
         """Sets ``expires`` if the credential expires soon. Ignores unknown events.
 
-        Raises the error with which the server ends the stream, and that of a named queue that can no longer be read.
+        Raises the error with which the server ends the stream, and NotFound for a deleted queue that was named.
         """
         notice = _decode_event(data, _Notice)
         if kind == "expiring":
@@ -244,7 +242,7 @@ class Streaming:
         elif kind == "bye" and notice.status:
             raise read_error(HttpAnswer(notice.status, {}, data))
         elif kind == "gone" and not self._is_of_all:
-            raise error_from_fields(notice.error_msg)
+            raise read_error(HttpAnswer(404, {}, data))
 
 
 def _decode_text(value: bytes) -> str:

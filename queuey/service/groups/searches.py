@@ -35,7 +35,13 @@ async def find_queues(store: Store, application: str, state: GroupState, *, fres
     subscriptions = [subscription for slot, subscription in state.subscriptions.items() if slot in used]
     matchers = [subscription.matcher() for subscription in subscriptions]
     queues: dict[str, Queue] = {}
-    fixed_parts = [_WILDCARD_PATTERN.split(pattern, maxsplit=1)[0] for s in subscriptions for pattern in s.patterns]
+    fixed_parts = [
+        max(start, begin, key=len)
+        for subscription in subscriptions
+        for start in (_WILDCARD_PATTERN.split(pattern, maxsplit=1)[0] for pattern in subscription.patterns)
+        for begin in (pattern.partition("*")[0] for pattern in subscription.scope)
+        if start.startswith(begin) or begin.startswith(start)
+    ]
     for prefix in shortest_prefixes(fixed_parts):
         async for queue in _list_by_prefix(store, application, prefix):
             if any(matches(queue.name) for matches in matchers):

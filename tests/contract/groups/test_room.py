@@ -7,11 +7,13 @@ import pytest
 from queuey.access import Caller
 from queuey.errors import TooManyGroups
 from queuey.groups.drafts import ABANDONED_MS
+from queuey.groups.state import MAX_PARTITIONS
 from queuey.service import Service, groups
+from queuey.service.groups import searches
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.groups.in_service import ServiceGroup
-from tests.contract.samples import fresh_name
+from tests.contract.samples import fresh_name, make_queue
 from tests.replacing import replace_in
 
 SESSION, HOUR = 300.0, ABANDONED_MS / 1000
@@ -61,6 +63,29 @@ def test_abandoned_groups_make_room(store: Store, services: list[Service], clock
         keep_alive(present, 4 * SESSION)
         more.join("q")
     assert bridge.run(store.groups.group_names(make.application)) == ["absent", "more", "present"]
+
+
+@pytest.mark.parametrize(
+    ("rights", "limit"), [("k-*", searches.MAX_LISTED), ("*-k", MAX_PARTITIONS)], ids=["read", "matched"]
+)
+def test_patterns_mean_queues_within_the_rights(
+    store: Store, services: list[Service], clock: Clock, rights: str, limit: int
+) -> None:
+    """However many queues a limited key's ``*`` matches, it and others get theirs: only what it may have counts.
+
+    The limit is set to 10: of queues that a search reads for a pattern, and of those that it may match.
+    """
+    group = Groups(services, clock)("g")
+    bridge.run(store.applications.create_application(group.application))
+    for number in range(12):
+        make_queue(store, f"a-{number:02}", application=group.application)
+    for name in ("k-1-k", "k-2-k", "z-1"):
+        make_queue(store, name, application=group.application)
+    group.limit_key("narrow", rights)
+    with replace_in(searches, limit, 10), replace_in(searches, searches.PAGE_SIZE, 5):
+        narrow, owner = group.join(patterns=["*"], key="narrow"), group.join(patterns=["z-*"])
+        group.settle([("k-1-k", 1), ("k-2-k", 1), ("z-1", 1)], narrow, owner)
+    assert set(narrow.owned) == {("k-1-k", 1), ("k-2-k", 1)}
 
 
 def test_a_credential_makes_room_among_its_own(store: Store, services: list[Service], clock: Clock) -> None:

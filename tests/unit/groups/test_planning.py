@@ -82,14 +82,14 @@ def test_a_join_moves_its_share_alone() -> None:
 
 
 def test_rights_decide() -> None:
-    """A member needs rights to read and to claim a queue; one that no member may read has no targets and is counted."""
+    """A member needs rights to read and to claim a queue; one whose principals keep it out is counted as unassigned."""
     closed = replace(queue("orders-x", 3), principals=(Principal("app:other", read=True, delete=True),))
     group = LivingGroup(queue("orders", 2), closed, queue("reports", 2))
     member = group.enter(credential=make_credential("orders*"))
     assert group.targets() == {("orders", 1): member, ("orders", 2): member}
     draft = group.draft()
     draft.plan(group.queues, group.rights)
-    assert draft.unassigned == 5
+    assert draft.unassigned == 3, "a pattern means only queues within the rights"
     rights: tuple[Verb, ...] = ("read", "claim")
     for allow in rights:
         group.enter(credential=make_credential("reports", allow=(allow,)))
@@ -183,6 +183,16 @@ def test_rows_of_the_largest_groups(queues: int, partitions: int) -> None:
     later.leave(500)
     later.plan(large(queues, partitions), lambda credential: credential)
     assert len(find_changed_rows(state, later.state)) < 25
+
+
+def test_a_limited_key_takes_no_room_of_others() -> None:
+    """If not all queues fit into a plan, those that only limited keys may read are left out first."""
+    group = LivingGroup(*large(MAX_PARTITIONS // 200, 200, name="a-{:03}"), queue("z-1", 100), queue("z-2", 100))
+    narrow, owner = group.enter(("a-*",), make_credential("a-*")), group.enter(("z-*",))
+    left_out = f"a-{MAX_PARTITIONS // 200 - 1:03}"
+    assert {q.name for q in group.queues} - {name for name, _ in group.targets()} == {left_out}
+    assert {number for (name, _), number in group.targets().items() if name.startswith("z-")} == {owner}
+    assert narrow in group.targets().values()
 
 
 def test_what_is_beyond_the_bounds_has_no_targets() -> None:
