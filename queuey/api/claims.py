@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from queuey.api.jobs import MAX_RESULT, MAX_RESULTS
 from queuey.api.messages import QueueReadError, ReadMessage
-from queuey.api.values import Count, Id, Partition, Partitions, Wait, one_line_text, readable_name
+from queuey.api.values import Count, Id, Partition, Partitions, Wait, one_line_text
 from queuey.deadletters import Attempt
 from queuey.terminal.texts import format_count
 from queuey.time_parsing import format_duration, format_instant
@@ -89,7 +89,7 @@ class SeveralClaimsQuery(LimitQuery, frozen=True, kw_only=True):
         ),
     ] = DEFAULT_CLAIM
     wait: Wait = 0.0
-    worker: Annotated[str, readable_name(MAX_WORKER, "Name of the caller, shown in reasons and by `explain`")] = ""
+    worker: Annotated[str, one_line_text(MAX_WORKER, "Name of the caller, shown in reasons and by `explain`")] = ""
     states: Annotated[
         bool, Meta(description=f"Show the last state of up to {MAX_STATES} messages that were delivered before")
     ] = False

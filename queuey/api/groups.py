@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from queuey.api.values import Count, Id, readable_name
+from queuey.api.values import Count, Id, one_line_text
 
 Name = Annotated[str, Meta(max_length=1000)]
 MAX_EPOCH = (1 << 53) - 1
@@ -27,7 +27,7 @@ class NewMember(Struct, frozen=True):
 
     queues: Annotated[list[Name], Meta(max_length=1000)] = field(default_factory=list)
     patterns: Annotated[list[Name], Meta(max_length=20)] = field(default_factory=list)
-    instance: Annotated[str, readable_name(100)] = ""
+    instance: Annotated[str, one_line_text(100)] = ""
     session: Annotated[float, Meta(ge=3, le=300)] = 10
     revoke: Annotated[float, Meta(ge=0, le=3600)] = 30
     grace: Annotated[float, Meta(ge=0, le=86_400)] = 0

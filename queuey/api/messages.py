@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import Meta, Struct, field
 
 from queuey.api.values import Count, Delay, Flag, Id, Partition, Partitions, Timestamp, Ttl, Wait, bounded, text_choice
 
@@ -33,28 +33,17 @@ class MessagesToPost(Struct, frozen=True):
     messages: Annotated[list[BatchItem], bounded("max_batch")]
 
 
-class PostedMessage(Struct, frozen=True):
-    """The location of a stored message; ``key`` is its id."""
+class PostedMessage(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """The location of a stored message; ``key`` is its id.
+
+    Attributes:
+        merged: Only if an equal message had the name, so nothing was stored: the status of that one as a job.
+    """
 
     id: Id = field(name="key")
     timestamp: Timestamp
     partition: Partition
-
-
-class NamedMessage(PostedMessage, frozen=True, omit_defaults=True):
-    """The location of a message that has a name.
-
-    Attributes:
-        merged: Only if nothing was stored, because an equal message has the name: the status of that one as a job.
-    """
-
-    merged: Literal["waiting", "retrying", "claimed"] | UnsetType = UNSET
-
-
-class PostedNamed(Struct, frozen=True, tag_field="status", tag="ok"):
-    """The message that has the name now."""
-
-    messages: list[NamedMessage]
+    merged: Literal["waiting", "retrying", "claimed"] | None = None
 
 
 class Posted(Struct, frozen=True, tag_field="status", tag="ok"):

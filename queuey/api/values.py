@@ -40,13 +40,8 @@ def bounded(limit: str, description: str = "", **bounds: Any) -> Meta:  # noqa: 
 
 
 def one_line_text(max_length: int, description: str = "") -> Meta:
-    """Describes text without line breaks or control characters."""
+    """Describes a line that people read. See :func:`queuey.messages.is_readable`."""
     return Meta(max_length=max_length, extra={"line": True}, description=description or None)
-
-
-def readable_name(max_length: int, description: str = "") -> Meta:
-    """Describes a name that people read. See :func:`queuey.messages.is_readable`."""
-    return Meta(max_length=max_length, extra={"name": True}, description=description or None)
 
 
 def text_choice(*choices: str, description: str = "") -> Meta:

@@ -34,7 +34,15 @@ class Receipt(PostedMessage, frozen=True, dict=True):
         id: 32 lower-case hex digits, unique in the partition.
         timestamp: The id's time, seconds since 1970 with seven decimals, exactly as the server wrote it.
         partition: 1 to the queue's number of partitions.
+        merged: None if the call stored the message. Otherwise it was merged into an equal job of the same name, with
+            this status: a ``claimed`` one may have read its input before, a ``waiting`` or ``retrying`` one runs later.
     """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Receipt) and (self.id, self.partition) == (other.id, other.partition)
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.partition))
 
     @property
     def time(self) -> datetime:
@@ -45,15 +53,6 @@ class Receipt(PostedMessage, frozen=True, dict=True):
     def ticks(self) -> int:
         """The id's exact time in 100 ns steps since 1582-10-15."""
         return order_of(self.id)[0]
-
-    @property
-    def merged(self) -> str | None:
-        """The status of the job at the call, if the call was merged into it, as an equal one of the same name.
-
-        None if the call stored the message. A job that was ``claimed`` had begun, so it may have read its input before
-        the call; one that was ``waiting`` or ``retrying`` runs later.
-        """
-        return self.__dict__.get("merged")
 
     def status(self) -> JobInfo:
         """Returns the job's status: waiting, claimed, done, failed, and so on."""

@@ -47,7 +47,7 @@ def open(  # noqa: A001 - named like gzip.open and shelve.open
         InvalidArgument: A setting is not valid; all users may write to the directory; the standard library's
             ``sqlite3`` has the file open in this process; or a parent process had it open when it forked this one.
         ServiceUnavailable: The file or the directory cannot be used, the disk is full, or the file was written by a
-            newer version.
+            newer version, belongs to another user, or is a copy without its log.
     """
     service = EmbeddedService.open(store, application, settings)
     return Client(URL, key="", application=application, transport=InProcessPool(service, application))  # type: ignore[arg-type] # has all methods that the client calls

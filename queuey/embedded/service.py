@@ -288,10 +288,11 @@ def _check_store_file(file: Path) -> None:
         InvalidArgument: All users may write to the directory, or the file is or was open outside of a service.
     """
     try:
-        mode = file.parent.stat().st_mode
+        directory = file.parent.stat()
     except OSError:
         return  # Opening the store creates the directory, or raises the error.
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+    is_sticky = directory.st_mode & stat.S_ISVTX and directory.st_uid in {0, os.geteuid()}
+    if directory.st_mode & stat.S_IWOTH and not is_sticky:
         text = f"all users may write to the directory {file.parent}, and so could replace the store"
         raise InvalidArgument(f"{text}. Choose another directory, or run: chmod o-w {file.parent}")
     if file in _inherited_files:

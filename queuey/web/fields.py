@@ -167,8 +167,9 @@ def _make_parser(kind: inspect.Type, limits: Limits) -> Parse | None:
         case inspect.StrType() if "enum" in metadata:
             parse = partial(validators.parse_choice, choices=tuple(metadata["enum"]))
         case inspect.StrType():
-            one_line = validators.parse_printable_text if metadata.get("line") else validators.parse_text
-            parse = partial(validators.parse_name if metadata.get("name") else one_line, **bounds)
+            parse = partial(
+                validators.parse_printable_text if metadata.get("line") else validators.parse_text, **bounds
+            )
         case inspect.ListType():
             parse = partial(validators.parse_list, **bounds)
         case _:

@@ -146,16 +146,9 @@ def parse_text(value: object, max_length: int | None = None) -> str:
 
 def parse_printable_text(value: object, max_length: int) -> str:
     line = parse_text(value, max_length)
-    if not line.isprintable():
-        raise BadField("Has characters that cannot be printed")
-    return line
-
-
-def parse_name(value: object, max_length: int) -> str:
-    name = parse_text(value, max_length)
-    if not is_readable(name):
+    if not is_readable(line):
         raise BadField("Has characters that do not show, or a space at an end")
-    return name
+    return line
 
 
 def parse_list(value: object, max_length: int | None) -> list[Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 from pathlib import Path
 
 import pytest
 
+from queuey import embedded
 from queuey.storage.sqlite import check
 from queuey.storage.sqlite.connection import FILE
 from tests.servers.served import Served
@@ -66,6 +68,18 @@ def test_sigterm_when_idle(tmp_path: Path) -> None:
         assert has_ended(pids[0])
     assert check(served.data) == []
     assert not list(served.data.glob("*-wal"))
+
+
+def test_a_copy_after_the_end(tmp_path: Path) -> None:
+    """Once a service has ended, its file is whole by itself, although several workers have closed it at once."""
+    with Served(tmp_path, ["--workers", "3"]) as served:
+        with served.client() as client:
+            client.create_queue("q")
+        assert served.end(signal.SIGTERM) == 0
+    copy = tmp_path / "copy.db"
+    shutil.copy(served.data / "queuey.sqlite3", copy)
+    with embedded.open(copy, application="queuey") as client:
+        assert list(client.queue_names()) == ["q"]
 
 
 def variables_with_startup_code(directory: Path, code: str) -> dict[str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import re
 import sqlite3
 import stat
 import threading
@@ -329,6 +331,69 @@ def test_places_that_cannot_be_used(tmp_path: Path) -> None:
         embedded.open(common / "jobs.db")
     common.chmod(0o1777)
     embedded.open(common / "jobs.db", settings=QUICK).close()
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
+def test_files_of_another_user(file: Path, suffix: str) -> None:
+    """A file that another user has made is not opened, nor one beside which another user has put SQLite's files."""
+    planted = file.with_name(file.name + suffix)
+    planted.touch()
+    user = os.geteuid()
+    if user == 0:
+        os.chown(planted, 4711, -1)
+    else:  # Then all files are those of another user.
+        planted, user = file, 4711
+    refusal = re.escape(f"{planted} belongs to another user")
+    with replace_in(os, os.geteuid, lambda: user), pytest.raises(ServiceUnavailable, match=refusal):
+        embedded.open(file)
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o644, 0o640])
+def test_files_that_others_may_use(file: Path, mode: int) -> None:
+    """A store whose files others may use is opened, and belongs to its user alone from then on."""
+    with embedded.open(file, settings=QUICK) as client:
+        client.create_queue("mails")
+        side_files = [path for path in file.parent.iterdir() if path.name.startswith(f"{file.name}-")]
+        for path in (file, *side_files):
+            path.chmod(mode)
+        with embedded.open(file, settings=QUICK) as other:
+            assert list(other.queue_names()) == ["mails"]
+            modes = {path.name[len(file.name) :]: stat.S_IMODE(path.stat().st_mode) for path in (file, *side_files)}
+            assert modes == {"": 0o600, "-wal": 0o600, "-shm": 0o600}
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o1777])
+def test_links(tmp_path: Path, mode: int) -> None:
+    """A link leads to a store, except where all users may make links."""
+    target, directory = tmp_path / "jobs.db", tmp_path / "common"
+    directory.mkdir()
+    directory.chmod(mode)
+    link = directory / "link.db"
+    link.symlink_to(target)
+    if mode & stat.S_IWOTH:
+        with pytest.raises(ServiceUnavailable, match="is a link in a directory to which all users may write"):
+            embedded.open(link)
+        assert not target.exists()
+    else:
+        embedded.open(target, settings=QUICK).close()
+        with embedded.open(link, settings=QUICK) as client:
+            client.create_queue("mails")
+        with embedded.open(target, settings=QUICK) as client:
+            assert list(client.queue_names()) == ["mails"]
+
+
+def test_a_directory_of_another_user(tmp_path: Path) -> None:
+    """In a directory that all may write to, a file is safe from all but the directory's owner."""
+    common = tmp_path / "common"
+    common.mkdir()
+    common.chmod(0o1777)
+    user = os.geteuid()
+    if user == 0:
+        os.chown(common, 4711, -1)
+    else:
+        user = 4711
+    with replace_in(os, os.geteuid, lambda: user), pytest.raises(InvalidArgument, match="could replace the store"):
+        embedded.open(common / "jobs.db")
 
 
 @pytest.mark.parametrize(

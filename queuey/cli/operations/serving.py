@@ -138,7 +138,12 @@ def _serve(settings: Settings) -> int:
             for call in answering:
                 call()
 
-        return server.run(settings, listeners, announce, server.open_service)
+        code = server.run(settings, listeners, announce, server.open_service)
+    if not opening.is_cassandra(settings):
+        from queuey.storage.sqlite.connection import close_file
+
+        close_file(opening.store_path(settings))  # The workers close it at the same time, so perhaps none as the last.
+    return code
 
 
 def _prepare_sqlite(settings: Settings, url: str) -> Start:

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import UNSET, UnsetType, structs
 
 from queuey import ids
-from queuey.api.messages import PostedNamed
 from queuey.client.calls import tracing
 from queuey.client.calls.call import (
     JSON,
@@ -317,7 +316,7 @@ def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[R
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("a named message has no partition, key or delay: the name determines the partition")
     headers, body = _encode_put(message)
-    return Call(method, named_path(queue, name), _read_named_receipt, headers=headers, content=body, repeatable=True)
+    return Call(method, named_path(queue, name), _read_receipt, headers=headers, content=body, repeatable=True)
 
 
 def named_path(queue: str, name: str) -> str:
@@ -437,13 +436,6 @@ def _batch_headers(after: After | None) -> dict[str, str]:
 
 def _read_receipt(answer: HttpAnswer) -> Receipt:
     return _read_receipts(answer, 1)[0]
-
-
-def _read_named_receipt(answer: HttpAnswer) -> Receipt:
-    receipt = _read_receipt(answer)
-    merged = decode(answer, PostedNamed).messages[0].merged
-    receipt.__dict__["merged"] = None if merged is UNSET else merged
-    return receipt
 
 
 def _read_receipts(answer: HttpAnswer, count: int) -> list[Receipt]:

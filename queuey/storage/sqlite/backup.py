@@ -27,8 +27,6 @@ from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOp
 ReportProgress = Callable[[str, int, int | None], None]
 """Reports progress: the name of the step, the bytes done, and the total bytes or None if they are not known."""
 
-_SIDE_FILES = ("-wal", "-shm", "-journal")
-"""Suffixes of the files that SQLite creates beside a database."""
 _STEPS_PER_REPORT = 1000
 """Interval between two progress reports, in virtual machine steps of SQLite; a message takes five."""
 _CHUNK_BYTES = 1 << 20
@@ -81,19 +79,16 @@ def back_up(
         OSError: The file cannot be written.
     """
     source, checksum = driver.file_of(directory), checksum_file(target)
-    _require_owner(source)
+    driver.require_owner(source)
     if checksum.exists() and _read_checksum(checksum) is None:
         text = "File exists and is not a checksum. Move it away, or choose another name for the backup"
         raise FileExistsError(errno.EEXIST, text, str(checksum))
     with _partial_file(target) as partial:
-        connection = driver.connect(source, options)
-        try:
-            schema.require_format(connection, source)
-            _vacuum_into(connection, partial, tell)
-        except DatabaseError as error:
-            raise _copy_error(error, target) from error
-        finally:
-            connection.close()
+        with schema.open_whole(source, options) as connection:
+            try:
+                _vacuum_into(connection, partial, tell)
+            except DatabaseError as error:
+                raise _copy_error(error, target) from error
         contents = examine(partial, tell)
         with partial.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -156,7 +151,7 @@ def restore(
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.exists() and not replace:
         raise FileExistsError(errno.EEXIST, "a store exists already", str(path))
-    _require_owner(path if path.exists() else directory)
+    driver.require_owner(path if path.exists() else directory)
     with _partial_file(path) as partial:
         sha256 = _verify_checksum(backup, _copy(backup, partial, tell))
         contents = msgspec.structs.replace(examine(partial, tell, name=backup), sha256=sha256)
@@ -176,6 +171,9 @@ def examine(path: Path, tell: ReportProgress, *, name: Path | None = None) -> Co
     name = name or path
     tell("checking", 0, None)
     try:
+        with path.open("rb") as file:
+            if file.read(19)[18:] == b"\2":  # a file that asks for a write-ahead log
+                raise schema.make_copy_error(name)
         connection = driver.open_copy(path)
         try:
             # Lets Python handle Ctrl-C while SQLite works.
@@ -252,11 +250,6 @@ def _copy_error(error: DatabaseError, target: Path) -> Exception:
     return translated
 
 
-def _require_owner(path: Path) -> None:
-    if path.stat().st_uid != os.geteuid():
-        raise StoreUnavailable(f"{path} belongs to another user. Run this as the user that the service runs as.")
-
-
 # A file that is being written
 
 
@@ -289,7 +282,7 @@ def _make_partial_file(target: Path) -> tuple[int, Path]:
 
 
 def _remove_partial(partial: Path) -> None:
-    for end in (*_SIDE_FILES, ""):
+    for end in (*driver.SIDE_FILES, ""):
         partial.with_name(partial.name + end).unlink(missing_ok=True)
 
 
@@ -345,7 +338,7 @@ def _exclusive_lock(path: Path, options: SqliteOptions) -> Iterator[_Clock | Non
         StoreUnavailable: The store cannot be read.
     """
     if not path.exists():
-        if remains := [path.name + end for end in _SIDE_FILES if path.with_name(path.name + end).exists()]:
+        if remains := [path.name + end for end in driver.SIDE_FILES if path.with_name(path.name + end).exists()]:
             text = f"{path} is missing, but {', '.join(remains)} exists"
             raise StoreUnavailable(f"{text}: remains of a store. Move them to another place, then repeat.")
         yield None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +43,9 @@ MAX_LOG_PAGES = 4000
 log starts over, because overwriting it is cheaper than growing it. The sweep's thread has copied most of it before."""
 
 FILE = "queuey.sqlite3"
+SIDE_FILES = ("-wal", "-shm", "-journal")
+"""Suffixes of the files that SQLite creates beside a database, with the mode of that."""
+_OTHERS_MODE_BITS = 0o077
 _SUFFIXES = frozenset({".db", ".sqlite", ".sqlite3"})
 
 
@@ -106,11 +111,13 @@ def has_no_effect(error: apsw.Error) -> bool:
     return isinstance(error, apsw.BusyError | apsw.LockedError | apsw.FullError | apsw.ReadOnlyError)
 
 
-def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_only: bool = False) -> Connection:
+def connect(
+    path: Path, options: SqliteOptions, *, create: bool = False, keep_mode: bool = False, read_only: bool = False
+) -> Connection:
     """Opens a connection to the store's file.
 
     A new file is created only with ``create``: a later connection must not silently start an empty store if the file
-    has been removed.
+    has been removed. With ``keep_mode`` a closed file stays closed (see :func:`close_file`).
 
     Raises:
         StoreUnavailable: The file cannot be opened.
@@ -125,7 +132,8 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
         # which took longer than reading ten messages.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.set_busy_handler(_make_busy_handler(options.busy_timeout))
-        _enable_write_ahead_log(connection, options.busy_timeout)
+        if not keep_mode:
+            _enable_write_ahead_log(connection, options.busy_timeout)
         connection.execute(f"PRAGMA synchronous = {options.sync}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {0 if read_only else MAX_LOG_PAGES}").fetchall()
         # Truncates a log that one large transaction made long when the log starts over.
@@ -139,6 +147,43 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
     except apsw.Error as error:
         raise translate(error) from error
     return connection
+
+
+def require_private(path: Path) -> None:
+    """Takes the rights of other users from the store's files, which are made for their owner only.
+
+    Raises:
+        StoreUnavailable: Another user owns one of the files, or may have made the link at the path.
+    """
+    if path.is_symlink() and path.parent.stat().st_mode & stat.S_IWOTH:
+        raise StoreUnavailable(f"{path} is a link in a directory to which all users may write. Name the file itself.")
+    target = path.resolve()
+    for file in (target, *(target.with_name(target.name + end) for end in SIDE_FILES)):
+        with contextlib.suppress(FileNotFoundError):
+            require_owner(file, follow=False)
+            if (mode := stat.S_IMODE(file.stat().st_mode)) & _OTHERS_MODE_BITS:
+                file.chmod(mode & ~_OTHERS_MODE_BITS)
+
+
+def require_owner(path: Path, *, follow: bool = True) -> None:
+    if path.stat(follow_symlinks=follow).st_uid != os.geteuid():
+        raise StoreUnavailable(f"{path} belongs to another user. Run this as that user, or choose another file.")
+
+
+def has_log(path: Path) -> bool:
+    return Path(f"{path.resolve()}-wal").exists()
+
+
+def close_file(path: Path) -> None:
+    """Marks the file as closed, unless another connection is open: then a copy of it alone is whole. Ignores errors.
+
+    The mark is SQLite's own: a file whose header does not ask for a write-ahead log.
+    """
+    with contextlib.suppress(apsw.Error):
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        with contextlib.closing(connection):
+            # Once the log is copied, only bytes of the header change, in one sector: that needs no journal on the disk.
+            connection.execute("PRAGMA journal_mode = MEMORY").fetchall()
 
 
 def open_copy(path: Path) -> Connection:

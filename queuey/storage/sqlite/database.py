@@ -95,7 +95,7 @@ class Database:
 
         Raises:
             StoreUnavailable: The directory or the file cannot be used.
-            StoreIncompatible: The file is not a store, or has a newer format.
+            StoreIncompatible: The file is not a store, has a newer format, or is a copy without its log.
         """
         self.path = driver.file_of(data)
         directory = self.path.parent
@@ -110,15 +110,16 @@ class Database:
             # An existing file must not be opened: closing it would release the locks of this process's other stores.
             with contextlib.suppress(FileExistsError):
                 self.path.touch(mode=0o600, exist_ok=False)
-            is_other = self.path.is_file() and 0 < self.path.stat().st_size < MIN_FILE_BYTES
+            driver.require_private(self.path)
+            size, has_log = self.path.stat().st_size, driver.has_log(self.path)
         except OSError as error:
             message = f"the data directory {directory} cannot be used: {error.strerror or error}"
             raise StoreUnavailable(message) from error
-        if is_other:  # SQLite would treat it as empty and overwrite it.
+        if self.path.is_file() and 0 < size < MIN_FILE_BYTES:  # SQLite would treat it as empty and overwrite it.
             raise StoreIncompatible(f"{self.path} is not a database. Choose another file")
-        connection = driver.connect(self.path, options, create=True)
+        connection = driver.connect(self.path, options, create=True, keep_mode=size > 0)
         try:
-            schema.prepare(connection, self.path)
+            schema.prepare(connection, self.path, has_log=has_log)
         finally:
             connection.close()
         self._name = str(self.path)
@@ -255,6 +256,8 @@ class Database:
         self.writer.close(timeout)
         self.queues.clear()
         self.readers.close(min(timeout, 2.0))
+        if self._read_file_identity() == self._identity:
+            driver.close_file(self.path)
 
 
 def _has_due_message(connection: Connection, partitions: Iterable[int] | None, last: int, now: int) -> bool:

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from queuey.errors import StoreUnavailable
+from queuey.errors import StoreIncompatible, StoreUnavailable
 from queuey.messages import Finding
 from queuey.storage.sqlite import connection, schema
 from queuey.storage.sqlite.connection import SqliteOptions
@@ -97,7 +97,7 @@ def _check_integrity(path: Path) -> Finding:
     advice = "Stop the service and restore a backup: queuey restore; see docs/operations.md."
     try:
         complaints = schema.check(path)
-    except StoreUnavailable as error:
+    except (StoreIncompatible, StoreUnavailable) as error:
         return Finding("integrity", "fail", str(error), advice)
     if complaints:
         return Finding("integrity", "fail", f"{len(complaints)} defects, the first: {complaints[0]}", advice)

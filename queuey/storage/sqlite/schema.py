@@ -11,11 +11,15 @@ and provides counts. It costs one small upsert per partition and commit instead 
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from queuey.errors import StoreIncompatible
-from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions, connect, translate
+from queuey.storage.sqlite import connection as driver
+from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions, translate
 
 APPLICATION_ID = 0x51554559
 """Code of Queuey's files in the header of SQLite databases: ``QUEY``."""
@@ -48,6 +52,10 @@ CREATE TABLE group_sessions (
 CREATE INDEX group_sessions_by_end ON group_sessions (expires);
 """
 """Tables of consumer groups with members managed by the service. Times are milliseconds since 1970."""
+_CREATE_ORIGIN = """
+CREATE TABLE origin (inode INTEGER NOT NULL);  -- of the file; a copy has another one
+INSERT INTO origin VALUES (0);
+"""
 UPGRADES = {
     1: """
         ALTER TABLE queues ADD COLUMN claims TEXT NOT NULL DEFAULT 'open';
@@ -60,6 +68,7 @@ UPGRADES = {
         ALTER TABLE offsets ADD COLUMN note BLOB;
     """
     + _CREATE_GROUP_TABLES
+    + _CREATE_ORIGIN
 }
 """Statements that upgrade each earlier format to the next one."""
 
@@ -222,14 +231,17 @@ CREATE TABLE covers (
 ) WITHOUT ROWID;
 """
     + _CREATE_GROUP_TABLES
+    + _CREATE_ORIGIN
 )
 
 
-def prepare(connection: Connection, path: Path) -> None:
+def prepare(connection: Connection, path: Path, *, has_log: bool) -> None:
     """Creates the tables in an empty file, or upgrades an older file. Several processes may do so at once.
 
+    ``has_log`` says whether the file had a write-ahead log before the connection was opened.
+
     Raises:
-        StoreIncompatible: The file belongs to another program or to a newer version of this one.
+        StoreIncompatible: The file belongs to another program or to a newer version of this one, or lacks its log.
         StoreUnavailable: The file cannot be written.
     """
     try:
@@ -246,6 +258,9 @@ def prepare(connection: Connection, path: Path) -> None:
                 connection.execute(UPGRADES[version])
                 version += 1
                 connection.execute(f"PRAGMA user_version = {version}")
+            if (version, application) == (FORMAT, APPLICATION_ID):
+                require_log(connection, path, has_log=has_log)
+                connection.execute("UPDATE origin SET inode = ?1 WHERE inode != ?1", (_inode_of(path),))
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:  # If the disk is full, SQLite has rolled back already.
@@ -254,6 +269,32 @@ def prepare(connection: Connection, path: Path) -> None:
     except DatabaseError as error:
         raise translate(error) from error
     _require_known(version, application, path)
+
+
+def require_log(connection: Connection, path: Path, *, has_log: bool) -> None:
+    """Checks that a file which is not closed (see :func:`.connection.close_file`) has its log, or is not a copy.
+
+    A file that was not copied may have lost its log without losing messages: SQLite's own shell removes the log that a
+    killed process has left, once it has written it into the file.
+
+    Raises:
+        StoreIncompatible: The file is a copy without its log.
+    """
+    is_open = connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+    if is_open and not has_log and _read_format_and_application(connection)[0] == FORMAT:
+        [[inode]] = connection.execute("SELECT inode FROM origin").fetchall()
+        if inode not in {0, _inode_of(path)}:
+            raise make_copy_error(path)
+
+
+def make_copy_error(path: Path) -> StoreIncompatible:
+    text = f"{path} is a copy of a store in use, without its log (-wal), so its newest messages may be missing"
+    hint = f"If you know that it is whole, run: sqlite3 {shlex.quote(str(path))} 'PRAGMA journal_mode = DELETE'"
+    return StoreIncompatible(f"{text}. Copy a store in use with queuey backup. {hint}")
+
+
+def _inode_of(path: Path) -> int:
+    return path.stat().st_ino % (1 << 63)
 
 
 def require_format(connection: Connection, path: Path) -> None:
@@ -280,19 +321,30 @@ def _read_format_and_application(connection: Connection) -> tuple[int, int]:
     return version[0], application[0]
 
 
-def check(path: Path) -> list[str]:
-    """Returns the defects that SQLite's integrity check finds.
+@contextmanager
+def open_whole(path: Path, options: SqliteOptions) -> Iterator[Connection]:
+    """Opens an existing file for a while, and leaves it closed if it was.
 
     Raises:
+        StoreIncompatible: The file belongs to another program or to a newer version of this one, or lacks its log.
         StoreUnavailable: The file cannot be read.
     """
-    connection = connect(path, SqliteOptions())
+    has_log = driver.has_log(path)
     try:
-        return find_problems(connection)
+        with closing(driver.connect(path, options, keep_mode=True)) as first:
+            require_format(first, path)
+            require_log(first, path, has_log=has_log)
+        with closing(driver.connect(path, options)) as connection:
+            yield connection
+        driver.close_file(path)
     except DatabaseError as error:
         raise translate(error) from error
-    finally:
-        connection.close()
+
+
+def check(path: Path) -> list[str]:
+    """Returns the defects that SQLite's integrity check finds. Raises as :func:`open_whole`."""
+    with open_whole(path, SqliteOptions()) as connection:
+        return find_problems(connection)
 
 
 def find_problems(connection: Connection) -> list[str]:

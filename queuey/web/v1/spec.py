@@ -238,7 +238,7 @@ OPERATIONS = (
     _operation(
         f"POST {NAMED}",
         "Create named message",
-        _json_answers(messages.PostedNamed, 201, 200),
+        _json_answers(messages.Posted, 201, 200),
         NameViews.create,
         about="201: stored. 200: the same message has the name already; `merged` is its status as a job. 409: another "
         f"message has it. {KEPT_HEADERS_TEXT}",

@@ -161,7 +161,7 @@ def _read_texts(field: str, values: list[Any] | None, max_length: int, errors: E
     """
     texts = set()
     for number, value in enumerate(values or ()):
-        text = errors.parse_field(f"{field}.{number}", validators.parse_name, value, max_length)
+        text = errors.parse_field(f"{field}.{number}", validators.parse_printable_text, value, max_length)
         if text is None:
             errors.setdefault(f"{field}.{number}", validators.REQUIRED)
         else:
