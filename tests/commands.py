@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+
+from queuey import client
+from tests.replacing import replace_in
 
 
 class Ended(NamedTuple):
@@ -56,3 +61,18 @@ def make_runner(name: str, main: Callable[[], None], monkeypatch: pytest.MonkeyP
             return Ended(int(ended.value.code or 0), out.getvalue(), err.getvalue().decode())
 
     return run_command
+
+
+@contextmanager
+def simulated_pauses() -> Iterator[list[float]]:
+    """Yields the pauses of the clients that commands make in the block. They take no time."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    clock: Callable[[], float] = lambda: sum(slept)  # noqa: E731 - as short as it gets
+    timing = partial(client.Timing, clock=clock, sleep=slept.append)
+    async_timing = partial(client.AsyncTiming, clock=clock, sleep=sleep)
+    with replace_in(client, client.Timing, timing), replace_in(client, client.AsyncTiming, async_timing):
+        yield slept

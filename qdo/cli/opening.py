@@ -14,6 +14,7 @@ from queuey.terminal import output
 if TYPE_CHECKING:
     from qdo.coordination import AnyCoordinator
     from queuey.client import AsyncClient
+    from queuey.client.http.attempts import NoticePause
 
 
 class OpenedGroup(NamedTuple):
@@ -24,19 +25,20 @@ class OpenedGroup(NamedTuple):
     service: str
 
 
-def open_client(settings: WorkSettings) -> AsyncClient:
-    """Returns a client, and sets ``QUEUEY_PROFILE`` if the settings have a profile.
+def open_client(settings: WorkSettings, notice: NoticePause | None = output.note_pause) -> AsyncClient:
+    """Returns a client that calls ``notice`` before long pauses; sets ``QUEUEY_PROFILE`` to the settings' profile.
 
     Raises:
         ClientError: The settings do not name a service, or the profile cannot be used.
     """
-    from queuey.client import AsyncClient
+    from queuey.client import AsyncClient, AsyncTiming
 
     if settings.profile is not None:
         # The client reads the profile from the file in this variable.
         os.environ["QUEUEY_PROFILE"] = str(settings.profile)
     verify = True if settings.ca is None else str(settings.ca)
-    return AsyncClient(settings.url, key=settings.key, application=settings.app, verify=verify)
+    timing = AsyncTiming(notice=notice)
+    return AsyncClient(settings.url, key=settings.key, application=settings.app, verify=verify, timing=timing)
 
 
 def require_group(settings: WorkSettings) -> str:

@@ -83,7 +83,7 @@ async def _serve(settings: WorkSettings) -> int:
 
     settings = _with_queues_of_jobs(settings)
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(open_client(settings))
+        client = await stack.enter_async_context(open_client(settings, notice=None))
         coordinator = None if settings.claim else make_coordinator(settings, client)
         if coordinator is not None:
             stack.push_async_callback(coordinator.close)

@@ -230,8 +230,8 @@ log = logging.getLogger("qdo.consumer")
 
 EMPTY_READ_INTERVAL = 1.0
 """Interval between reads of an empty partition that is in no poll, in seconds."""
-_BACKOFF = RetryPolicy(base=0.25, cap=5.0, retry_after_cap=5.0)
-"""Pauses after failures; the client itself has retried before it raises an error."""
+_BACKOFF = RetryPolicy(deadline=0.0, base=0.25, cap=5.0, retry_after_cap=5.0)
+"""Pauses after failures. The client itself does not repeat reads."""
 MAX_TIME_WITHOUT_POLLS = 5.0
 """Max time without polls after the service refused one (TooManyWaiters), in seconds; reads do not wait meanwhile."""
 SPARE_POLLS = 3
@@ -291,7 +291,7 @@ class Fetcher:
         refusals: Refusals,
     ) -> None:
         self._refusals = refusals
-        self._client = client
+        self._client = client.with_retry(_BACKOFF)
         self._buffer = buffer
         self._settings = settings
         self._arrived = arrived

@@ -17,7 +17,7 @@ from qdo.consumer.fetcher import MAX_QUEUES_PER_CALL
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.errors import InvalidArgument, QdoError
 from qdo.partitions import Partition
-from queuey.client import EARLIEST, ApiError, AsyncClient, ClientError, Query, id_before, order_of
+from queuey.client import EARLIEST, ApiError, AsyncClient, ClientError, Query, RetryPolicy, id_before, order_of
 
 log = logging.getLogger("qdo.consumer")
 
@@ -73,7 +73,7 @@ class LatestStart:
 
     def __init__(self, client: AsyncClient, record: RecordOffsets, begin_at: BeginAt, *, is_shared: bool) -> None:
         self.group_has_offsets = False
-        self._client = client
+        self._client = client.with_retry(RetryPolicy(deadline=0.0))
         self._record = record
         self._begin_at = begin_at
         self._is_shared = is_shared

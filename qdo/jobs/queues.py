@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
 
@@ -225,7 +226,7 @@ async def keep_queues(client: AsyncClient, queues: Iterable[JobQueue]) -> None:
     """Creates and updates the queues of a worker's tasks as soon as the service responds. Logs refusals."""
     for queue in queues:
         try:
-            await repeat_until_answered(lambda queue=queue: _keep_queue(client, queue))  # type: ignore[misc]
+            await repeat_until_answered(client, partial(_keep_queue, queue=queue))
         except ClientError as error:
             text = "queue %s could not be created or updated with this program's options (%s): %s"
             logger.error(text, queue.name, _format_values(queue.options), error)  # noqa: TRY400 - says it all

@@ -134,8 +134,8 @@ class ClaimSource:
 
     async def start(self) -> None:
         client, names = self._claims.client, self._jobs.queues
-        service = (await repeat_until_answered(client.hello)).id
-        rights = await repeat_until_answered(lambda: rights_for(client, names))
+        service = (await repeat_until_answered(client, lambda once: once.hello())).id
+        rights = await repeat_until_answered(client, lambda once: rights_for(once, names))
         if lacking := [name for name in names if "work" not in rights[name]]:
             raise MissingRights(
                 f"the credential may not claim from {', '.join(lacking)}: give it read and claim (docs/access.md)"

@@ -16,7 +16,7 @@ from typing import TypeVar
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import MissingRights
 from qdo.settings import WorkerSettings
-from queuey.client import ClientError, NotFound, RetryPolicy
+from queuey.client import AsyncClient, ClientError, NotFound, RetryPolicy
 from queuey.client.deadletters import holds_dead, queue_for
 from queuey.client.lookup import find_queues, rights_for
 
@@ -24,8 +24,8 @@ logger = logging.getLogger("qdo.worker")
 
 MAX_CHECKED_QUEUES = 100
 """Max queues matching patterns that are checked."""
-RETRY_PAUSES = RetryPolicy(base=0.25, cap=5.0)
-"""Pauses while the service does not respond."""
+RETRY_PAUSES = RetryPolicy(deadline=0.0, base=0.25, cap=5.0)
+"""Pauses while the service does not respond. The client itself does not repeat requests."""
 MAX_SHOWN = 10
 """Max missing rights that an error names."""
 GROUP_OPTION = "a group of the service"
@@ -47,18 +47,18 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
         MissingRights: The credential lacks rights for named queues.
         ClientError: The service refused to look up the rights.
     """
-    names = consumer.wanted.names
-    if missing := await repeat_until_answered(lambda: _find_missing(consumer, settings, names)):
+    client, names = consumer.client, consumer.wanted.names
+    if missing := await repeat_until_answered(client, lambda once: _find_missing(once, consumer, settings, names)):
         raise MissingRights(
             f"the credential lacks {len(missing)} of the rights that this worker needs: {_format_needs(missing)}. "
             f"Give it these rights (docs/access.md), or change the options{_describe_way_out(missing)}"
         )
     if consumer.in_service_group and names:  # With ZooKeeper the leader logs this.
-        lookup = await repeat_until_answered(lambda: find_queues(consumer.client, names))
+        lookup = await repeat_until_answered(client, lambda once: find_queues(once, names))
         if lookup.absent:
             logger.warning("queues that do not exist: %s", ", ".join(sorted(lookup.absent)))
-    matching = await repeat_until_answered(lambda: _find_matching_names(consumer))
-    if missing := await repeat_until_answered(lambda: _find_missing(consumer, settings, matching - names)):
+    matching = await repeat_until_answered(client, lambda once: _find_matching_names(once, consumer)) - names
+    if missing := await repeat_until_answered(client, lambda once: _find_missing(once, consumer, settings, matching)):
         logger.warning(
             "the credential lacks rights for queues that match patterns: %s. Unreadable queues are left to others",
             _format_needs(missing),
@@ -69,12 +69,12 @@ def _describe_way_out(missing: list[Need]) -> str:
     return ", or use --coordination zookeeper://…" if any(need[2] == GROUP_OPTION for need in missing) else ""
 
 
-async def repeat_until_answered(ask: Callable[[], Awaitable[T]]) -> T:
+async def repeat_until_answered(client: AsyncClient, ask: Callable[[AsyncClient], Awaitable[T]]) -> T:
     """Repeats a request until the service responds. Raises ClientError if the service refuses it."""
-    failures = 0
+    once, failures = client.with_retry(RETRY_PAUSES), 0
     while True:
         try:
-            return await ask()
+            return await ask(once)
         except ClientError as error:
             if not error.temporary:
                 raise
@@ -94,9 +94,10 @@ def _format_need(need: Need) -> str:
     return f"{what} ({option})" if option else what
 
 
-async def _find_missing(consumer: AsyncConsumer, settings: WorkerSettings, names: AbstractSet[str]) -> list[Need]:
+async def _find_missing(
+    client: AsyncClient, consumer: AsyncConsumer, settings: WorkerSettings, names: AbstractSet[str]
+) -> list[Need]:
     """Returns the rights that the credential lacks. For a missing queue these are only admin and send."""
-    client = consumer.client
     claims = GROUP_OPTION if consumer.in_service_group else "mirror" if consumer.settings.mirror else ""
     needs = _list_needs(sorted(names), settings, claims)
     try:
@@ -114,11 +115,11 @@ async def _find_missing(consumer: AsyncConsumer, settings: WorkerSettings, names
     ]
 
 
-async def _find_matching_names(consumer: AsyncConsumer) -> set[str]:
+async def _find_matching_names(client: AsyncClient, consumer: AsyncConsumer) -> set[str]:
     """Returns at most ``MAX_CHECKED_QUEUES`` matching queues that the credential may list."""
     subscription, names = consumer.wanted, set[str]()
     for prefix in subscription.literal_prefixes():
-        page = await consumer.client.queue_page(start=prefix or None, limit=MAX_CHECKED_QUEUES)
+        page = await client.queue_page(start=prefix or None, limit=MAX_CHECKED_QUEUES)
         names |= {queue.name for queue in page.queues if subscription.matches_name(queue.name)}
     return set(sorted(names)[:MAX_CHECKED_QUEUES])
 

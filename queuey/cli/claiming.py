@@ -19,7 +19,7 @@ import typer
 
 from queuey.api.claims import backlog_text
 from queuey.cli.messages import Partitions, body_bytes, body_text, json_fields, report_outage
-from queuey.cli.service_options import Queue, complete_queue_names, on_existing, waiting
+from queuey.cli.service_options import Queue, complete_queue_names, connected, on_existing
 from queuey.terminal import output, times
 from queuey.terminal.signals import handle_signals
 from queuey.terminal.task_calls import ShownCall
@@ -53,7 +53,7 @@ Receipts = Annotated[
 ]
 
 
-@waiting
+@connected
 def claim(
     client: Client,
     queue: Queue,

@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from queuey import ids, time_parsing
-from queuey.cli.service_options import Queue, connected, on_existing, waiting
+from queuey.cli.service_options import Queue, connected, on_existing
 from queuey.terminal import output, times
 from queuey.terminal.texts import format_count, printable
 
@@ -94,7 +94,7 @@ def read(
         _report_unreadable(client, queue, page)
 
 
-@waiting
+@connected
 def tail(
     client: Client,
     queue: Queue,

@@ -25,7 +25,7 @@ from queuey.terminal.output import Failed
 from queuey.terminal.texts import did_you_mean
 
 if TYPE_CHECKING:
-    from queuey.client import Client, ClientError
+    from queuey.client import Client
 
 MAX_COMPARED_NAMES = 1000
 """Max queue names that a misspelled one is compared with."""
@@ -71,13 +71,7 @@ def open_client(options: Mapping[str, Any], **others: Any) -> Client:  # noqa: A
     return Client(url, key=key, application=app, token_file=token_file, verify=verify, **others)
 
 
-def _note_pause(pause: float, error: ClientError) -> None:
-    output.print_note(f"The request failed. Retrying in {pause:.0f} s: {error}")
-
-
-def connected(
-    command: Callable[..., None], *, receipts: bool = False, existing: bool = False, waits: bool = False
-) -> Callable[..., None]:
+def connected(command: Callable[..., None], *, receipts: bool = False, existing: bool = False) -> Callable[..., None]:
     """Adds ``--json`` and the options of the service to a command, which receives an open client as first argument.
 
     Errors about a missing queue, a missing right or a refused key may get a hint.
@@ -86,7 +80,6 @@ def connected(
         command: Does the work.
         receipts: Whether the command stores messages, so that ``--receipts`` can record them.
         existing: Whether the queue must exist already, so that the error does not suggest to create it.
-        waits: Whether the command runs until it is stopped, and reports by itself that the service cannot be reached.
     """
     name = next(iter(command.__annotations__))
     # The client's type is only for type checkers, so that --help does not import the client.
@@ -99,7 +92,7 @@ def connected(
 
         del values[JSON.name]
         where = {option: values.pop(option) for option in _OPTIONS}
-        timing = Timing(notice=None if waits else _note_pause)
+        timing = Timing(notice=output.note_pause)
         with open_client(where, receipts=values.pop("receipts", None), timing=timing) as client:
             try:
                 command(**{first.name: client}, **values)
@@ -121,7 +114,6 @@ def connected(
 
 recorded = partial(connected, receipts=True)
 on_existing = partial(connected, existing=True)
-waiting = partial(connected, waits=True)
 
 
 def _explain_missing(client: Client, error: Exception, values: Iterable[object], *, existing: bool) -> None:
@@ -161,9 +153,7 @@ def _complete(ctx: typer.Context, read_names: Callable[[Client], Iterable[str]])
 
     with (
         suppress(ClientError),
-        open_client(
-            ctx.params, timeout=COMPLETION_TIMEOUT, retry=RetryPolicy(rounds=1, deadline=COMPLETION_TIMEOUT)
-        ) as client,
+        open_client(ctx.params, timeout=COMPLETION_TIMEOUT, retry=RetryPolicy(deadline=COMPLETION_TIMEOUT)) as client,
     ):
         return safe_completions(read_names(client))
     return []

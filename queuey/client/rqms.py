@@ -31,7 +31,7 @@ __all__ = ["Item", "Queue"]
 
 log = logging.getLogger(__name__)
 
-RETRY_POLICY = RetryPolicy(rounds=8, base=0.5)
+RETRY_POLICY = RetryPolicy(base=0.5)
 """All calls are idempotent, because an item is stored once under its id. So all are repeated."""
 STEP_TIMEOUT = 10.0
 """Timeout of each step, in seconds."""

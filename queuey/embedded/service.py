@@ -107,14 +107,14 @@ class EmbeddedService:
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
-        self._is_closed = self._is_ending = self._is_forked = False
+        self._is_closed = self._is_ending = self._is_forked = self._is_exiting = False
         self._file = file
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run_loop, args=(started,), name="queuey-embedded", daemon=True)
         self._thread.start()
         started.result()
         register_forkable(self)
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     @classmethod
     def open(cls, store: str | Path, application: str, options: Mapping[str, str]) -> EmbeddedService:
@@ -180,10 +180,12 @@ class EmbeddedService:
             )
         exchange = InProcessExchange(self._loop, body, put)
         with self._lock:  # A request that starts before close() is answered before it ends.
-            if self._is_closed:
-                raise InvalidArgument("the client is closed")
-            self._calls(self._spawn, head, exchange)
-        return RunningRequest(exchange, self._calls)
+            if not self._is_closed:
+                self._calls(self._spawn, head, exchange)
+                return RunningRequest(exchange, self._calls)
+        if self._is_exiting and threading.current_thread().daemon:
+            threading.Event().wait()  # The process ends, and this thread with it: an error would only be printed.
+        raise InvalidArgument("the client is closed")
 
     def _spawn(self, head: Head, exchange: InProcessExchange) -> None:
         task = self._loop.create_task(self._answer(head, exchange))
@@ -222,10 +224,10 @@ class EmbeddedService:
             await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
         await self.service.end(LEAVE_TIMEOUT)
         self._gateway.stop()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
 
     def close(self) -> None:
         """Shuts the service down. Idempotent. After an interrupted call, the next one tries again.
@@ -246,9 +248,13 @@ class EmbeddedService:
             self._is_ending = False
             self._file = None  # A connection may stay open, so keep the file in _open_files.
             raise
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
         if self._file is not None:
             _open_files.remove(self._file)
+
+    def _close_at_exit(self) -> None:
+        self._is_exiting = True
+        self.close()
 
     def begin_in_child(self) -> None:
         """Makes the service unusable in a forked child, but keeps its objects, as their files are the parent's."""

@@ -205,8 +205,11 @@ class Core:
         def start(done: Done) -> None:
             try:
                 self._pool.submit(_run_and_report, work, done)
-            except RuntimeError:
-                log_missing_thread()
+            except RuntimeError as error:
+                if "shutdown" in str(error):
+                    _run_without_pool(work, done)
+                else:  # The pool has the work, and another of its threads does it.
+                    _logger.error("could not start a thread")  # noqa: TRY400 - the message is enough
 
         result: T = await start_and_wait(start, _NO_DEADLINE)
         return result
@@ -260,9 +263,12 @@ _starting = threading.Lock()
 os.register_at_fork(after_in_child=_forget_process_calls)
 
 
-def log_missing_thread() -> None:
-    if threading.main_thread().is_alive():
-        _logger.error("could not start a thread")
+def _run_without_pool(work: Callable[[], Any], done: Done) -> None:
+    """Runs work once the main thread and the pools have ended: in a thread, or here if no thread can start any more."""
+    try:
+        threading.Thread(target=_run_and_report, args=(work, done), daemon=True).start()
+    except RuntimeError:
+        _run_and_report(work, done)
 
 
 def _run_and_report(work: Callable[[], Any], done: Done) -> None:

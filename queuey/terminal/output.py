@@ -180,6 +180,11 @@ def print_note(text: str) -> None:
         _silence(sys.stderr)  # Standard error is closed or cannot be written, so no error can be shown.
 
 
+def note_pause(pause: float, error: Exception) -> None:
+    """Prints that a request has failed and is sent again after a pause."""
+    print_note(f"The request failed. Retrying in {pause:.0f} s: {error}")
+
+
 def is_json_in_argv() -> bool:
     return "--json" in takewhile("--".__ne__, sys.argv)
 

@@ -192,7 +192,7 @@ def test_worker_that_cannot_open_the_store(tmp_path: Path) -> None:
         until(lambda: served.output.count("The worker cannot start") >= 2, process=served.process)
         connection.pragma("user_version", version)
         connection.close()
-        with served.client(rounds=100) as client:
+        with served.client(deadline=300) as client:
             client.heartbeat()
         assert served.end(signal.SIGTERM) == 0
         assert "Traceback" not in served.output

@@ -39,7 +39,7 @@ class Writer:
         self._thread.start()
 
     def _run(self) -> None:
-        with self._served.client(rounds=100) as client:
+        with self._served.client(deadline=300) as client:
             while not self._ends.is_set():
                 with suppress(ClientError):
                     self.acknowledged.append(client.send("q", "x").id)
@@ -69,7 +69,7 @@ def test_workers_are_killed_at_random_moments(tmp_path: Path, count: int) -> Non
             before = len(writer.acknowledged)
             until(lambda: len(writer.acknowledged) > before + 10, process=served.process)
             until(lambda: len(worker_pids(served)) == count, process=served.process)
-        with served.client(rounds=100) as client:
+        with served.client(deadline=300) as client:
             assert {message.id for message in client.read_all("q", delay=False)} >= set(writer.acknowledged)
         assert "ended unexpectedly" in served.output
         assert served.end(signal.SIGTERM) == 0
@@ -87,13 +87,13 @@ def test_a_worker_that_cannot_start_again(tmp_path: Path, fate: str) -> None:
         os.kill(first, signal.SIGKILL)
         until(lambda: served.output.count("ended unexpectedly") >= 4, process=served.process)
         for _ in range(30):
-            with served.client(timeout=5.0, rounds=1) as client:
+            with served.client(timeout=5.0, deadline=0) as client:
                 client.heartbeat()
         (tmp_path / "hindered" / "fate").unlink()
         until(lambda: len(worker_pids(served)) == 2, process=served.process)
         os.kill(second, signal.SIGKILL)
         until(lambda: has_ended(second))
-        with served.client(rounds=100) as client:
+        with served.client(deadline=300) as client:
             client.heartbeat()
         (tmp_path / "hindered" / "fate").write_text(fate)
         for process in worker_pids(served):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,12 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from queuey import client
 from queuey.cli import main
-from queuey.client import Client, Timing
+from queuey.client import Client
 from queuey.client._sync.sender import Sender
-from tests.client.scripted import Script
-from tests.commands import Run, make_runner
-from tests.replacing import replace, replace_in
+from tests.client.scripted import Script, claims, refuse_connection
+from tests.commands import Run, make_runner, simulated_pauses
+from tests.replacing import replace
 from tests.servers.served import Served
 
 RECEIPT = "1-0123456789ab11e88000000000000001-1-9c08f02cb6dbcc-d5be0d"
@@ -57,10 +57,15 @@ def test_errors_say_what_to_do(run: Run, client: Client, queue: str, line: str, 
 
 
 def test_no_service(run: Run) -> None:
-    """If no service answers on this machine, the error names the command that starts one."""
-    ended = run("read", "q", "--url", "http://127.0.0.1:9", "--key", "k")
-    assert ended.err.splitlines()[-1].startswith("queuey: http://127.0.0.1:9: no connection (")
-    assert ended.err.endswith(". Start the service: queuey serve\n")
+    """If no service answers for half a minute, the notes and the error name the command that starts one here."""
+    with simulated_pauses() as slept:
+        ended = run("read", "q", "--url", "http://127.0.0.1:9", "--key", "k")
+    assert 28 <= sum(slept) <= 30
+    *notes, error = ended.err.splitlines()
+    assert len(notes) >= sum(pause >= 1 for pause in slept) >= 5
+    assert all(note.startswith("The request failed. Retrying in ") for note in notes)
+    assert error.startswith("queuey: http://127.0.0.1:9: no connection (")
+    assert all(line.endswith(". Start the service: queuey serve") for line in [*notes, error])
 
 
 def test_a_name_that_is_written_wrong(run: Run, client: Client) -> None:
@@ -161,20 +166,38 @@ def test_what_a_program_is_told(served: Served, queue: str, method: str, path: s
     assert said in text
 
 
+@contextmanager
+def scripted(script: Script) -> Iterator[None]:
+    """Lets the script answer each client of the block."""
+    begin = Sender.__init__
+
+    def scripted_init(sender: Sender, *given: Any, transport: Any = None, **options: Any) -> None:  # noqa: ANN401
+        begin(sender, *given, transport=httpx2.MockTransport(script), **options)
+
+    with replace(Sender.__init__, scripted_init):
+        yield
+
+
+@pytest.mark.needs_programs
+def test_a_release_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the service is away for half a minute when a program has failed, the command says when its job comes again."""
+    script = Script(claims(1), refuse_connection)
+    words = ("claim", "q", "--limit", "1", "--url", "http://127.0.0.1:9", "--key", "key", "--", "false")
+    with scripted(script), simulated_pauses() as slept:
+        ended = make_runner("queuey", main, monkeypatch)(*words)
+    assert (ended.code, sum(slept) >= 28) == (1, True)
+    assert "The release failed, so its claim has to expire first" in ended.err
+
+
 def test_a_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that waits because the service cannot store says why and for how long, and then goes on or fails."""
     errors = {"StoreFull": "The disk is full."}
     full = httpx2.Response(503, json={"status": "error", "error_msg": errors}, headers={"Retry-After": "10"})
-    script, slept = Script(full), list[float]()
-    begin = Sender.__init__
-
-    def scripted(sender: Sender, *given: Any, transport: Any = None, **options: Any) -> None:  # noqa: ANN401
-        begin(sender, *given, transport=httpx2.MockTransport(script), **options)
-
-    run = make_runner("queuey", main, monkeypatch)
-    with replace(Sender.__init__, scripted), replace_in(client, Timing, partial(Timing, sleep=slept.append)):
-        ended = run("send", "--url", "http://127.0.0.1:9", "--key", "key", "q", "x")
+    with scripted(Script(full)), simulated_pauses() as slept:
+        ended = make_runner("queuey", main, monkeypatch)(
+            "send", "--url", "http://127.0.0.1:9", "--key", "key", "q", "x"
+        )
     waits = ended.err.splitlines()[:-1]
-    assert (ended.code, len(slept), len(waits)) == (1, 4, 4)
+    assert (ended.code, len(slept), len(waits)) == (1, 2, 2)
     assert all(line.startswith("The request failed. Retrying in 1") for line in waits)
     assert all(line.endswith("The disk is full.") for line in ended.err.splitlines())

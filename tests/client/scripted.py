@@ -186,7 +186,7 @@ class BlockingClient:
                 return self._iterate(result)
             if asyncio.iscoroutine(result):
                 result = self._wait(result)
-            if isinstance(result, AsyncJobQueue | AsyncMoving | AsyncNamedMessages):
+            if isinstance(result, AsyncClient | AsyncJobQueue | AsyncMoving | AsyncNamedMessages):
                 return BlockingClient(result, self._loop)
             return result
 

@@ -122,7 +122,7 @@ def test_reading_all_ends_when_every_partition_is_through(connect: Connect) -> N
 def test_tail_goes_on_through_outages(connect: Connect) -> None:
     """A server that goes down and comes back costs pauses, but no message and no error."""
     script = Script(page(1), refuse_connection, refuse_connection, busy(), refuse_connection, page(2))
-    bodies = [m.body for m in itertools.islice(connect(script, retry=RetryPolicy(rounds=1)).tail("q", since=0), 2)]
+    bodies = [m.body for m in itertools.islice(connect(script, retry=RetryPolicy(deadline=0)).tail("q", since=0), 2)]
     assert bodies == ["m1", "m2"]
     assert {params["since"] for params in list_params(script)[1:]} == {f"1:{message_id(2)}"}
     assert script.slept == [0.2, 0.4, 0.8, 1.6]
@@ -131,10 +131,10 @@ def test_tail_goes_on_through_outages(connect: Connect) -> None:
 def test_patience_ends_a_tail(connect: Connect) -> None:
     """The error is raised after ``patience`` seconds of uninterrupted failure; a success restarts the count."""
     script = Script(page(1), refuse_connection, page(2), refuse_connection)
-    following = connect(script, retry=RetryPolicy(rounds=1, base=4, cap=4)).tail("q", since=0, patience=10)
+    following = connect(script, retry=RetryPolicy(base=4, cap=4)).tail("q", since=0, patience=10)
     with pytest.raises(ConnectionFailed):
         list(following)
-    assert script.slept == [4, 4, 4]
+    assert script.slept == [4, 4, 4, 2]
 
 
 def test_a_deleted_queue_ends_a_tail(connect: Connect) -> None:
@@ -310,7 +310,7 @@ def test_tail_tells_of_failures(connect: Connect) -> None:
     """A follower of a queue can be notified of the first failure in a row, and of their end."""
     notices: list[object] = []
     script = Script(page(1), refuse_connection, page(2), page(3))
-    messages = connect(script, retry=RetryPolicy(rounds=1)).tail("q", since=0, notice=notices.append)
+    messages = connect(script, retry=RetryPolicy(deadline=0)).tail("q", since=0, notice=notices.append)
     assert [next(messages).body for _ in range(3)] == ["m1", "m2", "m3"]
     assert [type(one).__name__ for one in notices] == ["ConnectionFailed", "NoneType"]
 

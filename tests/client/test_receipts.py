@@ -49,7 +49,7 @@ from tests.client.scripted import (
 from tests.in_process import InProcess
 from tests.servers.processes import ending
 
-ONCE = RetryPolicy(rounds=1)
+ONCE = RetryPolicy(deadline=0)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -143,7 +143,7 @@ def test_a_token_that_is_missing_clears_no_doubt(connect: Connect, path: Path) -
         return "token"
 
     script = Script(time_out, httpx2.Response(401, text="no"))
-    client = connect(script, ONE, RetryPolicy(rounds=3, base=0), path, token=source)
+    client = connect(script, ONE, RetryPolicy(), path, token=source)
     with pytest.raises(ClientError) as caught:
         client.send("q", "x")
     assert caught.value.in_doubt
@@ -166,7 +166,7 @@ def test_a_batch_has_a_line_for_each_message_in_doubt(connect: Connect, path: Pa
 
 def test_a_put_that_failed_may_have_been_carried_out(connect: Connect, path: Path) -> None:
     """A put is sent again after any failure, so that its last one, harmless as it is, does not clear the first."""
-    client = connect(Script(break_connection, refuse_connection), ONE, RetryPolicy(rounds=2), path)
+    client = connect(Script(break_connection, refuse_connection), ONE, RetryPolicy(), path)
     with pytest.raises(TransportError):
         client.put("q", [message_id(1), (3, message_id(2))], "x")
     receipts = [(line["partition"], line["id"], line["outcome"], line["put"]) for line in lines(path)]

@@ -14,7 +14,7 @@ from queuey.client import Client, ConnectionFailed, RetryPolicy
 
 CERTIFICATES = Path(__file__).parent.parent / "acceptance" / "tls"
 CERTIFICATE = CERTIFICATES / "cert.pem"
-ONCE = RetryPolicy(rounds=1)
+ONCE = RetryPolicy(deadline=0)
 
 
 class Heartbeat(BaseHTTPRequestHandler):

@@ -107,9 +107,18 @@ test("a failing token function is retried like a failing connection", async () =
   };
   const count = await streamed([() => open(event("expiring", {})), () => open(MESSAGE)], token);
   assert.deepEqual([count.service, asked, pauses.length], [2, 5, 4]);
+  const began = now;
   const away = new Queuey("http://127.0.0.1:9", "shop", { token: () => Promise.reject(new Error("away")) });
   await assert.rejects(away.me(), ({ code, outcome, cause }) => code === "NoToken" && outcome === "none" && cause.message === "away");
-  assert.equal(pauses.length, 4 + 4);
+  assert.ok(now - began >= 28_990 && now - began <= 30_010, pauses.join());
+});
+
+test("a token function that throws a QueueyError with a status refuses, which ends a stream", async () => {
+  const token = () => {
+    throw new QueueyError("logged out", { status: 401 });
+  };
+  await assert.rejects(streamed([], token), { message: "logged out" });
+  assert.deepEqual(pauses, []);
 });
 
 test("a token that cannot be renewed is used until it expires", async () => {
@@ -121,15 +130,17 @@ for (const seconds of ["2592000", "1e309", "99999999999999999999"]) {
   test(`Retry-After: ${seconds}`, async () => {
     const busy = () => new Response("", { status: 503, headers: { "Retry-After": seconds } });
     await streamed(times(3, busy));
-    await assert.rejects(new Queuey("http://127.0.0.1:9", "shop", { fetch: busy }).me(), QueueyError);
-    assert.equal(pauses.length, 3 + 4);
+    await assert.rejects(new Queuey("http://127.0.0.1:9", "shop", { fetch: busy, deadline: 100 }).me(), QueueyError);
+    assert.equal(pauses.length, 3 + 3);
     assert.ok(pauses.every((each) => each === 30_000), pauses.join());
+    await assert.rejects(new Queuey("http://127.0.0.1:9", "shop", { fetch: busy }).me(), QueueyError);
+    assert.equal(pauses.length, 3 + 3, "no pause that would end after the deadline");
   });
 }
 
 test("an event with a long retry time", async () => {
   await streamed([() => new Response("retry: 99999999999\n")]);
-  assert.ok(pauses[0] <= 30_300, pauses.join());
+  assert.ok(pauses[0] >= 30_000 && pauses[0] <= 45_000, pauses.join());
 });
 
 test("whatever a proxy answers, a stream goes on", async () => {

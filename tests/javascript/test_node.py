@@ -44,6 +44,12 @@ def test_pauses_of_the_client() -> None:
 
 
 @needs_node
+def test_outages() -> None:
+    """Every request and loop survives a service that fails for a while, in the promised time and without a storm."""
+    _test("outages.test.mjs")
+
+
+@needs_node
 def test_a_member_of_a_group() -> None:
     """A member handles messages of what it owns, in order, and keeps every rule of ``docs/architecture-groups.md``."""
     _test("consume.test.mjs")

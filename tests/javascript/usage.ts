@@ -10,13 +10,13 @@ export async function show(signal: AbortSignal): Promise<string[]> {
   for await (const message of queuey.stream(names, { signal, since: "now", onGone: (gone) => names.push(gone.queue_name) })) {
     const body: unknown = message.body;
     console.log(partition, body, message.queue_name?.length);
-    await queuey.delete("q", message);
+    await queuey.delete("q", message, [message, message.message_id], { signal });
   }
   const result: unknown = await stored.result({ timeout: 5, signal });
   console.log(result, (await queuey.jobs("q", [stored], { states: true })).map((each) => each.status));
   const [job] = await queuey.claim("q", { wait: 20 });
   if (job) await queuey.acknowledgeWith("q", job, { any: ["json"] });
-  if (job) await queuey.acknowledge("q", job.receipt, [job]);
+  if (job) await queuey.acknowledge("q", job.receipt, [job], { signal });
   if (job && (await queuey.renew("q", 60, job)).some((each) => each.cancelled)) console.log(await queuey.retryJob("q", job));
   const cancelled: "removed" | "claimed" | "done" = await queuey.cancelJob("q", stored.key);
   console.log(cancelled);
@@ -36,10 +36,16 @@ export async function show(signal: AbortSignal): Promise<string[]> {
 
 export const outcome = (error: unknown): string => (error instanceof QueueyError ? error.outcome : "");
 
+export const patient = new Queuey("https://queuey.example.com", "shop", { deadline: 600 });
+
 // @ts-expect-error a body is needed
 void queuey.send("q");
 // @ts-expect-error no such option
 void queuey.claim("q", { seconds: 3 });
+// @ts-expect-error options come last
+void queuey.delete("q", { signal: AbortSignal.timeout(1) }, "51783387e91e11f18080808080808080");
+// @ts-expect-error no such option
+void queuey.release("q", [], { timeout: 3 });
 // @ts-expect-error a group is needed
 void queuey.consume();
 // @ts-expect-error a queue's name is text

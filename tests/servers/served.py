@@ -125,10 +125,10 @@ class Served:
     def profile(self) -> Profile:
         return read_profile(self.profile_path)
 
-    def client(self, *, timeout: float = 30.0, rounds: int = 5) -> Client:
-        """Returns a client of the service, with its profile's credentials. With one round it tries everything once."""
+    def client(self, *, timeout: float = 30.0, deadline: float = 30.0) -> Client:
+        """Returns a client of the service, with its profile's credentials. Without a deadline it sends a call once."""
         profile = self.profile
-        retry = RetryPolicy(rounds=rounds)
+        retry = RetryPolicy(deadline=deadline)
         return Client(profile.url, key=profile.key, application=profile.application, timeout=timeout, retry=retry)
 
     @contextlib.contextmanager

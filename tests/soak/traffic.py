@@ -13,7 +13,7 @@ from tests.soak.handler import number_of
 from tests.soak.ledger import Ledger
 
 APPLICATION, KEY, QUEUE, GROUP = "soak", "5" * 64, "feed", "crew"
-PATIENT = RetryPolicy(rounds=1000, base=0.05, cap=1, retry_after_cap=1, deadline=300, cool_down=2)
+PATIENT = RetryPolicy(base=0.05, cap=1, retry_after_cap=1, deadline=300, cool_down=2)
 """Retries until a service is back."""
 READER, POLLER, CLAIMERS, WORKERS = "read by time", "long poll", "claims", "qdo workers"
 SIZES = (1, 1, 5, 20)

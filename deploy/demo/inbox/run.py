@@ -56,7 +56,7 @@ class App:
         profile = read_profile(directory / "profile.toml")
         self.config = {"service": profile.url, "application": APPLICATION}
         # The button kills the service, and a busy machine needs seconds to start it again.
-        patient = RetryPolicy(rounds=30, cap=1)
+        patient = RetryPolicy(cap=1)
         self._client = Client(profile.url, key=profile.key, application=APPLICATION, retry=patient)
 
     def _start(self) -> None:

@@ -34,8 +34,8 @@ MAX_REPORTED_QUEUES = 5000
 """Max queues that a member reports, hidden ones included: with the longest names they fit into a node of ZooKeeper."""
 MIN_LOOK_UP_INTERVAL = 1.0
 """Min seconds between two look-ups, however often one is requested."""
-_BACKOFF = RetryPolicy(base=0.25, cap=5.0)
-"""Pauses between attempts while look-ups fail."""
+_BACKOFF = RetryPolicy(deadline=0.0, base=0.25, cap=5.0)
+"""Pauses between attempts while look-ups fail. The client itself does not repeat them."""
 
 
 async def discover_queues(
@@ -157,7 +157,7 @@ class QueueFinder:
         self.sight = Visibility()
         self.partition_counts: Mapping[Queue, int] | None = None
         self.unseen: AbstractSet[Queue] = frozenset()
-        self._client = client
+        self._client = client.with_retry(_BACKOFF)
         self._every = interval
         self._prepare = prepare
         self._changed = changed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -91,8 +92,8 @@ class AsyncClient(AsyncReading):
             file is written.
         max_answer: Max bytes of an answer, before and after decoding. A larger answer raises
             :class:`~queuey.client.InvalidAnswer`.
-        idempotent: Give every send an idempotency key if the policy allows a second attempt: it may then be repeated
-            after any failure and is stored once. If False, a send is repeated only if it certainly had no effect.
+        idempotent: Give every send an idempotency key if the policy has a deadline: it may then be repeated after any
+            failure and is stored once. If False, a send is repeated only if it certainly had no effect.
 
     Raises:
         InvalidArgument: An address or the credential is not valid, or two credentials are given.
@@ -138,7 +139,8 @@ class AsyncClient(AsyncReading):
         access = find_access(url, credential, application=application)
         policy, timing = retry or RetryPolicy(), timing or AsyncTiming()
         self.servers = access.servers
-        self._new_key = send_calls.new_idempotency_key if idempotent and policy.rounds > 1 else lambda: None
+        self._idempotent = idempotent
+        self._new_key = send_calls.new_idempotency_key if idempotent and policy.deadline else lambda: None
         self._sender = AsyncSender(
             access.servers,
             access.credential,
@@ -174,6 +176,13 @@ class AsyncClient(AsyncReading):
 
         client: AsyncClient = opener("open_async")(store, application=application, settings=settings or {})
         return client
+
+    def with_retry(self, retry: RetryPolicy) -> Self:
+        """Returns a client with the same connections and another retry policy. Closing one closes both."""
+        other, sender = copy(self), self._sender.with_policy(retry)
+        key = send_calls.new_idempotency_key if self._idempotent and retry.deadline else lambda: None
+        vars(other).update(_new_key=key, _sender=sender, _jobs=AsyncJobResults(sender))
+        return other
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(server.base for server in self.servers)})"

@@ -49,7 +49,7 @@ class AsyncConsumerGroups:
         revoke: Seconds = 30,
         grace: Seconds = 0,
     ) -> AsyncGroupMember:
-        """Joins a group.
+        """Joins a group. Sent once, as the time of the session counts from the moment before the call.
 
         Args:
             group: The group.
@@ -66,7 +66,7 @@ class AsyncConsumerGroups:
             GroupElsewhere: The group is served in another data centre.
         """
         member = NewMember(list(queues), list(patterns), instance, seconds(session), seconds(revoke), seconds(grace))
-        return AsyncGroupMember(group, await self._sender.run(group_calls.join(group, member)), self._sender)
+        return AsyncGroupMember(group, await self._sender.once.run(group_calls.join(group, member)), self._sender)
 
     async def show(self, group: str, *, lag: bool = False) -> GroupInfo:
         """Returns a group: its members, and the partitions that each owns.

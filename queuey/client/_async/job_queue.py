@@ -119,15 +119,15 @@ class AsyncJobQueue:
             >>> asyncio.run(main())
             1
         """
-        timing, claims = self._sender.timing, self._renewer.claims
-        patient = Patience(self._sender.policy, patience, timing, notice)
+        sender, timing, claims = self._sender.once, self._sender.timing, self._renewer.claims
+        patient = Patience(sender.policy, patience, timing, notice)
         loop = Claiming(self.queues, idle, timing.clock, options)
         batch: list[HeldClaim] = []
         try:
             while True:
                 claims.reserve_for_acknowledgement(loop.begin_acknowledgement())
                 try:
-                    claimed = await self._sender.run(loop.next_call())
+                    claimed = await sender.run(loop.next_call())
                 except ClientError as error:
                     if not claims.end_refused(loop.finished, error):
                         await timing.sleep(patient.pause_after(error))
@@ -147,7 +147,7 @@ class AsyncJobQueue:
                     if claim is batch[-1]:
                         break  # The next claim request acknowledges the finished jobs.
                     if urgent:
-                        await self._acknowledge(loop, patient)
+                        await self._acknowledge(sender, loop, patient)
                     else:
                         self._renewer.wake_by(claim.due)
                 pause = loop.pause_after_claim(len(claimed))
@@ -259,14 +259,14 @@ class AsyncJobQueue:
         """Claims messages once, for a program that handles several at a time.
 
         Each claim is renewed until its job is acknowledged or released, or passed to :meth:`finish` or :meth:`leave`.
-        The same request acknowledges finished jobs, as many as fit into it with their results. The arguments are those
-        of :meth:`receive`.
+        The same request acknowledges finished jobs, as many as fit into it with their results. It is sent once, so that
+        the program can repeat it with other jobs. The arguments are those of :meth:`receive`.
         """
         claims, sent_at = self._renewer.claims, self._sender.timing.clock()
         finished = first_with_fitting_results(claims.list_finished(self.queues))
         claims.reserve_for_acknowledgement(finished)
         try:
-            claimed = await self._sender.run(
+            claimed = await self._sender.once.run(
                 claim_calls.claim(self.queues, limit, ttl, wait, "*", receipts_by_queue(finished), results_of(finished))
             )
         except ClientError as error:
@@ -471,7 +471,7 @@ class AsyncJobQueue:
     ) -> Iterator[Call[None]]:
         return claim_calls.each_queue(call, claim_calls.receipts_of(self.queues, claims), *args)
 
-    async def _acknowledge(self, loop: Claiming, patient: Patience) -> None:
+    async def _acknowledge(self, sender: AsyncSender, loop: Claiming, patient: Patience) -> None:
         """Acknowledges the finished jobs of a loop. Retries like the loop while the service is unavailable.
 
         Refused jobs are lost. After an error that names some of them, the others are sent again at once.
@@ -480,10 +480,10 @@ class AsyncJobQueue:
         while finished := loop.begin_acknowledgement():
             claims.reserve_for_acknowledgement(finished)
             try:
-                refused = await send_all(self._sender.run, acknowledge_calls(finished))
+                refused = await send_all(sender.run, acknowledge_calls(finished))
             except ClientError as error:
                 if not claims.end_refused(finished, error):
-                    await self._sender.timing.sleep(patient.pause_after(error))
+                    await sender.timing.sleep(patient.pause_after(error))
                 continue
             claims.end(finished, [r.receipt for r in refused])
             loop.clear_finished()

@@ -10,8 +10,9 @@ from queuey.api.jobs import MAX_JOBS, UNFINISHED
 from queuey.client.calls import job_calls
 from queuey.client.calls.call import Seconds, location_text, number_text, seconds
 from queuey.client.claims.changes import AsyncCondition
-from queuey.client.errors import ResultTimeout
+from queuey.client.errors import ClientError, ResultTimeout
 from queuey.client.forks import register_forkable
+from queuey.client.http.attempts import within_of
 
 if TYPE_CHECKING:
     from queuey.api.jobs import JobInfo
@@ -56,6 +57,8 @@ class AsyncJobResults:
     async def result(self, queue: str, receipt: Receipt, timeout: Seconds | None) -> Any:  # noqa: ANN401, ASYNC109 - any JSON value; part of the API
         """Waits until a job has ended and returns its result. With a timeout of 0, asks once.
 
+        Asks again while the service does not answer, until the timeout; without one, for the policy's deadline.
+
         Raises:
             ResultTimeout: The job has not ended in time.
             JobError: The job has no result, or its result is not known.
@@ -64,7 +67,8 @@ class AsyncJobResults:
         clock, location = self._sender.timing.clock, location_text(receipt)
         end = inf if timeout is None else clock() + float(number_text("timeout", seconds(timeout)))
         if end <= clock():
-            info = await self.show(queue, receipt)
+            [call] = job_calls.jobs(queue, [location])
+            [info] = await self._sender.once.run(call)
             if info.status in UNFINISHED:
                 raise ResultTimeout(f"job {location} has not ended")
             return job_calls.read_result(info)
@@ -82,26 +86,31 @@ class AsyncJobResults:
                         if waiting.reserve_poll(location):
                             break
                         await self._change.wait(remaining)
-                await self._poll(queue, waiting, location, remaining)
+                await self._poll(queue, waiting, location, end)
         finally:
             async with self._change:
                 waiting.remove(location)
                 if not waiting.callers:
                     self._queues.pop(queue, None)
 
-    async def _poll(self, queue: str, waiting: _JobWaiters, location: str, remaining: float) -> None:
+    async def _poll(self, queue: str, waiting: _JobWaiters, location: str, end: float) -> None:
         """Polls once for a job, and for all jobs of its queue that no other poll covers.
 
         First waits :data:`GATHER_DELAY`. At the end, even by an error, records the answer and wakes all callers.
         """
         locations: list[str] = []
         infos: list[JobInfo] = []
+        remaining = end - self._sender.timing.clock()
         try:
-            await self._sender.timing.sleep(min(remaining, GATHER_DELAY))
+            await self._sender.timing.sleep(min(max(0.0, remaining), GATHER_DELAY))
             async with self._change:
                 locations, max_wait = waiting.begin_poll(location)
-            [call] = job_calls.jobs(queue, locations, round(min(remaining, max_wait), 3))
-            infos = await self._sender.run(call)
+            [call] = job_calls.jobs(queue, locations, round(max(0.0, min(remaining, max_wait)), 3))
+            infos = await self._sender.run(call, within_of(remaining, call.wait))
+        except ClientError as error:
+            if self._sender.timing.clock() < end or not error.temporary:
+                raise
+            raise ResultTimeout(f"job {location} has not ended in time: {error}") from error
         finally:
             async with self._change:
                 waiting.end_poll(locations, infos, self._sender.timing.clock())

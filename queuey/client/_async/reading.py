@@ -87,7 +87,7 @@ class AsyncReading:
             ClientError: A permanent error such as :class:`~queuey.client.QueueNotFound`, or ``patience`` has run out.
         """
         query, seconds_held = live_query(queue, options), check_wait(wait)
-        sender, timing = self._sender, self._sender.timing
+        sender, timing = self._sender.once, self._sender.timing
         patient = Patience(sender.policy, patience, timing, notice)
         early = EarlyMessages()
         while True:
@@ -143,7 +143,9 @@ class AsyncReading:
         """Follows one or more queues, or all that the credential may read, and never ends.
 
         One connection serves up to 1,000 queues. The stream continues through failures, restarts of the service and
-        token renewals: every message is yielded, and none twice.
+        token renewals: every message is yielded, and none twice. It connects again after the time that the service asks
+        for, or up to half as much longer, so that many streams do not return at once; while attempts fail, after
+        growing pauses.
 
         Args:
             queues: Names of queues. By default all that the credential may read.
@@ -171,28 +173,28 @@ class AsyncReading:
             >>> asyncio.run(main())
             orders one apple
         """
-        sender = self._sender
-        patient = Patience(sender.policy, patience, sender.timing, notice)
-        state = Streaming(queues, since, partitions, limit, cursor, early=early)
-        renewed = False
+        sender, timing = self._sender, self._sender.timing
+        patient = Patience(sender.policy, patience, timing, notice)
+        state = Streaming(queues, since, partitions, limit, cursor, early=early, begun=patient.record_success)
         while True:
-            attempts = sender.make_attempts(state.begin_call())
-            header = await sender.authorization.header()
+            attempts, renewed = sender.make_attempts(state.begin_call()), False
             try:
-                async with sender.open(attempts, header) as chunks:
-                    async for chunk in chunks:
-                        patient.record_success()
-                        renewed = False
-                        for streamed in state.read(chunk):
-                            yield streamed
-                        if state.expires and await sender.authorization.renew(header):
-                            break
-                pause = sender.timing.draw() * sender.policy.base
+                header = await sender.authorization.header()
+                try:
+                    async with sender.open(attempts, header) as chunks:
+                        async for chunk in chunks:
+                            for streamed in state.read(chunk):
+                                yield streamed
+                            if state.must_renew(timing.clock()):
+                                renewed = await sender.authorization.renew(header)
+                            if renewed:
+                                break
+                except NotAuthenticated:
+                    if state.was_refused or not await sender.authorization.renew(header):
+                        raise
+                    state.was_refused = renewed = True
+                pause = state.pause_after(timing.clock(), timing.draw(), renewed=renewed)
             except ClientError as error:
-                if isinstance(error, NotAuthenticated) and not renewed:
-                    renewed = True
-                    if await sender.authorization.renew(header):
-                        continue
-                attempts.pause_after(error)  # Records which server has failed.
-                pause = patient.pause_after(error)
-            await sender.timing.sleep(pause)
+                attempts.record_failure(error)
+                pause = patient.pause_after(error, state.spread_retry(timing.draw()))
+            await timing.sleep(pause)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING, Unpack
 
 from msgspec import UNSET, UnsetType
@@ -13,6 +14,7 @@ from queuey.client.calls import message_calls, send_calls, service_calls
 from queuey.client.calls.call import Seconds, seconds
 from queuey.client.calls.send_calls import Outgoing, SendOptions, ToSend
 from queuey.client.errors import AnswerTimeout, NameNotFound
+from queuey.client.http.attempts import within_of
 from queuey.client.results import Message, Receipt, Schedule
 
 if TYPE_CHECKING:
@@ -243,16 +245,16 @@ class AsyncMoving:
             AnswerTimeout: The move has not ended in time. It continues.
         """
         clock = self._sender.timing.clock
-        end = None if timeout is None else clock() + seconds(timeout)
+        end = inf if timeout is None else clock() + seconds(timeout)
         pause = MIN_PAUSE
         while True:
-            move = await self.show()
+            move = await self._sender.run(service_calls.show_move(self.id), within_of(end - clock()))
             if told is not None:
                 told(move)
             if move.ended is not None:
                 return move
             now = clock()
-            if end is not None and now >= end:
+            if now >= end:
                 raise AnswerTimeout(f"move {self.id} has not ended in time; it continues")
-            await self._sender.timing.sleep(pause if end is None else min(pause, end - now))
+            await self._sender.timing.sleep(min(pause, end - now))
             pause = min(2 * pause, MAX_PAUSE)

@@ -46,7 +46,7 @@ class ConsumerGroups:
         revoke: Seconds = 30,
         grace: Seconds = 0,
     ) -> GroupMember:
-        """Joins a group.
+        """Joins a group. Sent once, as the time of the session counts from the moment before the call.
 
         Args:
             group: The group.
@@ -63,7 +63,7 @@ class ConsumerGroups:
             GroupElsewhere: The group is served in another data centre.
         """
         member = NewMember(list(queues), list(patterns), instance, seconds(session), seconds(revoke), seconds(grace))
-        return GroupMember(group, self._sender.run(group_calls.join(group, member)), self._sender)
+        return GroupMember(group, self._sender.once.run(group_calls.join(group, member)), self._sender)
 
     def show(self, group: str, *, lag: bool = False) -> GroupInfo:
         """Returns a group: its members, and the partitions that each owns.

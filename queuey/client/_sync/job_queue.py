@@ -110,15 +110,15 @@ class JobQueue:
             ...     client.delete_queue(name)
             1
         """
-        timing, claims = self._sender.timing, self._renewer.claims
-        patient = Patience(self._sender.policy, patience, timing, notice)
+        sender, timing, claims = self._sender.once, self._sender.timing, self._renewer.claims
+        patient = Patience(sender.policy, patience, timing, notice)
         loop = Claiming(self.queues, idle, timing.clock, options)
         batch: list[HeldClaim] = []
         try:
             while True:
                 claims.reserve_for_acknowledgement(loop.begin_acknowledgement())
                 try:
-                    claimed = self._sender.run(loop.next_call())
+                    claimed = sender.run(loop.next_call())
                 except ClientError as error:
                     if not claims.end_refused(loop.finished, error):
                         timing.sleep(patient.pause_after(error))
@@ -138,7 +138,7 @@ class JobQueue:
                     if claim is batch[-1]:
                         break  # The next claim request acknowledges the finished jobs.
                     if urgent:
-                        self._acknowledge(loop, patient)
+                        self._acknowledge(sender, loop, patient)
                     else:
                         self._renewer.wake_by(claim.due)
                 pause = loop.pause_after_claim(len(claimed))
@@ -404,7 +404,7 @@ class JobQueue:
     ) -> Iterator[Call[None]]:
         return claim_calls.each_queue(call, claim_calls.receipts_of(self.queues, claims), *args)
 
-    def _acknowledge(self, loop: Claiming, patient: Patience) -> None:
+    def _acknowledge(self, sender: Sender, loop: Claiming, patient: Patience) -> None:
         """Acknowledges the finished jobs of a loop. Retries like the loop while the service is unavailable.
 
         Refused jobs are lost. After an error that names some of them, the others are sent again at once.
@@ -413,10 +413,10 @@ class JobQueue:
         while finished := loop.begin_acknowledgement():
             claims.reserve_for_acknowledgement(finished)
             try:
-                refused = send_all(self._sender.run, acknowledge_calls(finished))
+                refused = send_all(sender.run, acknowledge_calls(finished))
             except ClientError as error:
                 if not claims.end_refused(finished, error):
-                    self._sender.timing.sleep(patient.pause_after(error))
+                    sender.timing.sleep(patient.pause_after(error))
                 continue
             claims.end(finished, [r.receipt for r in refused])
             loop.clear_finished()

@@ -6,11 +6,14 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from copy import copy
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpcore2
+from msgspec.structs import replace
 
 from queuey.client.calls.call import MAX_ANSWER, Call, HttpAnswer, Timeouts
 from queuey.client.credentials.lookup import Credential
@@ -87,7 +90,7 @@ class Sender:
 
         Args:
             call: The call.
-            within: Max seconds, if shorter than the policy's deadline.
+            within: Max seconds, in place of the policy's deadline.
 
         Raises:
             ClientError: The error of the last attempt.
@@ -95,17 +98,16 @@ class Sender:
         with call.span or nullcontext():
             attempts, renewed = self.make_attempts(call, within), False
             while True:
-                with attempts.in_doubt():
-                    header = self.authorization.header()
                 try:
-                    return attempts.read(self._send_once(attempts, header))
-                except NotAuthenticated:
-                    # The server did not carry out this attempt, so any call may be repeated.
-                    with attempts.in_doubt():
+                    header = self.authorization.header()
+                    try:
+                        return attempts.read(self._send_once(attempts, header))
+                    except NotAuthenticated:
+                        # The server did not carry out this attempt, so any call may be repeated.
                         if renewed or not self.authorization.renew(header):
                             raise
-                    renewed = True
-                    continue
+                        renewed = True
+                        continue
                 except ClientError as error:
                     pause = attempts.pause_after(error)
                     if pause is None:
@@ -116,10 +118,21 @@ class Sender:
     def make_attempts(self, call: Call[T], within: float | None = None) -> Attempts[T]:
         """Returns the attempts at a call.
 
-        They end after ``within`` seconds, or earlier at the policy's deadline, not counting the call's ``wait``.
+        They end after ``within`` seconds, or else at the policy's deadline, not counting the call's ``wait``.
         """
-        timeout = self._timeout if within is None else min(self._timeout, within)
-        return Attempts(call, self._choice, self.policy.limited(within), timeout, self.timing)
+        return Attempts(call, self._choice, self.policy, self.timing, self._timeout, within)
+
+    def with_policy(self, policy: RetryPolicy) -> Sender:
+        """Returns a sender with the same connections and another policy."""
+        other = copy(self)
+        other.policy = policy
+        other.__dict__.pop("once", None)
+        return other
+
+    @cached_property
+    def once(self) -> Sender:
+        """A sender with the same connections that does not pause to try again, for loops that do."""
+        return self.with_policy(replace(self.policy, deadline=0.0))
 
     def _send_once(self, attempts: Attempts[Any], authorization: str | None) -> HttpAnswer:
         """Sends a call once.

@@ -5,7 +5,8 @@ A stream is one request for several queues. Its answer consists of server-sent e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from typing import Any
 
 import msgspec
@@ -29,12 +30,16 @@ from queuey.client.calls.call import (
     seconds,
 )
 from queuey.client.calls.message_calls import Query, ReadOptions, plain_messages, read
-from queuey.client.errors import InvalidAnswer, InvalidArgument
+from queuey.client.errors import ConnectionLost, InvalidAnswer, InvalidArgument
 from queuey.client.results import Message, Page, StreamedMessage
 from queuey.ids import order_of
 
 MAX_EARLY = 10_000
 """Max early messages remembered as yielded. With more, the oldest are dropped and may be yielded again."""
+MAX_RETRY = 30.0
+"""Max seconds that a stream's ``retry`` adds to a pause."""
+MIN_TOKEN_SECONDS = 10.0
+"""Min seconds between two renewals of a stream's token after which it connects again at once."""
 MAX_LINE_BYTES = 64 << 20
 """Max bytes of a line in an event."""
 
@@ -133,9 +138,11 @@ class _Notice(msgspec.Struct, frozen=True):
 class Streaming:
     """The state of a stream. The arguments are those of :meth:`~queuey.client.Client.stream`.
 
+    ``begun`` is called at the first event of each answer, other than ``bye``: the service has then read the queues.
+
     Attributes:
         cursor: The position of the last message.
-        expires: The credential expires soon.
+        was_refused: A token was refused since the last event.
 
     Raises:
         InvalidArgument: No queue is given, or a name, a position, the limit or the cursor is not valid.
@@ -150,6 +157,7 @@ class Streaming:
         cursor: str | None,
         *,
         early: bool = False,
+        begun: Callable[[], None],
     ) -> None:
         names = [queues] if isinstance(queues, str) else None if queues is None else list(queues)
         if names is not None and not names:
@@ -166,6 +174,10 @@ class Streaming:
         if early:
             self._body["early"] = True
         self._early = EarlyMessages()
+        self._begun = begun
+        self._retry = 1.0
+        self._renewed_at = -inf
+        self.was_refused = False
         self._is_of_all = names is None
         self.cursor = "" if cursor is None else check_string("cursor", cursor)
         if self.cursor != self.cursor.strip() or not (self.cursor.isascii() and self.cursor.isprintable()):
@@ -175,7 +187,7 @@ class Streaming:
     def _reset(self) -> None:
         self._rest = b""
         self._kind, self._id, self._data = "", "", list[bytes]()
-        self.expires = False
+        self._has_begun = self._expires = False
 
     def begin_call(self) -> Call[None]:
         """Returns the request for the stream from the cursor on. Drops an unread rest of the previous answer."""
@@ -203,6 +215,9 @@ class Streaming:
                 continue
             kind, position, data = self._kind or "message", self._id, b"\n".join(self._data)
             self._kind, self._id, self._data = "", "", []
+            if not self._has_begun and (position or (data and kind != "bye")):
+                self._has_begun, self.was_refused = True, False
+                self._begun()
             if data and kind == "message":
                 wire = _decode_event(data, _Data)
                 [message] = plain_messages([wire])
@@ -230,19 +245,43 @@ class Streaming:
             self._kind = _decode_text(value)
         elif name == b"id":
             self._id = _decode_text(value)
+        elif name == b"retry" and value.isdigit():
+            self._retry = min(int(value[:9]) / 1000, MAX_RETRY)
 
     def _read_notice(self, kind: str, data: bytes) -> None:
-        """Sets ``expires`` if the credential expires soon. Ignores unknown events.
+        """Records that the credential expires soon. Ignores unknown events.
 
         Raises the error with which the server ends the stream, and NotFound for a deleted queue that was named.
         """
         notice = _decode_event(data, _Notice)
         if kind == "expiring":
-            self.expires = True
+            self._expires = True
         elif kind == "bye" and notice.status:
             raise read_error(HttpAnswer(notice.status, {}, data))
         elif kind == "gone" and not self._is_of_all:
             raise read_error(HttpAnswer(404, {}, data))
+
+    def must_renew(self, now: float) -> bool:
+        """Returns once whether the token expires soon. A new one is used for some time, even if it already does."""
+        due = self._expires and now - self._renewed_at >= MIN_TOKEN_SECONDS
+        self._expires = self._expires and not due
+        return due
+
+    def pause_after(self, now: float, draw: float, *, renewed: bool) -> float:
+        """Returns the seconds until the next request: none after the token was renewed, but not soon after another.
+
+        Raises ConnectionLost if the answer has ended before its first event.
+        """
+        at_once = renewed and now - self._renewed_at >= MIN_TOKEN_SECONDS
+        if renewed:
+            self._renewed_at = now
+        elif not self._has_begun:
+            raise ConnectionLost("the stream ended before its first event")
+        return 0.0 if at_once else self.spread_retry(draw)
+
+    def spread_retry(self, draw: float) -> float:
+        """Returns the seconds that the service asks for, or up to half as many more, by a random number from 0 to 1."""
+        return self._retry * (1 + draw / 2)
 
 
 def _decode_text(value: bytes) -> str:

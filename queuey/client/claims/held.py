@@ -45,7 +45,7 @@ LEAVE_TIMEOUT = 5.0
 _RETRY_RATIO = 0.1
 """Ratio of a claim's time after which a failed request is sent again."""
 _MAX_RETRY_PAUSE = 30.0
-"""Max seconds after which a failed request is sent again."""
+"""Max seconds of a request with its repetitions, and after which a failed one is sent again."""
 _BATCH_RATIO = 0.125
 """Ratio of a claim's time by which its renewal may be early, to be sent together with others."""
 _TIMEOUT_RATIO = 0.25
@@ -276,7 +276,7 @@ class HeldClaims:
             if done
             else renew(queue, receipts, ttl, self.mark_cancelled)
         )
-        timeout = _TIMEOUT_RATIO * min(ttl, max(shortest, _MIN_SHORTEST_TTL))
+        timeout = min(_TIMEOUT_RATIO * min(ttl, max(shortest, _MIN_SHORTEST_TTL)), _MAX_RETRY_PAUSE)
         return Work(tuple(claims), done, tuple(calls), timeout)
 
     def record_success(self, work: Work, began: float, refused: Iterable[str]) -> None:

@@ -220,9 +220,12 @@ class TokenFunction(TokenSource):
     def _hide_error_text(self) -> Iterator[None]:
         try:
             yield
+        except TokenError:
+            raise
         except Exception as error:
-            detail = f": {error}" if isinstance(error, InvalidArgument) else ""
-            raise TokenError(f"{self.name} raised {type(error).__name__}{detail}") from error
+            invalid = isinstance(error, InvalidArgument)
+            text = f"{self.name} raised {type(error).__name__}{f': {error}' if invalid else ''}"
+            raise TokenError(text, temporary=not invalid) from error
 
 
 class TokenFile(TokenSource):
@@ -299,7 +302,8 @@ class TokenCommand(TokenSource):
                     os.killpg(process.pid, signal.SIGKILL)
                 raise
         if process.returncode:
-            raise TokenError(f"{self.name} failed with exit code {process.returncode}: see its error output")
+            text = f"{self.name} failed with exit code {process.returncode}: see its error output"
+            raise TokenError(text, temporary=True)
         return read_token(content, self.name)
 
     def _read_output(self, process: subprocess.Popen[bytes]) -> bytes:
@@ -326,7 +330,7 @@ class TokenCommand(TokenSource):
         return bytes(content)
 
     def _timeout_error(self) -> TokenError:
-        return TokenError(f"{self.name} gave no token within {self._seconds:g} seconds")
+        return TokenError(f"{self.name} gave no token within {self._seconds:g} seconds", temporary=True)
 
 
 def _file_version(status: os.stat_result) -> tuple[int, ...]:
@@ -372,14 +376,15 @@ class KeptToken:
     def record_failure(self, error: TokenError, *, refused: bool = False) -> None:
         """Records a failure of the source.
 
-        The current token stays until it expires or is refused. The source is not asked again before.
+        The current token stays until it expires or is refused. The source is asked again when half of the rest is over.
         """
         self.answer_count += 1
-        if refused or self.header is None or self._clock() >= self._end:
+        now = self._clock()
+        if refused or self.header is None or now >= self._end:
             self._failure = error
             self.header = None
         else:
-            self._renew_at = self._end
+            self._renew_at = (now + self._end) / 2
 
     def result(self) -> str:
         """Returns the header.
@@ -389,7 +394,8 @@ class KeptToken:
         """
         header = self.header
         if header is None:
-            raise TokenError(str(self._failure)) from self._failure
+            temporary = self._end > 0 or (self._failure is not None and self._failure.temporary)
+            raise TokenError(str(self._failure), temporary=temporary) from self._failure
         return header
 
 

@@ -1,23 +1,23 @@
 """The attempts at one call: which server to ask, when to retry, and when to give up.
 
-The next step after each attempt. ``a`` is the number of counted attempts, ``tried`` the servers of the current round:
+The next step after each attempt. ``tried`` has the servers that failed since the last pause:
 
 ====================================  ======================================================================
 an answer                             done
 a failure that must not be repeated   done, with that error
-no connection, broken off, timed out  another server that is not resting: ask it at once, ``a`` stays
-the same, no other server             pause, ``a + 1``, ``tried`` empty
-503, 429, 502, 504                    the server rests; pause, ``a + 1``; Retry-After counts if there is no other server
-``a`` used up, or the pause would     done, with the last error
-end after the deadline
+no connection, broken off, timed out  another server that is not resting: ask it at once
+the same, no other server             pause, ``tried`` empty
+503, 429, 502, 504                    the server rests; pause; Retry-After counts if there is no other server
+a pause that would end after the      a shorter one before the last attempt; done, with the last error, if the server
+deadline                              asked for that pause, or if that attempt has failed
 ====================================  ======================================================================
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
+from math import inf
 from random import random
 from typing import Generic, TypeVar
 
@@ -41,6 +41,12 @@ T = TypeVar("T")
 Notice = Callable[[ClientError | None], None]
 """Called with the first of several errors in a row, and with None when calls work again."""
 NoticePause = Callable[[float, ClientError], None]
+MAX_UNREPEATED = 30.0
+"""Max seconds of a call with a deadline of 0."""
+MAX_LAST_ATTEMPT = 1.0
+"""Max seconds from the begin of the last attempt, after a pause that was made shorter, to the deadline."""
+ANSWER_TIMEOUT = 2.0
+"""Max seconds by which a call may end after the time for which its caller waits."""
 MIN_REPORTED_PAUSE = 1.0
 """Min seconds of a pause that is reported to :attr:`Timing.notice`."""
 
@@ -52,56 +58,47 @@ _TEMPORARY_STATUSES = frozenset({429, 502, 503, 504})
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and after which pauses a client retries calls.
+    """How long and after which pauses a client retries calls.
 
     A call is repeated only if that is safe: it changes nothing, it is idempotent (PUT and DELETE of messages by id), it
-    has an idempotency key (sends do if there is more than one round), or it certainly was not processed (no connection;
-    429, or 503 with outcome ``none``; too many long polls). Any other failed call may have been carried out, and the
-    caller decides.
+    has an idempotency key (sends do unless the deadline is 0), or it certainly was not processed (no connection; 429,
+    or 503 with outcome ``none``; too many long polls). Any other failed call may have been carried out, and the caller
+    decides.
 
     Attributes:
-        rounds: Max attempts, not counting attempts that go to another server at once. With 1, a call never pauses to
-            try again.
+        deadline: Max seconds of a call with all its attempts, not counting the time that it asks the server to wait.
+            With 0 a call never pauses to try again; it then has 30 seconds.
         base: Upper bound in seconds of the first pause, which is random. It doubles with each further pause.
         cap: Max seconds of that upper bound.
         retry_after_cap: Max seconds that Retry-After adds to a pause.
-        deadline: Max seconds of a call with all its attempts, not counting the time that it asks the server to wait.
         cool_down: Seconds for which a failed server is avoided if there are others.
 
     Example:
         >>> from queuey.client import RetryPolicy
-        >>> patient = RetryPolicy(rounds=20, cap=30, deadline=600)
-        >>> patient.rounds, patient.base
-        (20, 0.2)
+        >>> patient = RetryPolicy(deadline=600, cap=30)
+        >>> patient.deadline, patient.base
+        (600, 0.2)
     """
 
-    rounds: int = 5
+    deadline: float = 30.0
     base: float = 0.2
     cap: float = 5.0
     retry_after_cap: float = 30.0
-    deadline: float = 60.0
     cool_down: float = 30.0
 
     def __post_init__(self) -> None:
-        times = (self.base, self.cap, self.retry_after_cap, self.deadline, self.cool_down)
-        if self.rounds < 1 or not all(time >= 0 for time in times):
-            raise InvalidArgument("a retry policy needs at least one round and no negative times")
+        if not all(time >= 0 for time in msgspec.structs.astuple(self)):
+            raise InvalidArgument("a retry policy has no negative times")
 
-    def limited(self, within: float | None) -> RetryPolicy:
-        """Returns the policy with a deadline of at most ``within`` seconds. None does not limit it."""
-        if within is None or within >= self.deadline:
-            return self
-        return msgspec.structs.replace(self, deadline=within)
-
-    def pause(self, rounds: int, draw: float, retry_after: float | None = None) -> float:
+    def pause(self, failures: int, draw: float, retry_after: float | None = None) -> float:
         """Returns the seconds to wait after a number of failed attempts.
 
         Args:
-            rounds: Number of failed attempts.
+            failures: Number of failed attempts.
             draw: A random number from 0 to 1, so that callers that failed together do not return together.
             retry_after: Seconds of pause that the server asked for. The jitter is added.
         """
-        jitter = draw * min(self.cap, self.base * 2.0 ** min(rounds - 1, 30))
+        jitter = draw * min(self.cap, self.base * 2.0 ** min(failures - 1, 30))
         return min(retry_after or 0.0, self.retry_after_cap) + jitter
 
 
@@ -136,6 +133,11 @@ def is_server_failure(error: ClientError) -> bool:
 
 def retry_after_of(error: ClientError) -> float | None:
     return error.retry_after if isinstance(error, ApiError) else None
+
+
+def within_of(remaining: float, wait: float = 0.0) -> float | None:
+    """Returns ``within`` of a call whose caller waits for ``remaining`` seconds. Without an end, None."""
+    return None if remaining == inf else max(0.0, remaining - wait) + ANSWER_TIMEOUT
 
 
 class ServerChoice:
@@ -199,8 +201,9 @@ class Attempts(Generic[T]):
         call: The call.
         choice: Chooses servers and remembers failures across calls.
         policy: The retry policy.
-        timeout: Max seconds of each step, not counting the time that the server was asked to wait.
         timing: The clock, the random numbers, and the callback for long pauses.
+        timeout: Max seconds of each step, not counting the time that the server was asked to wait.
+        within: Max seconds of all attempts, as ``timeout``, in place of the policy's deadline.
     """
 
     def __init__(
@@ -208,16 +211,18 @@ class Attempts(Generic[T]):
         call: Call[T],
         choice: ServerChoice,
         policy: RetryPolicy,
-        timeout: float,
         timing: Timing | AsyncTiming,
+        timeout: float,
+        within: float | None,
     ) -> None:
         self.call = call
         self._choice = choice
         self._policy = policy
-        self._timeout = timeout
         self._timing = timing
-        self._end = timing.clock() + policy.deadline + call.wait
-        self._counted = 0
+        self._timeout = timeout if within is None else min(timeout, within)
+        self._end = timing.clock() + (policy.deadline or MAX_UNREPEATED if within is None else within) + call.wait
+        self._pauses = 0
+        self._is_last = not policy.deadline
         self._tried: list[Server] = []
         self._may_be_done = False
         self.server = choice.choose()
@@ -242,19 +247,6 @@ class Attempts(Generic[T]):
             raise InvalidAnswer(f"the answer has the status {answer.status}, which Queuey never sends")
         return self.call.parse(answer)
 
-    @contextlib.contextmanager
-    def in_doubt(self) -> Iterator[None]:
-        """Marks an error raised inside as in doubt if an earlier attempt may have been carried out."""
-        try:
-            yield
-        except ClientError as error:
-            self._mark_doubt(error)
-            raise
-
-    def _mark_doubt(self, error: ClientError) -> None:
-        if self._may_be_done:
-            error.doubt()
-
     def pause_after(self, error: ClientError) -> float | None:
         """Records a failure, chooses the next server, and reports a pause of :data:`MIN_REPORTED_PAUSE` or more.
 
@@ -263,22 +255,18 @@ class Attempts(Generic[T]):
         Returns:
             Seconds to wait before the next attempt, or None if there is no further attempt.
         """
-        self._mark_doubt(error)
+        if self._may_be_done:
+            error.doubt()
         if self.call.method != "GET":
             self._may_be_done = self._may_be_done or may_have_been_carried_out(error)
-        if isinstance(error, InvalidAnswer):
-            error.server = self.server.root
-        if is_server_failure(error):
-            self._choice.record_failure(self.server)
+        self.record_failure(error)
         if not may_repeat(error, repeatable=self.call.repeatable):
             return None
         self._tried.append(self.server)
         other = self._choice.has_fresh(self._tried)
-        pause = 0.0
-        if not (other and isinstance(error, TransportError)):
-            self._counted += 1
-            pause = self._policy.pause(self._counted, self._timing.draw(), None if other else retry_after_of(error))
-        if self._counted >= self._policy.rounds or self._timing.clock() + pause >= self._end:
+        at_once = other and isinstance(error, TransportError)
+        pause = 0.0 if at_once else self._next_pause(None if other else retry_after_of(error))
+        if pause is None or self._timing.clock() >= self._end:
             return None
         self.server = self._choice.choose(self._tried)
         if not other:
@@ -286,6 +274,25 @@ class Attempts(Generic[T]):
         if self._timing.notice is not None and pause >= MIN_REPORTED_PAUSE:
             self._timing.notice(pause, error)
         return pause
+
+    def record_failure(self, error: ClientError) -> None:
+        """Makes the server rest if it failed. Names it in an error about an answer, or a missing one."""
+        if isinstance(error, InvalidAnswer | TransportError):
+            error.server = self.server.root
+        if is_server_failure(error):
+            self._choice.record_failure(self.server)
+
+    def _next_pause(self, retry_after: float | None) -> float | None:
+        """Returns the seconds to wait, less before the last attempt, or None if no attempt fits before the deadline."""
+        if self._is_last:
+            return None
+        self._pauses += 1
+        pause = self._policy.pause(self._pauses, self._timing.draw(), retry_after)
+        remaining = self._end - self._timing.clock()
+        if pause >= remaining:
+            self._is_last = True
+            pause = max(remaining - MAX_LAST_ATTEMPT, remaining / 2, self._policy.pause(1, 0.0, retry_after))
+        return pause if pause < remaining else None
 
 
 class Patience:
@@ -308,7 +315,7 @@ class Patience:
         self._failures = 0
         self._since = 0.0
 
-    def pause_after(self, error: ClientError) -> float:
+    def pause_after(self, error: ClientError, at_least: float = 0.0) -> float:
         """Returns the seconds to wait before the next attempt. Calls ``notice`` with the first error in a row.
 
         Raises:
@@ -320,9 +327,12 @@ class Patience:
         if not self._failures:
             self._since = now
         self._failures += 1
-        pause = self._policy.pause(self._failures, self._timing.draw(), retry_after_of(error))
-        if self._limit is not None and now + pause - self._since > self._limit:
-            raise error
+        pause = max(at_least, self._policy.pause(self._failures, self._timing.draw(), retry_after_of(error)))
+        if self._limit is not None:
+            remaining = self._limit - (now - self._since)
+            if remaining <= 0:
+                raise error
+            pause = min(pause, remaining)
         if self._failures == 1 and self._notice is not None:
             self._notice(error)
         return pause
@@ -337,15 +347,15 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """The clock, the sleep function and the random numbers of a client. Tests replace them.
 
     Example:
-        >>> from queuey.client import Client, RetryPolicy, Timing
+        >>> from queuey.client import Client, Timing
         >>> pauses = []
-        >>> timing = Timing(sleep=pauses.append, draw=lambda: 1.0)
-        >>> with Client("http://127.0.0.1:1", key="k", retry=RetryPolicy(rounds=3), timing=timing) as client:
+        >>> timing = Timing(clock=lambda: sum(pauses), sleep=pauses.append, draw=lambda: 1.0)
+        >>> with Client("http://127.0.0.1:1", key="k", timing=timing) as client:
         ...     try:
         ...         client.hello()
         ...     except Exception as error:
-        ...         print(type(error).__name__, len(pauses))
-        ConnectionFailed 2
+        ...         print(type(error).__name__, sum(pauses))
+        ConnectionFailed 29.0
 
     Attributes:
         clock: Monotonic seconds.

@@ -79,7 +79,10 @@ export interface JobOptions extends CallOptions {
 export type JobPlace = string | Message | Pick<Stored, "key" | "partition">;
 
 export interface ResultOptions extends CallOptions {
-  /** Max seconds to wait; no limit by default. */
+  /**
+   * Max seconds to wait, even while the service cannot be reached. By default there is no limit, but the call fails when the
+   * service cannot be reached for the `deadline`.
+   */
   timeout?: number;
 }
 
@@ -99,8 +102,16 @@ export interface Me {
 export interface Options {
   /** An application's key. Never put it into a page. */
   key?: string;
-  /** A user's token, or a function that returns one. It is called with `refresh` when a new token is needed. */
+  /**
+   * A user's token, or a function that returns one. It is called with `refresh` when a new token is needed. Its errors are
+   * retried, except a QueueyError with a status, such as 401: the user is logged out.
+   */
   token?: string | ((asked: { refresh: boolean }) => string | Promise<string>);
+  /**
+   * Seconds for which a request is repeated while the service cannot be reached or is busy, by default 30; 0 sends each once.
+   * The seconds that a call waits are added. Requests that may not be repeated are not.
+   */
+  deadline?: number;
   /** Used instead of the global `fetch`. */
   fetch?: typeof fetch;
 }
@@ -108,6 +119,9 @@ export interface Options {
 export interface CallOptions {
   signal?: AbortSignal;
 }
+
+/** Any number of messages, also in lists, and at the end maybe options. */
+export type Several<M> = (string | M | (string | M)[])[] | [...(string | M | (string | M)[])[], Required<CallOptions>];
 
 export interface QueueFields {
   partitions?: number;
@@ -272,7 +286,7 @@ export declare class QueueyError extends Error {
   errors: Record<string, string>;
   /** Whether the request changed anything: `none` or `unknown`. */
   outcome: string;
-  /** Seconds to wait before a retry, from the header Retry-After. */
+  /** Seconds to wait before a retry, from the header Retry-After, which may be a date. */
   retryAfter: number;
   /** The job, in errors of `result`. */
   job?: JobInfo;
@@ -298,8 +312,11 @@ export declare class Queuey {
   send(queue: string, body: unknown, options?: SendOptions): Promise<Stored>;
   /** Reads messages in order of time. Pass the returned `cursor` as `since` to read on. */
   read(queue: string, options?: ReadOptions): Promise<{ messages: Message[]; cursor: string; more: boolean }>;
-  /** Deletes messages, passed as objects or ids (`[<partition>:]<32 hex digits>`). Throws a TypeError for anything else. */
-  delete(queue: string, ...messages: (string | Message | (string | Message)[])[]): Promise<void>;
+  /**
+   * Deletes messages, passed as objects or ids (`[<partition>:]<32 hex digits>`). Throws a TypeError for anything else. More
+   * than 200 take several requests.
+   */
+  delete(queue: string, ...messages: Several<Message>): Promise<void>;
   /** Marks messages as read, in each partition up to the last one passed. A mark moves backwards only with `back`. */
   markRead(queue: string, seen: string | Message | (string | Message)[], options?: MarkOptions): Promise<ReadMark>;
   /** Counts the caller's unread messages, by default in all queues that it may read. A queue that cannot be read has an error. */
@@ -307,9 +324,9 @@ export declare class Queuey {
   /** Claims messages: no other worker gets them for `ttl` seconds. */
   claim(queue: string, options?: ClaimOptions): Promise<ClaimedMessage[]>;
   /** Marks claimed messages as done. */
-  acknowledge(queue: string, ...messages: (string | ClaimedMessage | (string | ClaimedMessage)[])[]): Promise<void>;
+  acknowledge(queue: string, ...messages: Several<ClaimedMessage>): Promise<void>;
   /** Marks a claimed message as done and stores the result of its job: any JSON value. */
-  acknowledgeWith(queue: string, message: string | ClaimedMessage, result: unknown): Promise<void>;
+  acknowledgeWith(queue: string, message: string | ClaimedMessage, result: unknown, options?: CallOptions): Promise<void>;
   /** Returns the status of up to 100 jobs; with `wait`, once one of them has ended or so many seconds are over. */
   jobs(queue: string, jobs: JobPlace | JobPlace[], options?: JobOptions): Promise<JobInfo[]>;
   /**
@@ -318,13 +335,13 @@ export declare class Queuey {
    */
   result(queue: string, job: JobPlace, options?: ResultOptions): Promise<unknown>;
   /** Gives up claims, so that the messages can be claimed again. */
-  release(queue: string, ...messages: (string | ClaimedMessage | (string | ClaimedMessage)[])[]): Promise<void>;
+  release(queue: string, ...messages: Several<ClaimedMessage>): Promise<void>;
   /** Extends claims to `ttl` seconds from now; returns a result for each. Stop working on those with `cancelled`. */
-  renew(queue: string, ttl: number, ...messages: (string | ClaimedMessage | (string | ClaimedMessage)[])[]): Promise<Renewed[]>;
+  renew(queue: string, ttl: number, ...messages: Several<ClaimedMessage>): Promise<Renewed[]>;
   /** Cancels a job: it is no longer delivered. The worker of a claimed job learns of it when it renews the claim. */
-  cancelJob(queue: string, message: string | Message): Promise<"removed" | "claimed" | "done">;
+  cancelJob(queue: string, message: string | Message, options?: CallOptions): Promise<"removed" | "claimed" | "done">;
   /** Makes a job that was sent or released with a delay deliverable now. */
-  retryJob(queue: string, message: string | Message): Promise<"waiting" | "claimed" | "done">;
+  retryJob(queue: string, message: string | Message, options?: CallOptions): Promise<"waiting" | "claimed" | "done">;
   /**
    * Yields messages as they arrive in one queue, in several, or (undefined) in all that the caller may read. Reconnects
    * after failures, restarts of the service and when tokens expire, without gaps or duplicates.

@@ -10,7 +10,14 @@
 /** Pauses before retries double with each failure, from the base up to the cap. */
 const BACKOFF_BASE_MILLISECONDS = 200;
 const BACKOFF_CAP_MILLISECONDS = 5000;
-const MAX_ATTEMPTS = 5;
+/** Seconds for which a request is repeated, unless the option `deadline` says otherwise. */
+const DEADLINE_SECONDS = 30;
+/** Max milliseconds from the start of the last attempt, after a shortened pause, to the deadline. */
+const MAX_LAST_ATTEMPT_MILLISECONDS = 1000;
+/** Timers with longer times fire at once. */
+const MAX_TIMER_MILLISECONDS = 2 ** 31 - 1;
+/** More ids make an address that is too long. */
+const MAX_IDS_PER_REQUEST = 200;
 /** Longer pauses requested by the service (Retry-After, `retry:`) are cut to this. */
 const MAX_RETRY_AFTER_MILLISECONDS = 30_000;
 /** A stream or membership that lasted longer than this counts as stable. */
@@ -75,6 +82,8 @@ export class Queuey {
     const baseUrl = `${url.replace(/\/+$/, "")}/v1/${encodeSegment("application", application)}`;
     const { href, search, hash, username, password } = new URL(baseUrl, globalThis.location?.href);
     const isValid = !(search || hash || username || password || /[\0-\x20\x7f\\?#]/.test(url)) && /^https?:/.test(href);
+    const { deadline = DEADLINE_SECONDS } = options;
+    requireValid(deadline >= 0, "deadline", deadline, "it is a number of seconds, or 0 to send each request once");
     const rule = "it begins with http:// or https://, and has no query, fragment, user or spaces";
     this.#baseUrl = requireValid(isValid, "url", href, rule, username || password ? "not shown" : url);
     this.#options = options;
@@ -82,7 +91,7 @@ export class Queuey {
 
   /** Returns the caller's names and rights. */
   async me(options = {}) {
-    return (await this.#request("GET", "/_me", { ...options, isIdempotent: true })).json();
+    return this.#request("GET", "/_me", { ...options, isIdempotent: true });
   }
 
   /** Returns the names of the queues that the caller may read by name, not by a pattern. */
@@ -94,7 +103,7 @@ export class Queuey {
   /** Creates a queue. Succeeds as well if it already exists with the same fields. */
   async createQueue(name, fields = {}, options = {}) {
     const body = toJson({ ...fields, queue_name: name });
-    return (await this.#request("POST", "", { ...options, body, type: "application/json", isIdempotent: true })).json();
+    return this.#request("POST", "", { ...options, body, type: "application/json", isIdempotent: true });
   }
 
   /** Sends a message: text, bytes, or any JSON value. Retries after failures do not store it twice. */
@@ -112,8 +121,7 @@ export class Queuey {
     const content = await encodeBody(body, options.contentType);
     if (content.isJson) headers["X-Encoding"] = "json";
     const request = { ...options, headers, body: content.bytes, type: content.type, isIdempotent: true };
-    const response = await this.#request("POST", target, request);
-    const stored = { ...(await response.json()).messages[0] };
+    const stored = { ...(await this.#request("POST", target, request)).messages[0] };
     const methods = {
       status: async (callOptions) => (await this.jobs(queue, [stored], callOptions))[0],
       state: async (callOptions) => (await this.jobs(queue, [stored], { ...callOptions, states: true }))[0].state,
@@ -127,13 +135,12 @@ export class Queuey {
   async jobs(queue, jobs, options = {}) {
     const { wait, states } = options;
     const target = `${queuePath(queue)}/jobs/${[jobs].flat().map(toMessageId).join(",")}`;
-    const response = await this.#request("GET", target, { ...options, query: { wait, states }, isIdempotent: true });
-    return (await response.json()).jobs;
+    return (await this.#request("GET", target, { ...options, query: { wait, states }, isIdempotent: true })).jobs;
   }
 
   /**
    * Waits until a job has ended; returns its result, or throws a QueueyError with the job. Concurrent calls for the same
-   * queue share requests.
+   * queue share requests. With a timeout, it waits so long even if the service does not answer.
    */
   async result(queue, job, options = {}) {
     const { timeout } = options;
@@ -152,15 +159,18 @@ export class Queuey {
   async read(queue, options = {}) {
     const { since, limit, partitions, order, wait, early, merge = true } = options;
     const query = { since, limit, partitions: partitions ?? "*", order, wait, early, merge: merge ? 1 : undefined };
-    const response = await this.#request("GET", queuePath(queue), { ...options, query, isIdempotent: true });
-    const page = await response.json();
+    const page = await this.#request("GET", queuePath(queue), { ...options, query, isIdempotent: true });
     return { messages: page.messages.map(decodeMessage), cursor: page.cursor, more: page.more };
   }
 
   /** Deletes messages, passed as objects or ids. */
   async delete(queue, ...messages) {
-    const ids = messages.flat().map(toMessageId);
-    if (ids.length) await this.#request("DELETE", `${queuePath(queue)}/${ids.join(",")}`, { isIdempotent: true });
+    const [values, options] = splitOptions(messages);
+    const ids = values.map(toMessageId);
+    for (let start = 0; start < ids.length; start += MAX_IDS_PER_REQUEST) {
+      const target = `${queuePath(queue)}/${ids.slice(start, start + MAX_IDS_PER_REQUEST).join(",")}`;
+      await this.#request("DELETE", target, { ...options, isIdempotent: true });
+    }
   }
 
   /**
@@ -171,7 +181,7 @@ export class Queuey {
     const ids = [seen].flat().map(toMessageId);
     const body = toJson({ until: lastIds(ids).join(","), back: options.back });
     const request = { ...options, body, type: "application/json", isIdempotent: true };
-    const putMark = async () => (await this.#request("PUT", `${queuePath(queue)}/read`, request)).json();
+    const putMark = () => this.#request("PUT", `${queuePath(queue)}/read`, request);
     const mark = await putMark();
     if (!mark.pending || mark.pending > MAX_PENDING_SECONDS) return mark;
     return (await sleep(mark.pending * 1000, options.signal)) ? putMark() : mark;
@@ -181,15 +191,15 @@ export class Queuey {
   async unread(queues = undefined, options = {}) {
     const body = toJson({ queues: queues && [queues].flat(), limit: options.limit });
     const request = { ...options, body, type: "application/json", isIdempotent: true };
-    return (await (await this.#request("POST", "/_unread", request)).json()).queues;
+    return (await this.#request("POST", "/_unread", request)).queues;
   }
 
   /** Claims messages: no other worker gets them for `ttl` seconds. Each has a `receipt`. */
   async claim(queue, options = {}) {
     const { limit, ttl, wait, partitions } = options;
     const query = { limit, ttl, wait, partitions, states: true };
-    const response = await this.#request("POST", `${queuePath(queue)}/claims`, { ...options, query });
-    return (await response.json()).messages.map(decodeMessage);
+    const request = { ...options, query, isIdempotent: true };
+    return (await this.#request("POST", `${queuePath(queue)}/claims`, request)).messages.map(decodeMessage);
   }
 
   /** Marks claimed messages as done. */
@@ -198,10 +208,11 @@ export class Queuey {
   }
 
   /** Marks a claimed message as done and stores the result of its job: any JSON value. */
-  async acknowledgeWith(queue, message, result) {
+  async acknowledgeWith(queue, message, result, options = {}) {
     const receipt = typeof message === "string" ? message : message.receipt;
     const body = toJson({ receipts: [receipt], results: { [receipt]: result } });
-    await this.#request("POST", `${queuePath(queue)}/claims/ack`, { body, type: "application/json", isIdempotent: true });
+    const request = { ...options, body, type: "application/json", isIdempotent: true };
+    await this.#request("POST", `${queuePath(queue)}/claims/ack`, request);
   }
 
   /** Gives up claims, so that the messages can be claimed again. */
@@ -211,29 +222,29 @@ export class Queuey {
 
   /** Extends claims to `ttl` seconds from now; returns a result for each. Stop working on those with `cancelled`. */
   async renew(queue, ttl, ...messages) {
-    return (await (await this.#updateClaims(queue, "renew", messages, { ttl })).json()).results;
+    return (await this.#updateClaims(queue, "renew", messages, { ttl })).results;
   }
 
   /** Cancels a job. Returns `removed`; `claimed` if its worker will be asked to stop; or `done` if it had already ended. */
-  async cancelJob(queue, message) {
-    return this.#updateJob(queue, message, "cancel");
+  async cancelJob(queue, message, options = {}) {
+    return this.#updateJob(queue, message, "cancel", options);
   }
 
   /** Makes a job that was sent or released with a delay deliverable now. Returns `waiting`, `claimed` or `done`. */
-  async retryJob(queue, message) {
-    return this.#updateJob(queue, message, "retry");
+  async retryJob(queue, message, options = {}) {
+    return this.#updateJob(queue, message, "retry", options);
   }
 
-  async #updateJob(queue, message, action) {
+  async #updateJob(queue, message, action, options) {
     const target = `${queuePath(queue)}/jobs/${toMessageId(message)}/${action}`;
-    const response = await this.#request("POST", target, { isIdempotent: true });
-    return (await response.json()).job;
+    return (await this.#request("POST", target, { ...options, isIdempotent: true })).job;
   }
 
   async #updateClaims(queue, action, messages, fields = {}) {
-    const receipts = messages.flat().map((message) => (typeof message === "string" ? message : message.receipt));
-    const body = toJson({ receipts, ...fields });
-    return this.#request("POST", `${queuePath(queue)}/claims/${action}`, { body, type: "application/json", isIdempotent: true });
+    const [values, options] = splitOptions(messages);
+    const receipts = values.map((message) => (typeof message === "string" ? message : message.receipt));
+    const request = { ...options, body: toJson({ receipts, ...fields }), type: "application/json", isIdempotent: true };
+    return this.#request("POST", `${queuePath(queue)}/claims/${action}`, request);
   }
 
   /**
@@ -249,8 +260,9 @@ export class Queuey {
     const target = isSingle ? queuePath(queues) : "/_stream";
     const body = isSingle ? undefined : toJson({ ...streamParameters(options), ...(queues && { queues }) });
     const query = isSingle ? streamParameters(options) : undefined;
-    const position = { lastEventId: options.lastEventId ?? "", retryMilliseconds: 1000 };
+    const position = { lastEventId: options.lastEventId ?? "", retryMilliseconds: 1000, hasEvents: false };
     const earlyMessages = new EarlyMessages();
+    /** Consecutive requests without an event. */
     let failures = 0;
     let refreshToken = false;
     /** Consecutive token refreshes without a stable stream. */
@@ -260,7 +272,7 @@ export class Queuey {
       const startedAt = performance.now();
       const isStable = () => performance.now() - startedAt > MIN_STABLE_MILLISECONDS;
       const isTokenNew = refreshToken;
-      refreshToken = false;
+      refreshToken = position.hasEvents = false;
       const connection = new AbortController();
       const disconnect = () => connection.abort(options.signal?.reason);
       options.signal?.addEventListener("abort", disconnect);
@@ -271,7 +283,6 @@ export class Queuey {
         const { signal } = connection;
         const request = { headers, query, body, type: "application/json", signal, refreshToken: isTokenNew };
         const response = await withSilenceTimeout(this.#requestOnce(isSingle ? "GET" : "POST", target, request));
-        failures = 0;
         options.onState?.("open");
         if (!response.body) throw new QueueyError("the answer has no events");
         for await (const event of parseEvents(response.body, position)) {
@@ -303,7 +314,6 @@ export class Queuey {
         if (options.signal?.aborted) return;
         error = exception;
         if (!isTemporary(error)) throw error;
-        failures += 1;
       } finally {
         options.signal?.removeEventListener("abort", disconnect);
         disconnect();
@@ -311,10 +321,12 @@ export class Queuey {
       if (options.signal?.aborted) return;
       options.onState?.("waiting", error);
       if (refreshToken) refreshes = isStable() ? 1 : refreshes + 1;
+      failures = position.hasEvents ? 0 : failures + 1;
       // The pause is random, so that not all clients of a restarted service reconnect at once.
+      const retry = Math.min(position.retryMilliseconds, MAX_RETRY_AFTER_MILLISECONDS) * (1 + Math.random() / 2);
       const pause = refreshToken
-        ? backoff(refreshes - 1, 0)
-        : Math.max(retryAfterMilliseconds(error), backoff(failures, position.retryMilliseconds));
+        ? backoff(refreshes - 1)
+        : Math.max(retryAfterMilliseconds(error), retry, backoff(failures));
       if (!(await sleep(refreshToken && refreshes === 1 ? 0 : pause, options.signal))) return;
     }
   }
@@ -339,7 +351,8 @@ export class Queuey {
       const sentAt = now();
       let member, error;
       try {
-        member = await (await request("POST", `${target}/members`, { body, type: "application/json", signal })).json();
+        const join = (limited) => this.#requestJson("POST", `${target}/members`, { body, type: "application/json", signal: limited });
+        member = await limitTime(DEADLINE_SECONDS * 1000, signal, join);
       } catch (exception) {
         if (signal?.aborted) return;
         if (!isTemporary(exception)) throw exception;
@@ -352,21 +365,46 @@ export class Queuey {
       }
       if (signal?.aborted) return;
       onState?.("waiting", error);
-      await sleep(Math.max(retryAfterMilliseconds(error), backoff((failures += 1), BACKOFF_BASE_MILLISECONDS)), signal);
+      await sleep(Math.max(retryAfterMilliseconds(error), backoff((failures += 1))), signal);
     }
   }
 
-  /** Sends a request; retries temporary failures if the request is idempotent or has changed nothing. */
+  /**
+   * Returns the JSON of the answer to a request. Until the deadline, retries temporary failures if the request is idempotent
+   * or has changed nothing. The time that the service is asked to wait does not count.
+   */
   async #request(method, target, request) {
-    for (let attempt = 1; ; attempt += 1) {
+    const { signal, isIdempotent, wait } = request;
+    const { deadline = DEADLINE_SECONDS } = this.#options;
+    const end = performance.now() + ((deadline || DEADLINE_SECONDS) + (Number(wait) || 0)) * 1000;
+    let isLast = deadline === 0;
+    const attempt = (limited) => this.#requestJson(method, target, { ...request, signal: limited });
+    for (let failures = 1; ; failures += 1) {
       try {
-        return await this.#requestOnce(method, target, request);
+        return await limitTime(end - performance.now(), signal, attempt);
       } catch (error) {
-        const canRetry = request.isIdempotent || error.outcome === "none";
-        if (!isTemporary(error) || !canRetry || attempt >= MAX_ATTEMPTS || request.signal?.aborted) throw error;
-        const pause = Math.max(retryAfterMilliseconds(error), backoff(attempt, BACKOFF_BASE_MILLISECONDS));
-        if (!(await sleep(pause, request.signal))) throw error;
+        const canRetry = isTemporary(error) && (isIdempotent || error.outcome === "none");
+        const remaining = end - performance.now();
+        const asked = retryAfterMilliseconds(error);
+        if (!canRetry || isLast || signal?.aborted || asked >= remaining) throw error;
+        let pause = Math.max(asked, backoff(failures));
+        if ((isLast = pause >= remaining)) pause = Math.max(asked, remaining / 2, remaining - MAX_LAST_ATTEMPT_MILLISECONDS);
+        if (!(await sleep(pause, signal))) throw error;
       }
+    }
+  }
+
+  /** Sends a request once, as `#requestOnce`, and returns the JSON of its answer. */
+  async #requestJson(method, target, request) {
+    const response = await this.#requestOnce(method, target, request);
+    const text = await response.text().catch((error) => {
+      throw new QueueyError("the answer has broken off", {}, error);
+    });
+    try {
+      return text ? JSON.parse(text) : undefined;
+    } catch (error) {
+      const details = { status: response.status, code: "InvalidAnswer", outcome: "unknown" };
+      throw new QueueyError("the answer is not from Queuey: check the service's address", details, error);
     }
   }
 
@@ -385,7 +423,7 @@ export class Queuey {
     } catch {
       problem = { detail: text };
     }
-    throw toError(response.status, problem, Number(response.headers.get("Retry-After")) || 0);
+    throw toError(response.status, problem, readRetryAfter(response.headers));
   }
 
   async #fetch(method, target, request, refreshToken = false) {
@@ -414,6 +452,7 @@ export class Queuey {
       try {
         this.#token = await token({ refresh: refreshToken });
       } catch (error) {
+        if (error instanceof QueueyError) throw error;
         throw new QueueyError("the function that gives tokens has failed", { code: "NoToken", outcome: "none" }, error);
       }
     }
@@ -548,12 +587,12 @@ class Membership {
 
   /** Milliseconds to pause after a failure, never beyond the end of the session. */
   #retryPause(failures, error) {
-    const pause = Math.max(retryAfterMilliseconds(error), backoff(failures, BACKOFF_BASE_MILLISECONDS));
+    const pause = Math.max(retryAfterMilliseconds(error), backoff(failures));
     return Math.min(pause, this.#remainingMilliseconds());
   }
 
   #remainingMilliseconds() {
-    return Math.max(0, this.#session - secondsSince(this.#sessionStart)) * 1000;
+    return Math.min(Math.max(0, this.#session - secondsSince(this.#sessionStart)) * 1000, MAX_TIMER_MILLISECONDS);
   }
 
   /** Sends heartbeats one after another until the session is over. */
@@ -747,6 +786,7 @@ const JOB_TURN_SECONDS = 1;
 class JobPoller {
   #fetchJobs;
   #onIdle;
+  #failures = 0;
   /** By id: the callers that wait, and the `performance.now()` at which the job was last seen unfinished. */
   #jobs = new Map();
   #isRunning = false;
@@ -762,14 +802,14 @@ class JobPoller {
   waitFor(id, { timeout, signal } = {}) {
     return new Promise((resolve, reject) => {
       const job = this.#jobs.get(id) ?? { callers: new Set(), lastUnfinished: -Infinity };
-      const caller = { resolve, reject, cleanUp: () => undefined };
+      const caller = { resolve, reject, timeout, cleanUp: () => undefined };
       const fail = (error) => {
         this.#removeCaller(id, caller);
         reject(error);
       };
       const onAbort = () => fail(signal.reason);
       const onTimeout = () => fail(new QueueyError(`job ${id} has not ended in ${timeout} s`, { code: "ResultTimeout" }));
-      const timer = timeout === undefined ? undefined : setTimeout(onTimeout, Math.min(timeout * 1000, 2 ** 31 - 1));
+      const timer = timeout === undefined ? undefined : setTimeout(onTimeout, Math.min(timeout * 1000, MAX_TIMER_MILLISECONDS));
       caller.cleanUp = () => {
         clearTimeout(timer);
         signal?.removeEventListener("abort", onAbort);
@@ -792,8 +832,8 @@ class JobPoller {
     if (!this.#jobs.size) this.#controller.abort();
   }
 
-  #settle(id, settleCaller) {
-    for (const caller of this.#jobs.get(id)?.callers ?? []) {
+  #settle(id, settleCaller, canSettle = () => true) {
+    for (const caller of [...(this.#jobs.get(id)?.callers ?? [])].filter(canSettle)) {
       this.#removeCaller(id, caller);
       settleCaller(caller);
     }
@@ -809,8 +849,13 @@ class JobPoller {
       try {
         const infos = ids.length ? await this.#fetchJobs(ids, { wait, signal }) : [];
         infos.forEach((info, index) => this.#update(ids[index], info));
+        this.#failures = 0;
       } catch (error) {
-        if (!signal.aborted) for (const id of ids) this.#settle(id, ({ reject }) => reject(error));
+        if (signal.aborted) continue;
+        // Callers with a timeout go on waiting until then.
+        const fails = ({ timeout }) => timeout === undefined || !isTemporary(error);
+        for (const id of ids) this.#settle(id, ({ reject }) => reject(error), fails);
+        if (this.#jobs.size) await sleep(backoff((this.#failures += 1)), signal);
       }
     }
     this.#isRunning = false;
@@ -871,6 +916,13 @@ function encodeSegment(name, value) {
 
 function queuePath(queue) {
   return `/${encodeSegment("queue", requireValid(!/^_/.test(queue), "queue", queue, 'no name begins with "_"'))}`;
+}
+
+/** Splits the options, `{ signal }`, from the arguments of a method that takes any number of messages. */
+function splitOptions(values) {
+  const last = values.at(-1);
+  const hasOptions = Object.prototype.toString.call(last) === "[object Object]" && Object.keys(last).join() === "signal";
+  return hasOptions ? [values.slice(0, -1).flat(), last] : [values.flat(), {}];
 }
 
 /** Returns the id of a message or job, `<partition>:<32 hex digits>`; a string is checked and returned as it is. */
@@ -991,15 +1043,34 @@ function toError(status, body, retryAfter = 0) {
   return new QueueyError(text || `status ${status}`, { status, code, errors, outcome: problem.outcome, retryAfter });
 }
 
+/** Returns the seconds of the header Retry-After, which may be a date; 0 without a valid one. */
+function readRetryAfter(headers) {
+  const text = headers.get("Retry-After") ?? "";
+  // The service's own clock, if the page may see it.
+  const now = Date.parse(headers.get("Date") ?? "") || Date.now();
+  return Number(text) || Math.max(0, (Date.parse(text) - now) / 1000) || 0;
+}
+
 /** Milliseconds to wait according to an error's Retry-After, up to the maximum. */
 const retryAfterMilliseconds = (error) => Math.min((error?.retryAfter ?? 0) * 1000, MAX_RETRY_AFTER_MILLISECONDS);
 
-/** Random milliseconds to pause: up to the exponential backoff, after no failure up to `spread` more. */
-const backoff = (failures, spread) =>
-  BACKOFF_BASE_MILLISECONDS / 2 +
-  Math.random() *
-    (Math.min(BACKOFF_CAP_MILLISECONDS, BACKOFF_BASE_MILLISECONDS * 2 ** failures) +
-      (failures ? 0 : Math.min(spread, MAX_RETRY_AFTER_MILLISECONDS)));
+/** Random milliseconds to pause: up to the exponential backoff. */
+const backoff = (failures) =>
+  BACKOFF_BASE_MILLISECONDS / 2 + Math.random() * Math.min(BACKOFF_CAP_MILLISECONDS, BACKOFF_BASE_MILLISECONDS * 2 ** failures);
+
+/** Calls `work` with a signal that is aborted after some milliseconds, or with another signal. */
+async function limitTime(milliseconds, signal, work) {
+  const controller = new AbortController();
+  const causes = [AbortSignal.timeout(Math.ceil(Math.max(0, Math.min(milliseconds, MAX_TIMER_MILLISECONDS)))), signal];
+  const abort = () => controller.abort(causes.find((cause) => cause?.aborted)?.reason);
+  for (const cause of causes) cause?.addEventListener("abort", abort);
+  if (signal?.aborted) abort();
+  try {
+    return await work(controller.signal);
+  } finally {
+    for (const cause of causes) cause?.removeEventListener("abort", abort);
+  }
+}
 
 /** Resolves to true after the pause, or at once to false if it is aborted. */
 function sleep(milliseconds, signal) {
@@ -1012,7 +1083,7 @@ function sleep(milliseconds, signal) {
     const timer = setTimeout(() => {
       signal?.removeEventListener("abort", onAbort);
       resolve(true);
-    }, milliseconds);
+    }, Math.min(milliseconds, MAX_TIMER_MILLISECONDS));
     signal?.addEventListener("abort", onAbort, { once: true });
   });
 }
@@ -1036,6 +1107,7 @@ async function* parseEvents(body, position) {
         }
         const { type, data, id } = event;
         event = { type: "", data: [], id: undefined };
+        if (type !== "bye" && (data.length || id !== undefined)) position.hasEvents = true;
         if (data.length) yield { type: type || "message", data: data.join("\n"), id };
         // After the yield: an event that the caller did not finish with comes again.
         if (id !== undefined) position.lastEventId = id;

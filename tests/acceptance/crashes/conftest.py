@@ -23,7 +23,7 @@ from tests.servers.served import Served, free_port
 from tests.waiting import until
 
 APP, KEY = "acme", "f" * 64
-PATIENT_RETRY = RetryPolicy(rounds=1000, base=0.05, cap=0.5, retry_after_cap=1, deadline=300, cool_down=0.1)
+PATIENT_RETRY = RetryPolicy(base=0.05, cap=0.5, retry_after_cap=1, deadline=300, cool_down=0.1)
 """Retries until the service is back."""
 W = 1
 """Seconds after which an interrupted post is repeated on Cassandra."""

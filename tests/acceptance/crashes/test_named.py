@@ -19,7 +19,7 @@ from tests.servers.served import free_port
 from tests.waiting import until
 
 QUEUE, PARTITIONS, NAMES = "tasks", 2, 6
-ONCE = RetryPolicy(rounds=1)
+ONCE = RetryPolicy(deadline=0)
 
 
 class SentValues(NamedTuple):

@@ -151,7 +151,7 @@ def test_a_job_may_be_decided_on_by_hand(connect: Connect) -> None:
 def test_a_release_that_failed_is_no_acknowledgement(connect: Connect) -> None:
     """A job that its handler gave up is never acknowledged, also if the service was away for the release."""
     script = Script(claims(1), break_connection, claims())
-    for job in connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail").claim(idle=0):
+    for job in connect(script, retry=RetryPolicy(deadline=0)).job_queue("mail").claim(idle=0):
         with pytest.raises(ConnectionLost):
             job.release(delay=10)
     assert describe_requests(script) == ["claims 1", "release r1", "claims 1"]
@@ -160,7 +160,7 @@ def test_a_release_that_failed_is_no_acknowledgement(connect: Connect) -> None:
 def test_an_acknowledgement_that_failed_is_tried_again(connect: Connect) -> None:
     """A job that its handler has done is acknowledged by the loop, if the service was away before, also at its end."""
     script = Script(claims(1), break_connection, claims(2), break_connection, settlement())
-    for job in connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail").claim(idle=0):
+    for job in connect(script, retry=RetryPolicy(deadline=0)).job_queue("mail").claim(idle=0):
         with pytest.raises(ConnectionLost):
             job.ack()
         if job.body == "m2":
@@ -219,7 +219,7 @@ def test_it_puts_up_with_failures(connect: Connect) -> None:
     """Claims whose answers are lost are repeated with their acknowledgements; the service may be down for a while."""
     script = Script(break_connection, busy(), claims(1), break_connection, busy(), claims())
     notices: list[object] = []
-    queue = connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail")
+    queue = connect(script, retry=RetryPolicy(deadline=0)).job_queue("mail")
     assert [job.body for job in queue.claim(idle=0, notice=notices.append)] == ["m1"]
     assert describe_requests(script) == ["claims 1"] * 3 + ["claims 1 r1"] * 3
     assert [type(notice) for notice in notices] == [ConnectionLost, type(None)] * 2
@@ -230,7 +230,7 @@ def test_it_ends_with_an_error_that_will_not_pass(connect: Connect) -> None:
     queue = connect(Script(httpx2.Response(403, text="no"))).job_queue("mail")
     with pytest.raises(NotAllowed):
         list(queue.claim())
-    queue = connect(Script(break_connection), retry=RetryPolicy(rounds=1)).job_queue("mail")
+    queue = connect(Script(break_connection), retry=RetryPolicy(deadline=0)).job_queue("mail")
     with pytest.raises(ConnectionLost):
         list(queue.claim(patience=3))
 

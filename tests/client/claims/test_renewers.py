@@ -186,7 +186,7 @@ class SlowRenewals(Script):
 def test_a_release_outlasts_a_renewal(connect: Callable[..., Any], kind: str, answer: Answer) -> None:
     """A job that is released during a renewal is released once more after it, with its delay."""
     script = SlowRenewals(answer, tasks=kind == "async")
-    for job in connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail").claim(ttl=4000):
+    for job in connect(script, retry=RetryPolicy(deadline=0)).job_queue("mail").claim(ttl=4000):
         until(lambda: script.renews)
         job.release(delay=9)
         until(lambda: len(script.released) == 2)

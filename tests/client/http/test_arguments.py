@@ -78,7 +78,7 @@ SHAPES: dict[str, Callable[[str], Any]] = {
     "states": lambda text: [(text, "x")],
 }
 NOT_SENT = {
-    "handle", "idle", "notice", "on_error", "page_size", "patience", "reason", "retry_delay", "told",
+    "handle", "idle", "notice", "on_error", "page_size", "patience", "reason", "retry", "retry_delay", "told",
     "timeout", "batch",
 }  # fmt: skip
 """Arguments that stay in this process, and texts for people, which are sent as far as possible."""

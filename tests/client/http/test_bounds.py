@@ -80,7 +80,7 @@ def impatient(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
     made: list[Any] = []
 
     def make(url: str) -> Any:  # noqa: ANN401 - a client of either kind
-        retry = RetryPolicy(rounds=1, deadline=2.0)
+        retry = RetryPolicy(deadline=2.0)
         if request.param == "sync":
             made.append(Client(url, key="", timeout=30, retry=retry))
         else:

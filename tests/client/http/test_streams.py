@@ -49,7 +49,7 @@ def test_a_stream_goes_on_from_what_was_taken(connect: Connect) -> None:
     script = Script(
         stream(event(1), b":\n\n", event(2), half), refuse_connection, busy(), stream(event(3)), stream(event(4))
     )
-    following = connect(script, retry=RetryPolicy(rounds=1)).stream(["q", "r"], since=7, limit=5, partitions=1)
+    following = connect(script, retry=RetryPolicy(deadline=0)).stream(["q", "r"], since=7, limit=5, partitions=1)
     assert first_bodies(following, 4) == ["m1", "m2", "m3", "m4"]
     assert [request.headers.get("last-event-id") for request in script.requests] == [None, "c2", "c2", "c2", "c3"]
     body = {"queues": ["q", "r"], "since": "7", "limit": 5, "partitions": "1"}

@@ -5,17 +5,20 @@ from __future__ import annotations
 import pytest
 
 from queuey.client import EARLIEST, Client
-from tests.commands import Run
+from tests.commands import Run, simulated_pauses
 from tests.qdo.cli.conftest import GROUP, Group
 from tests.servers.served import free_port
 
 
 def test_the_service_does_not_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that cannot be reached gives one line on stderr and code 1."""
+    """A service that cannot be reached for half a minute gives a line for each long pause, an error, and code 1."""
     monkeypatch.setenv("QUEUEY_URL", f"http://127.0.0.1:{free_port()}")
-    ended = run("offsets", "reset", "latest", "--queue", "q", "--group", GROUP)
-    assert (ended.code, len(ended.err.splitlines())) == (1, 1)
-    assert ended.err.startswith("qdo: ")
+    with simulated_pauses() as slept:
+        ended = run("offsets", "reset", "latest", "--queue", "q", "--group", GROUP)
+    *notes, error = ended.err.splitlines()
+    assert (ended.code, 28 <= sum(slept) <= 30, len(notes)) == (1, True, sum(pause >= 1 for pause in slept))
+    assert all(note.startswith("The request failed. Retrying in ") for note in notes)
+    assert error.startswith("qdo: ")
 
 
 def test_what_others_wrote_is_printed_harmlessly(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from tests.servers.served import Served
 
 POLL_SECONDS = 2.0
 """Seconds that the service holds a poll; a poll that a test leaves behind keeps its place for this long."""
-NO_RETRIES = RetryPolicy(rounds=1)
+NO_RETRIES = RetryPolicy(deadline=0)
 """Client options that leave retries to the consumer."""
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from queuey.client import Client, RetryPolicy
+from queuey.client import Client
 from queuey.client.credentials.profile import Profile
 from tests.faults.webs import Span, Store, WebProcess
 from tests.harness.checking.counts import count_groups
@@ -94,7 +94,10 @@ class GroupRun:
             web.wait_until_serving()
             self._profile = profile = self._profile_of(web.served)
             client = Client(
-                profile.url, key=profile.key, application=profile.application, timeout=30.0, retry=RetryPolicy(rounds=5)
+                profile.url,
+                key=profile.key,
+                application=profile.application,
+                timeout=30.0,
             )
             undo.callback(client.close)
             queues = Queues(client, self._counts)

@@ -33,7 +33,7 @@ async def client(service: ScriptedService) -> AsyncIterator[AsyncClient]:
     async with AsyncExitStack() as opened:
         url = "http://127.0.0.1:5000/v1/queuey/"
         yield await opened.enter_async_context(
-            AsyncClient(url, key="a-key", transport=service, retry=RetryPolicy(rounds=1))
+            AsyncClient(url, key="a-key", transport=service, retry=RetryPolicy(deadline=0))
         )
 
 

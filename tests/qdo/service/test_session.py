@@ -64,7 +64,7 @@ async def join() -> AsyncIterator[Callable[..., Any]]:
         async def joined(*, static: bool = False) -> Joined:
             service, clock, events = ScriptedService(), HandClock(), list[Event]()
             client = AsyncClient(
-                "http://127.0.0.1:5000/v1/queuey/", key="a-key", transport=service, retry=RetryPolicy(rounds=1)
+                "http://127.0.0.1:5000/v1/queuey/", key="a-key", transport=service, retry=RetryPolicy(deadline=0)
             )
             await opened.enter_async_context(client)
             coordinator = ServiceCoordinator(client, "readers", clock=clock)

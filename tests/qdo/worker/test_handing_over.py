@@ -244,7 +244,7 @@ async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothin
 
 async def test_a_worker_can_be_stopped_before_it_has_joined(workers: Workers) -> None:
     """A worker that has not joined yet, because the service is away, can be stopped."""
-    away = AsyncClient("http://127.0.0.1:1/v1/nobody", key="", retry=RetryPolicy(rounds=1))
+    away = AsyncClient("http://127.0.0.1:1/v1/nobody", key="", retry=RetryPolicy(deadline=0))
     worker = await workers.make(workers.note, workers.system.refer_to("orders"), client=away)
     task = workers.start(worker)
     async with asyncio.timeout(30), away:

@@ -39,8 +39,7 @@ async def test_a_service_that_is_busy_is_asked_again(workers: Workers) -> None:
         return httpx2.Response(503) if request.url.path.endswith("/_rights") and busy and busy.pop() else None
 
     workers.system.transport.answer = answer
-    quickly = RetryPolicy(rounds=2, base=0.01)
-    client = workers.system.connect(retry=quickly)
+    client = workers.system.connect(retry=RetryPolicy())
     assert await workers.serve_until(await workers.make(workers.note, queue, client=client), 1) == 0
     assert workers.seen == ["hello"]
     assert not busy

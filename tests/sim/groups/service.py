@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, Self, TypeVar, cast
 
 from queuey import ids
 from queuey.client import (
@@ -22,6 +22,7 @@ from queuey.client import (
     QueueNotFound,
     QueuePage,
     QueueRead,
+    RetryPolicy,
     id_after,
     order_of,
 )
@@ -173,6 +174,10 @@ class ServiceClient:
         self._service = service
         self._key = key
         self._reachable = reachable
+
+    def with_retry(self, _: RetryPolicy) -> Self:
+        """Returns itself: it sends every request once."""
+        return self
 
     async def hello(self) -> Hello:
         return await self._ask(lambda: Hello("0", "sqlite", STORE))

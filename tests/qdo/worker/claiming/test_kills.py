@@ -33,7 +33,7 @@ def test_kills(tmp_path: Path, seed: int) -> None:
     """After any kill each job is done and has its result; only jobs in hand are done again."""
     rng, book, kills = random.Random(seed), tmp_path / "book", 0
     with Served(tmp_path) as first, ExitStack() as stack:
-        client = stack.enter_context(first.client(rounds=30))
+        client = stack.enter_context(first.client(deadline=120))
         client.create_queue("errands", result_ttl=3600)
         variables = environment(QUEUEY_PROFILE=str(first.profile_path), TEST_BOOK=str(book))
         options = ["--claim-ttl", str(CLAIM_SECONDS), "--threads", str(THREADS)]

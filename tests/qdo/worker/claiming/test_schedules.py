@@ -97,7 +97,7 @@ async def test_a_worker_that_may_not(workers: Workers, jobs: Jobs, caplog: pytes
         return httpx2.Response(answers.pop()) if "/_schedules" in request.url.path else None
 
     workers.system.transport.answer = answer
-    client = workers.system.connect(retry=RetryPolicy(rounds=1))
+    client = workers.system.connect(retry=RetryPolicy(deadline=0))
     plain = copy_jobs(jobs)
     plain.task(name="other")(print)
     jobs.task(name="tidy_up", every=60)(print)

@@ -1,0 +1,1 @@
+"""A fake service that fails in every way, for both clients."""

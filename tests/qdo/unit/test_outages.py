@@ -1,0 +1,293 @@
+"""Loops of workers and consumers that ask again, against a service that fails for 50 s, in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import httpx2
+import pytest
+
+from qdo.consumer.fetcher import Fetcher
+from qdo.consumer.owned_partition import FetchBuffer, OwnedPartition
+from qdo.consumer.positions import LatestStart
+from qdo.consumer.rebalance.queue_discovery import QueueFinder, Refusals
+from qdo.coordination import Event, Member, ServiceCoordinator
+from qdo.coordination.records import CommittedOffset, OwnedOffset
+from qdo.jobs.schedules import keep_schedules
+from qdo.partitions import Partition, Queue, subscribe
+from qdo.settings import ConsumerSettings
+from qdo.worker.rights import repeat_until_answered
+from queuey.client import AsyncClient, AsyncJob, AsyncTiming, ClientError, NotAllowed, RetryPolicy
+from tests.client.outages.service import FAULTS, Outage
+from tests.client.scripted import KEY, ONE, ok, page
+
+STORE = "0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70"
+MEMBER = f"1-{'0' * 32}"
+PARTITION = Partition(Queue(STORE, "acme", "q"), 1)
+HELLO = {"status": "ok", "version": "1", "store": "sqlite", "id": STORE, "links": {}}
+BACK = 50.0
+"""When the service works again, in seconds."""
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes at once when it has nothing else to do."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(selectors.DefaultSelector())
+        self._select = self._selector.select  # type: ignore[attr-defined] # of the base class
+        self._selector.select = self._wait  # type: ignore[attr-defined]
+
+    def time(self) -> float:
+        return self.now
+
+    def _wait(self, timeout: float | None = None) -> Any:  # noqa: ANN401 - of the selector
+        ready = self._select(0 if timeout is not None else None)
+        if not ready and timeout:
+            self.now += timeout
+        return ready
+
+
+def simulate(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs a coroutine for at most ten simulated minutes."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(600):
+            await run()
+
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(limited())
+
+
+class Service(Outage):
+    """The fake service in the time of the running loop, as a transport of the async client."""
+
+    def __init__(self, fault: str, until: float = BACK) -> None:
+        self._loop = asyncio.get_running_loop()
+        super().__init__(fault, until)
+
+    @property
+    def now(self) -> float:
+        return self._loop.time()
+
+    @now.setter
+    def now(self, _: float) -> None:
+        """Only the loop moves its time."""
+
+    async def handle(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith(MEMBER):
+            await asyncio.sleep(0.5)  # A heartbeat is held for a while.
+        try:
+            return self(request)
+        except httpx2.ReadTimeout:
+            await asyncio.sleep(request.extensions["timeout"]["read"])
+            raise
+
+    def answer(self, request: httpx2.Request) -> httpx2.Response:
+        path = request.url.path
+        if path == "/v1/":
+            return httpx2.Response(200, json=HELLO)
+        answers = {
+            "_read": ok(queues=[page(1).json() | {"queue_name": "q"}]),
+            "_schedules": ok(schedules=[], next=None),
+            "members": ok(member=MEMBER, number=1, session=100.0, wait=5.0),
+            MEMBER: ok(epoch=1, session=100.0, wait=5.0, take={}, give_back={}, lost={}),
+            "acme": ok(queues=[]),
+        }
+        return answers.get(path.strip("/").rsplit("/", 1)[-1]) or super().answer(request)
+
+    def client(self, **options: Any) -> AsyncClient:  # noqa: ANN401 - of the client
+        timing = AsyncTiming(clock=self._loop.time)
+        return AsyncClient(ONE, key=KEY, transport=httpx2.MockTransport(self.handle), timing=timing, **options)
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(300):
+        while not reached():  # noqa: ASYNC110 - in simulated time
+            await asyncio.sleep(0.01)
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+async def ask_until_answered(client: AsyncClient) -> None:
+    assert (await repeat_until_answered(client, lambda once: once.hello())).id == STORE
+
+
+async def find_queues(client: AsyncClient) -> None:
+    finder = make_finder(client)
+    await finder.begin()
+    assert finder.own_subscription.service == STORE
+
+
+async def keep_finding_queues(client: AsyncClient) -> None:
+    finder = make_finder(client)
+    finder.own_subscription = subscribe(["q"], [], application="acme")
+    finder.follow(None, frozenset())
+    finding = asyncio.create_task(finder.run())
+    await until(lambda: bool(finder.sight.patterns))
+    finding.cancel()
+
+
+def make_finder(client: AsyncClient) -> QueueFinder:
+    wants = subscribe(["q"], [], application="acme")
+    return QueueFinder(
+        client,
+        wants,
+        interval=60.0,
+        prepare=lambda _: asyncio.sleep(0),
+        changed=nothing,
+        failed=raise_error,
+        refusals=Refusals(wants),
+    )
+
+
+def raise_error(error: Exception) -> None:
+    raise error
+
+
+def make_row() -> OwnedPartition:
+    row = OwnedPartition(PARTITION, OwnedOffset(PARTITION, CommittedOffset(None), 1))
+    row.opened = True
+    return row
+
+
+async def read_partitions(client: AsyncClient) -> None:
+    buffer, row = FetchBuffer(), make_row()
+    row.fetch_from = "0" * 12 + "10008080808080808080"
+    fetcher = Fetcher(
+        client,
+        buffer,
+        ConsumerSettings(),
+        arrived=nothing,
+        missing=nothing,
+        failed=raise_error,
+        refusals=Refusals(subscribe(["q"], [], application="acme")),
+    )
+    fetcher.add(row)
+    fetcher.kick()
+    await until(lambda: buffer.count > 0)
+    await fetcher.close()
+
+
+async def begin_at_the_end(client: AsyncClient) -> None:
+    begun: list[object] = []
+    row = make_row()
+
+    def begin_at(row: OwnedPartition, position: str) -> None:
+        row.fetch_from = position
+        begun.append(position)
+
+    async def record(_: object) -> frozenset[Partition]:
+        return frozenset()
+
+    await LatestStart(client, record, begin_at, is_shared=False).begin([row])
+    assert len(begun) == 1
+
+
+async def put_schedules(client: AsyncClient) -> None:
+    await keep_schedules(client, ["q"], [])
+
+
+LOOPS: dict[str, Callable[[AsyncClient], Awaitable[None]]] = {
+    "requests at the start of a worker": ask_until_answered,
+    "the first look-up of queues": find_queues,
+    "later look-ups of queues": keep_finding_queues,
+    "reads of partitions": read_partitions,
+    "the first positions of partitions": begin_at_the_end,
+    "the schedules of tasks": put_schedules,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_outlasts_an_outage(name: str, fault: str) -> None:
+    """It goes on soon after the service works again, and has not stormed it meanwhile."""
+
+    async def run() -> None:
+        service = Service(fault)
+        async with service.client() as client:
+            await LOOPS[name](client)
+        assert BACK <= service.elapsed <= BACK + 31
+        assert sum(at < BACK for at in service.times) <= 60
+
+    simulate(run)
+
+
+@pytest.mark.parametrize("name", ["requests at the start of a worker", "the first look-up of queues"])
+def test_a_refusal_ends_the_start(name: str) -> None:
+    """What the service refuses is raised at once, because only the user can mend it."""
+
+    async def run() -> None:
+        service = Service("refuses", 0)
+        service.answer = lambda request: httpx2.Response(403)  # type: ignore[method-assign]
+        async with service.client() as client:
+            with pytest.raises(NotAllowed):
+                await LOOPS[name](client)
+        assert (len(service.requests), service.elapsed) == (1, 0)
+
+    simulate(run)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_session_outlasts_an_outage(fault: str) -> None:
+    """A member is suspended while the service fails, and goes on in the same session when that is long enough."""
+
+    async def run() -> None:
+        loop, events = asyncio.get_running_loop(), list[Event]()
+        service = Service(fault, 0)
+        async with service.client() as client:
+            coordinator = ServiceCoordinator(client, "g", session_timeout=100.0, clock=loop.time)
+            session = await coordinator.join(Member("anna", subscribe(["q"], [], application="acme")), events.append)
+            await asyncio.sleep(5)
+            service._end = loop.time() + BACK
+            await until(lambda: "suspended" in events and session.state == "connected")
+            assert loop.time() <= 5 + BACK + 10
+            assert events == ["suspended", "connected"]
+            assert len(service.requests) <= 10 + 2 * BACK
+            await session.leave()
+
+    simulate(run)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_counts_from_its_request_is_sent_once(fault: str) -> None:
+    """A join and a claim for several jobs are not repeated by the client: their time counts from the request."""
+
+    async def run() -> None:
+        asks: tuple[Callable[[AsyncClient], Awaitable[object]], ...] = (
+            lambda client: client.consumer_groups.join("g", ["q"]),
+            lambda client: client.job_queue("q").take(10),
+        )
+        for ask in asks:
+            service = Service(fault)
+            async with service.client() as client:
+                with pytest.raises(ClientError):
+                    await ask(client)
+            assert len(service.requests) == 1
+
+    simulate(run)
+
+
+def test_claims_after_an_outage_are_fresh() -> None:
+    """A worker that asks for jobs again and again gets claims that last from its last request on."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        service = Service("refuses")
+        async with service.client(retry=RetryPolicy(base=1)) as client:
+            jobs: list[AsyncJob] = []
+            async with asyncio.timeout(2 * BACK):
+                while not jobs:
+                    with suppress(ClientError):
+                        jobs = await client.job_queue("q").take(10, ttl=5)
+                    await asyncio.sleep(1)
+            assert [job.held_claim.end - loop.time() for job in jobs] == [pytest.approx(4)]
+            await client.job_queue("q").leave(jobs)
+
+    simulate(run)
