@@ -267,8 +267,12 @@ def holds_dead(queue: str, dead_queue: str | None = None) -> bool:
     return queue == dead_queue or queue.endswith(SUFFIX)
 
 
+@lru_cache(1 << 16)
 def matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
     """Returns whether a queue name matches one of the shell patterns of a subscription.
+
+    The cost is at most the length of the name times that of the patterns: ``fnmatch`` tries no star again once the text
+    behind it was found.
 
     A pattern matches queues of dead letters only if it ends with ``.dead``: otherwise a worker would handle its own
     failures again and again.

@@ -11,7 +11,9 @@ import json
 import os
 import ssl
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from bench.load.traffic import KEY, bodies, request
 from queuey.settings import Settings
@@ -20,6 +22,10 @@ CONNECTIONS = 64
 SHORT_BODY_BYTES = 8 * 1024 * 1024 - 1
 """Bytes of a body that is one byte shorter than its Content-Length."""
 PIECE_BYTES = 64 * 1024
+
+
+Send = Callable[[str, str, dict[str, Any]], Awaitable[Any]]
+"""Sends a request with a JSON object; returns the object of the answer, or None if that is not a success."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class Kind:
         connections: Number of concurrent connections.
         each: Seconds between two bytes of the request; 0 sends the request at once.
         scheme: https opens with a handshake. With http, plain bytes are sent even to a server of HTTPS.
+        act: What a connection does again and again with a function that sends a request, instead of ``ask``.
     """
 
     ask: str
@@ -43,6 +50,7 @@ class Kind:
     connections: int = CONNECTIONS
     each: float = 0.0
     scheme: str = "http"
+    act: Callable[[Send, int], Awaitable[None]] | None = None
 
 
 def without_key(text: str) -> str:
@@ -66,6 +74,26 @@ PARTITIONS = 200
 LISTED_QUEUES = 200
 """Number of queues of the list with counts."""
 MERGED_PATH = f"{WIDE_PATH}?partitions=*&merge=true&limit=1000"
+PATTERNS, HEARTBEATS = 20, 5
+"""Patterns of a member, and heartbeats after which it joins anew."""
+SUBSCRIBED_QUEUES = 1000
+"""Queues whose names the patterns of members are compared with."""
+GROUPS = 4
+"""Groups that the members join."""
+
+
+async def use_groups(send: Send, number: int) -> None:
+    """Joins a group with patterns that take long to compare, sends heartbeats, looks at the group, and leaves."""
+    group = f"{PATH.rpartition('/')[0]}/_groups/greedy{number % GROUPS}"
+    patterns = [f"*{'[a-z]' * 15}[!a]{number}-{pattern}" for pattern in range(PATTERNS - 1)]
+    joined = await send("POST", f"{group}/members", {"patterns": [*patterns, "subscribed*"], "session": 6})
+    if joined is not None:
+        for _ in range(HEARTBEATS):
+            await send("POST", f"{group}/members/{joined['member']}", {"wait": 1})
+        await send("GET", f"{group}?lag=1", {})
+        await send("DELETE", f"{group}/members/{joined['member']}", {})
+
+
 DELAYED_MESSAGES: list[dict[str, object]] = [
     {"body": "x", "ttl": 60, "delay": 0.5 + number / 64} for number in range(500)
 ]
@@ -81,6 +109,9 @@ KINDS: dict[str, Kind] = {
     "merges without a key": Kind(without_key(request("GET", MERGED_PATH))),
     "lists with counts": Kind(request("GET", "/v1/queuey?include_count=1&limit=1000")),
     "info of 200 partitions": Kind(request("GET", f"{WIDE_PATH}/info")),
+    "explanations": Kind(request("GET", f"{WIDE_PATH}/explain")),
+    "exports": Kind(request("GET", f"{WIDE_PATH}?partitions=*&limit=1000")),
+    "groups with patterns": Kind("", act=use_groups),
     "pages not read": Kind(request("GET", "/v1/queuey/pages?limit=1000"), reads=False),
     "bodies one byte short": Kind(
         with_long_content_length(request("POST", PATH, "")), body=SHORT_BODY_BYTES, reads=False
@@ -120,7 +151,10 @@ async def use_connections(port: int, kind: Kind, number: int) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=PIECE_BYTES, ssl=context)
             try:
-                await exhaust_connection(reader, writer, kind)
+                if kind.act is not None:
+                    await kind.act(make_send(reader, writer), number)
+                else:
+                    await exhaust_connection(reader, writer, kind)
             finally:
                 writer.close()
         await asyncio.sleep(0.01)
@@ -142,7 +176,7 @@ async def exhaust_connection(reader: asyncio.StreamReader, writer: asyncio.Strea
         if not kind.reads:
             await asyncio.sleep(3600)
         head = await reader.readuntil(b"\r\n\r\n")
-        remaining = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        remaining = read_length(head)
         while remaining:
             remaining -= len(await reader.readexactly(min(remaining, PIECE_BYTES)))
         if kind.body:
@@ -151,6 +185,24 @@ async def exhaust_connection(reader: asyncio.StreamReader, writer: asyncio.Strea
         await asyncio.sleep(kind.pause)
         if not head.startswith(b"HTTP/1.1 2"):
             await asyncio.sleep(0.1)  # a short wait after a refusal, less than the server asks for
+
+
+def make_send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Send:
+    async def send(method: str, path: str, body: dict[str, Any]) -> Any:  # noqa: ANN401 - an object of JSON
+        text = json.dumps(body) if method == "POST" else ""
+        writer.write(request(method, path, text, {"Content-Type": "application/json"} if text else None).encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        content = await reader.readexactly(read_length(head))
+        if not head.startswith(b"HTTP/1.1 2"):
+            await asyncio.sleep(0.1)
+            return None
+        return json.loads(content)
+
+    return send
+
+
+def read_length(head: bytes) -> int:
+    return next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
 
 
 async def send_request(writer: asyncio.StreamWriter, ask: bytes, each: float) -> None:

@@ -14,7 +14,16 @@ from pathlib import Path
 
 from bench.harness import Bench, Void, measure
 from bench.load import traffic
-from bench.load.greedy import CONNECTION_KINDS, CONNECTIONS, HANDSHAKING, KINDS, LISTED_QUEUES, PARTITIONS, SILENT
+from bench.load.greedy import (
+    CONNECTION_KINDS,
+    CONNECTIONS,
+    HANDSHAKING,
+    KINDS,
+    LISTED_QUEUES,
+    PARTITIONS,
+    SILENT,
+    SUBSCRIBED_QUEUES,
+)
 from bench.load.modest import ModestPlan, Times
 from bench.results import FOR_THE_PAGE, Report, Row, Verdict, format_number, format_table
 from bench.started import service
@@ -93,6 +102,8 @@ def prepare_store(directory: Path) -> None:
         )
         for partition in range(1, PARTITIONS + 1):
             bridge.run(store.messages.append(wide, [NewMessage("x" * 60_000, partition, service.THREE_DAYS)]))
+        for number in range(SUBSCRIBED_QUEUES):
+            bridge.run(store.catalogue.create_queue("queuey", f"subscribed{number:04}{'a' * 36}", QueueSpec()))
         for name in range(LISTED_QUEUES):
             listed, _ = bridge.run(store.catalogue.create_queue("queuey", f"listed{name:03}", QueueSpec(partitions=20)))
             bridge.run(store.messages.append(listed, [NewMessage("x", n, service.THREE_DAYS) for n in range(1, 21)]))
@@ -142,14 +153,15 @@ def measure_beside(bench: Bench, scheme: Scheme, kinds: Iterable[str]) -> dict[s
 
 
 def make_report(samples: dict[str, list[Sample]]) -> Report:
-    """Divides each p99 by the p99 beside processes that only compute."""
+    """Divides each p99 by the p99 beside processes that only compute, and shows it as a multiple of the one alone."""
     rows, verdicts = [], []
     lines: dict[str, list[str]] = {kind: [kind] for kind in samples}
     for job in JOBS:
-        busy = statistics.median(run[job]["p99"] for run in samples[BUSY])
+        alone, busy = (statistics.median(run[job]["p99"] for run in samples[kind]) for kind in (ALONE, BUSY))
         for kind, runs in samples.items():
             p99 = [run[job]["p99"] for run in runs]
-            row = Row(f"{job}, {kind}", p99, "ms", {"p50 ms": statistics.median(run[job]["p50"] for run in runs)})
+            shown = {"p50 ms": statistics.median(run[job]["p50"] for run in runs)}
+            row = Row(f"{job}, {kind}", p99, "ms", shown | {"x alone": statistics.median(p99) / alone})
             ratio = Verdict(
                 f"p99 of a {job} beside {kind} / beside {BUSY}",
                 [value / busy for value in p99],
@@ -158,8 +170,9 @@ def make_report(samples: dict[str, list[Sample]]) -> Report:
             )
             rows.append(row)
             verdicts.append(ratio)
-            lines[kind] += [f"{format_number(row.median)} ms", f"{format_number(ratio.value)} x"]
-    head = ["the other one sends", *(text for job in JOBS for text in (f"{job}, p99", f"/ {BUSY}"))]
+            ratios = [f"{format_number(value)} x" for value in (row.median / alone, ratio.value)]
+            lines[kind] += [f"{format_number(row.median)} ms", *ratios]
+    head = ["the other one sends", *(text for job in JOBS for text in (f"{job}, p99", f"/ {ALONE}", f"/ {BUSY}"))]
     notes = [
         f"{CONNECTIONS} greedy connections if no other number is said; p99 in ms of one that is answered with success.",
         "Generators and service share processors: p99 rises beside any busy process, so that is what it is divided by.",

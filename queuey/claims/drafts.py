@@ -12,7 +12,7 @@ from queuey import ids
 from queuey.claims.covers import CoverDraft
 from queuey.claims.entries import FORMAT, FORMAT_KEPT, CancellingEntry, ClaimGroup, Entry, MoveStep, group_by_expiry
 from queuey.claims.expiry import MAX_OUTBOX, EndedMessages, find_expirable
-from queuey.claims.order import OrderCheck, Waiting, compute_key_digest, has_other_claim
+from queuey.claims.order import KeyHolders, OrderCheck, Waiting, compute_key_digest
 from queuey.claims.places import ClaimLimits, FreePlaces, Places, compute_limited_key_digest
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
@@ -119,6 +119,7 @@ class EntryDraft:
         the same key; if the limits leave no place for it; or beyond ``MAX_OUTSTANDING``.
         """
         settlements = []
+        keys = self._make_holders()
         expires = self.now + round(ttl * 1000)
         for receipt in receipts:
             position = receipt.position
@@ -128,7 +129,7 @@ class EntryDraft:
                 is_outstanding = position in self._state.outstanding
                 if not is_outstanding and (position > self.latest_position() or self._key_of is not None):
                     status = ReceiptStatus.FINAL
-                elif self._has_another(position) or not (self._places is None or self._places.has_place_for(position)):
+                elif keys.has_another(position) or not (self._places is None or self._places.has_place_for(position)):
                     status = ReceiptStatus.SUPERSEDED
                 elif self._try_add_outstanding(position):
                     until = self._renew(position, expires)
@@ -147,10 +148,8 @@ class EntryDraft:
         self._new_outstanding += 1
         return True
 
-    def _has_another(self, position: Position) -> bool:
-        """Returns whether, in an ordered queue, another caller has a message of the same key."""
-        checks = self.is_ended_here, self._may_redeliver
-        return self._waiting is not None and has_other_claim(self._state, position, *checks)
+    def _make_holders(self) -> KeyHolders:
+        return KeyHolders(None if self._waiting is None else self._state, self.is_ended_here, self._may_redeliver)
 
     def is_live(self, position: Position) -> bool:
         """Returns whether a message has a live claim after this entry, not counting the entry's deliveries."""
@@ -184,12 +183,13 @@ class EntryDraft:
         as may happen once the claim has expired.
         """
         settlements = []
+        keys = self._make_holders()
         is_ordered_delay = self._waiting is not None and not callable(delay) and delay > 0
         for receipt in receipts:
             position = receipt.position
             status = self._check_receipt(receipt, position)
             if is_ordered_delay and status is ReceiptStatus.DONE and position in self._state.outstanding:
-                status = ReceiptStatus.SUPERSEDED if self._has_another(position) else status
+                status = ReceiptStatus.SUPERSEDED if keys.has_another(position) else status
             until = self._release(receipt, delay) if status is ReceiptStatus.DONE else 0
             settlements.append(Settlement(receipt, status, until / 1000))
         return settlements

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 from heapq import merge, nsmallest
 from itertools import islice
 
@@ -162,25 +163,36 @@ def find_ended_in_order(state: State, expired: int, max_per_key: int, limit: int
     return ended
 
 
-def has_other_claim(
-    state: State, position: Position, is_done: Callable[[Position], bool], is_free: Callable[[Position], bool]
-) -> bool:
-    """Returns whether another caller has a message of the same key, as may happen once the message's claim has expired.
+@dataclass(slots=True)
+class KeyHolders:
+    """The callers that have messages of each key, for one request: several may, once claims have expired.
 
-    Args:
-        state: The state after the last entry.
-        position: An outstanding message.
+    Attributes:
+        state: The state after the last entry; None in a queue that is not ordered.
         is_done: Returns whether the next entry makes a message done.
         is_free: Returns whether an outstanding message is claimed neither now nor by the next entry.
+        claims: Numbers and secrets of claims by key: a key's messages are read once, not for each receipt.
     """
-    outstanding = state.outstanding
-    claim = outstanding[position]
-    return any(
-        (other.number, other.secret) != (claim.number, claim.secret) and not is_free(neighbour)
-        for neighbour in state.busy.get(claim.key, ())
-        if neighbour != position and not is_done(neighbour)
-        for other in [outstanding[neighbour]]
-    )
+
+    state: State | None
+    is_done: Callable[[Position], bool]
+    is_free: Callable[[Position], bool]
+    claims: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
+
+    def has_another(self, position: Position) -> bool:
+        """Returns whether another caller has a message of an outstanding one's key. If not, this one's has it now."""
+        if self.state is None:
+            return False
+        outstanding = self.state.outstanding
+        claim = outstanding[position]
+        if (claims := self.claims.get(claim.key)) is None:
+            live = (p for p in self.state.busy.get(claim.key, ()) if not self.is_done(p) and not self.is_free(p))
+            claims = self.claims[claim.key] = {(outstanding[p].number, outstanding[p].secret) for p in live}
+        own = claim.number, claim.secret
+        if len(claims) > (own in claims):
+            return True
+        claims.add(own)
+        return False
 
 
 class _Turn(msgspec.Struct):

@@ -91,7 +91,8 @@ class GroupPages:
             "start": fields.get("start", ""),
         }
         template = "groups_table.html" if "lag" in fields and is_part(request) else "groups.html"
-        return page_request.render(template, "Consumer groups of", page_request.application, **values)
+        render = partial(page_request.render, template, "Consumer groups of", page_request.application, **values)
+        return await request.in_pool(render, computes=True)
 
     async def list_names(
         self, request: Request, match: Match, limit: int, start: str = ""
@@ -119,4 +120,5 @@ class GroupPages:
         group = await self._groups.find(request, match, GroupQuery(start=start, lag=True))
         names = {member.number: member.instance or f"#{member.number}" for member in group.members}
         values: dict[str, Any] = {"group": group, "names": names, "group_status": status_of(group)}
-        return page_request.render("group.html", "Consumer group", group.group, **values)
+        render = partial(page_request.render, "group.html", "Consumer group", group.group, **values)
+        return await request.in_pool(render, computes=True)

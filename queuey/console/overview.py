@@ -249,7 +249,10 @@ class OverviewPages:
         groups = await self._groups.read_statuses(request, match, names, time.monotonic() + COUNT_TIMEOUT)
         values |= {"groups": groups, "more_groups": following is not None or len(groups) < len(names)}
         values["findings"] = await self._findings(page_request)
-        return page_request.render("overview_figures.html", "Overview of", page_request.application, **values)
+        render = partial(
+            page_request.render, "overview_figures.html", "Overview of", page_request.application, **values
+        )
+        return await request.in_pool(render, computes=True)
 
 
 def _collect_figures(page_request: PageRequest) -> dict[str, Any]:

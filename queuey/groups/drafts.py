@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from queuey.access import SHARES_TEXT, has_room
 from queuey.errors import InvalidRequest, TooManyMembers
-from queuey.groups.planning import make_plan
+from queuey.groups.planning import Views, make_plan
 from queuey.groups.rows import find_changed_rows, subscription_size
 from queuey.groups.state import (
     MAX_MEMBERS,
@@ -22,7 +22,6 @@ from queuey.groups.state import (
     GroupState,
     JoinRequest,
     Member,
-    PlannedQueue,
     Subscription,
     Target,
 )
@@ -62,7 +61,7 @@ class GroupDraft:
         self._head = state.head
         self._members = dict(state.members)
         self._subscriptions = dict(state.subscriptions)
-        self._plan: Mapping[int, PlannedQueue] = state.plan
+        self._plan = state.plan
         self.unassigned = 0
 
     def end_sessions(self) -> list[Member]:
@@ -178,13 +177,14 @@ class GroupDraft:
     def is_plan_due(self) -> bool:
         return self._head.due is not None and self._head.due <= self._now
 
-    def plan(self, queues: Sequence[Queue], rights: ReadRights) -> None:
+    def plan(self, queues: Sequence[Queue], views: Views, rights: ReadRights) -> None:
         """Makes a new plan with a new epoch; none is due any more.
 
         Before, sessions that are over are ended, and members whose rights have changed are removed (O6).
 
         Args:
             queues: The present queues that match a subscription of the group.
+            views: The queues of each subscription.
             rights: Returns a credential with its current rights.
         """
         self.end_sessions()
@@ -194,7 +194,7 @@ class GroupDraft:
                     self.leave(member.number)
         busy = min(self._head.busy + 1, MAX_DELAY_DOUBLINGS) if self._is_busy() else 0
         self._head = replace(self._head, epoch=self._next_epoch(), due=None, busy=busy)
-        self._plan, self.unassigned = make_plan(self.state, queues)
+        self._plan, self.unassigned = make_plan(self.state, queues, views)
 
     def make_change(self) -> GroupChange | None:
         after = self.state
@@ -205,7 +205,7 @@ class GroupDraft:
         """The state after the change, except for ``Head.version``, which the store sets."""
         used = {member.subscription for member in self._members.values()}
         subscriptions = {slot: value for slot, value in self._subscriptions.items() if slot in used}
-        return GroupState(self._head, dict(self._members), subscriptions, dict(self._plan))
+        return GroupState(self._head, dict(self._members), subscriptions, self._plan)
 
     def _find_session_end(self, member: Member) -> int:
         """Returns when a member's session ends, or the grace of an absent one (ms)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from queuey.access import is_allowed
@@ -33,7 +33,35 @@ class Plan(NamedTuple):
     unassigned: int
 
 
-def make_plan(state: GroupState, queues: Sequence[Queue]) -> Plan:
+class View:
+    """A subscription's queues: the uids of all that match, and partition counts, by uid, of those that it may read.
+
+    Args:
+        subscription: The subscription.
+        rights: Whether its credential may read a queue, by uid, as far as that is known.
+    """
+
+    def __init__(self, subscription: Subscription, rights: dict[int, bool]) -> None:
+        self._matches, self._caller, self._rights = subscription.matcher(), subscription.credential.caller, rights
+        self.requested: set[int] = set()
+        self.readable: dict[int, int] = {}
+
+    def add(self, queue: Queue) -> None:
+        """Adds a queue if it matches."""
+        if self._matches(queue.name):
+            uid, caller = queue.uid, self._caller
+            self.requested.add(uid)
+            if uid not in self._rights:
+                self._rights[uid] = is_allowed(queue, caller, "read") and is_allowed(queue, caller, "claim")
+            if self._rights[uid]:
+                self.readable[uid] = queue.partitions
+
+
+Views = Mapping[int, View]
+"""Views by the slots of their subscriptions."""
+
+
+def make_plan(state: GroupState, queues: Sequence[Queue], views: Views) -> Plan:
     """Makes a balanced plan with the fewest moves.
 
     Absent members keep those of their partitions that they may still read, and get no others. If no member is present
@@ -42,13 +70,14 @@ def make_plan(state: GroupState, queues: Sequence[Queue]) -> Plan:
     Args:
         state: The group, with the previous plan and the epoch of the new one.
         queues: All queues that match a subscription.
+        views: The queues of each subscription that a member has; changed here.
     """
     present = {member.number: member.subscription for member in state.members.values() if member.state == "present"}
     absent = {member.number: member.subscription for member in state.members.values() if member.state == "absent"}
     slots = present | absent
     if not slots:
         return Plan({uid: PlannedQueue(uid, queue.name, {}) for uid, queue in state.plan.items()}, 0)
-    views = {slot: _View(state.subscriptions[slot], queues) for slot in set(slots.values())}
+    views = {slot: views[slot] for slot in set(slots.values())}
     before = {
         (uid, partition): target.member
         for uid, queue in state.plan.items()
@@ -74,20 +103,6 @@ def make_plan(state: GroupState, queues: Sequence[Queue]) -> Plan:
     requested = {uid for view in views.values() for uid in view.requested}
     unassigned = sum(queue.partitions for queue in queues if queue.uid in requested) - len(owners)
     return Plan({uid: PlannedQueue(uid, chosen[uid], part) for uid, part in targets.items()}, unassigned)
-
-
-class _View:
-    """Queues of a subscription: the uids of all that match, and the partition counts, by uid, of those it may read."""
-
-    def __init__(self, subscription: Subscription, queues: Sequence[Queue]) -> None:
-        matches, caller = subscription.matcher(), subscription.credential.caller
-        requested = [queue for queue in queues if matches(queue.name)]
-        self.requested = {queue.uid for queue in requested}
-        self.readable = {
-            queue.uid: queue.partitions
-            for queue in requested
-            if is_allowed(queue, caller, "read") and is_allowed(queue, caller, "claim")
-        }
 
 
 def _choose_within_bounds(queues: Iterable[Queue]) -> dict[int, str]:

@@ -76,10 +76,12 @@ def read_state(stored: StoredGroup) -> GroupState:
 def find_changed_rows(before: GroupState, after: GroupState) -> tuple[GroupRow, ...]:
     """Returns the rows that differ. A row with a blank body stands for a removed one."""
     members = [{member.slot: member for member in state.members.values()} for state in (before, after)]
+    is_planned = after.plan is not before.plan
+    chunks = [_group_by_chunk(state.plan.values() if is_planned else ()) for state in (before, after)]
     return (
         *_find_changed(SUBSCRIPTION, before.subscriptions, after.subscriptions),
         *_find_changed(MEMBER, *members),
-        *_find_changed(CHUNK, _group_by_chunk(before.plan.values()), _group_by_chunk(after.plan.values())),
+        *_find_changed(CHUNK, *chunks),
     )
 
 

@@ -13,12 +13,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from queuey.storage.calls import Deadline, Done, GivenUp, Home, LoopCalls, may_block, start_and_wait
 
+S = TypeVar("S")
 T = TypeVar("T")
 THREAD_COUNT = 8
 """Number of threads for blocking calls."""
@@ -26,6 +27,10 @@ TURN_MEASUREMENT_INTERVAL = 0.02
 """Interval in seconds between measurements of the loop; they cost an idle worker up to 0.4 % of a core."""
 MIN_LONG_TURN_REPORT_SECONDS = 60.0
 """Min time in seconds for which a long turn is reported; at most twice as long."""
+MAX_ITEMS_IN_LOOP = 256
+"""Max items, such as queues, that one turn of the loop handles; more are handled in a thread."""
+MAX_SLICE_SECONDS, REST_RATIO = 0.001, 3
+"""Max seconds that long work runs at a time, and how many times as long it then rests."""
 _NO_DEADLINE = Deadline(math.inf)
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _logger = logging.getLogger(__name__)
@@ -213,6 +218,32 @@ class Core:
 
         result: T = await start_and_wait(start, _NO_DEADLINE)
         return result
+
+    async def compute(self, items: int, work: Callable[[], T]) -> T:
+        """Runs work that handles so many items: few in the loop, more in a thread (:meth:`in_thread`)."""
+        return work() if items <= MAX_ITEMS_IN_LOOP else await self.in_thread(work)
+
+    async def for_each(self, items: Iterable[S], act: Callable[[S], object]) -> None:
+        """Calls a function for each item, where callers choose how many there are.
+
+        A short list is done at once. The rest of a longer one is done in threads (:meth:`in_thread`), with a rest after
+        each slice: a thread that computes delays the loop, because both need the interpreter.
+        """
+        remaining, clock = iter(items), self.boottime
+
+        def run_slice() -> float:
+            """Returns the seconds of the slice if items may be left, else 0."""
+            began = clock()
+            for item in remaining:
+                act(item)
+                if (took := clock() - began) > MAX_SLICE_SECONDS:
+                    return took
+            return 0.0
+
+        took = run_slice()
+        while took:
+            took = await self.in_thread(run_slice)
+            await asyncio.sleep(REST_RATIO * took)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine to its end and returns its result; blocks.

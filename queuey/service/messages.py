@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from typing import Any, ClassVar, cast
 
@@ -208,11 +209,13 @@ class MessageUseCases:
         *,
         after: Position | None = None,
         key: str | PostKey | None = None,
+        content: bytes = b"",
         more: bool = False,
     ) -> PostResult:
         """Stores new messages, all or none. The caller must be authorized for this row, and not reuse the drafts.
 
-        With ``key`` the messages are stored once: a repeated post returns the result of the first one.
+        With ``key`` the messages are stored once: a repeated post returns the result of the first one. ``content`` is
+        their hash, if it was computed before.
 
         If the store has undone the write in time (``WriteUndone``), it is repeated once with new ids. It is not
         repeated if a message has a delay, or beyond :class:`RepeatBudget` and the deadline of a request.
@@ -237,8 +240,8 @@ class MessageUseCases:
         if after is not None and 0 < (seconds := self._seconds_ahead(after)) <= MAX_SECONDS_AHEAD:
             await asyncio.sleep(seconds)
         # Hashed before the service chooses partitions: a repeated post may get another one.
-        content = hash_content(drafts) if isinstance(key, str) else b""
-        items = self._address_drafts(queue, drafts)
+        content = content or (hash_content(drafts) if isinstance(key, str) else b"")
+        items = await self._digest(queue, drafts) if queue.kind == "dedup" else self._address_drafts(queue, drafts)
         if isinstance(key, str) and items:
             key = PostKey(key, content, self._remembered_seconds(items))
         rely = self._ensure_expiry if queue.on_expiry == "dead-letter" else None
@@ -249,7 +252,7 @@ class MessageUseCases:
         except WriteUndone:
             if not self._may_repeat(queue, items, began):
                 raise
-            items = self._address_drafts(queue, drafts)
+            items = await self._digest(queue, drafts) if queue.kind == "dedup" else self._address_drafts(queue, drafts)
             if rely is not None:
                 await rely(queue, items)
             result = await self._append(queue, items, after, key)
@@ -388,6 +391,11 @@ class MessageUseCases:
     def check(self, queue: Queue, draft: Draft) -> None:
         """Raises ``InvalidRequest`` if :meth:`post` would refuse a message."""
         self._address_drafts(queue, [draft])
+
+    async def _digest(self, queue: Queue, drafts: Sequence[AnyDraft]) -> Sequence[NewMessage]:
+        """Does as :meth:`_address_drafts`; in a thread if the digests are of long bodies."""
+        kibibytes = sum(len(draft.body) for draft in drafts) >> 10
+        return await self._core.compute(kibibytes, partial(self._address_drafts, queue, drafts))
 
     def _address_drafts(self, queue: Queue, drafts: Sequence[AnyDraft]) -> Sequence[NewMessage]:
         """Returns drafts as messages with a partition and a TTL.

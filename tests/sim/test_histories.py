@@ -18,7 +18,7 @@ from queuey import ids
 from queuey.claims.covers import CoverDraft, ScanDuplicates
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import CoverMade, Entry
-from queuey.claims.order import OrderCheck
+from queuey.claims.order import KeyHolders, OrderCheck
 from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import ClaimTiming, State
 from queuey.errors import StoreUnavailable
@@ -299,7 +299,7 @@ def giving_in_any_order(check: OrderCheck, caller: int, message: Message) -> boo
     return True
 
 
-def never_has_another(draft: EntryDraft, position: Position) -> bool:
+def never_has_another(holders: KeyHolders, position: Position) -> bool:
     """Renews expired claims unless the message itself was given to another caller."""
     return False
 
@@ -556,7 +556,7 @@ MUTATIONS = {
         ("key",), ORDERED, instead=lambda: replace(OrderCheck._begin, blocked_by_nothing_claimed), first=141
     ),
     "the key of a claim that is renewed late": Mutation(
-        ("key",), ORDERED, instead=lambda: replace(EntryDraft._has_another, never_has_another), first=3221
+        ("key",), ORDERED, instead=lambda: replace(KeyHolders.has_another, never_has_another), first=3221
     ),
     "the order, checked when the entry is decided": Mutation(
         ("order", "key"), ORDERED, instead=lambda: replace(OrderCheck.try_deliver, giving_in_any_order), first=3

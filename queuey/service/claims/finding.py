@@ -160,7 +160,8 @@ class Finder:
         if self.duplicates is not None:
             self.duplicates.row = row
         if row.keeps_keys and self.ordered is None:
-            self.ordered = OrderedScanner(self.scanner, self._partition, self._limits, self.read, self.fetch)
+            readers = self._core, self.read, self.fetch
+            self.ordered = OrderedScanner(self.scanner, self._partition, self._limits, *readers)
             self.waiting = self.ordered.waiting if row.kind == "ordered" else None
 
     async def find(self, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]) -> Candidates:

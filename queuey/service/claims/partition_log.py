@@ -226,7 +226,7 @@ class PartitionLog:
                     continue
                 end = RoundEnd(0, chosen, self._must_search_again(candidates, draft, 0, is_written=False))
                 self._totals.count_round(requests, None, self.state)
-                self._answer_requests(requests, polls, candidates, end)
+                await self._answer_requests(requests, polls, candidates, end)
                 # This round adds no follow-up work, but another process may have died before it did its own.
                 await self._follow_ups.delete(queue, self.state, 0)
                 await self._follow_up(queue, ())
@@ -241,7 +241,7 @@ class PartitionLog:
                 self._totals.count_round(requests, entry, self.state)
                 if self.state.pending_deletes:
                     await self._follow_ups.delete(queue, self.state, number)
-                self._answer_requests(requests, polls, candidates, end)
+                await self._answer_requests(requests, polls, candidates, end)
                 if draft.lapsed:
                     await self._follow_ups.record_expired_claims(queue, draft.lapsed)
                 await self._follow_up(queue, entry.outs)
@@ -390,7 +390,7 @@ class PartitionLog:
 
     # Answers
 
-    def _answer_requests(
+    async def _answer_requests(
         self, requests: Sequence[Request], polls: Sequence[PollRequest], candidates: Candidates | None, end: RoundEnd
     ) -> None:
         """Answers a round's requests. Polls that got nothing go back to the queue if another round may help.
@@ -414,7 +414,8 @@ class PartitionLog:
                 else:
                     request.answer(request.settlements)
             elif not isinstance(request, PollRequest):
-                request.answer(request.result(self.state))
+                result = partial(request.result, self.state)
+                request.answer(await self._core.compute(len(self.state.outstanding), result))
 
     def _answer_poll(self, request: PollRequest, candidates: Candidates, end: RoundEnd) -> bool:
         """Answers a poll, unless it got nothing and another round may find messages; returns whether it was answered.

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from queuey.claims.order import MAX_WAITING, Waiting
 from queuey.claims.state import MAX_ABOVE, State
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Location, Message, Page, Slice, bytes_of, rendered_bytes
+from queuey.service.core import Core
 from queuey.service.limits import Limits
 
 LOOK_BACK_SECONDS = 0.5
@@ -363,10 +365,11 @@ class OrderedScanner:
         moved: The last scan has read further than the one before, or was stopped early.
     """
 
-    __slots__ = ("_fetch", "_limits", "_partition", "_read", "_scanner", "lags", "moved", "waiting")
+    __slots__ = ("_core", "_fetch", "_limits", "_partition", "_read", "_scanner", "lags", "moved", "waiting")
 
-    def __init__(self, scanner: Scanner, partition: int, limits: Limits, read: Read, fetch: Fetch) -> None:
+    def __init__(self, scanner: Scanner, partition: int, limits: Limits, core: Core, read: Read, fetch: Fetch) -> None:
         self._scanner = scanner
+        self._core = core
         self._read = read
         self._fetch = fetch
         self._partition = partition
@@ -421,7 +424,8 @@ class OrderedScanner:
         limit, times = demand.messages, 1
         longest = self._limits.longest
         for _ in range(MAX_SCAN_PAGES):
-            chosen = self.waiting.choose(state, lambda key, times=times: times * demand.free(key), limit)  # type: ignore[misc]
+            choose = partial(self.waiting.choose, state, lambda key, times=times: times * demand.free(key), limit)  # type: ignore[misc]
+            chosen = await self._core.compute(len(self.waiting), choose)
             remaining = [position for position in chosen if position not in fetched]
             if not remaining or scan.has_enough:
                 return
@@ -446,7 +450,7 @@ class OrderedScanner:
         """
         waiting = self.waiting
         if len(waiting) >= MAX_WAITING:
-            waiting.sweep(state)
+            await self._core.compute(len(waiting), partial(waiting.sweep, state))
         upper = await self._find_upper_bound(demand)
         if len(state.above) >= MAX_ABOVE:
             # Read no further than messages that the state knows already.
@@ -464,9 +468,8 @@ class OrderedScanner:
                 return
             page = await self._read(unread)
             end = self._find_final_end(page)
-            self._remember_page(
-                state, scan, demand, [message for message in page.messages if message.position < end], picked
-            )
+            final = [message for message in page.messages if message.position < end]
+            await self._core.compute(len(final), partial(self._remember_page, state, scan, demand, final, picked))
             waiting.front = max(waiting.front, end)
             more = page.more and end == page.next
             scan.end = end if more or scan.full else None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -71,7 +72,7 @@ class GroupUseCases:
         self._core = core
         self.served: dict[tuple[str, str], LocalGroup] = {}
         self._counts: Counter[str] = Counter()
-        self._searching: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._searching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._swept = 0.0
         self._workers = Workers()
         self.rights = lambda credential: credential
@@ -103,13 +104,26 @@ class GroupUseCases:
             self._swept = now
             self.served = {key: local for key, local in self.served.items() if local is served or local.is_needed}
         if served is None:
-            key, searching = (application, group), self._searching[application]
-            announce = partial(self._announce, key)
-            context = GroupContext(self._store, self._core, key, self._rights, searching, self._counts, announce)
-            served = LocalGroup(context)
-            self.served[key] = served
+            key, searching = (application, group), self._searching.setdefault(application, asyncio.Lock())
+            announce, forget = partial(self._announce, key), partial(self._forget, key)
+            context = GroupContext(
+                self._store, self._core, key, self._rights, searching, self._counts, announce, forget
+            )
+            served = self.served[key] = LocalGroup(context)
         served.used = now
         return served
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        """Drops a group that does not exist: callers choose the names."""
+        self.served.pop(key, None)
+
+    async def _read(self, application: str, group: str) -> tuple[LocalGroup, GroupState]:
+        """Returns a group of this process, and its state by a read that starts now."""
+        local = self._get_local(application, group)
+        state = await local.cache.refresh()
+        if not state.head.version:
+            self._forget((application, group))
+        return local, state
 
     def _rights(self, credential: Credential) -> Credential | None:
         return self.rights(credential)
@@ -127,10 +141,6 @@ class GroupUseCases:
         is_admin = request.credential.caller.administers(application)
         clock = self._store.groups.sample_clock()
         local = self._get_local(application, group)
-        if (refusal := self._store.groups.groups_refusal()) is not None:
-            raise Conflict(refusal)
-        if not (await local.cache.refresh()).head.version:
-            await self._make_room(application, request.credential.id, is_admin=is_admin)
         secret = f"{self._core.rng.getrandbits(128):032x}"
         digest = hash_secret(secret)
 
@@ -141,7 +151,15 @@ class GroupUseCases:
                 request, digest, is_admin=is_admin
             )
 
-        member = await local.changes.apply(join)
+        try:
+            if (refusal := self._store.groups.groups_refusal()) is not None:
+                raise Conflict(refusal)
+            if not (await local.cache.refresh()).head.version:
+                await self._make_room(application, request.credential.id, is_admin=is_admin)
+            member = await local.changes.apply(join)
+        finally:
+            if not local.cache.state.head.version:
+                self._forget((application, group))
         await self._store.groups.confirm_clock(clock)
         session = max(0, member.joined + member.session - clock.now) / 1000
         return Joined(f"{member.number}-{secret}", member.number, session, member.session / 3000)
@@ -190,7 +208,7 @@ class GroupUseCases:
         """
         limits = ("owned", beat.owned, MAX_PARTITIONS), ("given_back", beat.given_back, MAX_GIVEN_BACK)
         for field, partitions, limit in limits:
-            if sum(max(1, len(epochs)) for epochs in partitions.values()) > limit:
+            if max(len(partitions), sum(map(len, partitions.values()))) > limit:
                 raise InvalidRequest({field: f"Names more than {limit} partitions"})
         return await self._get_local(application, group).heartbeat(member, credential, beat, waiter, last=last)
 
@@ -243,23 +261,20 @@ class GroupUseCases:
 
         return RecordedOffsets(group=group, partitions=await access.apply(record) if changes else {})
 
-    async def require_inactive(self, application: str, group: str) -> GroupState:
-        """Checks, by a read that starts now, that no member of a group has a live session; returns its state.
-
-        The version is 0 if the group does not exist.
+    async def require_inactive(self, application: str, group: str) -> tuple[LocalGroup, GroupState]:
+        """Returns a group of this process, and its state by a read that starts now, if no member has a live session.
 
         Raises:
             GroupActive: The group has such members.
             GroupElsewhere: The group has members, and another data centre serves it.
         """
-        local = self._get_local(application, group)
-        state = await local.cache.refresh()
+        local, state = await self._read(application, group)
         if state.members:
             local.cache.require_here()
             present = (await self._end_sessions(local, state)).state
             if any(member.state != "absent" for member in present.members.values()):
                 raise GroupActive(group)
-        return state
+        return local, state
 
     async def _end_sessions(self, local: LocalGroup, state: GroupState) -> GroupDraft:
         """Returns a draft without the sessions that are over: no process ends that of the last member of a group.
@@ -295,8 +310,7 @@ class GroupUseCases:
         Raises:
             GroupNotFound: The group does not exist.
         """
-        local = self._get_local(application, group)
-        state = await local.cache.refresh()
+        local, state = await self._read(application, group)
         if not state.head.version:
             raise _not_found(group)
         if state.members:
@@ -309,10 +323,13 @@ class GroupUseCases:
             names = await self._core.in_thread(partial(list_planned, state, patterns))
             queues = await read_queues(self._store, application, names[: views.LAG_PAGE_SIZE])
         else:
-            queues = await find_queues(self._store, application, state, fresh=False)
-        queues = [queue for queue in queues if visible(queue)]
-        info = await views.make_group_info(self._store, group, state, queues, start, lag=lag, seen=seen)
-        return info if "*" in patterns else views.hide_members(info, state, queues, viewer)
+            queues = await find_queues(self._core, self._store, application, state, fresh=False)
+        shown: list[Queue] = []
+        await self._core.for_each(queues, lambda queue: shown.append(queue) if visible(queue) else None)
+        info = await views.make_group_info(self._store, group, state, shown, start, lag=lag, seen=seen)
+        if "*" not in patterns:
+            info = await self._core.in_thread(partial(views.hide_members, info, state, shown, viewer))
+        return info
 
     async def list_names(self, application: str, *, start: str = "", limit: int = 100) -> GroupNames:
         names = await self._store.groups.group_names(application, start=start, limit=limit + 1)
@@ -324,8 +341,8 @@ class GroupUseCases:
         Raises:
             MemberGone: The group does not have the member.
         """
-        local = self._get_local(application, group)
-        if number not in (await local.cache.refresh()).members:
+        local, state = await self._read(application, group)
+        if number not in state.members:
             raise MemberGone
         await local.changes.apply(partial(GroupDraft.leave, number=number))
 
@@ -340,8 +357,7 @@ class GroupUseCases:
             StoreBusy: Other processes keep changing the group.
         """
         for _ in range(MAX_ATTEMPTS):
-            cache = self._get_local(application, group).cache
-            state = await (cache.refresh() if force else self.require_inactive(application, group))
+            local, state = await (self._read if force else self.require_inactive)(application, group)
             if not state.head.version:
                 raise _not_found(group)
             # If the group is created again, its epochs must be above those of this one.
@@ -350,7 +366,7 @@ class GroupUseCases:
                 await asyncio.sleep((ahead + 1) / 1000)
                 continue
             if await self._store.groups.remove_group(application, group, state.head.version):
-                cache.invalidate()
+                local.cache.invalidate()
                 self._announce((application, group))
                 return
         raise StoreBusy(f"Group {group!r} is being changed by others. Try again.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from queuey import ids
 from queuey.api.groups import Heartbeat, HeartbeatAnswer, Partitions, Taken, ToGiveBack
@@ -13,6 +13,7 @@ from queuey.groups.state import GroupState, Member, PlannedQueue
 MAX_PARTITIONS, MAX_ANSWER_BYTES = 1000, 240 << 10
 """Max partitions of an answer, and its approximate max bytes."""
 _ENTRY_BYTES = 150
+_NONE: Mapping[int, int] = {}
 
 Rows = Mapping[int, OwnedOffset]
 
@@ -34,31 +35,37 @@ class Targets:
             for number, target in planned.targets.items():
                 self._by_member.setdefault(target.member, {}).setdefault(planned.name, {})[number] = target.epoch
 
+    def count_queues(self, member: int) -> int:
+        return len(self._by_member.get(member, ()))
+
     def find_queues(self, member: int) -> set[str]:
         return set(self._by_member.get(member, ()))
 
-    def find_missing(self, member: int, owned: Partitions) -> dict[str, set[int]]:
-        """Returns the partitions that are planned for a member and that it does not name as its own.
+    def find_missing(self, member: int, owned: Partitions) -> Iterator[str]:
+        """Yields the queues in which a member does not name all partitions that are planned for it."""
+        for name, targets in self._by_member.get(member, {}).items():
+            # Most are alike, which costs no call.
+            if not targets.items() <= owned.get(name, _NONE).items() and self.find_missing_in(member, name, owned):
+                yield name
+
+    def find_missing_in(self, member: int, name: str, owned: Partitions) -> set[int]:
+        """Returns the partitions of a queue that are planned for a member and that it does not name as its own.
 
         A partition that it names under an epoch from the target's to the plan's is its own: only it ends its ownership.
         """
-        missing = {}
-        for name, targets in self._by_member.get(member, {}).items():
-            owned_epochs = owned.get(name, {})
-            if numbers := {n for n, epoch in targets.items() if not epoch <= owned_epochs.get(n, 0) <= self.epoch}:
-                missing[name] = numbers
-        return missing
+        targets, epochs = self._by_member.get(member, {}).get(name, _NONE), owned.get(name, _NONE)
+        return {n for n, epoch in targets.items() if not epoch <= epochs.get(n, 0) <= self.epoch}
 
-    def find_foreign_queues(self, member: int, owned: Partitions) -> set[str]:
-        """Returns the queues of which a member names partitions that are not planned for it."""
+    def find_foreign(self, member: int, owned: Partitions) -> Iterator[str]:
+        """Yields the queues of which a member names partitions that are not planned for it."""
         planned = self._by_member.get(member, {})
-        return {name for name, epochs in owned.items() if not epochs.keys() <= planned.get(name, {}).keys()}
+        return (name for name, epochs in owned.items() if not epochs.keys() <= planned.get(name, _NONE).keys())
 
     def is_overdue(self, member: Member, held: Partitions, now: int) -> bool:
         """Returns whether, before ``now`` (ms), a member should have given back a partition planned for another."""
         return any(
             target.member != member.number and target.epoch + member.revoke < now
-            for name in self.find_foreign_queues(member.number, held) & self.queues.keys()
+            for name in self.queues.keys() & self.find_foreign(member.number, held)
             for number, target in self.queues[name].targets.items()
             if number in held[name]
         )
@@ -108,8 +115,8 @@ def answer_heartbeat(
 
 def find_highest_epoch(beat: Heartbeat) -> int:
     """Returns the highest epoch under which a heartbeat names partitions, or 0."""
-    queues = [*beat.owned.values(), *beat.given_back.values()]
-    return max((max(epochs.values(), default=0) for epochs in queues), default=0)
+    queues = filter(None, (*beat.owned.values(), *beat.given_back.values()))
+    return max(map(max, map(dict.values, queues)), default=0)
 
 
 def list_give_backs(answer: HeartbeatAnswer) -> frozenset[tuple[str, int, int]]:

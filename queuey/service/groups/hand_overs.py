@@ -92,6 +92,7 @@ class HandOvers:
         async with lock:
             waiting = self._give_backs.get(name, {})
             if self.find_rows(name, since) is not None and not waiting:
+                self._give_backs.pop(name, None)
                 return
             began = self._cache.next_tick()
             rows = await self._hand_over(name)

@@ -7,6 +7,7 @@ import hmac
 import logging
 import math
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from queuey.errors import MemberGone, QueueyError, StoreUnavailable
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.ownership import ClockSample, OwnedOffset
 from queuey.groups.state import Credential, GroupState, Member
-from queuey.service.groups.answers import Rows, answer_heartbeat, find_highest_epoch, list_give_backs
+from queuey.service.groups.answers import Rows, Targets, answer_heartbeat, find_highest_epoch, list_give_backs
 from queuey.service.groups.hand_overs import HandOvers
 from queuey.service.groups.state_cache import GroupContext, StateCache
 from queuey.service.groups.state_changes import MAX_ATTEMPTS, MAX_STATE_AGE, StateChanges, clock_slack, make_draft
@@ -84,7 +85,7 @@ class LocalGroup:
 
     def __init__(self, context: GroupContext) -> None:
         self._store, self._core, self._key = context[:3]
-        self._counts, self._announce = context.counts, context.announce
+        self._counts, self._announce, self._forget = context.counts, context.announce, context.forget
         self.cache = StateCache(context, self._wake_all)
         self.changes = StateChanges(context, self.cache)
         self.owners = HandOvers(
@@ -94,6 +95,7 @@ class LocalGroup:
         self.used = self._core.boottime()
         self._beats: dict[int, _Beat] = {}
         self._following: asyncio.Task[None] | None = None
+        self._waking: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._rights_read = -math.inf
         self._sessions_checked = -math.inf
@@ -133,6 +135,8 @@ class LocalGroup:
             ):
                 return member
         self.cache.require_here()
+        if not self.cache.state.head.version:
+            self._forget()
         raise MemberGone
 
     def _find_last_seen_ms(self, member: Member) -> int:
@@ -221,9 +225,11 @@ class LocalGroup:
             await self.changes.read_sessions()
             if now >= self._find_last_seen_ms(member) + member.session:
                 raise MemberGone
-        if now - self._find_last_seen_ms(member) >= member.session // 3 and not self._is_overdue(member, beat, now):
-            renewed = await self._store.groups.renew_session(*self._key, number, member.session)
-            self._renewed[number] = max(renewed, self._renewed.get(number, 0))
+        if now - self._find_last_seen_ms(member) >= member.session // 3:
+            is_overdue = partial(self._is_overdue, member, beat, now)
+            if not await self._core.compute(self._count_queues(number, beat), is_overdue):
+                renewed = await self._store.groups.renew_session(*self._key, number, member.session)
+                self._renewed[number] = max(renewed, self._renewed.get(number, 0))
         if beat.content.leaving and member.state in {"new", "present"}:
             await self.changes.apply(partial(GroupDraft.drain, number=number))
         elif member.state == "new":
@@ -242,6 +248,10 @@ class LocalGroup:
                     held.setdefault(name, {})[partition] = row.epoch
         return self.cache.targets.is_overdue(member, held, now - clock_slack(self._store))
 
+    def _count_queues(self, number: int, beat: _Beat) -> int:
+        """Returns the number of queues that are planned for a member, or that it names."""
+        return self.cache.targets.count_queues(number) + len(beat.content.owned) + len(beat.content.given_back)
+
     def _requested_queues(self, number: int) -> set[str]:
         """Returns queues with partitions that other members wait for and that a member may own without knowing."""
         seen = self.changes.sessions.members.get(number)
@@ -254,23 +264,36 @@ class LocalGroup:
         Carries out give-backs only if ``is_new``. Reads up to ``MAX_AT_ARRIVAL`` queues that the member names, and as
         many in which it misses partitions; the answer leaves out queues that were not read.
         """
-        number, owned, given_back = member.number, beat.content.owned, beat.content.given_back
+        number, given_back = member.number, beat.content.given_back
         if is_new and given_back:
             words = {name: {n: (number, epoch) for n, epoch in epochs.items()} for name, epochs in given_back.items()}
             await self.owners.settle_all(words, beat.recorded, words)
         for _ in range(MAX_ATTEMPTS):
             targets, since = self.cache.targets, max(beat.recorded, self.cache.planned)
-            named_queues = (
-                targets.find_foreign_queues(number, owned) | self._requested_queues(number) | given_back.keys()
-            )
-            missing = targets.find_missing(number, owned).keys() - named_queues
-            for names in (named_queues, missing):  # Others are read in turns while it waits, or for its next heartbeat.
-                unread = sorted(name for name in names if self.owners.find_rows(name, since) is None)
+            count = self._count_queues(number, beat)
+            names, *unread_queues = await self._core.compute(count, partial(self._find_concerned, number, beat, since))
+            for unread in unread_queues:  # Others are read in turns while it waits, or for its next heartbeat.
                 batch = self._core.rng.sample(unread, min(MAX_AT_ARRIVAL, len(unread)))
                 await self.owners.settle_all(batch, since)
             if targets is self.cache.targets:
                 break
-        rows_by_name = {name: self.owners.find_rows(name, since) for name in sorted(named_queues | missing)}
+        return await self._core.compute(count, partial(self._make_answer, member, beat, targets, names, since))
+
+    def _find_concerned(self, number: int, beat: _Beat, since: int) -> tuple[list[str], list[str], list[str]]:
+        """Returns the queues that a heartbeat concerns, by name, and those of which no rows since a tick are known.
+
+        First such queues that the member names or is asked for, then those in which it misses partitions.
+        """
+        targets, owned = self.cache.targets, beat.content.owned
+        named = self._requested_queues(number).union(targets.find_foreign(number, owned), beat.content.given_back)
+        missing = set(targets.find_missing(number, owned)) - named
+        unread = [{name for name in names if self.owners.find_rows(name, since) is None} for names in (named, missing)]
+        return sorted(named | missing), sorted(unread[0]), sorted(unread[1])
+
+    def _make_answer(
+        self, member: Member, beat: _Beat, targets: Targets, names: Iterable[str], since: int
+    ) -> HeartbeatAnswer:
+        rows_by_name = {name: self.owners.find_rows(name, since) for name in names}
         rows = {name: recorded for name, recorded in rows_by_name.items() if recorded is not None}
         return answer_heartbeat(
             targets, member, beat.content, rows, seen=self._find_last_seen_ms(member), now=beat.clock.now
@@ -321,14 +344,26 @@ class LocalGroup:
             self._announce()
         elif self.cache.is_own and self.cache.state.head.due is not None:
             self.follow_now()
-        for number, beat in self._beats.items():
-            owned = beat.content.owned
-            is_moving = is_planned and (
-                targets.find_missing(number, owned) or targets.find_foreign_queues(number, owned)
-            )
-            if is_moving or number not in members:
+        beats = list(self._beats.items())
+        for number, beat in beats:
+            if number not in members:
                 _wake(beat)
+        if is_planned and beats:
+            self._waking = self._core.spawn(self._wake_moving(beats, targets))
         self._renewed = {number: seen for number, seen in self._renewed.items() if number in members}
+
+    async def _wake_moving(self, beats: Iterable[tuple[int, _Beat]], targets: Targets) -> None:
+        """Wakes members whose partitions move by a new plan."""
+        moving: dict[int, _Beat] = {}
+        queues = (
+            (number, beat)
+            for number, beat in beats
+            for find in (targets.find_missing, targets.find_foreign)
+            for _ in find(number, beat.content.owned)
+        )
+        await self._core.for_each(queues, lambda item: moving.update([item]))
+        for beat in moving.values():
+            _wake(beat)
 
     def _wake_owners(self, name: str, rows: Rows, moved: Iterable[OwnedOffset]) -> None:
         """Wakes owners here that do not name their partition yet, unless they were asked to give it back.
@@ -414,25 +449,31 @@ class LocalGroup:
 
         Wakes members that own a missing partition by now, and asks owners elsewhere to give theirs back.
         """
-        waiting = {number: self._find_unowned(number, beat) for number, beat in self._beats.items()}
+        waiting: defaultdict[int, dict[str, set[int]]] = defaultdict(dict)
+        targets, beats = self.cache.targets, list(self._beats.items())
+
+        def add_waiting(item: tuple[int, _Beat, str]) -> None:
+            number, beat, name = item
+            rows = self.owners.find_rows(name) or {}
+            missing = targets.find_missing_in(number, name, beat.content.owned)
+            if unowned := {n for n in missing if n not in rows or rows[n].owner != number}:
+                waiting[number][name] = unowned
+
+        queues = ((n, beat, name) for n, beat in beats for name in targets.find_missing(n, beat.content.owned))
+        await self._core.for_each(queues, add_waiting)
         names = sorted(set().union(*waiting.values()))
         first = bisect_right(names, self._last_queue)
         batch = (names[first:] + names[:first])[: max(1, MAX_QUEUES // max(1, self._counts["followed"]))]
         if batch:
             self._last_queue = batch[-1]
             await self.owners.settle_all(batch, self.cache.next_tick())
+            now, settled = self._core.boottime(), set(batch)
+            self._requests = {key: until for key, until in self._requests.items() if until > now}
             for number, missing in waiting.items():
-                for name in missing.keys() & set(batch):
+                for name in sorted(missing.keys() & settled):
                     await self._wake_or_request(number, name, missing[name])
+                await asyncio.sleep(0)
         return bool(names) or any(beat.waits and beat.requested for beat in self._beats.values())
-
-    def _find_unowned(self, number: int, beat: _Beat) -> dict[str, set[int]]:
-        unowned = {}
-        for name, numbers in self.cache.targets.find_missing(number, beat.content.owned).items():
-            rows = self.owners.find_rows(name) or {}
-            if remaining := {n for n in numbers if n not in rows or rows[n].owner != number}:
-                unowned[name] = remaining
-        return unowned
 
     async def _wake_or_request(self, number: int, name: str, numbers: set[int]) -> None:
         """Wakes the member if it owns one of these by now; asks other owners if the plan is old enough."""
@@ -440,25 +481,20 @@ class LocalGroup:
         if number not in state.members or beat is None or planned is None:
             return
         latest = self._store.claim_logs.claim_now() - state.members[number].session // 3
-        for partition in sorted(numbers & planned.targets.keys()):
-            row = (self.owners.find_rows(name) or {}).get(partition)
-            owner = state.members.get(row.owner) if row is not None else None
-            if owner is not None and owner.number == number:
-                _wake(beat)
-            elif owner is not None and planned.targets[partition].epoch < latest:
-                await self._ask_owner(owner, planned.uid)
-
-    async def _ask_owner(self, owner: Member, uid: int) -> None:
-        """Asks a member to give back partitions of a queue, at most once in a third of its session."""
-        now = self._core.boottime()
-        self._requests = {key: when for key, when in self._requests.items() if now - when < owner.session / 3000}
-        if (owner.number, uid) not in self._requests:
-            self._requests[owner.number, uid] = now
-            await self._store.groups.ask_member(*self._key, owner.number, uid, owner.session)
+        rows = self.owners.find_rows(name) or {}
+        owners = {partition: rows[partition].owner for partition in numbers & planned.targets.keys() & rows.keys()}
+        late = {owner for partition, owner in owners.items() if planned.targets[partition].epoch < latest}
+        if number in owners.values():
+            _wake(beat)
+        for owner in sorted(late & state.members.keys() - {number}):  # Each at most once in a third of its session.
+            key, session, now = (owner, planned.uid), state.members[owner].session, self._core.boottime()
+            if self._requests.get(key, 0.0) <= now:
+                self._requests[key] = now + session / 3000
+                await self._store.groups.ask_member(*self._key, *key, session)
 
     async def cancel_tasks(self) -> None:
         """Cancels the group's tasks and waits for them; wakes no member."""
-        tasks = [task for task in (self.changes.task, self._following) if task is not None and not task.done()]
+        tasks = [task for task in (self.changes.task, self._following, self._waking) if task and not task.done()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 
 from queuey.access import matches
+from queuey.deadletters import matches_patterns
 from queuey.errors import QueueNotFound
 from queuey.groups.state import MAX_PARTITIONS, GroupState
 from queuey.messages import Queue
+from queuey.service.core import MAX_ITEMS_IN_LOOP, Core
 from queuey.service.queues import shortest_prefixes
 from queuey.storage import Store
 
@@ -19,13 +23,16 @@ MAX_LISTED = 100_000
 _WILDCARD_PATTERN = re.compile(r"[*?\[]")
 
 
-async def find_queues(store: Store, application: str, state: GroupState, *, fresh: bool = True) -> list[Queue]:
+async def find_queues(
+    core: Core, store: Store, application: str, state: GroupState, *, fresh: bool = True
+) -> list[Queue]:
     """Returns the queues to which members subscribe, or without members the queues of the last plan, by name.
 
     If the listing lacks a planned queue, the queue counts as deleted only if a read of its own row confirms that. A
     listing ends once there are more than ``MAX_PARTITIONS`` queues.
 
     Args:
+        core: Runs what takes long in slices.
         store: Store of the queues.
         application: Owner of the queues.
         state: State of the group.
@@ -33,26 +40,44 @@ async def find_queues(store: Store, application: str, state: GroupState, *, fres
     """
     used = {member.subscription for member in state.members.values()}
     subscriptions = [subscription for slot, subscription in state.subscriptions.items() if slot in used]
-    matchers = [subscription.matcher() for subscription in subscriptions]
+    subscribed = {(subscription.patterns, subscription.scope) for subscription in subscriptions}
     queues: dict[str, Queue] = {}
     fixed_parts = [
         max(start, begin, key=len)
-        for subscription in subscriptions
-        for start in (_WILDCARD_PATTERN.split(pattern, maxsplit=1)[0] for pattern in subscription.patterns)
-        for begin in (pattern.partition("*")[0] for pattern in subscription.scope)
+        for patterns, scope in subscribed
+        for start in (_WILDCARD_PATTERN.split(pattern, maxsplit=1)[0] for pattern in patterns)
+        for begin in (pattern.partition("*")[0] for pattern in scope)
         if start.startswith(begin) or begin.startswith(start)
     ]
+    names = {name for subscription in subscriptions for name in subscription.names}
+
+    def is_matched(name: str) -> bool:
+        return (
+            not subscriptions
+            or name in names
+            or any(
+                matches_patterns(name, patterns) and any(matches(pattern, name) for pattern in scope)
+                for patterns, scope in subscribed
+            )
+        )
+
+    def add_listed(queue: Queue) -> None:
+        if is_matched(queue.name):
+            queues[queue.name] = queue
+
     for prefix in shortest_prefixes(fixed_parts):
-        async for queue in _list_by_prefix(store, application, prefix):
-            if any(matches(queue.name) for matches in matchers):
-                queues[queue.name] = queue
+        async for page in _list_by_prefix(store, application, prefix):
+            await core.for_each(page, add_listed)
             if len(queues) > MAX_PARTITIONS:
                 break
-    planned = [queue.name for queue in state.plan.values() if not subscriptions or any(m(queue.name) for m in matchers)]
-    for name in sorted({*planned, *(name for s in subscriptions for name in s.names)} - queues.keys()):
+    planned = [queue.name for queue in state.plan.values()]
+    await core.for_each(planned, lambda name: names.add(name) if is_matched(name) else None)
+    for number, name in enumerate(await core.compute(len(names), lambda: sorted(names - queues.keys())), 1):
         with suppress(QueueNotFound):
             queues[name] = await store.catalogue.queue(application, name, fresh=fresh)
-    return [queues[name] for name in sorted(queues)]
+        if number % MAX_ITEMS_IN_LOOP == 0:
+            await asyncio.sleep(0)  # Rows in the cache are read without a pause.
+    return sorted(queues.values(), key=attrgetter("name"))
 
 
 def list_planned(state: GroupState, patterns: Sequence[str]) -> list[str]:
@@ -69,15 +94,12 @@ async def read_queues(store: Store, application: str, names: Sequence[str]) -> l
     return queues
 
 
-async def _list_by_prefix(store: Store, application: str, prefix: str) -> AsyncIterator[Queue]:
-    """Yields the queues whose names begin with a prefix, by name, from at most ``MAX_LISTED`` rows."""
+async def _list_by_prefix(store: Store, application: str, prefix: str) -> AsyncIterator[list[Queue]]:
+    """Yields pages of the queues whose names begin with a prefix, by name, from at most ``MAX_LISTED`` rows."""
     start = prefix
     for _ in range(MAX_LISTED // PAGE_SIZE):
         page = await store.catalogue.list_queues(application, start=start, limit=PAGE_SIZE)
-        for queue in page:
-            if not queue.name.startswith(prefix):
-                return
-            yield queue
-        if len(page) < PAGE_SIZE:
+        yield [queue for queue in page if queue.name.startswith(prefix)]
+        if len(page) < PAGE_SIZE or not page[-1].name.startswith(prefix):
             return
         start = page[-1].name + "\0"

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from queuey.errors import GroupElsewhere
 from queuey.groups.drafts import ReadRights
 from queuey.groups.rows import read_state
-from queuey.groups.state import GroupState, Head
+from queuey.groups.state import GroupState, Head, StoredGroup
 from queuey.service.core import Core
 from queuey.service.groups.answers import Targets
 from queuey.storage import Store
@@ -31,6 +31,7 @@ class GroupContext(NamedTuple):
         searching: Held by one group of an application at a time, while it searches queues and makes a plan.
         counts: Counts over all groups of this process: followed groups, plans, moves by origin, ended sessions.
         announce: Tells other workers of the service that the group has changed.
+        forget: Drops the group from memory, because it does not exist.
     """
 
     store: Store
@@ -40,6 +41,7 @@ class GroupContext(NamedTuple):
     searching: asyncio.Lock
     counts: Counter[str]
     announce: Callable[[], None]
+    forget: Callable[[], None]
 
 
 class StateCache:
@@ -105,41 +107,45 @@ class StateCache:
         """
         before, began, now = self.state, self.next_tick(), self._core.boottime()
         head = await self._store.groups.group_head(*self._key, serial=is_serial)
-        state = before
+        state, targets = before, None
         if head is None:
             state = self._make_empty(before)
         elif head.version != before.head.version:
-            stored_state = await self._read_all()
-            state = self._make_empty(before) if stored_state is None else stored_state
+            stored = await self._store.groups.group_state(*self._key)
+            if stored is None:
+                state = self._make_empty(before)
+            else:
+                state, targets = await self._core.in_thread(partial(_read_stored, stored))
         if head is not None and state.head.centre != head.centre:  # Only the head is read in all data centres.
             state = replace(state, head=replace(state.head, centre=head.centre))
         if self.state is before:  # Otherwise this process has changed it meanwhile, and this read may be older.
             self._began = began
-            self.adopt(state, now)
+            self.adopt(state, now, targets)
         if is_serial:
             self._read_serially_at = now
-
-    async def _read_all(self) -> GroupState | None:
-        stored = await self._store.groups.group_state(*self._key)
-        return None if stored is None else await self._core.in_thread(partial(read_state, stored))
 
     def _make_empty(self, before: GroupState) -> GroupState:
         """Returns the state of a group that does not exist; ``before`` itself if it is equal."""
         empty = GroupState(head=Head(centre=self._store.groups.centre))
         return before if before == empty else empty
 
-    def adopt(self, state: GroupState, checked: float, *, is_own: bool = False) -> None:
+    def adopt(self, state: GroupState, checked: float, targets: Targets | None = None, *, is_own: bool = False) -> None:
         """Sets a state that was current at boot time ``checked`` or later; calls ``changed`` if it is another one.
 
-        If its plan is new, the targets are made anew.
+        If its plan is new, so are the targets; they are made here if none are given.
         """
         self._checked_at = checked
         if state is not self.state:
             if (state.head.born, state.head.epoch) != (self.state.head.born, self.state.head.epoch):
-                self.targets, self.planned = Targets(state), self.next_tick()
+                self.targets, self.planned = targets or Targets(state), self.next_tick()
             self.state, self.is_own = state, is_own
             self._changed()
 
     def invalidate(self) -> None:
         """Forces a read before the next use: the state was changed elsewhere, or a change is in doubt."""
         self._checked_at = -math.inf
+
+
+def _read_stored(stored: StoredGroup) -> tuple[GroupState, Targets]:
+    state = read_state(stored)
+    return state, Targets(state)

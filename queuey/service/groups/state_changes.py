@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -13,8 +15,10 @@ from msgspec.structs import replace
 from queuey.errors import QueueyError, StoreBusy, StoreClosed, StoreUnavailable
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.ownership import GroupSessions
-from queuey.groups.planning import make_plan
-from queuey.groups.state import GroupState
+from queuey.groups.planning import View, Views, make_plan
+from queuey.groups.state import Credential, GroupChange, GroupState, Member
+from queuey.messages import Queue
+from queuey.service.groups.answers import Targets
 from queuey.service.groups.searches import find_queues
 from queuey.service.groups.state_cache import GroupContext, StateCache
 from queuey.storage import Store
@@ -47,6 +51,8 @@ class StateChanges:
         self._acts: list[tuple[Act, asyncio.Future[Any]]] = []
         self.sessions, self.sessions_read = GroupSessions(0, 0, {}), -math.inf
         self.task: asyncio.Task[None] | None = None
+        self._searched = GroupState(), 0
+        """State and digest of the queues of the last search: the same ones need no other plan."""
         self.unassigned = 0
 
     def apply(self, act: Callable[[GroupDraft], T]) -> asyncio.Future[T]:
@@ -102,16 +108,16 @@ class StateChanges:
                 state = await self._cache.refresh()
                 self._cache.require_here()
             draft = make_draft(state, sessions, clock_slack(self._store))
-            ended = draft.end_sessions()
-            results = [_apply_act(act, draft) for act in acts]
+            ended, results = await self._core.compute(len(acts) + len(state.plan), partial(_apply_acts, acts, draft))
             if any(isinstance(result, QueueyError) for result in results) and await self._cache.refresh() is not state:
                 continue
             is_planned = draft.is_plan_due()
             if is_planned:
                 async with self._searching:
-                    queues = await find_queues(self._store, self._key[0], draft.state)
-                    await self._core.in_thread(partial(draft.plan, queues, self._rights))
-            change = draft.make_change()
+                    queues = await find_queues(self._core, self._store, self._key[0], draft.state)
+                    views = await self._make_views(draft.state, queues)
+                    await self._core.in_thread(partial(draft.plan, queues, views, self._rights))
+            change, targets = await self._core.in_thread(partial(_finish, draft, state))
             if change is None:
                 return results
             try:
@@ -121,7 +127,7 @@ class StateChanges:
                     raise
                 head, is_in_doubt = None, True
             if head is not None:
-                self._cache.adopt(replace(draft.state, head=head), began, is_own=True)
+                self._cache.adopt(replace(draft.state, head=head), began, targets, is_own=True)
                 self._counts["sessions_over"] += len(ended)
                 if is_planned:
                     self._counts["plans"] += 1
@@ -131,6 +137,15 @@ class StateChanges:
             await asyncio.sleep(self._core.rng.random() * (self._core.boottime() - began))
         text = f"Group {self._key[1]!r} is being changed by others. Try again."
         raise StoreUnavailable(text, outcome="unknown") if is_in_doubt else StoreBusy(text)
+
+    async def _make_views(self, state: GroupState, queues: Sequence[Queue]) -> Views:
+        """Adds the queues to the views of the subscriptions that members have: most of the work of a plan."""
+        used = {member.subscription for member in state.members.values()}
+        rights: defaultdict[Credential, dict[int, bool]] = defaultdict(dict)
+        subscriptions = {slot: state.subscriptions[slot] for slot in used}
+        views = {slot: View(each, rights[each.credential]) for slot, each in subscriptions.items()}
+        await self._core.for_each(product(views.values(), queues), lambda pair: pair[0].add(pair[1]))
+        return views
 
     async def read_sessions(self) -> GroupSessions:
         """Reads the group's sessions with a sample of the clock, which must be sound; sets :attr:`sessions`."""
@@ -157,10 +172,15 @@ class StateChanges:
         await self._store.groups.record_search(*self._key, self.sessions.clock)
         self.sessions = replace(self.sessions, searched=self.sessions.clock)
         async with self._searching:
-            queues = await find_queues(self._store, self._key[0], state)
-            plan = await self._core.in_thread(partial(make_plan, state, queues))
+            queues = await find_queues(self._core, self._store, self._key[0], state)
+            digest = await self._core.compute(len(queues), lambda: hash(tuple(queues)))
+            if state is self._searched[0] and digest == self._searched[1]:
+                return
+            views = await self._make_views(state, queues)
+            plan = await self._core.in_thread(partial(make_plan, state, queues, views))
         if plan.queues != state.plan:
             self.request_plan()
+        self._searched = state, digest
 
 
 def clock_slack(store: Store) -> int:
@@ -180,11 +200,21 @@ def make_draft(state: GroupState, sessions: GroupSessions, slack: int) -> GroupD
     return GroupDraft(state, sessions.clock, slack, seen)
 
 
+def _apply_acts(acts: Iterable[Act], draft: GroupDraft) -> tuple[list[Member], list[Any]]:
+    """Ends sessions that are over, then applies acts. Returns the ended members, and each act's result or error."""
+    return draft.end_sessions(), [_apply_act(act, draft) for act in acts]
+
+
 def _apply_act(act: Act, draft: GroupDraft) -> Any:  # noqa: ANN401 - depends on the act
     try:
         return act(draft)
     except QueueyError as error:
         return error
+
+
+def _finish(draft: GroupDraft, before: GroupState) -> tuple[GroupChange | None, Targets | None]:
+    """Returns the change to write, and the targets of a new plan."""
+    return draft.make_change(), None if draft.state.plan is before.plan else Targets(draft.state)
 
 
 def _settle_futures(acts: Iterable[tuple[Act, asyncio.Future[Any]]], results: Iterable[Any]) -> None:

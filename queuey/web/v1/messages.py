@@ -20,7 +20,7 @@ from queuey.errors import InvalidRequest, MessageNotFound
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.messages import MAX_TTL, Message, Meta, PostResult, Queue
 from queuey.service import Draft, Limits, Location, QueueAccess
-from queuey.service.messages import AnyDraft, PlainDraft, partition_error
+from queuey.service.messages import AnyDraft, PlainDraft, hash_content, partition_error
 from queuey.web import validators
 from queuey.web.endpoint import WARNING, Match
 from queuey.web.json_values import make_list_decoder, read_value
@@ -130,10 +130,10 @@ class MessageViews(Views):
 
         async def post(queue: Queue) -> PostResult:
             if len(body) <= MAX_SHORT_BODY:
-                drafts, after = self._read(request, body, queue, batch=batch)
+                drafts, after, content = self._read(request, body, queue, batch=batch)
             else:
-                drafts, after = await request.in_pool(partial(self._read, request, body, queue, batch=batch))
-            return await self._service.messages.post(queue, drafts, after=after, key=key)
+                drafts, after, content = await request.in_pool(partial(self._read, request, body, queue, batch=batch))
+            return await self._service.messages.post(queue, drafts, after=after, key=key, content=content)
 
         posted = await access.apply(post)
         response = Response(
@@ -145,8 +145,8 @@ class MessageViews(Views):
 
     def _read(
         self, request: Request, body: bytes, queue: Queue, *, batch: bool
-    ) -> tuple[Sequence[AnyDraft], Position | None]:
-        """Returns the messages of a post, and the id that their ids must be above."""
+    ) -> tuple[Sequence[AnyDraft], Position | None, bytes]:
+        """Returns the messages of a post, the id that their ids must be above, and the hash of a post with a key."""
         errors = Errors()
         after = request.headers.get("x-after")
         position = errors.parse_field("after", _read_position, after) if after else None
@@ -161,7 +161,7 @@ class MessageViews(Views):
             raise
         if errors:
             errors.check()
-        return drafts, position
+        return drafts, position, hash_content(drafts) if "idempotency-key" in request.headers else b""
 
     def _read_batch(self, request: Request, body: bytes, queue: Queue) -> Sequence[AnyDraft]:
         """Reads a batch, and counts its messages in the request. Notes headers that only a single message may have."""

@@ -64,8 +64,8 @@ class LargeGroup(Storm):
         return self.world.now - began
 
     def count_costs(self, act: Callable[[], object], seconds: float = 60.0) -> Counter[str]:
-        """Lets 12 s pass, then returns the costs of an act until the group is settled, plus a little longer."""
-        self.world.run(self.world.now + 12.0)
+        """Lets 15 s pass, then returns the costs of an act until the group is settled, plus a little longer."""
+        self.world.run(self.world.now + 15.0)
         self.stored.counts.clear()
         act()
         self.world.run(self.world.now + 1.0)

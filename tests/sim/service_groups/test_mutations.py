@@ -16,11 +16,12 @@ from queuey.groups import drafts
 from queuey.groups.drafts import GroupDraft, ReadRights
 from queuey.groups.owners import HandOver, hand_over
 from queuey.groups.ownership import ClockSample, GroupSessions, MemberCommit, OwnedOffset, OwnedOffsets
-from queuey.groups.planning import Plan, make_plan
+from queuey.groups.planning import Plan, Views, make_plan
 from queuey.groups.state import Credential, GroupChange, GroupState, Head, Member
 from queuey.messages import OffsetChange, Queue
+from queuey.service.core import Core
 from queuey.service.groups import hand_overs, local_group, state_changes
-from queuey.service.groups.answers import find_highest_epoch
+from queuey.service.groups.answers import Targets, find_highest_epoch
 from queuey.service.groups.hand_overs import HandOvers
 from queuey.service.groups.local_group import LocalGroup
 from queuey.service.groups.searches import find_queues
@@ -48,6 +49,7 @@ from tests.sim.service_groups.aimed import (
 from tests.sim.service_groups.members import Member as Client
 from tests.sim.service_groups.store import GroupStore
 from tests.sim.service_groups.storm import Storm, find_violations
+from tests.unit.groups.living import make_views
 
 MAX_HISTORIES = 400
 """Max histories until a missing mechanism shows."""
@@ -166,10 +168,12 @@ def leave_hand_overs_to_planner() -> Iterator[None]:
     """Leaves hand-overs to the process that has planned, and to those that receive a give-back."""
     epochs: dict[StateCache, int] = {}
 
-    def adopt(cache: StateCache, state: GroupState, checked: float, *, is_own: bool = False) -> None:
+    def adopt(
+        cache: StateCache, state: GroupState, checked: float, targets: Targets | None = None, *, is_own: bool = False
+    ) -> None:
         if is_own and state.head.epoch != cache.state.head.epoch:
             epochs[cache] = state.head.epoch
-        real_adopt(cache, state, checked, is_own=is_own)
+        real_adopt(cache, state, checked, targets, is_own=is_own)
 
     async def handing(one: HandOvers, name: str) -> Mapping[int, OwnedOffset]:
         queue = await one._find_planned_queue(name, fresh=False)
@@ -269,24 +273,25 @@ def count_epochs_from_one(one: GroupDraft) -> int:
     return one._head.epoch + 1
 
 
-def make_plan_with_new_members(state: GroupState, queues: Sequence[Queue]) -> Plan:
+def make_plan_with_new_members(state: GroupState, queues: Sequence[Queue], views: Views) -> Plan:
     """Assigns partitions to members that may never know of it."""
     members = {n: changed(one, state="present") if one.state == "new" else one for n, one in state.members.items()}
-    return make_plan(changed(state, members=members), queues)
+    return make_plan(changed(state, members=members), queues, views)
 
 
 async def find_queues_in_lists_only(
-    store: Store, application: str, state: GroupState, *, fresh: bool = True
+    core: Core, store: Store, application: str, state: GroupState, *, fresh: bool = True
 ) -> list[Queue]:
     """Treats a queue that is missing in a list as deleted."""
-    return await find_queues(store, application, changed(state, plan={}), fresh=fresh)
+    return await find_queues(core, store, application, changed(state, plan={}), fresh=fresh)
 
 
 @contextmanager
 def plan_by_queue_name() -> Iterator[None]:
-    def planned_by_name(state: GroupState, queues: Sequence[Queue]) -> Plan:
+    def planned_by_name(state: GroupState, queues: Sequence[Queue], _views: Views) -> Plan:
         uids = {one.name: uid for uid, one in state.plan.items()}
-        return make_plan(state, [changed(queue, uid=uids.get(queue.name, queue.uid)) for queue in queues])
+        named = [changed(queue, uid=uids.get(queue.name, queue.uid)) for queue in queues]
+        return make_plan(state, named, make_views(state, named))
 
     with replace_in(state_changes, make_plan, planned_by_name):
         yield
@@ -294,8 +299,8 @@ def plan_by_queue_name() -> Iterator[None]:
 
 @contextmanager
 def keep_former_rights() -> Iterator[None]:
-    def plan(one: GroupDraft, queues: Sequence[Queue], rights: ReadRights) -> None:
-        REAL_PLAN(one, queues, lambda credential: credential)
+    def plan(one: GroupDraft, queues: Sequence[Queue], views: Views, rights: ReadRights) -> None:
+        REAL_PLAN(one, queues, views, lambda credential: credential)
 
     async def checking(_one: StateChanges, _state: GroupState) -> None:
         pass

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from hashlib import sha256
+from itertools import product
 
 from queuey.access import Caller, Grant
 from queuey.api.queues import Verb
-from queuey.groups.drafts import GroupDraft
+from queuey.groups.drafts import GroupDraft, ReadRights
+from queuey.groups.planning import View, Views
 from queuey.groups.rows import find_changed_rows, read_state
 from queuey.groups.state import Credential, GroupState, JoinRequest, StoredGroup
 from queuey.messages import Queue
@@ -27,6 +29,18 @@ def queue(name: str, partitions: int = 4, uid: int = 0) -> Queue:
 def make_credential(*patterns: str, allow: tuple[Verb, ...] = ("read", "claim")) -> Credential:
     grant = Grant("shop", frozenset(allow), patterns)
     return Credential(sha256("".join(patterns).encode()).digest(), Caller(grants=(grant,)))
+
+
+def make_views(state: GroupState, queues: Sequence[Queue]) -> Views:
+    """Returns the views of all subscriptions, with these queues."""
+    views = {slot: View(subscription, {}) for slot, subscription in state.subscriptions.items()}
+    for view, each in product(views.values(), queues):
+        view.add(each)
+    return views
+
+
+def plan(draft: GroupDraft, queues: Sequence[Queue], rights: ReadRights) -> None:
+    draft.plan(queues, make_views(draft.state, queues), rights)
 
 
 class LivingGroup:
@@ -69,7 +83,7 @@ class LivingGroup:
         if self.state.head.due is not None:
             self.now = max(self.now, self.state.head.due)
             self.seen = dict.fromkeys(self.state.members, self.now)
-            self.change(lambda draft: draft.plan(self.queues, self.rights))
+            self.change(lambda draft: plan(draft, self.queues, self.rights))
 
     def change(self, act: Callable[[GroupDraft], object]) -> int:
         """Changes the state, which is stored and read again. Returns the result if it is a number, else 0."""

@@ -13,7 +13,7 @@ from queuey.errors import InvalidRequest, TooManyMembers
 from queuey.groups import state as bounds
 from queuey.groups.drafts import ABANDONED_MS, GroupDraft
 from queuey.groups.state import JoinRequest, MemberState
-from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, queue
+from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, plan, queue
 
 
 def states(group: LivingGroup) -> dict[int, MemberState]:
@@ -24,7 +24,7 @@ def test_a_new_member_has_no_targets() -> None:
     """A new member gets targets after its first heartbeat; others do not wait for one whose answer was lost."""
     group = LivingGroup(queue("orders"))
     lost = group.add()
-    assert group.change(lambda draft: draft.plan(group.queues, group.rights)) == 0
+    assert group.change(lambda draft: plan(draft, group.queues, group.rights)) == 0
     assert group.targets() == {}
     assert set(group.targets().values()) == set()
     present = group.enter()

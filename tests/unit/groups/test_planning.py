@@ -16,7 +16,7 @@ from queuey.groups.planning import make_plan
 from queuey.groups.rows import choose_chunk, find_changed_rows, read_state
 from queuey.groups.state import CHUNK, MAX_PARTITIONS, MAX_PLAN_BYTES, Credential, GroupState, JoinRequest, StoredGroup
 from queuey.messages import Principal, Queue
-from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, queue
+from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, make_views, plan, queue
 
 QUEUES = tuple(queue(name, partitions) for name, partitions in (("a", 5), ("ab", 3), ("b", 1), ("c.dead", 2)))
 wishes = st.sampled_from((("*",), ("a*",), ("b",), ("*.dead", "a")))
@@ -44,8 +44,10 @@ def test_all_that_members_may_read_is_shared(
         state = group.state
         shuffled = [dict(order.sample(list(part.items()), len(part))) for part in (state.members, state.subscriptions)]
         other = GroupState(state.head, *shuffled, state.plan)  # type: ignore[arg-type,call-arg]
-        assert make_plan(other, order.sample(QUEUES, len(QUEUES))) == make_plan(state, QUEUES)
-        assert make_plan(state, QUEUES).queues == state.plan
+        made = make_plan(state, QUEUES, make_views(state, QUEUES))
+        shuffled_queues = order.sample(QUEUES, len(QUEUES))
+        assert make_plan(other, shuffled_queues, make_views(other, shuffled_queues)) == made
+        assert made.queues == state.plan
         members = state.members
         for (name, _), member in group.targets().items():
             assert members[member].state in {"present", "absent"}
@@ -88,7 +90,7 @@ def test_rights_decide() -> None:
     member = group.enter(credential=make_credential("orders*"))
     assert group.targets() == {("orders", 1): member, ("orders", 2): member}
     draft = group.draft()
-    draft.plan(group.queues, group.rights)
+    plan(draft, group.queues, group.rights)
     assert draft.unassigned == 3, "a pattern means only queues within the rights"
     rights: tuple[Verb, ...] = ("read", "claim")
     for allow in rights:
@@ -138,7 +140,7 @@ def test_targets_of_the_absent_stay_while_it_may_read_them() -> None:
     assert Counter(group.targets().values()) == {member: 2, two: 2}
     closed = [replace(each, principals=(Principal("app:other", read=True, delete=True),)) for each in group.queues]
     draft = group.draft()
-    draft.plan(closed, group.rights)
+    plan(draft, closed, group.rights)
     assert draft.state.plan == {}
     group.rights = lambda credential: None if credential == key else credential
     group.change(lambda draft: draft.request_plan())
@@ -152,7 +154,7 @@ def test_a_group_without_members_keeps_its_queues() -> None:
     only = group.enter()
     group.change(lambda draft: draft.leave(only))
     group.rest()
-    group.change(lambda draft: draft.plan([], group.rights))
+    group.change(lambda draft: plan(draft, [], group.rights))
     assert {each.name: each.targets for each in group.state.plan.values()} == {"orders": {}, "reports": {}}
     group.queues = [queue("orders", 2)]
     group.enter()
@@ -170,7 +172,7 @@ def test_rows_of_the_largest_groups(queues: int, partitions: int) -> None:
     for number in range(1_000):
         request = JoinRequest((), ("*",), OWNER, f"{number:0100}")
         draft.make_present(draft.join(request, bytes(32), is_admin=True).number)
-    draft.plan(large(queues, partitions), lambda credential: credential)
+    plan(draft, large(queues, partitions), lambda credential: credential)
     assert draft.unassigned == 0
     change = draft.make_change()
     assert change is not None
@@ -181,7 +183,7 @@ def test_rows_of_the_largest_groups(queues: int, partitions: int) -> None:
     assert state == draft.state
     later = GroupDraft(state, NOW + 5_000, SLACK, {})
     later.leave(500)
-    later.plan(large(queues, partitions), lambda credential: credential)
+    plan(later, large(queues, partitions), lambda credential: credential)
     assert len(find_changed_rows(state, later.state)) < 25
 
 

@@ -16,7 +16,15 @@ from typing import Any
 import pytest
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.service.core import MIN_LONG_TURN_REPORT_SECONDS, TURN_MEASUREMENT_INTERVAL, Call, Core
+from queuey.service.core import (
+    MAX_ITEMS_IN_LOOP,
+    MAX_SLICE_SECONDS,
+    MIN_LONG_TURN_REPORT_SECONDS,
+    REST_RATIO,
+    TURN_MEASUREMENT_INTERVAL,
+    Call,
+    Core,
+)
 from queuey.storage.calls import Deadline, Done, GivenUp, LoopCalls, start_and_wait
 from tests.waiting import until_async
 
@@ -306,3 +314,67 @@ async def test_a_loop_that_stands_still() -> None:
 def test_a_loop_that_nobody_has_named() -> None:
     """Without a server no loop is measured."""
     assert Core().longest_turn == 0.0
+
+
+class SlicedCore(Core):
+    """A core with a clock that each item moves, which records who did the items, and for how long it rests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.slices: list[list[int]] = [[]]
+        self.threads: set[int] = set()
+
+    def boottime(self) -> float:
+        return self.now
+
+    def do(self, item: int) -> None:
+        self.now += MAX_SLICE_SECONDS * 0.3
+        self.slices[-1].append(item)
+        self.threads.add(threading.get_ident())
+
+    async def in_thread(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - of the work
+        self.slices.append([])
+        return await super().in_thread(work)
+
+
+async def test_a_short_list_is_done_in_the_loop() -> None:
+    """Few items are done at once, in the loop's thread."""
+    core = SlicedCore()
+    core.adopt(LoopCalls(asyncio.get_running_loop()))
+    await core.for_each(range(3), core.do)
+    assert (core.slices, core.threads) == ([[0, 1, 2]], {threading.get_ident()})
+    assert await core.compute(MAX_ITEMS_IN_LOOP, threading.get_ident) == threading.get_ident()
+
+
+async def test_a_long_list_is_done_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each item is done once and in order; after the first slice in threads, with a rest that grows with each slice."""
+    core, rests = SlicedCore(), []
+    core.adopt(LoopCalls(asyncio.get_running_loop()))
+    sleep = asyncio.sleep
+
+    async def record_rest(seconds: float) -> None:
+        rests.append(round(seconds / MAX_SLICE_SECONDS, 3))
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", record_rest)
+    await core.for_each(iter(range(10)), core.do)
+    assert core.slices == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert len(core.threads) > 1
+    assert rests == [round(4 * 0.3 * REST_RATIO, 3), 0]
+    assert await core.compute(MAX_ITEMS_IN_LOOP + 1, threading.get_ident) != threading.get_ident()
+
+
+async def test_an_error_in_a_slice_is_raised() -> None:
+    """An error of an item ends the work, wherever it is done."""
+    core = SlicedCore()
+    core.adopt(LoopCalls(asyncio.get_running_loop()))
+
+    def fail(item: int) -> None:
+        core.do(item)
+        if item == 6:
+            raise StoreClosed("closed")
+
+    with pytest.raises(StoreClosed):
+        await core.for_each(range(10), fail)
+    assert core.slices[-1] == [4, 5, 6]

@@ -87,7 +87,8 @@ class GroupViews(Views):
         return json_response(Done())
 
     async def show(self, request: Request, match: Match) -> Response:
-        return json_response(await self.find(request, match, self.fields(api.GroupQuery).query(request)))
+        info = await self.find(request, match, self.fields(api.GroupQuery).query(request))
+        return await request.in_pool(partial(json_response, info), computes=True)
 
     async def find(self, request: Request, match: Match, query: api.GroupQuery, *, few: bool = False) -> api.GroupInfo:
         """Returns a page of a group, with the queues that the caller may measure.

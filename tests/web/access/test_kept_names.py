@@ -1,0 +1,87 @@
+"""Nothing is kept for ever of names that strangers write: of applications, queues, groups, keys, fields, headers."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Callable
+from itertools import chain
+
+import pytest
+
+from queuey.web.parts import App
+from tests.web.conftest import GUEST_KEY
+from tests.web.gateway_calls import KEY, Request, serve
+
+REQUESTS, FORGOTTEN = 1_300, 200
+"""Number of requests, each with a name of its own, and of the first ones of which nothing is left: the caches of paths
+and headers have at most 1,024 entries."""
+MARK = "written-by-a-stranger"
+FORM = re.compile(rf"{MARK}(\d{{5}})")
+Make = Callable[[str], Request]
+
+
+def ask(method: str, path: str, body: bytes = b"", *, key: str | None = KEY, query: str = "", header: str = "") -> Make:
+    """Returns a function that makes a request, in which each ``*`` is a name."""
+
+    def make(name: str) -> Request:
+        request = Request(method, path.replace("*", name), body, query=query.replace("*", name))
+        request.headers = [] if key is None else [("authorization", f"Application {key.replace('*', name)}")]
+        request.headers += [("content-length", str(len(body)))] if body else []
+        request.headers += [(header.replace("*", name), "1")] if header else []
+        return request
+
+    return make
+
+
+BEAT = b'{"owned": {}}'
+JOIN = b'{"queues": ["q"], "patterns": ["[*"], "session": 1}'
+REQUESTED: dict[str, Make] = {
+    "application": ask("GET", "/v1/*"),
+    "application without a key": ask("GET", "/v1/*/q", key=None),
+    "queue": ask("GET", "/v1/queuey/*"),
+    "queue of another application": ask("GET", "/v1/queuey/*", key=GUEST_KEY),
+    "key": ask("GET", "/v1/queuey/q", key="*"),
+    "group": ask("GET", "/v1/queuey/_groups/*"),
+    "group of any application": ask("GET", "/v1/*/_groups/*", key=GUEST_KEY),
+    "member": ask("POST", "/v1/*/_groups/*/members/1-*", BEAT, key=GUEST_KEY),
+    "member of the application": ask("POST", "/v1/queuey/_groups/*/members/1-*", BEAT),
+    "member that leaves": ask("DELETE", "/v1/queuey/_groups/*/members/1-*"),
+    "member that is removed": ask("DELETE", "/v1/queuey/_groups/*/members/1"),
+    "group to remove": ask("DELETE", "/v1/queuey/_groups/*", query="force=1"),
+    "join": ask("POST", "/v1/queuey/_groups/*/members", JOIN),
+    "join of another application": ask("POST", "/v1/queuey/_groups/*/members", b'{"queues": ["q"]}', key=GUEST_KEY),
+    "offsets": ask("GET", "/v1/queuey/q/offsets/*"),
+    "deleted offsets": ask("DELETE", "/v1/queuey/q/offsets/*"),
+    "schedule": ask("GET", "/v1/queuey/_schedules/*"),
+    "move": ask("GET", "/v1/queuey/_moves/*"),
+    "named message": ask("GET", "/v1/queuey/q/named/*"),
+    "job": ask("GET", "/v1/queuey/q/jobs/*"),
+    "claims of a queue": ask("POST", "/v1/queuey/*/claims"),
+    "path": ask("GET", "/*/*"),
+    "field": ask("GET", "/v1/queuey/q", query="*=1"),
+    "header": ask("GET", "/v1/queuey/q", header="x-*"),
+}
+
+
+def find_kept() -> set[int]:
+    """Returns the numbers of names of which a container in memory has a text, also as a part of a key."""
+    kept: set[int] = set()
+    for holder in gc.get_objects():
+        # The collector knows no keys of dicts that are texts, and no tuples of texts.
+        entries = [*dict.keys(holder), *dict.values(holder)] if isinstance(holder, dict) else gc.get_referents(holder)
+        for entry in chain(entries, *(entry for entry in entries if isinstance(entry, tuple))):
+            if isinstance(entry, str | bytes) and len(entry) < 1_000:
+                kept.update(map(int, FORM.findall(entry if isinstance(entry, str) else entry.decode("latin-1"))))
+    return kept
+
+
+@pytest.mark.parametrize("kind", REQUESTED)
+def test_names_are_forgotten(app: App, kind: str) -> None:
+    """Of the first of many requests, each with another name that does not exist, nothing is left in memory."""
+    served = serve(app)
+    served.reply_to(Request("POST", "/v1/queuey", b"queue_name=q"))
+    statuses = {served.reply_to(REQUESTED[kind](f"{MARK}{number:05}")).status for number in range(REQUESTS)}
+    assert statuses <= {200, 400, 401, 403, 404, 405, 409}
+    gc.collect()
+    assert min(find_kept(), default=REQUESTS) >= FORGOTTEN
