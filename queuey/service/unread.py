@@ -80,11 +80,6 @@ class Unread(msgspec.Struct, frozen=True):
     more: bool
     is_final: bool = True
 
-    @property
-    def may_differ(self) -> bool:
-        """True if the count can change although the mark stays and no message is put at an older id."""
-        return bool(self.count) or not self.is_final
-
 
 NOT_REPORTED = 0, Unread({}, 0, more=True)
 """Stands for the missing report of a queue."""
@@ -183,8 +178,7 @@ class UnreadUseCases:
         if queue is not row:
             page = None
         remaining = _unread_slices(queue, marks, ends, limit)
-        count = cost = 0
-        is_final = True
+        count, cost, is_final = 0, 0, True
         while remaining and count <= limit:
             batch, remaining = remaining[:MAX_PARTITIONS_TOGETHER], remaining[MAX_PARTITIONS_TOGETHER:]
             pages = await self._store.messages.read(queue, batch) if page is None else [page]
@@ -305,7 +299,10 @@ class MarkNews:
         self._queues_to_count, self._queues_to_read = self._queues_to_read, set()
         if is_due:
             self._due = self._clock() + 0.5 * self.pause
-            self._queues_to_count |= {name for name, (_, unread) in self._reported.items() if unread.may_differ}
+            # Where nothing is unread, nothing can fall.
+            self._queues_to_count |= {
+                n for n, (_, unread) in self._reported.items() if unread.count or not unread.is_final
+            }
         return [access for access in accesses if is_due or self._must_count(access.queue)]
 
     def read_news(self, accesses: Sequence[QueueAccess], find_ends: Callable[[str], Marks]) -> list[tuple[str, Unread]]:

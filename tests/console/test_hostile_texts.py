@@ -9,7 +9,8 @@ from urllib.parse import urlencode
 import pytest
 
 from queuey.console import pages, queue
-from queuey.messages import Meta, NewMessage, OffsetChange, QueueSpec
+from queuey.errors import InvalidRequest
+from queuey.messages import Meta, NewMessage, OffsetChange, QueueSpec, is_readable
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
@@ -119,7 +120,11 @@ def test_hostile_paths(browser: Browser, payload: str) -> None:
 
 
 def test_hostile_applications(store: Store, app: App, payload: str) -> None:
-    """An application may have any name that the store takes."""
+    """An application may have any name that the store takes; one with characters that do not show is refused."""
+    if not is_readable(payload):
+        with pytest.raises(InvalidRequest, match="do not show"):
+            bridge.run(store.applications.create_application(payload))
+        return
     bridge.run(store.applications.create_application(payload))
     bridge.run(store.applications.add_key(payload, digest_of("8" * 64)))
     browser = logged_in(app, "8" * 64)

@@ -192,6 +192,31 @@ test("a stream ends on demand, and returns its position", async () => {
   await assert.rejects(some(queuey.stream("none"), 1), (error) => error.status === 404);
 });
 
+test("a queue that goes ends no stream of a list, whatever its number of partitions", async () => {
+  const remove = async (queue) => {
+    const headers = { Authorization: `Application ${key}` };
+    assert.ok((await fetch(`${url}/v1/${application}/${queue}`, { method: "DELETE", headers })).ok);
+  };
+  for (const partitions of [1, 2]) {
+    const [queue, other] = [await fresh({ partitions }), await fresh()];
+    for (const queues of [[queue], [queue, other]]) {
+      const gone = [];
+      const states = [];
+      const controller = new AbortController();
+      const options = { signal: controller.signal, onGone: (each) => gone.push(each), onState: (state) => states.push(state) };
+      const reading = some(queuey.stream(queues, options), 9);
+      while (!states.length) await sleep(10);
+      await remove(queue);
+      while (!gone.length) await sleep(10);
+      await sleep(100);
+      assert.deepEqual([gone.length, gone[0].queue_name, states], [1, queue, ["open"]]);
+      controller.abort();
+      await reading;
+      await queuey.createQueue(queue, { partitions });
+    }
+  }
+});
+
 test("marks messages as read, and streams notify other windows", async () => {
   const queue = await fresh({ partitions: 2 });
   for (const partition of [1, 2, 1, 2]) await queuey.send(queue, "x", { partition });

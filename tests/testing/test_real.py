@@ -56,7 +56,7 @@ def running_program(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield program
     finally:
         program.kill()
-        program.communicate()
+        program.communicate(timeout=60)
 
 
 @pytest.mark.needs_programs

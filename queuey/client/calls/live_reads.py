@@ -20,6 +20,7 @@ from queuey.client.calls.call import (
     Seconds,
     check_string,
     encode,
+    error_from_fields,
     find_decoder,
     ignore_answer,
     number_text,
@@ -133,6 +134,7 @@ class _Notice(msgspec.Struct, frozen=True):
     """An event that is not a message."""
 
     status: int = 0
+    error_msg: Any = None
 
 
 class Streaming:
@@ -203,7 +205,7 @@ class Streaming:
         Skips messages that were yielded early. The cursor advances past a message when the next one is requested.
 
         Raises:
-            ApiError: The server has ended the stream, or a named queue was deleted.
+            ApiError: The server has ended the stream, or a named queue can no longer be read.
             InvalidAnswer: The answer is not a stream.
         """
         *lines, self._rest = (self._rest + part).split(b"\n")
@@ -251,7 +253,7 @@ class Streaming:
     def _read_notice(self, kind: str, data: bytes) -> None:
         """Records that the credential expires soon. Ignores unknown events.
 
-        Raises the error with which the server ends the stream, and NotFound for a deleted queue that was named.
+        Raises the error with which the server ends the stream, and that of a named queue that can no longer be read.
         """
         notice = _decode_event(data, _Notice)
         if kind == "expiring":
@@ -259,7 +261,7 @@ class Streaming:
         elif kind == "bye" and notice.status:
             raise read_error(HttpAnswer(notice.status, {}, data))
         elif kind == "gone" and not self._is_of_all:
-            raise read_error(HttpAnswer(404, {}, data))
+            raise error_from_fields(notice.error_msg)
 
     def must_renew(self, now: float) -> bool:
         """Returns once whether the token expires soon. A new one is used for some time, even if it already does."""

@@ -292,9 +292,8 @@ class Gateway:
         tenant = request.path if is_for_monitor else self._authorization.find_tenant(request)
         if tenant is None and _is_for_api(request):
             # This may wait for an issuer, so it does not count as computing: a tenant may compute in one thread only.
-            await self._threads.run(
-                stranger_tenant(request.address), partial(self._authorization.preload_caller, request)
-            )
+            preload = partial(self._authorization.preload_caller, request)
+            await self._threads.run(stranger_tenant(request.address), preload)
             tenant = self._authorization.find_tenant(request)
         if tenant and request.verify is not None:
             await self._verify(request, exchange, tenant)

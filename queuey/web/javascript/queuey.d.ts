@@ -231,7 +231,7 @@ export interface StreamOptions extends CallOptions {
   lastEventId?: string;
   /** Called when the stream is open, and when it waits to reconnect. */
   onState?: (state: "open" | "waiting", error?: QueueyError) => void;
-  /** Called when a queue is no longer read. */
+  /** Called when a queue is no longer read. The stream stays, and follows the queue again once it can be read. */
   onGone?: (gone: Gone) => void;
   /**
    * Called with a queue's unread count when the stream opens, and again when the count is no longer right: the caller's mark

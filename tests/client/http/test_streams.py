@@ -10,10 +10,10 @@ import httpx2
 import pytest
 
 from queuey.client import (
-    ApiError,
     InvalidAnswer,
     InvalidArgument,
     Message,
+    NotAllowed,
     NotAuthenticated,
     QueueNotFound,
     RetryPolicy,
@@ -69,7 +69,8 @@ def test_what_a_message_comes_with(connect: Connect) -> None:
 @pytest.mark.parametrize(
     ("told_last", "error"),
     [
-        (control_event("bye", status=403, code="Forbidden", detail="no"), ApiError),
+        (control_event("bye", status=403, code="Forbidden", detail="no"), NotAllowed),
+        (control_event("gone", queue_name="q", error_msg={"Forbidden": "no"}), NotAllowed),
         (control_event("gone", queue_name="q", error_msg={"InvalidQueueName": "gone"}), QueueNotFound),
         (b"data: {\n\n", InvalidAnswer),
     ],
