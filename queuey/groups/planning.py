@@ -34,7 +34,7 @@ class Plan(NamedTuple):
 
 
 class View:
-    """A subscription's queues: the uids of all that match, and partition counts, by uid, of those that it may read.
+    """A subscription's queues: the uids of all that match, and partition counts by uid, of readable queues.
 
     Args:
         subscription: The subscription.

@@ -220,7 +220,7 @@ class Core:
         return result
 
     async def compute(self, items: int, work: Callable[[], T]) -> T:
-        """Runs work that handles so many items: few in the loop, more in a thread (:meth:`in_thread`)."""
+        """Runs work on a number of items: few in the loop, more in a thread (:meth:`in_thread`)."""
         return work() if items <= MAX_ITEMS_IN_LOOP else await self.in_thread(work)
 
     async def for_each(self, items: Iterable[S], act: Callable[[S], object]) -> None:

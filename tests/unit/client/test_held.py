@@ -76,7 +76,7 @@ def test_what_fails_waits_for_what_works() -> None:
     held.add("away", "r1", 3600, -1700)
     times.append(120.0)
     work = next_work(held)
-    assert (work.calls[0].path, work.timeout) == ("away/claims/renew", 900)
+    assert (work.calls[0].path, work.timeout) == ("away/claims/renew", 30.0)
     held.record_failure(work, ConnectionLost("broken"))
     held.add("long", "r1", 60, 160)
     held.add("short", "r1", 10, 166)
