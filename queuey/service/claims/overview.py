@@ -17,7 +17,7 @@ from queuey.claims.state import State
 from queuey.deadletters import queue_for
 from queuey.errors import NotFound
 from queuey.ids import Position
-from queuey.messages import Location, Message, Page, Queue, Slice, rendered_bytes
+from queuey.messages import Location, Message, Queue, Slice, rendered_bytes
 from queuey.metrics import Metrics
 from queuey.service.claims.attempts import Attempts, DeliveryRecord
 from queuey.service.core import Core
@@ -89,10 +89,7 @@ class ClaimOverview(ABC):
         )
 
     def backlog(self, access: QueueAccess, limit: int) -> Backlog:
-        """Counts unfinished messages. Waiting ones are counted up to the limit and estimated beyond it.
-
-        Each message is either due or delayed: both are counted at one moment of its partition.
-        """
+        """Counts unfinished messages. Waiting ones are counted up to the limit and estimated beyond it."""
 
         def backlog(queue: Queue) -> Backlog:
             views = self.core.run(self.query_states(queue, _View))
@@ -100,9 +97,9 @@ class ClaimOverview(ABC):
             with suppress(NotFound):
                 letters = bridge.run(self._store.catalogue.queue(queue.application, queue_for(queue.name)))
                 dead += sum(info.count for info in bridge.run(self._store.messages.inspect(letters, rough=True))[1])
-            delayed, all_counted, ends = self._count_delayed(queue, views, limit)
-            size, claimed = self._count_due(queue, views, limit, ends), sum([view.claimed for view in views.values()])
+            size, claimed = self._count_due(queue, views, limit), sum([view.claimed for view in views.values()])
             retrying = sum(view.retrying for view in views.values())
+            delayed, all_counted = self._count_delayed(queue, views, limit)
             firsts = [
                 next(self._read_unfinished(queue, number, view, FIRST_PAGE_SIZE), None)
                 for number, view in views.items()
@@ -190,48 +187,39 @@ class ClaimOverview(ABC):
 
     def size(self, access: QueueAccess, limit: int) -> QueueSize:
         """Counts unfinished messages that are due: exactly up to ``limit``, and estimated beyond it."""
-        return access.use(
-            lambda queue: self._count_due(queue, self.core.run(self.query_states(queue, _View)), limit, {})
-        )
+        return access.use(lambda queue: self._count_due(queue, self.core.run(self.query_states(queue, _View)), limit))
 
-    def _count_due(
-        self, queue: Queue, views: Mapping[int, _View], limit: int, ends: Mapping[int, Position]
-    ) -> QueueSize:
-        """Counts unfinished messages that are due, below the end of a partition if it has one, and outstanding ones.
+    def _count_due(self, queue: Queue, views: Mapping[int, _View], limit: int) -> QueueSize:
+        """Counts unfinished messages that are due, outstanding ones included.
 
         The count is exact up to the limit; beyond it, the rest of each partition is estimated.
         """
         total, exact = 0, True
         for number, view in views.items():
             total += view.outstanding
-            unread = self._slice_after_cursor(number, view, bodies=view.needs_bodies)
-            for page in self._read_pages(queue, msgspec.structs.replace(unread, upper=ends.get(number, ids.LAST))):
-                total += sum(m.position not in view.known and not view.is_done(m) for m in page.messages)
+            for page in self._read_pages(queue, self._slice_after_cursor(number, view, bodies=view.needs_bodies)):
+                total += sum(not (message.position in view.known or view.is_done(message)) for message in page)
                 if total >= limit:
-                    [lag] = bridge.run(self._store.messages.lag(queue, [(number, page.messages[-1].position)]))
+                    [lag] = bridge.run(self._store.messages.lag(queue, [(number, page[-1].position)]))
                     total, exact = total + lag.count, exact and lag.exact
                     break
         return QueueSize(total, exact)
 
-    def _count_delayed(
-        self, queue: Queue, views: Mapping[int, _View], limit: int
-    ) -> tuple[int, bool, Mapping[int, Position]]:
+    def _count_delayed(self, queue: Queue, views: Mapping[int, _View], limit: int) -> tuple[int, bool]:
         """Counts messages that are not due, up to a limit; returns also whether the count is complete.
 
-        Messages that an operator has made available are not counted. Also returns by partition the position from which
-        on messages were not due.
+        Messages that an operator has made available are not counted.
         """
-        count, now, ends = 0, (self._store.claim_logs.claim_time(), ids.LOW_MIN), dict[int, Position]()
+        count, now = 0, (self._store.claim_logs.claim_time(), ids.LOW_MIN)
         for number in range(1, queue.partitions + 1):
             pages = self._read_pages(
                 queue, Slice(number, now, limit=_PAGE_SIZE, delayed=False, due=False, bodies=False)
             )
             for page in pages:
-                end = ends.setdefault(number, (page.horizon, ids.LOW_MIN))
-                count += sum(m.position >= end and not views[number].is_known(m.position) for m in page.messages)
+                count += sum(not views[number].is_known(message.position) for message in page)
                 if count >= limit:
-                    return count, number == queue.partitions and next(pages, None) is None, ends
-        return count, True, ends
+                    return count, number == queue.partitions and next(pages, None) is None
+        return count, True
 
     def _find_next_due(self, queue: Queue, views: Mapping[int, _View]) -> float | None:
         """Returns when the first delayed message is due (seconds since 1970), or None.
@@ -271,7 +259,7 @@ class ClaimOverview(ABC):
     def _read_unfinished(self, queue: Queue, number: int, view: _View, limit: int = _PAGE_SIZE) -> Iterator[Message]:
         yield from self._fetch_in_batches(queue, [(number, position) for position in view.below])
         for page in self._read_pages(queue, self._slice_after_cursor(number, view, limit)):
-            yield from (message for message in page.messages if not view.is_done(message))
+            yield from (message for message in page if not view.is_done(message))
 
     def _fetch_in_batches(self, queue: Queue, locations: Sequence[Location]) -> Iterator[Message]:
         step = max(1, self._limits.page_bytes // self._limits.longest)
@@ -282,12 +270,12 @@ class ClaimOverview(ABC):
         lower, max_bytes = ids.following(view.cursor), self._limits.page_bytes
         return Slice(number, lower, limit=limit, max_bytes=max_bytes, ahead=True, bodies=bodies)
 
-    def _read_pages(self, queue: Queue, unread: Slice) -> Iterator[Page]:
+    def _read_pages(self, queue: Queue, unread: Slice) -> Iterator[list[Message]]:
         more = True
         while more:
             [page] = bridge.run(self._store.messages.read(queue, [unread]))
             if page.messages:
-                yield page
+                yield page.messages
             more = page.more and page.next is not None
             unread = msgspec.structs.replace(unread, lower=page.next or unread.lower)
 

@@ -28,8 +28,8 @@ from queuey.web.credentials import digest_of
 from queuey.web.credentials.members import credential_of
 from queuey.web.gateway.asgi import Gateway
 from tests.backends import SqliteLocation
-from tests.loop_turns import StepCore, TurnMeter
 from tests.web.gateway_calls import KEY, Reply, Request, make_runner
+from tests.web.loop_turns import StepCore, TurnMeter
 
 MAX_STEPS = 350_000
 """Max steps of a turn: about 5 ms. Claims of 1,000 messages need most of them."""
