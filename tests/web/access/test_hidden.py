@@ -203,12 +203,15 @@ UNLIKE_TEXT = re.compile(r"\d+\.\d+|\d+ m?s\b|\d{4}-\d\d-\d\dT[\d:.]+|retry: \d+
 """Times and ids in a text."""
 NUMBERED = {"number", "owner", "target", "epoch"}
 """Fields that count members or are times."""
+PROGRESS = {"state", "ended", "moved"}
+"""Fields of a move that change while it runs."""
 
 
 def blur(value: Any, key: str = "") -> Any:  # noqa: ANN401 - of an answer
     """Returns a part of an answer without times, ids and the numbers of members."""
     if isinstance(value, dict):
-        return {name: blur(item, name) for name, item in value.items()}
+        is_move = {"from", "to"} <= value.keys()
+        return {name: "…" if is_move and name in PROGRESS else blur(item, name) for name, item in value.items()}
     if isinstance(value, list):
         return [blur(item) for item in value]
     if isinstance(value, str):
