@@ -368,9 +368,6 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a partition is handed over once in an epoch": Mutation(
         make_hand_over_replacement(hand_over_twice_in_an_epoch), ("O2",), kind=Generous, first=1
     ),
-    "a deletion leaves the highest epoch": Mutation(
-        lambda: replace(GroupStore._delete_rows, lambda *_: {}), ("O2",), first=65380
-    ),
     "a first epoch comes from the clock": Mutation(
         lambda: replace(GroupDraft._next_epoch, count_epochs_from_one), ("O1", "O2")
     ),
