@@ -113,7 +113,7 @@ class TokenError(ClientError):
     """The function, file or command that should give a token failed. The call was not sent.
 
     The text names the source and the reason, and never contains its output. The error is temporary if the function
-    raised an error, the command failed or took too long, or the source has given a token before. A function that raises
+    raised an error, the command failed or took too long, or the file has given a token before. A function that raises
     TokenError itself refuses to give a token, which ends streams and loops.
     """
 

@@ -290,6 +290,10 @@ def test_a_token_is_replaced_before_its_known_end(expires: float | datetime) -> 
     kept.record_failure(TokenError("away"))
     assert not kept.is_due()
     assert kept.result() == "Bearer a"  # bounded: the result of the last call
+    clock.now = 1585  # half of what was left
+    assert kept.is_due()
+    kept.record_failure(TokenError("away"))
+    assert not kept.is_due()
     clock.now = 1600
     assert kept.is_due()
     kept.record_failure(TokenError("away"))

@@ -231,8 +231,11 @@ class TokenFunction(TokenSource):
 class TokenFile(TokenSource):
     """Reads a token from a regular file, and reads it again after the file has changed.
 
-    A file that cannot be examined counts as unchanged.
+    A file that cannot be examined counts as unchanged. A failure is temporary if the file has given a token before: it
+    may be in the middle of a replacement.
     """
+
+    _has_given = False
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -246,6 +249,15 @@ class TokenFile(TokenSource):
             return False  # The file may be in the middle of a replacement; keep using the last token.
 
     def ask(self) -> Token:
+        try:
+            token = self._read()
+        except TokenError as error:
+            error.temporary = self._has_given
+            raise
+        self._has_given = True
+        return token
+
+    def _read(self) -> Token:
         try:
             # Non-blocking, so that a pipe without a writer does not block the caller.
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -394,7 +406,7 @@ class KeptToken:
         """
         header = self.header
         if header is None:
-            temporary = self._end > 0 or (self._failure is not None and self._failure.temporary)
+            temporary = self._failure is not None and self._failure.temporary
             raise TokenError(str(self._failure), temporary=temporary) from self._failure
         return header
 

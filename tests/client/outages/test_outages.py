@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -312,12 +313,51 @@ def test_a_source_of_tokens_that_fails_for_a_while(connect: Connect, name: str, 
 
 @pytest.mark.parametrize("name", TOKEN_LOOPS)
 def test_a_source_that_refuses_ends_a_loop(connect: Connect, name: str) -> None:
-    """A TokenError of the function itself, or something else than a token at first, ends the loop."""
-    for source in (Source(1, error=lambda: TokenError("logged out")), lambda: "two words", lambda: 5):
+    """A TokenError of the function itself, or something else than a token, ends the loop, at first and later."""
+
+    def refusal() -> Exception:
+        return TokenError("logged out")
+
+    for source in (Source(1, error=refusal), Source(2, error=refusal), lambda: "two words", lambda: 5):
         service = Refusing()
         with pytest.raises(TokenError):
             TOKEN_LOOPS[name](connect(service, token=source))
         assert service.slept == []
+
+
+@pytest.mark.parametrize("name", TOKEN_LOOPS)
+def test_a_file_that_is_being_replaced(connect: Connect, name: str, tmp_path: Path) -> None:
+    """A loop outlasts a file that has no token for a while; one that never had any ends it."""
+    file = tmp_path / "token"
+    with pytest.raises(TokenError):
+        TOKEN_LOOPS[name](connect(Refusing(), token_file=file))
+    file.write_text("token-1")
+
+    class Emptied(Refusing):
+        def answer(self, request: httpx2.Request) -> httpx2.Response:
+            file.write_text("")
+            return super().answer(request)
+
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if self.elapsed > 20:
+                file.write_text("token-2")
+
+    service = Emptied()
+    TOKEN_LOOPS[name](connect(service, token_file=file))
+    assert 20 <= service.elapsed <= 30
+
+
+@pytest.mark.needs_programs
+@pytest.mark.parametrize("name", TOKEN_LOOPS)
+def test_a_command_that_fails_once(connect: Connect, name: str, tmp_path: Path) -> None:
+    """A loop runs a command again that has failed, at first and when its token was refused."""
+    command = f"test $(wc -c < {tmp_path}/runs) != $1 && echo token-$(wc -c < {tmp_path}/runs)"
+    for failing in (1, 2):
+        (tmp_path / "runs").write_text("")
+        script = f"printf x >> {tmp_path}/runs; {command}"
+        TOKEN_LOOPS[name](connect(Refusing(), token_command=["sh", "-c", script, "sh", str(failing)]))
+        assert len((tmp_path / "runs").read_text()) == failing + 1
 
 
 @pytest.mark.parametrize("name", TOKEN_LOOPS)

@@ -291,3 +291,24 @@ def test_claims_after_an_outage_are_fresh() -> None:
             await client.job_queue("q").leave(jobs)
 
     simulate(run)
+
+
+def test_reads_without_a_place_to_wait() -> None:
+    """If the service has no place for another long poll, partitions are read at short intervals instead."""
+
+    async def run() -> None:
+        service = Service("refuses", 0)
+        answer, loop = service.answer, asyncio.get_running_loop()
+
+        def answer_polls(request: httpx2.Request) -> httpx2.Response:
+            if b'"wait"' in request.content:
+                return httpx2.Response(503, json={"code": "TooManyWaiters", "errors": {}}, headers={"retry-after": "1"})
+            empty = ok(queues=[page().json() | {"queue_name": "q"}])
+            return empty if loop.time() < 3 else answer(request)
+
+        service.answer = answer_polls  # type: ignore[method-assign]
+        async with service.client() as client:
+            await read_partitions(client)
+        assert loop.time() <= 6
+
+    simulate(run)
