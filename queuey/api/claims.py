@@ -290,7 +290,8 @@ class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
         due: Time when the next delayed message is due, in seconds since 1970; None if no message is delayed.
         retrying: Messages that failed, or were released, with a delay that is not over; after it they wait again. A
             service of 0.1.0 counts them under the other states, and shows 0.
-        publishing: Dead letters that are still being stored; within 15 seconds if the process that did so has ended.
+        publishing: Dead letters that are still being stored. If the process that did so has ended, the next one does it
+            within 15 seconds after its start.
     """
 
     waiting: Count

@@ -78,7 +78,7 @@ __all__ = [
 
 Target = Queue | QueueInfo
 MAX_STORE_WAIT = 20.0
-"""Max seconds to wait for dead letters that are being stored: other processes of the service begin within 15."""
+"""Max seconds to wait for dead letters that are being stored: a process that starts stores them within 15."""
 _STORE_WAIT_INTERVAL = 0.5
 _PAGE_SIZE = 200
 _REFUSED_HEADERS = frozenset({400, 413, 431})
@@ -356,20 +356,17 @@ async def _wait_until_stored(client: AsyncClient, queues: Iterable[str], seconds
     """Waits until all dead letters of these queues are stored. Returns how many are not, by reason."""
     until = monotonic() + seconds
     while True:
-        counts = {queue: count for queue in queues if (count := await _count_publishing(client, queue))}
+        counts: dict[str, int] = {}
+        for queue in queues:
+            try:
+                if count := (await client.job_queue(queue).backlog(1)).publishing:
+                    counts[f"queue {queue} is still storing dead letters. Try again"] = count
+            except ApiError as error:  # The queue is gone, or the caller may not know.
+                if error.temporary:
+                    raise
         if not counts or monotonic() >= until:
-            return {f"queue {queue} is still storing dead letters. Try again": count for queue, count in counts.items()}
+            return counts
         await asyncio.sleep(_STORE_WAIT_INTERVAL)
-
-
-async def _count_publishing(client: AsyncClient, queue: str) -> int:
-    """Returns how many dead letters of a queue are being stored; 0 if the caller may not know."""
-    try:
-        return (await client.job_queue(queue).backlog(1)).publishing
-    except ApiError as error:
-        if error.temporary:
-            raise
-        return 0
 
 
 async def _read_pages(

@@ -13,7 +13,16 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Literal, NamedTuple
 
 from queuey.api.claims import JobStatus
-from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable, TooManyRequests, in_doubt
+from queuey.errors import (
+    InvalidRequest,
+    NameChanged,
+    NameTaken,
+    QueueChanged,
+    StoreBusy,
+    StoreUnavailable,
+    TooManyRequests,
+    in_doubt,
+)
 from queuey.messages import Location, Message, Named, NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.partitions import by_key
@@ -21,6 +30,7 @@ from queuey.service.claims import ClaimUseCases
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.messages import Draft, hash_content
+from queuey.service.queue_access import find_same_queue
 from queuey.storage import Store
 
 MAX_ATTEMPTS = 8
@@ -99,7 +109,7 @@ class Name:
                 await self.pause(attempt)
                 continue
             try:
-                await self._end_replaced(written)
+                await self._finish_change(written)
             except (StoreUnavailable, TooManyRequests) as error:
                 # The new value is stored already; only the removal of the old one failed.
                 raise in_doubt(error) from error
@@ -134,6 +144,17 @@ class Name:
         if named.replaced is not None:
             await self.delete(named.replaced)
         await self._end_replaced(named)
+
+    async def _finish_change(self, written: Named) -> None:
+        """Ends the value that a change has replaced, by a fresh row if the queue has changed since."""
+        for _ in range(MAX_ATTEMPTS):
+            with suppress(QueueChanged):
+                return await self._end_replaced(written)
+            present = await find_same_queue(self._store, self._queue.application, self._queue.name, self._queue.qid)
+            if present is None:
+                return None  # So are all its messages.
+            self._queue = present
+        raise self._make_busy_error()
 
     async def _end_replaced(self, named: Named) -> None:
         """Ends the replaced value, if any, for jobs and claims; only then removes it from the name's row."""

@@ -45,6 +45,15 @@ async def find_queue(store: Store, application: str, name: str, *, fresh: bool =
         raise
 
 
+async def find_same_queue(store: Store, application: str, name: str, qid: int) -> Queue | None:
+    """Returns a queue's present row, or None if it was purged or deleted since it had this ``qid``."""
+    try:
+        queue = await store.catalogue.queue(application, name, fresh=True)
+    except QueueNotFound:
+        return None
+    return queue if queue.qid == qid else None
+
+
 class QueueAccess:
     """A caller's access to one queue. Used by one call at a time.
 

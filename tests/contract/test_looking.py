@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -10,15 +11,16 @@ import pytest
 
 from queuey import ids
 from queuey.deadletters import Cause, DeadLetter, make_headers
-from queuey.errors import NotAuthenticated
-from queuey.messages import Meta, NewMessage, QueueSpec
+from queuey.errors import NotAuthenticated, QueueChanged
+from queuey.messages import Meta, NewMessage, Queue, QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.service.browsing import MessageFilter as Sought
 from queuey.service.operating.credentials import Sessions
 from queuey.service.operating.redriving import DeadLetterFilter
-from queuey.storage import Store, bridge
+from queuey.storage import KeyedPosts, Store, bridge
 from tests.backends import APP
 from tests.contract.samples import eventually
+from tests.interposed_store import InterposedStore
 
 USED = "This link was used before, or has expired."
 
@@ -87,11 +89,11 @@ def test_audit_logs_of_two_processes(store: Store, other: Store) -> None:
     assert logs[1].read_page("nobody", "", bool).entries == []
 
 
-def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
-    """When two processes send the same dead letters back, each stores those that the other has not."""
+def make_dead_letters(store: Store, count: int) -> Queue:
+    """Creates queue "q" and its dead-letter queue with so many of its messages; returns the latter."""
     bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(partitions=2)))
     dead, _ = bridge.run(store.catalogue.create_queue(APP, "q.dead", QueueSpec(partitions=2)))
-    for number in range(6):
+    for number in range(count):
         place = "q", number % 2 + 1, "0" * 32
         headers = make_headers(place, None, {"n": str(number)}, Cause(attempts=1, error="E", at=1.0))
         bridge.run(
@@ -99,23 +101,62 @@ def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
                 dead, [NewMessage(f"{number}", number % 2 + 1, 600, Meta(None, tuple(headers.items())))]
             )
         )
+    return dead
+
+
+def enter(service: Service, name: str) -> QueueAccess:
+    return service.enter(service.find(APP, name), lambda _queue: None)
+
+
+def find_letters(service: Service) -> list[DeadLetter]:
+    return service.redriving.find(enter(service, "q.dead"), DeadLetterFilter(reason=("q", "E", ""))).letters
+
+
+def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
+    """When two processes send the same dead letters back, each stores those that the other has not."""
+    dead = make_dead_letters(store, 6)
     services = [Service(store), Service(other)]
-
-    def entered(service: Service, name: str) -> QueueAccess:
-        return service.enter(service.find(APP, name), lambda _queue: None)
-
-    def found(service: Service) -> list[DeadLetter]:
-        return service.redriving.find(entered(service, "q.dead"), DeadLetterFilter(reason=("q", "E", ""))).letters
-
-    assert eventually(lambda: len(found(services[0])) == 6)
-    letters = found(services[0])
+    assert eventually(lambda: len(find_letters(services[0])) == 6)
+    letters = find_letters(services[0])
     first, second = (
-        service.redriving.send_back(entered(service, "q.dead"), some, partial(entered, service))
+        service.redriving.send_back(enter(service, "q.dead"), some, partial(enter, service))
         for service, some in zip(services, (letters[:4], letters), strict=True)
     )
     assert (first.sent, first.already_sent, second.sent, second.already_sent) == ({"q": 4}, 0, {"q": 2}, 4)
     assert eventually(lambda: services[1].queues.count(services[1].find(APP, "q")) == 6)
     assert services[1].queues.count(dead) == 0
+
+
+def test_dead_letters_go_back_while_their_queue_changes(store: Store, other: Store) -> None:
+    """Letters that were sent before a change of their queue count as sent by this call, which sends the others, too."""
+    dead = make_dead_letters(store, 6)
+    between = InterposedStore(store)
+    service = Service(between.store)
+    assert eventually(lambda: len(find_letters(service)) == 6)
+    calls: list[Queue] = []
+    posted: list[Any] = []
+    half = asyncio.Event()
+
+    async def post(queue: Queue, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - of append_once
+        calls.append(queue)
+        number = len(calls)
+        if number == 4:
+            await half.wait()
+            await other.catalogue.update_queue(queue, QueueSpec(ttl=99))
+        if 4 <= number <= 6:
+            raise QueueChanged(queue.name)
+        result = await store.keyed_posts.append_once(queue, *given, **named)
+        posted.append(result)
+        if len(posted) == 3:
+            half.set()
+        return result
+
+    between.instead(KeyedPosts.append_once, post)
+    result = service.redriving.send_back(enter(service, "q.dead"), find_letters(service), partial(enter, service))
+    assert (result.sent, result.already_sent, result.kept, result.error) == ({"q": 6}, 0, {}, None)
+    assert [queue.ttl for queue in calls[6:]] == [99, 99, 99]
+    assert eventually(lambda: service.queues.count(service.find(APP, "q")) == 6)
+    assert service.queues.count(dead) == 0
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 20])

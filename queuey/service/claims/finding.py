@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 from msgspec.structs import replace
@@ -105,15 +106,13 @@ class Duplicates:
         return self._written[1]
 
     async def forget(self, state: State) -> None:
-        """Removes covers from the store once the cursor has passed all of them. If that fails, they expire."""
+        """Removes covers from the store once the cursor has passed all of them."""
         until = self._stored_until = max(self._stored_until, state.covers.stored_until)
         # Another process may be writing covers that the cursor has not passed yet.
         if until and not state.covers.stored_until and (until, ids.LOW_MIN) <= ids.following(state.cursor):
-            self._stored_until = 0
-            try:
+            with suppress(QueueyError):  # The next round tries again.
                 await self._store.covers.forget_covers(self.row, self._partition, until)
-            except QueueyError:
-                return
+                self._stored_until = 0
 
 
 class Finder:

@@ -29,7 +29,6 @@ from queuey.errors import (
     InvalidRequest,
     Outcome,
     QueueChanged,
-    QueueNotFound,
     QueueyError,
     StoreClosed,
     StoreIncompatible,
@@ -60,6 +59,7 @@ from queuey.service.claims.requests import (
 from queuey.service.claims.scans import Candidates, OrderedScanner
 from queuey.service.core import Core
 from queuey.service.limits import Limits
+from queuey.service.queue_access import find_same_queue
 from queuey.storage import Store
 
 REQUEST_TIMEOUT = 5.0
@@ -553,12 +553,9 @@ class PartitionLog:
 
     async def _read_same_queue(self, queue: Queue) -> Queue:
         """Returns the queue's newest row. Raises ``QueueChanged`` if the queue was deleted or purged."""
-        try:
-            fresh = await self._store.catalogue.queue(queue.application, queue.name, fresh=True)
-        except QueueNotFound as error:
-            raise QueueChanged(str(error)) from error
-        if fresh.qid != queue.qid:
-            raise QueueChanged("the queue was purged")
+        fresh = await find_same_queue(self._store, queue.application, queue.name, queue.qid)
+        if fresh is None:
+            raise QueueChanged(queue.name)
         return fresh
 
     async def _follow_up(self, queue: Queue, new_letters: Sequence[tuple[Position, str, int]]) -> None:

@@ -28,13 +28,14 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey.claims.expiry import ticks_until_due
-from queuey.errors import NotFound, QueueChanged, QueueyError, RecordChanged, StoreBusy, StoreUnavailable, in_doubt
+from queuey.errors import QueueChanged, QueueyError, RecordChanged, StoreBusy, StoreUnavailable, in_doubt
 from queuey.ids import FIRST, TICKS_MAX, TICKS_PER_SECOND
 from queuey.messages import NewMessage, Queue, Record
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.service.core import Core
 from queuey.service.due_work import DueTiming, DueWork, NextStep
+from queuey.service.queue_access import find_same_queue
 from queuey.storage import Store
 
 KIND = "expiry"
@@ -158,7 +159,7 @@ class ExpiryRecords(DueWork):
                 except QueueChanged:
                     if not is_stored:
                         raise
-                    present = await self._find_same_queue(queue.application, queue.name, queue.qid)
+                    present = await find_same_queue(self._store, queue.application, queue.name, queue.qid)
         except QueueyError as error:
             if is_stored:
                 raise in_doubt(error) from error
@@ -256,7 +257,7 @@ class ExpiryRecords(DueWork):
         # Searches a queue for expired messages and sets the next due time. Removes the record if the queue is gone,
         # or if all is done and no post relies on the record.
         value = _decode(record.value)
-        queue = await self._find_same_queue(record.application, value.queue, abs(int(record.name, 16)))
+        queue = await find_same_queue(self._store, record.application, value.queue, abs(int(record.name, 16)))
         if queue is None:
             await self._remove(record)
             return None
@@ -334,14 +335,6 @@ class ExpiryRecords(DueWork):
 
     async def _remove(self, record: Record) -> None:
         await self._store.records.remove_record(record)
-
-    async def _find_same_queue(self, application: str, name: str, qid: int) -> Queue | None:
-        """Returns the queue's present row, or None if the queue was purged or deleted."""
-        try:
-            queue: Queue = await self._store.catalogue.queue(application, name, fresh=True)
-        except NotFound:
-            return None
-        return queue if queue.qid == qid else None
 
 
 def _record_name(key: int) -> str:

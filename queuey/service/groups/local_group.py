@@ -413,9 +413,9 @@ class LocalGroup:
         shortest = min((member.session for member in state.members.values()), default=0) / 3000
         # Counted from the last check, not the last read: requests that show the group read the sessions, too.
         if now - self._sessions_checked >= min(shortest, SEARCH_INTERVAL):
-            self._sessions_checked = now
             if make_draft(state, await self.changes.read_sessions(), clock_slack(self._store)).end_sessions():
                 self.changes.apply(GroupDraft.is_plan_due)
+            self._sessions_checked = now
         if now - self._rights_read >= RIGHTS_CHECK_INTERVAL:
             self._rights_read = now
             await self.changes.remove_members_with_changed_rights(state)
@@ -489,8 +489,8 @@ class LocalGroup:
         for owner in sorted(late & state.members.keys() - {number}):  # Each at most once in a third of its session.
             key, session, now = (owner, planned.uid), state.members[owner].session, self._core.boottime()
             if self._requests.get(key, 0.0) <= now:
-                self._requests[key] = now + session / 3000
                 await self._store.groups.ask_member(*self._key, *key, session)
+                self._requests[key] = now + session / 3000
 
     async def cancel_tasks(self) -> None:
         """Cancels the group's tasks and waits for them; wakes no member."""

@@ -132,7 +132,7 @@ class Redriving:
         for name, indexes in going.items():
             of_queue = [allowed[index] for index in indexes]
             try:
-                results = self._core.run(accesses[name].apply(partial(self._post, access.queue.uid, of_queue)))
+                results = self._core.run(accesses[name].apply(partial(self._post, access.queue.uid, of_queue, {})))
                 posted = [letter for letter, result in zip(of_queue, results, strict=True) if isinstance(result, bool)]
                 sent[name] = results.count(False)
                 before += results.count(True)
@@ -144,8 +144,10 @@ class Redriving:
                 break
         return SentBack(+sent, before, reasons + Counter(staying.left), failure)
 
-    async def _post(self, uid: int, letters: Sequence[DeadLetter], queue: Queue) -> list[bool | QueueyError]:
-        """Posts dead letters to their queue.
+    async def _post(
+        self, uid: int, letters: Sequence[DeadLetter], posted: dict[str, bool], queue: Queue
+    ) -> list[bool | QueueyError]:
+        """Posts dead letters to their queue, except what an attempt with an older row has ``posted``.
 
         Returns:
             For each letter True if an earlier call had sent it, False if this call sent it, or its error.
@@ -156,9 +158,11 @@ class Redriving:
             content = blake2b(msgspec.msgpack.encode(letter), digest_size=16).hexdigest()
             key = PostKey(f"redrive-{uid}-{content}", hash_content([draft]), KEY_SECONDS)
             try:
-                return (await self._messages.post(queue, [draft], key=key)).replayed
+                if content not in posted:
+                    posted[content] = (await self._messages.post(queue, [draft], key=key)).replayed
             except QueueyError as error:
                 return error
+            return posted[content]
 
         results = await asyncio.gather(*map(post, letters))
         if changed := next((error for error in results if isinstance(error, QueueChanged)), None):

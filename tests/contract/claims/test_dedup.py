@@ -16,7 +16,7 @@ import pytest
 
 from queuey.claims.covers import compute_body_digest
 from queuey.claims.state import State
-from queuey.errors import InvalidRequest, QueueChanged, QueueExists, StoreUnavailable
+from queuey.errors import InvalidRequest, QueueChanged, QueueExists, StoreBusy, StoreUnavailable
 from queuey.messages import Meta, Page, Queue, QueueSpec, Slice
 from queuey.service import Service
 from queuey.service.claims import finding
@@ -24,7 +24,7 @@ from queuey.service.claims.finding import MAX_COVERS
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.scans import Candidates
 from queuey.service.messages import Draft
-from queuey.storage import ClaimLogs, Messages, Store, bridge
+from queuey.storage import ClaimLogs, Covers, Messages, Store, bridge
 from tests.backends import APP, PROMPT, Backend, Clock, StoreLocation
 from tests.blocking import BlockingNames, adopt_own_loop, blocking, post
 from tests.contract.claims.test_claims import claimed_bodies, enter
@@ -411,6 +411,38 @@ def test_covers(store: Store, other: Store) -> None:
         bridge.run(store.covers.write_covers(queue, 1, [(A, base)]))
     with pytest.raises(InvalidRequest):
         bridge.run(store.covers.read_covers(purged, 3, [A]))
+
+
+@pytest.mark.needs("exact_horizon")
+def test_covers_whose_removal_failed(store: Store, clock: Clock) -> None:
+    """Covers that are no longer needed are removed by a later claim if the store was busy at the first."""
+    queue = make_dedup(store)
+    digests = [compute_body_digest(f"m{number}", None) for number in range(20)]
+    append_bodies(store, queue, *(f"m{number % 20}" for number in range(40)))
+    clock.advance(60)
+    between = InterposedStore(store)
+    failed: list[bool] = []
+
+    def fail_once() -> None:
+        if not failed:
+            failed.append(True)
+            raise StoreBusy("a test")
+
+    between.before(Covers.forget_covers, fail_once)
+    service, access = enter(between.store, queue)
+    with replace_in(finding, MAX_COVERS, 7):
+        while claimed := blocking(service.claims).claim(access, limit=4, ttl=600):
+            blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
+        assert bridge.run(store.covers.read_covers(queue, 1, digests))
+
+        def forgotten() -> bool:
+            append_bodies(store, queue, "last")
+            blocking(service.claims).claim(access, limit=4, ttl=600)
+            return not bridge.run(store.covers.read_covers(queue, 1, digests))
+
+        clock.advance(60)
+        assert eventually(forgotten)
+    assert failed
 
 
 def test_delayed_copies(store: Store, clock: Clock) -> None:

@@ -259,6 +259,46 @@ def test_read_before_it_was_replaced(store: Store, other: Store) -> None:
     assert "old" not in claimed_bodies(peer, peer_access)
 
 
+@pytest.mark.parametrize("free_only", [True, False])
+@pytest.mark.parametrize("change", ["updated", "purged", "deleted"])
+def test_the_queue_changes_meanwhile(store: Store, other: Store, change: str, free_only: bool) -> None:  # noqa: FBT001 - parametrized
+    """A change that has stored its value goes on with the queue's new row: the value is stored once, and as told."""
+    queue = make_queue(store)
+    between = InterposedStore(store)
+    service, access, names = enter(between.store, queue)
+    adopt_own_loop(service)
+    names.replace(access, "n", Draft("old"))
+    blocking(service.claims).claim(access, limit=9, ttl=60)  # Its log has the row.
+    written: list[Named] = []
+
+    def write(*given: Any) -> Named:  # noqa: ANN401 - of write_named
+        written.append(bridge.run(store.names.write_named(*given)))
+        present = bridge.run(other.catalogue.queue(queue.application, queue.name, fresh=True))
+        if change == "updated":
+            bridge.run(other.catalogue.update_queue(present, QueueSpec(ttl=60 + len(written))))
+        elif change == "purged":
+            bridge.run(other.catalogue.purge_queue(present))
+        else:
+            bridge.run(other.catalogue.delete_queue(present))
+        return written[-1]
+
+    if free_only:  # The old value is done, but its name still has it.
+        seen = bridge.run(store.names.find_named(queue, "n"))
+        assert seen is not None
+        assert seen.location is not None
+        bridge.run(store.messages.delete(queue, [seen.location]))
+    between.instead(Names.write_named, write)
+    changed = (names.create if free_only else names.replace)(access, "n", Draft("new"))
+    assert (changed.location, changed.stored, changed.merged) == (written[0].location, True, None)
+    assert len(written) == 1
+    if change == "updated":
+        queue = bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True))
+        assert eventually(lambda: bodies_in_partition(store, queue) == ["new"])
+        named = bridge.run(store.names.find_named(queue, "n"))
+        assert named is not None
+        assert named.replaced is None
+
+
 def test_all_at_once(store: Store, other: Store) -> None:
     """One of the values written simultaneously in two processes stays, and no other is delivered."""
     queue = make_queue(store)

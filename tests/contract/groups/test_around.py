@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as replaced
 
-from queuey.errors import GroupActive, GroupNotFound, MemberGone
+from queuey.errors import GroupActive, GroupNotFound, MemberGone, StoreBusy
 from queuey.messages import Queue, QueueSpec
-from queuey.storage import Store, bridge
+from queuey.service import Service
+from queuey.storage import ConsumerGroups, Store, bridge
 from queuey.storage.contracts.catalogue import Catalogue
-from tests.backends import APP
+from tests.backends import APP, Clock
 from tests.contract.groups.group import Group, HeartbeatResult, Place, TakenPartition, message, places_of
-from tests.contract.groups.in_service import ServiceGroup
+from tests.contract.groups.in_service import HandCore, ServiceGroup
 from tests.contract.groups.test_contract import NEW_PARTITION, check_commit_refused
 from tests.contract.samples import fresh_name, make_queue
+from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 
 Make = Callable[[int], str]
@@ -206,3 +210,34 @@ def test_forgotten_and_made_again(group: Group, make: Make) -> None:
     check_commit_refused(member, place, message(9), member.owned[place])
     check_commit_refused(again, place, message(9), member.owned[place])
     assert group.offset(place) == message(1)
+
+
+@pytest.mark.parametrize("method", [ConsumerGroups.group_sessions, ConsumerGroups.ask_member], ids=["sessions", "ask"])
+def test_a_turn_that_failed(store: Store, make: Make, clock: Clock, method: Callable[..., Any]) -> None:
+    """What a turn could not do, the next one does, and then no other until it is due again."""
+    between, calls, failing = InterposedStore(store), [0], [False]
+
+    def count() -> None:
+        calls[0] += 1
+        if failing[0]:
+            raise StoreBusy("a test")
+
+    group = ServiceGroup([Service(between.store, core=HandCore(clock))], clock, fresh_name())
+    queue = make(2)
+    first = group.join(queue)
+    group.settle(places_of(queue, 2), first)
+    joined = [group.join(queue)] if method is ConsumerGroups.ask_member else []
+    between.before(method, count)
+    failing[0] = True
+    for _ in range(60):
+        for second in joined:  # It waits for a partition of the first.
+            second.send_heartbeat()
+        with suppress(StoreBusy):
+            group.pass_time(0.1)
+        if calls[0]:
+            break
+    failing[0] = False
+    for _ in range(3):
+        group.pass_time(0.01)
+    assert calls[0] == 2
+    group.services[0].core.run(group.services[0].groups.end())

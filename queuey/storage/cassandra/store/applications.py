@@ -8,6 +8,7 @@ removes the row by hash, then the row by application unless another caller has a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -187,7 +188,8 @@ class CassandraApplications(Applications):
             read_back = Request(_SELECT_KEY, (entry.digest,), self._options.catalogue_serial)
             values = entry.digest, stored.version
             if (await self._transactions.run(_REMOVE_KEY, values, read_back=read_back)).is_done:
-                await self._transactions.run(_REMOVE_ENTRY, (application, key_id, entry.version))
+                with suppress(StoreUnavailable):  # The key is gone; its entry does not count.
+                    await self._transactions.run(_REMOVE_ENTRY, (application, key_id, entry.version))
                 return
 
     @store_call()

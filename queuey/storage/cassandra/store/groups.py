@@ -6,6 +6,7 @@ are plain writes to another partition. Each has its time as write timestamp, so 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 from msgspec.structs import astuple, replace
@@ -122,7 +123,8 @@ class CassandraGroups(ConsumerGroups):
         if result.is_done:
             # A caller that creates the group again records its name later, by a clock at most S behind this one.
             until = stamp_of(began - ticks(self._timing.assumed.clock_difference))
-            await self._driver.ask(Request(_DELETE_NAME, (until, *group), self._options.catalogue_write))
+            with suppress(StoreUnavailable):  # The group is gone; its name does not count.
+                await self._driver.ask(Request(_DELETE_NAME, (until, *group), self._options.catalogue_write))
         return result.is_done
 
     @store_call()

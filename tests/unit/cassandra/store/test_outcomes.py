@@ -1,0 +1,288 @@
+"""What a failed request leaves: an error with outcome ``none`` left nothing, and a call that ends well did all of it.
+
+Each request of each write fails once: it is refused, or its answer is lost, with or without an effect. Or another
+process acts on the same thing before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import pytest
+
+from queuey import ids
+from queuey.errors import QueueyError, StoreUnavailable
+from queuey.groups.ownership import OwnedOffset
+from queuey.groups.state import GroupChange, GroupRow, Head
+from queuey.messages import LogEntry, OffsetChange, PostKey, Queue, QueueSpec, Record
+from queuey.storage import Store, bridge
+from queuey.storage.cassandra import CassandraStore
+from queuey.storage.cassandra.clocks.clock_watch import SELECT_NOW
+from queuey.storage.cassandra.clocks.timing_in_force import PUBLISH_TAILS, READ_TIMING
+from queuey.storage.cassandra.driver import Encoded, InDoubt, Request, Rows
+from tests.backends import APP, cassandra_options
+from tests.contract.samples import new_message, whole_partition
+from tests.sim.cassandra.one_node import in_process
+from tests.sim.cassandra.one_node.in_process import InProcessCluster, InProcessStore
+
+Way = Literal["refused", "lost", "done and lost"]
+WAYS: tuple[Way, ...] = ("refused", "lost", "done and lost")
+DIGESTS = b"\x01" * 32, b"\x02" * 32
+PLACE = 1, (ids.EPOCH_TICKS + 7, 7)
+BACKGROUND = {SELECT_NOW, PUBLISH_TAILS, READ_TIMING}
+COVER = b"d" * 16
+
+
+class FailingCluster(InProcessCluster):
+    """A node of which one request fails.
+
+    Attributes:
+        fails_at: Number of the request that fails, counted from 1; 0 for none.
+        way: How it fails; None if it does not, but another process acts before it.
+        meanwhile: The act of the other process.
+        count: Number of requests so far.
+    """
+
+    fails_at = count = 0
+    way: Way | None = None
+    meanwhile: Callable[[], object]
+
+    def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
+        self.count += self.fails_at > 0 and request.statement not in BACKGROUND
+        if self.count != self.fails_at or not self.fails_at or request.statement in BACKGROUND:
+            super().ask(request, end)
+        elif self.way is None:
+            self.count += 1  # Of the other process, from now on.
+            self.meanwhile()
+            super().ask(request, end)
+        elif self.way == "refused" or request.statement.reads:
+            end(None, StoreUnavailable("refused"))
+        else:
+            if self.way == "done and lost":
+                super().ask(request, lambda _rows, _error: None)
+            end(None, InDoubt("no answer"))
+
+
+class Scene:
+    """A store in which there is one of everything, and another store that reads it.
+
+    Attributes:
+        word: What the present act writes.
+        queue: The queue.
+        record: The record.
+        head: The group's head.
+    """
+
+    def __init__(self) -> None:
+        self.word = b"own"
+        self.cluster = make_cluster()
+        self.store: CassandraStore = InProcessStore(self.cluster, cassandra_options(by_hand=False))
+        assert self.store.ready(60)
+        self.witness = InProcessStore(self.cluster, cassandra_options(by_hand=False))
+        assert self.witness.ready(60)
+        store = self.store
+        bridge.run(store.applications.create_application(APP))
+        self.queue, _ = bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(read_delay=0.0)))
+        bridge.run(store.applications.add_key(APP, DIGESTS[0], note="first"))
+        bridge.run(store.offsets.set_offsets(self.queue, "readers", [OffsetChange(1, (ids.EPOCH_TICKS, 5))]))
+        self.record = bridge.run(store.records.set_record(Record("kind", APP, "r", b"value", 7)))
+        change = GroupChange(Head(epoch=1), (GroupRow(1, 0, b"row"),))
+        head = bridge.run(store.groups.change_group(APP, "g", 0, change))
+        assert head is not None
+        self.head = head
+        bridge.run(store.ledger.enter("work", 0, b"first", expected=None))
+        self.named = bridge.run(store.names.write_named(self.queue, "name", new_message("old"), b"old", None))
+        bridge.run(store.messages.put(self.queue, [PLACE], new_message("put")))
+        bridge.run(store.covers.write_covers(self.queue, 1, [(COVER, 1 << 59)]))
+
+    def close(self) -> None:
+        self.store.close()
+        self.witness.close()
+
+    def act(self, act: str, *, by_witness: bool = False) -> str:
+        """Carries out an act; returns ``done``, the outcome of a failure, or the error of a refusal."""
+        before = self.store, self.word
+        try:
+            self.store, self.word = (self.witness, b"other") if by_witness else before
+            result = ACTS[act](self)
+        except StoreUnavailable as error:
+            return error.outcome
+        except QueueyError as error:
+            return type(error).__name__
+        finally:
+            word = self.word
+            self.store, self.word = before
+        if isinstance(result, bytes) and result != word:
+            return "another's"
+        return "nothing done" if (result is None and act in MAY_DO_NOTHING) or result is False else "done"
+
+    def look(self) -> dict[str, Any]:
+        """Returns what readers see, without random numbers."""
+        store = self.witness
+        seen: dict[str, Any] = {"applications": bridge.run(store.applications.application_names())}
+        seen["keys"] = [(key.id, key.note, key.expires) for key in bridge.run(store.applications.keys(APP))]
+        seen["found keys"] = [bridge.run(store.applications.find_key(digest)) is not None for digest in DIGESTS]
+        seen["groups"] = bridge.run(store.groups.group_names(APP))
+        state = bridge.run(store.groups.group_state(APP, "g"))
+        seen["group"] = None if state is None else (state.head.epoch, state.rows)
+        seen["records"] = [(r.name, r.value) for r in bridge.run(store.records.records("kind", APP))]
+        seen["entries"] = [bridge.run(store.ledger.entry("work", piece)) for piece in (0, 1)]
+        queues = bridge.run(store.catalogue.list_queues(APP))
+        seen["queues"] = [(queue.name, queue.ttl, queue.uid == self.queue.uid) for queue in queues]
+        for queue in [bridge.run(store.catalogue.queue(APP, queue.name, fresh=True)) for queue in queues]:
+            seen[queue.name] = self._look_into(store, queue)
+        return seen
+
+    def _look_into(self, store: Store, queue: Queue) -> tuple[Any, ...]:
+        [page] = bridge.run(store.messages.read(queue, [whole_partition()]))
+        offsets = {
+            name: [offset.position for offset in bridge.run(store.offsets.group_offsets(queue, name))]
+            for name in bridge.run(store.offsets.groups(queue))
+        }
+        log = bridge.run(store.claim_logs.read_log(queue, 1, 1))
+        owned = bridge.run(store.offsets.owned_offsets(queue, "readers"))
+        named = bridge.run(store.names.find_named(queue, "name"))
+        return (
+            sorted(repr(message.body) for message in page.messages),
+            offsets,
+            [row.owner for row in owned.rows.values()],
+            (log.last, log.entries),
+            (named and (named.location is not None, named.content)),
+            bridge.run(store.covers.read_covers(queue, 1, [COVER])),
+        )
+
+
+def make_cluster() -> FailingCluster:
+    from tests.replacing import replace  # noqa: PLC0415
+
+    with replace(in_process.InProcessCluster, FailingCluster):
+        cluster = in_process.make_cluster()
+    assert isinstance(cluster, FailingCluster)
+    return cluster
+
+
+Act = Callable[[Scene], object]
+ACTS: dict[str, Act] = {
+    "create_queue": lambda s: bridge.run(s.store.catalogue.create_queue(APP, "new", QueueSpec(read_delay=0.0)))[1],
+    "update_queue": lambda s: bridge.run(s.store.catalogue.update_queue(s.queue, QueueSpec(ttl=len(s.word)))),
+    "purge_queue": lambda s: bridge.run(s.store.catalogue.purge_queue(s.queue)),
+    "delete_queue": lambda s: bridge.run(s.store.catalogue.delete_queue(s.queue)),
+    "create_application": lambda s: bridge.run(s.store.applications.create_application("new")),
+    "add_key": lambda s: bridge.run(s.store.applications.add_key(APP, DIGESTS[1])),
+    "revoke_key": lambda s: bridge.run(s.store.applications.revoke_key(APP, DIGESTS[0].hex()[:8])),
+    "expire_key": lambda s: bridge.run(s.store.applications.expire_key(APP, DIGESTS[0].hex()[:8], 7.0)),
+    "append": lambda s: bridge.run(s.store.messages.append(s.queue, [new_message("a"), new_message("b")])),
+    "append_once": lambda s: bridge.run(
+        s.store.keyed_posts.append_once(s.queue, [new_message("a")], PostKey("key", b"content", 60))
+    ),
+    "put": lambda s: bridge.run(s.store.messages.put(s.queue, [PLACE], new_message(s.word))),
+    "delete": lambda s: bridge.run(s.store.messages.delete(s.queue, [PLACE])),
+    "write_named": lambda s: bridge.run(
+        s.store.names.write_named(s.queue, "name", new_message(s.word), s.word, s.named)
+    ),
+    "clear name": lambda s: bridge.run(s.store.names.write_named(s.queue, "name", None, b"", s.named)),
+    "set_offsets": lambda s: bridge.run(
+        s.store.offsets.set_offsets(s.queue, "readers", [OffsetChange(1, (ids.EPOCH_TICKS + 9, 9))])
+    ),
+    "hand_over": lambda s: bridge.run(
+        s.store.offsets.hand_over(s.queue, "others", None, [OwnedOffset(1, owner=1, epoch=1)])
+    ),
+    "delete_group": lambda s: bridge.run(s.store.offsets.delete_group(s.queue, "readers")),
+    "change_group": lambda s: bridge.run(
+        s.store.groups.change_group(APP, "g", s.head.version, GroupChange(Head(epoch=2), (GroupRow(1, 0, s.word),)))
+    ),
+    "new group": lambda s: bridge.run(s.store.groups.change_group(APP, "h", 0, GroupChange(Head(epoch=2), ()))),
+    "remove_group": lambda s: bridge.run(s.store.groups.remove_group(APP, "g", s.head.version)),
+    "set_record": lambda s: bridge.run(s.store.records.set_record(Record("kind", APP, "new", s.word, 7))),
+    "change record": lambda s: bridge.run(
+        s.store.records.set_record(Record("kind", APP, "r", s.word, 7, s.record.version))
+    ),
+    "remove_record": lambda s: bridge.run(s.store.records.remove_record(s.record)),
+    "enter": lambda s: bridge.run(s.store.ledger.enter("work", 1, s.word, expected=None)),
+    "change entry": lambda s: bridge.run(s.store.ledger.enter("work", 0, s.word, expected=b"first")),
+    "append_entry": lambda s: bridge.run(s.store.claim_logs.append_entry(s.queue, 1, LogEntry(1, s.word))),
+    "forget_covers": lambda s: bridge.run(s.store.covers.forget_covers(s.queue, 1, 1 << 60)),
+}
+MAX_REQUESTS = 40
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("act", ACTS)
+def test_every_request_of_every_write(act: str, way: Way) -> None:
+    """Whichever request fails, ``none`` means that nothing was done, and an answer that all was."""
+    whole = Scene()
+    before = whole.look()
+    whole.act(act)
+    after = whole.look()
+    whole.close()
+    for number in range(1, MAX_REQUESTS):
+        scene = Scene()
+        scene.cluster.fails_at, scene.cluster.way = scene.cluster.count + number, way
+        outcome = scene.act(act)
+        has_failed = scene.cluster.count >= scene.cluster.fails_at
+        scene.cluster.fails_at = 0
+        seen = scene.look()
+        scene.close()
+        allowed = {"done": [after], "none": [before], "unknown": [before, after]}[outcome]
+        assert seen in allowed, (number, outcome)
+        if not has_failed:
+            return
+    pytest.fail("the call sends more requests than were tried")
+
+
+def find_orders(first: str, second: str) -> list[tuple[str, str, Any]]:
+    """Returns both answers and what readers see, for each order of two acts."""
+    orders = []
+    for is_first in (True, False):
+        scene = Scene()
+        answers = {}
+        for act, by_witness in ((first, False), (second, True)) if is_first else ((second, True), (first, False)):
+            answers[by_witness] = scene.act(act, by_witness=by_witness)
+        orders.append((answers[False], answers[True], scene.look()))
+        scene.close()
+    return orders
+
+
+FAMILIES: Sequence[Sequence[str]] = (
+    ("update_queue", "purge_queue", "delete_queue", "append", "append_once", "put", "delete", "append_entry"),
+    ("update_queue", "purge_queue", "delete_queue", "write_named", "clear name"),
+    ("purge_queue", "delete_queue", "set_offsets", "hand_over", "delete_group"),
+    ("create_queue", "create_application"),
+    ("add_key", "revoke_key", "expire_key"),
+    ("change_group", "remove_group", "new group"),
+    ("set_record", "change record", "remove_record"),
+    ("enter", "change entry"),
+)
+"""Acts that concern one thing."""
+MAY_DO_NOTHING = {"change_group", "new group"}
+"""Acts that return None if they were refused."""
+PAIRS = dict.fromkeys((a, b) for acts in FAMILIES for a in acts for b in acts)
+del PAIRS["append_once", "append_once"]  # The second of two posts with one key is told to come again.
+
+
+@pytest.mark.parametrize(
+    ("act", "other"),
+    [
+        pytest.param(*pair, id="-".join(pair), marks=[pytest.mark.slow] if number % 3 else [])
+        for number, pair in enumerate(PAIRS)
+    ],
+)
+def test_two_acts_at_one_moment(act: str, other: str) -> None:
+    """If another process acts within a write, at any of its requests, all is as if one had come after the other."""
+    orders = find_orders(act, other)
+    for number in range(1, MAX_REQUESTS):
+        scene = Scene()
+        answers: list[str] = []
+        scene.cluster.meanwhile = lambda scene=scene, answers=answers: answers.append(  # type: ignore[misc]
+            scene.act(other, by_witness=True)
+        )
+        scene.cluster.fails_at = number
+        answer = scene.act(act)
+        scene.cluster.fails_at = 0
+        seen = scene.look()
+        scene.close()
+        if not answers:
+            return
+        assert (answer, *answers, seen) in orders, (number, answer, answers, seen, orders)
+    pytest.fail("the call sends more requests than were tried")
