@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from queuey.errors import Outcome, QueueyError, StoreUnavailable
+from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import LogEntry, Named, NewMessage, OffsetChange, PostKey, Queue, QueueSpec, Record
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
@@ -142,6 +142,7 @@ class Caller:
         overtaken: How it ends if it was in doubt before; by default as ``refused``.
         lost: How it ends if it was applied without an answer.
         unsent: How it ends if it certainly was not sent.
+        doubtful: How it ends if it stays in doubt.
         token: The column in which another process writes its token.
         others: Further columns that the other process writes, with their values.
         before: Number of earlier changes by the same statement.
@@ -156,7 +157,8 @@ class Caller:
     refused: str
     overtaken: str = ""
     lost: str = "done"
-    unsent: Outcome = "none"
+    unsent: str = "none"
+    doubtful: str = "unknown"
     token: str = "version"
     others: dict[str, Any] = field(default_factory=dict)
     before: int = 0
@@ -311,7 +313,7 @@ CALLERS = {
     "add a key's entry": Caller(add_key, applications._ADD_ENTRY, "done"),
     "renew a key's entry": Caller(add_key_again, applications._RENEW_ENTRY, "done", reads_on=True),
     "revoke a key": Caller(revoke_key, applications._REMOVE_KEY, "done"),
-    "remove a key's entry": Caller(revoke_key, applications._REMOVE_ENTRY, "done"),
+    "remove a key's entry": Caller(revoke_key, applications._REMOVE_ENTRY, "done", unsent="done", doubtful="done"),
     "expire a key": Caller(expire_key, applications._EXPIRE_KEY, "done", reads_on=True),
     "create a queue": Caller(
         create_queue, queues._INSERT_QUEUE, "created False", lost="created True", others={"uid": 98, "qid": 97}
