@@ -7,7 +7,6 @@ import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -17,9 +16,7 @@ from queuey.api.queues import Action
 from queuey.errors import NotAllowed, NotAuthenticated, QueueExists, QueueNotFound, StoreBusy
 from queuey.facades.settings import Facades
 from queuey.messages import Location, Queue, QueueSpec
-from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.queues import queue_name_error
-from queuey.service.watching import Waiter
 from queuey.storage import Applications
 from queuey.web.credentials import ApplicationKeys, Identity
 from queuey.web.endpoint import Handler, Match, View
@@ -263,17 +260,6 @@ class OpenFacade(Facade):
         if _is_cross_site(request):
             return "A browser sent the request for a page of another site. Send it from a program."
         return None
-
-
-async def claim_if_any(request: Request, seconds: float, attempt: Callable[[Waiter | None], Awaitable[T]]) -> T | None:
-    """Calls ``attempt`` until it has claimed something or the time is over, and returns its last result.
-
-    Returns None if others took all messages that it found: these systems call that an empty queue, and their clients
-    take an error for a server that is down.
-    """
-    with suppress(ClaimUndecided):
-        return await request.until_found(seconds, attempt, ClaimUndecided)
-    return None
 
 
 def as_uuid(digits: str) -> str:

@@ -9,10 +9,11 @@ from functools import partial
 from queuey import ids
 from queuey.claims.receipts import ClaimReceipt
 from queuey.errors import InvalidRequest, NotAllowed, QueueNotFound
-from queuey.facades.facade import OpenFacade, Resource, Setup, claim_if_any, message_id
+from queuey.facades.facade import OpenFacade, Resource, Setup, message_id
 from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.messages import MAX_TTL, Message, PostResult, Queue, QueueSpec
 from queuey.service import Draft
+from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
@@ -110,9 +111,9 @@ class MqFacade(OpenFacade):
         try:
             access = await self._authorization.admit(request, self.queue_match(match), "work")
             await request.reserve(MAX_SHORT_BYTES)
-            claimed = await claim_if_any(request, 0, lambda _: access.apply(claim))
-        except QueueNotFound:
-            claimed = None
+            claimed = await access.apply(claim)
+        except (QueueNotFound, ClaimUndecided):
+            claimed = []
         return _answer_message(claimed[0].message) if claimed else Response(204, b"")
 
     async def delete(self, request: Request, match: Match) -> Response:

@@ -14,10 +14,11 @@ import msgspec
 from queuey.api.claims import MAX_CLAIM, MAX_CLAIMS
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, TooManyWaiters
-from queuey.facades.facade import OpenFacade, Resource, Setup, claim_if_any
+from queuey.facades.facade import OpenFacade, Resource, Setup
 from queuey.facades.settings import MAX_FACADE_BODY
 from queuey.messages import MAX_NAME_LENGTH, MAX_TTL, Message, Meta, Queue, QueueSpec
 from queuey.service import ClaimDelivery, Draft
+from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.service.watching import Waiter
 from queuey.web import validators
@@ -151,10 +152,10 @@ class RqmsFacade(OpenFacade):
             return _show_items(queue, await self._claims.claim(queue, **terms, waiter=waiter))
 
         try:
-            items = await claim_if_any(request, FETCH_TIMEOUT, attempt)
-        except QueueNotFound:
-            items = None
-        return json_response(_Items(items or []))
+            items = await request.until_found(FETCH_TIMEOUT, attempt, ClaimUndecided)
+        except (QueueNotFound, ClaimUndecided):
+            items = []
+        return json_response(_Items(items))
 
     # Finishing
 

@@ -17,9 +17,10 @@ from queuey.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
 from queuey.facades.emodb import errors, names, requests
 from queuey.facades.emodb.names import MAX_QUEUE_NAME, Kind, MessageIds, is_queue_of_kind, queue_name
 from queuey.facades.emodb.requests import check_partitioned, read_count_limit, read_limit, read_ttl
-from queuey.facades.facade import Facade, Resource, Setup, claim_if_any
+from queuey.facades.facade import Facade, Resource, Setup
 from queuey.messages import Message, Queue, QueueSpec
 from queuey.service import ClaimUseCases, Draft, QueueAccess
+from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.web.endpoint import Match, View
 from queuey.web.requests import Request, parse_form
@@ -247,9 +248,8 @@ class EmodbFacade(Facade):
             return _messages_response(queue, [delivery.message for delivery in claimed])
 
         await request.reserve(MAX_SHORT_BYTES)
-        with suppress(QueueNotFound, TooManyClaims):
-            if (claimed := await claim_if_any(request, 0, lambda _: access.apply(poll))) is not None:
-                return claimed
+        with suppress(QueueNotFound, TooManyClaims, ClaimUndecided):
+            return await access.apply(poll)
         return _json(EMPTY_LIST)
 
     def peek(self, request: Request, match: Match) -> Response:

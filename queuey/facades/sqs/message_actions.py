@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import KeyInUse, StoreUnavailable
-from queuey.facades.facade import claim_if_any
 from queuey.facades.sqs import requests
 from queuey.facades.sqs.attributes import (
     MAX_DELAY,
@@ -36,6 +35,7 @@ from queuey.facades.sqs.messages import (
 from queuey.facades.sqs.requests import Result, SignedRequest
 from queuey.messages import Queue
 from queuey.service import ClaimDelivery, Draft, Service
+from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.messages import Placed
 from queuey.service.reading import MAX_SHORT_BYTES
 from queuey.service.watching import Waiter
@@ -184,7 +184,10 @@ class MessageActions:
                 await self._claims.release(queue, [delivery.receipt for delivery in claimed])
             return _show_received(claimed, queue, signed.region, parameters)
 
-        return await claim_if_any(signed.request, wait, attempt) or {}
+        try:
+            return await signed.request.until_found(wait, attempt, ClaimUndecided)
+        except ClaimUndecided:  # Messages may be available; clients of SQS receive again anyway.
+            return {}
 
     # Receipts
 
