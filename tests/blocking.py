@@ -61,9 +61,10 @@ class BlockingClaims:
         reason: ReleaseReason | None = None,
         *,
         retry: bool = True,
+        begun: bool = True,
     ) -> list[Settlement]:
         return self._claims.core.run(
-            access.apply(lambda queue: self._claims.release(queue, receipts, delay, reason, retry=retry))
+            access.apply(lambda queue: self._claims.release(queue, receipts, delay, reason, retry=retry, begun=begun))
         )
 
     def set_states(self, access: QueueAccess, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:

@@ -305,6 +305,7 @@ class ClaimSource:
         match decision:
             case StopTheWorker():
                 job.held_claim.delay_if_left = INTERRUPTED_DELAY_SECONDS
+                job.held_claim.begun = decision.why == "message"  # else the attempt does not count
                 self._in_background(self._leave(job, state))
                 handling.end(decision, failure)
             case RetryLater() | DeadLetterIt() if job.cancelled:

@@ -149,11 +149,14 @@ class Release(SomeReceipts, frozen=True):
 
     Attributes:
         retry: If false, the messages become dead letters; up to 100 receipts in a request.
+        begun: If false, work on the messages has not begun, or was stopped, so the deliveries do not count as attempts;
+            at most 10 times for a message.
     """
 
     delay: Pause | None = None
     reason: ReleaseReason | None = None
     retry: Annotated[bool, Meta(extra={"exact": True})] = True
+    begun: Annotated[bool, Meta(extra={"exact": True})] = True
 
 
 class States(Struct, frozen=True):
@@ -185,14 +188,17 @@ class ClaimedMessage(ReadMessage, frozen=True, kw_only=True, gc=False, omit_defa
     """A message that only the caller has claimed.
 
     Attributes:
-        deliveries: Number of deliveries, including this one.
+        deliveries: Number of this attempt: the deliveries so far, without deliveries that were given back before work
+            on the message began.
         expires: End of the claim, in seconds since 1970, by the server's clock.
+        handed_out: Number of all deliveries, including this one; absent if it is that of the attempt.
         state: The last state that the worker of an earlier delivery has set, if any. Only with ``states``.
     """
 
     receipt: ClaimReceipt
     deliveries: Count
     expires: float
+    handed_out: Count = 0
     state: Any = UNSET
 
 
@@ -328,9 +334,11 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message that was delivered and not acknowledged.
 
     Attributes:
+        deliveries: Number of attempts: deliveries that were given back before work began do not count.
         status: ``claimed``; ``retrying``: released with a delay that is not over; ``waiting``: its claim has ended.
         worker: Name of its present or last worker.
         expires: End of the claim, or of the delay of its release, in seconds since 1970; null if it has ended.
+        handed_out: Number of all deliveries.
         state: The state that its worker has set, or null. Only with ``states``.
         state_at: When the state was set, in seconds since 1970, or null. Only with ``states``.
         task, arguments: Name of the task that it calls, if any, and a short form of the arguments. Only with
@@ -341,6 +349,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message_id: Id
     partition: Partition
     deliveries: Count
+    handed_out: Count
     status: JobStatus
     worker: str
     expires: float | None

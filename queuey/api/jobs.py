@@ -50,7 +50,9 @@ class JobInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
             that is not over; ``done``: acknowledged; ``failed``: a dead letter; ``expired``; ``removed``: deleted, or
             moved to another queue; ``superseded``: replaced by a newer value of its name; ``never_seen``: the queue has
             no such job; or ``unknown``: it ended, and its end is no longer known.
-        deliveries: Number of deliveries of an unfinished job.
+        deliveries: Number of attempts at an unfinished job: deliveries that were given back before work began do not
+            count.
+        handed_out: Number of all its deliveries.
         worker: Name of its present or last worker.
         expires: End of the claim, or of the delay of the release, in seconds since 1970.
         ended: When it ended, in seconds since 1970, if known.
@@ -67,6 +69,7 @@ class JobInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     partition: Partition
     status: JobInfoStatus
     deliveries: Count | UnsetType = UNSET
+    handed_out: Count | UnsetType = UNSET
     worker: str | UnsetType = UNSET
     expires: float | UnsetType = UNSET
     ended: float | UnsetType = UNSET

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.covers import CoverDraft
-from queuey.claims.entries import FORMAT, FORMAT_KEPT, CancellingEntry, ClaimGroup, Entry, MoveStep, group_by_expiry
+from queuey.claims.entries import FORMAT, FORMAT_KEPT, ClaimGroup, Entry, LongEntry, MoveStep, group_by_expiry
 from queuey.claims.expiry import MAX_OUTBOX, EndedMessages, find_expirable
 from queuey.claims.order import KeyHolders, OrderCheck, Waiting, compute_key_digest
 from queuey.claims.places import ClaimLimits, FreePlaces, Places, compute_limited_key_digest
 from queuey.claims.polls import Poll
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.claims.state import MAX_ABOVE, MAX_CLAIM_MILLISECONDS, MAX_OUTSTANDING, ClaimTiming, LastDelivery, State
+from queuey.claims.receipts import ClaimReceipt, LastDelivery, ReceiptStatus, Settlement
+from queuey.claims.state import MAX_ABOVE, MAX_CLAIM_MILLISECONDS, MAX_OUTSTANDING, ClaimTiming, State
 from queuey.ids import Position
 from queuey.messages import Message, bytes_at_most, rendered_bytes
 
@@ -67,7 +67,8 @@ class EntryDraft:
         self._finals: dict[Position, None] = {}
         self._outs: dict[Position, str] = {}
         self._superseded: dict[Position, None] = {}
-        self._releases: dict[Position, None] = {}
+        self._releases: dict[Position, bool] = {}
+        """Whether the delivery of a released message counts as an attempt."""
         self._renewals: dict[Position, int] = {}
         self._claims: set[Position] = set()
         self.groups: list[ClaimGroup] = []
@@ -176,11 +177,14 @@ class EntryDraft:
         self.size += 1
         return until
 
-    def release(self, receipts: Sequence[ClaimReceipt], delay: Delay = 0.0) -> list[Settlement]:
+    def release(
+        self, receipts: Sequence[ClaimReceipt], delay: Delay = 0.0, *, begun: bool | None = True
+    ) -> list[Settlement]:
         """Ends claims now, or ``delay`` seconds from now, whatever their expiry is; cancelled messages become done.
 
-        In an ordered queue a claim cannot be released with a delay while another caller has a message of the same key,
-        as may happen once the claim has expired.
+        Attempts that have not begun do not count, at most 10 times for a message, or always if no caller has learned of
+        them (``begun`` is None). In an ordered queue a claim cannot be released with a delay while another caller has a
+        message of the same key, as may happen once the claim has expired.
         """
         settlements = []
         keys = self._make_holders()
@@ -190,28 +194,27 @@ class EntryDraft:
             status = self._check_receipt(receipt, position)
             if is_ordered_delay and status is ReceiptStatus.DONE and position in self._state.outstanding:
                 status = ReceiptStatus.SUPERSEDED if keys.has_another(position) else status
-            until = self._release(receipt, delay) if status is ReceiptStatus.DONE else 0
+            until = self._release(receipt, delay, begun=begun) if status is ReceiptStatus.DONE else 0
             settlements.append(Settlement(receipt, status, until / 1000))
         return settlements
 
-    def _release(self, receipt: ClaimReceipt, delay: Delay) -> int:
+    def _release(self, receipt: ClaimReceipt, delay: Delay, *, begun: bool | None) -> int:
         """Ends a claim, or a cancelled message; returns when its delay is over (milliseconds), 0 without a delay."""
         position = receipt.position
         self._renewals.pop(position, None)
         self._changed.add(position)
         claim = self._state.outstanding.get(position)
-        if claim is None:
+        if claim is None or self._end_cancelled(position):
             return 0
-        if self._end_cancelled(position):
-            return 0
-        seconds = delay(receipt, claim.deliveries) if callable(delay) else delay
+        is_held = claim.expires > 0 and position not in self._state.resting
+        counts = begun or not (is_held and (begun is None or claim.may_go_uncounted))
+        seconds = delay(receipt, max(1, claim.deliveries - (not counts))) if callable(delay) else delay
         if claim.expires or seconds:
-            self._releases[position] = None
+            self._releases.setdefault(position, counts)
             self.size += 1
         if not seconds:
             return 0
-        # An entry applies releases before renewals, so the claim lasts from now on.
-        until = self._renewals[position] = self.now + round(seconds * 1000)
+        until = self._renewals[position] = self.now + round(seconds * 1000)  # Entries apply renewals after releases.
         return until
 
     def release_all(self) -> None:
@@ -456,15 +459,14 @@ class EntryDraft:
         is_ended = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
         if not is_ended or self._is_changed_here(position):
             return False
-        return not max_deliveries or self._state.outstanding[position].deliveries < max_deliveries
+        return not max_deliveries or self._state.outstanding[position].attempts < max_deliveries
 
     def _is_undelivered(self, position: Position) -> bool:
         return not self._state.is_known(position) and not self._is_changed_here(position)
 
     def _is_changed_here(self, position: Position) -> bool:
-        if position in self._claims or position in self._renewals or position in self._releases:
-            return True
-        return position in self._finals or position in self._outs or position in self._superseded
+        changed = position in self._claims or position in self._renewals or position in self._releases
+        return changed or position in self._finals or position in self._outs or position in self._superseded
 
     def settle_chunk(self, move: int, chunk: int, last: Position | None) -> None:
         """Ends the chunk that a move has under way. Does nothing if another chunk is under way.
@@ -533,9 +535,8 @@ class EntryDraft:
                 self._finals[position] = None
         if bound > ids.FIRST:
             self._cursor = max(self._cursor, ids.preceding(bound))
-        if self._key_of is not None:
-            return sum(position < bound for position in self._state.above)
-        return bisect_left(seen, bound)
+        above = self._state.above
+        return bisect_left(seen, bound) if self._key_of is None else sum(position < bound for position in above)
 
     def _is_unfinished(self, position: Position) -> bool:
         return position in self._state.outstanding and position not in self._finals
@@ -575,7 +576,8 @@ class EntryDraft:
         """
         claimed, outs = self._state.outstanding, self._outs
         covers = None if self._covers is None else self._covers.make_changes(self._cursor, stored)
-        make = partial(CancellingEntry, cancels=list(self._cancels)) if self._cancels else Entry
+        unbegun = [position for position, counts in self._releases.items() if not counts] if self._releases else []
+        make = partial(LongEntry, cancels=list(self._cancels), unbegun=unbegun) if self._cancels or unbegun else Entry
         return make(
             format=FORMAT_KEPT if self._keeps else FORMAT,
             token=token,
@@ -588,7 +590,7 @@ class EntryDraft:
             delete=delete and bool(self._finals),
             deleted=deleted,
             snapshot=snapshot,
-            outs=[(p, to, claimed[p].deliveries if p in claimed else 0) for p, to in outs.items()] if outs else [],
+            outs=[(p, to, claimed[p].attempts if p in claimed else 0) for p, to in outs.items()] if outs else [],
             sent=self._sent,
             release_all=self._releases_all,
             superseded=list(self._superseded),

@@ -53,6 +53,26 @@ class MoveStep(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     ended: bool = False
 
 
+class MoveState(msgspec.Struct, array_like=True):
+    """Progress of the newest move of the partition's messages to another queue.
+
+    Attributes:
+        number: Number of the move.
+        moved: Number of messages moved so far.
+        last: Position in the target of the last message moved.
+        chunk: Number of the entry that took the chunk under way, or 0.
+        taken: Messages of that chunk, each with its number of deliveries.
+        ended: The move takes no more messages.
+    """
+
+    number: int
+    moved: int = 0
+    last: Position = FIRST
+    chunk: int = 0
+    taken: list[tuple[Position, int]] = []
+    ended: bool = False
+
+
 class CoverChanges(msgspec.Struct, frozen=True, array_like=True):
     """Changes of covers (:mod:`queuey.claims.covers`).
 
@@ -99,6 +119,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """
 
     cancels: ClassVar[Sequence[Position]] = ()
+    unbegun: ClassVar[Sequence[Position]] = ()
 
     format: int = FORMAT
     token: int = 0
@@ -122,14 +143,16 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     keys: list[list[int]] = []
 
 
-class CancellingEntry(Entry, frozen=True, array_like=True):
-    """An entry by which an operator cancels messages. Queuey 0.1.0 ignores ``cancels``.
+class LongEntry(Entry, frozen=True, array_like=True):
+    """An entry with the fields that few entries have. Queuey 0.1.0 ignores them.
 
     Attributes:
         cancels: Claimed messages that will not be delivered again, and whose workers are asked to stop.
+        unbegun: Messages of ``releases`` whose delivery does not count as an attempt.
     """
 
     cancels: list[Position] = []  # type: ignore[misc] # a field here, a class variable in Entry
+    unbegun: list[Position] = []  # type: ignore[misc] # as above
 
 
 def group_by_expiry(expiries: dict[Position, int]) -> list[ClaimGroup]:
@@ -140,7 +163,7 @@ def group_by_expiry(expiries: dict[Position, int]) -> list[ClaimGroup]:
 
 
 encode_entry = msgspec.msgpack.Encoder().encode
-_entry_decoder = msgspec.msgpack.Decoder(CancellingEntry)
+_entry_decoder = msgspec.msgpack.Decoder(LongEntry)
 _any_decoder = msgspec.msgpack.Decoder()
 
 

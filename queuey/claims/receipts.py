@@ -1,4 +1,4 @@
-"""Receipts: a receipt identifies one delivery of a message."""
+"""Deliveries of messages, and the receipts that identify them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from queuey.ids import Position
 
 SECRET_BITS = 56
 """Number of bits of the secret in a receipt: 14 hex digits."""
+MAX_UNCOUNTED = 10
+"""Max deliveries of a message that do not count as attempts, because their callers gave it back before they began."""
 _RECEIPT_PATTERN = re.compile(
     r"([1-9][0-9]{0,2})-([0-9a-f]{8})([0-9a-f]{4})1([0-9a-f]{3})([89ab][0-9a-f]{15})"
     r"-((?:0|[1-9][0-9]{0,17})(?:-[0-9a-f]{14})?)",
@@ -68,6 +70,48 @@ def _parse_delivery(text: str) -> tuple[int, int]:
 
 
 _parse_low = lru_cache(1024)(ids.parse_low)
+
+
+class LastDelivery(msgspec.Struct, gc=False):
+    """The last delivery of a message that is not done.
+
+    Attributes:
+        number: Number of the entry that delivered it; 0 if a move gave the message back, or it was claimed by its id
+            alone.
+        deliveries: Number of this attempt: the deliveries so far, less ``uncounted``.
+        expires: Expiry of the claim (milliseconds since 1970); 0 if the claim was ended.
+        secret: Secret of the receipt.
+        worker: The caller's name for itself; may be blank.
+        key: Digest of the message's key; 0 if the message has no key or the queue does not keep keys.
+        renewed: When the claim was last made or renewed (milliseconds since 1970, by the writer's clock). 0 after the
+            state was read from a snapshot, which does not include it.
+        uncounted: Number of earlier deliveries that were given back before they began.
+        begun: False if this delivery was given back before it began, so that it does not count.
+    """
+
+    number: int
+    deliveries: int
+    expires: int
+    secret: int = 0
+    worker: str = ""
+    key: int = 0
+    renewed: int = 0
+    uncounted: int = 0
+    begun: bool = True
+
+    @property
+    def attempts(self) -> int:
+        """Number of deliveries that count as attempts."""
+        return self.deliveries if self.begun else self.deliveries - 1
+
+    @property
+    def handed_out(self) -> int:
+        """Number of all deliveries."""
+        return self.deliveries + self.uncounted
+
+    @property
+    def may_go_uncounted(self) -> bool:
+        return self.deliveries > 0 and self.uncounted < MAX_UNCOUNTED
 
 
 class ReceiptStatus(enum.Enum):

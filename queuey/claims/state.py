@@ -27,7 +27,17 @@ from typing import Literal
 import msgspec
 
 from queuey.claims.covers import Covers, EncodedCover
-from queuey.claims.entries import FORMAT, FORMAT_KEPT, Entry, MoveStep, UnknownFormat, format_of, require_known_format
+from queuey.claims.entries import (
+    FORMAT,
+    FORMAT_KEPT,
+    Entry,
+    MoveState,
+    MoveStep,
+    UnknownFormat,
+    format_of,
+    require_known_format,
+)
+from queuey.claims.receipts import LastDelivery
 from queuey.ids import FIRST, Position
 
 MAX_CLAIM_MILLISECONDS = 46_800_000
@@ -84,50 +94,6 @@ class ClaimTiming:
         return ttl - min(self.margin, ttl / 2)
 
 
-class LastDelivery(msgspec.Struct, gc=False):
-    """The last delivery of a message that is not done.
-
-    Attributes:
-        number: Number of the entry that delivered it; 0 if a move gave the message back, or it was claimed by its id
-            alone.
-        deliveries: Number of deliveries so far.
-        expires: Expiry of the claim (milliseconds since 1970); 0 if the claim was ended.
-        secret: Secret of the receipt.
-        worker: The caller's name for itself; may be blank.
-        key: Digest of the message's key; 0 if the message has no key or the queue does not keep keys.
-        renewed: When the claim was last made or renewed (milliseconds since 1970, by the writer's clock). 0 after the
-            state was read from a snapshot, which does not include it.
-    """
-
-    number: int
-    deliveries: int
-    expires: int
-    secret: int = 0
-    worker: str = ""
-    key: int = 0
-    renewed: int = 0
-
-
-class MoveState(msgspec.Struct, array_like=True):
-    """Progress of the newest move of the partition's messages to another queue.
-
-    Attributes:
-        number: Number of the move.
-        moved: Number of messages moved so far.
-        last: Position in the target of the last message moved.
-        chunk: Number of the entry that took the chunk under way, or 0.
-        taken: Messages of that chunk, each with its number of deliveries.
-        ended: The move takes no more messages.
-    """
-
-    number: int
-    moved: int = 0
-    last: Position = FIRST
-    chunk: int = 0
-    taken: list[tuple[Position, int]] = []
-    ended: bool = False
-
-
 class _Snapshot(msgspec.Struct, array_like=True):
     format: int
     number: int
@@ -146,14 +112,15 @@ class _Snapshot(msgspec.Struct, array_like=True):
     resting: list[Position]
 
 
-class _CancellingSnapshot(_Snapshot, array_like=True):
-    """A snapshot of a state with cancelled messages. Queuey 0.1.0 ignores ``cancelled``."""
+class _LongSnapshot(_Snapshot, array_like=True):
+    """A snapshot with fields that few states have. Queuey 0.1.0 ignores them."""
 
     cancelled: list[Position] = []
+    uncounted: list[tuple[Position, int, bool]] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_CancellingSnapshot)
+_decoder = msgspec.msgpack.Decoder(_LongSnapshot)
 
 
 class State:
@@ -256,10 +223,8 @@ class State:
         if entry.superseded:
             self.withdrawn = number
             self._finish_leaving([position for position in entry.superseded if position in self.outstanding], entry.at)
-        for position in self.outstanding if entry.release_all else entry.releases:
-            self._release(position)
-        if entry.renewals:
-            self._apply_renewals(entry)
+        if entry.releases or entry.renewals or entry.release_all:
+            self._apply_releases(entry)
         if entry.claims:
             self._apply_claims(entry)
         if entry.cancels:
@@ -307,7 +272,7 @@ class State:
             move.chunk, move.taken = 0, []
         if step.taken:
             claims = [(position, self.outstanding.get(position)) for position in step.taken]
-            move.taken = [(position, 0 if claim is None else claim.deliveries) for position, claim in claims]
+            move.taken = [(position, 0 if claim is None else claim.attempts) for position, claim in claims]
             move.chunk = number
             self._finish_leaving(step.taken, now)
         move.ended = move.ended or step.ended
@@ -328,8 +293,10 @@ class State:
             if before is None:
                 outstanding[position] = LastDelivery(number, 1, expires, secret, worker, 0, now)
             else:
-                deliveries = before.deliveries + 1
-                outstanding[position] = LastDelivery(number, deliveries, expires, secret, worker, before.key, now)
+                deliveries = before.attempts + 1
+                claim = LastDelivery(number, deliveries, expires, secret, worker, before.key, now)
+                claim.uncounted = before.uncounted + (not before.begun)
+                outstanding[position] = claim
                 if self.cancelled:
                     self.cancelled.discard(position)  # Queuey 0.1.0 delivers cancelled messages.
             self._ended.pop(position, None)
@@ -402,8 +369,17 @@ class State:
             self.released += 1
             self._ended.setdefault(position)
 
-    def _apply_renewals(self, entry: Entry) -> None:
-        """Applies the renewals. A message that is in ``releases`` too was released with a delay, so it rests."""
+    def _apply_releases(self, entry: Entry) -> None:
+        """Applies releases and renewals. A message that is in both was released with a delay, so it rests.
+
+        Nobody knows which attempts of ``release_all`` have begun, so none of them counts that may go uncounted.
+        """
+        for position, claim in self.outstanding.items() if entry.release_all else ():
+            if claim.expires and position not in self.resting:
+                claim.begun = not claim.may_go_uncounted
+            self._release(position)
+        for position in entry.releases:
+            self._release(position)
         delayed = set(entry.releases)
         for expires, positions in entry.renewals:
             for position in positions:
@@ -411,6 +387,9 @@ class State:
                 if position in delayed and position in self.outstanding:
                     self.resting.add(position)
                     self.freed_place_count += 1
+        for position in entry.unbegun:
+            if position in self.outstanding:
+                self.outstanding[position].begun = False
 
     def _renew(self, position: Position, expires: int, now: int) -> None:
         """Extends a claim and ends the message's rest; shortens only a claim that ends too far ahead.
@@ -424,7 +403,7 @@ class State:
                 return
             self.outstanding[position] = LastDelivery(0, 0, expires, renewed=now)
         elif claim.expires < expires or claim.expires > expires + MAX_CLAIM_MILLISECONDS:
-            claim.expires, claim.renewed = expires, now
+            claim.expires, claim.renewed, claim.begun = expires, now, True
             self._ended.pop(position, None)
         else:
             return
@@ -555,8 +534,12 @@ class State:
             [claim.key for claim in last] if self.busy else [],
             sorted(self.resting),
         )
-        if self.cancelled:
-            return _encoder.encode(_CancellingSnapshot(*fields, sorted(self.cancelled)))
+        all_claims = sorted(self.outstanding.items())
+        uncounted = [
+            (at, claim.uncounted, claim.begun) for at, claim in all_claims if claim.uncounted or not claim.begun
+        ]
+        if self.cancelled or uncounted:
+            return _encoder.encode(_LongSnapshot(*fields, sorted(self.cancelled), uncounted))
         return _encoder.encode(_Snapshot(*fields))
 
     @classmethod
@@ -595,6 +578,9 @@ class State:
             state._record_keys([position], [key])
         state.resting = set(snapshot.resting)
         state.cancelled = set(snapshot.cancelled) if snapshot.cancelled else _NO_POSITIONS
+        for position, uncounted, begun in snapshot.uncounted:
+            claim = state.outstanding[position]
+            claim.uncounted, claim.begun = uncounted, begun
         state._ended = dict.fromkeys(position for position, claim in state.outstanding.items() if not claim.expires)
         state._rebuild_expiries()
         return state

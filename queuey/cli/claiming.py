@@ -123,9 +123,12 @@ def release(
         str | None, typer.Option(help="Reason of the failure. Without --delay, the queue's backoff sets the time.")
     ] = None,
     retry: Annotated[bool, typer.Option(help="Deliver them again, or make them dead letters now.")] = True,
+    begun: Annotated[
+        bool, typer.Option(help="Count the attempts. Those that did not begin need not count, up to 10 of a message.")
+    ] = True,
 ) -> None:
     """Release claimed messages: they are delivered again, at once or after a delay."""
-    release = partial(client.job_queue(queue).release, delay=delay, reason=reason, retry=retry)
+    release = partial(client.job_queue(queue).release, delay=delay, reason=reason, retry=retry, begun=begun)
     _end_claims(release, receipt, "released")
 
 
@@ -346,7 +349,7 @@ class JobProgram:
         job is delivered again at once.
         """
         message, held = job.message, job.held_claim
-        delay_if_left, held.delay_if_left = held.delay_if_left, 0.0
+        delay_if_left, held.delay_if_left, held.begun = held.delay_if_left, 0.0, False
         self.exit_if_stopped()
         about = {"JOB_QUEUE": job.queue, "JOB_ID": message.id, "JOB_PARTITION": str(message.partition)}
         env = os.environ | about | {"JOB_DELIVERIES": str(job.deliveries)}
@@ -354,7 +357,8 @@ class JobProgram:
             process = Popen(self._command, stdin=PIPE, stderr=PIPE, env=env, process_group=0)  # noqa: S603 - as typed
         except OSError as error:
             raise typer.BadParameter(f"it cannot be run: {error}", param_hint="command") from error
-        held.delay_if_left, self._process, error_output = delay_if_left, process, bytearray()
+        held.delay_if_left, held.begun = delay_if_left, True
+        self._process, error_output = process, bytearray()
         if self.stopped_by:
             _send_signal(process, self.stopped_by)
         feeding = threading.Thread(target=_write_body, args=(process, body_bytes(job.body)), daemon=True)

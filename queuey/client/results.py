@@ -354,11 +354,13 @@ class Claimed(msgspec.Struct, frozen=True):
     Attributes:
         message: The message.
         receipt: The receipt of this claim, to acknowledge, renew or release it.
-        deliveries: Number of deliveries of the message, including this one.
+        deliveries: Number of this attempt: the deliveries so far, without deliveries that were given back before work
+            on the message began.
         expires: When another caller may get the message, in seconds since 1970, by the server's clock.
         queue: The message's queue.
         state: The last state that a worker has set in an earlier delivery, or None.
         result_ttl: Seconds for which the queue keeps results of jobs. 0 if it keeps no results.
+        handed_out: Number of all deliveries of the message, including this one.
     """
 
     message: Message
@@ -368,6 +370,7 @@ class Claimed(msgspec.Struct, frozen=True):
     queue: str = ""
     state: Any = None
     result_ttl: int = 0
+    handed_out: int = 1
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -422,6 +425,7 @@ class OutstandingJob(msgspec.Struct, frozen=True):
         [1]
 
     Attributes:
+        deliveries: Number of attempts: deliveries that were given back before work on the message began do not count.
         worker: Name of the worker that has the message, or had it last.
         expires: When the claim or the delay of a release ends, in seconds since 1970. None if it has ended.
         state: The state that this worker has set, or None. Only with ``states``.
@@ -431,6 +435,7 @@ class OutstandingJob(msgspec.Struct, frozen=True):
         task, arguments: Name of the task that the message calls, and its arguments in short form. Empty without a
             task. Only with ``states``.
         failure: The last failed attempt, or None. Only with ``states``.
+        handed_out: Number of all deliveries.
     """
 
     message_id: str
@@ -444,6 +449,7 @@ class OutstandingJob(msgspec.Struct, frozen=True):
     task: str = ""
     arguments: str = ""
     failure: Attempt | None = None
+    handed_out: int = 0
 
 
 class Schedule(ListedSchedule, frozen=True, kw_only=True):

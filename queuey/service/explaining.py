@@ -285,7 +285,8 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         code: The state; None if the log is empty.
         passed: True if claims have passed the message's id and it is not outstanding.
-        deliveries: Number of deliveries, if still known.
+        deliveries: Number of deliveries that count as attempts, if still known.
+        uncounted: Number of other deliveries: work on the message did not begin.
         expires: End of the claim in seconds since 1970; 0 if not known.
         target: The queue in which the message is about to become a dead letter.
         worker: Name of the last worker that claimed the message; may be blank.
@@ -296,6 +297,7 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
     code: Code | None
     passed: bool = False
     deliveries: int = 0
+    uncounted: int = 0
     expires: float = 0.0
     target: str = ""
     worker: str = ""
@@ -317,7 +319,8 @@ def _find_standing(position: Position, state: State, expired: int) -> _Standing:
     if (claim := state.outstanding.get(position)) is not None:
         return _Standing(
             code=state.find_status(position, expired),
-            deliveries=claim.deliveries,
+            deliveries=claim.attempts,
+            uncounted=claim.handed_out - claim.attempts,
             expires=claim.expires / 1000,
             worker=claim.worker,
             number=claim.number,
@@ -360,7 +363,9 @@ def _explain_absent(standing: _Standing, number: int) -> Iterator[Reason]:
 
 def _explain_standing(standing: _Standing, number: int) -> Iterator[Reason]:
     """Yields the reason for a standing; nothing if the message is done or was never claimed."""
-    times = f"{standing.deliveries} time{'' if standing.deliveries == 1 else 's'}"
+    times = format_count(standing.deliveries + standing.uncounted, "time")
+    if standing.uncounted:
+        times += f" ({format_count(standing.deliveries, 'attempt')}; it was also given back before work on it began)"
     match standing.code:
         case "claimed":
             worker = f"Its worker is {standing.worker}." if standing.worker else "Its worker gave no name."
@@ -373,7 +378,7 @@ def _explain_standing(standing: _Standing, number: int) -> Iterator[Reason]:
         case "waiting" if standing.cancelled:
             text = f"It was delivered {times} and cancelled: no claim gets it again."
             yield Reason(code="waiting", text=text, partition=number, at=standing.expires or None)
-        case "waiting" if not standing.deliveries:
+        case "waiting" if not standing.deliveries + standing.uncounted:
             text = "It has not been claimed yet; one of the next claims gets it, even before it is due."
             yield Reason(code="waiting", text=text, partition=number)
         case "waiting":

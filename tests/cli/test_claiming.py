@@ -242,7 +242,7 @@ def test_a_program_that_cannot_be_run(run: Run, client: Client, jobs: str, tmp_p
 
 
 def test_a_file_that_is_no_program(run: Run, client: Client, queue: str, tmp_path: Path) -> None:
-    """Only the attempt to start it shows that: it is wrong usage, and the message comes again at once."""
+    """Only the attempt to start it shows that: it is wrong usage, and the message comes again at once, unattempted."""
     program = tmp_path / "job"
     program.write_bytes(b"\x00")
     program.chmod(0o700)
@@ -250,7 +250,7 @@ def test_a_file_that_is_no_program(run: Run, client: Client, queue: str, tmp_pat
     ended = run("claim", queue, "--ttl", "600", "--", str(program))
     assert ended.code == 2
     assert "Exec format error" in ended.err
-    assert [job.deliveries for job in client.job_queue(queue).receive()] == [2]
+    assert [(job.deliveries, job.handed_out) for job in client.job_queue(queue).receive()] == [(1, 2)]
 
 
 LOOP = "echo begun; while :; do sleep 0.05; done"
@@ -303,7 +303,7 @@ def test_stopped_while_it_waits_for_messages(served: Served, client: Client, que
 
 
 def test_stopped_before_the_program_is_started(client: Client, queue: str) -> None:
-    """The message comes again at once."""
+    """The message comes again at once, and this was no attempt."""
     client.send(queue, "a")
     program = JobProgram(["true"])
     with closing(client.job_queue(queue).claim(ttl=600)) as claimed:
@@ -311,7 +311,7 @@ def test_stopped_before_the_program_is_started(client: Client, queue: str) -> No
         program.handle_signal(signal.SIGTERM, None)
         with pytest.raises(SystemExit, match="143"):
             program.run(job)
-    assert [again.deliveries for again in client.job_queue(queue).receive()] == [2]
+    assert [(again.deliveries, again.handed_out) for again in client.job_queue(queue).receive()] == [(1, 2)]
 
 
 def test_stopped_after_the_program_has_ended(client: Client, queue: str) -> None:

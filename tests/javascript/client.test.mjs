@@ -86,9 +86,12 @@ test("claims, releases and acknowledges", async () => {
   assert.deepEqual([first.body, first.deliveries, await queuey.claim(queue)], ["job", 1, []]);
   await queuey.release(queue, first);
   const [again] = await queuey.claim(queue, { wait: 5 });
-  assert.equal(again.deliveries, 2);
+  assert.deepEqual([again.deliveries, again.handed_out], [2, undefined]);
+  await queuey.release(queue, [again], { begun: false });
+  const [last] = await queuey.claim(queue, { wait: 5 });
+  assert.deepEqual([last.deliveries, last.handed_out], [2, 3]);
   await assert.rejects(queuey.acknowledge(queue, first), (error) => error.status === 409);
-  await queuey.acknowledge(queue, again);
+  await queuey.acknowledge(queue, last);
   assert.deepEqual(await queuey.claim(queue), []);
 });
 

@@ -15,6 +15,7 @@ export async function show(signal: AbortSignal): Promise<string[]> {
   const result: unknown = await stored.result({ timeout: 5, signal });
   console.log(result, (await queuey.jobs("q", [stored], { states: true })).map((each) => each.status));
   const [job] = await queuey.claim("q", { wait: 20 });
+  if (job) await queuey.release("q", job, { begun: false });
   if (job) await queuey.acknowledgeWith("q", job, { any: ["json"] });
   if (job) await queuey.acknowledge("q", job.receipt, [job], { signal });
   if (job && (await queuey.renew("q", 60, job)).some((each) => each.cancelled)) console.log(await queuey.retryJob("q", job));

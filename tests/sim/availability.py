@@ -105,7 +105,7 @@ class Stored:
         for (since, until), state in self.states(partition):
             for position, (seen, gone) in readable.items():
                 claim = state.outstanding.get(position)
-                if claim is not None and (not self.max_deliveries or claim.deliveries < self.max_deliveries):
+                if claim is not None and (not self.max_deliveries or claim.attempts < self.max_deliveries):
                     free_from = claim.expires / 1000 + self.margin - offset + TICK if claim.expires else 0.0
                 elif position in ahead and not state.is_known(position):
                     free_from = ids.ticks_to_seconds(position[0]) - offset + TICK
@@ -144,7 +144,7 @@ class Stored:
                     state.outstanding[same] for same in undone if same in state.outstanding and self.keys[same] == key
                 ]
                 first = state.outstanding.get(position)
-                if first is not None and self.max_deliveries and first.deliveries >= self.max_deliveries:
+                if first is not None and self.max_deliveries and first.attempts >= self.max_deliveries:
                     continue
                 over = [claim.expires / 1000 + self.margin - offset + TICK for claim in claims if claim.expires]
                 below = ids.ticks_to_seconds(position[0]) + self.delay - offset + TICK

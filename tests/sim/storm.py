@@ -228,7 +228,7 @@ class Client:
                 continue  # The process stood still before it sent its answer. A client counts the TTL from its request.
             receipt = delivery.receipt
             job = Delivery(receipt.position, receipt.number, asked, now, [(now, until)], partition=receipt.partition)
-            job.first = delivery.deliveries == 1
+            job.first = delivery.handed_out == 1
             self._history.deliveries.append(job)
             jobs.append((job, receipt))
         if not jobs:
@@ -497,7 +497,7 @@ class Storm:
                 lives = [(now, one.expires - web.process.offset)]
                 kept = Delivery(one.receipt.position, one.receipt.number, asked, now, lives, kept=True)
                 kept.partition = one.receipt.partition
-                kept.first = one.deliveries == 1
+                kept.first = one.handed_out == 1
                 self.history.deliveries.append(kept)
 
         Poll(web, done, limit=3, ttl=10 * LONGEST_CALM, wait=0, queue=self.queue).attempt()

@@ -141,6 +141,7 @@ class AsyncJobQueue:
                     await self._leave(claims.list_expired(claim, batch))
                     if claim.state != "held":
                         continue
+                    claim.begun = True
                     yield AsyncJob(message, claim, claims, self._sender)
                     await self._leave(claims.finish_or_return_lost(claim))
                     urgent = loop.record_work(claim)
@@ -321,12 +322,14 @@ class AsyncJobQueue:
         reason: ReleaseReason | None = None,
         *,
         retry: bool = True,
+        begun: bool = True,
     ) -> list[Refused]:
         """Releases messages: they are delivered again, at once or after ``delay`` seconds. Returns refused ones.
 
-        The arguments ``delay``, ``reason`` and ``retry`` are those of :meth:`AsyncJob.release`.
+        The arguments ``delay``, ``reason``, ``retry`` and ``begun`` are those of :meth:`AsyncJob.release`.
         """
-        return await send_all(self._sender.run, self._calls_by_queue(claim_calls.release, claims, delay, reason, retry))
+        calls = self._calls_by_queue(claim_calls.release, claims, delay, reason, retry, begun)
+        return await send_all(self._sender.run, calls)
 
     async def set_states(self, states: Iterable[tuple[Claim, object]]) -> list[Refused]:
         """Sets the progress of the work on messages; see :meth:`AsyncJob.set_state`.

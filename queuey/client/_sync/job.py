@@ -71,7 +71,7 @@ class Job:
 
     @property
     def deliveries(self) -> int:
-        """Number of deliveries of the message, including this one."""
+        """Number of this attempt: deliveries that were given back before work on the message began do not count."""
         return self.claimed.deliveries
 
     @property
@@ -144,7 +144,14 @@ class Job:
             raise
         self._claims.end([self.held_claim])
 
-    def release(self, delay: Seconds | None = None, reason: ReleaseReason | None = None, *, retry: bool = True) -> None:
+    def release(
+        self,
+        delay: Seconds | None = None,
+        reason: ReleaseReason | None = None,
+        *,
+        retry: bool = True,
+        begun: bool = True,
+    ) -> None:
         """Releases the message: it is delivered again, now or after a delay.
 
         If this fails because the service is unavailable, the message is delivered again when its claim expires. After
@@ -155,12 +162,15 @@ class Job:
                 delivered at once, or, if there is a reason, after the queue's ``backoff``.
             reason: An error or a text. ``queuey explain`` shows it, and a dead letter has the last ten.
             retry: False makes the message a dead letter now. In a queue of dead letters it is delivered again.
+            begun: False if work on the message has not begun, or was stopped: then the attempt does not count, at most
+                10 times for a message.
 
         Raises:
             ClaimLost: The message was already delivered to another caller.
         """
         delay = seconds(delay)
-        calls = list(claim_calls.release(self.queue, [self.receipt], delay, reason, retry))
+        self.held_claim.begun = begun
+        calls = list(claim_calls.release(self.queue, [self.receipt], delay, reason, retry, begun))
         by_backoff = delay is None and reason is not None
         self._claims.end_by_release([self.held_claim], self.held_claim.delay_if_left if by_backoff else delay or 0.0)
         try:

@@ -132,6 +132,7 @@ class JobQueue:
                     self._leave(claims.list_expired(claim, batch))
                     if claim.state != "held":
                         continue
+                    claim.begun = True
                     yield Job(message, claim, claims, self._sender)
                     self._leave(claims.finish_or_return_lost(claim))
                     urgent = loop.record_work(claim)
@@ -263,12 +264,14 @@ class JobQueue:
         reason: ReleaseReason | None = None,
         *,
         retry: bool = True,
+        begun: bool = True,
     ) -> list[Refused]:
         """Releases messages: they are delivered again, at once or after ``delay`` seconds. Returns refused ones.
 
-        The arguments ``delay``, ``reason`` and ``retry`` are those of :meth:`Job.release`.
+        The arguments ``delay``, ``reason``, ``retry`` and ``begun`` are those of :meth:`Job.release`.
         """
-        return send_all(self._sender.run, self._calls_by_queue(claim_calls.release, claims, delay, reason, retry))
+        calls = self._calls_by_queue(claim_calls.release, claims, delay, reason, retry, begun)
+        return send_all(self._sender.run, calls)
 
     def set_states(self, states: Iterable[tuple[Claim, object]]) -> list[Refused]:
         """Sets the progress of the work on messages; see :meth:`Job.set_state`.

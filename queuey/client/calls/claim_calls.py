@@ -145,16 +145,16 @@ def release(
     delay: Seconds | None = None,
     reason: ReleaseReason | None = None,
     retry: bool = True,  # noqa: FBT001, FBT002 - passed by position from the public methods
+    begun: bool = True,  # noqa: FBT001, FBT002 - as above
 ) -> Iterator[Call[None]]:
     """Releases messages at once or after ``delay`` seconds.
 
     With a reason and no delay, the queue's backoff decides; a delay of 0 releases at once. The reason is cut to the
-    API's limits. Without ``retry``, the messages become dead letters.
+    API's limits. Without ``retry``, the messages become dead letters. If not ``begun``, the attempts do not count.
     """
     delay = seconds(delay)
     fields: dict[str, Any] = {"delay": delay} if delay or (delay is not None and reason is not None) else {}
-    if not retry:
-        fields["retry"] = False
+    fields |= {name: False for name, value in (("retry", retry), ("begun", begun)) if not value}
     if reason is None:
         return _calls_by_receipts(
             queue, "release", receipts, max_receipts=RECEIPTS_PER_CALL if retry else RECEIPTS_WITH_REASON, **fields
@@ -329,6 +329,7 @@ def _read_claims(queues: Sequence[str], answer: HttpAnswer) -> Received:
             name or queues[0],
             None if wire.state is UNSET else wire.state,
             claims.result_ttl,
+            wire.handed_out or wire.deliveries,
         )
         for message, wire in pairs
     ]

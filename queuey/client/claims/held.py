@@ -73,6 +73,7 @@ class HeldClaim(msgspec.Struct, eq=False):
         delay: Seconds until a released message is delivered again. None if the claim was not released.
         seen_lost: The program has seen that the job is lost.
         delay_if_left: Seconds until the message is delivered again if the loop is left. 0 before the loop reaches it.
+        begun: Work on the message has begun, or may have, so that its attempt counts if the claim is released.
         result: The result of the job, to be sent with the acknowledgement.
         cancelled: A renewal has reported that the job was cancelled.
     """
@@ -87,6 +88,7 @@ class HeldClaim(msgspec.Struct, eq=False):
     delay: float | None = None
     seen_lost: bool = False
     delay_if_left: float = 0.0
+    begun: bool = False
     result: JobResult | None = None
     cancelled: bool = False
 
@@ -367,12 +369,14 @@ def _send_order(claims: Sequence[HeldClaim]) -> tuple[bool, float]:
 
 
 def _release_calls(claims: Iterable[HeldClaim]) -> list[Call[None]]:
-    """Returns the releases of claims, by queue and delay. Omits claims without a ``delay``, which were not released."""
-    receipts: dict[tuple[str, float], list[str]] = {}
+    """Returns the releases of claims, by their terms. Omits claims without a ``delay``, which were not released."""
+    receipts: dict[tuple[str, float, bool], list[str]] = {}
     for claim in claims:
         if claim.delay is not None:
-            receipts.setdefault((claim.queue, claim.delay), []).append(claim.receipt)
-    return [call for (queue, delay), group in receipts.items() for call in release(queue, group, delay)]
+            receipts.setdefault((claim.queue, claim.delay, claim.begun), []).append(claim.receipt)
+    return [
+        call for (queue, delay, begun), group in receipts.items() for call in release(queue, group, delay, begun=begun)
+    ]
 
 
 def _find_refused(claims: Sequence[HeldClaim], error: Exception) -> list[HeldClaim]:

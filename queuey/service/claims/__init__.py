@@ -279,7 +279,7 @@ class ClaimUseCases(JobActs):
         """Voids results of earlier deliveries and adds job states, before the receipts leave the service."""
         if queue.result_ttl:
             now = self._store.claim_logs.claim_now() / 1000
-            repeated = [delivery.receipt for delivery in deliveries if delivery.deliveries > 1]
+            repeated = [delivery.receipt for delivery in deliveries if delivery.handed_out > 1]
             write = partial(self._results.void_result, queue, time=now)
             await self._write_concurrently([partial(write, receipt) for receipt in repeated])
         if states:
@@ -287,7 +287,7 @@ class ClaimUseCases(JobActs):
 
     async def _add_states(self, queue: Queue, deliveries: list[ClaimDelivery]) -> None:
         """Adds job states to the first ``MAX_STATES`` messages that were delivered before, unless reads fail."""
-        repeated = [delivery for delivery in deliveries if delivery.deliveries > 1][:MAX_STATES]
+        repeated = [delivery for delivery in deliveries if delivery.handed_out > 1][:MAX_STATES]
 
         try:
             for delivery in repeated:
@@ -395,6 +395,7 @@ class ClaimUseCases(JobActs):
         reason: ReleaseReason | None = None,
         *,
         retry: bool = True,
+        begun: bool = True,
     ) -> list[Settlement]:
         """Ends claims: the messages become available again after ``delay`` seconds.
 
@@ -404,6 +405,7 @@ class ClaimUseCases(JobActs):
             delay: Seconds. None means 0, or with a reason the queue's backoff.
             reason: Error of the handler; None records nothing, or ``GivenUp`` if ``retry`` is False.
             retry: If False, the messages become dead letters at once. A dead letter queue delivers them again anyway.
+            begun: If False, the attempts do not count, at most 10 times for a message.
         """
         if not retry:
             reason = reason or ReleaseReason("GivenUp")
@@ -412,7 +414,7 @@ class ClaimUseCases(JobActs):
         kind: SettleKind = "release" if reason is None or delay is not None else "fail"
         if not retry and not holds_dead(queue.name):
             kind = "give_up"
-        return await self._settle(queue, kind, receipts, delay or 0.0)
+        return await self._settle(queue, kind, receipts, delay or 0.0, begun=begun)
 
     async def set_states(self, queue: Queue, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:
         """Sets the states of jobs whose receipts are valid. They are informational and last until the message is done.
@@ -440,7 +442,7 @@ class ClaimUseCases(JobActs):
             await self._attempts.add(queue, receipt.partition, receipt.position, why)
 
     async def _settle(
-        self, queue: Queue, kind: SettleKind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0
+        self, queue: Queue, kind: SettleKind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0, *, begun: bool = True
     ) -> list[Settlement]:
         """Settles receipts in their logs; returns results in their order. Renewals that come too late raise.
 
@@ -450,7 +452,7 @@ class ClaimUseCases(JobActs):
         self.check(queue, list(parts))
         if len(parts) > 1 and not self._has_entries(queue, parts):
             await self._check_receipts(queue, parts)
-        requests = {number: SettleRequest(queue, kind, group, ttl) for number, group in parts.items()}
+        requests = {number: SettleRequest(queue, kind, group, ttl, begun=begun) for number, group in parts.items()}
         settled = order_settlements(await self._ask(queue, requests), receipts)
         if settled and kind == "renew" and self._is_late(ttl, min(request.decided for request in requests.values())):
             raise too_late_error()

@@ -12,7 +12,7 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
-from queuey.claims.state import LastDelivery
+from queuey.claims.receipts import LastDelivery
 from queuey.deadletters import Attempt
 from queuey.errors import StoreBusy
 from queuey.ids import Position

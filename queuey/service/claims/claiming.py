@@ -53,8 +53,9 @@ class ClaimDelivery(msgspec.Struct, gc=False):
 
     Attributes:
         receipt: Names this delivery.
-        deliveries: Number of deliveries, including this one.
+        deliveries: Number of this attempt; 0 if the message was only shown and has had none.
         expires: End of the claim in seconds since 1970; 0 if the message was only shown.
+        uncounted: Number of earlier deliveries that were given back before they began.
         state: JSON of the last job state that an earlier delivery set; None if it has none or was not requested.
     """
 
@@ -62,7 +63,12 @@ class ClaimDelivery(msgspec.Struct, gc=False):
     receipt: ClaimReceipt
     deliveries: int
     expires: float
+    uncounted: int = 0
     state: bytes | None = None
+
+    @property
+    def handed_out(self) -> int:
+        return self.deliveries + self.uncounted
 
 
 class PiggybackedAck(msgspec.Struct):
@@ -250,8 +256,8 @@ class ClaimSearch:
             else:
                 self._turns.end_turn(self._queue.qid, number)
             self._deliveries += [
-                ClaimDelivery(message, receipt, deliveries, expires / 1000)
-                for message, deliveries, receipt, expires in claimed
+                ClaimDelivery(message, receipt, deliveries, expires / 1000, uncounted)
+                for message, deliveries, receipt, expires, uncounted in claimed
             ]
             if self._has_enough():
                 return None

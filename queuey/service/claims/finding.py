@@ -348,7 +348,7 @@ def split_by_deliveries(
     """
     if not max_deliveries:
         return [], list(ended), set()
-    exhausted = {place for place in ended if state.outstanding[place].deliveries >= max_deliveries}
+    exhausted = {place for place in ended if state.outstanding[place].attempts >= max_deliveries}
     doubt = exhausted & state.covers.by_representative.keys()
     dead = exhausted - doubt
     return [place for place in ended if place in dead], [place for place in ended if place not in dead], doubt

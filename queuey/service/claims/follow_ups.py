@@ -18,7 +18,8 @@ import msgspec
 
 from queuey import deadletters, ids
 from queuey.claims.covers import choose_target_partition
-from queuey.claims.state import LastDelivery, State
+from queuey.claims.receipts import LastDelivery
+from queuey.claims.state import State
 from queuey.deadletters import Attempt, Cause
 from queuey.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
 from queuey.ids import Position

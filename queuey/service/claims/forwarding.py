@@ -57,9 +57,10 @@ class _Settle(msgspec.Struct, array_like=True, frozen=True):
     kind: SettleKind
     receipts: Sequence[ClaimReceipt]
     ttl: float
+    begun: bool | None
 
     def make_request(self) -> Request:
-        return SettleRequest(self.queue, self.kind, self.receipts, self.ttl)
+        return SettleRequest(self.queue, self.kind, self.receipts, self.ttl, begun=self.begun)
 
 
 class _Message(Message, array_like=True, gc=False):
@@ -68,7 +69,7 @@ class _Message(Message, array_like=True, gc=False):
     body: Any
 
 
-CLAIM_TOPIC = Topic(17, _Claim, cast("type[list[Claimed]]", list[tuple[_Message, int, ClaimReceipt, int]]))
+CLAIM_TOPIC = Topic(17, _Claim, cast("type[list[Claimed]]", list[tuple[_Message, int, ClaimReceipt, int, int]]))
 SETTLE_TOPIC = Topic(18, _Settle, list[Settlement])
 
 
@@ -104,7 +105,7 @@ class Forwarding:
             claim = _Claim(request.queue, key[1], poll.limit, poll.ttl, poll.max_bytes, poll.worker)
             ask = partial(self._workers.ask, home, CLAIM_TOPIC, claim, on_answer)
         elif isinstance(request, SettleRequest):
-            settle = _Settle(request.queue, key[1], request.kind, request.receipts, request.ttl)
+            settle = _Settle(request.queue, key[1], request.kind, request.receipts, request.ttl, request.begun)
             ask = partial(self._workers.ask, home, SETTLE_TOPIC, settle, on_answer)
         else:
             return False
@@ -123,7 +124,7 @@ class Forwarding:
                 request.maybe_done = True
                 self._add(key, request)
         elif not request.answer(answer) and answer and isinstance(request, PollRequest) and request.poll.ttl:
-            self._add(key, make_release_request(request.queue, [receipt for _, _, receipt, _ in answer]))
+            self._add(key, make_release_request(request.queue, [receipt for _, _, receipt, *_ in answer]))
 
     def _begin_work(self, work: _Claim | _Settle, answer: Answer[Any]) -> GiveUp:
         """Starts another worker's request, from any thread; returns a function that cancels it.

@@ -14,8 +14,8 @@ from queuey import ids
 from queuey.api.jobs import UNFINISHED, JobInfo
 from queuey.claims.acts import JobStanding, cancel, make_available_now
 from queuey.claims.drafts import EntryDraft
-from queuey.claims.receipts import ClaimReceipt
-from queuey.claims.state import ClaimTiming, LastDelivery, State
+from queuey.claims.receipts import ClaimReceipt, LastDelivery
+from queuey.claims.state import ClaimTiming, State
 from queuey.deadletters import Attempt, DeadLetter, decode_dead_letter, queue_for
 from queuey.errors import InvalidRequest, MessageNotFound, QueueNotFound
 from queuey.ids import Position
@@ -466,7 +466,8 @@ def _find_view(position: Position, expired: int, state: State) -> LogView:
 def _claim_fields(view: LogView) -> dict[str, Any]:
     claim = view.claim
     assert claim is not None  # noqa: S101 - views of claimed messages have one
-    fields = {"status": view.standing, "deliveries": claim.deliveries, "worker": claim.worker}
+    counts = {"deliveries": claim.attempts, "handed_out": claim.handed_out}
+    fields = {"status": view.standing, **counts, "worker": claim.worker}
     return fields if view.standing == "waiting" else fields | {"expires": claim.expires / 1000}
 
 

@@ -142,12 +142,12 @@ class ClaimOverview(ABC):
             only_status: Status of the messages; None for all.
         """
 
-        def look(state: State, expired: int) -> list[tuple[int, Position, JobStatus, int, str, int]]:
+        def look(state: State, expired: int) -> list[tuple[int, Position, JobStatus, int, int, str, int]]:
             standings = (
                 (place, claim, state.find_status(place, expired)) for place, claim in state.outstanding.items()
             )
             rows = (
-                (0 if status == "waiting" else c.expires, place, status, c.deliveries, c.worker, c.number)
+                (0 if status == "waiting" else c.expires, place, status, c.attempts, c.handed_out, c.worker, c.number)
                 for place, c, status in standings
                 if only_status in {None, status}
             )
@@ -161,7 +161,8 @@ class ClaimOverview(ABC):
                 Job(
                     message_id=ids.to_hex(position),
                     partition=number,
-                    deliveries=deliveries,
+                    deliveries=attempts,
+                    handed_out=handed_out,
                     status=status,
                     worker=worker,
                     expires=expires / 1000 or None,
@@ -172,7 +173,7 @@ class ClaimOverview(ABC):
                         else {}
                     ),
                 )
-                for _, number, (expires, position, status, deliveries, worker, delivery) in rows
+                for _, number, (expires, position, status, attempts, handed_out, worker, delivery) in rows
             ]
 
         return access.use(outstanding)
@@ -312,7 +313,7 @@ class _View:
         self.retrying = state.count_retrying(expired)
         ended = (claim for position, claim in state.outstanding.items() if state.has_ended(position, expired))
         self.publishing = len([target for target, _ in state.outbox.values() if target])
-        self.failed = sum(claim.deliveries > 0 for claim in ended)
+        self.failed = sum(claim.attempts > 0 for claim in ended)
         self.below = sorted(position for position in state.outstanding if position <= state.cursor)
         self.known = {position for position in state.outstanding if position > state.cursor}
         self._above = frozenset(state.above)

@@ -26,8 +26,9 @@ from queuey.messages import Backoff, Message, Queue
 from queuey.service.claims.follow_ups import delivery_limit
 
 SettleKind = Literal["acknowledge", "renew", "release", "fail", "give_up", "verify", "check"]
-Claimed = tuple[Message, int, ClaimReceipt, int]
-"""A claimed message: the message, its deliveries, the receipt, and the expiry (milliseconds since 1970)."""
+Claimed = tuple[Message, int, ClaimReceipt, int, int]
+"""A claimed message: the message, the number of the attempt, the receipt, the expiry (milliseconds since 1970), and how
+many earlier deliveries do not count."""
 
 
 class Request:
@@ -114,19 +115,19 @@ class PollRequest(Request):
             ticks, low = position = message.ticks, message.low
             claim = state.outstanding.get(position)
             if not self.poll.ttl:
-                deliveries = 0 if claim is None else claim.deliveries
-                claimed.append((message, deliveries, ClaimReceipt(partition, ticks, low), 0))
+                deliveries, uncounted = (0, 0) if claim is None else (claim.attempts, claim.uncounted)
+                claimed.append((message, deliveries, ClaimReceipt(partition, ticks, low), 0, uncounted))
             # While the entry was in doubt, others may have appended further entries.
             elif claim is not None and claim.number == number and claim.expires:
                 receipt = ClaimReceipt(partition, ticks, low, number, claim.secret)
-                claimed.append((message, claim.deliveries, receipt, claim.expires))
+                claimed.append((message, claim.deliveries, receipt, claim.expires, claim.uncounted))
         return claimed
 
     def give_up(self) -> list[ClaimReceipt]:
         """Cancels the request; returns the receipts of its claims if it was already answered."""
         if self.future.cancel() or self.future.cancelled() or self.future.exception() is not None:
             return []
-        return [receipt for _, _, receipt, _ in self.future.result()]
+        return [receipt for _, _, receipt, *_ in self.future.result()]
 
     @property
     def depends_on_others(self) -> bool:
@@ -143,20 +144,30 @@ class SettleRequest(Request):
             ``check`` only fails, as the others do, if the log never had an entry that a receipt names.
         receipts: Receipts of this partition.
         ttl: Seconds of a renewal, or delay of a release.
+        begun: The attempts of a release have begun, so they count; None if no caller has learned of them.
 
     Attributes:
         newest: Highest entry number among the receipts.
         settlements: In the order of the receipts; empty before the first decision.
     """
 
-    __slots__ = ("kind", "newest", "receipts", "settlements", "ttl")
+    __slots__ = ("begun", "kind", "newest", "receipts", "settlements", "ttl")
 
-    def __init__(self, queue: Queue, kind: SettleKind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        kind: SettleKind,
+        receipts: Sequence[ClaimReceipt],
+        ttl: float = 0.0,
+        *,
+        begun: bool | None = True,
+    ) -> None:
         super().__init__(queue, len(receipts))
         self.kind = kind
         self.receipts = receipts
         self.newest = max([receipt.number for receipt in receipts], default=0)
         self.ttl = ttl
+        self.begun = begun
         self.settlements: list[Settlement] = []
 
     def edit(self, draft: EntryDraft) -> None:
@@ -165,9 +176,9 @@ class SettleRequest(Request):
         elif self.kind == "renew":
             self.settlements = draft.renew(self.receipts, self.ttl)
         elif self.kind == "release":
-            self.settlements = draft.release(self.receipts, self.ttl)
+            self.settlements = draft.release(self.receipts, self.ttl, begun=self.begun)
         elif self.kind == "fail":
-            self.settlements = draft.release(self.receipts, partial(delay_after_failure, self.queue))
+            self.settlements = draft.release(self.receipts, partial(delay_after_failure, self.queue), begun=self.begun)
         elif self.kind == "give_up":
             target = queue_for(self.queue.name, self.queue.dead_letter)
             self.settlements = draft.dead_letter_claimed(self.receipts, target)
@@ -354,7 +365,7 @@ def mark_unsent(requests: Iterable[Request]) -> None:
 
 def make_release_request(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest:
     """Returns a request to release claims that their caller never learned of. If it fails, they expire."""
-    return SettleRequest(queue, "release", receipts)
+    return SettleRequest(queue, "release", receipts, begun=None)
 
 
 def too_late_error() -> StoreUnavailable:
@@ -417,7 +428,7 @@ class ClaimTotals:
                 counts["delivered"] += len(positions)
                 for position in positions:
                     claim = state.outstanding.get(position)
-                    counts["redelivered"] += claim is not None and claim.deliveries > 1
+                    counts["redelivered"] += claim is not None and claim.handed_out > 1
 
     def statistics(self) -> dict[str, float]:
         with self._lock:

@@ -15,12 +15,19 @@ export interface Message {
 
 export interface ClaimedMessage extends Message {
   receipt: string;
-  /** How many times it has been claimed, including this one. */
+  /** The number of this attempt: deliveries that were given back before work on the message began do not count. */
   deliveries: number;
+  /** The number of all deliveries; absent if it is that of the attempt. */
+  handed_out?: number;
   /** End of the claim, in seconds since 1970. */
   expires: number;
   /** The last state set by the worker of an earlier delivery. */
   state?: unknown;
+}
+
+export interface ReleaseOptions extends CallOptions {
+  /** False if work on the messages has not begun, or was stopped. */
+  begun?: boolean;
 }
 
 export interface Stored {
@@ -51,6 +58,7 @@ export interface JobInfo {
     | "never_seen"
     | "unknown";
   deliveries?: number;
+  handed_out?: number;
   worker?: string;
   /** End of the claim, or of the delay of the release, in seconds since 1970. */
   expires?: number;
@@ -121,7 +129,7 @@ export interface CallOptions {
 }
 
 /** Any number of messages, also in lists, and at the end maybe options. */
-export type Several<M> = (string | M | (string | M)[])[] | [...(string | M | (string | M)[])[], Required<CallOptions>];
+export type Several<M, O = Required<CallOptions>> = (string | M | (string | M)[])[] | [...(string | M | (string | M)[])[], O];
 
 export interface QueueFields {
   partitions?: number;
@@ -334,8 +342,11 @@ export declare class Queuey {
    * queue share requests.
    */
   result(queue: string, job: JobPlace, options?: ResultOptions): Promise<unknown>;
-  /** Gives up claims, so that the messages can be claimed again. */
-  release(queue: string, ...messages: Several<ClaimedMessage>): Promise<void>;
+  /**
+   * Gives up claims, so that the messages can be claimed again. With `{ begun: false }` as the last argument their attempts
+   * do not count, at most 10 times for a message.
+   */
+  release(queue: string, ...messages: Several<ClaimedMessage, ReleaseOptions>): Promise<void>;
   /** Extends claims to `ttl` seconds from now; returns a result for each. Stop working on those with `cancelled`. */
   renew(queue: string, ttl: number, ...messages: Several<ClaimedMessage>): Promise<Renewed[]>;
   /** Cancels a job: it is no longer delivered. The worker of a claimed job learns of it when it renews the claim. */

@@ -215,9 +215,13 @@ export class Queuey {
     await this.#request("POST", `${queuePath(queue)}/claims/ack`, request);
   }
 
-  /** Gives up claims, so that the messages can be claimed again. */
+  /**
+   * Gives up claims, so that the messages can be claimed again. With `{ begun: false }` as the last argument their attempts
+   * do not count, at most 10 times for a message.
+   */
   async release(queue, ...messages) {
-    await this.#updateClaims(queue, "release", messages);
+    const [values, { begun, ...options }] = splitOptions(messages, ["begun", "signal"]);
+    await this.#updateClaims(queue, "release", options.signal ? [...values, options] : values, { begun });
   }
 
   /** Extends claims to `ttl` seconds from now; returns a result for each. Stop working on those with `cancelled`. */
@@ -918,10 +922,11 @@ function queuePath(queue) {
   return `/${encodeSegment("queue", requireValid(!/^_/.test(queue), "queue", queue, 'no name begins with "_"'))}`;
 }
 
-/** Splits the options, `{ signal }`, from the arguments of a method that takes any number of messages. */
-function splitOptions(values) {
+/** Splits the options, such as `{ signal }`, from the arguments of a method that takes any number of messages. */
+function splitOptions(values, names = ["signal"]) {
   const last = values.at(-1);
-  const hasOptions = Object.prototype.toString.call(last) === "[object Object]" && Object.keys(last).join() === "signal";
+  const keys = Object.prototype.toString.call(last) === "[object Object]" ? Object.keys(last) : [];
+  const hasOptions = keys.length > 0 && keys.every((name) => names.includes(name));
   return hasOptions ? [values.slice(0, -1).flat(), last] : [values.flat(), {}];
 }
 

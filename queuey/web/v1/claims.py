@@ -276,7 +276,8 @@ class ClaimViews(Views):
             reason = (
                 None if body.reason is None else ReleaseReason(body.reason.error or "Released", body.reason.text or "")
             )
-            return self._service.claims.release(queue, parsed.receipts, body.delay, reason, retry=body.retry)
+            counts = {"retry": body.retry, "begun": body.begun}
+            return self._service.claims.release(queue, parsed.receipts, body.delay, reason, **counts)
 
         return await self._settle(request, match, api.Release, release)
 

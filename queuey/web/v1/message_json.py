@@ -126,13 +126,19 @@ def render_claims(
             ending,
             claim.deliveries,
             claim.expires,
-            b"" if claim.state is None else b',"state":' + claim.state,
+            b"" if claim.state is None and not claim.uncounted else _render_earlier(claim),
         )
         for claim in claims
     ]
     fields = dict(more or {}) | ({"acknowledged": acknowledged} if acknowledged else {})
     end = b"]," + encode(fields)[1:] if fields else b"]}"
     return [b'{"status":"ok","messages":[', *render_messages([claim.message for claim in claims], parts), end]
+
+
+def _render_earlier(claim: ClaimDelivery) -> bytes:
+    """Returns the JSON fields of a message that was handed out before."""
+    count = b',"handed_out":%d' % claim.handed_out if claim.uncounted else b""
+    return count if claim.state is None else b'%b,"state":%b' % (count, claim.state)
 
 
 def render_reading(reading: Reading, queue_name: str | None = None) -> list[bytes]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -33,6 +35,50 @@ def test_every_job_is_done_once(queuey: Queuey, queue: str) -> None:
     assert queuey.job_queue(queue).size().size == 0
     counts = queuey.job_queue(queue).counts()
     assert (counts.claimed, counts.waiting, sorted(counts.partitions)) == (0, 0, [1, 2, 3])
+
+
+def leave_by_break(jobs: Queuey, bodies: list[str]) -> None:
+    for job in jobs.claim(idle=0, limit=20):
+        bodies.append(job.body)
+        break
+
+
+def leave_by_error(jobs: Queuey, bodies: list[str]) -> None:
+    with suppress(KeyError):
+        for job in jobs.claim(idle=0, limit=20):
+            bodies.append(job.body)
+            raise KeyError(job.body)
+
+
+def leave_run_by_error(jobs: Queuey, bodies: list[str]) -> None:
+    def handle(job: Any) -> None:  # noqa: ANN401 - of either kind
+        bodies.append(job.body)
+        raise KeyError(job.body)
+
+    with pytest.raises(KeyError):
+        jobs.run(handle, on_error="raise", idle=0, limit=20)
+
+
+def give_back(jobs: Queuey, bodies: list[str]) -> None:
+    first, *rest = jobs.receive(20)
+    bodies.append(first.message.body)
+    jobs.release(first, delay=600)
+    jobs.release(rest, begun=False)
+
+
+@pytest.mark.parametrize("leave", [leave_by_break, leave_by_error, leave_run_by_error, give_back])
+def test_only_what_began_is_an_attempt(queuey: Queuey, leave: Callable[[Queuey, list[str]], None]) -> None:
+    """However a program leaves a batch of claimed jobs, only those that it began have one attempt less."""
+    queue = queuey.create_queue(max_deliveries=3, backoff={"first": 600, "most": 600}).name
+    queuey.send_many(queue, [str(number) for number in range(20)])
+    jobs, began = queuey.job_queue(queue), list[str]()
+    for _ in range(4):
+        leave(jobs, began)
+    left = jobs.receive(20)
+    assert (len(began), len(left) >= 16) == (4, True)
+    assert [one.deliveries for one in left] == [began.count(one.message.body) + 1 for one in left]
+    assert [one.handed_out for one in left if one.message.body not in began] == [5] * (20 - len(set(began)))
+    queuey.delete_queue(queue)
 
 
 def test_several_queues(queuey: Queuey) -> None:

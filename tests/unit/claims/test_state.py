@@ -69,8 +69,11 @@ class Model:
     number: int = 0
     cursor: int = 0
     claims: dict[int, list[int]] = field(default_factory=dict)
-    """Per message the entry, the deliveries and the expiry."""
+    """Per message the entry, the number of the attempt, the expiry, the number of earlier deliveries that do not count,
+    and whether this one counts."""
     done: set[int] = field(default_factory=set)
+    resting: set[int] = field(default_factory=set)
+    """Messages that were released with a delay."""
 
     def is_done(self, number: int) -> bool:
         return number in self.done or (number <= self.cursor and number not in self.claims)
@@ -95,8 +98,11 @@ class Run:
             self._claim(draft, sorted(set(numbers)), extra)
         elif what == "release all":
             draft.release_all()
-            for claim in self.model.claims.values():
+            for n, claim in self.model.claims.items():
+                if claim[2] and n not in self.model.resting:
+                    claim[4] = not self._may_go_uncounted(n)
                 claim[2] = 0
+            self.model.resting.clear()
         else:
             self._settle(draft, what, numbers, extra)
         apply(self.state, draft)
@@ -114,7 +120,9 @@ class Run:
         delivered = [n for n in sorted(numbers) if n in old] + new
         assert [message.ticks for message in poll.given] == delivered
         for n in delivered:
-            model.claims[n] = [model.number + 1, model.claims.get(n, [0, 0])[1] + 1, self.now + 2000]
+            _, attempts, _, uncounted, counts = model.claims.get(n, [0, 0, 0, 0, True])
+            model.claims[n] = [model.number + 1, attempts + counts, self.now + 2000, uncounted + (not counts), True]
+            model.resting.discard(n)
         if extra:
             draft.advance(at(extra), [at(n) for n in numbers])
             unknown = [n for n in numbers if n < extra and not model.is_done(n) and n not in model.claims]
@@ -136,7 +144,9 @@ class Run:
             calls: dict[str, Callable[[list[ClaimReceipt]], list[Settlement]]] = {
                 "ack": draft.acknowledge,
                 "release": draft.release,
+                "release unbegun": partial(draft.release, begun=False),
                 "release later": partial(draft.release, delay=extra),
+                "release unbegun later": partial(draft.release, delay=extra, begun=False),
                 "renew": partial(draft.renew, ttl=extra),
             }
             [settlement] = calls[what]([receipt(n, number)])
@@ -149,28 +159,42 @@ class Run:
         if what == "ack":
             model.claims.pop(n, None)
             model.done.add(n)
-        elif what == "release" and n in model.claims:
-            model.claims[n][2] = 0
-        elif what == "release later" and n in model.claims:
-            model.claims[n][2] = self.now + 1000 * extra if extra else 0
+            model.resting.discard(n)
         elif what == "renew":
-            claim = model.claims.setdefault(n, [0, 0, 0])
+            claim = model.claims.setdefault(n, [0, 0, 0, 0, True])
+            claim[4] = claim[4] or claim[2] < self.now + 1000 * extra
             claim[2] = max(claim[2], self.now + 1000 * extra)
+            model.resting.discard(n)
+        elif (claim := model.claims.get(n, [])) and (claim[2] or (what.endswith("later") and extra)):
+            is_held = claim[2] and n not in model.resting
+            claim[4] = not (what.startswith("release unbegun") and is_held and self._may_go_uncounted(n))
+            claim[2] = self.now + 1000 * extra if what.endswith("later") and extra else 0
+            (model.resting.add if claim[2] else model.resting.discard)(n)
+
+    def _may_go_uncounted(self, n: int) -> bool:
+        _, attempts, _, uncounted, _ = self.model.claims[n]
+        return attempts > 0 and uncounted < 10
 
     def compare(self) -> None:
         state, model = self.state, self.model
         assert state.number == model.number
-        kept = {place[0]: [one.number, one.deliveries, one.expires] for place, one in state.outstanding.items()}
+        kept = {
+            place[0]: [one.number, one.deliveries, one.expires, one.uncounted, one.begun]
+            for place, one in state.outstanding.items()
+        }
         assert kept == model.claims
         for n in range(1, 14):
             assert state.is_done(at(n)) == model.is_done(n), n
         read = State.decode(state.encode())
         assert read.encode() == state.encode()
+        for one in state.outstanding.values():
+            assert (one.attempts, one.handed_out) == (one.deliveries - (not one.begun), one.deliveries + one.uncounted)
 
 
+RELEASES = ["release", "release unbegun", "release later", "release unbegun later"]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["claim", "claim", "ack", "renew", "release", "release later", "release all", "wait"]),
+        st.sampled_from(["claim", "claim", "ack", "renew", *RELEASES, "release all", "wait"]),
         st.lists(IDS, max_size=5, unique=True),
         st.integers(0, 13),
     ),

@@ -91,7 +91,7 @@ def test_what_fails_waits_for_what_works() -> None:
 
 
 def test_what_is_released_during_a_renewal_is_released_once_more() -> None:
-    """A claim released during a renewal is released again with the same delay, as the renewal may have come later."""
+    """A claim released during a renewal is released again on the same terms, as the renewal may have come later."""
     held, times = make_held_claims()
     held.add("q", "r1", 40, 100)
     refused, now, later, left = (held.add("q", f"r{n}", 40, 100) for n in range(2, 6))
@@ -100,15 +100,16 @@ def test_what_is_released_during_a_renewal_is_released_once_more() -> None:
     assert held.repeated_releases(work) == []
     held.end_by_release([refused], 50_000)
     held.hold_again(refused)
+    now.begun = later.begun = True
     held.end_by_release([now])
     held.end_by_release([later], 600)
     _, calls = held.leave([left])
-    assert [json.loads(call.content or b"") for call in calls] == [{"receipts": ["r5"]}]
+    assert [json.loads(call.content or b"") for call in calls] == [{"receipts": ["r5"], "begun": False}]
     held.record_success(work, 120, [])
     again = [(call.path, json.loads(call.content or b"")) for call in held.repeated_releases(work)]
     assert {path for path, _ in again} == {"q/claims/release"}
-    released = sorted((each.get("delay", 0), sorted(each["receipts"])) for _, each in again)
-    assert released == [(0, ["r3", "r5"]), (600, ["r4"])]
+    released = sorted((each.get("delay", 0), each.get("begun", True), each["receipts"]) for _, each in again)
+    assert released == [(0, False, ["r5"]), (0, True, ["r3"]), (600, True, ["r4"])]
     times.append(140.0)
     assert sorted(claim.receipt for claim in next_work(held).claims) == ["r1", "r2"]
 

@@ -15,7 +15,7 @@ RECEIPT = ClaimReceipt(1, 1 << 59, -(1 << 63), 7, (1 << 56) - 1)
 def test_claimed_messages_come_as_they_are() -> None:
     """Claimed messages arrive unchanged, text and bytes, with and without metadata."""
     bodies = (("text", None), (b"\xff", Meta("application/json", (("name", "value"),), json=True)))
-    claimed = [(Message(1 << 59, -(1 << 63), 1, 1 << 60, body, meta), 2, RECEIPT, 5) for body, meta in bodies]
+    claimed = [(Message(1 << 59, -(1 << 63), 1, 1 << 60, body, meta), 2, RECEIPT, 5, 3) for body, meta in bodies]
     answers: list[bytes | None] = []
     CLAIM_TOPIC.handle(
         lambda _asked, answer: answer(claimed), CLAIM_TOPIC.write(_Claim(QUEUE, 1, 2, 3.0, 4, "w")), answers.append
@@ -31,6 +31,6 @@ def test_settlements_come_as_they_are() -> None:
     """Settlements arrive with the status and the expiry of each receipt."""
     settled = [Settlement(RECEIPT, status, 1.5) for status in ReceiptStatus]
     answers: list[bytes | None] = []
-    request = _Settle(QUEUE, 1, "renew", (RECEIPT,), 60.0)
+    request = _Settle(QUEUE, 1, "release", (RECEIPT,), 60.0, None)
     SETTLE_TOPIC.handle(lambda _asked, answer: answer(settled), SETTLE_TOPIC.write(request), answers.append)
     assert SETTLE_TOPIC.read(answers[0]) == settled

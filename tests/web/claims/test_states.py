@@ -94,7 +94,7 @@ def test_a_state_that_cannot_be_read_fails_no_claim(
 def test_a_claim_that_is_late_with_its_states_is_given_back(
     owner: Caller, claim: dict[str, Any], between: InterposedStore
 ) -> None:
-    """Its caller would have no time left; the next claim gets the message and its state."""
+    """Its caller would have no time left; the next claim gets the message and its state, as the same attempt."""
     put(owner, {claim["receipt"]: 3})
     owner.send_json("POST", "q/claims/release", {"receipts": [claim["receipt"]]})
     late: list[float] = []
@@ -104,7 +104,7 @@ def test_a_claim_that_is_late_with_its_states_is_given_back(
     assert (reply.status, reply.json["outcome"]) == (503, "unknown")
     between.restore(Ledger.entry)
     [claim] = owner.claim(ttl=30, states="true")
-    assert (claim["deliveries"], claim["state"]) == (3, 3)
+    assert (claim["deliveries"], claim["handed_out"], claim["state"]) == (2, 3, 3)
 
 
 def test_a_state_that_is_too_long(owner: Caller, claim: dict[str, Any]) -> None:
