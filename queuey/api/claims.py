@@ -192,6 +192,8 @@ class ClaimedMessage(ReadMessage, frozen=True, kw_only=True, gc=False, omit_defa
             on the message began.
         expires: End of the claim, in seconds since 1970, by the server's clock.
         handed_out: Number of all deliveries, including this one; absent if it is that of the attempt.
+        suspected: An earlier claim expired: perhaps the message has ended its worker. So it is the only one in the
+            answer; handle no other message beside it.
         state: The last state that the worker of an earlier delivery has set, if any. Only with ``states``.
     """
 
@@ -199,6 +201,7 @@ class ClaimedMessage(ReadMessage, frozen=True, kw_only=True, gc=False, omit_defa
     deliveries: Count
     expires: float
     handed_out: Count = 0
+    suspected: bool = False
     state: Any = UNSET
 
 

@@ -49,8 +49,7 @@ class EntryDraft:
         limits: ClaimLimits | None = None,
     ) -> None:
         self._state = state
-        self._covers = covers
-        self._waiting = waiting
+        self._covers, self._waiting = covers, waiting
         by_key = compute_limited_key_digest if limits is not None and limits.per_key else None
         self._key_of = by_key if waiting is None else compute_key_digest
         """None in queues that do not keep keys."""
@@ -209,7 +208,8 @@ class EntryDraft:
         is_held = claim.expires > 0 and position not in self._state.resting
         counts = begun or not (is_held and (begun is None or claim.may_go_uncounted))
         seconds = delay(receipt, max(1, claim.deliveries - (not counts))) if callable(delay) else delay
-        if claim.expires or seconds:
+        # An act that names no delivery says nothing about a claim that has ended in silence.
+        if seconds or (claim.expires and (receipt.number or not self._state.has_ended(position, self.expired))):
             self._releases.setdefault(position, counts)
             self.size += 1
         if not seconds:
@@ -347,7 +347,7 @@ class EntryDraft:
     def deliver(
         self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], max_deliveries: int = 0
     ) -> None:
-        """Delivers messages to polls, in their order, as ``Poll.given``. With a TTL of 0 they stay for the next poll.
+        """Delivers messages to polls in order, as ``Poll.given``: suspected ones alone. With a TTL of 0 they stay free.
 
         Args:
             polls: The requests for messages.
@@ -358,6 +358,7 @@ class EntryDraft:
         candidates, order = self._find_deliverable(polls, again, fresh, max_deliveries)
         free = None if self._places is None else self._places.count_free()
         is_plain = order is None and free is None and self._covers is None
+        suspected = set(filter(self._state.is_suspected, [message.position for message in again])) if again else ()
         index = 0
         for caller, poll in enumerate(polls):
             chosen: list[Message] = []
@@ -368,6 +369,10 @@ class EntryDraft:
             limit = min(poll.limit, MAX_ENTRY_IDS - self.size) if poll.ttl else poll.limit
             while index < len(candidates) and len(chosen) < limit and weight < poll.max_bytes:
                 message = candidates[index]
+                if suspected and poll.ttl and message.position in suspected:
+                    if chosen:
+                        break
+                    limit = 1
                 index += 1
                 if may_give is None or may_give(message):
                     weight += 0 if fits else rendered_bytes(message.body, message.meta)
@@ -566,13 +571,8 @@ class EntryDraft:
     ) -> Entry:
         """Builds the entry.
 
-        Args:
-            token: A random number.
-            secrets: A random number for each of :attr:`groups`; empty: all 0.
-            delete: Whether acknowledged messages are to be deleted.
-            deleted: All deletions requested by entries up to this number have been carried out.
-            snapshot: Number of the newest snapshot.
-            stored: See ``CoverChanges.stored``.
+        ``secrets`` has a random number for each of :attr:`groups`; empty: all 0. The other arguments are fields of the
+        entry or of its ``CoverChanges``.
         """
         claimed, outs = self._state.outstanding, self._outs
         covers = None if self._covers is None else self._covers.make_changes(self._cursor, stored)

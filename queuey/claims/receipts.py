@@ -87,6 +87,8 @@ class LastDelivery(msgspec.Struct, gc=False):
             state was read from a snapshot, which does not include it.
         uncounted: Number of earlier deliveries that were given back before they began.
         begun: False if this delivery was given back before it began, so that it does not count.
+        suspected: A claim of the message has expired: perhaps the message ended its worker. So it is delivered alone,
+            that it ends only its own attempts.
     """
 
     number: int
@@ -98,6 +100,7 @@ class LastDelivery(msgspec.Struct, gc=False):
     renewed: int = 0
     uncounted: int = 0
     begun: bool = True
+    suspected: bool = False
 
     @property
     def attempts(self) -> int:

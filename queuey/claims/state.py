@@ -116,7 +116,7 @@ class _LongSnapshot(_Snapshot, array_like=True):
     """A snapshot with fields that few states have. Queuey 0.1.0 ignores them."""
 
     cancelled: list[Position] = []
-    uncounted: list[tuple[Position, int, bool]] = []
+    marked: list[tuple[Position, int, bool, bool]] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -267,7 +267,7 @@ class State:
                 for position, deliveries in move.taken:
                     self.above.discard(position)
                     self.superseded.pop(position, None)
-                    self.outstanding[position] = LastDelivery(0, deliveries, 0)
+                    self.outstanding[position] = LastDelivery(0, deliveries, 0, suspected=deliveries > 0)
                     self._ended.setdefault(position)
             move.chunk, move.taken = 0, []
         if step.taken:
@@ -296,6 +296,7 @@ class State:
                 deliveries = before.attempts + 1
                 claim = LastDelivery(number, deliveries, expires, secret, worker, before.key, now)
                 claim.uncounted = before.uncounted + (not before.begun)
+                claim.suspected = self.is_suspected(position)
                 outstanding[position] = claim
                 if self.cancelled:
                     self.cancelled.discard(position)  # Queuey 0.1.0 delivers cancelled messages.
@@ -372,11 +373,14 @@ class State:
     def _apply_releases(self, entry: Entry) -> None:
         """Applies releases and renewals. A message that is in both was released with a delay, so it rests.
 
-        Nobody knows which attempts of ``release_all`` have begun, so none of them counts that may go uncounted.
+        Nobody knows which attempts of ``release_all`` have begun, so none of them counts that may go uncounted; those
+        that have expired ended without a word.
         """
         for position, claim in self.outstanding.items() if entry.release_all else ():
             if claim.expires and position not in self.resting:
-                claim.begun = not claim.may_go_uncounted
+                has_lapsed = claim.deliveries > 0 and claim.expires < entry.at
+                claim.suspected = claim.suspected or has_lapsed
+                claim.begun = has_lapsed or not claim.may_go_uncounted
             self._release(position)
         for position in entry.releases:
             self._release(position)
@@ -492,6 +496,13 @@ class State:
             and position not in self.resting
         )
 
+    def is_suspected(self, position: Position) -> bool:
+        """Returns whether an outstanding message without a live claim is to be delivered alone."""
+        claim = self.outstanding.get(position)
+        if claim is None or claim.suspected:
+            return claim is not None
+        return claim.expires > 0 and claim.deliveries > 0 and position not in self.resting
+
     def find_status(self, position: Position, expired: int) -> Literal["claimed", "retrying", "waiting"]:
         """Returns the status of an outstanding message: waiting once its claim has ended, retrying while it rests."""
         if self.has_ended(position, expired):
@@ -535,11 +546,10 @@ class State:
             sorted(self.resting),
         )
         all_claims = sorted(self.outstanding.items())
-        uncounted = [
-            (at, claim.uncounted, claim.begun) for at, claim in all_claims if claim.uncounted or not claim.begun
-        ]
-        if self.cancelled or uncounted:
-            return _encoder.encode(_LongSnapshot(*fields, sorted(self.cancelled), uncounted))
+        marks = [(position, claim.uncounted, claim.begun, claim.suspected) for position, claim in all_claims]
+        marked = [mark for mark in marks if mark[1:] != (0, True, False)]
+        if self.cancelled or marked:
+            return _encoder.encode(_LongSnapshot(*fields, sorted(self.cancelled), marked))
         return _encoder.encode(_Snapshot(*fields))
 
     @classmethod
@@ -578,9 +588,9 @@ class State:
             state._record_keys([position], [key])
         state.resting = set(snapshot.resting)
         state.cancelled = set(snapshot.cancelled) if snapshot.cancelled else _NO_POSITIONS
-        for position, uncounted, begun in snapshot.uncounted:
+        for position, *marks in snapshot.marked:
             claim = state.outstanding[position]
-            claim.uncounted, claim.begun = uncounted, begun
+            claim.uncounted, claim.begun, claim.suspected = marks
         state._ended = dict.fromkeys(position for position, claim in state.outstanding.items() if not claim.expires)
         state._rebuild_expiries()
         return state

@@ -361,6 +361,8 @@ class Claimed(msgspec.Struct, frozen=True):
         state: The last state that a worker has set in an earlier delivery, or None.
         result_ttl: Seconds for which the queue keeps results of jobs. 0 if it keeps no results.
         handed_out: Number of all deliveries of the message, including this one.
+        suspected: An earlier claim expired: perhaps the message has ended its worker. So it comes alone; handle no
+            other message beside it.
     """
 
     message: Message
@@ -371,6 +373,7 @@ class Claimed(msgspec.Struct, frozen=True):
     state: Any = None
     result_ttl: int = 0
     handed_out: int = 1
+    suspected: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True):

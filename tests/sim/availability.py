@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from queuey import ids
-from queuey.claims.entries import decode_entry
+from queuey.claims.entries import Entry, decode_entry
 from queuey.claims.state import State
 from queuey.ids import Position
 from queuey.messages import LogEntry
@@ -175,16 +176,32 @@ class Stored:
             if _covers(spans[partition, answer.offset], answer)
         ]
 
-    def find_over_delivered(self) -> list[str]:
-        if not self.max_deliveries:
-            return []
-        return [
-            f"{position} was delivered {claim.deliveries} times"
-            for partition in range(1, self.partitions + 1)
-            for _, state in self.states(partition)
-            for position, claim in state.outstanding.items()
-            if claim.number == state.number and claim.deliveries > self.max_deliveries
-        ]
+    def find_wrong_attempts(self, given_up: Container[Position]) -> list[str]:
+        """Returns messages with more attempts than the limit, and dead letters with fewer; see :class:`_Attempts`.
+
+        Args:
+            given_up: Messages that workers gave up: they become dead letters after any attempt.
+        """
+        problems = []
+        for log in self.entries.values():
+            messages: defaultdict[Position, _Attempts] = defaultdict(_Attempts)
+            for _, log_entry in log:
+                entry = decode_entry(log_entry.body)
+                for position, target, attempts in entry.outs:
+                    counted = messages.pop(position, _Attempts()).count
+                    is_early = target and position not in given_up and counted < self.max_deliveries
+                    if counted != attempts or is_early:
+                        problems.append(f"{position} became a dead letter after {counted} attempts, not {attempts}")
+                for position in (*entry.finals, *entry.superseded):
+                    messages.pop(position, None)
+                alone = _apply_to_attempts(entry, messages)
+                problems += [
+                    f"{position} was suspected and not given alone by entry {log_entry.number}" for position in alone
+                ]
+                for position in {position for _, positions in entry.claims for position in positions}:
+                    if 0 < self.max_deliveries < messages[position].count:
+                        problems.append(f"{position} had {messages[position].count} attempts")
+        return problems
 
     def find_out_of_order(self) -> list[str]:
         """Returns the messages of an ordered queue delivered before an earlier one of their key.
@@ -204,6 +221,63 @@ class Stored:
     def _earlier(self, partition: int, position: Position, instant: float) -> list[Position]:
         key, readable = self.keys.get(position), self.readable.get(partition, {})
         return [one for one, of in self.keys.items() if of == key and one < position and readable[one][1] > instant]
+
+
+@dataclass
+class _Attempts:
+    """The attempts at a message, counted from the entries of a log alone.
+
+    Attributes:
+        earlier: Number of earlier deliveries that count.
+        was_delivered, counts: Whether it was delivered, and whether its last delivery counts.
+        expires: End of its claim (milliseconds since 1970); 0 without one.
+        rests: It was released with a delay.
+        suspected: A claim of it has ended without a word.
+    """
+
+    earlier: int = 0
+    was_delivered: bool = False
+    counts: bool = False
+    expires: int = 0
+    rests: bool = False
+    suspected: bool = False
+
+    @property
+    def count(self) -> int:
+        return self.earlier + self.counts
+
+    @property
+    def is_silent(self) -> bool:
+        return self.was_delivered and self.expires > 0 and not self.rests
+
+
+def _apply_to_attempts(entry: Entry, messages: defaultdict[Position, _Attempts]) -> list[Position]:
+    """Applies an entry; returns the suspected messages that it gives together with others."""
+    for one in messages.values() if entry.release_all else ():
+        has_lapsed = one.is_silent and one.expires < entry.at
+        one.suspected = one.suspected or has_lapsed
+        one.counts = one.counts and (has_lapsed or not one.is_silent)
+        one.expires, one.rests = 0, False
+    for position in entry.releases:
+        messages[position].expires, messages[position].rests = 0, False
+    for expires, positions in entry.renewals:
+        for one in map(messages.__getitem__, positions):
+            one.counts = one.counts or (one.was_delivered and expires > one.expires)
+            one.expires = max(one.expires, expires)
+        for position in positions:
+            messages[position].rests = position in entry.releases
+    for position in entry.unbegun:
+        messages[position].counts = False
+    together = []
+    for expires, positions in entry.claims:
+        for position in positions:
+            one = messages[position]
+            suspected = one.suspected or one.is_silent
+            together += [position] if suspected and len(positions) > 1 else []
+            messages[position] = _Attempts(
+                one.count, was_delivered=True, counts=True, expires=expires, suspected=suspected
+            )
+    return together
 
 
 def _replay_log(log: list[tuple[float, LogEntry]]) -> Iterator[tuple[float, LogEntry, State]]:

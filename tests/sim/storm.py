@@ -276,7 +276,8 @@ class Client:
         delay = self._rng.choice((0.0, 0.0, 1.0, 4.0))
         receipts = [receipt for _, receipt in jobs]
         if not self._storm.failing:
-            begin(web.core, web.claims.release(self._storm.queue, receipts, delay))
+            begun = not self._storm.unbegun or self._rng.random() >= self._storm.unbegun
+            begin(web.core, web.claims.release(self._storm.queue, receipts, delay, begun=begun))
             if delay and (self._storm.queue.max_claimed or self._storm.queue.max_claimed_per_key):
                 self._world.after(self._world.random_time(1.0), partial(self._resume, jobs))
         elif self._rng.random() < 0.5:
@@ -400,7 +401,7 @@ class Storm:
         if setup.share:
             most = setup.share * self.queue.partitions + (self.queue.partitions > 1)
             self.queue = replace(self.queue, max_claimed=most)
-        self.failing, self.cancelling = setup.failing, setup.cancelling
+        self.failing, self.cancelling, self.unbegun = setup.failing, setup.cancelling, setup.unbegun
         self.replicas = setup.replicas(world, self.faults)
         self.replicas.hold(self.queue)
         self.webs = [

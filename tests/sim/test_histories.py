@@ -222,7 +222,7 @@ async def answering_first(log: PartitionLog, queue: Queue, entry: Entry, taken: 
         if isinstance(request, PollRequest) and request.poll.given and request.poll.ttl:
             expires = entry.at + round(request.poll.ttl * 1000)
             receipt = partial(ClaimReceipt, log.key[1], number=log.state.number + 1)
-            request.answer([(one, 1, receipt(*one.position), expires) for one in request.poll.given])
+            request.answer([(one, 1, receipt(*one.position), expires, 0, False) for one in request.poll.given])
         elif isinstance(request, SettleRequest):
             request.answer(request.settlements)
     applied: bool = await REAL_APPEND(log, queue, entry, taken)
@@ -486,7 +486,7 @@ MUTATIONS = {
     "what is remembered above the horizon": Mutation(
         ("G4", "G5"), instead=lambda: replace(State.find_unknown, find_all_above_cursor), first=3
     ),
-    "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(MAX_CLOCK_DIFFERENCE)), first=94),
+    "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(MAX_CLOCK_DIFFERENCE)), first=25),
     "the deadline of an answer": Mutation(("G4",), Setup(timing=NoDeadline(MAX_CLOCK_DIFFERENCE)), first=10),
     "the deadline of another worker's answer": Mutation(
         ("G4",), instead=lambda: replace(Forwarding._on_answer, count_time_from_answer), first=1451
@@ -494,7 +494,7 @@ MUTATIONS = {
     "the deadline when a caller is told": Mutation(
         ("G4",), instead=lambda: replace(ClaimUseCases._is_late, never_late), first=10
     ),
-    "sending again what is in doubt": Mutation(("G5", "G6"), Setup(store=ReadOnce)),
+    "sending again what is in doubt": Mutation(("G5", "G6"), Setup(store=ReadOnce), first=13),
     "finality below the cursor": Mutation(
         ("G5",), instead=lambda: replace(State.is_done, is_done_only_above_cursor), first=2
     ),
@@ -505,7 +505,7 @@ MUTATIONS = {
         ("dedup",), instead=lambda: replace(CoverDraft.find_needed, covering_nothing), first=8
     ),
     "the margin of covers": Mutation(
-        ("G6",), instead=lambda: replace(Duplicates.begin_draft, begin_draft_without_margin), first=307
+        ("G6",), instead=lambda: replace(Duplicates.begin_draft, begin_draft_without_margin), first=841
     ),
     "the end of covers whose message is gone": Mutation(
         ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=1004
@@ -515,7 +515,7 @@ MUTATIONS = {
         ("G6",), instead=lambda: replace(EntryDraft.release_all, releasing_nothing), first=29
     ),
     "dead letters of a process that died": Mutation(
-        ("G6",), instead=lambda: replace(FollowUps._is_overdue, never_overdue), first=830
+        ("G6",), instead=lambda: replace(FollowUps._is_overdue, never_overdue), first=49
     ),
     "deletions of a process that died": Mutation(
         ("on_ack",), instead=lambda: replace(FollowUps._is_overdue, never_overdue), first=133
@@ -527,12 +527,12 @@ MUTATIONS = {
         first=246,
     ),
     "whose claims were lost to a dead letter": Mutation(
-        ("G5",), instead=lambda: replace(State._finish_leaving, forgetting_who_had_it), first=2
+        ("G5",), instead=lambda: replace(State._finish_leaving, forgetting_who_had_it), first=66
     ),
     "the append before the dead letter": Mutation(
-        ("G5",), instead=lambda: replace(PartitionLog._append, publishing_first), first=3
+        ("G5",), instead=lambda: replace(PartitionLog._append, publishing_first), first=61
     ),
-    "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=444),
+    "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=111),
     "another round for those who got nothing": Mutation(
         ("empty",), instead=lambda: replace(Candidates.has_any, never_has_candidates), first=6
     ),
@@ -543,17 +543,17 @@ MUTATIONS = {
         ("empty",), instead=lambda: replace(PartitionLog._answer_poll, answer_old_poll_empty), first=6095
     ),
     "another round for those whose claims have ended before their answer": Mutation(
-        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, answer_poll_in_doubt_empty), first=1805
+        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, answer_poll_in_doubt_empty), first=1018
     ),
     "the end of a scan that was cut short": Mutation(("empty",), instead=cutting_scans_unseen, first=132),
     "deliveries counted when the entry is decided": Mutation(
-        ("limit",), instead=lambda: replace(EntryDraft._may_redeliver, count_deliveries_at_read), first=114
+        ("limit",), instead=lambda: replace(EntryDraft._may_redeliver, count_deliveries_at_read), first=94
     ),
     "the keys of what is outstanding": Mutation(
         ("key",), ORDERED, instead=lambda: replace(State._record_keys, knowing_no_keys), first=1
     ),
     "a key that is claimed is given to nobody else": Mutation(
-        ("key",), ORDERED, instead=lambda: replace(OrderCheck._begin, blocked_by_nothing_claimed), first=141
+        ("key",), ORDERED, instead=lambda: replace(OrderCheck._begin, blocked_by_nothing_claimed), first=11
     ),
     "the key of a claim that is renewed late": Mutation(
         ("key",), ORDERED, instead=lambda: replace(KeyHolders.has_another, never_has_another), first=3221

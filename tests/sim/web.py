@@ -37,6 +37,8 @@ class Setup:
     """Probability that a client's messages fail, half of them for good."""
     cancelling: float = 0.0
     """Probability that an operator cancels a client's message or makes it due at once."""
+    unbegun: float = 0.0
+    """Probability that a client releases messages before it has begun to work on them."""
     apart: float = MAX_CLOCK_DIFFERENCE
     """Max difference between two clocks, in seconds."""
     per_key: int = 0

@@ -330,6 +330,7 @@ def _read_claims(queues: Sequence[str], answer: HttpAnswer) -> Received:
             None if wire.state is UNSET else wire.state,
             claims.result_ttl,
             wire.handed_out or wire.deliveries,
+            wire.suspected,
         )
         for message, wire in pairs
     ]

@@ -56,6 +56,7 @@ class ClaimDelivery(msgspec.Struct, gc=False):
         deliveries: Number of this attempt; 0 if the message was only shown and has had none.
         expires: End of the claim in seconds since 1970; 0 if the message was only shown.
         uncounted: Number of earlier deliveries that were given back before they began.
+        suspected: A claim of the message has expired, so it is delivered alone.
         state: JSON of the last job state that an earlier delivery set; None if it has none or was not requested.
     """
 
@@ -64,6 +65,7 @@ class ClaimDelivery(msgspec.Struct, gc=False):
     deliveries: int
     expires: float
     uncounted: int = 0
+    suspected: bool = False
     state: bytes | None = None
 
     @property
@@ -251,13 +253,16 @@ class ClaimSearch:
                 refused, claimed = error, ()  # Other partitions may have messages.
             except QueueyError as error:
                 return error
+            if self._deliveries and claimed and claimed[0][-1]:  # A suspected message is delivered alone.
+                self._logs.add((self._queue.qid, number), make_release_request(self._queue, request.give_up()))
+                return None
             if claimed:
                 self._decided = min(self._decided, request.decided)
             else:
                 self._turns.end_turn(self._queue.qid, number)
             self._deliveries += [
-                ClaimDelivery(message, receipt, deliveries, expires / 1000, uncounted)
-                for message, deliveries, receipt, expires, uncounted in claimed
+                ClaimDelivery(message, receipt, deliveries, expires / 1000, *marks)
+                for message, deliveries, receipt, expires, *marks in claimed
             ]
             if self._has_enough():
                 return None
@@ -270,7 +275,7 @@ class ClaimSearch:
         return Poll(poll.limit - len(self._deliveries), poll.ttl, poll.max_bytes - weight, poll.worker)
 
     def _has_enough(self) -> bool:
-        if not self._deliveries or not self._gather:
+        if not self._deliveries or not self._gather or self._deliveries[-1].suspected:
             return bool(self._deliveries)
         remaining = self._remaining_poll()
         return remaining.limit <= 0 or remaining.max_bytes <= 0

@@ -69,7 +69,7 @@ class _Message(Message, array_like=True, gc=False):
     body: Any
 
 
-CLAIM_TOPIC = Topic(17, _Claim, cast("type[list[Claimed]]", list[tuple[_Message, int, ClaimReceipt, int, int]]))
+CLAIM_TOPIC = Topic(17, _Claim, cast("type[list[Claimed]]", list[tuple[_Message, int, ClaimReceipt, int, int, bool]]))
 SETTLE_TOPIC = Topic(18, _Settle, list[Settlement])
 
 

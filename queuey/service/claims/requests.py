@@ -26,9 +26,9 @@ from queuey.messages import Backoff, Message, Queue
 from queuey.service.claims.follow_ups import delivery_limit
 
 SettleKind = Literal["acknowledge", "renew", "release", "fail", "give_up", "verify", "check"]
-Claimed = tuple[Message, int, ClaimReceipt, int, int]
-"""A claimed message: the message, the number of the attempt, the receipt, the expiry (milliseconds since 1970), and how
-many earlier deliveries do not count."""
+Claimed = tuple[Message, int, ClaimReceipt, int, int, bool]
+"""A claimed message: the message, the number of the attempt, the receipt, the expiry (milliseconds since 1970), the
+number of earlier deliveries that do not count, and whether it is suspected."""
 
 
 class Request:
@@ -116,11 +116,11 @@ class PollRequest(Request):
             claim = state.outstanding.get(position)
             if not self.poll.ttl:
                 deliveries, uncounted = (0, 0) if claim is None else (claim.attempts, claim.uncounted)
-                claimed.append((message, deliveries, ClaimReceipt(partition, ticks, low), 0, uncounted))
+                claimed.append((message, deliveries, ClaimReceipt(partition, ticks, low), 0, uncounted, False))
             # While the entry was in doubt, others may have appended further entries.
             elif claim is not None and claim.number == number and claim.expires:
                 receipt = ClaimReceipt(partition, ticks, low, number, claim.secret)
-                claimed.append((message, claim.deliveries, receipt, claim.expires, claim.uncounted))
+                claimed.append((message, claim.deliveries, receipt, claim.expires, claim.uncounted, claim.suspected))
         return claimed
 
     def give_up(self) -> list[ClaimReceipt]:

@@ -19,6 +19,8 @@ export interface ClaimedMessage extends Message {
   deliveries: number;
   /** The number of all deliveries; absent if it is that of the attempt. */
   handed_out?: number;
+  /** An earlier claim expired: perhaps the message has ended its worker. So it comes alone; handle no other beside it. */
+  suspected?: true;
   /** End of the claim, in seconds since 1970. */
   expires: number;
   /** The last state set by the worker of an earlier delivery. */

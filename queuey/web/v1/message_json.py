@@ -126,7 +126,7 @@ def render_claims(
             ending,
             claim.deliveries,
             claim.expires,
-            b"" if claim.state is None and not claim.uncounted else _render_earlier(claim),
+            b"" if claim.state is None and not (claim.uncounted or claim.suspected) else _render_earlier(claim),
         )
         for claim in claims
     ]
@@ -137,8 +137,9 @@ def render_claims(
 
 def _render_earlier(claim: ClaimDelivery) -> bytes:
     """Returns the JSON fields of a message that was handed out before."""
-    count = b',"handed_out":%d' % claim.handed_out if claim.uncounted else b""
-    return count if claim.state is None else b'%b,"state":%b' % (count, claim.state)
+    fields = b',"handed_out":%d' % claim.handed_out if claim.uncounted else b""
+    fields += b',"suspected":true' * claim.suspected
+    return fields if claim.state is None else b'%b,"state":%b' % (fields, claim.state)
 
 
 def render_reading(reading: Reading, queue_name: str | None = None) -> list[bytes]:

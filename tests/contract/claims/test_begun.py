@@ -1,19 +1,24 @@
-"""Attempts: a delivery that was given back before work on its message began does not count as one."""
+"""Attempts: a delivery that was given back before work on its message began does not count as one.
+
+A message whose claim has expired is suspected to have ended its worker, and delivered alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from queuey.claims.receipts import MAX_UNCOUNTED, ClaimReceipt, ReceiptStatus
 from queuey.errors import StoreUnavailable
 from queuey.messages import Backoff, Queue, QueueSpec
-from queuey.service import ClaimDelivery, ClaimUseCases
+from queuey.service import ClaimDelivery, ClaimUseCases, Draft
 from queuey.service.claims import ReleaseReason
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
-from tests.blocking import blocking
+from tests.blocking import blocking, post
 from tests.contract.claims.test_attempts import wait_for_dead_letter
 from tests.contract.claims.test_claims import enter
 from tests.contract.results.test_results import Scene as ResultScene
@@ -26,9 +31,9 @@ MOST = 3
 class Scene:
     """A queue whose messages become dead letters after ``MOST`` attempts, and a process."""
 
-    def __init__(self, store: Store, *bodies: str) -> None:
+    def __init__(self, store: Store, *bodies: str, **options: Any) -> None:  # noqa: ANN401 - any option of a queue
         backoff = Backoff(first=10, factor=2, most=100, jitter=0)
-        spec = QueueSpec(read_delay=0.0, max_deliveries=MOST, backoff=backoff)
+        spec = QueueSpec(**{"read_delay": 0.0, "max_deliveries": MOST, "backoff": backoff} | options)
         self.queue: Queue
         self.queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
         self.places = append_bodies(store, self.queue, *bodies)
@@ -39,8 +44,8 @@ class Scene:
         self.service, self.access = enter(store, self.queue)
         self.claims = blocking(self.service.claims)
 
-    def claim(self, limit: int = 1) -> list[ClaimDelivery]:
-        return self.claims.claim(self.access, limit=limit, ttl=60)
+    def claim(self, limit: int = 1, ttl: float = 60, **options: Any) -> list[ClaimDelivery]:  # noqa: ANN401 - passed on
+        return self.claims.claim(self.access, limit=limit, ttl=ttl, **options)
 
     def claim_counts(self) -> tuple[int, int]:
         """Claims the message; returns the number of the attempt and that of all deliveries."""
@@ -165,3 +170,107 @@ def test_a_result_of_an_uncounted_delivery_is_void(store: Store) -> None:
     scene.claims.release(scene.access, [first], begun=False)
     assert scene.acknowledge(scene.claim()) is ReceiptStatus.DONE
     assert scene.end() == ("done", None)
+
+
+def bodies_of(claimed: Sequence[ClaimDelivery]) -> list[str | bytes]:
+    return [delivery.message.body for delivery in claimed]
+
+
+@pytest.mark.parametrize("options", [{}, {"kind": "dedup"}, {"max_claimed": 50}], ids=["plain", "dedup", "limited"])
+def test_what_expired_is_delivered_alone(store: Store, other: Store, clock: Clock, options: dict[str, Any]) -> None:
+    """After their claim has expired, messages come one by one, to every process; others come together."""
+    scene = Scene(store, "a", "b", "c", "d", **options)
+    first = scene.claim(3)
+    scene.claims.release(scene.access, [first[2].receipt])
+    append_bodies(store, scene.queue, "e")
+    clock.advance(70)
+    scene.use(other)
+    seen = [scene.claim(10) for _ in range(4)]
+    assert sorted(map(bodies_of, seen)) == [["a"], ["b"], ["c"], ["d", "e"]]
+    assert {one.message.body: one.suspected for batch in seen for one in batch} == {
+        body: body in "ab" for body in "abcde"
+    }
+    scene.claims.release(scene.access, [delivery.receipt for batch in seen for delivery in batch], begun=False)
+    again = [scene.claim(10) for _ in range(5)]
+    assert [len(batch) for batch in again if any(delivery.suspected for delivery in batch)] == [1, 1]
+    assert sum(map(len, again)) == 5
+
+
+@pytest.mark.needs("exact_horizon")
+def test_an_ordered_queue_delivers_the_first_alone(store: Store, clock: Clock) -> None:
+    """In an ordered queue the first message of a key whose claim expired is alone, and those behind it wait."""
+    scene = Scene(store, kind="ordered")
+    drafts = [Draft(text, key=text[0], ttl=3600) for text in ("a1", "a2", "b1")]
+    post(scene.service, scene.access, drafts)
+    assert len(scene.claim(10)) == 3
+    clock.advance(70)
+    one, two, nothing = (scene.claim(10) for _ in range(3))
+    assert (sorted(bodies_of([*one, *two])), nothing) == (["a1", "b1"], [])
+    scene.claims.acknowledge(scene.access, [delivery.receipt for delivery in (*one, *two)])
+    assert bodies_of(scene.claim(10)) == ["a2"]
+
+
+def test_a_claim_of_several_partitions_is_alone_too(store: Store, clock: Clock) -> None:
+    """A claim that gathers messages of partitions gets a suspected message alone, or none."""
+    scene = Scene(store, partitions=3)
+    for number in (1, 2, 3):
+        append_bodies(store, scene.queue, f"{number}a", f"{number}b", partition=number)
+    expired = {delivery.message.body for delivery in scene.claim(1, partitions=[2])}
+    clock.advance(70)
+    claimed: list[list[ClaimDelivery]] = []
+    while found := scene.claim(10, gather=True):
+        claimed.append(found)
+        assert len(found) == 1 or not any(delivery.suspected for delivery in found)
+    delivered = Counter(body for one in claimed for body in bodies_of(one))
+    assert delivered == {f"{number}{each}": 1 for number in (1, 2, 3) for each in "ab"}
+    assert [bodies_of(one) for one in claimed if one[0].suspected] == [[*expired]]
+
+
+def test_what_says_nothing_about_an_expired_claim(store: Store, clock: Clock) -> None:
+    """Neither an operator's acts nor a look at a message take the suspicion away; a late word of its worker does."""
+    scene = Scene(store, "a", "b", "c", "d", "e")
+    held = scene.claim(5)
+    clock.advance(70)
+    assert len(scene.claim(10, ttl=0)) == 5
+    scene.claims.make_available_now(scene.access, scene.places[0])
+    scene.claims.release(scene.access, [ClaimReceipt(1, *scene.places[1])])
+    scene.claims.release(scene.access, [held[2].receipt, held[3].receipt])
+    scene.claims.release_all(scene.access)
+    assert sorted(map(len, (scene.claim(10) for _ in range(5)))) == [0, 1, 1, 1, 2]
+
+
+ACKNOWLEDGING = {"at once": 1, "ten together": 10, "all together": 100}
+
+
+@pytest.mark.parametrize("together", ACKNOWLEDGING.values(), ids=ACKNOWLEDGING)
+@pytest.mark.parametrize("bad", [0, 50, 99])
+@pytest.mark.slow_on("cassandra")
+def test_a_message_that_ends_its_worker_spends_only_its_own_attempts(
+    store: Store, clock: Clock, bad: int, together: int
+) -> None:
+    """Of 100 messages in one claim, of which one ends its worker, that one becomes a dead letter, and no other.
+
+    All others are handled, with at most two attempts.
+    """
+    scene = Scene(store, *map(str, range(100)))
+    handled: list[str | bytes] = []
+    attempts: dict[str | bytes, int] = {}
+    while claimed := scene.claim(100):
+        finished: list[ClaimReceipt] = []
+        for delivery in claimed:
+            body = delivery.message.body
+            attempts[body] = delivery.deliveries
+            if body == str(bad):
+                clock.advance(70)  # The worker has ended, and says nothing.
+                break
+            handled.append(body)
+            finished.append(delivery.receipt)
+            if len(finished) >= together or delivery is claimed[-1]:
+                scene.claims.acknowledge(scene.access, finished)
+                finished = []
+    assert set(handled) == {str(number) for number in range(100) if number != bad}
+    acknowledged = bad // together * together
+    expected = {str(number): 1 if number < acknowledged else 2 for number in range(100)}
+    assert attempts == expected | {str(bad): MOST}
+    assert wait_for_dead_letter(store, scene.queue, scene.places[bad]).cause.attempts == MOST
+    assert scene.service.claims.size(scene.access, 1000).size == 0

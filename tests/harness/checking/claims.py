@@ -250,6 +250,11 @@ def outbox(history: ClaimHistory, _: Limits) -> list[str]:
     return [f"{was} lies at {places}" for was, places in history.letter_places.items() if len(places) > 1]
 
 
+def attempts(history: ClaimHistory, _: Limits) -> list[str]:
+    """No message has more attempts than allowed, a dead letter has no fewer, and a suspected message is given alone."""
+    return history.stored.find_wrong_attempts({one.position for one in history.given_up})
+
+
 def _stands_for_another(history: ClaimHistory, position: Position, lasting: set[Position]) -> bool:
     """Returns whether another lasting message with this body was delivered or dead-lettered since the post began."""
     body, began, _ = history.bodies[position]
@@ -316,7 +321,7 @@ SIMULATED: Rules = {
     "delay": (delay, "delivered"),
     "dedup": (dedup, "delivered"),
     "outbox": (outbox, "acknowledged"),
-    "limit": (lambda history, _: history.stored.find_over_delivered(), "delivered"),
+    "limit": (attempts, "delivered"),
     "order": (order, "delivered"),
     "key": (key_alone, "delivered"),
     "places": (places, "delivered"),

@@ -77,9 +77,9 @@ MUTATIONS = {
         lambda: replace(EntryDraft._end_cancelled, let_cancelled_be_retried), first=24
     ),
     "a message that was read before its mark is not given again": Mutation(
-        lambda: replace(EntryDraft._may_redeliver, may_redeliver_despite_mark), first=248
+        lambda: replace(EntryDraft._may_redeliver, may_redeliver_despite_mark), first=718
     ),
-    "a snapshot marks cancelled messages": Mutation(lambda: replace(State.encode, encode_without_marks), first=9),
+    "a snapshot marks cancelled messages": Mutation(lambda: replace(State.encode, encode_without_marks), first=986),
 }
 
 

@@ -120,7 +120,7 @@ class Mutation:
 
 MUTATIONS = {
     "places are counted when the entry is decided": Mutation(
-        lambda: replace(FreePlaces.try_take, giving_all_that_was_read), first=156
+        lambda: replace(FreePlaces.try_take, giving_all_that_was_read), first=79
     ),
     "a claim that begins again needs a place": Mutation(
         lambda: replace(Places.has_place_for, always_has_place), setup=BY_KEY, first=120
@@ -132,7 +132,7 @@ MUTATIONS = {
         lambda: replace(State._record_keys, knowing_no_keys)
     ),
     "a snapshot has the keys of claimed messages": Mutation(
-        lambda: replace(State.encode, encode_without_keys), first=37
+        lambda: replace(State.encode, encode_without_keys), first=65
     ),
     "a renewal ends a rest": Mutation(lambda: replace(State._renew, resting_for_good), setup=BY_KEY, first=173),
     "a message that waits for its delay takes no place": Mutation(
@@ -146,7 +146,7 @@ MUTATIONS = {
         lambda: replace(OrderedScanner._make_chain, passing_what_waits), ("G6",)
     ),
     "the front is what this process has read, where keys are limited": Mutation(
-        lambda: replace(OrderedScanner._find_start, claiming_at_the_front), ("G6",), first=37
+        lambda: replace(OrderedScanner._find_start, claiming_at_the_front), ("G6",), first=2
     ),
 }
 

@@ -57,7 +57,9 @@ class Scene:
         """Answers the last poll with messages, or with an error."""
         number, request = next((at, one) for at, one in reversed(self.asked) if isinstance(one, PollRequest))
         messages = [Message(10 * number + at, 0, number, 99, body) for at, body in enumerate(bodies)]
-        deliveries = [(message, 1, ClaimReceipt(number, *message.position, 5), 60_000, 0) for message in messages]
+        deliveries = [
+            (message, 1, ClaimReceipt(number, *message.position, 5), 60_000, 0, False) for message in messages
+        ]
         request.decided = self.world.now
         request.answer(None if error else deliveries, error)
         self._let()

@@ -70,7 +70,7 @@ class Model:
     cursor: int = 0
     claims: dict[int, list[int]] = field(default_factory=dict)
     """Per message the entry, the number of the attempt, the expiry, the number of earlier deliveries that do not count,
-    and whether this one counts."""
+    whether this one counts, and whether it is suspected."""
     done: set[int] = field(default_factory=set)
     resting: set[int] = field(default_factory=set)
     """Messages that were released with a delay."""
@@ -100,7 +100,9 @@ class Run:
             draft.release_all()
             for n, claim in self.model.claims.items():
                 if claim[2] and n not in self.model.resting:
-                    claim[4] = not self._may_go_uncounted(n)
+                    has_lapsed = claim[2] < self.now and claim[1] > 0
+                    claim[4] = has_lapsed or not self._may_go_uncounted(n)
+                    claim[5] = claim[5] or has_lapsed
                 claim[2] = 0
             self.model.resting.clear()
         else:
@@ -110,7 +112,10 @@ class Run:
         self.compare()
 
     def _claim(self, draft: EntryDraft, numbers: list[int], extra: int) -> None:
-        """Delivers messages, and compares which; with ``extra`` also advances the cursor towards it."""
+        """Delivers messages, and compares which; with ``extra`` also advances the cursor towards it.
+
+        A suspected message is alone.
+        """
         model = self.model
         new = [n for n in numbers if not model.is_done(n) and n not in model.claims and n > model.cursor]
         old = [n for n, one in model.claims.items() if one[2] + 1000 < self.now]
@@ -118,10 +123,13 @@ class Run:
         poll = Poll(1000, 2.0, 1 << 20)
         draft.deliver([poll], [message(n) for n in sorted(numbers)], [message(n) for n in numbers])
         delivered = [n for n in sorted(numbers) if n in old] + new
+        first = next((index for index, n in enumerate(delivered) if self._is_suspected(n)), None)
+        delivered = delivered if first is None else delivered[: max(1, first)]
         assert [message.ticks for message in poll.given] == delivered
         for n in delivered:
-            _, attempts, _, uncounted, counts = model.claims.get(n, [0, 0, 0, 0, True])
-            model.claims[n] = [model.number + 1, attempts + counts, self.now + 2000, uncounted + (not counts), True]
+            _, attempts, _, uncounted, counts, _ = model.claims.get(n, [0, 0, 0, 0, True, False])
+            marks = uncounted + (not counts), True, self._is_suspected(n)
+            model.claims[n] = [model.number + 1, attempts + counts, self.now + 2000, *marks]
             model.resting.discard(n)
         if extra:
             draft.advance(at(extra), [at(n) for n in numbers])
@@ -152,34 +160,41 @@ class Run:
             [settlement] = calls[what]([receipt(n, number)])
             assert settlement.status is expected, (what, n, number, claim)
             if expected is ReceiptStatus.DONE:
-                self._update_model(what, n, extra)
+                self._update_model(what, n, extra, by_id=not number)
 
-    def _update_model(self, what: str, n: int, extra: int) -> None:
+    def _update_model(self, what: str, n: int, extra: int, *, by_id: bool) -> None:
         model = self.model
+        is_later = what.endswith("later") and extra > 0
         if what == "ack":
             model.claims.pop(n, None)
             model.done.add(n)
             model.resting.discard(n)
         elif what == "renew":
-            claim = model.claims.setdefault(n, [0, 0, 0, 0, True])
+            claim = model.claims.setdefault(n, [0, 0, 0, 0, True, False])
             claim[4] = claim[4] or claim[2] < self.now + 1000 * extra
             claim[2] = max(claim[2], self.now + 1000 * extra)
             model.resting.discard(n)
-        elif (claim := model.claims.get(n, [])) and (claim[2] or (what.endswith("later") and extra)):
+        elif (claim := model.claims.get(n, [])) and (is_later or claim[2]):
+            if by_id and not is_later and claim[2] + 1000 < self.now:
+                return  # It ended in silence.
             is_held = claim[2] and n not in model.resting
             claim[4] = not (what.startswith("release unbegun") and is_held and self._may_go_uncounted(n))
-            claim[2] = self.now + 1000 * extra if what.endswith("later") and extra else 0
+            claim[2] = self.now + 1000 * extra if is_later else 0
             (model.resting.add if claim[2] else model.resting.discard)(n)
 
     def _may_go_uncounted(self, n: int) -> bool:
-        _, attempts, _, uncounted, _ = self.model.claims[n]
+        _, attempts, _, uncounted, *_ = self.model.claims[n]
         return attempts > 0 and uncounted < 10
+
+    def _is_suspected(self, n: int) -> bool:
+        _, attempts, expires, _, _, suspected = self.model.claims.get(n, [0, 0, 0, 0, True, False])
+        return bool(suspected or (attempts and expires and n not in self.model.resting))
 
     def compare(self) -> None:
         state, model = self.state, self.model
         assert state.number == model.number
         kept = {
-            place[0]: [one.number, one.deliveries, one.expires, one.uncounted, one.begun]
+            place[0]: [one.number, one.deliveries, one.expires, one.uncounted, one.begun, one.suspected]
             for place, one in state.outstanding.items()
         }
         assert kept == model.claims

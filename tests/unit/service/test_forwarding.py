@@ -15,7 +15,7 @@ RECEIPT = ClaimReceipt(1, 1 << 59, -(1 << 63), 7, (1 << 56) - 1)
 def test_claimed_messages_come_as_they_are() -> None:
     """Claimed messages arrive unchanged, text and bytes, with and without metadata."""
     bodies = (("text", None), (b"\xff", Meta("application/json", (("name", "value"),), json=True)))
-    claimed = [(Message(1 << 59, -(1 << 63), 1, 1 << 60, body, meta), 2, RECEIPT, 5, 3) for body, meta in bodies]
+    claimed = [(Message(1 << 59, -(1 << 63), 1, 1 << 60, body, meta), 2, RECEIPT, 5, 3, True) for body, meta in bodies]
     answers: list[bytes | None] = []
     CLAIM_TOPIC.handle(
         lambda _asked, answer: answer(claimed), CLAIM_TOPIC.write(_Claim(QUEUE, 1, 2, 3.0, 4, "w")), answers.append

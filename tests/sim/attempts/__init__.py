@@ -1,0 +1,1 @@
+"""Attempts at messages in many simulated histories."""
