@@ -527,12 +527,12 @@ MUTATIONS = {
         first=246,
     ),
     "whose claims were lost to a dead letter": Mutation(
-        ("G5",), instead=lambda: replace(State._finish_leaving, forgetting_who_had_it), first=66
+        ("G5",), instead=lambda: replace(State._finish_leaving, forgetting_who_had_it), first=100
     ),
     "the append before the dead letter": Mutation(
-        ("G5",), instead=lambda: replace(PartitionLog._append, publishing_first), first=61
+        ("G5",), instead=lambda: replace(PartitionLog._append, publishing_first), first=110
     ),
-    "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=111),
+    "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=237),
     "another round for those who got nothing": Mutation(
         ("empty",), instead=lambda: replace(Candidates.has_any, never_has_candidates), first=6
     ),
@@ -547,13 +547,13 @@ MUTATIONS = {
     ),
     "the end of a scan that was cut short": Mutation(("empty",), instead=cutting_scans_unseen, first=132),
     "deliveries counted when the entry is decided": Mutation(
-        ("limit",), instead=lambda: replace(EntryDraft._may_redeliver, count_deliveries_at_read), first=94
+        ("limit",), instead=lambda: replace(EntryDraft._may_redeliver, count_deliveries_at_read), first=370
     ),
     "the keys of what is outstanding": Mutation(
         ("key",), ORDERED, instead=lambda: replace(State._record_keys, knowing_no_keys), first=1
     ),
     "a key that is claimed is given to nobody else": Mutation(
-        ("key",), ORDERED, instead=lambda: replace(OrderCheck._begin, blocked_by_nothing_claimed), first=11
+        ("key",), ORDERED, instead=lambda: replace(OrderCheck._begin, blocked_by_nothing_claimed), first=159
     ),
     "the key of a claim that is renewed late": Mutation(
         ("key",), ORDERED, instead=lambda: replace(KeyHolders.has_another, never_has_another), first=3221
@@ -571,7 +571,7 @@ MUTATIONS = {
         ("G6",), ORDERED, instead=lambda: replace(OrderedScanner._find_start, claiming_at_the_front), first=17
     ),
     "the append before the deletion": Mutation(
-        ("G6",), instead=lambda: replace(PartitionLog._append, deleting_first), first=255
+        ("G6",), instead=lambda: replace(PartitionLog._append, deleting_first), first=6
     ),
 }
 

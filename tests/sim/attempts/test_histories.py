@@ -114,9 +114,9 @@ class Mutation:
 
 MUTATIONS = {
     "what did not begin does not count": Mutation(lambda: replace(State.apply, applying_as_begun), first=2),
-    "a claim that is renewed counts again": Mutation(lambda: replace(State._renew, renewing_nothing_begun), first=224),
+    "a claim that is renewed counts again": Mutation(lambda: replace(State._renew, renewing_nothing_begun), first=444),
     "the first word about an attempt counts": Mutation(
-        lambda: replace(EntryDraft._release, releasing_more_than_once), first=2731
+        lambda: replace(EntryDraft._release, releasing_more_than_once), first=1768
     ),
     "a claim that ends in silence raises a suspicion": Mutation(
         lambda: replace(State.is_suspected, suspecting_nothing)

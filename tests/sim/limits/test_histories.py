@@ -120,7 +120,7 @@ class Mutation:
 
 MUTATIONS = {
     "places are counted when the entry is decided": Mutation(
-        lambda: replace(FreePlaces.try_take, giving_all_that_was_read), first=79
+        lambda: replace(FreePlaces.try_take, giving_all_that_was_read), first=122
     ),
     "a claim that begins again needs a place": Mutation(
         lambda: replace(Places.has_place_for, always_has_place), setup=BY_KEY, first=120
@@ -146,7 +146,7 @@ MUTATIONS = {
         lambda: replace(OrderedScanner._make_chain, passing_what_waits), ("G6",)
     ),
     "the front is what this process has read, where keys are limited": Mutation(
-        lambda: replace(OrderedScanner._find_start, claiming_at_the_front), ("G6",), first=2
+        lambda: replace(OrderedScanner._find_start, claiming_at_the_front), ("G6",), first=65
     ),
 }
 
