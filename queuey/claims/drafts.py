@@ -295,10 +295,10 @@ class EntryDraft:
             self._finals[position] = None
         self.size += 1
 
-    def make_dead_letters(self, positions: Iterable[Position], target: str) -> None:
-        """Makes messages dead letters whose claims have ended; skips messages that the entry changes already."""
+    def make_dead_letters(self, positions: Iterable[Position], target: str, max_deliveries: int) -> None:
+        """Makes messages dead letters that are free after ``max_deliveries`` attempts, and not in the entry yet."""
         for position in positions:
-            if self._state.has_ended(position, self.expired) and not self._is_changed_here(position):
+            if self._may_redeliver(position) and not self._may_redeliver(position, max_deliveries):
                 self._make_dead_letter(position, target)
 
     def _make_dead_letter(self, position: Position, target: str) -> None:

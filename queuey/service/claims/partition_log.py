@@ -340,7 +340,8 @@ class PartitionLog:
         if candidates.gone:
             draft.end_gone(candidates.gone)
         if candidates.dead_letters:
-            draft.make_dead_letters(candidates.dead_letters, queue_for(queue.name, queue.dead_letter))
+            target = queue_for(queue.name, queue.dead_letter)
+            draft.make_dead_letters(candidates.dead_letters, target, finder.max_deliveries)
         draft.deliver(polls, candidates.returned, candidates.scan.fresh, self._finder.max_deliveries)
         for ended in (candidates.ended, candidates.scan.ended) if candidates.includes_ended else ():
             draft.expire(ended, queue_for(queue.name, queue.dead_letter))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -73,6 +73,12 @@ def releasing_more_than_once(draft: EntryDraft, receipt: ClaimReceipt, delay: De
     return until
 
 
+def burying_what_was_read(draft: EntryDraft, positions: Iterable[Position], target: str, _most: int) -> None:
+    """Makes dead letters by the attempts at the time of the read."""
+    for position in filter(draft._may_redeliver, positions):
+        draft._make_dead_letter(position, target)
+
+
 def suspecting_nothing(_state: State, _position: Position) -> bool:
     return False
 
@@ -117,6 +123,9 @@ MUTATIONS = {
     "a claim that is renewed counts again": Mutation(lambda: replace(State._renew, renewing_nothing_begun), first=444),
     "the first word about an attempt counts": Mutation(
         lambda: replace(EntryDraft._release, releasing_more_than_once), first=1768
+    ),
+    "attempts are counted when the entry is decided": Mutation(
+        lambda: replace(EntryDraft.make_dead_letters, burying_what_was_read), first=1768
     ),
     "a claim that ends in silence raises a suspicion": Mutation(
         lambda: replace(State.is_suspected, suspecting_nothing)
