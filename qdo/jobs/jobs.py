@@ -32,10 +32,10 @@ from qdo.jobs.schedules import (
     put_schedules,
     put_schedules_async,
 )
-from qdo.jobs.tasks import Invocation, Task, TaskCall, Unique, check_unique, group_by_queue, send_call, send_call_async
+from qdo.jobs.tasks import Invocation, Task, TaskCall, Unique, bind_type, group_by_queue, send_call, send_call_async
 from qdo.worker.executors.in_process import await_with_limit
 from qdo.worker.failure import Failure, TaskRetry
-from queuey.client import AsyncClient, Client
+from queuey.client import AsyncClient, Client, Outgoing
 from queuey.client.claims.handlers import check_ran, explain_unusable, keep_result
 from queuey.terminal.task_calls import HIDDEN, ShownCall, find_call
 
@@ -182,10 +182,8 @@ class Jobs:
                 raise InvalidArgument(f"there are two tasks {called!r}: rename one of them with @jobs.task(name=...)")
             times = options.get("cron"), options.get("timezone"), options.get("every"), options.get("missed")
             timetable = make_timetable(called, *times)
-            if unique is not None:
-                check_unique(unique, function, called)
-                if timetable is not None:
-                    raise InvalidArgument(f"scheduled calls of task {called} cannot be unique: leave out unique")
+            if unique is not None and timetable is not None:
+                raise InvalidArgument(f"scheduled calls of task {called} cannot be unique: leave out unique")
             if timetable is not None:
                 check_scheduled(function, called, target)
             made = self._tasks[called] = Task(self, function, called, target, retry, seconds, unique, timetable)
@@ -237,21 +235,24 @@ class Jobs:
 
         Unique calls are sent after the others, one by one. A unique call is left out if another has its name.
         """
-        messages, unique = group_by_queue(calls)
+        by_queue, unique = group_by_queue(calls)
         receipts: list[Receipt] = []
-        for queue, outgoing in messages.items():
-            receipts += self.sent(queue, partial(self.client.send_many, queue, outgoing))
+        for queue, group in by_queue.items():
+            outgoing = [Outgoing(json=call.body) for call in group]
+            receipts += map(bind_type, self.sent(queue, partial(self.client.send_many, queue, outgoing)), group)
         sent = [send_call(self, call, {}) for call in unique]
         return [*receipts, *filter(None, sent)]
 
     async def asend_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
         """Async variant of :meth:`send_many`."""
-        messages, unique = group_by_queue(calls)
+        by_queue, unique = group_by_queue(calls)
         receipts: list[Receipt] = []
-        for queue, outgoing in messages.items():
-            receipts += await self.asent(queue, partial(self.async_client.send_many, queue, outgoing))
-        sent = [await send_call_async(self, call, {}) for call in unique]
-        return [*receipts, *filter(None, sent)]
+        for queue, group in by_queue.items():
+            outgoing = [Outgoing(json=call.body) for call in group]
+            sent = await self.asent(queue, partial(self.async_client.send_many, queue, outgoing))
+            receipts += map(bind_type, sent, group)
+        named = [await send_call_async(self, call, {}) for call in unique]
+        return [*receipts, *filter(None, named)]
 
     def sent(self, queue: str, send: Callable[[], T]) -> T:
         """Calls ``send`` and returns its result. If the queue does not exist, creates it and calls ``send`` again."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, NoReturn, P
 import msgspec
 
 from qdo.errors import HandlerError, InvalidArgument
-from queuey.client import NameTaken, Outgoing
+from queuey.client import NameTaken
 from queuey.client.calls.call import is_received_as_sent
 from queuey.client.claims.handlers import is_coroutine_handler
 
@@ -56,11 +56,13 @@ class TaskCall(NamedTuple):
         queue: The queue that the call is sent to.
         body: The body of its message.
         unique: The name of a unique call, or None. At most one waiting or running message has this name.
+        returns: The type of the result.
     """
 
     queue: str
     body: msgspec.Raw
     unique: str | None = None
+    returns: Any = Any
 
 
 class Task(Generic[P, R, S]):
@@ -100,6 +102,9 @@ class Task(Generic[P, R, S]):
         unique: Unique | None,
         timetable: Timetable | None,
     ) -> None:
+        check_types(function, name)
+        if unique is not None:
+            check_unique(unique, function, name)
         self._jobs = jobs
         self.function = function
         self.name = name
@@ -155,7 +160,7 @@ class Task(Generic[P, R, S]):
             hint = "Declare the type of the parameter, or send a JSON value"
             raise InvalidArgument(f"{text}: it would arrive as {received[name]!r:.100}. {hint}")
         unique = None if self.unique is None else make_unique_name(self.unique, self.name, bound)
-        return TaskCall(self.queue, msgspec.Raw(body), unique)
+        return TaskCall(self.queue, msgspec.Raw(body), unique, self.signature.return_annotation)
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> S:
         """Sends a call to the queue, for a worker to call the function.
@@ -333,10 +338,10 @@ def send_call(jobs: Jobs, call: TaskCall, options: dict[str, Any]) -> Receipt | 
     """Sends a call and returns its receipt, or None if a different call has its name."""
     client = jobs.client
     if call.unique is None:
-        return jobs.sent(call.queue, lambda: client.send(call.queue, json=call.body, **options))
+        return bind_type(jobs.sent(call.queue, lambda: client.send(call.queue, json=call.body, **options)), call)
     named, name = client.named(call.queue), call.unique
     try:
-        return jobs.sent(call.queue, lambda: named.create(name, json=call.body, **options))
+        return bind_type(jobs.sent(call.queue, lambda: named.create(name, json=call.body, **options)), call)
     except NameTaken:
         return None
 
@@ -344,24 +349,30 @@ def send_call(jobs: Jobs, call: TaskCall, options: dict[str, Any]) -> Receipt | 
 async def send_call_async(jobs: Jobs, call: TaskCall, options: dict[str, Any]) -> Receipt | None:
     client = jobs.async_client
     if call.unique is None:
-        return await jobs.asent(call.queue, lambda: client.send(call.queue, json=call.body, **options))
+        return bind_type(await jobs.asent(call.queue, lambda: client.send(call.queue, json=call.body, **options)), call)
     named, name = client.named(call.queue), call.unique
     try:
-        return await jobs.asent(call.queue, lambda: named.create(name, json=call.body, **options))
+        return bind_type(await jobs.asent(call.queue, lambda: named.create(name, json=call.body, **options)), call)
     except NameTaken:
         return None
 
 
-def group_by_queue(calls: Iterable[TaskCall]) -> tuple[dict[str, list[Outgoing]], list[TaskCall]]:
-    """Returns the messages by queue, and the unique calls, which have to be sent one by one."""
-    messages: dict[str, list[Outgoing]] = {}
+def bind_type(receipt: Receipt, call: TaskCall) -> Receipt:
+    """Makes a receipt convert the result to the type that the task returns. Returns it."""
+    receipt.__dict__["result_type"] = call.returns
+    return receipt
+
+
+def group_by_queue(calls: Iterable[TaskCall]) -> tuple[dict[str, list[TaskCall]], list[TaskCall]]:
+    """Returns the calls by queue, and the unique calls, which have to be sent one by one."""
+    by_queue: dict[str, list[TaskCall]] = {}
     unique = []
     for call in calls:
         if call.unique is None:
-            messages.setdefault(call.queue, []).append(Outgoing(json=call.body))
+            by_queue.setdefault(call.queue, []).append(call)
         else:
             unique.append(call)
-    return messages, unique
+    return by_queue, unique
 
 
 def _check_is_json(task: Task[Any, Any, Any], name: str, value: object) -> None:
@@ -370,6 +381,25 @@ def _check_is_json(task: Task[Any, Any, Any], name: str, value: object) -> None:
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         text = f"argument {name} of task {task.name} is not JSON: {error}"
         raise InvalidArgument(f"{text}. Send a reference to it, such as a path or an id") from error
+
+
+def check_types(function: Callable[..., Any], task: str) -> None:
+    """Checks that JSON can carry the types of the parameters and of the result, as far as they are defined by now.
+
+    Raises:
+        InvalidArgument: A type has no JSON form.
+    """
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except (NameError, ValueError):  # A type is defined later or for type checkers only, or the function is in C.
+        return
+    types = {f"parameter {name}": parameter.annotation for name, parameter in signature.parameters.items()}
+    for what, kind in (types | {"the result": signature.return_annotation}).items():
+        try:
+            msgspec.json.schema(Any if kind in (inspect.Signature.empty, object) else kind)
+        except TypeError as error:
+            text = f"the type of {what} of task {task} has no JSON form: {inspect.formatannotation(kind)}"
+            raise InvalidArgument(f"{text}. Use another one (docs/tasks.md), such as str, or name no type") from error
 
 
 Unique = Literal[True] | str | Callable[..., str]

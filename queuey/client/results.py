@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
 from typing import Annotated, Any
@@ -89,7 +90,7 @@ class Receipt(PostedMessage, frozen=True, dict=True):
             waiting
         """
         source, queue = self._source("result")
-        return source.result(queue, self, timeout)
+        return self._convert(source.result(queue, self, timeout))
 
     async def astatus(self) -> JobInfo:
         """Async variant of :meth:`status`, for receipts of an async client."""
@@ -105,7 +106,13 @@ class Receipt(PostedMessage, frozen=True, dict=True):
     async def aresult(self, timeout: float | timedelta | None = None) -> Any:  # noqa: ANN401, ASYNC109 - any JSON value; part of the API
         """Async variant of :meth:`result`."""
         source, queue = self._source("aresult")
-        return await source.result(queue, self, timeout)
+        return self._convert(await source.result(queue, self, timeout))
+
+    def _convert(self, result: Any) -> Any:  # noqa: ANN401 - any values
+        """Returns a result as the type that the task of the receipt returns, if there is one and the result fits it."""
+        with suppress(TypeError, msgspec.ValidationError):
+            return msgspec.convert(result, self.__dict__.get("result_type", Any), str_keys=True)
+        return result
 
     def _source(self, method: str) -> tuple[Any, str]:
         """Returns the object that queries jobs, and the queue.
