@@ -206,6 +206,34 @@ def test_errors_that_cannot_be_told(error: Exception, text: str) -> None:
     assert len(reason["text"]) <= 4096
 
 
+UNPRINTABLE = {
+    "NUL": "\0",
+    "line break": "\n",
+    "escape": "\x1b[2J",
+    "bidi": "\u202e",
+    "space": "\xa0",
+    "surrogate": "\ud800",
+}
+
+
+@pytest.mark.parametrize("text", UNPRINTABLE.values(), ids=UNPRINTABLE)
+@pytest.mark.parametrize("where", ["error class", "error text", "host"])
+def test_every_reason_can_be_stored(
+    queuey: Queuey, queue: str, monkeypatch: pytest.MonkeyPatch, where: str, text: str
+) -> None:
+    """Whatever an error and a host are called, the service accepts the release, and shows class, text and worker."""
+    names = {"error class": "Bad", "error text": "no egg", "host": "box"}
+    names[where] = f"x{text}y" * 80
+    monkeypatch.setattr(claim_calls, "gethostname", lambda: names["host"])
+    queuey.send(queue, "a")
+    for job in queuey.job_queue(queue).claim(idle=0):
+        job.release(600, (names["error class"], names["error text"]))
+    [job] = queuey.job_queue(queue).outstanding(states=True)
+    shown = {"error class": job.failure.error, "error text": job.failure.text, "host": job.worker}
+    assert all(shown[name].startswith("x" if name == where else names[name]) for name in names)
+    assert all(value.isprintable() for name, value in shown.items() if name != "error text")
+
+
 def test_states(queuey: Queuey, queue: str) -> None:
     """A loop and a program that claims by itself report their progress; a refused state does not cost the claim."""
     queuey.send_many(queue, ["a", "b"])
