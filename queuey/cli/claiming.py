@@ -175,7 +175,18 @@ def _cancel_or_retry(jobs: JobQueue, act: Literal["cancel", "retry"], messages: 
         raise typer.BadParameter(text, param_hint="MESSAGE")
     for message in messages:
         job = jobs.cancel(message) if act == "cancel" else jobs.retry(message)
-        output.show({"message": message, "job": job}, f"{message} {_ACT_RESULTS[act, job]}")
+        text = _ACT_RESULTS[act, job]
+        if job == "done" and _is_dead_letter(jobs, message):
+            text = f"is a dead letter. To send those of the queue back: qdo deadletter redrive --queue {jobs.name}"
+        output.show({"message": message, "job": job}, f"{message} {text}")
+
+
+def _is_dead_letter(jobs: JobQueue, message: str) -> bool:
+    from queuey.client import NotAllowed
+
+    with suppress(NotAllowed):
+        return jobs.status(message)[0].status == "failed"
+    return False
 
 
 _ACT_RESULTS = {

@@ -100,12 +100,20 @@ def show_list(page_request: PageRequest) -> Response:
     )
 
 
+_ENDED = {"dead_letter", "done", "moved", "not_claimable", "superseded"}
+"""Explanations of messages that claims do not get, so that nothing can be cancelled or retried."""
+
+
 def show(page_request: PageRequest) -> Response:
     """Shows a message, and explains why it is read or not. A message that does not exist gets 404 with that reason."""
     access = page_request.enter("read")
     partition, position = parse_place(page_request.match["place"])
     message = _fetch(page_request, access, partition, position)
     number = message.partition if message else partition
+    reasons = page_request.service.explaining.explain(access, position, partition).reasons
+    codes, rights = {reason.code for reason in reasons}, page_request.rights()
+    is_dead = message is not None and decode_stored_dead_letter(message, page_request.name) is not None
+    may_work = "claim" in rights and not is_dead and not codes & _ENDED
     return page_request.render(
         "message.html",
         "Message",
@@ -117,9 +125,11 @@ def show(page_request: PageRequest) -> Response:
         meta=(message.meta if message else None) or Meta(),
         expires=ids.ticks_to_seconds(message.expires) if message else None,
         body=pages.make_shown_body(message.body) if message else None,
-        reasons=page_request.service.explaining.explain(access, position, partition).reasons,
-        rights=page_request.rights(),
-        is_dead=message is not None and decode_stored_dead_letter(message, page_request.name) is not None,
+        reasons=reasons,
+        rights=rights,
+        is_dead=is_dead,
+        can_cancel=may_work,
+        can_retry=may_work and bool(codes & {"delayed", "retrying"}),
         number=number,
         neighbours=(None, None)
         if number is None

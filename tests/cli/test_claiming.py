@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from threading import Timer
+from typing import Literal
 
 import pytest
 
@@ -390,3 +391,18 @@ def test_cancel_and_retry(run: Run, client: Client, queue: str) -> None:
     assert run("jobs", queue, "cancel", "0123456789ab11e88000000000000001").code == 1
     ended = run("jobs", queue, "cancel")
     assert (ended.code, "no job to cancel" in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize("on_ack", ["delete", "keep"])
+@pytest.mark.parametrize("act", ["cancel", "retry"])
+def test_a_dead_letter_is_neither_cancelled_nor_retried(
+    run: Run, client: Client, act: str, on_ack: Literal["delete", "keep"]
+) -> None:
+    """The command says that it is a dead letter, and which command sends it back."""
+    queue = client.create_queue(max_deliveries=1, on_ack=on_ack).name
+    sent = client.send(queue, "a")
+    client.job_queue(queue).release(client.job_queue(queue).receive(), retry=False)
+    assert eventually(lambda: client.job_queue(queue).status(sent)[0].status == "failed")
+    command = f"qdo deadletter redrive --queue {queue}"
+    ended = run("jobs", queue, act, f"1:{sent.id}")
+    assert ended.text == f"1:{sent.id} is a dead letter. To send those of the queue back: {command}\n"

@@ -139,6 +139,43 @@ def test_cancel_and_retry(browser: Browser, owner: ApiCaller) -> None:
         assert owner.claim("q") == []
 
 
+OFFERED = {
+    "never claimed": ("keep", {"cancel-job"}),
+    "delayed": ("keep", {"cancel-job", "retry-job"}),
+    "claimed": ("keep", {"cancel-job"}),
+    "retrying": ("keep", {"cancel-job", "retry-job"}),
+    "done": ("keep", set[str]()),
+    "dead": ("keep", set[str]()),
+    "letter": ("delete", set[str]()),
+}
+"""The states of a message: ``on_ack`` of its queue, and what its page offers."""
+
+
+@pytest.mark.parametrize("state", OFFERED)
+def test_a_page_offers_what_changes_something(browser: Browser, owner: ApiCaller, state: str) -> None:
+    """A message offers to cancel its job while it is not finished, and to retry it only if that is sooner."""
+    on_ack, offered = OFFERED[state]
+    owner.create("q", on_ack=on_ack)
+    queue, key = "q", owner.post("q", "a", **({"X-Delay": "600"} if state == "delayed" else {}))["key"]
+    if state not in {"never claimed", "delayed"}:
+        [job] = owner.claim("q", ttl=600)
+        way = "ack" if state == "done" else "release"
+        if state != "claimed":
+            options: dict[str, dict[str, object]] = {
+                "dead": {"retry": False},
+                "letter": {"retry": False},
+                "retrying": {"delay": 600},
+            }
+            owner.send_json("POST", f"q/claims/{way}", {"receipts": [job["receipt"]]} | options.get(state, {}))
+    if state in {"dead", "letter"}:
+        assert eventually(lambda: owner.get("q.dead/size").json.get("size") == 1)
+    if state == "letter":
+        queue, [letter] = "q.dead", owner.get("q.dead?delay=false").json["messages"]
+        key = letter["message_id"]
+    page = browser.get(f"{Q.rpartition('/')[0]}/{queue}/messages/1:{key}").text
+    assert {name for name in ("cancel-job", "retry-job") if f"/acts/{name}?message=" in page} == offered
+
+
 def test_pause_and_resume(browser: Browser, owner: ApiCaller) -> None:
     """Each page of a queue offers the act that changes something, and shows whether claims are paused."""
     owner.create("q")
