@@ -19,7 +19,7 @@ COMMAND = "python deploy/unasync.py"
 
 TEXTS = {
     f"The client for async code, and the source of the one for threads: run ``{COMMAND}`` after a change.": (
-        f"The client for threads. Do not edit it: ``{COMMAND}`` writes it from :mod:`queuey.client._async`."
+        f"The client for threads, which ``{COMMAND}`` writes from the one for async code."
     ),
     "for async code, in one event loop. Close it, or use it as an async context manager.": (
         "safe to use from several threads. Close it, or use it as a context manager."
@@ -94,7 +94,8 @@ def make_results() -> dict[Path, str]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         for source in SOURCE.glob("*.py"):
-            (directory / source.name).write_text(make_sync_text(source.read_text()))
+            note = f"# Do not edit: {COMMAND} writes this file from queuey/client/_async/{source.name}.\n"
+            (directory / source.name).write_text(note + make_sync_text(source.read_text()))
         for options in (["check", "--fix-only", "--select", "F401,I001"], ["format"]):
             command = [sys.executable, "-m", "ruff", *options, "--quiet", "--no-cache", *config, name]
             subprocess.run(command, check=True, cwd=ROOT)

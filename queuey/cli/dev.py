@@ -31,7 +31,7 @@ def setup(
         list[str] | None, typer.Option(help="Origin of a page, such as http://localhost:8000; several may be given.")
     ] = None,
 ) -> None:
-    """Create an issuer, and settings with which ``queuey serve`` trusts it. Each user gets an inbox.
+    """Create an issuer, and settings with which `queuey serve` trusts it. Each user gets an inbox.
 
     Fails if the directory has such settings already.
     """

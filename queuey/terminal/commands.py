@@ -64,10 +64,11 @@ class LazyGroup(TyperGroup):
         return name, stub if name is None else self.load(name), rest
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's
-        """Adds the given value to errors of typer that lack it."""
+        """Adds the given value to errors of typer that lack it, and removes a prefix without a meaning."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
             for detail in getattr(error.__cause__, "errors", list)()[:1]:
                 value = repr(detail["input"])
                 if value not in error.message:

@@ -54,3 +54,11 @@ def test_parts_for_async_code_alone() -> None:
     """What lies between two comments has no twin."""
     source = "class A:\n    # async only: why\n\n    async def f(self) -> None: ...\n\n    # both again\n\n    x = 1\n"
     assert unasync.make_sync_text(source) == "class A:\n    x = 1\n"
+
+
+def test_each_result_names_its_source() -> None:
+    """A reader of a generated module sees where to change it; none says that it is its own source."""
+    for path, text in unasync.make_results().items():
+        note, _, rest = text.partition("\n")
+        assert note == f"# Do not edit: {unasync.COMMAND} writes this file from queuey/client/_async/{path.name}."
+        assert "_sync`" not in rest

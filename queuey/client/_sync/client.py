@@ -1,3 +1,4 @@
+# Do not edit: python deploy/unasync.py writes this file from queuey/client/_async/client.py.
 """The client: one method for each API call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Do not edit: python deploy/unasync.py writes this file from queuey/client/_async/groups.py.
 """Consumer groups whose partitions the service divides among members."""
 
 from __future__ import annotations

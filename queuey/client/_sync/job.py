@@ -1,3 +1,4 @@
+# Do not edit: python deploy/unasync.py writes this file from queuey/client/_async/job.py.
 """Claimed messages as jobs, and the sending of calls about claims."""
 
 from __future__ import annotations

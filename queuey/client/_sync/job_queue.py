@@ -1,3 +1,4 @@
+# Do not edit: python deploy/unasync.py writes this file from queuey/client/_async/job_queue.py.
 """Job queues: each message is claimed by one worker."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Do not edit: python deploy/unasync.py writes this file from queuey/client/_async/job_results.py.
 """Waiting for the results of jobs. Concurrent callers share one poll."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Do not edit: python deploy/unasync.py writes this file from queuey/client/_async/reading.py.
 """Reads of a client: by page, by long polls, and by streams."""
 
 from __future__ import annotations

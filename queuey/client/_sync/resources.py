@@ -1,3 +1,4 @@
+# Do not edit: python deploy/unasync.py writes this file from queuey/client/_async/resources.py.
 """Client objects for messages by name, schedules, and moves between queues."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Do not edit: python deploy/unasync.py writes this file from queuey/client/_async/sender.py.
 """Sends calls with httpcore2: retries within the policy's limits, and authenticates with a valid token."""
 
 from __future__ import annotations

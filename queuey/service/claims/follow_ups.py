@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from math import inf
 
 import msgspec
@@ -299,7 +299,11 @@ def make_dead_letter(
     if message.expires <= ids.seconds_to_ticks(now):
         last = f"the last attempt failed with {error}: {text}" if attempts else f"delivered {deliveries} times"
         error, text = EXPIRED_ERROR, f"not done before its TTL ended; {last}"
-    cause = Cause(attempts=deliveries, error=error, text=text, at=now, history=tuple(attempts))
+    numbers = count(max(1, deliveries - len(attempts) + 1))
+    history = tuple(
+        msgspec.structs.replace(attempt, number=number) for attempt, number in zip(attempts, numbers, strict=False)
+    )
+    cause = Cause(attempts=deliveries, error=error, text=text, at=now, history=history)
     dead = deadletters.dead_letter_of(message, queue.name, cause)
     return NewMessage(dead.body, dead.partition, deadletters.TTL, dead.meta)
 

@@ -34,7 +34,8 @@ export interface ReleaseOptions extends CallOptions {
 
 export interface Stored {
   key: string;
-  timestamp: number;
+  /** Seconds since 1970, with seven decimals. */
+  timestamp: string;
   partition: number;
   /** Returns the status of the job. */
   status(options?: CallOptions): Promise<JobInfo>;

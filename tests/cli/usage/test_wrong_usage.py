@@ -34,7 +34,8 @@ app key-add queuey --allow write --data DATA | write
 app key-add queuey --queues a/b --data DATA | a/b
 app key-add queuey --queues a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q,r,s,t,u --data DATA | 20
 app rotate x --grace 1y | '--grace': '1y' is not a length of time
-serve --facade nats | '--facade': Value error, 'nats' is not one of
+serve --facade nats | '--facade': 'nats' is not one of
+jobs QUEUE list | 'act': 'list' is not one of 'cancel', 'retry'
 settings --max-body none | max_body
 read x --limit 0 | greater than or equal to 1; '0' is given
 read QUEUE --sinc x | --since

@@ -71,7 +71,8 @@ def test_reasons(store: Store, other: Store) -> None:
     assert blocking(service.claims).claim(access, limit=1, ttl=60) == []
     cause = wait_for_dead_letter(store, queue, place).cause
     assert (cause.attempts, cause.error, cause.text[:3]) == (2, "KeyError", "ü\nü")
-    assert [(each.worker, each.error) for each in cause.history] == [("ann:1", "ValueError"), ("bob:2", "KeyError")]
+    history = [(each.number, each.worker, each.error) for each in cause.history]
+    assert history == [(1, "ann:1", "ValueError"), (2, "bob:2", "KeyError")]
     assert cause.history[0].at <= cause.history[1].at <= cause.at
     assert len(stored_attempts(service, access, place)) == 2
 
