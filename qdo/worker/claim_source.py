@@ -5,7 +5,9 @@
     waiting ──begin──► running ──handled───────────────► finished (the next claim acknowledges it)
        │                 ├─────failed──────────────────► released with the reason, dead-lettered, or skipped
        │                 └─────too long, thread────────► failed: the run goes on, but its result is discarded
-       └──stop──► released at once
+       └──stop, or not begun in time──► released at once
+
+A handler gets a run of several messages. If one of them is slow, those behind it wait again, for another handler.
 
 Claims of waiting and running messages are renewed. The queue's ``backoff`` decides when a released message is delivered
 again, and its ``max_deliveries`` when it becomes a dead letter. Both are the same for all workers.
@@ -18,7 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
-from itertools import chain, takewhile
+from itertools import takewhile
 from random import random, uniform
 from typing import Any
 
@@ -38,9 +40,9 @@ from qdo.worker.failure import (
     TaskRetry,
 )
 from qdo.worker.rights import RETRY_PAUSES, repeat_until_answered
-from qdo.worker.runs import BatchSize, Delivery, MessageRun, find_run_result, make_overdue_failure, stop_overdue
+from qdo.worker.runs import BatchSize, Delivery, MessageRun, SlowRuns, fail_overdue, find_run_result, stop_overdue
 from qdo.worker.sources import REFUSED_PAUSE_SECONDS, Handling, end_if_handlers_hang, end_if_refused
-from queuey.client import AsyncClient, AsyncJob, ClientError, InvalidRequest, QueueNotFound
+from queuey.client import AsyncClient, AsyncJob, ClientError, InvalidRequest, Message, QueueNotFound
 from queuey.client.calls.claim_calls import Claim, name_this_process
 from queuey.client.lookup import rights_for
 
@@ -50,6 +52,8 @@ MAX_CLAIMED = 1000
 """Max messages that a worker claims at a time."""
 MAX_CLAIM_WAIT = 20.0
 """Max seconds for which a claim request waits for messages."""
+MAX_UNBEGUN_SECONDS = 0.2
+"""Max seconds for which a claimed message waits for a handler before it is released, and max seconds of a run."""
 
 MIN_POLL_INTERVAL = 0.5
 """Min interval between the starts of claim requests that return no messages, in seconds."""
@@ -114,7 +118,11 @@ class ClaimSource:
         self._retry_of = handling.retry_of
         self._runner = handling.runner
         self._metrics = handling.metrics
-        self._batch_size = BatchSize(settings.slice, min(settings.batch, MAX_CLAIMED), first=1)
+        seconds = min(settings.slice, MAX_UNBEGUN_SECONDS)
+        self._batch_size = BatchSize(seconds, min(settings.batch, MAX_CLAIMED), first=1)
+        self._last_claimed = 0
+        """Number of messages of the last claim, or 0 if it got far fewer than it asked for, or some were released."""
+        self._slow_runs = SlowRuns()
         self._queues: dict[str, Queue] = {}
         self._waiting: deque[AsyncJob] = deque()
         self._running: dict[MessageRun, list[AsyncJob]] = {}
@@ -149,12 +157,15 @@ class ClaimSource:
 
     async def take(self) -> bool:
         self._dispatch()
-        limit = 0 if self._waiting else min(MAX_CLAIMED, max(0, self._free_slots) * self._batch_size.max_messages)
+        free = 0 if self._waiting else max(0, self._free_slots)
+        # An idle worker claims few, so that it leaves others some; a busy one many, to send few requests.
+        limit = min(free * self._batch_size.max_messages, max(free, 4 * self._last_claimed), MAX_CLAIMED)
         if not limit:
             return False
         wait = min(MAX_CLAIM_WAIT, self._claims.ttl / 3)
         begun = asyncio.get_running_loop().time()
-        claiming = asyncio.ensure_future(self._jobs.take(limit, ttl=self._claims.ttl, wait=wait))
+        taking = self._jobs.take(limit, ttl=self._claims.ttl, wait=wait, begin_within=MAX_UNBEGUN_SECONDS)
+        claiming = asyncio.ensure_future(taking)
         stopping = asyncio.ensure_future(self._handling.stop_requested.wait())
         try:
             await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -166,6 +177,7 @@ class ClaimSource:
                 for job in jobs:
                     job.held_claim.delay_if_left = 0.0  # until a handler starts on it
                 self._waiting.extend(jobs)
+                self._last_claimed = len(claimed) if 2 * len(claimed) >= limit else 0
                 self._failures, self._refused = 0, None
                 if not claimed:  # Limits the rate if the service does not hold claim requests open.
                     pause = begun + MIN_POLL_INTERVAL - asyncio.get_running_loop().time()
@@ -210,7 +222,7 @@ class ClaimSource:
     def _take_run(self, max_jobs: int) -> list[AsyncJob]:
         """Takes waiting jobs with the same partition and delivery number, or a single one that was delivered before.
 
-        Jobs among them whose claims have expired, or that are cancelled, are released and left out of the result.
+        Leaves out jobs that were released because no handler was free, and drops expired and cancelled ones.
         """
         first = self._waiting[0]
         max_jobs = max_jobs if first.deliveries == 1 else 1
@@ -222,14 +234,23 @@ class ClaimSource:
         jobs = [job for _, job in zip(range(max_jobs), takewhile(fits, list(self._waiting)), strict=False)]
         for _ in jobs:
             self._waiting.popleft()
-        if lost := [job for job in jobs if job.lost]:
-            logger.warning("%d jobs of %s were not started: their claims have expired", len(lost), first.queue)
-            # Released, because a renewal under way may restore a claim, and then no other worker would get the message.
-            self._in_background(self._jobs.leave(lost))
-        if cancelled := [job for job in jobs if job.cancelled and job not in lost]:
-            logger.info("%d jobs of %s were not started: they are cancelled", len(cancelled), first.queue)
-            self._in_background(self._jobs.leave(cancelled))
-        return [job for job in jobs if job not in lost and job not in cancelled]
+        self._jobs.begin(jobs)
+        begun = [job for job in jobs if job.held_claim.begun and not job.cancelled]
+        if len(begun) < len(jobs):
+            self._drop([job for job in jobs if job not in begun])
+        return begun
+
+    def _drop(self, jobs: Sequence[AsyncJob]) -> None:
+        """Releases jobs whose claims have expired, because a renewal under way may restore them, and cancelled ones."""
+        held = [job for job in jobs if job.held]
+        if len(held) < len(jobs):
+            self._last_claimed = 0
+        if lost := [job for job in held if not job.cancelled]:
+            logger.warning("%d jobs of %s were not started: their claims have expired", len(lost), lost[0].queue)
+        if len(lost) < len(held):
+            logger.info("%d jobs were not started: they are cancelled", len(held) - len(lost))
+        self._jobs.wait_again(held)
+        self._in_background(self._jobs.leave(held))
 
     def _start_run(self, jobs: list[AsyncJob]) -> None:
         if not jobs:
@@ -240,28 +261,36 @@ class ClaimSource:
         self._running[run] = jobs
         self._metrics.in_flight = len(self._running)
         future = self._runner.start(run, self._make_delivery(jobs[0]))
-        future.add_done_callback(partial(self._on_run_end, run))
+        future.add_done_callback(partial(self._handling.call, self._settle_run, run))
+        self._slow_runs.watch(run, partial(self._handling.call, self._wait_again))
+
+    def _wait_again(self, run: MessageRun, messages: Sequence[Message]) -> None:
+        if (jobs := self._running.get(run)) is not None:
+            self._queue_again(jobs, len(jobs) - len(messages))
+            self._dispatch()
+
+    def _queue_again(self, jobs: list[AsyncJob], start: int) -> None:
+        """Removes from a run its jobs from index ``start`` on, which have not begun, and queues them before others."""
+        self._jobs.wait_again(jobs[start:])
+        self._waiting.extendleft(reversed(jobs[start:]))
+        del jobs[start:]
 
     def _make_delivery(self, job: AsyncJob) -> Delivery:
         return Delivery(Partition(self._queues[job.queue], job.message.partition), job.deliveries, job.state)
 
-    def _on_run_end(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
-        """Settles an ended run; an error in settling ends the worker."""
-        try:
-            self._settle_run(run, find_run_result(run, future, self._settings.stalled_after))
-        except Exception as error:  # noqa: BLE001 - ends the worker
-            self._handling.end_after_error(error)
-
-    def _settle_run(self, run: MessageRun, ran: RunResult) -> None:
+    def _settle_run(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
         """Acknowledges the handled messages of a run, handles its failure, and queues the rest again, first.
 
         The result of a run that had hung is ignored.
         """
+        ran = find_run_result(run, future, self._settings.stalled_after)
         self._leaked.pop(run, None)
         jobs, before = self._running.pop(run, None), self._finished.pop(run, 0)
         self._metrics.in_flight = len(self._running)
         if jobs is not None:
-            if self._handling.names_of is None:
+            if not jobs:
+                pass  # All were taken back before they began.
+            elif self._handling.names_of is None:
                 self._metrics.record_run(jobs[0].queue, ran)
             else:
                 self._handling.record_run_by_task(jobs[0].queue, run, ran)
@@ -272,9 +301,9 @@ class ClaimSource:
                 self._handle_failure(rest.pop(0), failure, run.take_new_state())
             elif failure is not None and failure.effect == "exit":
                 self._handling.end(StopTheWorker("error"), failure)
-            elif rest and (state := run.take_new_state()) is not None:
-                self._in_background(self._send_state(rest[0], state))
-            self._waiting.extendleft(reversed(rest))
+            elif rest and run.cancelled:
+                self._in_background(self._leave(rest.pop(0), run.take_new_state()))
+            self._queue_again(rest, 0)
         self._dispatch()
         self._update_quiet()
         self._handling.changed()
@@ -304,7 +333,6 @@ class ClaimSource:
         decision = handling.decide_failure(settings, place, message, failure)
         match decision:
             case StopTheWorker():
-                job.held_claim.delay_if_left = INTERRUPTED_DELAY_SECONDS
                 job.held_claim.begun = decision.why == "message"  # else the attempt does not count
                 self._in_background(self._leave(job, state))
                 handling.end(decision, failure)
@@ -332,7 +360,8 @@ class ClaimSource:
             await self._set_states([(None, job.claimed, state[1])])
 
     async def _leave(self, job: AsyncJob, state: tuple[int, bytes] | None) -> None:
-        """Sends a job's state and gives the job back without counting a failure."""
+        """Sends the state of a job whose handler was interrupted, and gives the job back without counting a failure."""
+        job.held_claim.delay_if_left = INTERRUPTED_DELAY_SECONDS
         await self._send_state(job, state)
         await self._jobs.leave([job])
 
@@ -405,8 +434,8 @@ class ClaimSource:
     def _acknowledge_and_check_runs(self, now: float) -> None:
         """Acknowledges the handled messages of active runs, stops runs that take too long, and updates the metric."""
         ages = [0.0]
-        for run, jobs in list(self._running.items()):
-            age = run.measure_age(self._make_delivery(jobs[0]).partition, now, self._handling.call_of)
+        for run, jobs in [item for item in self._running.items() if item[1]]:
+            age = run.check_age(self._make_delivery(jobs[0]).partition, now, self._handling.call_of)
             ages.append(age)
             handled = run.handled
             self._acknowledge_handled(run, jobs, self._finished.get(run, 0), handled)
@@ -423,10 +452,8 @@ class ClaimSource:
         del self._running[run]
         self._finished.pop(run, None)
         self._leaked[run] = None
-        self._waiting.extendleft(reversed(jobs[run.handled + 1 :]))
-        self._handle_failure(
-            jobs[run.handled], make_overdue_failure(self._settings.stalled_after), run.take_new_state()
-        )
+        self._queue_again(jobs, run.handled + 1)
+        self._handle_failure(jobs[run.handled], fail_overdue(self._settings.stalled_after), run.take_new_state())
         self._dispatch()
         self._handling.changed()
 
@@ -438,8 +465,8 @@ class ClaimSource:
 
     async def drain(self, patience: float) -> bool:
         self._stopping = True
-        for run in self._running:
-            run.stop()
+        for run, jobs in self._running.items():
+            self._queue_again(jobs, len(jobs) - len(run.take_back()))
         waiting = list(self._waiting)
         self._waiting.clear()
         await self._jobs.leave(waiting)
@@ -447,7 +474,7 @@ class ClaimSource:
         self._update_quiet()
         finished = await wait_for_event(self._quiet, patience)
         if not finished:
-            names = sorted({str(self._make_delivery(jobs[0]).partition) for jobs in self._running.values()})
+            names = sorted({str(self._make_delivery(jobs[0]).partition) for jobs in self._running.values() if jobs})
             logger.warning("messages were not finished in time, so some will be handled again: %s", ", ".join(names))
         return finished and not self._leaked
 
@@ -456,10 +483,10 @@ class ClaimSource:
 
     async def close(self) -> None:
         self._stopping = True
-        unfinished = [jobs[run.handled :] for run, jobs in self._running.items()]
-        for begun, *_ in filter(None, unfinished):
-            begun.held_claim.delay_if_left = INTERRUPTED_DELAY_SECONDS
-        await self._jobs.leave([*self._waiting, *chain.from_iterable(unfinished)])
+        begun = [job for run, jobs in self._running.items() for job in jobs[run.handled :]]
+        for job in begun:  # Their attempts do not count.
+            job.held_claim.delay_if_left, job.held_claim.begun = INTERRUPTED_DELAY_SECONDS, False
+        await self._jobs.leave([*self._waiting, *begun])
         await self._jobs.settle()
         await cancel(*self._settling, *self._preparing)
 

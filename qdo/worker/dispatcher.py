@@ -31,7 +31,7 @@ from qdo.worker.failure import (
 )
 from qdo.worker.partition_work import FailedMessage, KeyedQueue, OrderedQueue, PartitionWork
 from qdo.worker.rights import require_rights
-from qdo.worker.runs import BatchSize, Delivery, MessageRun, find_run_result, make_overdue_failure, stop_overdue
+from qdo.worker.runs import BatchSize, Delivery, MessageRun, SlowRuns, fail_overdue, find_run_result, stop_overdue
 from qdo.worker.sources import REFUSED_PAUSE_SECONDS, Handling, end_if_handlers_hang, end_if_refused
 from queuey.client import ClientError, Message
 
@@ -76,6 +76,7 @@ class Dispatcher(PartitionListener):
         self._end = handling.end
         self._key = key_by(settings.by) if settings.by is not None else None
         self._batch_size = BatchSize(settings.slice, settings.batch)
+        self._slow_runs = SlowRuns()
         self._works: dict[Partition, PartitionWork] = {}
         """The work on each partition. Discarded work stays until its partition accepts messages again."""
         self._leaked: dict[PartitionWork, None] = {}
@@ -213,10 +214,9 @@ class Dispatcher(PartitionListener):
         """Logs and counts the partitions, and updates the gauge of owned ones, or drops the lag of those not owned."""
         gone = {row.partition for row in rows}
         names = sorted(map(str, gone))
-        text = "%d partition%s %s: %s"
-        logger.info(
-            text, len(names), "s" * (len(names) != 1), change, join_first(gone, _MAX_SHOWN), extra={"partitions": names}
-        )
+        text, shown = "%d partition%s %s: %s", join_first(gone, _MAX_SHOWN)
+        level = logging.INFO if self._drained is None else logging.DEBUG  # That the worker ends has its own lines.
+        logger.log(level, text, len(names), "s" * (len(names) != 1), change, shown, extra={"partitions": names})
         self._metrics.record_ownership_change(change, len(rows))
         if change == "assigned":
             self._metrics.owned = len(self._consumer.assignment)
@@ -276,7 +276,7 @@ class Dispatcher(PartitionListener):
         """
         now = asyncio.get_running_loop().time()
         runs = self._runs
-        ages = [run.measure_age(work.partition, now, self._handling.call_of) for work, run in runs]
+        ages = [run.check_age(work.partition, now, self._handling.call_of) for work, run in runs]
         self._metrics.oldest = max(ages, default=0.0)
         for (work, run), age in zip(runs, ages, strict=True):
             if age >= self._settings.stalled_after and not run.leaked and run.handled < len(run.messages):
@@ -311,7 +311,7 @@ class Dispatcher(PartitionListener):
         message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
         if not self._hung.add(work.partition, HandlingNote(message.id, run.attempt, last=True)):
             return
-        failure = make_overdue_failure(self._settings.stalled_after)
+        failure = fail_overdue(self._settings.stalled_after)
         text = "cannot be stopped in time, and its partition goes to others or has gone to them: %s"
         self._handling.report(logging.ERROR, place, message, failure, text)
         self._handling.record_failed_attempt(place, message, failure)
@@ -472,7 +472,13 @@ class Dispatcher(PartitionListener):
             future = self._runner.start(run, Delivery(work.partition, run.attempt))
         else:
             future = asyncio.get_running_loop().create_task(self._run_noted(work, work.suspicion, run))
-        future.add_done_callback(partial(self._on_run_end, work, run))
+        future.add_done_callback(partial(self._handling.call, self._record_result, work, run))
+        if run.keys:
+            self._slow_runs.watch(run, partial(self._handling.call, self._wait_again, work))
+
+    def _wait_again(self, work: PartitionWork, run: MessageRun, messages: Sequence[Message]) -> None:
+        work.wait_again(run, messages)
+        self._resume(work)
 
     async def _run_noted(self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun) -> RunResult:
         """Runs messages after it has noted them. Fails the first one if workers were lost in all its attempts."""
@@ -483,7 +489,7 @@ class Dispatcher(PartitionListener):
         note, ran = suspicion.begin_run(run.messages), RunResult(0)
         try:
             await self._consumer.ownership.record_note(work.row, note)
-            if not (work.is_discarded or run.halt):
+            if not work.is_discarded:
                 ran = await self._runner.start(run, Delivery(work.partition, run.attempt))
                 run.begun = False
                 suspicion.record_handled(ran.handled)
@@ -499,13 +505,8 @@ class Dispatcher(PartitionListener):
             work.suspicion = None
         return ran
 
-    def _on_run_end(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
-        try:
-            self._record_result(work, run, find_run_result(run, future, self._settings.stalled_after))
-        except Exception as error:  # noqa: BLE001 - ends the worker
-            self._handling.end_after_error(error)
-
-    def _record_result(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
+    def _record_result(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
+        ran = find_run_result(run, future, self._settings.stalled_after)
         self._running -= 1
         self._metrics.in_flight = self._running
         if self._exclusive is work:

@@ -225,6 +225,19 @@ class KeyedQueue:
         self._waiting -= len(taken)
         return MessageRun(taken, attempt, tuple(keys))
 
+    def wait_again(self, run: MessageRun, messages: Sequence[Message]) -> None:
+        """Queues messages again that were taken back from a run, which keeps only the key of its present message."""
+        present = {self._key(message) for message in run.messages[-1:]}
+        self._queue_again(messages, set(run.keys) - present)
+        run.keys = tuple(present)
+
+    def _queue_again(self, messages: Sequence[Message], keys: Iterable[Hashable]) -> None:
+        for message in reversed(messages):
+            self._chains[self._key(message)].appendleft(message)
+        self._waiting += len(messages)
+        for key in keys:
+            self._release_key(key)
+
     def settle(self, run: MessageRun, handled: int, *, failed: bool = False) -> FailedMessage | None:
         self._running -= 1
         held = None
@@ -235,12 +248,7 @@ class KeyedQueue:
             held, rest = FailedMessage(rest[0], run.attempt, self._key(rest[0])), rest[1:]
         elif handled and run.attempt > 1:
             self._attempts.pop(run.keys[0], None)
-        for message in reversed(rest):
-            self._chains[self._key(message)].appendleft(message)
-        self._waiting += len(rest)
-        for key in run.keys:
-            if held is None or key != held.key:
-                self._release_key(key)
+        self._queue_again(rest, [key for key in run.keys if held is None or key != held.key])
         return held
 
     def retry(self, held: FailedMessage) -> None:
@@ -445,6 +453,16 @@ class PartitionWork:
         if self.is_discarded or run.settled:
             return None
         return self.partition_queue.settle(run, handled, failed=failed)
+
+    def wait_again(self, run: MessageRun, messages: Sequence[Message]) -> None:
+        """Queues messages again that were taken back from a run with keys, unless it has ended."""
+        if (
+            run in self.runs
+            and not run.settled
+            and not self.is_discarded
+            and isinstance(self.partition_queue, KeyedQueue)
+        ):
+            self.partition_queue.wait_again(run, messages)
 
     def retry_later(self, held: FailedMessage, seconds: float, ready: Callable[[PartitionWork], None]) -> None:
         """Holds a failed message for some seconds, then queues it again and calls ``ready``.

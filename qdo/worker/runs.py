@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, Self
 
 from qdo.errors import TimeLimit
@@ -19,6 +20,8 @@ _FIRST_WARNING_SECONDS = 60.0
 """Seconds without progress after which a run is first logged; then at each doubling."""
 _STOPPING_SECONDS = 5.0
 """Timeout for a cancelled handler to end, in seconds."""
+_SLOW_SECONDS = 0.02
+"""Seconds of a message, as far as checks have seen it, after which its handler is slow."""
 
 
 class _Place(NamedTuple):
@@ -68,13 +71,13 @@ class MessageRun:
 
     Attributes:
         accepted: The first messages of the run that the executor handles, perhaps not all.
+        pending: An item for each of these messages that has not begun. The executor takes one after another; a message
+            whose item :meth:`take_back` or :meth:`stop` has taken does not begin.
         keys: The keys of the messages, or empty if the messages are not keyed.
-        halt: Ends the run after the present message. Checked before each message.
         handled: Number of messages handled so far.
         seen: ``handled`` at the last check.
         since: When ``handled`` last changed, by the loop's clock.
         last_logged_age: Seconds without progress when the last warning was logged.
-        notify_halt: Called when the run should end, for executors that cannot check ``halt``.
         begun: Whether a handler has started on the run.
         cancelled: Whether its executor has cancelled the run.
         abandoned: ``handled`` when a message exceeded its time, or None if no message did.
@@ -94,15 +97,14 @@ class MessageRun:
         "attempt",
         "begun",
         "cancelled",
-        "halt",
         "handled",
         "keeps_results",
         "keys",
         "last_logged_age",
         "leaked",
         "messages",
-        "notify_halt",
         "notify_stop",
+        "pending",
         "results",
         "seen",
         "settled",
@@ -113,13 +115,13 @@ class MessageRun:
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
-        self.messages = self.accepted = messages
+        self.messages = messages
+        self.accept(messages)
         self.attempt = attempt
         self.keys = keys
-        self.halt = self.begun = self.leaked = self.settled = self.cancelled = False
+        self.begun = self.leaked = self.settled = self.cancelled = False
         self.handled = self.seen = 0
         self.since = self.last_logged_age = 0.0
-        self.notify_halt: Callable[[], None] | None = None
         self.abandoned: int | None = None
         self.state: tuple[int, bytes] | None = None
         self.state_seen: tuple[int, bytes] | None = None
@@ -128,11 +130,29 @@ class MessageRun:
         self.keeps_results = False
         self.results: dict[int, JobResult] = {}
 
-    def measure_age(self, partition: Partition, now: float, call_of: CallOf) -> float:
-        """Returns the seconds since a run made progress, as far as checks have seen it. Logs a long one."""
-        if self.handled != self.seen or not self.begun:
+    def accept(self, messages: Sequence[Message], pending: Iterable[Any] | None = None) -> None:
+        """Limits the run to some messages, of which those begin for which ``pending`` has an item."""
+        self.accepted = messages
+        self.pending: Iterator[Any] = iter(messages if pending is None else pending)
+
+    def take_back(self) -> Sequence[Message]:
+        """Removes the messages that have not begun, which are the last ones, and returns them."""
+        count = len(self.accepted) - len(list(self.pending))
+        taken, self.messages = self.messages[count:], self.messages[:count]
+        self.accepted = self.messages
+        return taken
+
+    def measure_age(self, now: float) -> float:
+        """Returns the seconds since the run made progress, as far as checks have seen it, or since its start."""
+        if self.handled != self.seen:
             self.seen, self.since, self.last_logged_age = self.handled, now, 0.0
-        age = now - self.since
+        return now - self.since
+
+    def check_age(self, partition: Partition, now: float, call_of: CallOf) -> float:
+        """Returns the seconds since the run made progress, as far as checks have seen it. Logs a long one."""
+        if not self.begun:
+            self.since = now
+        age = self.measure_age(now)
         if age >= max(_FIRST_WARNING_SECONDS, 2 * self.last_logged_age) and self.seen < len(self.messages):
             self.last_logged_age = age
             message = self.messages[self.seen]
@@ -177,10 +197,37 @@ class MessageRun:
         return state if state[0] == self.handled < len(self.messages) else None
 
     def stop(self) -> None:
-        """Ends the run after the present message."""
-        self.halt = True
-        if self.notify_halt is not None:
-            self.notify_halt()
+        """Ends the run after the present message. The others still belong to it, but do not begin."""
+        deque(self.pending, 0)
+
+
+OnTakenBack = Callable[[MessageRun, Sequence[Message]], None]
+
+
+class SlowRuns:
+    """Takes back the messages that a run has not begun once its handler is slow, so that they can begin elsewhere.
+
+    A handler is seen to be slow 50 ms after its message has begun, at the latest.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[MessageRun, OnTakenBack] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, run: MessageRun, on_taken_back: OnTakenBack) -> None:
+        """Calls ``on_taken_back`` with the messages that were taken back, if any; perhaps when the run has ended."""
+        if len(run.messages) > 1 or not run.begun:
+            self._runs[run] = on_taken_back
+            self._timer = self._timer or asyncio.get_running_loop().call_later(1.2 * _SLOW_SECONDS, self._check)
+
+    def _check(self) -> None:
+        loop = asyncio.get_running_loop()
+        slow = [run for run in self._runs if run.measure_age(loop.time()) >= _SLOW_SECONDS]
+        taken = [(self._runs.pop(run), run, run.take_back()) for run in slow]
+        self._timer = loop.call_later(1.2 * _SLOW_SECONDS, self._check) if self._runs else None
+        for on_taken_back, run, messages in taken:
+            if messages:
+                on_taken_back(run, messages)
 
 
 class Executor(Protocol):
@@ -250,7 +297,7 @@ class BatchSize:
             self._mean += weight * (mean - self._mean)
 
 
-def make_overdue_failure(seconds: float) -> Failure:
+def fail_overdue(seconds: float) -> Failure:
     return Failure.of(TimeLimit(f"the handler did not return within {seconds:g} s"))
 
 
@@ -284,5 +331,5 @@ def find_run_result(run: MessageRun, future: asyncio.Future[RunResult], limit: f
 def _mark_stopped(run: MessageRun, ran: RunResult, limit: float) -> RunResult:
     """Adds a failure if the run ended without one at the message at which it was stopped."""
     if run.abandoned == ran.handled and ran.failure is None:
-        return ran._replace(failure=make_overdue_failure(limit))
+        return ran._replace(failure=fail_overdue(limit))
     return ran

@@ -136,6 +136,13 @@ class Handling(NamedTuple):
         self.count_message(outcome, place.partition.queue.name, message)
         self.hooks.call("dead", message, place, failure)
 
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - as the function has them
+        """Calls a function. An error ends the worker."""
+        try:
+            function(*arguments)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            self.end_after_error(error)
+
     def end_after_error(self, error: BaseException) -> None:
         """Ends the worker after an internal error in a callback, which the loop would only log."""
         logger.critical("the worker ends because of an internal error", exc_info=error)

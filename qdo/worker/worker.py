@@ -34,7 +34,7 @@ from qdo.errors import InvalidArgument
 from qdo.settings import WorkerSettings
 from qdo.tasks import cancel
 from qdo.worker import handlers
-from qdo.worker.claim_source import Claims, ClaimSource
+from qdo.worker.claim_source import MAX_UNBEGUN_SECONDS, Claims, ClaimSource
 from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.executors.in_process import MixedExecutor, TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import ChildSetup, ProcessExecutor
@@ -143,6 +143,7 @@ class Worker:
             self._source = Dispatcher(consumer, handling)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
+        self._stopped_by = "stopping"
         self._drained: float | None = None
         """Deadline for the messages in flight, by the loop's clock. None until the worker drains."""
         self._code = ExitCode.ENDED
@@ -290,7 +291,7 @@ class Worker:
         self._stopping = True
         loop = asyncio.get_running_loop()
         self._drained = loop.time() + patience
-        logger.info("stopping: running messages are finished, no more are started")
+        logger.info("%s: running messages are finished, no more are started", self._stopped_by)
         if not await self._source.drain(patience):
             self._code = self._code or ExitCode.UNFINISHED
             patience = _GIVING_UP_SECONDS if self._runner.give_up() else 0.0
@@ -326,7 +327,7 @@ class Worker:
 
     def _on_signal(self, number: int) -> None:
         if not self._stopping:
-            logger.info("%s: draining", signal.Signals(number).name)
+            self._stopped_by = signal.Signals(number).name
             self._stop()
 
     def _end_process(self, number: int) -> None:
@@ -374,7 +375,7 @@ def _max_run_seconds(settings: WorkerSettings, consumer: AsyncConsumer | Claims)
     other message of a run when it resumes.
     """
     if isinstance(consumer, Claims):
-        return settings.slice
+        return min(settings.slice, MAX_UNBEGUN_SECONDS)
     return min(settings.slice, consumer.coordinator.session_timeout)
 
 

@@ -68,7 +68,7 @@ def test_schedules_are_the_same_for_both_clients() -> None:
         assert sync == asynchronous
 
 
-SEVERAL_AT_A_TIME = {"finish", "leave", "settle", "take"}
+SEVERAL_AT_A_TIME = {"begin", "finish", "leave", "settle", "take", "wait_again"}
 """Calls of an async queue for a program that handles several jobs at a time."""
 
 

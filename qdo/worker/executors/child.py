@@ -1,4 +1,4 @@
-"""The child process: ``python -m qdo.worker.executors.child <descriptor>`` handles runs sent by its parent.
+"""The child process: ``python -m qdo.worker.executors.child <socket> <pipe>`` handles runs sent by its parent.
 
 The main thread calls the handler. Another thread listens to the parent, so that the child ends at once when the parent
 is gone, even in the middle of a message: without the parent, the result could not be recorded.
@@ -13,8 +13,10 @@ import socket
 import sys
 import threading
 from contextlib import AsyncExitStack
+from io import FileIO
+from itertools import takewhile
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, BinaryIO
 
 from qdo.errors import HandlerError
 from qdo.worker.executors.in_process import enter_context, run_async, run_plain
@@ -75,8 +77,9 @@ class ChildRun(MessageRun):
 
     __slots__ = ("reporter",)
 
-    def __init__(self, task: ChildTask, reporter: ProgressReporter) -> None:
+    def __init__(self, task: ChildTask, reporter: ProgressReporter, tokens: BinaryIO) -> None:
         super().__init__(task.messages, task.place.attempt)
+        self.accept(task.messages, takewhile(lambda _: tokens.read(1), task.messages))
         self.reporter = reporter
         self.keeps_results = task.keeps_results
 
@@ -92,9 +95,10 @@ class ChildRun(MessageRun):
 class ParentListener:
     """Reads what the parent sends: the setup, then, in a thread, runs and requests to stop."""
 
-    def __init__(self, line: socket.socket, reporter: ProgressReporter) -> None:
+    def __init__(self, line: socket.socket, reporter: ProgressReporter, tokens: BinaryIO) -> None:
         self._line = line
         self._reporter = reporter
+        self._tokens = tokens
         self._run: MessageRun | None = None
         self.tasks: SimpleQueue[tuple[MessageRun, Delivery] | None] = SimpleQueue()
         self.busy = False
@@ -114,29 +118,27 @@ class ParentListener:
         """Reads runs and stop requests. When the parent is gone, ends the process at once if a handler runs."""
         try:
             while True:
-                task: ChildTask | int | None = read_frame(self.receive)
-                if isinstance(task, int):
-                    if self._run is not None:
-                        self._run.ask_to_stop(task)
-                elif task is not None:
-                    self._run = ChildRun(task, self._reporter)
+                task: ChildTask | int = read_frame(self.receive)
+                if not isinstance(task, int):
+                    self._run = ChildRun(task, self._reporter, self._tokens)
                     self.busy = True
                     self.tasks.put((self._run, task.place))
                 elif self._run is not None:
-                    self._run.halt = True
+                    self._run.ask_to_stop(task)
         except (EOFError, OSError):
             if self.busy:
                 os._exit(1)
             self.tasks.put(None)
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, pipe: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # the parent ends this process; programs started here get the defaults
     in_children = DefaultSignals()
-    with socket.socket(fileno=descriptor) as line, asyncio.Runner() as runner:
+    os.set_inheritable(pipe, False)  # noqa: FBT003 - has no name
+    with socket.socket(fileno=descriptor) as line, FileIO(pipe) as tokens, asyncio.Runner() as runner:
         reporter = ProgressReporter(line)
-        listener = ParentListener(line, reporter)
+        listener = ParentListener(line, reporter, tokens)
         setup: ChildSetup = read_frame(listener.receive)
         entered = AsyncExitStack()
         try:
@@ -175,4 +177,4 @@ def run_task(runner: asyncio.Runner, handler: Any, context: object, run: Message
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

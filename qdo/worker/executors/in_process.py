@@ -118,7 +118,7 @@ def run_plain(
 ) -> RunResult:
     """Calls a plain function for one message after another. Blocks.
 
-    The run ends early at the first error, which is the failure of its message, when ``run.halt`` is set, or after
+    The run ends early at the first error, which is the failure of its message, when ``run.pending`` ends, or after
     ``seconds``.
     """
     place.is_asked_to_stop = run.is_asked_to_stop
@@ -129,9 +129,7 @@ def run_plain(
     begun = last = perf_counter()
     until = begun + seconds
     try:
-        for message in run.accepted:
-            if run.halt:
-                break
+        for message in run.pending:
             if around:
                 hooks.call("before", message, place)
             result = handler(message, context)
@@ -181,9 +179,7 @@ async def run_async(  # noqa: C901 - a hot loop, in which calls cost time
     begun = last = breath = perf_counter()
     until = begun + seconds
     try:
-        for message in run.accepted:
-            if run.halt:
-                break
+        for message in run.pending:
             if around:
                 hooks.call("before", message, place)
             call = handler(message, context)
@@ -365,7 +361,7 @@ class MixedExecutor(TaskExecutor):
 
     def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
         plain = self._is_plain(run.messages[0])
-        run.accepted = list(takewhile(lambda message: self._is_plain(message) == plain, run.messages))
+        run.accept(list(takewhile(lambda message: self._is_plain(message) == plain, run.pending)))
         future = self._threads.start(run, place) if plain else super().start(run, place)
         future.add_done_callback(lambda _: self._update_slots())
         self._update_slots()

@@ -5,10 +5,14 @@ reused.
 
 **The protocol** between a worker and a child, over a socket that only they have. The parent sends frames: first a
 ``ChildSetup``, then a ``ChildTask`` for each run. During a run it may send the index of a message, whose handler is
-asked to stop, and an empty frame, which ends the run after the present message. The child first answers ``READY``, or
-``UNFIT`` and a frame with the reason. For each run it sends ``STATE`` and a frame whenever the handler sets a state,
-``RESULT`` and a frame if a message has a result, then ``HANDLED`` for the message, and at the end ``ENDED`` and a frame
-with a ``RunResult``. So the parent always knows which message is being handled, even if the child dies.
+asked to stop. The child first answers ``READY``, or ``UNFIT`` and a frame with the reason. For each run it sends
+``STATE`` and a frame whenever the handler sets a state, ``RESULT`` and a frame if a message has a result, then
+``HANDLED`` for the message, and at the end ``ENDED`` and a frame with a ``RunResult``. So the parent always knows which
+message is being handled, even if the child dies.
+
+Beside the socket there is a pipe with a byte for each message of a run that has not begun. The child reads one before
+it begins a message. The parent reads all that are left to end the run after the present message: this needs no answer
+of the child, in which a handler may keep the interpreter busy for long.
 
 Frames hold pickles, because both ends are the same program of the same user, and no other process has the socket.
 """
@@ -25,7 +29,9 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from io import FileIO
 from itertools import count
 from time import perf_counter
 from typing import Any, NamedTuple, cast
@@ -91,12 +97,36 @@ _LEAVE_SECONDS = 5.0
 """Timeout for a child to exit its context before it is killed, in seconds."""
 _CANCEL_SECONDS = 5.0
 """Timeout for a cancelled async task to end before its child is killed, in seconds."""
+_MAX_RUN_MESSAGES = 10_000
+"""Max messages that a child gets at a time, so that the pipe has room for their bytes."""
 _PAUSES = RetryPolicy(base=0.5, cap=30.0)
 """Pauses between attempts to start a child."""
 
 
 class Crashed(Exception):
     """A child process died while it handled a message."""
+
+
+class Tokens:
+    """The pipe with a byte for each message that has not begun. Iterating over it takes the bytes."""
+
+    def __init__(self) -> None:
+        reader, writer = os.pipe()
+        for descriptor in (reader, writer):
+            os.set_blocking(descriptor, False)
+        self.reader, self._writer = FileIO(reader), FileIO(writer, "w")
+
+    def put(self, count: int) -> None:
+        """Replaces what is in the pipe by ``count`` bytes."""
+        self.reader.read(_MAX_RUN_MESSAGES)
+        self._writer.write(bytes(count))
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return iter(partial(self.reader.read, 1), None)
+
+    def close(self) -> None:
+        self.reader.close()
+        self._writer.close()
 
 
 class ChildProcess:
@@ -108,6 +138,7 @@ class ChildProcess:
 
     Attributes:
         dead: Whether the child was killed.
+        tokens: The messages of its run that have not begun.
         gone: Whether the child was killed, was not started, or has closed its end of the socket.
     """
 
@@ -116,6 +147,7 @@ class ChildProcess:
         self._setup = setup
         self._find_limit = limit_of
         self._process: subprocess.Popen[bytes] | None = None
+        self.tokens = Tokens()
         self._reader = asyncio.StreamReader()
         self._writer: asyncio.StreamWriter | None = None
 
@@ -136,7 +168,7 @@ class ChildProcess:
     async def _start_and_greet(self, ours: socket.socket, theirs: socket.socket) -> None:
         try:
             with theirs:
-                self._process = _spawn(theirs)
+                self._process = _spawn(theirs, self.tokens.reader)
             self._reader, self._writer = await asyncio.open_connection(sock=ours)
             self._writer.write(make_frame(self._setup))
             if await self._reader.readexactly(1) == READY:
@@ -155,22 +187,21 @@ class ChildProcess:
         """
         assert self._writer is not None  # noqa: S101 - it was started
         writer = self._writer
-        run.notify_halt = lambda: writer.write(make_frame(None))
         before = run.handled
         run.notify_stop = lambda number: writer.write(make_frame(number - before))
         try:
             task = make_frame(ChildTask(tuple(messages), place, run.keeps_results))
         except Exception as error:  # noqa: BLE001 - a message that cannot be pickled fails like any other
-            run.notify_halt = run.notify_stop = None
+            run.notify_stop = None
             if len(messages) > 1:
-                return await self.run(messages[:1], place, run)
+                run.accept(messages[:1], self.tokens)
+                return await self.run(run.accepted, place, run)
             return RunResult(0, Failure.of(error))
         try:
+            self.tokens.put(len(messages))
             writer.write(task)
             for number in run.to_stop:
                 run.notify_stop(number)
-            if run.halt:
-                run.notify_halt()
             ran = await self._read_result(run)
         except TimeoutError:
             await self.kill()
@@ -181,7 +212,7 @@ class ChildProcess:
             failure = Failure.of(Crashed(f"the handler's process {await self._describe_end()}"))
             return RunResult(run.handled - before, failure)
         finally:
-            run.notify_halt = run.notify_stop = None
+            run.notify_stop = None
         return ran
 
     async def _read_result(self, run: MessageRun) -> RunResult:
@@ -223,6 +254,7 @@ class ChildProcess:
             self._writer.close()
             with contextlib.suppress(ConnectionError):
                 await self._writer.wait_closed()
+        self.tokens.close()
         return code
 
     async def close(self) -> None:
@@ -262,8 +294,8 @@ class ChildProcess:
 class ProcessExecutor:
     """Runs handlers in a fixed number of children, and replaces children that die.
 
-    With hooks each message is sent separately, until the first failure or a halt. If one child cannot start when the
-    executor opens, all are ended.
+    With hooks each message is sent separately, until the first failure. If one child cannot start when the executor
+    opens, all are ended.
 
     Args:
         setup: The setup of each child.
@@ -323,11 +355,16 @@ class ProcessExecutor:
         if self._hooks.around:
             ran = await self._run_one_by_one(child, run, place)
         else:
-            ran = await child.run(run.messages, place, run)
+            run.accept(tuple(run.pending)[:_MAX_RUN_MESSAGES], child.tokens)
+            try:
+                ran = await child.run(run.accepted, place, run)
+            finally:
+                run.accept(run.messages, ())
         if not child.dead:
             self._idle.put_nowait(child)
             return ran
         self._drop_dead(child, ran.failure.text if ran.failure else "a handler's process is gone")
+        run.cancelled = self._given_up
         return ran._replace(failure=None) if self._given_up else ran
 
     def _drop_dead(self, child: ChildProcess, why: str) -> None:
@@ -340,8 +377,8 @@ class ProcessExecutor:
     async def _run_one_by_one(self, child: ChildProcess, run: MessageRun, place: Delivery) -> RunResult:
         total = RunResult(0)
         until = perf_counter() + self._setup.seconds
-        for message in run.messages:
-            if run.halt or child.dead or perf_counter() > until:
+        for message in run.pending:
+            if child.dead or perf_counter() > until:
                 break
             self._hooks.call("before", message, place)
             ran = await child.run((message,), place, run)
@@ -378,11 +415,11 @@ class ProcessExecutor:
         self._idle.put_nowait(child)
 
 
-def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
-    descriptor = theirs.fileno()
+def _spawn(theirs: socket.socket, tokens: FileIO) -> subprocess.Popen[bytes]:
+    descriptors = theirs.fileno(), tokens.fileno()
     return subprocess.Popen(  # noqa: S603 - this very interpreter
-        [sys.executable, "-m", "qdo.worker.executors.child", str(descriptor)],
+        [sys.executable, "-m", "qdo.worker.executors.child", *map(str, descriptors)],
         stdin=subprocess.DEVNULL,
-        pass_fds=(descriptor,),
+        pass_fds=descriptors,
         start_new_session=True,
     )

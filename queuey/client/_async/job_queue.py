@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, suppress
+from math import inf
 from typing import TYPE_CHECKING, Literal, Unpack
 
 from queuey.api.claims import Backlog, ClaimCounts, QueueSize
@@ -17,6 +18,8 @@ from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, O
 from queuey.client.claims.handlers import keep_result, make_async_handler
 from queuey.client.claims.held import (
     LEAVE_TIMEOUT,
+    MAX_BODY_SECONDS,
+    Batch,
     HeldClaim,
     acknowledge_calls,
     first_with_fitting_results,
@@ -135,13 +138,15 @@ class AsyncJobQueue:
                 self._passed_over = claims.record_answer(loop.finished, claimed, self._passed_over)
                 loop.clear_finished()
                 patient.record_success()
-                batch = [claims.add(m.queue, m.receipt, loop.ttl, loop.requested_at) for m in claimed]
+                shared = Batch(MAX_BODY_SECONDS if len(claimed) > 1 else None)
+                batch = [claims.add(m.queue, m.receipt, loop.ttl, loop.requested_at, shared) for m in claimed]
                 self._renewer.keep(batch)
                 for message, claim in zip(claimed, batch, strict=True):
                     await self._leave(claims.list_expired(claim, batch))
-                    if claim.state != "held":
+                    claims.begin([claim])
+                    if not claim.begun:
                         continue
-                    claim.begun = True
+                    self._renewer.wake_by(shared.begin_by)
                     yield AsyncJob(message, claim, claims, self._sender)
                     await self._leave(claims.finish_or_return_lost(claim))
                     urgent = loop.record_work(claim)
@@ -151,7 +156,7 @@ class AsyncJobQueue:
                         await self._acknowledge(sender, loop, patient)
                     else:
                         self._renewer.wake_by(claim.due)
-                pause = loop.pause_after_claim(len(claimed))
+                pause = loop.pause_after_claim(batch)
                 if pause is None:
                     return
                 if pause:
@@ -256,12 +261,15 @@ class AsyncJobQueue:
 
     # async only: threads that handle several jobs at a time have a loop each.
 
-    async def take(self, limit: int = 1, *, ttl: Seconds = 30.0, wait: Seconds = 0.0) -> list[AsyncJob]:
+    async def take(
+        self, limit: int = 1, *, ttl: Seconds = 30.0, wait: Seconds = 0.0, begin_within: float = inf
+    ) -> list[AsyncJob]:
         """Claims messages once, for a program that handles several at a time.
 
         Each claim is renewed until its job is acknowledged or released, or passed to :meth:`finish` or :meth:`leave`.
-        The same request acknowledges finished jobs, as many as fit into it with their results. It is sent once, so that
-        the program can repeat it with other jobs. The arguments are those of :meth:`receive`.
+        Jobs that are not passed to :meth:`begin` within ``begin_within`` seconds are released. The request also
+        acknowledges finished jobs, as many as fit into it with their results. It is sent once, so that the program can
+        repeat it with other jobs. The other arguments are those of :meth:`receive`.
         """
         claims, sent_at = self._renewer.claims, self._sender.timing.clock()
         finished = first_with_fitting_results(claims.list_finished(self.queues))
@@ -274,10 +282,21 @@ class AsyncJobQueue:
             claims.end_refused(finished, error)
             raise
         self._passed_over = claims.record_answer(finished, claimed, self._passed_over)
-        batch = [claims.add(m.queue, m.receipt, seconds(ttl), sent_at) for m in claimed]
+        shared = Batch(begin_by=self._sender.timing.clock() + begin_within)
+        batch = [claims.add(m.queue, m.receipt, seconds(ttl), sent_at, shared) for m in claimed]
         self._renewer.keep(batch)
         pairs = zip(claimed, batch, strict=True)
         return [AsyncJob(message, claim, claims, self._sender) for message, claim in pairs]
+
+    def begin(self, jobs: Iterable[AsyncJob]) -> None:
+        """Marks jobs of :meth:`take` as begun, so that they stay claimed, except those whose claims are over."""
+        self._renewer.claims.begin([job.held_claim for job in jobs])
+
+    def wait_again(self, jobs: Iterable[AsyncJob]) -> None:
+        """Marks jobs as not begun after all."""
+        for job in jobs:
+            job.held_claim.begun = False
+            self._renewer.wake_by(job.held_claim.batch.begin_by)
 
     def finish(self, jobs: Iterable[AsyncJob]) -> None:
         """Marks jobs of :meth:`take` as finished: its next call acknowledges them, or the renewer within 0.5 s."""

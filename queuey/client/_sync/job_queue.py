@@ -18,6 +18,8 @@ from queuey.client.claims.claiming import Claiming, ClaimOptions, LoopOptions, O
 from queuey.client.claims.handlers import keep_result, make_sync_handler
 from queuey.client.claims.held import (
     LEAVE_TIMEOUT,
+    MAX_BODY_SECONDS,
+    Batch,
     HeldClaim,
     acknowledge_calls,
     log,
@@ -127,13 +129,15 @@ class JobQueue:
                 self._passed_over = claims.record_answer(loop.finished, claimed, self._passed_over)
                 loop.clear_finished()
                 patient.record_success()
-                batch = [claims.add(m.queue, m.receipt, loop.ttl, loop.requested_at) for m in claimed]
+                shared = Batch(MAX_BODY_SECONDS if len(claimed) > 1 else None)
+                batch = [claims.add(m.queue, m.receipt, loop.ttl, loop.requested_at, shared) for m in claimed]
                 self._renewer.keep(batch)
                 for message, claim in zip(claimed, batch, strict=True):
                     self._leave(claims.list_expired(claim, batch))
-                    if claim.state != "held":
+                    claims.begin([claim])
+                    if not claim.begun:
                         continue
-                    claim.begun = True
+                    self._renewer.wake_by(shared.begin_by)
                     yield Job(message, claim, claims, self._sender)
                     self._leave(claims.finish_or_return_lost(claim))
                     urgent = loop.record_work(claim)
@@ -143,7 +147,7 @@ class JobQueue:
                         self._acknowledge(sender, loop, patient)
                     else:
                         self._renewer.wake_by(claim.due)
-                pause = loop.pause_after_claim(len(claimed))
+                pause = loop.pause_after_claim(batch)
                 if pause is None:
                     return
                 if pause:

@@ -11,6 +11,9 @@ A held claim is renewed after half of its time. A finished claim is acknowledged
 after :data:`MAX_ACK_DELAY`, even while the process works on its next job. Claims with a failed request come after the
 others. A request for them may take no longer than the shortest claim can wait, unless that claim is very short.
 
+The claims of one request are a batch. If work on one takes long, the others of its batch that have not begun are
+released, so that other callers get their messages.
+
 A program that sees that its job is lost may stop in the middle of the work. The loop therefore never acknowledges this
 job, even if a later renewal restores the claim. Only the program itself may still acknowledge it.
 
@@ -23,6 +26,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from math import inf
 from threading import Lock
 from typing import Literal
 
@@ -40,6 +44,8 @@ State = Literal["held", "finished", "ended", "lost"]
 
 MAX_ACK_DELAY = 0.5
 """Max seconds until a finished claim is acknowledged, even while its process works on the next job."""
+MAX_BODY_SECONDS = 0.05
+"""Seconds of work on a job after which the other jobs of its batch are released."""
 LEAVE_TIMEOUT = 5.0
 """Timeout in seconds for releasing claims when a loop is left or a client is closed."""
 _RETRY_RATIO = 0.1
@@ -59,6 +65,18 @@ _RECEIPT_FIELD = re.compile(r"(?:acknowledge|receipts)(?:\.(\d+))?")
 """Error fields that name one receipt, by its number, or all receipts."""
 
 
+class Batch(msgspec.Struct, eq=False):
+    """The claims of one request.
+
+    Attributes:
+        max_seconds: Seconds of work on one claim after which claims that have not begun are released, or None.
+        begin_by: When claims that have not begun are released, in seconds of the client's clock.
+    """
+
+    max_seconds: float | None = None
+    begin_by: float = inf
+
+
 class HeldClaim(msgspec.Struct, eq=False):
     """A claim and its state.
 
@@ -68,6 +86,7 @@ class HeldClaim(msgspec.Struct, eq=False):
         ttl: Seconds by which each renewal extends the claim.
         end: When the claim expires, in seconds of the client's clock.
         due: When to renew or acknowledge the claim, in seconds of the client's clock.
+        batch: The claims of the same request.
         state: See the module.
         has_failed: The last request about the claim has failed.
         delay: Seconds until a released message is delivered again. None if the claim was not released.
@@ -83,6 +102,7 @@ class HeldClaim(msgspec.Struct, eq=False):
     ttl: float
     end: float
     due: float
+    batch: Batch
     state: State = "held"
     has_failed: bool = False
     delay: float | None = None
@@ -129,14 +149,15 @@ class HeldClaims:
         self._claims: set[HeldClaim] = set()
         self._lock = Lock()
 
-    def add(self, queue: str, receipt: str, ttl: float, sent_at: float) -> HeldClaim:
-        """Adds a claim whose time begins no earlier than ``sent_at``.
+    def add(self, queue: str, receipt: str, ttl: float, sent_at: float, batch: Batch | None = None) -> HeldClaim:
+        """Adds a claim whose time begins no earlier than ``sent_at``. Without a batch, it is a batch of its own.
 
         A claim that has already expired is not due soon: the loop must release it, and a renewal would keep its message
         from other callers.
         """
         now, end = self._clock(), sent_at + ttl
-        claim = HeldClaim(queue, receipt, ttl, end, sent_at + ttl / 2 if now < end else now + _POSTPONE_RATIO * ttl)
+        due = sent_at + ttl / 2 if now < end else now + _POSTPONE_RATIO * ttl
+        claim = HeldClaim(queue, receipt, ttl, end, due, batch or Batch())
         with self._lock:
             self._claims.add(claim)
         return claim
@@ -150,6 +171,19 @@ class HeldClaims:
         if claim.state != "held" or now < claim.end:
             return []
         return [c for c in batch if c.state == "held" and now >= c.end]
+
+    def begin(self, claims: Iterable[HeldClaim]) -> None:
+        """Marks claims as begun that are held and have not expired; the program must not work on others.
+
+        If work may take only so long, this also sets when the other claims of the batch are released.
+        """
+        with self._lock:
+            now = self._clock()
+            for claim in claims:
+                if claim.state == "held" and now < claim.end:
+                    claim.begun = True
+                    if claim.batch.max_seconds is not None:
+                        claim.batch.begin_by = now + claim.batch.max_seconds
 
     def is_lost(self, claim: HeldClaim) -> bool:
         """Returns whether another caller may have the message. Once True, it stays True.
@@ -168,7 +202,7 @@ class HeldClaims:
         keeps its state.
         """
         with self._lock:
-            claim.delay_if_left = 0.0
+            claim.delay_if_left, claim.batch.begin_by = 0.0, inf
             if claim.state == "held" and not claim.seen_lost:
                 claim.state, claim.due = "finished", self._clock() + MAX_ACK_DELAY
         return [claim] if claim.state == "held" else []
@@ -253,21 +287,28 @@ class HeldClaims:
     def seconds_until_due(self) -> float | None:
         """Returns the seconds until the next claim is due: 0 if one is due now, and None without claims."""
         with self._lock:
-            due = min((claim.due for claim in self._claims), default=None)
+            due = min((c.due if c.begun else min(c.due, c.batch.begin_by) for c in self._claims), default=None)
         return None if due is None else max(0.0, due - self._clock())
 
     def next_work(self) -> Work | None:
         """Returns the requests for claims of one queue, ttl and state that are due now or soon, or None if none is due.
 
-        Groups of only claims with a failed request come last; otherwise, the claim that expires first decides.
+        Claims that have not begun in time come first: they end, and the work releases them. Groups of only claims with
+        a failed request come last; otherwise, the claim that expires first decides.
         """
         now = self._clock()
         groups: dict[tuple[str, float, State], list[HeldClaim]] = {}
         with self._lock:
+            late = [c for c in self._claims if not c.begun and c.state == "held" and c.batch.begin_by <= now]
+            for claim in late:
+                claim.state, claim.delay = "ended", 0.0
+                self._claims.discard(claim)
             for claim in self._claims:
                 if claim.due <= now + _BATCH_RATIO * claim.ttl:
                     groups.setdefault((claim.queue, claim.ttl, claim.state), []).append(claim)
             shortest = min((claim.ttl for claim in self._claims if not claim.has_failed), default=0.0)
+        if late:  # The work sends no call, but then repeats releases that came meanwhile, of which these are some.
+            return Work(tuple(late), is_acknowledgement=False, calls=(), timeout=2 * LEAVE_TIMEOUT)
         if not groups:
             return None
         (queue, ttl, state), claims = min(groups.items(), key=lambda group: _send_order(group[1]))

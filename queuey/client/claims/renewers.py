@@ -59,7 +59,7 @@ class ClaimRenewer:
             RenewalError: The thread cannot be started.
         """
         if claims:
-            self.wake_by(claims[0].due)
+            self.wake_by(min(claims[0].due, claims[0].batch.begin_by))
 
     def wake_by(self, due: float) -> None:
         """Makes the thread wake no later than ``due``. Starts it if it is not running and the renewer is not closed.
@@ -160,7 +160,7 @@ class AsyncClaimRenewer:
         if self._closed:
             raise InvalidArgument("the client is closed")
         if claims:
-            self.wake_by(claims[0].due)
+            self.wake_by(min(claims[0].due, claims[0].batch.begin_by))
 
     def wake_by(self, due: float) -> None:
         """Makes the task wake no later than ``due``. Starts it if it is not running and the renewer is not closed."""

@@ -84,3 +84,12 @@ async def obey_async(message: Message, context: Any) -> None:  # noqa: ANN401 - 
 
 def write_down(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
     note(context, f"done {message.body}")
+
+
+def end_last(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
+    """The job ``last N`` ends once N others are done, or after a minute."""
+    do, _, count = message.body.partition(" ")
+    deadline = time.monotonic() + 60
+    while do == "last" and Path(context).read_text().count("done") < int(count) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    note(context, f"done {message.body}")

@@ -12,8 +12,12 @@ import pytest
 from qdo.errors import HandlerError, InvalidArgument
 from qdo.worker.failure import ExitCode, StopWorker
 from qdo.worker.handlers import delivery
-from queuey.client import Message
-from tests.qdo.worker.conftest import Workers, quick
+from queuey.client import Message, Outgoing
+from tests.qdo.worker import hands
+from tests.qdo.worker.conftest import Workers, quick, until
+from tests.qdo.worker.test_processes import MODULE, Book, book
+
+__all__ = ["book"]
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
@@ -47,6 +51,29 @@ async def test_partitions_are_handled_side_by_side(workers: Workers) -> None:
     await workers.system.send(queue, 1, 2)
     await workers.serve_until(await workers.make(handle, queue), 2)
     assert sorted(workers.seen) == ["1:1", "2:1"]
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize(("by", "groups"), [(None, 3), ("header:key", 60)])
+async def test_a_slow_message_blocks_only_its_partition_or_key(
+    workers: Workers, book: Book, kind: str, by: str | None, groups: int
+) -> None:
+    """The messages of other partitions, or of other keys of its partition, are all handled while it runs."""
+    count = 300 // groups
+    queue = await workers.system.queue(partitions=1 if by else groups)
+    book.path.touch()
+    bodies = [(f"m {key} {number}", key) for number in range(count) for key in range(1, groups + 1)]
+    before_last = 300 - count + count // 2
+    bodies[groups * (count // 2)] = f"last {before_last}", 1
+    sent = [Outgoing(body, partition=1 if by else key, headers={"key": str(key)}) for body, key in bodies]
+    await workers.system.client.send_many(queue.name, sent)
+    settings = quick(by=by, parallel=2, slice=5.0, **{kind: 2})
+    worker = await workers.make(hands.end_last, queue, settings=settings, context=f"{MODULE}:book")
+    task = workers.start(worker)
+    await until(lambda: len(book.lines("done")) == 300 or task.done())
+    assert [line[1] for line in book.lines("done")].index("last") >= before_last
+    worker.stop()
+    assert await task == ExitCode.ENDED
 
 
 async def test_a_partition_that_waits_has_its_turn(workers: Workers) -> None:

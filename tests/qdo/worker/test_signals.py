@@ -128,8 +128,9 @@ async def test_the_first_signal_drains(
     assert (await workers.offsets())[1] == receipts[1].id
     assert await (await workers.system.coordinator()).members() == {}
     log = " ".join(program.said("log"))
-    order = ["draining", "no more are started", "1 partition revoked: ", "left the group"]
+    order = [f"{signal.Signals(number).name}: running messages are finished, no more are started", "left the group"]
     assert sorted(order, key=log.index) == order
+    assert "revoked" not in log
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes"])

@@ -127,10 +127,8 @@ class CrashingRunner:
         return self.tasks[-1]
 
     async def _run(self, run: MessageRun) -> RunResult:
-        """Handles messages until it is halted; never ends once a culprit ends the worker, or while ``slow``."""
-        for message in run.messages:
-            if run.halt:
-                break
+        """Handles messages until it is stopped; never ends once a culprit ends the worker, or while ``slow``."""
+        for message in run.pending:
             for _ in range(self._chance.randrange(4)):
                 await asyncio.sleep(0)
             if self.slow or self.died.is_set():

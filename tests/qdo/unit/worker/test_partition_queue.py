@@ -31,6 +31,10 @@ class QueueModel(RuleBasedStateMachine):
         self.partition_queue = self.new_lane()
         self.sent: list[Message] = []
         self.done: list[Message] = []
+        self.ended: list[Message] = []
+        """Those done, and those before the present message of a run of which others were taken back."""
+        self.present: dict[MessageRun, int] = {}
+        """The index of that message."""
         self.running: list[MessageRun] = []
         self.failed: dict[str, int] = {}
         self.holding: list[FailedMessage] = []
@@ -62,10 +66,10 @@ class QueueModel(RuleBasedStateMachine):
     @rule(target=held, run=consumes(runs), part=some.floats(0, 1), failed=some.booleans())
     def settle(self, run: MessageRun, part: float, failed: bool) -> Any:  # noqa: ANN401, FBT001 - drawn; held, or nothing
         """Handles a part of a run; then the run fails, or is cut short."""
-        handled = round(part * len(run.messages))
+        present = self.present.get(run, 0)
+        handled = present + round(part * (len(run.messages) - present))
         failed = failed and handled < len(run.messages)
-        self.running.remove(run)
-        self.done += run.messages[:handled]
+        self._end(run, handled)
         before = self.partition_queue.count
         settled = self.partition_queue.settle(run, handled, failed=failed)
         assert before - self.partition_queue.count == handled
@@ -89,6 +93,7 @@ class QueueModel(RuleBasedStateMachine):
         """Gives a message up."""
         self.holding.remove(one)
         self.done.append(one.message)
+        self.ended.append(one.message)
         self.partition_queue.finish(one)
 
     @invariant()
@@ -96,11 +101,12 @@ class QueueModel(RuleBasedStateMachine):
         """Messages with one key are done in the order in which they came, and never two at a time."""
         order = {one.id: at for at, one in enumerate(self.sent)}
         for key in {self.key(one) for one in self.sent}:
-            mine = [order[one.id] for one in self.done if self.key(one) == key]
+            mine = [order[one.id] for one in self.ended if self.key(one) == key]
             assert mine == sorted(set(mine))
-            assert sum(any(self.key(one) == key for one in run.messages) for run in self.running) <= 1
-            for run in self.running:
-                now = [order[one.id] for one in run.messages if self.key(one) == key]
+            under_way = [run.messages[self.present.get(run, 0) :] for run in self.running]
+            assert sum(any(self.key(one) == key for one in messages) for messages in under_way) <= 1
+            for messages in under_way:
+                now = [order[one.id] for one in messages if self.key(one) == key]
                 assert now == sorted(now)
                 assert not mine or not now or mine[-1] < now[0]
 
@@ -124,9 +130,13 @@ class QueueModel(RuleBasedStateMachine):
         assert len(self.done) == len(self.sent)
         self.tells_how_far_it_is()
 
-    def settle_all(self, run: MessageRun) -> None:
+    def _end(self, run: MessageRun, handled: int) -> None:
         self.running.remove(run)
-        self.done += run.messages
+        self.done += run.messages[:handled]
+        self.ended += run.messages[self.present.pop(run, 0) : handled]
+
+    def settle_all(self, run: MessageRun) -> None:
+        self._end(run, len(run.messages))
         self.partition_queue.settle(run, len(run.messages))
         self.keeps_order()
 
@@ -139,6 +149,18 @@ class KeyedModel(QueueModel):
 
     def key(self, one: Message) -> Hashable:
         return one.headers.get("key")
+
+    @rule(run=QueueModel.runs, part=some.floats(0, 1))
+    def take_back(self, run: MessageRun, part: float) -> None:
+        """Takes back what a run has not begun; other messages, also of keys that the run had, may begin elsewhere."""
+        if run not in self.present:
+            for _ in range(round(part * len(run.messages))):
+                next(run.pending)
+            self.partition_queue.wait_again(run, run.take_back())  # type: ignore[union-attr] # it has keys
+            self.present[run] = max(0, len(run.messages) - 1)
+            self.ended += run.messages[:-1]
+            waiting = {self.key(one) for one in self.sent} - {self.key(one) for one in run.messages[-1:]}
+            assert waiting.isdisjoint(run.keys)
 
     @invariant()
     def keeps_bounds(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextvars import Context, copy_context
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def test_a_process_says_nothing_of_a_run_that_has_ended() -> None:
     here, far = socket.socketpair()
     with here, far, asyncio.Runner() as runner:
         reporter = child.ProgressReporter(here)
-        run = child.ChildRun(ChildTask((message,), place), reporter)
+        run = child.ChildRun(ChildTask((message,), place), reporter, BytesIO(b"1"))
         Context().run(child.run_task, runner, handle, None, run, place, 0.0, reporter)
         contexts[0].run(set_state, "late")
         said = far.recv(4096)
