@@ -46,6 +46,7 @@ from queuey.client.calls.job_calls import JobResults, count_fitting, make_result
 from queuey.client.calls.message_calls import Partitions, messages_of, place_text, plain_messages
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Claimed, Message, OutstandingJob, Received, Refused
+from queuey.messages import is_readable
 
 RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, MAX_QUEUES = api.MAX_CLAIMS, api.MAX_WITH_REASON, api.MAX_QUEUES
 STATES_PER_CALL = 50
@@ -275,8 +276,8 @@ def name_this_process() -> str:
 
 
 def _make_line(text: str) -> str:
-    """Returns text that the service accepts in one line: with escapes, unless all of it can be printed."""
-    return text if text.isprintable() else repr(text)[1:-1]
+    """Returns text that the service accepts in one line: with escapes, unless all of it shows."""
+    return text if is_readable(text) else ascii(text)[1:-1].strip()
 
 
 def text_of(reason: ReleaseReason) -> str:

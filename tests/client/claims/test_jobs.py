@@ -212,6 +212,8 @@ UNPRINTABLE = {
     "escape": "\x1b[2J",
     "bidi": "\u202e",
     "space": "\xa0",
+    "blank": "\u3164",
+    "plain": "",
     "surrogate": "\ud800",
 }
 
@@ -223,14 +225,14 @@ def test_every_reason_can_be_stored(
 ) -> None:
     """Whatever an error and a host are called, the service accepts the release, and shows class, text and worker."""
     names = {"error class": "Bad", "error text": "no egg", "host": "box"}
-    names[where] = f"x{text}y" * 80
+    names[where] = f" x{text}y" * 80
     monkeypatch.setattr(claim_calls, "gethostname", lambda: names["host"])
     queuey.send(queue, "a")
     for job in queuey.job_queue(queue).claim(idle=0):
         job.release(600, (names["error class"], names["error text"]))
     [job] = queuey.job_queue(queue).outstanding(states=True)
     shown = {"error class": job.failure.error, "error text": job.failure.text, "host": job.worker}
-    assert all(shown[name].startswith("x" if name == where else names[name]) for name in names)
+    assert all(shown[name].strip().startswith("x" if name == where else names[name]) for name in names)
     assert all(value.isprintable() for name, value in shown.items() if name != "error text")
 
 
