@@ -112,6 +112,11 @@ class HeldClaim(msgspec.Struct, eq=False):
     result: JobResult | None = None
     cancelled: bool = False
 
+    @property
+    def next_due(self) -> float:
+        """When to renew or acknowledge the claim, or to release it because work on it has not begun."""
+        return self.due if self.begun or self.state != "held" else min(self.due, self.batch.begin_by)
+
 
 class Work(msgspec.Struct, frozen=True):
     """Requests that renew or acknowledge claims.
@@ -287,7 +292,7 @@ class HeldClaims:
     def seconds_until_due(self) -> float | None:
         """Returns the seconds until the next claim is due: 0 if one is due now, and None without claims."""
         with self._lock:
-            due = min((c.due if c.begun else min(c.due, c.batch.begin_by) for c in self._claims), default=None)
+            due = min((claim.next_due for claim in self._claims), default=None)
         return None if due is None else max(0.0, due - self._clock())
 
     def next_work(self) -> Work | None:
@@ -299,7 +304,7 @@ class HeldClaims:
         now = self._clock()
         groups: dict[tuple[str, float, State], list[HeldClaim]] = {}
         with self._lock:
-            late = [c for c in self._claims if not c.begun and c.state == "held" and c.batch.begin_by <= now]
+            late = [claim for claim in self._claims if claim.next_due <= now < claim.due]
             for claim in late:
                 claim.state, claim.delay = "ended", 0.0
                 self._claims.discard(claim)

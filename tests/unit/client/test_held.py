@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from queuey.client import ConnectionLost, InvalidRequest, NotAllowed, QueueNotFound
-from queuey.client.claims.held import MAX_ACK_DELAY, HeldClaims, Work
+from queuey.client.claims.held import MAX_ACK_DELAY, Batch, HeldClaims, Work
 from queuey.client.errors import ErrorAnswer
 
 
@@ -88,6 +88,30 @@ def test_what_fails_waits_for_what_works() -> None:
         paths.append(work.calls[0].path.partition("/")[0])
         held.record_success(work, 190, [])
     assert paths == ["short", "long", "away"]
+
+
+def test_what_has_not_begun_in_time_is_released() -> None:
+    """Work that takes long releases the claims of its batch on which none has begun; a finished one is acknowledged."""
+    held, times = make_held_claims()
+    batch = Batch(max_seconds=0.05)
+    first, second, third, finished = (held.add("q", f"r{n}", 40, 100, batch) for n in range(1, 5))
+    held.finish(finished)
+    assert held.seconds_until_due() == 0.5
+    held.begin([first])
+    assert (first.begun, held.seconds_until_due()) == (True, pytest.approx(0.05))
+    times.append(times[-1] + 0.04)
+    held.begin([second])
+    times.append(times[-1] + 0.04)
+    assert (held.seconds_until_due() or 0.0) > 0
+    times.append(times[-1] + 0.02)
+    work = next_work(held)
+    assert (work.claims, work.calls, first.state, second.state) == ((third,), (), "held", "held")
+    [call] = held.repeated_releases(work)
+    assert json.loads(call.content or b"") == {"receipts": ["r3"]}
+    held.begin([third])
+    assert (third.state, third.begun) == ("ended", False)
+    held.finish_or_return_lost(second)
+    assert held.seconds_until_due() == pytest.approx(finished.due - times[-1])
 
 
 def test_what_is_released_during_a_renewal_is_released_once_more() -> None:
