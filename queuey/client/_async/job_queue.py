@@ -144,9 +144,9 @@ class AsyncJobQueue:
                 for message, claim in zip(claimed, batch, strict=True):
                     await self._leave(claims.list_expired(claim, batch))
                     claims.begin([claim])
+                    self._renewer.wake_by(shared.begin_by)
                     if not claim.begun:
                         continue
-                    self._renewer.wake_by(shared.begin_by)
                     yield AsyncJob(message, claim, claims, self._sender)
                     await self._leave(claims.finish_or_return_lost(claim))
                     urgent = loop.record_work(claim)

@@ -135,9 +135,9 @@ class JobQueue:
                 for message, claim in zip(claimed, batch, strict=True):
                     self._leave(claims.list_expired(claim, batch))
                     claims.begin([claim])
+                    self._renewer.wake_by(shared.begin_by)
                     if not claim.begun:
                         continue
-                    self._renewer.wake_by(shared.begin_by)
                     yield Job(message, claim, claims, self._sender)
                     self._leave(claims.finish_or_return_lost(claim))
                     urgent = loop.record_work(claim)

@@ -160,7 +160,7 @@ def release(
         return _calls_by_receipts(
             queue, "release", receipts, max_receipts=RECEIPTS_PER_CALL if retry else RECEIPTS_WITH_REASON, **fields
         )
-    error = {"error": _make_line(error_name_of(reason))[: api.MAX_ERROR], "text": text_of(reason)[: api.MAX_TEXT]}
+    error = {"error": _make_line(error_name_of(reason), api.MAX_ERROR), "text": text_of(reason)[: api.MAX_TEXT]}
     return _calls_by_receipts(queue, "release", receipts, max_receipts=RECEIPTS_WITH_REASON, reason=error, **fields)
 
 
@@ -272,12 +272,12 @@ def each_queue(call: Callable[..., Iterator[Call[None]]], receipts: Receipts, *a
 
 
 def name_this_process() -> str:
-    return f"{_make_line(gethostname())[:MAX_HOST_LENGTH]}:{os.getpid()}"
+    return f"{_make_line(gethostname(), MAX_HOST_LENGTH)}:{os.getpid()}"
 
 
-def _make_line(text: str) -> str:
+def _make_line(text: str, max_length: int) -> str:
     """Returns text that the service accepts in one line: with escapes, unless all of it shows."""
-    return text if is_readable(text) else ascii(text)[1:-1].strip()
+    return (text if is_readable(text) else ascii(text)[1:-1].strip())[:max_length].strip()
 
 
 def text_of(reason: ReleaseReason) -> str:

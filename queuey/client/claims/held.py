@@ -180,15 +180,17 @@ class HeldClaims:
     def begin(self, claims: Iterable[HeldClaim]) -> None:
         """Marks claims as begun that are held and have not expired; the program must not work on others.
 
-        If work may take only so long, this also sets when the other claims of the batch are released.
+        If work may take only so long, this also sets when the other claims of the batch are released: now if they have
+        expired.
         """
         with self._lock:
             now = self._clock()
             for claim in claims:
-                if claim.state == "held" and now < claim.end:
-                    claim.begun = True
-                    if claim.batch.max_seconds is not None:
-                        claim.batch.begin_by = now + claim.batch.max_seconds
+                claim.begun = claim.state == "held" and now < claim.end
+                if not claim.begun:
+                    claim.batch.begin_by = now
+                elif claim.batch.max_seconds is not None:
+                    claim.batch.begin_by = now + claim.batch.max_seconds
 
     def is_lost(self, claim: HeldClaim) -> bool:
         """Returns whether another caller may have the message. Once True, it stays True.

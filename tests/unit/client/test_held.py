@@ -199,3 +199,6 @@ def test_a_claim_that_came_too_late_is_left_to_the_loop() -> None:
     late, last = held.add("q", "r1", 30, 69), held.add("q", "r2", 30, 84)
     assert next_work(held).claims == (last,)
     assert held.list_expired(late, [late, last]) == [late]
+    held.begin([late])
+    work = next_work(held)
+    assert (late.begun, work.claims, work.calls) == (False, (late,), ())
