@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from qdo.errors import InvalidArgument, MissingRights
+from qdo.errors import InvalidArgument, MissingRights, UnknownTask
 from qdo.partitions import Partition, Queue
 from qdo.tasks import cancel, start_task, wait_for_event
 from qdo.worker.failure import (
@@ -333,8 +333,7 @@ class ClaimSource:
         decision = handling.decide_failure(settings, place, message, failure)
         match decision:
             case StopTheWorker():
-                job.held_claim.begun = decision.why == "message"  # else the attempt does not count
-                self._in_background(self._leave(job, state))
+                self._in_background(self._leave(job, state, begun=decision.why == "message"))
                 handling.end(decision, failure)
             case RetryLater() | DeadLetterIt() if job.cancelled:
                 text = "attempt %d failed, and is not retried because the job is cancelled: %s"
@@ -359,9 +358,9 @@ class ClaimSource:
         if state is not None:
             await self._set_states([(None, job.claimed, state[1])])
 
-    async def _leave(self, job: AsyncJob, state: tuple[int, bytes] | None) -> None:
-        """Sends the state of a job whose handler was interrupted, and gives the job back without counting a failure."""
-        job.held_claim.delay_if_left = INTERRUPTED_DELAY_SECONDS
+    async def _leave(self, job: AsyncJob, state: tuple[int, bytes] | None, *, begun: bool = False) -> None:
+        """Sends the state of a job whose handler was interrupted, and gives it back; the attempt counts if it has begun."""
+        job.held_claim.delay_if_left, job.held_claim.begun = INTERRUPTED_DELAY_SECONDS, begun
         await self._send_state(job, state)
         await self._jobs.leave([job])
 
@@ -377,7 +376,8 @@ class ClaimSource:
         """Sends a failed job's state and releases it; if that fails, the job waits until its claim expires."""
         await self._send_state(job, state)
         try:
-            await job.release(delay, reason=(failure.kind, failure.text), retry=retry)
+            begun = UnknownTask.__qualname__ not in failure.kinds  # Another worker may know the task.
+            await job.release(delay, reason=(failure.kind, failure.text), retry=retry, begun=begun)
         except ClientError as error:
             logger.warning("%r could not be released, so it waits until its claim expires: %s", job, error)
 

@@ -254,7 +254,8 @@ def _run_program(
                     f"{command[0]} {failure} for {job.receipt}, delivery {job.deliveries}; {_REDELIVERY_TEXT}"
                 )
                 try:
-                    job.release(delay=retry, reason=ProgramFailed(failure, error_output))
+                    reason = ProgramFailed(failure, error_output)
+                    job.release(delay=retry, reason=reason, begun=not program.stopped_by)
                 except ClientError as error:
                     if not (error.temporary or job.lost):
                         raise
