@@ -26,7 +26,7 @@ from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.overview import ClaimOverview
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import JobRequest, Request, StateQuery, too_many_done_error
-from queuey.service.claims.results import EXPIRED_ERROR, JobEnd, Results
+from queuey.service.claims.results import EXPIRED_ERROR, JobEnd, Leaving, Results
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.watching import Waiter, WakeSource
@@ -209,11 +209,22 @@ class JobStatuses:
     async def record_leaving(
         self, queue: Queue, locations: Collection[Location], status: Literal["removed", "superseded"]
     ) -> None:
-        """Records the coming end of unfinished jobs, before their messages are removed."""
+        """Marks jobs that are not done and whose messages are about to be removed."""
         views = await self.find_views(queue, locations)
-        for location, view in views.items():
-            if not view.has_ended:
-                await self._results.record_leaving(queue, *location, status, self._store.claim_logs.claim_now() / 1000)
+        open_jobs = {location: view.standing != "new" for location, view in views.items() if view.standing != "final"}
+        await self.mark_leaving(queue, open_jobs, status)
+        # A first delivery may have come before the mark.
+        views = await self.find_views(queue, [location for location in open_jobs if not open_jobs[location]])
+        delivered = [location for location, view in views.items() if view.standing != "new"]
+        await self.mark_leaving(queue, dict.fromkeys(delivered, True), status)
+
+    async def mark_leaving(
+        self, queue: Queue, delivered: Mapping[Location, bool], status: Literal["removed", "superseded"]
+    ) -> None:
+        """Marks jobs that are about to end, by whether their messages were delivered."""
+        for location, was_delivered in delivered.items():
+            mark = Leaving(status, self._store.claim_logs.claim_now() / 1000, was_delivered)
+            await self._results.mark_leaving(queue, *location, mark)
 
     async def record_moved(self, queue: Queue, locations: Collection[Location]) -> None:
         """Records ``removed`` as the end of jobs that left the queue after a delivery without an acknowledgement."""
@@ -262,9 +273,8 @@ class JobStatuses:
             return {"status": "waiting" if is_due else "delayed"}
         if view.standing in {"outbox", "ending"} and evidence.is_there:
             return {"status": "failed" if view.standing == "outbox" else "removed"}
-        # A result counts only if its message is done: only then was it certainly acknowledged.
-        if end is not None and (view.standing == "final" or end.status not in {"void", "done"}):
-            return _end_fields(end)
+        if end is not None and (fields := _end_fields(queue, end, view, now)):
+            return fields
         if view.standing not in {"left", "final"}:
             ttl = queue.ttl or self._limits.default_ttl
             has_expired = view.standing != "new" or now > ids.ticks_to_seconds(location[1][0]) + ttl
@@ -393,6 +403,8 @@ class JobActs(ClaimOverview):
             await self._attempts.add(queue, *location, why)
             if queue.result_ttl:
                 await self._results.record_end(queue, *location, "removed", why.at)
+        elif queue.result_ttl:  # If it becomes done, it was acknowledged.
+            await self.jobs.mark_leaving(queue, {location: True}, "removed")
         return standing
 
     async def make_available_now(self, queue: Queue, partition: int | None, position: Position) -> JobStanding:
@@ -471,10 +483,21 @@ def _claim_fields(view: LogView) -> dict[str, Any]:
     return fields if view.standing == "waiting" else fields | {"expires": claim.expires / 1000}
 
 
-def _end_fields(end: JobEnd) -> dict[str, Any]:
+def _end_fields(queue: Queue, end: JobEnd, view: LogView, now: float) -> dict[str, Any]:
+    """Returns the fields of a job's status by the row of its end; none if the row does not decide.
+
+    A result counts only if its message is done: only then was it certainly acknowledged.
+    """
+    if end.is_decided:
+        return {"status": end.status, "ended": end.time} | ({"error": end.error, "text": end.text} if end.error else {})
+    is_final, mark = view.standing == "final", end.leaving
+    if mark is not None and not (is_final and (end.status == "done" or mark.was_delivered)):
+        return {"status": mark.status, "ended": mark.time}
+    if not is_final:
+        return {}
+    if now > end.time + queue.result_ttl:
+        return {"status": "done", "kept": queue.result_ttl}
     if end.status == "void":
         return {"status": "done", "result": None}
-    fields: dict[str, Any] = {"status": end.status, "ended": end.time}
-    if end.status == "done":
-        return fields | ({"size": end.size} if end.json is None else {"result": msgspec.Raw(end.json)})
-    return fields | ({"error": end.error, "text": end.text} if end.error else {})
+    result = {"size": end.size} if end.json is None else {"result": msgspec.Raw(end.json)}
+    return {"status": "done", "ended": end.time, **result}

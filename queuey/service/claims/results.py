@@ -7,7 +7,8 @@ queues that keep results have rows. Rows are written around the log's entries, s
   arrived, that this delivery is the last one.
 * When a message is delivered again, its row becomes void before the new receipt leaves the service. So an attempt that
   was acknowledged without a result never shows that of an earlier one.
-* Each end without an acknowledgement has a row that no attempt replaces.
+* Before a message is removed, its row gets a mark, beside the attempt's result: the log decides which of them counts.
+* Each end without an acknowledgement that the log has decided has a row that no attempt replaces.
 
 Rows of earlier deliveries never replace those of later ones, and the first result of a delivery is kept.
 """
@@ -42,18 +43,33 @@ JobResult = bytes | int
 """A result as JSON, or the size in bytes of a result that is too large to keep."""
 
 
-class JobEnd(msgspec.Struct, frozen=True, array_like=True):
+class Leaving(msgspec.Struct, frozen=True, array_like=True):
+    """The mark of a message that is about to be removed. Its last delivery may still be acknowledged.
+
+    Attributes:
+        status: How the job ends unless it is acknowledged.
+        time: Seconds since 1970.
+        was_delivered: The message was delivered before, so if the log has it as done, it was acknowledged.
+    """
+
+    status: Literal["removed", "superseded"]
+    time: float
+    was_delivered: bool
+
+
+class JobEnd(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """The end of a job, unless its log says that it goes on.
 
     It names its message, because two messages may share a piece of the ledger, which then has the later one's row.
 
     Attributes:
-        number: Log entry of the delivery.
+        number: Log entry of the delivery; 0 if there is only a mark.
         status: ``void``: the delivery has no result, and earlier ones do not count.
         time: Seconds since 1970; for a result, a time at which its delivery was the last one.
         json: The result as JSON; None if there is no result or it is too large.
         size: Bytes of a result that is too large to keep.
         error, text: Class and text of a failed job's error.
+        leaving: Set before the message is removed.
     """
 
     partition: int
@@ -65,6 +81,12 @@ class JobEnd(msgspec.Struct, frozen=True, array_like=True):
     size: int = 0
     error: str = ""
     text: str = ""
+    leaving: Leaving | None = None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the log has decided that the job ended without an acknowledgement."""
+        return self.number == UNACKNOWLEDGED_NUMBER
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -100,12 +122,12 @@ class Results:
         def is_new(row: JobEnd) -> bool:
             return row.number < end.number or (row.number == end.number and row.status == "void")
 
-        await self._write(queue, end, lambda row: end if is_new(row) else row)
+        await self._write(queue, end, lambda row: replace(end, leaving=row.leaving) if is_new(row) else row)
 
     async def void_result(self, queue: Queue, receipt: ClaimReceipt, time: float) -> None:
         """Voids the result of earlier deliveries of a message, if it has one or gets one later."""
         end = JobEnd(receipt.partition, receipt.position, receipt.number, "void", time)
-        await self._write(queue, end, lambda row: end if row.number < end.number else row)
+        await self._write(queue, end, lambda row: replace(end, leaving=row.leaving) if row.number < end.number else row)
 
     async def record_end(
         self, queue: Queue, partition: int, position: Position, status: UnacknowledgedEnd, time: float, *why: str
@@ -114,11 +136,16 @@ class Results:
 
         A message that was removed and expires afterwards counts as removed.
         """
-        end = JobEnd(partition, position, UNACKNOWLEDGED_NUMBER, status, time, None, 0, *why)
+        error, text = why or ("", "")
+        end = JobEnd(partition, position, UNACKNOWLEDGED_NUMBER, status, time, error=error, text=text)
 
         def changed(row: JobEnd) -> JobEnd:
-            was_removed = status == "expired" and row.status in {"removed", "superseded"}
-            return replace(row, number=UNACKNOWLEDGED_NUMBER) if was_removed else end
+            if status != "expired":
+                return end
+            if row.is_decided:
+                return row if row.status in {"removed", "superseded"} else end
+            mark = row.leaving
+            return end if mark is None else replace(end, status=mark.status, time=mark.time, error="", text="")
 
         await self._write(queue, end, changed)
 
@@ -136,19 +163,15 @@ class Results:
             queue, partition, position, "expired" if error == EXPIRED_ERROR else "failed", time, error, text
         )
 
-    async def record_leaving(
-        self, queue: Queue, partition: int, position: Position, status: Literal["removed", "superseded"], time: float
-    ) -> None:
-        """Records that an unfinished message is about to be removed. Its last delivery may still be acknowledged.
-
-        An end without an acknowledgement that is recorded already stays as it is.
-        """
-        end = JobEnd(partition, position, 0, status, time)
+    async def mark_leaving(self, queue: Queue, partition: int, position: Position, mark: Leaving) -> None:
+        """Marks an unfinished message that is about to be removed. The first mark counts, and a result stays."""
+        end = JobEnd(partition, position, 0, "void", mark.time, leaving=mark)
 
         def changed(row: JobEnd) -> JobEnd:
-            if row.status == "void":
-                return replace(end, number=row.number - 1)
-            return replace(end, number=row.number) if row.status == "done" else row
+            if row.is_decided or (row.leaving is not None and row.leaving.was_delivered >= mark.was_delivered):
+                return row
+            first = row.leaving or mark
+            return replace(row, leaving=replace(first, was_delivered=mark.was_delivered))
 
         await self._write(queue, end, changed)
 
@@ -180,7 +203,8 @@ class Results:
 
 
 def _shown_seconds(queue: Queue, end: JobEnd) -> float:
-    return queue.result_ttl if end.status in {"void", "done"} else LEDGER_TTL - ROW_GRACE_SECONDS
+    is_of_attempt = end.leaving is None and not end.is_decided
+    return queue.result_ttl if is_of_attempt else LEDGER_TTL - ROW_GRACE_SECONDS
 
 
 def _ledger_place(queue: Queue, partition: int, position: Position) -> tuple[str, int]:

@@ -80,7 +80,7 @@ class History:
         elif status == "unknown":
             is_right = None in self._allowed
         elif status == "removed":
-            is_right = self._is_deleted
+            is_right = self._is_deleted and not self._allowed
         else:
             is_right = not self._allowed
         return None if is_right else f"{status} {result} instead of {self._allowed}"
