@@ -588,9 +588,9 @@ class State:
             state._record_keys([position], [key])
         state.resting = set(snapshot.resting)
         state.cancelled = set(snapshot.cancelled) if snapshot.cancelled else _NO_POSITIONS
-        for position, *marks in snapshot.marked:
+        for position, uncounted, begun, suspected in snapshot.marked:
             claim = state.outstanding[position]
-            claim.uncounted, claim.begun, claim.suspected = marks
+            claim.uncounted, claim.begun, claim.suspected = uncounted, begun, suspected
         state._ended = dict.fromkeys(position for position, claim in state.outstanding.items() if not claim.expires)
         state._rebuild_expiries()
         return state

@@ -78,7 +78,8 @@ def test_claims(open_with_clock: Open, jump: float, kind: str) -> None:
         clock.advance(600)
         waited += 600
         assert waited <= max(600, min(jump + 1200, 13 * HOUR))
-        delivered.update(claim(service, access, ttl=43_200))
+        for _ in range(2):  # A message whose claim has expired comes alone.
+            delivered.update(claim(service, access, ttl=43_200))
     assert delivered == waits
     if later.name != "sqlite" and jump > 0:
         bridge.run(later.catalogue.purge_queue(queue))

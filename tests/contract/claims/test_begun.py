@@ -33,9 +33,9 @@ class Scene:
 
     def __init__(self, store: Store, *bodies: str, **options: Any) -> None:  # noqa: ANN401 - any option of a queue
         backoff = Backoff(first=10, factor=2, most=100, jitter=0)
-        spec = QueueSpec(**{"read_delay": 0.0, "max_deliveries": MOST, "backoff": backoff} | options)
+        spec: dict[str, Any] = {"read_delay": 0.0, "max_deliveries": MOST, "backoff": backoff} | options
         self.queue: Queue
-        self.queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
+        self.queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(**spec)))
         self.places = append_bodies(store, self.queue, *bodies)
         self.store = store
         self.use(store)
