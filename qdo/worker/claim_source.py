@@ -157,7 +157,9 @@ class ClaimSource:
 
     async def take(self) -> bool:
         self._dispatch()
-        free = 0 if self._waiting else max(0, self._free_slots)
+        # A suspected job spends only its own attempts if nothing is claimed before it has ended.
+        is_alone = any(job.claimed.suspected for jobs in self._running.values() for job in jobs[:1])
+        free = 0 if self._waiting or is_alone else max(0, self._free_slots)
         # An idle worker claims few, so that it leaves others some; a busy one many, to send few requests.
         limit = min(free * self._batch_size.max_messages, max(free, 4 * self._last_claimed), MAX_CLAIMED)
         if not limit:
@@ -359,7 +361,7 @@ class ClaimSource:
             await self._set_states([(None, job.claimed, state[1])])
 
     async def _leave(self, job: AsyncJob, state: tuple[int, bytes] | None, *, begun: bool = False) -> None:
-        """Sends the state of a job whose handler was interrupted, and gives it back; the attempt counts if it has begun."""
+        """Sends the state of a job whose handler was interrupted, and gives it back; ``begun`` attempts count."""
         job.held_claim.delay_if_left, job.held_claim.begun = INTERRUPTED_DELAY_SECONDS, begun
         await self._send_state(job, state)
         await self._jobs.leave([job])

@@ -465,14 +465,13 @@ class Dispatcher(PartitionListener):
 
     def _start_run(self, work: PartitionWork, run: MessageRun) -> None:
         run.since = asyncio.get_running_loop().time()
-        self._running += 1
-        self._metrics.in_flight = self._running
+        self._running = self._metrics.in_flight = self._running + 1
         future: asyncio.Future[RunResult]
         if work.suspicion is None:
             future = self._runner.start(run, Delivery(work.partition, run.attempt))
         else:
             future = asyncio.get_running_loop().create_task(self._run_noted(work, work.suspicion, run))
-        future.add_done_callback(partial(self._handling.call, self._record_result, work, run))
+        future.add_done_callback(partial(self._on_run_end, work, run))
         if run.keys:
             self._slow_runs.watch(run, partial(self._handling.call, self._wait_again, work))
 
@@ -505,10 +504,14 @@ class Dispatcher(PartitionListener):
             work.suspicion = None
         return ran
 
-    def _record_result(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
-        ran = find_run_result(run, future, self._settings.stalled_after)
-        self._running -= 1
-        self._metrics.in_flight = self._running
+    def _on_run_end(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
+        try:
+            self._record_result(work, run, find_run_result(run, future, self._settings.stalled_after))
+        except Exception as error:  # noqa: BLE001 - ends the worker
+            self._handling.end_after_error(error)
+
+    def _record_result(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
+        self._running = self._metrics.in_flight = self._running - 1
         if self._exclusive is work:
             self._exclusive = None
         if self._handling.names_of is None:

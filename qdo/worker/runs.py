@@ -115,8 +115,8 @@ class MessageRun:
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
-        self.messages = messages
-        self.accept(messages)
+        self.messages = self.accepted = messages
+        self.pending: Iterator[Any] = iter(messages)
         self.attempt = attempt
         self.keys = keys
         self.begun = self.leaked = self.settled = self.cancelled = False
@@ -133,7 +133,7 @@ class MessageRun:
     def accept(self, messages: Sequence[Message], pending: Iterable[Any] | None = None) -> None:
         """Limits the run to some messages, of which those begin for which ``pending`` has an item."""
         self.accepted = messages
-        self.pending: Iterator[Any] = iter(messages if pending is None else pending)
+        self.pending = iter(messages if pending is None else pending)
 
     def take_back(self) -> Sequence[Message]:
         """Removes the messages that have not begun, which are the last ones, and returns them."""

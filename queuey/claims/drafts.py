@@ -66,8 +66,7 @@ class EntryDraft:
         self._finals: dict[Position, None] = {}
         self._outs: dict[Position, str] = {}
         self._superseded: dict[Position, None] = {}
-        self._releases: dict[Position, bool] = {}
-        """Whether the delivery of a released message counts as an attempt."""
+        self._releases: dict[Position, bool] = {}  # whether the delivery counts as an attempt
         self._renewals: dict[Position, int] = {}
         self._claims: set[Position] = set()
         self.groups: list[ClaimGroup] = []
@@ -462,9 +461,8 @@ class EntryDraft:
     def _may_redeliver(self, position: Position, max_deliveries: int = 0) -> bool:
         """Returns whether a claim is over and its message not cancelled, changed here, or at ``max_deliveries``."""
         is_ended = self._state.has_ended(position, self.expired) and position not in self._state.cancelled
-        if not is_ended or self._is_changed_here(position):
-            return False
-        return not max_deliveries or self._state.outstanding[position].attempts < max_deliveries
+        is_free = is_ended and not self._is_changed_here(position)
+        return is_free and (not max_deliveries or self._state.outstanding[position].attempts < max_deliveries)
 
     def _is_undelivered(self, position: Position) -> bool:
         return not self._state.is_known(position) and not self._is_changed_here(position)

@@ -90,10 +90,9 @@ class AsyncJobQueue:
     ) -> AsyncGenerator[AsyncJob, None]:
         """Iterates over jobs. Each is claimed by this process alone and renewed while the loop's body runs.
 
-        When the loop continues, the previous job is acknowledged. When the loop is left by ``break``, ``return`` or an
-        error, the current job is delivered again after 1 second. This delay doubles with each delivery, up to 60
-        seconds. Claimed jobs that the loop has not reached are delivered again at once, also if their claims expire
-        before their turn. The loop's body may call :meth:`AsyncJob.ack` or :meth:`AsyncJob.release` itself.
+        When the loop continues, the previous job is acknowledged. When it is left by ``break``, ``return`` or an error,
+        the current job is delivered again after 1 second, doubled with each delivery, up to 60. Jobs that the loop has
+        not reached are delivered again at once. The body may call :meth:`AsyncJob.ack` or :meth:`AsyncJob.release`.
 
         Args:
             idle: Seconds without a message after which the loop ends (0: at the first empty claim). Default: never.
@@ -116,8 +115,7 @@ class AsyncJobQueue:
             ...         async for job in client.job_queue(name).claim(idle=0):
             ...             if job.body == "bad":
             ...                 await job.release(delay=600)
-            ...         counts = await client.job_queue(name).counts()
-            ...         print(counts.retrying)
+            ...         print((await client.job_queue(name).counts()).retrying)
             ...         await client.delete_queue(name)
             >>> asyncio.run(main())
             1
@@ -156,8 +154,7 @@ class AsyncJobQueue:
                         await self._acknowledge(sender, loop, patient)
                     else:
                         self._renewer.wake_by(claim.due)
-                pause = loop.pause_after_claim(batch)
-                if pause is None:
+                if (pause := loop.pause_after_claim(batch)) is None:
                     return
                 if pause:
                     await timing.sleep(pause)

@@ -84,10 +84,9 @@ class JobQueue:
     ) -> Generator[Job, None, None]:
         """Iterates over jobs. Each is claimed by this process alone and renewed while the loop's body runs.
 
-        When the loop continues, the previous job is acknowledged. When the loop is left by ``break``, ``return`` or an
-        error, the current job is delivered again after 1 second. This delay doubles with each delivery, up to 60
-        seconds. Claimed jobs that the loop has not reached are delivered again at once, also if their claims expire
-        before their turn. The loop's body may call :meth:`Job.ack` or :meth:`Job.release` itself.
+        When the loop continues, the previous job is acknowledged. When it is left by ``break``, ``return`` or an error,
+        the current job is delivered again after 1 second, doubled with each delivery, up to 60. Jobs that the loop has
+        not reached are delivered again at once. The body may call :meth:`Job.ack` or :meth:`Job.release`.
 
         Args:
             idle: Seconds without a message after which the loop ends (0: at the first empty claim). Default: never.
@@ -108,8 +107,7 @@ class JobQueue:
             ...     for job in client.job_queue(name).claim(idle=0):
             ...         if job.body == "bad":
             ...             job.release(delay=600)
-            ...     counts = client.job_queue(name).counts()
-            ...     print(counts.retrying)
+            ...     print((client.job_queue(name).counts()).retrying)
             ...     client.delete_queue(name)
             1
         """
@@ -147,8 +145,7 @@ class JobQueue:
                         self._acknowledge(sender, loop, patient)
                     else:
                         self._renewer.wake_by(claim.due)
-                pause = loop.pause_after_claim(batch)
-                if pause is None:
+                if (pause := loop.pause_after_claim(batch)) is None:
                     return
                 if pause:
                     timing.sleep(pause)

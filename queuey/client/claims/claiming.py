@@ -18,6 +18,8 @@ MIN_TTL = 2.0
 """Min ``ttl`` in seconds; shorter claims cannot be renewed in time."""
 MAX_WAIT = 20.0
 """Max seconds that the server holds a claim open."""
+MAX_LIMIT = 1000
+"""Max messages of a claim."""
 FIRST_LIMIT = 1
 """Max messages of the first claim of a loop, and of the first one after the queue was empty or a job took long."""
 _MIN_POLL_INTERVAL = 0.5
@@ -89,10 +91,12 @@ class Claiming:
         options: ClaimOptions,
     ) -> None:
         self._queues = queues
-        self._limit = options.get("limit", 1)
+        self._limit = int(number_text("limit", options.get("limit", 1)))
         self._present_limit = min(self._limit, FIRST_LIMIT)
         self.ttl = float(number_text("ttl", seconds(options.get("ttl", 30.0))))
         self._partitions = partitions_text(options.get("partitions", "*"))
+        if self._limit > MAX_LIMIT:
+            raise InvalidArgument(f"limit is {self._limit}: a request claims up to {MAX_LIMIT:,} messages")
         if not self.ttl >= MIN_TTL:
             raise InvalidArgument(f"ttl is {self.ttl}: a claim of less than {MIN_TTL:g} s cannot be renewed in time")
         if len(queues) > 1 and self._partitions != "*":

@@ -428,7 +428,7 @@ class ClaimTotals:
                 counts["delivered"] += len(positions)
                 for position in positions:
                     claim = state.outstanding.get(position)
-                    counts["redelivered"] += claim is not None and claim.handed_out > 1
+                    counts["redelivered"] += claim is not None and claim.deliveries + claim.uncounted > 1
 
     def statistics(self) -> dict[str, float]:
         with self._lock:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from queuey.client.calls import claim_calls
 from queuey.client.calls.claim_calls import name_this_process
 from queuey.client.credentials.profile import read_profile
 from tests.client.live import Served
+from tests.replacing import replace_in
 from tests.waiting import until
 
 Queuey = Any
@@ -220,16 +222,14 @@ UNPRINTABLE = {
 
 @pytest.mark.parametrize("text", UNPRINTABLE.values(), ids=UNPRINTABLE)
 @pytest.mark.parametrize("where", ["error class", "error text", "host"])
-def test_every_reason_can_be_stored(
-    queuey: Queuey, queue: str, monkeypatch: pytest.MonkeyPatch, where: str, text: str
-) -> None:
+def test_every_reason_can_be_stored(queuey: Queuey, queue: str, where: str, text: str) -> None:
     """Whatever an error and a host are called, the service accepts the release, and shows class, text and worker."""
     names = {"error class": "Bad", "error text": "no egg", "host": "box"}
     names[where] = f" x{text}y" * 80
-    monkeypatch.setattr(claim_calls, "gethostname", lambda: names["host"])
     queuey.send(queue, "a")
-    for job in queuey.job_queue(queue).claim(idle=0):
-        job.release(600, (names["error class"], names["error text"]))
+    with replace_in(claim_calls, gethostname, lambda: names["host"]):
+        for job in queuey.job_queue(queue).claim(idle=0):
+            job.release(600, (names["error class"], names["error text"]))
     [job] = queuey.job_queue(queue).outstanding(states=True)
     shown = {"error class": job.failure.error, "error text": job.failure.text, "host": job.worker}
     assert all(shown[name].strip().startswith("x" if name == where else names[name]) for name in names)

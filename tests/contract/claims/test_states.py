@@ -13,7 +13,7 @@ from queuey.service.claims.attempts import Attempts, JobState
 from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.blocking import blocking
-from tests.contract.claims.test_attempts import make_limited_queue
+from tests.contract.attempts.test_attempts import make_limited_queue
 from tests.contract.claims.test_claims import enter
 from tests.contract.samples import append_bodies, make_queue
 

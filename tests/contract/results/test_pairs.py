@@ -1,27 +1,29 @@
-"""Two acts on one job at one moment: the second one happens as a whole between two calls of the store of the first one.
+"""Two acts on one job at one moment: all of the second one happens between two calls of the store of the first one.
 
-What a reader may see afterwards follows from what the acts answered: an acknowledgement that was accepted ends the job as
-``done`` with its result, whatever else was on its way. Each pair is tried at each call of the store.
+What a reader may see afterwards follows from what the acts answered: an acknowledgement that was accepted ends the job
+as ``done`` with its result, whatever else was on its way. Each pair is tried at each call of the store.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec import UNSET
 
-from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.errors import Conflict, InvalidRequest, MessageNotFound, QueueyError
-from queuey.messages import QueueSpec
-from queuey.service import Draft
-from queuey.service.claims.jobs import JobStatuses
-from queuey.service.claims.results import JobEnd, Leaving, Results
 from queuey import storage
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
+from queuey.errors import Conflict, InvalidRequest, MessageNotFound
+from queuey.ids import Position
+from queuey.messages import Location, Queue, QueueSpec
+from queuey.service import Draft
+from queuey.service.claims import jobs
+from queuey.service.claims.jobs import JobStatuses, LogView
+from queuey.service.claims.results import JobEnd, Leaving, Results
 from queuey.storage import Store, bridge
 from queuey.storage.calls import in_thread
 from tests.backends import APP, Clock
@@ -50,8 +52,8 @@ class Job:
         process = Process(self, store)
         location = process.names.replace(process.access, "n", Draft("old")).location
         assert location is not None
-        self.place = location
-        self.receipt = process.claim()
+        self.place: Location = location
+        self.receipt: ClaimReceipt = process.claim()
         self.has_accepted: bytes | None = None
         """The result of the acknowledgement that was accepted, or ``null``."""
         self.clock = clock
@@ -121,36 +123,45 @@ def act(process: Process, name: str) -> None:
         ACTS[name][0](process)
 
 
-def find_wrong(stores: tuple[Store, Store], clock: Clock, first: str, second: str, *, is_late: bool) -> str | None:
-    """Tries a pair of acts with the second one before each call of the store by the first one."""
-    for number in range(MAX_CALLS):
-        calls = InterposedStore(stores[0])
-        job = Job(stores[0], clock, is_late=is_late)
-        other, seen, has_ended = Process(job, stores[1]), 0, False
+class Interruption:
+    """Lets a process act before one call of the store of another process."""
 
-        async def step() -> None:
-            nonlocal seen
-            seen += 1
-            if seen == number + 1 and not has_ended:
-                await in_thread(partial(act, other, second))
+    def __init__(self, number: int, process: Process, name: str) -> None:
+        self.calls = 0
+        self.is_over = False
+        self._number = number
+        self._act = partial(act, process, name)
 
-        process = Process(job, calls.store)
+    def watch(self, store: Store) -> Store:
+        watched = InterposedStore(store)
         for contract in CONTRACTS:
             for _, method in inspect.getmembers(getattr(storage, contract), inspect.iscoroutinefunction):
-                calls.before(method, step)
-        act(process, first)
-        has_ended = True
-        if seen <= number:
+                watched.before(method, self._count)
+        return watched.store
+
+    async def _count(self) -> None:
+        self.calls += 1
+        if self.calls == self._number and not self.is_over:
+            await in_thread(self._act)
+
+
+def find_wrong(stores: tuple[Store, Store], clock: Clock, first: str, second: str, *, is_late: bool) -> str | None:
+    """Tries a pair of acts with the second one before each call of the store by the first one."""
+    for number in range(1, MAX_CALLS):
+        job = Job(stores[0], clock, is_late=is_late)
+        other = Process(job, stores[1])
+        interruption = Interruption(number, other, second)
+        act(Process(job, interruption.watch(stores[0])), first)
+        interruption.is_over = True
+        if interruption.calls < number:
             return None
-        watching = Process(job, stores[1])
         for moment in ("at once", "later"):
             if moment == "later":
                 clock.advance(30)
-                with suppress(QueueyError):
-                    watching.claims.claim(watching.access, limit=1, ttl=10)
-            status, result = watching.end()
+                other.claims.claim(other.access, limit=1, ttl=10)
+            status, result = other.end()
             if not is_allowed(job, {first, second}, status, result, is_later=moment == "later"):
-                return f"{status} {result} {moment}, {second!r} at call {number} of {first!r}; {job.has_accepted}"
+                return f"{status} {result!r} {moment}, {second!r} at call {number} of {first!r}; {job.has_accepted!r}"
     raise AssertionError(f"{first} makes more than {MAX_CALLS} calls")
 
 
@@ -159,4 +170,41 @@ def find_wrong(stores: tuple[Store, Store], clock: Clock, first: str, second: st
 def test_pairs(store: Store, other: Store, clock: Clock, first: str, *, is_late: bool) -> None:
     """Whatever else happens at the same moment, an accepted acknowledgement ends the job with its result."""
     wrong = [find_wrong((store, other), clock, first, second, is_late=is_late) for second in ACTS]
-    assert [one for one in wrong if one is not None] == []
+    assert [text for text in wrong if text is not None] == []
+
+
+async def _overwrite(rows: Results, queue: Queue, partition: int, position: Position, mark: Leaving) -> None:
+    """Records the end in place of a result."""
+    end = JobEnd(partition, position, 0, "void", mark.time, leaving=mark)
+    await rows._write(queue, end, lambda _row: end)
+
+
+async def _mark_as_new(
+    jobs: JobStatuses, queue: Queue, delivered: Mapping[Location, bool], status: Literal["removed", "superseded"]
+) -> None:
+    """Marks all jobs as never delivered."""
+    await _MARK(jobs, queue, dict.fromkeys(delivered, False), status)
+
+
+def _show_marks(queue: Queue, end: JobEnd, view: LogView, now: float) -> dict[str, Any]:
+    """Shows a mark although the message was acknowledged."""
+    return {"status": end.leaving.status} if end.leaving else _END_FIELDS(queue, end, view, now)
+
+
+_MARK, _END_FIELDS = JobStatuses.mark_leaving, jobs._end_fields
+MUTATIONS: dict[str, tuple[Any, Any]] = {
+    "a mark overwrites a result": (Results.mark_leaving, _overwrite),
+    "a mark does not know of the delivery": (JobStatuses.mark_leaving, _mark_as_new),
+    "a mark counts for what was acknowledged": (jobs._end_fields, _show_marks),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_each_mechanism(store: Store, other: Store, clock: Clock, name: str) -> None:
+    """Without any one mechanism some pair takes the status or the result of an accepted acknowledgement."""
+    with replace(*MUTATIONS[name]):
+        wrong = [
+            find_wrong((store, other), clock, first, second, is_late=False)
+            for first, second in [("acknowledge with a result", "delete"), ("delete", "acknowledge")]
+        ]
+    assert any(wrong)

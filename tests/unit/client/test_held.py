@@ -108,7 +108,7 @@ def test_what_has_not_begun_in_time_is_released() -> None:
     work = next_work(held)
     assert (work.claims, work.calls, first.state, second.state) == ((third,), (), "held", "held")
     [call] = held.repeated_releases(work)
-    assert json.loads(call.content or b"") == {"receipts": ["r3"]}
+    assert json.loads(call.content or b"") == {"receipts": ["r3"], "begun": False}
     held.begin([third])
     assert (third.state, third.begun) == ("ended", False)
     held.finish_or_return_lost(second)

@@ -195,6 +195,7 @@ NO_QUEUES = {
         "instance",
         "jitter",
         "kind",
+        "begun",
     ),
     *(
         "leaving",

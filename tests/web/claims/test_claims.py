@@ -41,14 +41,17 @@ def bodies(claims: list[dict[str, Any]]) -> list[str]:
 
 
 def test_a_claim_expires(owner: Caller, q: str, clock: Clock) -> None:
-    """What was not acknowledged in time is handed out again, with one delivery more; the old receipt is stale."""
+    """What was not acknowledged in time is handed out again, alone and as a further attempt; its receipt is stale."""
     first = owner.claim(limit=3, ttl=30)
     assert settle(owner, "ack", first[1]).status == 200
     clock.advance(29)
     assert owner.claim() == []
     clock.advance(5)
-    second = owner.claim(ttl=30)
-    assert [(each["body"], each["deliveries"]) for each in second] == [("a", 2), ("c", 2)]
+    second = owner.claim(ttl=30) + owner.claim(ttl=30)
+    assert [(each["body"], each["deliveries"], each["suspected"]) for each in second] == [
+        ("a", 2, True),
+        ("c", 2, True),
+    ]
     reply = settle(owner, "ack", first[0], first[2], second[1])
     assert (reply.status, statuses(reply)) == (409, ["superseded", "superseded", "ok"])
     assert list(reply.errors) == ["ClaimLost"]

@@ -81,7 +81,7 @@ KEPT: list[tuple[Any, Any]] = [
     (datetime, MOMENT),
     (datetime, MOMENT.replace(tzinfo=None)),
     (date, date(2026, 1, 1)),
-    (time, time(1, 2)),
+    (time, time.min),
     (timedelta, timedelta(days=-1, microseconds=1)),
     (Decimal, Decimal("1.10")),
     (uuid.UUID, uuid.UUID(int=5)),

@@ -14,7 +14,7 @@ from queuey.service.claims import ReleaseReason
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
-from tests.contract.claims.test_attempts import make_limited_queue, wait_for_dead_letter
+from tests.contract.attempts.test_attempts import make_limited_queue, wait_for_dead_letter
 from tests.contract.claims.test_claims import claimed_bodies, enter
 from tests.contract.samples import append_bodies, fresh_name
 

@@ -19,7 +19,7 @@ from queuey.service.claims import ReleaseReason
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post
-from tests.contract.claims.test_attempts import wait_for_dead_letter
+from tests.contract.attempts.test_attempts import wait_for_dead_letter
 from tests.contract.claims.test_claims import enter
 from tests.contract.results.test_results import Scene as ResultScene
 from tests.contract.samples import append_bodies, fresh_name
