@@ -64,7 +64,9 @@ def page(*numbers: int, more: bool = False, **fields: object) -> httpx2.Response
     return ok(**body | fields)
 
 
-def claims(*numbers: int, deliveries: int = 1, superseded: Sequence[int] = ()) -> httpx2.Response:
+def claims(
+    *numbers: int, deliveries: int = 1, superseded: Sequence[int] = (), suspected: bool = False
+) -> httpx2.Response:
     """Returns the answer to a claim: messages of partition 1, and the receipts that it could not acknowledge."""
     messages = [
         {
@@ -75,6 +77,7 @@ def claims(*numbers: int, deliveries: int = 1, superseded: Sequence[int] = ()) -
             "receipt": f"r{n}",
             "deliveries": deliveries,
             "expires": 1030.0,
+            "suspected": suspected,
         }
         for n in numbers
     ]

@@ -6,7 +6,7 @@ import asyncio
 import json
 import selectors
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import httpx2
@@ -47,6 +47,7 @@ class JobQueue(httpx2.AsyncBaseTransport):
     Attributes:
         given_back: How often each job was released unbegun.
         done: The acknowledged jobs.
+        suspected: Jobs that come alone, because an earlier claim of them has expired.
     """
 
     def __init__(self) -> None:
@@ -54,6 +55,7 @@ class JobQueue(httpx2.AsyncBaseTransport):
         self._polls: deque[asyncio.Event] = deque()
         self.given_back: dict[int, int] = {}
         self.done: set[int] = set()
+        self.suspected: Container[int] = ()
 
     def add(self, numbers: Iterable[int]) -> None:
         self._put([*self._waiting, *numbers])
@@ -90,9 +92,12 @@ class JobQueue(httpx2.AsyncBaseTransport):
                 await asyncio.wait_for(news.wait(), wait)
             except TimeoutError:
                 self._polls.remove(news)
-        numbers = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
-        self._put([*self._waiting])
-        return claims(*numbers)
+        numbers = [number for number in self._waiting if number not in self.suspected][:limit]
+        suspect = next((number for number in self._waiting if number in self.suspected), None)
+        if suspect is not None and suspect < min(numbers, default=suspect + 1):
+            numbers = [suspect]
+        self._put([number for number in self._waiting if number not in numbers])
+        return claims(*numbers, suspected=numbers == [suspect])
 
     def _acknowledge(self, receipts: list[Any]) -> None:
         self.done |= {int(receipt[1:]) for receipt in receipts}

@@ -141,6 +141,35 @@ def test_idle_workers_share_slow_jobs(kind: str, tasks: int) -> None:
     assert max(simulation.queue.given_back.values(), default=0) <= 2
 
 
+def test_suspected_jobs_run_one_by_one() -> None:
+    """Nothing is claimed beside a suspected job, so when one begins, the one before it is acknowledged."""
+    loop, queue, count = SimulatedTimeLoop(), JobQueue(), 30
+    begun: list[int] = []
+    unacknowledged: list[list[int]] = []
+    queue.suspected = suspected = range(11, 21)
+
+    async def handle(message: Message, _context: object) -> None:
+        number = int(message.body[1:])
+        if number > suspected[0]:
+            unacknowledged.append([before for before in begun if before in suspected and before not in queue.done])
+        begun.append(number)
+        await asyncio.sleep(0.2)
+
+    async def serve() -> None:
+        async with AsyncClient("http://q.test/v1/a/", transport=queue, timing=AsyncTiming(clock=loop.time)) as client:
+            worker = Worker(handle, Claims(client, ["q"]), settings=WorkerSettings(tasks=4))
+            serving = asyncio.create_task(worker.serve())
+            queue.add(range(1, count + 1))
+            await asyncio.sleep(20)
+            worker.stop()
+            await serving
+
+    loop.run_until_complete(serve())
+    loop.close()
+    assert len(queue.done) == len(begun) == count
+    assert not any(unacknowledged)
+
+
 async def send_with_one_last(workers: Workers, book: Book, place: str) -> Queue:
     """Sends quick jobs, and among them one that ends only once the book says that the others are done."""
     book.path.touch()
