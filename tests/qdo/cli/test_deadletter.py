@@ -105,8 +105,7 @@ def test_dead_letters_of_claims(run: Run, client: Client, option: str, queue: st
     client.update_queue(queue, max_deliveries=1, dead_letter=dead_queue)
     client.send(queue, "x")
     jobs = client.job_queue(queue)
-    assert jobs.receive(ttl=600)
-    jobs.release_all()
+    jobs.release(jobs.receive(ttl=600))
     assert jobs.receive() == []
     (listed,) = run("deadletter", "list", option, queue, "--json").json_lines
     assert (listed["lies_in"], listed["body"]) == (dead_queue, "x")

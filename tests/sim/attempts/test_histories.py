@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace as changed
 
-from queuey.claims.drafts import Delay, EntryDraft
+from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import Entry
-from queuey.claims.receipts import ClaimReceipt, LastDelivery
+from queuey.claims.receipts import LastDelivery
 from queuey.claims.state import State
 from queuey.ids import Position
 from tests.replacing import replace
@@ -65,14 +65,6 @@ def renewing_nothing_begun(state: State, position: Position, expires: int, now: 
         state.outstanding[position].begun = False
 
 
-def releasing_more_than_once(draft: EntryDraft, receipt: ClaimReceipt, delay: Delay, *, begun: bool | None) -> int:
-    """Takes a later word for the first one."""
-    until = REAL_RELEASE(draft, receipt, delay, begun=begun)
-    if receipt.position in draft._releases and not begun:
-        draft._releases[receipt.position] = False
-    return until
-
-
 def burying_what_was_read(draft: EntryDraft, positions: Iterable[Position], target: str, _most: int) -> None:
     """Makes dead letters by the attempts at the time of the read."""
     for position in filter(draft._may_redeliver, positions):
@@ -106,7 +98,7 @@ def encode_without_marks(state: State) -> bytes:
         state.outstanding = before
 
 
-REAL_APPLY, REAL_RENEW, REAL_RELEASE, REAL_ENCODE = State.apply, State._renew, EntryDraft._release, State.encode
+REAL_APPLY, REAL_RENEW, REAL_ENCODE = State.apply, State._renew, State.encode
 REAL_SUSPECTED = State.is_suspected
 
 
@@ -121,9 +113,6 @@ class Mutation:
 MUTATIONS = {
     "what did not begin does not count": Mutation(lambda: replace(State.apply, applying_as_begun), first=2),
     "a claim that is renewed counts again": Mutation(lambda: replace(State._renew, renewing_nothing_begun), first=444),
-    "the first word about an attempt counts": Mutation(
-        lambda: replace(EntryDraft._release, releasing_more_than_once), first=1768
-    ),
     "attempts are counted when the entry is decided": Mutation(
         lambda: replace(EntryDraft.make_dead_letters, burying_what_was_read), first=1768
     ),
