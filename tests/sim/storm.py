@@ -277,9 +277,11 @@ class Client:
         receipts = [receipt for _, receipt in jobs]
         if not self._storm.failing:
             begun = not self._storm.unbegun or self._rng.random() >= self._storm.unbegun
-            begin(web.core, web.claims.release(self._storm.queue, receipts, delay, begun=begun))
+            answers: list[list[Settlement] | None] = []
+            release = web.claims.release(self._storm.queue, receipts, delay, begun=begun)
+            begin(web.core, release, lambda settled, _error: answers.append(settled))
             if delay and (self._storm.queue.max_claimed or self._storm.queue.max_claimed_per_key):
-                self._world.after(self._world.random_time(1.0), partial(self._resume, jobs))
+                self._world.after(self._world.random_time(1.0), partial(self._resume, jobs, answers))
         elif self._rng.random() < 0.5:
             begin(web.core, web.claims._settle(self._storm.queue, "fail", receipts))
         else:
@@ -288,8 +290,10 @@ class Client:
             record = self._make_recorder(given_up, web)
             begin(web.core, web.claims._settle(self._storm.queue, "give_up", receipts), record)
 
-    def _resume(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
-        """Renews claims that were released with a delay, if that is allowed."""
+    def _resume(self, jobs: list[tuple[Delivery, ClaimReceipt]], answers: list[list[Settlement] | None]) -> None:
+        """Renews claims that were released with a delay, if that is allowed and the release cannot come later."""
+        if answers in ([], [None]):
+            return
         web, asked = self._rng.choice(self._storm.webs), self._world.now
 
         def done(settled: list[Settlement] | None, _error: Exception | None) -> None:
