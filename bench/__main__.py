@@ -80,7 +80,7 @@ def collect_facts() -> dict[str, Any]:
     model = next(
         (line.partition(":")[2].strip() for line in open_lines("/proc/cpuinfo") if line.startswith("model name")), "?"
     )
-    packages = ("httptools", "uvloop", "granian", "pyramid", "apsw", "msgspec")
+    packages = ("httptools", "uvloop", "pyramid", "apsw", "msgspec")
     return {
         "commit": describe_commit(),
         "contents": hash_product(),

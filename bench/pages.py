@@ -2,7 +2,7 @@
 
 A section of ``docs/measurements`` starts with ``### `measure```. Its tables, its notes and the line that names the
 commit are replaced; other sentences stay. A measure that a page lists but has no section for gets a new one. The table
-of ``docs/performance.md`` is filled from the same results, and the charts are drawn from it. One line of that page
+of ``docs/performance.md`` is filled from the same results. One line of that page
 names the contents that were measured; ``--check`` exits with an error if a release has other contents.
 """
 
@@ -16,14 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import charts
-from bench.results import FOR_THE_PAGE, Report, format_number
+from bench.results import Report, format_number
 from bench.started.processes import ROOT, hash_product
 from queuey import __version__
 
 PAGE_FOR_USERS = "performance.md"
-CAPACITY_PAGE = "capacity.md"
-"""The page that :mod:`bench.capacity` writes."""
 SUMMARY: dict[str, Sequence[str]] = {
     "post1": ["queuey"],
     "post100": ["queuey, 1 connections", "queuey, 64 connections"],
@@ -34,7 +31,7 @@ SUMMARY: dict[str, Sequence[str]] = {
     "named": ["PUT, new names"],
     "move": ["moved"],
     "qdo-worker": ["worker, plain, of 1 partition"],
-    "cassandra-post1": ["queuey, 1 x 8 threads"],
+    "cassandra-post1": ["queuey, 64 connections"],
     "cassandra-post100": ["queuey, 1 connection", "queuey, 64 connections"],
     "cassandra-get100": ["queuey, 64 connections"],
     "cassandra-claim100": ["queuey, limit 100"],
@@ -53,8 +50,6 @@ CPU_FORMATS = {
 """How the table for users formats the CPU per message."""
 
 MEASURED_LINE = re.compile(r"(?m)^Measured at commit .*$")
-BLOCK_PATTERN = re.compile(r"(?ms)^\*\*[^*\n]+\*\* \(`python -m bench ([\w -]+)`\).*?(?=^(?:\*\*|#))")
-"""A hand-written block of figures of several measures; the sections of these measures replace it."""
 
 
 class MeasuredReport(NamedTuple):
@@ -67,13 +62,8 @@ class MeasuredReport(NamedTuple):
         return f"Commit `{self.facts['commit']}`, {day:%-d %B %Y}, {self.facts['processor']}."
 
     def make_section(self, kept: Sequence[str] = ()) -> str:
-        """Returns the section as Markdown, with the tables for the page if there are such notes, or all tables.
-
-        ``kept`` are the paragraphs to keep.
-        """
-        short = [note.removeprefix(FOR_THE_PAGE).strip() for note in self.report.notes if note.startswith(FOR_THE_PAGE)]
-        tables = short or self.report.tables()
-        parts = [f"### `{self.report.name}`: {self.report.title}", self.line, *kept, *tables]
+        """Returns the section as Markdown; ``kept`` are the paragraphs to keep."""
+        parts = [f"### `{self.report.name}`: {self.report.title}", self.line, *kept, *self.report.tables()]
         return "\n\n".join(parts) + "\n\n"
 
 
@@ -94,10 +84,8 @@ def read_reports(paths: Sequence[Path]) -> dict[str, MeasuredReport]:
 def fill_page(text: str, reports: Mapping[str, MeasuredReport]) -> str:
     """Returns the page with the section of each measure replaced; its hand-written sentences stay.
 
-    Listed measures without a section get one before "What the figures say". Blocks of figures whose measures all have
-    results are removed.
+    Listed measures without a section get one before "What the figures say".
     """
-    text = BLOCK_PATTERN.sub(lambda block: "" if set(block[1].split()) <= reports.keys() else block[0], text)
     parts = re.split(r"(?m)^(?=##+ )", text)
     present = set()
     for index, part in enumerate(parts):
@@ -172,18 +160,16 @@ def refusal_reason(text: str, version: str, digest: str) -> str | None:
 
 
 def main(arguments: Sequence[str], docs: Path = ROOT / "docs") -> None:
-    """Writes the pages and draws the charts, and prints the measures that no page lists; ``--check`` only checks."""
+    """Writes the pages, and prints the measures that no page lists; ``--check`` only checks."""
     if list(arguments) == ["--check"]:
         sys.exit(refusal_reason((docs / PAGE_FOR_USERS).read_text("utf-8"), __version__, hash_product()))
     taken = read_reports([Path(name) for name in arguments])
     written = ""
-    pages = [path for path in sorted(docs.glob("measurements/*.md")) if path.name != CAPACITY_PAGE]
-    for path in [*pages, docs / PAGE_FOR_USERS]:
+    for path in [*sorted(docs.glob("measurements/*.md")), docs / PAGE_FOR_USERS]:
         text = path.read_text("utf-8")
         text = fill_page_for_users(text, taken) if path.name == PAGE_FOR_USERS else fill_page(text, taken)
         path.write_text(text, "utf-8")
         written += text
-    charts.write_charts(docs)
     missing = [name for name in taken if f"### `{name}`" not in written]
     if missing:
         print("No page lists " + ", ".join(missing))

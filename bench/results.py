@@ -10,9 +10,6 @@ from typing import Any, Literal
 
 Better = Literal["higher", "lower"]
 
-FOR_THE_PAGE = "For the page:"
-"""Prefix of a note. A page shows the table of such notes instead of all tables of the measure."""
-
 
 @dataclass(frozen=True)
 class Row:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,9 +159,9 @@ def _make_connector_scan(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa
     return work
 
 
-def _make_queuey_write(spark: Any, options: Mapping[str, Any], numbers: Sequence[str] = ()) -> Any:  # noqa: ANN401 - Spark's
+def _make_queuey_write(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
     def work(rows: str) -> int:
-        frame = spark.read.parquet(rows).select("value", "partition", *numbers)
+        frame = spark.read.parquet(rows).select("value", "partition")
         frame.write.format("queuey").options(**options).mode("append").save()
         return 0
 
@@ -180,34 +179,9 @@ def _make_connector_write(spark: Any, options: Mapping[str, Any]) -> Any:  # noq
     return work
 
 
-def _make_queuey_stats(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
-    from queuey.pipeline.options import StatsOptions  # noqa: PLC0415 - likewise
-    from queuey.pipeline.stats import stats_job  # noqa: PLC0415 - needs PySpark
-    from queuey.spark.options import store_options  # noqa: PLC0415 - likewise
-
-    stats_options = StatsOptions(store=store_options(options), recent=False)
-
-    def work() -> int:
-        return stats_job.run(spark, stats_options).tally.messages
-
-    return work
-
-
-def _make_naive_stats(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
-    def work() -> int:
-        frame = spark.read.format("queuey").options(**options, subscribePattern=".*").load()
-        rows = frame.groupBy("queue").agg({"value": "count"}).collect()
-        return len(rows)
-
-    return work
-
-
 KINDS: Mapping[str, Callable[..., Any]] = {
     "scan-queuey": _make_queuey_scan,
     "scan-connector": _make_connector_scan,
-    "stats-queuey": _make_queuey_stats,
-    "stats-naive": _make_naive_stats,
-    "write-numbered": partial(_make_queuey_write, numbers=["sequence"]),
     "write-queuey": _make_queuey_write,
     "write-connector": _make_connector_write,
 }

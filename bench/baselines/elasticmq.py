@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 from bench.harness import Skip
 from bench.load import traffic
-from bench.load.cycles import Dialect
 from bench.load.traffic import Job
 from bench.started.processes import Process, start
 from deploy.local import jars, java
@@ -32,14 +31,10 @@ rest-sqs {{ enabled = true, bind-port = {port}, bind-hostname = "127.0.0.1", sqs
 rest-stats {{ enabled = false }}
 queues {{ bench {{ }} }}
 """
-ON_DISK = """
-messages-storage {{ enabled = true, uri = "jdbc:h2:{directory}/messages" }}
-"""
-"""Additional settings to store messages in H2, an embedded database."""
 
 
-def serve(directory: Path, *, on_disk: bool = False) -> contextlib.AbstractContextManager[Process]:
-    """Runs ElasticMQ with one queue, in memory (its default) or in H2.
+def serve(directory: Path) -> contextlib.AbstractContextManager[Process]:
+    """Runs ElasticMQ with one queue, in memory.
 
     Raises:
         Skip: This machine has no Java, or ElasticMQ could not be fetched.
@@ -50,8 +45,7 @@ def serve(directory: Path, *, on_disk: bool = False) -> contextlib.AbstractConte
         raise Skip(f"ElasticMQ {VERSION}: {error}") from error
     port = free_port()
     settings = directory / "elasticmq.conf"
-    text = SETTINGS + ON_DISK if on_disk else SETTINGS
-    settings.write_text(text.format(port=port, directory=directory), "utf-8")
+    settings.write_text(SETTINGS.format(port=port), "utf-8")
     options = ["-Xmx2g", f"-Dconfig.file={settings}", "-cp", f"{lib}/*"]
     return start("elasticmq", [str(command), *options, MAIN], port, directory)
 
@@ -67,47 +61,16 @@ def json_request(action: str, fields: dict[str, object]) -> str:
     return traffic.request("POST", "/", body, headers)
 
 
-def make_sends(messages: Sequence[str], protocol: str) -> Job:
-    if protocol == "query":
-        return Job([query_request("SendMessage", {"MessageBody": body}) for body in messages], 200)
-    return Job([json_request("SendMessage", {"MessageBody": body}) for body in messages], 200)
-
-
-def make_batch_sends(messages: Sequence[str], protocol: str) -> Job:
-    make = query_batch if protocol == "query" else json_batch
-    return Job([make(messages[at : at + BATCH]) for at in range(0, len(messages), BATCH)], 200, BATCH)
-
-
-def query_batch(group: Sequence[str]) -> str:
-    fields = {}
-    for place, body in enumerate(group, 1):
-        fields[f"SendMessageBatchRequestEntry.{place}.Id"] = str(place)
-        fields[f"SendMessageBatchRequestEntry.{place}.MessageBody"] = body
-    return query_request("SendMessageBatch", fields)
-
-
 def json_batch(group: Sequence[str]) -> str:
     entries = [{"Id": str(place), "MessageBody": body} for place, body in enumerate(group, 1)]
     return json_request("SendMessageBatch", {"Entries": entries})
 
 
-def make_receive_dialect() -> Dialect:
-    length = "Content-Length: "
-    settle = json_request("DeleteMessageBatch", {})
-    return {
-        "claim": json_request("ReceiveMessage", {"MaxNumberOfMessages": BATCH}),
-        "receipt": '"ReceiptHandle": ?"([^"]+)"',
-        "settle": settle[: settle.index(length) + len(length)],
-        "before": f'{{"QueueUrl":"http://127.0.0.1{QUEUE}","Entries":[',
-        "each": '{"Id":"%d","ReceiptHandle":"%s"}',
-        "after": "]}",
-    }
-
-
 def fill(server: Process, messages: Sequence[str]) -> None:
     """Empties the queue and sends these messages; a few may be sent twice."""
     purge(server)
-    job = make_batch_sends(messages, "json")
+    batches = [json_batch(messages[at : at + BATCH]) for at in range(0, len(messages), BATCH)]
+    job = Job(batches, 200, BATCH)
     traffic.run(server, job, seconds=60, connections=4, warm=0, count=len(job.requests))
 
 

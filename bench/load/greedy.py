@@ -9,14 +9,12 @@ import asyncio
 import contextlib
 import json
 import os
-import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from bench.load.traffic import KEY, bodies, request
-from queuey.settings import Settings
 
 CONNECTIONS = 64
 SHORT_BODY_BYTES = 8 * 1024 * 1024 - 1
@@ -37,9 +35,6 @@ class Kind:
         body: Number of additional bytes to send after the request.
         reads: Whether answers are read; otherwise the connection stays open until the server closes it.
         pause: Seconds before a repetition; the connections begin evenly over this time.
-        connections: Number of concurrent connections.
-        each: Seconds between two bytes of the request; 0 sends the request at once.
-        scheme: https opens with a handshake. With http, plain bytes are sent even to a server of HTTPS.
         act: What a connection does again and again with a function that sends a request, instead of ``ask``.
     """
 
@@ -47,9 +42,6 @@ class Kind:
     body: int = 0
     reads: bool = True
     pause: float = 0.0
-    connections: int = CONNECTIONS
-    each: float = 0.0
-    scheme: str = "http"
     act: Callable[[Send, int], Awaitable[None]] | None = None
 
 
@@ -122,22 +114,8 @@ KINDS: dict[str, Kind] = {
     "long polls": Kind(request("GET", "/v1/queuey/empty?wait=20")),
     "heartbeats": Kind(without_key(request("GET", "/__heartbeat__"))),
 }
-SLOW_CONNECTIONS = 1000
-HANDSHAKES = 500
-"""Handshakes per second."""
-SILENT, HANDSHAKING = "silent connections", f"{HANDSHAKES} handshakes a second"
-CONNECTION_KINDS: dict[str, Kind] = {
-    SILENT: Kind("", connections=Settings().connections + 1),
-    f"{SLOW_CONNECTIONS} slow heads": Kind(without_key(request("GET", PATH)), connections=SLOW_CONNECTIONS, each=0.5),
-    f"{SLOW_CONNECTIONS} slow readers": Kind(
-        request("GET", "/v1/queuey/pages?limit=1000"), connections=SLOW_CONNECTIONS, reads=False
-    ),
-    HANDSHAKING: Kind("", connections=HANDSHAKES, pause=1, scheme="https"),
-}
-"""Kinds that use many connections instead of many requests."""
 SPREAD_SECONDS = 1.0
 """Seconds over which connections without a pause begin."""
-UNCHECKED = ssl._create_unverified_context()
 
 
 async def use_connections(port: int, kind: Kind, number: int) -> None:
@@ -145,11 +123,10 @@ async def use_connections(port: int, kind: Kind, number: int) -> None:
 
     The first one begins after a share of the pause (of :data:`SPREAD_SECONDS` without a pause).
     """
-    await asyncio.sleep((kind.pause or SPREAD_SECONDS) * number / kind.connections)
-    context = UNCHECKED if kind.scheme == "https" else None
+    await asyncio.sleep((kind.pause or SPREAD_SECONDS) * number / CONNECTIONS)
     while True:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=PIECE_BYTES, ssl=context)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=PIECE_BYTES)
             try:
                 if kind.act is not None:
                     await kind.act(make_send(reader, writer), number)
@@ -163,14 +140,12 @@ async def use_connections(port: int, kind: Kind, number: int) -> None:
 async def exhaust_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: Kind) -> None:
     """Sends the request over and over, at the kind's pace, until the connection or a body ends.
 
-    A kind without a request only holds the connection; one that does not read never goes on after its request.
+    A kind that does not read never goes on after its request.
     """
     ask = kind.ask.encode("latin-1")
-    if not ask:
-        await (asyncio.sleep(kind.pause) if kind.pause else reader.read())
-        return
     while True:
-        await send_request(writer, ask, kind.each)
+        writer.write(ask)
+        await writer.drain()
         if kind.body:
             sending = asyncio.create_task(send_body(writer, kind.body))
         if not kind.reads:
@@ -205,14 +180,6 @@ def read_length(head: bytes) -> int:
     return next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
 
 
-async def send_request(writer: asyncio.StreamWriter, ask: bytes, each: float) -> None:
-    """Sends a request, byte by byte with pauses of ``each`` seconds if that is set."""
-    for piece in (ask[i : i + 1] for i in range(len(ask))) if each else (ask,):
-        writer.write(piece)
-        await asyncio.sleep(each)
-        await writer.drain()
-
-
 async def send_body(writer: asyncio.StreamWriter, size: int) -> None:
     """Sends ``size`` spaces; ends silently if the connection fails."""
     with contextlib.suppress(OSError):
@@ -224,8 +191,8 @@ async def send_body(writer: asyncio.StreamWriter, size: int) -> None:
 
 
 async def main(port: int, name: str) -> None:
-    kind = (KINDS | CONNECTION_KINDS)[name]
-    await asyncio.gather(*(use_connections(port, kind, number) for number in range(kind.connections)))
+    kind = KINDS[name]
+    await asyncio.gather(*(use_connections(port, kind, number) for number in range(CONNECTIONS)))
 
 
 if __name__ == "__main__":

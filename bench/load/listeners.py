@@ -2,7 +2,7 @@
 
 Run it as ``python -m bench.load.listeners``; it reads one JSON plan from standard input. It prints ``open`` when all
 streams are open. After the next line or the end of its input, it prints JSON with the milliseconds from each message's
-timestamp to its arrival and, if requested, the time of each message's first arrival on each connection.
+timestamp to its arrival.
 """
 
 from __future__ import annotations
@@ -12,63 +12,48 @@ import json
 import re
 import sys
 import time
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 from bench.load.traffic import request
 
-_TIMES = r'"timestamp":"([0-9.]+)"'
-_IDS = re.compile(rb'"message_id":"([0-9a-f]+)"')
 MAX_CONCURRENT_OPENINGS = 200
 """Connections that are opened concurrently."""
 
 
 class ListenPlan(TypedDict):
-    """The plan: one stream for each of these paths.
-
-    ``each`` also records first arrivals. ``times`` is the pattern of a message's timestamp; the default is Queuey's.
-    """
+    """The plan: one stream for each of these paths. ``times`` is the pattern of a message's timestamp."""
 
     port: int
     paths: list[str]
-    each: NotRequired[bool]
-    times: NotRequired[str]
+    times: str
 
 
 class ReceivedMessages(TypedDict):
-    """The received messages: their number, delays in milliseconds, and first arrivals by port and message id."""
+    """The received messages: their number, and their delays in milliseconds."""
 
     messages: int
     p50: float
     p99: float
     longest: float
-    first: dict[int, dict[str, float]]
 
 
 class Listener(asyncio.Protocol):
     """One stream: appends the delay of each message to ``heard``, and sets ``begun`` with the first data."""
 
-    def __init__(
-        self, ask: bytes, heard: list[float], begun: asyncio.Event, times: re.Pattern[bytes], *, each: bool
-    ) -> None:
+    def __init__(self, ask: bytes, heard: list[float], begun: asyncio.Event, times: re.Pattern[bytes]) -> None:
         self._ask = ask
         self._times = times
         self._heard = heard
-        self._each = each
-        self.first: dict[str, float] = {}
-        self.port = 0
         self.begun = begun
         self.ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.port = transport.get_extra_info("sockname")[1]
         transport.write(self._ask)  # type: ignore[attr-defined] # it is a socket's transport
 
     def data_received(self, data: bytes) -> None:
         self.begun.set()
         now = time.time()
         self._heard += [now - float(match[1]) for match in self._times.finditer(data)]
-        for match in _IDS.finditer(data) if self._each else ():
-            self.first.setdefault(match[1].decode(), now)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ended = True
@@ -82,12 +67,12 @@ async def listen(plan: ListenPlan) -> ReceivedMessages:
     loop = asyncio.get_running_loop()
     heard: list[float] = []
     listeners: list[Listener] = []
-    pattern, each = re.compile(plan.get("times", _TIMES).encode()), plan.get("each", False)
+    pattern = re.compile(plan["times"].encode())
 
     async def open_one(path: str) -> None:
         ask = request("GET", path, headers={"Accept": "text/event-stream"}).encode()
         _, listener = await loop.create_connection(
-            lambda: Listener(ask, heard, asyncio.Event(), pattern, each=each),
+            lambda: Listener(ask, heard, asyncio.Event(), pattern),
             "127.0.0.1",
             plan["port"],
         )
@@ -103,8 +88,7 @@ async def listen(plan: ListenPlan) -> ReceivedMessages:
         raise SystemExit(f"{ended_streams} streams ended early")
     times = sorted(heard) or [0.0]
     p50, p99, longest = (times[min(int(len(times) * share), len(times) - 1)] * 1000 for share in (0.5, 0.99, 1))
-    first = {listener.port: listener.first for listener in listeners if listener.first}
-    return {"messages": len(heard), "p50": p50, "p99": p99, "longest": longest, "first": first}
+    return {"messages": len(heard), "p50": p50, "p99": p99, "longest": longest}
 
 
 if __name__ == "__main__":

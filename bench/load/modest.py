@@ -10,7 +10,6 @@ import gc
 import json
 import re
 import socket
-import ssl
 import sys
 import time
 from typing import TypedDict
@@ -28,7 +27,6 @@ class ModestPlan(TypedDict):
     """
 
     port: int
-    scheme: str
     seconds: float
     jobs: dict[str, tuple[str, int]]
 
@@ -49,8 +47,6 @@ class SingleConnectionCaller:
         self.plan = plan
         self.sock = socket.create_connection(("127.0.0.1", plan["port"]), timeout=60)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if plan["scheme"] == "https":
-            self.sock = ssl._create_unverified_context().wrap_socket(self.sock)
         self.receipts: list[str] = []
         self.times: dict[str, list[int]] = {name: [] for name in plan["jobs"]}
 

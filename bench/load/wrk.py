@@ -15,13 +15,10 @@ from pathlib import Path
 
 from bench.harness import Void
 from bench.load import traffic
-from bench.load.cycles import Dialect
 from bench.load.traffic import Job, Metered, Sample
 from bench.started.processes import Process
 
 PATH = shutil.which("wrk")
-BY_WRK = ", by wrk"
-"""Suffix of the names of sides that wrk measured."""
 
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
 _SCRIPT = """local requests = {{{}}}
@@ -31,55 +28,10 @@ request = function()
   return requests[at]
 end
 """
-_CYCLES = """local held = {{}}
-local thread
-claims, found, settled, wrong = 0, 0, 0, 0
-setup = function(started)
-  thread = started
-end
-request = function()
-  local receipt = table.remove(held)
-  if receipt == nil then
-    claims = claims + 1
-    return {claim}
-  end
-  settled = settled + 1
-  claims = claims + {joined}
-  local body = {before} .. string.format({each}, 1, receipt) .. {after}
-  return {settle} .. #body .. "\\r\\n\\r\\n" .. body
-end
-response = function(status, headers, body)
-  if string.find(body, '"superseded"', 1, true) then
-    wrong = wrong + 1
-  end
-  for receipt in string.gmatch(body, {receipt}) do
-    found = found + 1
-    held[#held + 1] = receipt
-  end
-end
-done = function()
-  local names = {{"claims", "found", "settled", "wrong"}}
-  for _, name in ipairs(names) do
-    print(name .. ": " .. thread:get(name))
-  end
-end
-"""
-_MAX_EMPTY_SHARE = 0.01
-"""Max share of empty claims; other connections may be faster."""
 
 
 def make_script(job: Job) -> str:
     return _SCRIPT.format(",".join(_quote(text) for text in job.requests))
-
-
-def make_cycle_script(dialect: Dialect) -> str:
-    """Returns the Lua program that claims messages one by one and acknowledges them.
-
-    A connection may acknowledge what another one has claimed, because wrk does not tell its script which connection
-    asks.
-    """
-    fields = {name: _quote(text) for name, text in dialect.items() if isinstance(text, str)}
-    return _CYCLES.format(**fields, joined=int("last" in dialect))
 
 
 def _quote(text: str) -> str:
@@ -99,15 +51,6 @@ def run(server: Process, job: Job, *, seconds: float, connections: int = 64, bac
     return replace(sample, backend=(backend.cpu_seconds() - before) * 1e6 / (sample.answers * job.messages))
 
 
-def run_cycles(server: Process, dialect: Dialect, *, seconds: float, connections: int) -> Sample:
-    """Claims and acknowledges messages one by one in wrk. The latencies are those of all requests.
-
-    Raises:
-        Void: An answer was not a success, a connection failed, or the queue had too few messages.
-    """
-    return parse_cycles(*_run_script(server, make_cycle_script(dialect), seconds, connections), connections)
-
-
 def _run_script(server: Process, program: str, seconds: float, connections: int) -> tuple[str, float, str]:
     """Runs wrk for whole seconds, at least one.
 
@@ -120,7 +63,7 @@ def _run_script(server: Process, program: str, seconds: float, connections: int)
         process = subprocess.run(
             [
                 *(str(PATH), "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency"),
-                *("-s", str(path), f"{server.scheme}://127.0.0.1:{server.port}/"),
+                *("-s", str(path), f"http://127.0.0.1:{server.port}/"),
             ],
             capture_output=True,
             text=True,
@@ -129,28 +72,6 @@ def _run_script(server: Process, program: str, seconds: float, connections: int)
         )
     cpu = server.cpu_seconds() - before
     return process.stdout, cpu, f"{server.name}: {process.stdout}{process.stderr}\n{server.log_tail()}"
-
-
-def parse_cycles(output: str, cpu: float, complaint: str, connections: int) -> Sample:
-    """Parses the output of claim cycles.
-
-    The last acknowledgement of each connection is not counted, because wrk may not have seen its answer.
-
-    Raises:
-        Void: See :func:`parse_output`; or too many claims were empty, or receipts were superseded.
-    """
-    requests = parse_output(output, cpu, complaint, Job([], 200))
-    counters = {
-        name: int(number) for name, number in re.findall(r"^(claims|found|settled|wrong): (\d+)$", output, re.MULTILINE)
-    }
-    settled = counters.get("settled", 0) - connections
-    if (
-        settled <= 0
-        or counters["wrong"]
-        or counters["found"] < (1 - _MAX_EMPTY_SHARE) * counters["claims"] - connections
-    ):
-        raise Void(complaint)
-    return replace(requests, rate=requests.rate * settled / requests.answers, cpu=cpu * 1e6 / settled)
 
 
 def parse_output(output: str, cpu: float, complaint: str, job: Job) -> Sample:

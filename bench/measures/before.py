@@ -12,17 +12,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench.harness import Bench, Skip, Void, measure
+from bench.harness import Bench, Skip, measure
 from bench.load import traffic, wrk
 from bench.load.signing import AccessKey
 from bench.load.traffic import Job, Metered, Sample
-from bench.measures import claims
+from bench.measures import claims, sqs
 from bench.measures.claims import CLIENTS, Supply
-from bench.measures.facades import sqs
 from bench.measures.keyed_posts import with_keys
 from bench.results import Report, Row, Verdict, pairwise_ratios
 from bench.started import nodes, on_cassandra, service
-from bench.started.processes import ROOT, Process, Scheme, bench_package, describe_commit, inherited_environment
+from bench.started.processes import ROOT, Process, describe_commit, inherited_environment
 from queuey.client import Client
 
 BEFORE_VARIABLE = "BENCH_BEFORE"
@@ -31,56 +30,32 @@ NAMES = ("now", "before")
 MIN_RATE_RATIO, MAX_P99_RATIO = 0.97, 1.25
 """Min rate, as a share of the earlier rate, and max p99, as a multiple of the earlier p99."""
 CONNECTIONS = (1, 64)
-CPU_GOALS = {
-    "POST of 1": 0.7,
-    "POST of 1 with a key": 0.78,
-    "POST of 100": 0.66,
-    "GET of 1": 0.7,
-    "the same in one request": 0.7,
-    "SQS send of 1": 0.7,
-}
-"""Max CPU per message, as a share of that of commit 1ce1cc90."""
-READ, JOBS, BACKLOG = "read", "jobs", "backlog"
+READ, JOBS = "read", "jobs"
 BATCH = 100
 PARTITIONS = 8
 """Partitions of the queues for claims on Cassandra; on SQLite they have one."""
 CLAIMERS = 4
 """Clients that claim 100 messages per request."""
-CLAIM_SECONDS = 3600
-"""Duration of a claim in seconds; longer than a round."""
 HORIZON_SECONDS = 5.5
 """Seconds until reads from Cassandra see a stored message, also in versions whose read delay is 5 s."""
 KEY_FILE = "access-key.json"
 """File with the SQS access key that :data:`PREPARE_SCRIPT` writes into the directory of a store."""
 PREPARE_SCRIPT = """
-import importlib, json, os, pathlib, sys, types
-package, directory, keyspace, port, *hosts = sys.argv[1:]
-try:
-    service = importlib.import_module(f"{package}.started.service")
-except ModuleNotFoundError:  # commits that have no such folder
-    service = importlib.import_module(f"{package}.service")
+import json, os, pathlib, sys, types
+from bench.started import nodes, on_cassandra, service
+directory, keyspace, port, *hosts = sys.argv[1:]
 if hosts:
-    nodes, on_cassandra = (importlib.import_module(f"{package}.started.{name}") for name in ("nodes", "on_cassandra"))
     found = nodes.Nodes(types.SimpleNamespace(contact_points=hosts, port=int(port)))
     store = on_cassandra.prepare(found, keyspace, ())
 else:
-    store = service.prepare(pathlib.Path(directory), ())
+    from queuey.facades.settings import SqsFacade
+    from queuey.facades.sqs import access_keys
     from queuey.settings import Settings
-    settings = Settings(data=pathlib.Path(directory))
-    try:
-        from queuey.facades.settings import SqsFacade
-        from queuey.facades.sqs import access_keys
-        secret = access_keys.deployment_secret(SqsFacade(), settings, os.environ)
-    except ModuleNotFoundError:  # commits whose facades belong to the web
-        from queuey.web.facades.sqs import access_keys
-        secret = access_keys.deployment_secret(settings, os.environ)
+    from queuey.storage import bridge
+    store = service.prepare(pathlib.Path(directory), ())
+    secret = access_keys.deployment_secret(SqsFacade(), Settings(data=pathlib.Path(directory)), os.environ)
     name = access_keys.new_access_key()
-    digest = access_keys.digest_of(name)
-    try:
-        from queuey.storage import bridge
-        bridge.run(store.applications.add_key("queuey", digest))
-    except ImportError:  # commits whose stores block
-        store.add_key("queuey", digest)
+    bridge.run(store.applications.add_key("queuey", access_keys.digest_of(name)))
     key = {"id": name, "secret": access_keys.secret_of(secret, name)}
     pathlib.Path(directory, "access-key.json").write_text(json.dumps(key))
 store.close()
@@ -104,32 +79,20 @@ def find_both_checkouts() -> dict[str, Path]:
 @measure("before", "The service of this tree over that of another one, whose path is in BENCH_BEFORE")
 def compare_checkouts(bench: Bench) -> Report:
     """Both services run concurrently on their own data and are measured in turn, by wrk if it is installed."""
-    return _compare_on_sqlite(bench, "http")
-
-
-@measure("tls-before", "The same behind TLS, without claims")
-def compare_checkouts_with_tls(bench: Bench) -> Report:
-    """Needs wrk. Connections stay open, so no handshake is measured."""
-    if wrk.PATH is None:
-        raise Skip("wrk is not installed: the bench's own generators do not speak TLS")
-    return _compare_on_sqlite(bench, "https")
-
-
-def _compare_on_sqlite(bench: Bench, scheme: Scheme) -> Report:
     with contextlib.ExitStack() as stack:
         sides: dict[str, Side] = {}
         for name, tree in find_both_checkouts().items():
             directory = prepare_store(bench, tree, name)
             (directory / "queuey.toml").write_text(sqs.SETTINGS, "utf-8")
             environment = {"PYTHONPATH": str(tree), "QUEUEY_CONFIG": str(directory / "queuey.toml")}
-            server = stack.enter_context(service.serve(directory, environment=environment, scheme=scheme))
+            server = stack.enter_context(service.serve(directory, environment=environment))
             sides[name] = Side(bench, server, key=json.loads((directory / KEY_FILE).read_text("utf-8")))
         return _compare(bench, sides)
 
 
 @measure("cassandra-before", "The same on Cassandra: one node, a keyspace for each tree")
 def compare_checkouts_on_cassandra(bench: Bench) -> Report:
-    """Reads begin at random positions. Claims are also made from a backlog whose messages are all below the horizon."""
+    """Reads begin at random positions."""
     checkouts = find_both_checkouts()
     with contextlib.ExitStack() as stack:
         cassandra = stack.enter_context(nodes.cassandra(bench))
@@ -149,7 +112,7 @@ def prepare_store(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | 
     directory = bench.new_directory(name)
     address = [] if cassandra is None else [str(cassandra.address.port), *cassandra.address.hosts]
     subprocess.run(
-        [sys.executable, "-c", PREPARE_SCRIPT, bench_package(tree), str(directory), name, *(address or ["0"])],
+        [sys.executable, "-c", PREPARE_SCRIPT, str(directory), name, *(address or ["0"])],
         cwd=tree,
         env=inherited_environment() | {"PYTHONPATH": str(tree)},
         check=True,
@@ -172,7 +135,7 @@ class Side:
         key: AccessKey | None = None,
     ) -> None:
         self._server = server
-        self._sqs = None if key is None or server.scheme == "https" else sqs.Side(server, f"{sqs.PREFIX}/", key, int)
+        self._sqs = None if key is None else sqs.Side(server, f"{sqs.PREFIX}/", key, int)
         self._backend = backend
         self._seconds = bench.duration(4, 0.3)
         self._singles, self._hundreds = bench.count(4_000, 300), bench.count(40_000, 2_000)
@@ -180,18 +143,15 @@ class Side:
         with self._open_client() as client:
             client.create_queue("bench")
             client.create_queue(READ)
-            for queue in (JOBS, BACKLOG):
-                client.create_queue(queue, partitions=partitions)
+            client.create_queue(JOBS, partitions=partitions)
         if self._sqs is not None:
             sqs.create_queues(self._sqs)
         stored = self._fill(READ, bench.count(20_000, 2_000))
         self._places = stored[:-BATCH:BATCH]
         self._supply = Supply(partial(self._fill, JOBS))
-        if backend is not None:
-            self._fill(BACKLOG, self._hundreds * (self.rounds + 2))
 
     def make_runs(self) -> dict[str, Callable[[], Sample]]:
-        """Returns the runs by name. With TLS there are only posts and reads; SQS needs a key."""
+        """Returns the runs by name. SQS needs a key."""
         requests: dict[str, Job] = {
             "POST of 1": traffic.posts_of_one(f"{service.BASE}/bench", traffic.bodies(64)),
             "GET of 1": traffic.gets([f"{service.BASE}/{READ}?limit=1&since={place}" for place in self._places]),
@@ -212,8 +172,6 @@ class Side:
             for what, job in requests.items()
             for count in CONNECTIONS
         }
-        if self._server.scheme == "https":
-            return calls
         keyed = partial(with_keys, requests["POST of 1"])
         calls["POST of 1 with a key, 64 connection(s)"] = lambda: self._send_numbered(keyed())
         if (side := self._sqs) is not None:
@@ -233,50 +191,23 @@ class Side:
             "claims of 1 and their acknowledgement": partial(claim, single, self._singles),
             "the same in one request": partial(claim, partial(single, joined=True), self._singles),
             f"claims of {BATCH} and their acknowledgement": partial(claim, partial(many, queue=JOBS), self._hundreds),
-            "acknowledgements of 1": self._acknowledge_claimed,
         }
-        if self._backend is not None:
-            calls[f"claims of {BATCH} of a backlog"] = partial(many, queue=BACKLOG)
         return calls
 
     def _open_client(self) -> Client:
-        url = f"{self._server.scheme}://127.0.0.1:{self._server.port}"
-        return Client(url, key=traffic.KEY, application=service.APPLICATION, verify=self._server.scheme == "http")
+        url = f"http://127.0.0.1:{self._server.port}"
+        return Client(url, key=traffic.KEY, application=service.APPLICATION)
 
     def _fill(self, queue: str, count: int) -> list[str]:
         texts = traffic.bodies(1000)
         with self._open_client() as client:
             return [stored.id for stored in client.send_many(queue, [texts[n % len(texts)] for n in range(count)])]
 
-    def _acknowledge_claimed(self) -> Sample:
-        """Acknowledges, one per request, messages that were claimed before the measured time."""
-        count = self._singles + CLIENTS  # Each connection may send one request after the last counted answer.
-        self._fill(JOBS, count)
-        receipts: list[str] = []
-        with self._open_client() as client:
-            while len(receipts) < count:
-                jobs = client.job_queue(JOBS).receive(min(1000, count - len(receipts)), ttl=CLAIM_SECONDS, wait=10)
-                if not jobs:
-                    raise Void(f"{self._server.name}: only {len(receipts)} of {count} messages could be claimed")
-                receipts += (job.receipt for job in jobs)
-        settle = claims.make_dialect(1, JOBS)
-        bodies = [f'{settle["before"]}"{receipt}"{settle["after"]}' for receipt in receipts]
-        job = Job([f"{settle['settle']}{len(body)}\r\n\r\n{body}" for body in bodies], 200)
-        return traffic.run(
-            self._server,
-            job,
-            seconds=60,
-            connections=CLIENTS,
-            warm=0,
-            count=self._singles,
-            backend=self._backend,
-        )
-
 
 def _compare(bench: Bench, sides: dict[str, Side]) -> Report:
     """Compares rate, p99 and CPU job by job, each after an uncounted round.
 
-    An earlier commit may fail where this one must not: such a round has the rate 0.
+    Background work and other programs only add CPU, so the least CPU of all rounds is compared, too.
     """
     jobs = {name: side.make_runs() for name, side in sides.items()}
     time.sleep(HORIZON_SECONDS)
@@ -286,7 +217,7 @@ def _compare(bench: Bench, sides: dict[str, Side]) -> Report:
     for what in jobs["now"]:
         calls: dict[str, Callable[[], Sample]] = {
             "now": jobs["now"][what],
-            "before": partial(_run_or_note, jobs["before"][what], what, notes),
+            "before": jobs["before"][what],
         }
         bench.print_progress(what)
         bench.interleave(calls, 1)
@@ -297,15 +228,7 @@ def _compare(bench: Bench, sides: dict[str, Side]) -> Report:
         tails = pairwise_ratios(*([sample.p99 for sample in samples[name]] for name in NAMES))
         verdicts.append(Verdict(f"{what}: p99 now / before", tails, goal=MAX_P99_RATIO, better="lower"))
         spent = pairwise_ratios(*([sample.cpu for sample in samples[name]] for name in NAMES))
-        goal = None if "64" not in what and "," in what else CPU_GOALS.get(what.partition(",")[0])
-        verdicts.append(Verdict(f"{what}: CPU now / before", spent, goal=goal, better="lower"))
+        verdicts.append(Verdict(f"{what}: CPU now / before", spent, better="lower"))
+        least = [[min(sample.cpu for sample in samples[name] if sample.answers)] for name in NAMES]
+        verdicts.append(Verdict(f"{what}: least CPU now / before", pairwise_ratios(*least), better="lower"))
     return Report("", "", rows, verdicts, notes)
-
-
-def _run_or_note(run: Callable[[], Sample], what: str, notes: list[str]) -> Sample:
-    """Runs once. If it fails, notes that and returns a sample with the rate 0."""
-    try:
-        return run()
-    except Void as error:
-        notes.append(f"{what}, before: {str(error).splitlines()[0]}")
-        return Sample(rate=0)

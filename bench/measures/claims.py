@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from bench.harness import Bench, measure
-from bench.load import traffic, wrk
+from bench.load import traffic
 from bench.load.cycles import CyclePlan, Dialect
 from bench.load.traffic import Metered, Sample
-from bench.load.wrk import BY_WRK
 from bench.results import Report, Verdict, pairwise_ratios
 from bench.started import processes, service
-from queuey.messages import QueueSpec
 from queuey.storage import Store, bridge
 
 QUEUE = "bench"
 CLIENTS = 32
-MAX_RATE = 15_000
-"""Single messages per second; more than any measured server delivers."""
 REST_SECONDS = 0.5
 """Seconds between adding messages and claiming them, so that the store can finish its work."""
 TWO_REQUESTS, ONE_REQUEST = "", ", one request a message"
@@ -112,58 +107,6 @@ def measure_single_claims(bench: Bench) -> Report:
     return Report("claim1", "", rows, [compare_ways(samples)], [note])
 
 
-@measure("claims_behind", "Claims behind a million acknowledged messages, against claims of a new queue")
-def measure_claims_behind_acknowledged(bench: Bench) -> Report:
-    """Both queues are in one store of one service."""
-    behind, count, ours = bench.count(1_000_000, 20_000), bench.count(4_000, 200), bench.new_directory("queuey")
-    numbers = itertools.count()
-    with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
-        for _ in range(behind // 20_000):
-            drain = partial(run, server, count=20_000, limit=1000, connections=4)
-            fill_and_run(store, drain, 20_000)
-
-        def claim_new_queue() -> Sample:
-            name = f"new-{next(numbers)}"
-            bridge.run(store.catalogue.create_queue(service.APPLICATION, name, QueueSpec()))
-            return fill_and_run(
-                store, partial(run, server, count=count, limit=10, connections=4, queue=name), count, name
-            )
-
-        old = partial(fill_and_run, store, partial(run, server, count=count, limit=10, connections=4), count)
-        calls: dict[str, Callable[[], Sample]] = {f"behind {behind:,}": old, "new queue": claim_new_queue}
-        samples = bench.interleave(calls, bench.count(5, 1))
-    ratio = pairwise_ratios(
-        [run.p50 for run in samples[f"behind {behind:,}"]], [run.p50 for run in samples["new queue"]]
-    )
-    rows = [traffic.row(name, runs) for name, runs in samples.items()]
-    verdict = Verdict("p50 of a claim, behind / new", ratio, goal=1.2, aim=1, better="lower")
-    return Report("claims_behind", "", rows, [verdict], ["4 clients, limit 10, one partition."])
-
-
-@measure("dedup100", "Claims of 100 messages of a dedup queue and their acknowledgement, against a plain queue")
-def compare_dedup_claims(bench: Bench) -> Report:
-    """All bodies differ, and all messages are stored before the first claim, so covers are written and looked up."""
-    count, ours = bench.count(40_000, 1_000), bench.new_directory("queuey")
-    numbers = itertools.count()
-    with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
-
-        def claim_new_queue(kind: str) -> Sample:
-            queue, _ = bridge.run(
-                store.catalogue.create_queue(service.APPLICATION, f"{kind}-{next(numbers)}", QueueSpec(kind=kind))
-            )
-            for n in range(0, count, 1000):
-                service.fill(store, queue, [f"{n}/{text}" for text in traffic.bodies(min(1000, count - n))], 1000)
-            return run(server, count=count, limit=100, connections=4, queue=queue.name)
-
-        claim_new_queue("dedup")
-        calls = {kind: partial(claim_new_queue, kind) for kind in ("dedup", "plain")}
-        samples = bench.interleave(calls, bench.count(5, 1))
-    ratio = pairwise_ratios(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
-    rows = [traffic.row(name, runs) for name, runs in samples.items()]
-    notes = [f"4 clients, {count:,} messages of {traffic.BODY_BYTES} B wait in one partition."]
-    return Report("dedup100", "", rows, [Verdict("dedup / plain", ratio, goal=0.5, aim=0.8)], notes)
-
-
 def compare_ways(samples: Mapping[str, list[Sample]]) -> Verdict:
     joined_rates, separate_rates = (traffic.rates(samples[f"queuey{way}"]) for way in (ONE_REQUEST, TWO_REQUESTS))
     return Verdict("one request a message / two", pairwise_ratios(joined_rates, separate_rates))
@@ -172,19 +115,12 @@ def compare_ways(samples: Mapping[str, list[Sample]]) -> Verdict:
 def make_claim_runs(
     bench: Bench, server: processes.Process, queue: str = QUEUE, backend: Metered | None = None
 ) -> dict[str, tuple[int, Callable[[], Sample]]]:
-    """Returns the ways to claim single messages: the number of messages that each needs, and the call.
-
-    If wrk is installed, also by wrk, for a time.
-    """
+    """Returns the ways to claim single messages: the number of messages that each needs, and the call."""
     ways_by_form: dict[str, tuple[int, Callable[[], Sample]]] = {}
     for form in (TWO_REQUESTS, ONE_REQUEST):
         joined, count = form == ONE_REQUEST, bench.count(4_000, 200)
         claim_cycles = partial(run, server, limit=1, connections=CLIENTS, queue=queue, backend=backend, joined=joined)
         ways_by_form[form] = count, partial(claim_cycles, count=count)
-        if wrk.PATH is not None:
-            spoken, seconds = make_dialect(1, queue, joined=joined), bench.duration(2, 1)
-            cycles = partial(wrk.run_cycles, server, spoken, seconds=seconds, connections=CLIENTS)
-            ways_by_form[form + BY_WRK] = round(MAX_RATE * seconds), cycles
     return ways_by_form
 
 

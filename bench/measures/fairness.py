@@ -9,25 +9,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.harness import Bench, Void, measure
 from bench.load import traffic
-from bench.load.greedy import (
-    CONNECTION_KINDS,
-    CONNECTIONS,
-    HANDSHAKING,
-    KINDS,
-    LISTED_QUEUES,
-    PARTITIONS,
-    SILENT,
-    SUBSCRIBED_QUEUES,
-)
+from bench.load.greedy import CONNECTIONS, KINDS, LISTED_QUEUES, PARTITIONS, SUBSCRIBED_QUEUES
 from bench.load.modest import ModestPlan, Times
-from bench.results import FOR_THE_PAGE, Report, Row, Verdict, format_number, format_table
+from bench.results import Report, Row, Verdict
 from bench.started import service
-from bench.started.processes import Process, Scheme
+from bench.started.processes import Process
 from queuey.messages import NewMessage, QueueSpec
 from queuey.storage import bridge
 
@@ -73,7 +64,7 @@ def run_modest(server: Process, seconds: float) -> Sample:
         Void: An answer was not a success.
     """
     jobs = {name: (text.replace(traffic.KEY, KEY), status) for name, (text, status) in JOBS.items()}
-    plan: ModestPlan = {"port": server.port, "scheme": server.scheme, "seconds": seconds, "jobs": jobs}
+    plan: ModestPlan = {"port": server.port, "seconds": seconds, "jobs": jobs}
     command = [sys.executable, "-m", "bench.load.modest"]
     process = subprocess.run(
         command, input=json.dumps(plan), capture_output=True, text=True, timeout=seconds + 120, check=False
@@ -117,30 +108,19 @@ def measure_beside_greedy_application(bench: Bench) -> Report:
 
     Five runs of 20 s beside each kind of greed take 35 minutes.
     """
-    return make_report(measure_beside(bench, "http", KINDS))
+    return make_report(measure_beside(bench))
 
 
-@measure("strangers", "Many connections that are slow or silent, and the latency of a caller with a single one")
-def measure_beside_silent_connections(bench: Bench) -> Report:
-    """Opens one silent connection more than the service keeps, so that it closes those that are idle longest."""
-    return make_report(measure_beside(bench, "http", [kind for kind in CONNECTION_KINDS if kind != HANDSHAKING]))
-
-
-@measure("tls-strangers", "The same behind TLS: connections that never shake hands, and many that do nothing else")
-def measure_beside_tls_connections(bench: Bench) -> Report:
-    return make_report(measure_beside(bench, "https", [SILENT, HANDSHAKING]))
-
-
-def measure_beside(bench: Bench, scheme: Scheme, kinds: Iterable[str]) -> dict[str, list[Sample]]:
+def measure_beside(bench: Bench) -> dict[str, list[Sample]]:
     """Serves once, and measures a modest caller beside each kind, :data:`ALONE` and :data:`BUSY` included.
 
     The kinds have a random order in each round. A second of the modest caller before the rounds does not count.
     """
     directory = bench.new_directory("queuey")
     prepare_store(directory)
-    samples: dict[str, list[Sample]] = {kind: [] for kind in (ALONE, BUSY, *kinds)}
+    samples: dict[str, list[Sample]] = {kind: [] for kind in (ALONE, BUSY, *KINDS)}
     rounds = bench.count(5, 1)
-    with service.serve(directory, scheme=scheme) as server:
+    with service.serve(directory) as server:
         run_modest(server, 1)
         for turn in range(rounds):
             for kind in bench.rng.sample(list(samples), len(samples)):
@@ -155,7 +135,6 @@ def measure_beside(bench: Bench, scheme: Scheme, kinds: Iterable[str]) -> dict[s
 def make_report(samples: dict[str, list[Sample]]) -> Report:
     """Divides each p99 by the p99 beside processes that only compute, and shows it as a multiple of the one alone."""
     rows, verdicts = [], []
-    lines: dict[str, list[str]] = {kind: [kind] for kind in samples}
     for job in JOBS:
         alone, busy = (statistics.median(run[job]["p99"] for run in samples[kind]) for kind in (ALONE, BUSY))
         for kind, runs in samples.items():
@@ -170,12 +149,8 @@ def make_report(samples: dict[str, list[Sample]]) -> Report:
             )
             rows.append(row)
             verdicts.append(ratio)
-            ratios = [f"{format_number(value)} x" for value in (row.median / alone, ratio.value)]
-            lines[kind] += [f"{format_number(row.median)} ms", *ratios]
-    head = ["the other one sends", *(text for job in JOBS for text in (f"{job}, p99", f"/ {ALONE}", f"/ {BUSY}"))]
     notes = [
-        f"{CONNECTIONS} greedy connections if no other number is said; p99 in ms of one that is answered with success.",
+        f"{CONNECTIONS} greedy connections; p99 in ms of one that is answered with success.",
         "Generators and service share processors: p99 rises beside any busy process, so that is what it is divided by.",
-        f"{FOR_THE_PAGE}\n\n{format_table(head, lines.values())}\n",
     ]
     return Report("fairness", "", rows, verdicts, notes)

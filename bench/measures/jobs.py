@@ -74,19 +74,13 @@ class Contender:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """Results of one round of one contender: rates per second, and milliseconds from send to start.
-
-    Attributes:
-        slowest: The p50 of the slowest quarter of the connections. With two service processes, these are jobs that are
-            sent to one process while the worker's claim waits at the other.
-    """
+    """Results of one round of one contender: rates per second, and milliseconds from send to start."""
 
     one: float
     many: float | None
     done: float
     p50: float
     p99: float
-    slowest: float
 
 
 @measure(
@@ -156,8 +150,8 @@ Each function that returns this starts the system's server, if it has one, until
 def start_bare_loops(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVersions:
     python = other_python.find_interpreter()
     versions = other_python.read_versions(python, ["psycopg"])
-    server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
-    module, environment = "skip_locked_side", {POSTGRES: server.address}
+    address = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
+    module, environment = "skip_locked_side", {POSTGRES: address}
     return {
         f"{BARE}, {limit}": Contender(
             module, python, [str(python), "-m", SIDES_PACKAGE + module, str(limit)], environment, limit > 1
@@ -170,21 +164,21 @@ def start_procrastinate(bench: Bench, stack: contextlib.ExitStack) -> Contenders
     """Starts Postgres; applies no schema. The producer creates the tables."""
     python = other_python.find_interpreter()
     versions = other_python.read_versions(python, ["procrastinate", "psycopg"])
-    server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
+    address = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
     module = "procrastinate_side"
     command = [str(python), "-m", "procrastinate", f"--app={SIDES_PACKAGE}{module}.app", "worker"]
     command += ["--queues", QUEUE, "--concurrency", str(CONCURRENCY)]
-    return {PROCRASTINATE: Contender(module, python, command, {POSTGRES: server.address})}, versions
+    return {PROCRASTINATE: Contender(module, python, command, {POSTGRES: address})}, versions
 
 
 def start_pgqueuer(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVersions:
     """Starts Postgres; applies no schema. The producer creates the tables."""
     python = other_python.find_interpreter()
     versions = other_python.read_versions(python, ["pgqueuer", "psycopg"])
-    server = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
+    address = stack.enter_context(postgres.serve(bench.new_directory("postgres")))
     module = "pgqueuer_side"
     command = [str(python), "-m", SIDES_PACKAGE + module]
-    return {PGQUEUER: Contender(module, python, command, {POSTGRES: server.address})}, versions
+    return {PGQUEUER: Contender(module, python, command, {POSTGRES: address})}, versions
 
 
 def prepare_huey(bench: Bench, stack: contextlib.ExitStack) -> ContendersAndVersions:
@@ -262,22 +256,14 @@ def run_round(bench: Bench, contender: Contender) -> RoundResult:
         command, environment = contender.worker, contender.environment
         with launched("worker", command, 0, directory, environment) as worker:
             done = read_line(worker)
-    groups: list[list[float]] = done["delays"]
-    delays = [delay for group in groups for delay in group]
+    delays = [delay for group in done["delays"] for delay in group]
     return RoundResult(
         one=sent["one"],
         many=sent["many"],
         done=done["rate"],
         p50=statistics.median(delays),
         p99=statistics.quantiles(delays, n=100, method="inclusive")[98],
-        slowest=median_of_slowest(groups),
     )
-
-
-def median_of_slowest(groups: Sequence[Sequence[float]]) -> float:
-    """Returns the median over the slowest quarter of the connections, at least one."""
-    slowest = sorted(groups, key=statistics.median)[-max(1, len(groups) // 4) :]
-    return statistics.median(delay for group in slowest for delay in group)
 
 
 @contextlib.contextmanager
@@ -341,8 +327,6 @@ def rows(samples: Mapping[str, Sequence[RoundResult]]) -> list[Row]:
             )
             if title == "send to start":
                 details["p99 ms"] = statistics.median(t.p99 for t in samples[name])
-                if name.startswith(OURS):
-                    details["p50 ms, slowest connections"] = statistics.median(t.slowest for t in samples[name])
             table_rows.append(Row(f"{title}: {name}", values, unit, details))
     return table_rows
 
@@ -350,7 +334,7 @@ def rows(samples: Mapping[str, Sequence[RoundResult]]) -> list[Row]:
 def verdicts(samples: Mapping[str, Sequence[RoundResult]]) -> list[Verdict]:
     """Compares :data:`OURS` in jobs/s with procrastinate and with the fastest of Celery's pools.
 
-    The times from send to start are compared with a goal of 15 ms, with two processes on the slowest connections.
+    The times from send to start are compared with a goal of 15 ms.
     """
     goals = {name: 2.0 for name in samples if name == PROCRASTINATE}
     if celery := [name for name in samples if name.startswith(CELERY)]:
@@ -363,11 +347,7 @@ def verdicts(samples: Mapping[str, Sequence[RoundResult]]) -> list[Verdict]:
         )
         for name, goal in goals.items()
     ]
-    delays = {
-        OURS: [t.p50 for t in samples[OURS]],
-        f"{OURS_TWO}, slowest connections": [t.slowest for t in samples[OURS_TWO]],
-    }
     return rate_verdicts + [
-        Verdict(f"from send to start: {name}", values, "ms p50", goal=15, better="lower")
-        for name, values in delays.items()
+        Verdict(f"from send to start: {name}", [t.p50 for t in samples[name]], "ms p50", goal=15, better="lower")
+        for name in (OURS, OURS_TWO)
     ]

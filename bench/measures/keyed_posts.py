@@ -12,10 +12,8 @@ from bench.load.generator import COUNTER
 from bench.load.traffic import Job, Sample
 from bench.measures.over_http import BATCH, CONNECTIONS, QUEUE
 from bench.results import Report, Verdict, pairwise_ratios
-from bench.started import nodes, on_cassandra, processes, service
-from bench.started.nodes import Nodes
+from bench.started import processes, service
 
-WARM_SECONDS = 3.0
 CALLERS = 4
 """Connections that put by name: half of a worker's threads, the number that may wait."""
 
@@ -25,16 +23,7 @@ def measure_keyed_posts(bench: Bench) -> Report:
     ours = bench.new_directory("queuey")
     service.prepare(ours).close()
     with service.serve(ours) as server:
-        return compare_keys(bench, server, goal=0.5, aim=0.8)
-
-
-@measure("cassandra-keyed", "POST with an Idempotency-Key on Cassandra, against POST without")
-def measure_keyed_posts_on_cassandra(bench: Bench) -> Report:
-    """A key costs two lightweight transactions, regardless of the number of messages."""
-    with nodes.cassandra(bench) as cassandra:
-        on_cassandra.prepare(cassandra).close()
-        with on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server:
-            return compare_keys(bench, server, behind=cassandra)
+        return compare_keys(bench, server)
 
 
 @measure("named", "PUT by name, of new names and of 100 that have values, against POST")
@@ -46,28 +35,17 @@ def measure_named_puts(bench: Bench) -> Report:
         return compare_names(bench, server)
 
 
-@measure("cassandra-named", "PUT by name on Cassandra, of new names and of 100 that have values, against POST")
-def measure_named_puts_on_cassandra(bench: Bench) -> Report:
-    """A name costs a serial read and two lightweight transactions; replacing a value costs two more."""
-    with nodes.cassandra(bench) as cassandra:
-        on_cassandra.prepare(cassandra).close()
-        with on_cassandra.serve(cassandra, bench.new_directory("queuey")) as server:
-            return compare_names(bench, server, behind=cassandra)
-
-
-def compare_names(bench: Bench, server: processes.Process, behind: Nodes | None = None) -> Report:
+def compare_names(bench: Bench, server: processes.Process) -> Report:
     texts, seconds = traffic.bodies(BATCH), bench.duration(2.5, 0.3)
 
     def sending(job: Callable[[], Job]) -> Callable[[], Sample]:
-        return lambda: traffic.run(server, job(), seconds=seconds, connections=CALLERS, backend=behind)
+        return lambda: traffic.run(server, job(), seconds=seconds, connections=CALLERS)
 
     calls = {
         "POST": sending(lambda: traffic.posts_of_one(QUEUE, texts)),
         "PUT, new names": sending(lambda: make_named_puts(texts, secrets.token_hex(12), 10_000_000)),
         "PUT, 100 names": sending(lambda: make_named_puts(texts, "again", 100)),
     }
-    if behind is not None:
-        bench.interleave(calls, 1)  # Warms up Cassandra's JVM.
     samples = bench.interleave(calls, bench.count(5, 1))
     post = traffic.rates(samples["POST"])
     verdicts = [
@@ -86,14 +64,7 @@ def make_named_puts(texts: Sequence[str], prefix: str, number: int) -> Job:
     return Job(puts, 200, numbered=number)
 
 
-def compare_keys(
-    bench: Bench,
-    server: processes.Process,
-    *,
-    behind: Nodes | None = None,
-    goal: float | None = None,
-    aim: float | None = None,
-) -> Report:
+def compare_keys(bench: Bench, server: processes.Process) -> Report:
     texts = traffic.bodies(BATCH)
     plain = {
         "1 message": traffic.posts_of_one(QUEUE, texts),
@@ -101,24 +72,20 @@ def compare_keys(
     }
     calls: dict[str, Callable[[], Sample]] = {}
     for what, job in plain.items():
-        calls[f"{what}, no key"] = partial(send, bench, server, job, behind, key=False)
-        calls[f"{what}, a key"] = partial(send, bench, server, job, behind, key=True)
-    if behind is not None:
-        for job in plain.values():
-            traffic.run(server, with_keys(job), seconds=bench.duration(WARM_SECONDS, 0.3), connections=CONNECTIONS)
+        calls[f"{what}, no key"] = partial(send, bench, server, job)
+        calls[f"{what}, a key"] = lambda job=job: send(bench, server, with_keys(job))  # type: ignore[misc]
     samples = bench.interleave(calls, bench.count(5, 1))
     verdicts = []
     for what in plain:
         rates = [traffic.rates(samples[f"{what}, {which}"]) for which in ("a key", "no key")]
-        verdicts.append(Verdict(f"{what}: a key / no key", pairwise_ratios(*rates), goal=goal, aim=aim))
+        verdicts.append(Verdict(f"{what}: a key / no key", pairwise_ratios(*rates), goal=0.5, aim=0.8))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker; keys ascend, as the client's do."]
     return Report("", "", rows, verdicts, notes)
 
 
-def send(bench: Bench, server: processes.Process, job: Job, behind: Nodes | None, *, key: bool) -> Sample:
-    keyed_job = with_keys(job) if key else job
-    return traffic.run(server, keyed_job, seconds=bench.duration(2.5, 0.3), connections=CONNECTIONS, backend=behind)
+def send(bench: Bench, server: processes.Process, job: Job) -> Sample:
+    return traffic.run(server, job, seconds=bench.duration(2.5, 0.3), connections=CONNECTIONS)
 
 
 def with_keys(job: Job) -> Job:

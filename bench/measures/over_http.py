@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from functools import partial
@@ -12,9 +11,8 @@ from urllib.request import Request, urlopen
 from bench.baselines import rows
 from bench.harness import Bench, Void, measure
 from bench.load import traffic, wrk
-from bench.load.traffic import Sample
-from bench.load.wrk import BY_WRK
-from bench.results import Report, Row, Verdict, pairwise_ratios
+from bench.load.traffic import Job, Sample
+from bench.results import Report, Verdict, pairwise_ratios
 from bench.started import processes, service
 from queuey.storage import bridge
 
@@ -25,29 +23,25 @@ BATCH = 100
 
 @measure("post1", "POST of one message, synchronous=FULL")
 def measure_single_posts(bench: Bench) -> Report:
-    """Measures two numbers of threads, also by wrk if it is installed. There is no baseline and no goal."""
+    """Measures the service alone, also by wrk if it is installed."""
     job = traffic.posts_of_one(QUEUE, traffic.bodies(64))
     seconds = bench.duration(2.5, 0.3)
-    with contextlib.ExitStack() as stack:
-        sides: dict[str, processes.Process] = {}
-        for name, threads in (("queuey", service.THREADS), ("queuey, 64 threads", 64)):
-            directory = bench.new_directory("queuey")
-            service.prepare(directory).close()
-            sides[name] = stack.enter_context(service.serve(directory, threads=threads))
-        for server in sides.values():
-            traffic.run(server, job, seconds=1)
-        calls = {name: partial(traffic.run, server, job, seconds=seconds) for name, server in sides.items()}
+    directory = bench.new_directory("queuey")
+    service.prepare(directory).close()
+    with service.serve(directory) as server:
+        traffic.run(server, job, seconds=1)
+        calls = {"queuey": partial(traffic.run, server, job, seconds=seconds)}
         if wrk.PATH is not None:
-            calls |= {name + BY_WRK: partial(wrk.run, server, job, seconds=seconds) for name, server in sides.items()}
+            calls["queuey, by wrk"] = partial(wrk.run, server, job, seconds=seconds)
         samples = bench.interleave(calls, bench.count(7, 1))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
-    note = f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker; {service.THREADS} threads unless said."
+    note = f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker with {service.THREADS} threads."
     return Report("post1", "", rows, notes=[note])
 
 
 @measure("post100", "POST of 100 messages, against one process that inserts 100 rows a commit")
 def compare_batch_posts(bench: Bench) -> Report:
-    """The baseline does no HTTP and no JSON; its faster variant counts."""
+    """The baseline does no HTTP and no JSON."""
     job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
     seconds = bench.duration(2, 0.3)
     ours = bench.new_directory("queuey")
@@ -61,8 +55,7 @@ def compare_batch_posts(bench: Bench) -> Report:
             )
             for connections in (1, 4, 64)
         }
-        for variant in rows.INSERTS:
-            calls[f"apsw, {variant}"] = partial(run_baseline, "insert", variant, theirs / f"{variant}.sqlite3", seconds)
+        calls["apsw"] = partial(run_baseline, "insert", theirs / "rows.sqlite3", seconds)
         samples = bench.interleave(calls, bench.count(5, 1))
     return compare_with_fastest(samples, "apsw", 0.4, 0.6, [f"{traffic.BODY_BYTES} B bodies; messages a second."])
 
@@ -88,8 +81,7 @@ def compare_reads(bench: Bench) -> Report:
             )
             for connections in (4, 64)
         }
-        for variant in rows.READS:
-            calls[f"apsw, {variant}"] = partial(run_baseline, "read", variant, ours / service.STORE_FILE, seconds)
+        calls["apsw"] = partial(run_baseline, "read", ours / service.STORE_FILE, seconds)
         samples = bench.interleave(calls, bench.count(5, 1))
     size = samples["queuey, 64 connections"][0].size
     return compare_with_fastest(
@@ -97,23 +89,32 @@ def compare_reads(bench: Bench) -> Report:
     )
 
 
-@measure(
-    "original", "The original's load test: 10 clients, 10,000 messages of 140 random bytes in base64, one POST each"
-)
-def run_original_load_test(bench: Bench) -> Report:
-    count = bench.count(10_000, 2_000)
-    job = traffic.posts_of_one(QUEUE, traffic.bodies(count, size=188))
-    with contextlib.ExitStack() as stack:
-        calls: dict[str, Callable[[], Sample]] = {}
-        for sync in ("full", "normal"):
-            directory = bench.new_directory(sync)
-            service.prepare(directory).close()
-            server = stack.enter_context(service.serve(directory, sync=sync))
-            run = partial(traffic.run, server, job, seconds=60, connections=10, count=count)
-            calls[f"queuey, sync={sync}"] = partial(run, warm=0)
-            run(warm=0)
+@measure("scattered", "POST of one message to one queue, and to any of very many that are not in memory")
+def compare_scattered_posts(bench: Bench) -> Report:
+    """Uses 64 connections. Every request of the second side names another queue, far more than the cache holds."""
+    size = bench.count(200_000, 5_000)
+    seconds = bench.duration(2.5, 0.3)
+    directory = bench.new_directory("queuey")
+    service.prepare(directory).close()
+    service.fill_queues(directory, size)
+    (text,) = traffic.bodies(1)
+    paths = [f"{service.BASE}/q{bench.rng.randrange(size):07d}" for _ in range(50_000)]
+    scattered_posts = Job([request for path in paths for request in traffic.posts_of_one(path, [text]).requests], 201)
+    together = traffic.posts_of_one(QUEUE, [text])
+    with service.serve(directory) as server:
+        calls: dict[str, Callable[[], Sample]] = {
+            "one queue": partial(traffic.run, server, together, seconds=seconds),
+            f"any of {size:,}": partial(traffic.run, server, scattered_posts, seconds=seconds),
+        }
         samples = bench.interleave(calls, bench.count(5, 1))
-    return Report("original", "", [traffic.row(name, runs, "requests/s") for name, runs in samples.items()])
+    one, many = samples
+    ratio = pairwise_ratios(traffic.rates(samples[many]), traffic.rates(samples[one]))
+    return Report(
+        "scattered",
+        "",
+        [traffic.row(name, runs) for name, runs in samples.items()],
+        [Verdict(f"{many} / {one}", ratio)],
+    )
 
 
 def find_fastest(samples: dict[str, list[Sample]]) -> str:
@@ -131,15 +132,11 @@ def compare_with_fastest(
         for name, runs in samples.items()
         if not name.startswith(prefix)
     ]
-    table = [
-        Row(name, traffic.rates(runs), "messages/s") if name.startswith(prefix) else traffic.row(name, runs)
-        for name, runs in samples.items()
-    ]
-    return Report("", "", table, verdicts, notes)
+    return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
 
 
-def run_baseline(action: str, variant: str, path: Path, seconds: float) -> Sample:
-    printed = processes.run_module(rows.__name__, action, variant, path, seconds, seconds=seconds + 60)
+def run_baseline(action: str, path: Path, seconds: float) -> Sample:
+    printed = processes.run_module(rows.__name__, action, path, seconds, seconds=seconds + 60)
     return Sample(rate=float(printed))
 
 

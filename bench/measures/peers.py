@@ -8,14 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-from bench.baselines import elasticmq
 from bench.harness import Bench, Skip, measure
 from bench.load import traffic, wrk
 from bench.load.traffic import Sample
 from bench.measures import claims
-from bench.measures.over_http import BATCH, QUEUE, find_fastest
+from bench.measures.over_http import BATCH, QUEUE
 from bench.results import Report, Verdict, pairwise_ratios
 from bench.started import brokers, load_in_go, postgres, redis, service
 from bench.started.load_in_go import Peer
@@ -23,32 +21,10 @@ from bench.started.processes import Process
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteStore
 
-PROTOCOLS = ("query", "json")
-WARM_SECONDS = 8.0
 READ = "read"
 FILLED_MESSAGES, JOBS_PER_RUN = 50_000, 4_000
 """Number of messages to read, and of jobs in one run."""
 RUN_SECONDS = 3.0
-
-
-class Goals(NamedTuple):
-    """Goal and aim of the ratio for one message per call, and for batches."""
-
-    one: tuple[float, float]
-    many: tuple[float, float]
-
-
-@measure(
-    "elasticmq",
-    f"ElasticMQ {elasticmq.VERSION}, in memory and warm, over HTTP; the service with synchronous=FULL",
-    peers=True,
-)
-def compare_elasticmq(bench: Bench) -> Report:
-    """One message per call, and batches of the usual size of each side: 10 (ElasticMQ's limit) against 100."""
-    directory = bench.new_directory("queuey")
-    service.prepare(directory).close()
-    with elasticmq.serve(bench.new_directory("elasticmq")) as other, service.serve(directory) as ours:
-        return compare_with_elasticmq(bench, other, ours, Goals((0.8, 1.5), (6, 10)))
 
 
 @measure(
@@ -182,7 +158,7 @@ def verdicts(samples: Mapping[str, Mapping[str, Sequence[Sample]]]) -> list[Verd
 
 def start_postgres(bench: Bench, stack: contextlib.ExitStack) -> Peer:
     program = load_in_go.program()
-    return Peer(program, "postgres", stack.enter_context(postgres.serve(bench.new_directory("postgres"))).address)
+    return Peer(program, "postgres", stack.enter_context(postgres.serve(bench.new_directory("postgres"))))
 
 
 def make_start(
@@ -221,71 +197,3 @@ NOTES = [
     "RabbitMQ: quorum queue, publisher confirms; a job is a delivery, prefetch 1, and an unconfirmed acknowledgement.",
     f"Kafka {brokers.KAFKA_VERSION}: flush.messages=1, 4 partitions, no linger; its client reads ahead.",
 ]
-
-
-def compare_with_elasticmq(bench: Bench, other: Process, ours: Process, goals: Goals) -> Report:
-    texts = traffic.bodies(1600)
-    warm_up(other, bench.duration(WARM_SECONDS, 0.3), texts)
-    traffic.run(ours, traffic.posts_of_one(QUEUE, texts[:64]), seconds=1)
-    seconds, rounds = bench.duration(2, 0.3), bench.count(5, 1)
-    single_samples = bench.interleave(make_single_runs(ours, other, texts[:64], seconds), rounds)
-    batch_samples = {
-        connections: bench.interleave(make_batch_runs(ours, other, texts, seconds, connections), rounds)
-        for connections in (4, 64)
-    }
-    memory = sum(other.memory()), sum(ours.memory())
-    rows = [traffic.row(name, runs) for name, runs in single_samples.items()]
-    verdicts = compare_with_fastest("one message", single_samples, *goals.one)
-    for connections, samples in batch_samples.items():
-        rows += [traffic.row(f"{name}, {connections} connections", runs) for name, runs in samples.items()]
-        verdicts += compare_with_fastest(f"batches, {connections} connections", samples, *goals.many)
-    note = f"One message: 64 connections. Memory in the end: ElasticMQ {memory[0]:,.0f} MB, queuey {memory[1]:,.0f} MB."
-    return Report("", "", rows, verdicts, [note])
-
-
-def compare_with_fastest(what: str, samples: dict[str, list[Sample]], goal: float, aim: float) -> list[Verdict]:
-    best = find_fastest({name: runs for name, runs in samples.items() if name.startswith("elasticmq")})
-    ours = next(name for name in samples if name.startswith("queuey"))
-    ratios = pairwise_ratios(traffic.rates(samples[ours]), traffic.rates(samples[best]))
-    return [Verdict(f"{what}: queuey / {best}", ratios, goal=goal, aim=aim)]
-
-
-def warm_up(server: Process, seconds: float, texts: list[str]) -> None:
-    for protocol in PROTOCOLS:
-        single = elasticmq.make_sends(texts[:64], protocol)
-        batch = elasticmq.make_batch_sends(texts, protocol)
-        traffic.run(server, single, seconds=seconds / 2)
-        traffic.run(server, batch, seconds=seconds / 4)
-        elasticmq.purge(server)
-
-
-def run_after_elasticmq_purge(server: Process, call: Callable[[], Sample]) -> Sample:
-    """Empties the queue before the run, which favours ElasticMQ: it keeps messages in memory."""
-    elasticmq.purge(server)
-    return call()
-
-
-def make_single_runs(
-    ours: Process, other: Process, texts: list[str], seconds: float
-) -> dict[str, Callable[[], Sample]]:
-    """Returns the runs that post one message per call; ElasticMQ's begin with an empty queue."""
-    run = partial(traffic.run, seconds=seconds)
-    calls: dict[str, Callable[[], Sample]] = {"queuey": partial(run, ours, traffic.posts_of_one(QUEUE, texts))}
-    for protocol in PROTOCOLS:
-        call = partial(run, other, elasticmq.make_sends(texts, protocol))
-        calls[f"elasticmq, {protocol}"] = partial(run_after_elasticmq_purge, other, call)
-    return calls
-
-
-def make_batch_runs(
-    ours: Process, other: Process, texts: list[str], seconds: float, connections: int
-) -> dict[str, Callable[[], Sample]]:
-    """Returns the runs that post batches; ElasticMQ's begin with an empty queue."""
-    run = partial(traffic.run, seconds=seconds, connections=connections)
-    calls: dict[str, Callable[[], Sample]] = {
-        "queuey, 100": partial(run, ours, traffic.posts_of_many(QUEUE, texts, 100))
-    }
-    for protocol in PROTOCOLS:
-        call = partial(run, other, elasticmq.make_batch_sends(texts, protocol))
-        calls[f"elasticmq, {protocol}, {elasticmq.BATCH}"] = partial(run_after_elasticmq_purge, other, call)
-    return calls

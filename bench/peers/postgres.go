@@ -9,6 +9,9 @@ import (
 )
 
 const (
+	postgresTable = `CREATE TABLE IF NOT EXISTS messages (
+		queue bigint NOT NULL, partition int NOT NULL, id bigserial, expires timestamptz NOT NULL, body text NOT NULL,
+		PRIMARY KEY (queue, partition, id))`
 	postgresInsert = `INSERT INTO messages (queue, partition, expires, body)
 		SELECT 1, 1, now() + '3 days', body FROM unnest($1::text[]) AS body`
 	postgresRead = `SELECT id, expires, body FROM messages
@@ -31,6 +34,9 @@ func openPostgres(ctx context.Context, plan Plan, _ string) ([]Caller, error) {
 	settings.MaxConns = int32(plan.Callers)
 	pool, err := pgxpool.NewWithConfig(ctx, settings)
 	if err != nil {
+		return nil, err
+	}
+	if _, err := pool.Exec(ctx, postgresTable); err != nil {
 		return nil, err
 	}
 	callers := make([]Caller, plan.Callers)

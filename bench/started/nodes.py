@@ -7,17 +7,14 @@ before they take samples.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 from bench.baselines.cassandra_table import Address, connect
 from bench.harness import Bench, Node, Skip, Void
 from bench.started.processes import TICKS_PER_SECOND
 from deploy.local import CannotFetch, CassandraCluster, CassandraOptions, NoJava, ServersError, start_cassandra
 
-Sync = Literal["periodic", "batch"]
 HEAP = {1: "2g", 3: "1g"}
 """Heap of each node, by the number of nodes."""
 START_SECONDS = 300.0
@@ -44,39 +41,35 @@ class Nodes:
         return total / TICKS_PER_SECOND
 
     def drop_keyspaces(self) -> None:
-        session = connect(self.address, None)
+        session = connect(self.address)
         for keyspace in self._keyspaces:
             session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}", timeout=START_SECONDS)
         session.cluster.shutdown()
 
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "BENCH_CASSANDRA": self.address.text}
-
 
 @contextlib.contextmanager
-def cassandra(bench: Bench, count: int = 1, sync: Sync = "periodic") -> Iterator[Nodes]:
+def cassandra(bench: Bench, count: int = 1) -> Iterator[Nodes]:
     """Runs nodes with their data next to that of the other sides; they are stopped after the block.
 
-    A quick run of one node with the default ``sync`` uses the shared node, whose new keyspaces are dropped afterwards.
+    A quick run of one node uses the shared node, whose new keyspaces are dropped afterwards.
 
 
     Args:
         bench: Environment of the measure.
         count: One or three nodes.
-        sync: ``periodic``, Cassandra's default, acknowledges a write before its fsync; ``batch`` after it.
 
     Raises:
         Skip: This machine has no Java, or Cassandra's jars could not be fetched.
         Void: A node did not start.
     """
-    if bench.node is not None and (count, sync) == (1, "periodic"):
+    if bench.node is not None and count == 1:
         shared = Nodes(bench.node)
         try:
             yield shared
         finally:
             shared.drop_keyspaces()
         return
-    options = CassandraOptions(heap=HEAP[count], commitlog_sync=sync, quick_start=False)
+    options = CassandraOptions(heap=HEAP[count], quick_start=False)
     try:
         cluster = start_cassandra(count, options, keep=bench.new_directory("cassandra"), seconds=START_SECONDS)
     except (CannotFetch, NoJava) as error:

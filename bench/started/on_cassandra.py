@@ -54,12 +54,10 @@ def serve(
     directory: Path,
     *,
     keyspace: str = KEYSPACE,
-    threads: int = service.THREADS,
-    workers: int = 1,
     environment: Mapping[str, str] | None = None,
 ) -> contextlib.AbstractContextManager[Process]:
     store = {"--store": nodes.store_url(keyspace)}
-    return service.serve_store(directory, store, threads=threads, workers=workers, environment=environment)
+    return service.serve_store(directory, store, environment=environment)
 
 
 def let_appear(store: Store, queue: Queue) -> None:

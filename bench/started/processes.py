@@ -6,31 +6,24 @@ import contextlib
 import http.client
 import os
 import signal
-import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
 
 from bench.harness import Void
-from tests.servers.served import free_port
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 ROOT = Path(__file__).parents[2]
-Scheme = Literal["http", "https"]
 
 
 class Process:
     """A server under measurement: a child process and all its descendants."""
 
-    def __init__(
-        self, name: str, child: subprocess.Popen[bytes], port: int, log: Path, scheme: Scheme = "http"
-    ) -> None:
+    def __init__(self, name: str, child: subprocess.Popen[bytes], port: int, log: Path) -> None:
         self.name = name
-        self.scheme = scheme
         self.child = child
         self.port = port
         self.log = log
@@ -75,7 +68,8 @@ class Process:
         """
 
         def answers() -> bool:
-            with contextlib.closing(self._make_connection(timeout)) as connection:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+            with contextlib.closing(connection):
                 connection.request("GET", "/")
                 connection.getresponse().close()  # It keeps the socket if the server closes the connection.
             return True
@@ -97,12 +91,6 @@ class Process:
                     return
             time.sleep(0.02)
         raise Void(f"{self.name} does not answer:\n{self.log_tail()}")
-
-    def _make_connection(self, timeout: float) -> http.client.HTTPConnection:
-        if self.scheme == "http":
-            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-        unchecked = ssl._create_unverified_context()  # The tests' own certificate.
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=unchecked)
 
     def stop(self, timeout: float = 15.0) -> None:
         """Stops the process with SIGTERM; after the timeout, kills each of its pids."""
@@ -135,11 +123,6 @@ def hash_product(tree: Path = ROOT) -> str:
     return digest.hexdigest()[:12]
 
 
-def bench_package(tree: Path) -> str:
-    """Returns the name of the bench package in a checkout; early commits had it under ``tests``."""
-    return "bench" if (tree / "bench").is_dir() else "tests.bench"
-
-
 def inherited_environment() -> dict[str, str]:
     """Returns the environment without the settings of Queuey."""
     return {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
@@ -167,7 +150,6 @@ def launched(
     directory: Path,
     environment: Mapping[str, str] | None = None,
     tree: Path = ROOT,
-    scheme: Scheme = "http",
 ) -> Iterator[Process]:
     """Runs a command during the block, in the checkout ``tree``, whose modules it imports.
 
@@ -185,7 +167,7 @@ def launched(
             cwd=tree,
             env={**inherited_environment(), "PYTHONPATH": str(tree), **directories, **(environment or {})},
         )
-    process = Process(name, child, port, log, scheme)
+    process = Process(name, child, port, log)
     try:
         yield process
     finally:
@@ -200,37 +182,12 @@ def start(
     directory: Path,
     environment: Mapping[str, str] | None = None,
     tree: Path = ROOT,
-    scheme: Scheme = "http",
 ) -> Iterator[Process]:
     """Runs a command that serves HTTP on ``port``, like :func:`launched`, and waits until it serves.
 
     Raises:
         Void: The command did not start.
     """
-    with launched(name, command, port, directory, environment, tree, scheme) as process:
+    with launched(name, command, port, directory, environment, tree) as process:
         process.wait_until_serving()
         yield process
-
-
-def serve_wsgi(
-    app: str, directory: Path, *, threads: int, workers: int = 1, environment: Mapping[str, str] | None = None
-) -> contextlib.AbstractContextManager[Process]:
-    port = free_port()
-    options = {
-        "--interface": "wsgi",
-        "--workers": str(workers),
-        "--blocking-threads": str(threads),
-        "--http": "1",
-        "--host": "127.0.0.1",
-        "--port": str(port),
-        "--log-level": "warning",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "granian",
-        "--no-ws",
-        *(text for pair in options.items() for text in pair),
-        app,
-    ]
-    return start(app.partition(":")[0].rpartition(".")[2], command, port, directory, environment)

@@ -11,15 +11,13 @@ from pathlib import Path
 import apsw
 
 from bench.load.traffic import KEY
-from bench.started.processes import ROOT, Process, Scheme, start
-from queuey import ids
+from bench.started.processes import Process, start
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.settings import Settings
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from tests.servers.served import free_port
 
-TLS = ROOT / "tests" / "acceptance" / "tls"
 APPLICATION = "queuey"
 BASE = f"/v1/{APPLICATION}"
 THREADS = Settings().threads
@@ -28,9 +26,9 @@ THREE_DAYS = 259_200
 STORE_FILE = "queuey.sqlite3"
 
 
-def prepare(directory: Path, queues: Iterable[str] = ("bench",), *, sweeps: bool = False) -> SqliteStore:
+def prepare(directory: Path, queues: Iterable[str] = ("bench",)) -> SqliteStore:
     """Opens a new store with the application, the generator's key, and queues. The caller closes it."""
-    store = open_store(directory, options=SqliteOptions(sweep_interval=1.0 if sweeps else None))
+    store = open_store(directory, options=SqliteOptions(sweep_interval=None))
     create_application_and_queues(store, queues)
     return store
 
@@ -42,11 +40,13 @@ def create_application_and_queues(store: Store, queues: Iterable[str]) -> None:
         bridge.run(store.catalogue.create_queue(APPLICATION, name, QueueSpec()))
 
 
-def fill(store: Store, queue: Queue, texts: Sequence[str], count: int, *, ttl: int = THREE_DAYS) -> None:
+def fill(store: Store, queue: Queue, texts: Sequence[str], count: int) -> None:
     """Appends ``count`` messages to partition 1, in batches of a thousand."""
     for first in range(0, count, 1000):
         size = min(1000, count - first)
-        bridge.run(store.messages.append(queue, [NewMessage(texts[n % len(texts)], 1, ttl) for n in range(size)]))
+        bridge.run(
+            store.messages.append(queue, [NewMessage(texts[n % len(texts)], 1, THREE_DAYS) for n in range(size)])
+        )
 
 
 def page_starts(store: Store, queue: Queue, room: int) -> list[str]:
@@ -57,14 +57,6 @@ def page_starts(store: Store, queue: Queue, room: int) -> list[str]:
         message_ids.extend(message.id for message in page.messages[::room])
         page = bridge.run(store.messages.read(queue, [Slice(1, page.next, limit=1000)]))[0]
     return message_ids
-
-
-def count_expired(directory: Path) -> int:
-    connection = apsw.Connection(str(directory / STORE_FILE), flags=apsw.SQLITE_OPEN_READONLY)
-    sql = "SELECT count(*) FROM messages WHERE expires <= ?"
-    count: int = connection.execute(sql, (ids.now_ticks(),)).fetchall()[0][0]  # type: ignore[assignment]
-    connection.close()
-    return count
 
 
 def fill_queues(directory: Path, count: int) -> None:
@@ -94,46 +86,36 @@ def fill_queues(directory: Path, count: int) -> None:
 def serve(
     directory: Path,
     *,
-    threads: int = THREADS,
     workers: int = 1,
-    sync: str = "full",
     environment: Mapping[str, str] | None = None,
-    scheme: Scheme = "http",
 ) -> contextlib.AbstractContextManager[Process]:
-    store = {"--data": str(directory), "--sync": sync}
-    return serve_store(directory, store, threads=threads, workers=workers, environment=environment, scheme=scheme)
+    store = {"--data": str(directory), "--sync": "full"}
+    return serve_store(directory, store, workers=workers, environment=environment)
 
 
 def serve_store(
     directory: Path,
     store: Mapping[str, str],
     *,
-    threads: int,
-    workers: int,
+    workers: int = 1,
     environment: Mapping[str, str] | None = None,
-    scheme: Scheme = "http",
 ) -> contextlib.AbstractContextManager[Process]:
     """Runs ``queuey serve``.
 
     Args:
         directory: Directory of the log and the profile.
         store: Command-line options that choose the store.
-        threads: Threads per worker.
         workers: Number of worker processes.
         environment: Additional environment variables.
-        scheme: With https, the server uses the tests' certificate.
     """
     port = free_port()
     options = {
         **store,
         "--profile": str(directory / "profile.toml"),
         "--port": str(port),
-        "--threads": str(threads),
         "--workers": str(workers),
         "--log-level": "warning",
     }
-    if scheme == "https":
-        options |= {"--tls-cert": str(TLS / "cert.pem"), "--tls-key": str(TLS / "key.pem")}
     command = [str(Path(sys.executable).parent / "queuey"), "serve"]
     command += [text for pair in options.items() for text in pair]
-    return start("queuey", command, port, directory, environment, scheme=scheme)
+    return start("queuey", command, port, directory, environment)

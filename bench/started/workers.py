@@ -7,16 +7,14 @@ import http.client
 import re
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from bench import handlers
 from bench.harness import Void
 from bench.load.traffic import KEY
 from bench.started import service
-from bench.started.processes import ROOT, Process, bench_package, start
+from bench.started.processes import ROOT, Process, start
 from tests.servers.served import free_port
 
 QUEUE = "bench"
@@ -37,8 +35,8 @@ class Pace:
     """The rate at which messages were handled.
 
     Attributes:
-        rate: Messages per second of all workers together, while all of them were working.
-        cpu: CPU microseconds of the workers per message.
+        rate: Messages per second of the worker.
+        cpu: CPU microseconds of the worker per message.
         server: CPU microseconds of the service per message.
     """
 
@@ -50,11 +48,10 @@ class Pace:
 class Snapshot:
     """A snapshot of the counts and CPU times at one moment."""
 
-    def __init__(self, counts: Sequence[int], workers: Sequence[Process], server: Process) -> None:
+    def __init__(self, handled: int, worker: Process, server: Process) -> None:
         self.instant = time.perf_counter()
-        self.counts = counts
-        self.handled = sum(counts)
-        self.cpu = sum(worker.cpu_seconds() for worker in workers)
+        self.handled = handled
+        self.cpu = worker.cpu_seconds()
         self.server = server.cpu_seconds()
 
     def pace_until(self, end: Snapshot) -> Pace:
@@ -67,11 +64,11 @@ class Snapshot:
 
 
 def run_worker(
-    server: Process, directory: Path, *, handler: str, place: str = "", tree: Path = ROOT
+    server: Process, directory: Path, *, handler: str, tree: Path = ROOT
 ) -> contextlib.AbstractContextManager[Process]:
     """Runs a worker with default settings, which joins once the gate is open. Its port serves its metrics."""
     port = free_port()
-    module = f"{bench_package(tree)}.handlers"
+    module = handlers.__name__
     options = {
         "--url": f"http://127.0.0.1:{server.port}",
         "--app": service.APPLICATION,
@@ -83,64 +80,45 @@ def run_worker(
         "--log-level": "warning",
     }
     command = [sys.executable, "-m", "qdo", "work", f"{module}:{HANDLERS[handler]}"]
-    if place:
-        options["--coordination"] = place
     command += [text for pair in options.items() for text in pair]
     return start(f"worker-{port}", command, port, directory, {handlers.GATE: str(directory / GATE_FILE)}, tree)
 
 
-def handle_all(
-    server: Process,
-    directory: Path,
-    messages: int,
-    *,
-    handler: str = "plain",
-    count: int = 1,
-    place: str = "",
-    tree: Path = ROOT,
-) -> Pace:
-    """Lets a new group handle all messages of the queue and measures the steady part.
+def handle_all(server: Process, directory: Path, messages: int, *, handler: str = "plain", tree: Path = ROOT) -> Pace:
+    """Lets a new group of one worker handle all messages of the queue and measures the steady part.
 
     Args:
         server: The service.
-        directory: New directory for the workers' logs; its name is the name of the group.
+        directory: New directory for the worker's log; its name is the name of the group.
         messages: Number of messages in the queue.
         handler: A key of :data:`HANDLERS`.
-        count: Number of workers.
-        place: Address of the coordination; empty if the service coordinates the group.
-        tree: Checkout of the project that the workers run.
+        tree: Checkout of the project that the worker runs.
 
     Raises:
-        Void: The workers stalled, or handled more messages than the queue has.
+        Void: The worker stalled, or handled more messages than the queue has.
     """
-    with contextlib.ExitStack() as stack:
-        start_worker = partial(run_worker, server, directory, handler=handler, place=place, tree=tree)
-        workers = [stack.enter_context(start_worker()) for _ in range(count)]
+    with run_worker(server, directory, handler=handler, tree=tree) as worker:
         (directory / GATE_FILE).touch()
-        begin = first = last = current = Snapshot(read_counts(workers), workers, server)
+        begin = first = last = current = Snapshot(read_count(worker), worker, server)
         progress = current.instant
         while current.handled < messages:
             time.sleep(POLL_SECONDS)
-            previous, current = current, Snapshot(read_counts(workers), workers, server)
+            previous, current = current, Snapshot(read_count(worker), worker, server)
             if current.handled > previous.handled:
                 progress = current.instant
             elif current.instant - progress > STALLED_SECONDS:
-                raise Void(f"{current.handled:,} of {messages:,} messages handled, then no more:\n{logs(workers)}")
-            if first.handled < WARM_SHARE * messages or not all(first.counts):
+                raise Void(f"{current.handled:,} of {messages:,} messages handled, then no more:\n{worker.log_tail()}")
+            if first.handled < WARM_SHARE * messages:
                 first = last = current
             if current.handled <= END_SHARE * messages:
                 last = current
         if current.handled > messages:
-            raise Void(f"{current.handled:,} messages handled of {messages:,}:\n{logs(workers)}")
+            raise Void(f"{current.handled:,} messages handled of {messages:,}:\n{worker.log_tail()}")
     # In a quick run, all messages may be handled between two reads.
     return first.pace_until(last) if first.handled < last.handled else begin.pace_until(current)
 
 
-def read_counts(running: Sequence[Process]) -> list[int]:
-    return [_read_count(w) for w in running]
-
-
-def _read_count(worker: Process) -> int:
+def read_count(worker: Process) -> int:
     """Returns the handled messages from a worker's metrics; 0 before the first one.
 
     Raises Void without an answer, or if the answer is an error.
@@ -158,7 +136,3 @@ def _read_count(worker: Process) -> int:
         raise Void(f"{worker.name} does not serve its metrics: {answer.status} {text[:200]}\n{worker.log_tail()}")
     match = HANDLED.search(text)
     return int(float(match[1])) if match else 0
-
-
-def logs(running: Sequence[Process]) -> str:
-    return "\n".join(w.log_tail() for w in running)

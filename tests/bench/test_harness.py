@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from bench.baselines import rows, table
 from bench.harness import Bench, Measure, Skip, Void, file_system_type, run_measure, temporary_workspace
 from bench.load import traffic, wrk
 from bench.results import Report, Verdict
-from bench.started import processes
+from bench.started import processes, service
 from bench.started.processes import Process
 from queuey import ids
 
@@ -22,29 +23,32 @@ JOB = traffic.posts_of_one("/v1/queuey/bench", traffic.bodies(3))
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    with processes.serve_wsgi("bench.baselines.bare:app", tmp_path_factory.mktemp("bare"), threads=2) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    directory = tmp_path_factory.mktemp("server")
+    service.prepare(directory).close()
+    with service.serve(directory) as server:
         yield server
 
 
-def test_a_counted_run_ends_with_its_count(bare: Process) -> None:
+def test_a_counted_run_ends_with_its_count(server: Process) -> None:
     """A run over several connections counts every answer once and accounts for the server's memory and processes."""
-    sample = traffic.run(bare, JOB, seconds=30, connections=4, warm=0, count=500)
+    sample = traffic.run(server, JOB, seconds=30, connections=4, warm=0, count=500)
     assert 500 <= sample.answers < 500 + 4
     assert 0 < sample.p50 <= sample.p99 <= sample.longest
     assert sample.rate > 0
-    assert len(bare.memory()) == len(bare.pids()) >= 2
+    assert len(server.memory()) == len(server.pids()) >= 2
 
 
-def test_a_wrong_status_voids_the_run(bare: Process) -> None:
+def test_a_wrong_status_voids_the_run(server: Process) -> None:
     """One answer with an unexpected status voids the run."""
     with pytest.raises(Void, match="201 Created"):
-        traffic.run(bare, replace(JOB, status=200), seconds=30, connections=2, warm=0, count=10)
+        traffic.run(server, replace(JOB, status=200), seconds=30, connections=2, warm=0, count=10)
 
 
 def test_a_server_that_does_not_start_voids_the_measure(tmp_path: Path) -> None:
     """The error has the output of the process."""
-    with pytest.raises(Void, match="no_such_module"), processes.serve_wsgi("no_such_module:app", tmp_path, threads=1):
+    command = [sys.executable, "-m", "no_such_module"]
+    with pytest.raises(Void, match="no_such_module"), processes.start("absent", command, 1, tmp_path):
         pass
 
 
@@ -105,15 +109,11 @@ def test_temporary_data_is_on_a_real_disk() -> None:
 
 
 def test_the_baselines_do_the_work_they_stand_for(tmp_path: Path) -> None:
-    """Every variant of the baseline without a service stores whole batches and reads the very same slices."""
-    for variant in rows.INSERTS:
-        assert rows.insert_for_seconds(tmp_path / variant, variant, 0.02) > 0
-        assert rows.read_for_seconds(tmp_path / variant, "sql", 0.01) > 0
-    connection = table.connect(tmp_path / "executemany")
-    start = (ids.now_ticks() - 10**9, 0)
-    shown = [read(connection, table.QP, start) for read in rows.READS.values()]
-    assert len(shown[0]) == rows.ROWS
-    assert all(slice_ == shown[0] for slice_ in shown)
+    """The baseline without a service stores whole batches and reads whole slices."""
+    assert rows.insert_for_seconds(tmp_path / "rows", 0.02) > 0
+    assert rows.read_for_seconds(tmp_path / "rows", 0.01) > 0
+    connection = table.connect(tmp_path / "rows")
+    assert len(rows.read_slice(connection, table.QP, (ids.now_ticks() - 10**9, 0))) == rows.ROWS
 
 
 WRK = """Running 2s test @ http://127.0.0.1:1/
@@ -149,21 +149,3 @@ def test_wrk_without_an_answer_voids_a_run() -> None:
     """A busy node may answer no request within a short run."""
     with pytest.raises(Void, match="complaint"):
         wrk.parse_output(WRK.replace("38720 requests", "0 requests"), 1.0, "complaint", JOB)
-
-
-CYCLES = "claims: 19500\nfound: 19360\nsettled: 19340\nwrong: 0\n"
-
-
-def test_cycles_of_wrk_are_read() -> None:
-    """A message counts when its claim ended, except for those that may not have been answered."""
-    sample = wrk.parse_cycles(WRK + CYCLES, 1.9308, "", 32)
-    assert (sample.rate, sample.cpu) == (9654.0, 100.0)
-
-
-@pytest.mark.parametrize(
-    ("told", "found"), [("wrong: 0", "wrong: 1"), ("found: 19360", "found: 19000"), ("settled: 19340", "settled: 32")]
-)
-def test_cycles_that_found_nothing_void_a_run(told: str, found: str) -> None:
-    """A queue that ran dry, or claims that were lost, void the measurement."""
-    with pytest.raises(Void, match="complaint"):
-        wrk.parse_cycles(WRK + CYCLES.replace(told, found), 1.0, "complaint", 32)

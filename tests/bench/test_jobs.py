@@ -51,8 +51,7 @@ def test_our_round_runs_to_its_end(tmp_path: Path, name: str, monkeypatch: pytes
         result = jobs.run_round(bench, ours)
     assert result.many is not None
     assert min(result.one, result.many, result.done) > 0
-    assert 0 < result.p50 <= result.slowest
-    assert result.p50 <= result.p99
+    assert 0 < result.p50 <= result.p99
 
 
 def test_an_interpreter_without_a_system_skips_it() -> None:

@@ -1,51 +1,24 @@
-"""The page of figures: its lines, its charts, and what new results change on it."""
+"""The page of figures: its lines, and what new results change on it."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 
-from bench import charts, pages
+from bench import pages
 from bench.results import Report, Row
-from bench.started.processes import hash_product
+from bench.started.processes import ROOT, hash_product
 
-PAGE = (charts.DOCS / charts.PAGE).read_text()
-
-
-@pytest.mark.parametrize("name", charts.CHARTS)
-def test_charts_show_the_figures(name: str) -> None:
-    """Each chart is the one that ``python -m bench.charts`` draws now, and the page shows it."""
-    assert (charts.DOCS / name).read_text() == charts.draw_all()[name]
-    assert f"]({name})" in PAGE
-
-
-@pytest.mark.parametrize("name", charts.CHARTS)
-def test_charts_fit(name: str) -> None:
-    """Every part of a chart lies inside its edges, and it has a colour for dark mode."""
-    chart = ET.fromstring((charts.DOCS / name).read_text())
-    _, _, width, height = map(float, chart.attrib["viewBox"].split())
-    for part in chart.iter():
-        place = {edge: float(part.attrib[edge]) for edge in ("x", "y", "x2", "y2", "cx", "cy") if edge in part.attrib}
-        assert all(0 <= at <= (width if edge in {"x", "x2", "cx"} else height) for edge, at in place.items()), place
-    assert "prefers-color-scheme:dark" in charts.STYLE
-
-
-def test_charts_have_one_run_each() -> None:
-    """A chart leaves out lines that were measured at another time than the first."""
-    lines = charts.read_lines(PAGE, "SQLite")
-    assert {line.run for line in lines} == {lines[0].run}
-    assert len(lines) < len(re.findall(r"`(?!cassandra|spark)[\w-]+`", PAGE))
+DOCS = ROOT / "docs"
 
 
 def test_results_fill_the_pages(tmp_path: Path) -> None:
-    """New results replace a line of the page of figures and a section of the measurements, and the charts show them."""
-    shutil.copytree(charts.DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("decisions", "reference"))
+    """New results replace a line of the page of figures and a section of the measurements."""
+    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("decisions", "reference"))
     row = Row("queuey", [12_345.0], "messages/s", {"p50 ms": 1.5, "p99 ms": 2.5})
     report = Report("post1", "POST of one message", [row], [], [])
     content: dict[str, Any] = {
@@ -59,10 +32,9 @@ def test_results_fill_the_pages(tmp_path: Path) -> None:
     }
     (tmp_path / "results.json").write_text(json.dumps(content))
     pages.main([str(tmp_path / "results.json")], tmp_path / "docs")
-    page = (tmp_path / "docs" / charts.PAGE).read_text()
+    page = (tmp_path / "docs" / pages.PAGE_FOR_USERS).read_text()
     assert "| post 1 message | 64 | 12,345 | 1.5 ms | 2.5 ms |  | `post1`, `0123abcd` |" in page
     assert "Commit `0123abcd`" in (tmp_path / "docs" / "measurements" / "sqlite.md").read_text()
-    assert ">12,345</text>" in (tmp_path / "docs" / "performance-sqlite.svg").read_text()
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def wait_until_handled(one: Process, count: int) -> None:
         assert one.child.poll() is None, one.log_tail()
         assert time.monotonic() < deadline, f"{handled} messages handled of {count}"
         with contextlib.suppress(Void):
-            handled = workers.read_counts([one])[0]
+            handled = workers.read_count(one)
 
 
 def test_an_error_page_is_not_a_count(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_an_error_page_is_not_a_count(tmp_path: Path) -> None:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         with pytest.raises(Void, match="500"):
-            workers.read_counts([Process("worker", child, server.server_port, tmp_path / "log")])
+            workers.read_count(Process("worker", child, server.server_port, tmp_path / "log"))
         join(thread)
 
 

@@ -6,10 +6,9 @@ import json
 import re
 from pathlib import Path
 
-from bench import charts, pages
+from bench import pages
 from bench.results import Report, Row, Verdict
 from bench.started.processes import ROOT
-from tests.replacing import replace
 
 FACTS = {
     "commit": "abcd1234",
@@ -28,10 +27,6 @@ PAGE = """# Measurements
 ## Figures
 
 Two processors.
-
-**Gets** (`python -m bench get1 get9`): slow.
-
-**Gets of 1** (`python -m bench get1`): slower.
 
 ### `post1`: an old title
 
@@ -87,24 +82,18 @@ def test_sections_of_measures_are_replaced(tmp_path: Path) -> None:
     assert "20 November" not in section
     assert text.index("### `get9`") < text.index("## What the figures say")
     assert "unlisted" not in text
-    assert "Gets of 1" in text
-    assert "Gets**" in text
-    assert "Gets**" not in pages.fill_page(PAGE, results(tmp_path, "get1", "get9"))
     assert pages.fill_page(text, results(tmp_path, "post1", "get9")) == text
 
 
-def test_all_pages_but_the_model_are_written(tmp_path: Path) -> None:
-    """The command fills every page of measurements and that for users; the model of capacity has its own program."""
+def test_all_pages_are_written(tmp_path: Path) -> None:
+    """The command fills every page of measurements and that for users."""
     results(tmp_path, "post1")
     (tmp_path / "measurements").mkdir()
     (tmp_path / "measurements" / "sqlite.md").write_text(PAGE)
-    (tmp_path / "measurements" / pages.CAPACITY_PAGE).write_text("A model without figures.")
     (tmp_path / pages.PAGE_FOR_USERS).write_text(USERS)
-    with replace(charts.write_charts, lambda _docs: None):
-        pages.main([str(tmp_path / "results.json")], tmp_path)
+    pages.main([str(tmp_path / "results.json")], tmp_path)
     assert "17,617" in (tmp_path / "measurements" / "sqlite.md").read_text()
     assert "17,617" in (tmp_path / pages.PAGE_FOR_USERS).read_text()
-    assert (tmp_path / "measurements" / pages.CAPACITY_PAGE).read_text() == "A model without figures."
 
 
 def test_figures_for_users_come_from_the_same_results(tmp_path: Path) -> None:

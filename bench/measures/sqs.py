@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from bench.load.cycles import Dialect
 from bench.load.signing import AccessKey, Signer
 from bench.load.traffic import Job, Sample
 from bench.measures import claims
-from bench.results import FOR_THE_PAGE, Report, Verdict, format_number, format_table, pairwise_ratios
+from bench.results import Report, Verdict, pairwise_ratios
 from bench.started import service
 from bench.started.processes import Process
 from queuey.facades.settings import SqsFacade
@@ -33,20 +32,17 @@ QUEUE, SEND_QUEUE = "bench", "sent"
 UNCHECKED_KEY: AccessKey = {"id": "x", "secret": "x"}
 """The access key for ElasticMQ, which does not check signatures."""
 
-OURS, OURS_TWO, MEMORY, DISK = "queuey", "queuey, 2 processes", "elasticmq", "elasticmq, H2"
-NATIVE = "native"
+OURS, MEMORY, NATIVE = "queuey", "elasticmq", "native"
 SEND, SEND_MANY = "send 1", f"send {BATCH}"
 TAKE, TAKE_MANY = "receive 1, delete it", f"receive {BATCH}, delete them"
 GOALS = {SEND: 1.5, SEND_MANY: 1.5, TAKE: 1.0, TAKE_MANY: 1.0}
 """Min rate, as a multiple of ElasticMQ's in memory."""
 MAX_CPU_RATIO = 2.0
-CONNECTIONS = (2, 16, 64)
-NATIVE_CONNECTIONS = 16
-"""Number of connections for which the native calls are measured, too."""
+CONNECTIONS = 16
 WARM_SECONDS = 4.0
 """Duration of each warm-up phase: single messages, then batches."""
 NOTES = [
-    f"{traffic.BODY_BYTES} B; queuey: SQLite with an fsync before each answer; one process (the default) or two.",
+    f"{traffic.BODY_BYTES} B; queuey: SQLite with an fsync before each answer; one process.",
     "AWS JSON; every request is signed, which queuey alone checks.",
     "Receive and delete: both requests, counted as one for each message.",
     "Native: POST of messages, POST of claims and of their acknowledgement, to the same queue and process.",
@@ -80,42 +76,34 @@ class Side:
 
 @measure(
     "sqs",
-    f"SQS on SQLite with synchronous=FULL, against ElasticMQ {elasticmq.VERSION} in memory and on disk, both warm",
+    f"SQS on SQLite with synchronous=FULL, against ElasticMQ {elasticmq.VERSION} in memory, both warm",
     peers=True,
 )
 def compare_sqs(bench: Bench) -> Report:
     """All servers run concurrently and are measured in turn, the first one also by native calls."""
     with contextlib.ExitStack() as stack:
-        sides = {
-            OURS: stack.enter_context(serve_ours(bench, 1)),
-            OURS_TWO: stack.enter_context(serve_ours(bench, 2)),
-            MEMORY: stack.enter_context(serve_elasticmq(bench)),
-            DISK: stack.enter_context(serve_elasticmq(bench, on_disk=True)),
-        }
+        sides = {OURS: stack.enter_context(serve_ours(bench)), MEMORY: stack.enter_context(serve_elasticmq(bench))}
         for side in sides.values():
             warm_up(bench, side)
-        taken: dict[tuple[str, int, str], list[Sample]] = {}
-        for connections in CONNECTIONS:
-            calls = {
-                f"{call}, {connections} connections, {name}": (call, connections, name)
-                for call in GOALS
-                for name in (*sides, *([NATIVE] if connections == NATIVE_CONNECTIONS else []))
-            }
-            runs = {text: partial(run, bench, sides, *call) for text, call in calls.items()}
-            samples = bench.interleave(runs, bench.count(3, 1))
-            taken |= {calls[text]: results for text, results in samples.items()}
-    rows = [traffic.row(f"{call}, {count} connections, {name}", runs) for (call, count, name), runs in taken.items()]
-    page = f"{FOR_THE_PAGE}\n\n{rates_table(taken)}\n\n{cpu_table(taken)}\n\n" + "\n".join(
-        f"* {note}" for note in NOTES
-    )
-    return Report("", "", rows, verdicts(taken), [*NOTES, page])
+        calls = [(call, name) for call in GOALS for name in (*sides, NATIVE)]
+        runs = {f"{call}: {name}": partial(run, bench, sides, call, name) for call, name in calls}
+        samples = bench.interleave(runs, bench.count(3, 1))
+    rows = [traffic.row(name, sample_runs) for name, sample_runs in samples.items()]
+    verdicts = []
+    for call, goal in GOALS.items():
+        ours, memory, native = (samples[f"{call}: {name}"] for name in (OURS, MEMORY, NATIVE))
+        rates = pairwise_ratios(traffic.rates(ours), traffic.rates(memory))
+        cpu = pairwise_ratios([sample.cpu for sample in ours], [sample.cpu for sample in native])
+        verdicts.append(Verdict(f"{call}: {OURS} / {MEMORY}", rates, goal=goal))
+        verdicts.append(Verdict(f"{call}: CPU of the facade / native", cpu, goal=MAX_CPU_RATIO, better="lower"))
+    return Report("", "", rows, verdicts, NOTES)
 
 
 # The sides
 
 
 @contextlib.contextmanager
-def serve_ours(bench: Bench, workers: int) -> Iterator[Side]:
+def serve_ours(bench: Bench) -> Iterator[Side]:
     directory = bench.new_directory("queuey")
     (directory / "queuey.toml").write_text(SETTINGS)
     environment = {"QUEUEY_CONFIG": str(directory / "queuey.toml")}
@@ -124,7 +112,7 @@ def serve_ours(bench: Bench, workers: int) -> Iterator[Side]:
         name = access_keys.new_access_key()
         bridge.run(store.applications.add_key(service.APPLICATION, access_keys.digest_of(name)))
         key: AccessKey = {"id": name, "secret": access_keys.secret_of(deployment, name)}
-        with service.serve(directory, workers=workers, environment=environment) as server:
+        with service.serve(directory, environment=environment) as server:
 
             def refill(count: int) -> None:
                 queue = bridge.run(store.catalogue.queue(service.APPLICATION, QUEUE))
@@ -134,8 +122,8 @@ def serve_ours(bench: Bench, workers: int) -> Iterator[Side]:
 
 
 @contextlib.contextmanager
-def serve_elasticmq(bench: Bench, *, on_disk: bool = False) -> Iterator[Side]:
-    with elasticmq.serve(bench.new_directory("elasticmq"), on_disk=on_disk) as server:
+def serve_elasticmq(bench: Bench) -> Iterator[Side]:
+    with elasticmq.serve(bench.new_directory("elasticmq")) as server:
 
         def refill(count: int) -> None:
             texts = traffic.bodies(1000)
@@ -153,34 +141,23 @@ def create_queues(side: Side) -> Side:
 def warm_up(bench: Bench, side: Side) -> None:
     seconds = bench.duration(WARM_SECONDS, 0.3)
     for many in (False, True):
-        send(side, seconds, 16, many=many)
+        send(side, seconds, CONNECTIONS, many=many)
     for many in (False, True):
-        receive_and_delete(side, bench.count(20_000 if many else 4_000, 200), 16, many=many)
+        receive_and_delete(side, bench.count(20_000 if many else 4_000, 200), CONNECTIONS, many=many)
 
 
 # The calls
 
 
-def run(bench: Bench, sides: Mapping[str, Side], call: str, connections: int, name: str) -> Sample:
-    """Makes one kind of call on one side: sends for a time, or takes a number of messages, fewer of few connections."""
+def run(bench: Bench, sides: Mapping[str, Side], call: str, name: str) -> Sample:
+    """Makes one kind of call on one side: sends for a time, or takes a number of messages."""
     seconds = bench.duration(2, 0.3)
     many = call in {SEND_MANY, TAKE_MANY}
-    sends = call in {SEND, SEND_MANY}
-    # The round trip limits the rate of few connections.
-    count = bench.count(min(connections, 16) * (1000 if many else 200), 200)
-    if name == NATIVE:
-        side = sides[OURS]
-        return (
-            native_send(side, seconds, connections, many=many)
-            if sends
-            else native_receive_and_delete(side, count, connections, many=many)
-        )
-    side = sides[name]
-    return (
-        send(side, seconds, connections, many=many)
-        if sends
-        else receive_and_delete(side, count, connections, many=many)
-    )
+    count = bench.count(CONNECTIONS * (1000 if many else 200), 200)
+    side = sides[OURS if name == NATIVE else name]
+    if call in {SEND, SEND_MANY}:
+        return (native_send if name == NATIVE else send)(side, seconds, CONNECTIONS, many=many)
+    return (native_receive_and_delete if name == NATIVE else receive_and_delete)(side, count, CONNECTIONS, many=many)
 
 
 def send(side: Side, seconds: float, connections: int, *, many: bool) -> Sample:
@@ -241,77 +218,3 @@ def count_spare(connections: int, *, many: bool) -> int:
 
 def url(queue: str) -> str:
     return f"http://127.0.0.1/000000000000/{queue}"
-
-
-# What is shown
-
-Samples = Mapping[tuple[str, int, str], Sequence[Sample]]
-
-
-def ratios(taken: Samples, call: str, connections: int, other: str) -> list[float]:
-    return pairwise_ratios(*(traffic.rates(taken[call, connections, name]) for name in (OURS, other)))
-
-
-def cpu_ratios(taken: Samples, call: str) -> list[float]:
-    return pairwise_ratios(*([run.cpu for run in taken[call, NATIVE_CONNECTIONS, name]] for name in (OURS, NATIVE)))
-
-
-def verdicts(taken: Samples) -> list[Verdict]:
-    rate_verdicts = [
-        Verdict(
-            f"{call}, {connections} connections: {OURS} / {other}",
-            ratios(taken, call, connections, other),
-            goal=goal if other == MEMORY else None,
-        )
-        for other in (MEMORY, DISK)
-        for call, goal in GOALS.items()
-        for connections in CONNECTIONS
-    ]
-    return rate_verdicts + [
-        Verdict(f"{call}: CPU of the facade / native", cpu_ratios(taken, call), goal=MAX_CPU_RATIO, better="lower")
-        for call in GOALS
-    ]
-
-
-def rates_table(taken: Samples) -> str:
-    sides = (OURS, OURS_TWO, MEMORY, DISK)
-    lines = []
-    for call, goal in GOALS.items():
-        for connections in CONNECTIONS:
-            rates = [statistics.median(traffic.rates(taken[call, connections, name])) for name in sides]
-            rate_ratios = [statistics.median(ratios(taken, call, connections, other)) for other in (MEMORY, DISK)]
-            note = "met" if rate_ratios[0] >= goal else "missed"
-            cells = [
-                *map(format_number, rates),
-                *(f"{format_number(ratio)} x" for ratio in rate_ratios),
-                f"≥ {format_number(goal)}, {note}",
-            ]
-            lines.append([call, str(connections), *cells])
-    head = ["messages/s", "connections", *sides, f"/ {MEMORY}", f"/ {DISK}", f"goal, over {MEMORY}"]
-    return format_table(head, lines)
-
-
-def cpu_table(taken: Samples) -> str:
-    lines = []
-    for call in GOALS:
-        costs = [
-            statistics.median(run.cpu for run in taken[call, NATIVE_CONNECTIONS, name])
-            for name in (OURS, NATIVE, MEMORY)
-        ]
-        ratio = statistics.median(cpu_ratios(taken, call))
-        standing = "met" if ratio <= MAX_CPU_RATIO else "missed"
-        cells = [
-            *(f"{format_number(cost)} µs" for cost in costs),
-            f"{format_number(ratio)} x",
-            f"≤ {format_number(MAX_CPU_RATIO)}, {standing}",
-        ]
-        lines.append([call, *cells])
-    head = [
-        f"server CPU a message, {NATIVE_CONNECTIONS} connections",
-        OURS,
-        NATIVE,
-        MEMORY,
-        f"{OURS} / {NATIVE}",
-        "goal",
-    ]
-    return format_table(head, lines)
