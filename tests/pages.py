@@ -86,7 +86,7 @@ RUN_BY = {
     "docs/pipeline.md": {"Pipe": "tests/spark/pipeline/test_pipe.py"},
     "docs/qdo.md": {"": "tests/qdo/test_docs.py"},
     "docs/qdo-cli.md": {"": TYPED},
-    "docs/qdo-migration.md": {"": "tests/qdo/test_docs.py"},
+    "docs/moving-from-kafka.md": {"": "tests/qdo/test_docs.py"},
     "docs/qdo-tutorial.md": {"": "tests/qdo/test_docs.py"},
     "docs/schedules.md": {"": TYPED},
     "docs/spark.md": {

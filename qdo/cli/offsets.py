@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 import typer
 
-from qdo.cli.opening import OpenedGroup, open_client, open_client_and_group, open_group, require_group
+from qdo.cli.opening import OpenedGroup, open_client_and_group, open_group, require_group
 from qdo.cli.options import GROUP, QUEUES, with_settings
 from qdo.cli.selection import (
     describe_hidden_queues,
@@ -22,9 +21,7 @@ from qdo.cli.selection import (
 )
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.positions import read_ends
-from qdo.consumer.rebalance.queue_discovery import read_store_id
-from qdo.errors import QdoError
-from qdo.moves import Move, make_moves, migrate_offsets, plan_moves, require_no_members
+from qdo.moves import Move, make_moves, plan_moves, require_no_members
 from qdo.partitions import Partition
 from queuey.client import EARLIEST
 from queuey.terminal import output
@@ -39,21 +36,7 @@ Numbers = Annotated[
 ]
 FindTargets = Callable[[OpenedGroup, list[Partition]], Awaitable[Mapping[Partition, str | None]]]
 
-_FATES = {
-    "move": "",
-    "same": "there already",
-    "ahead": "the group's offset is later; use --back to move it back",
-    "untouched": "no message was processed",
-    "gone": "no such queue or partition",
-    "hidden": "the key may not see the queue; use one that may",
-}
-
-
-_NOTES_OF_MOVES = {_FATES["move"], _FATES["same"]}
-_OFFSET_COLUMNS = (
-    ("from", lambda moved: format_point(moved.before) if moved.reason in _NOTES_OF_MOVES else ""),
-    ("to", lambda moved: format_point(moved.after) if moved.reason in _NOTES_OF_MOVES else ""),
-)
+_OFFSET_COLUMNS = (("from", lambda moved: format_point(moved.before)), ("to", lambda moved: format_point(moved.after)))
 
 
 class RecordedPartition(msgspec.Struct, frozen=True):
@@ -74,7 +57,7 @@ class RecordedPartition(msgspec.Struct, frozen=True):
 
 
 class MovedOffset(msgspec.Struct, frozen=True):
-    """The change of a partition's offset, or why it is unchanged. An offset is null if none is recorded."""
+    """The change of a partition's offset, or a note if it has none to make. An offset is null if none is recorded."""
 
     service: str
     app: str
@@ -196,49 +179,6 @@ async def prune(
     _print_moves(planned, dry_run=dry_run)
 
 
-@app.command("migrate")
-@with_settings(*SERVICE, *GROUP)
-async def migrate(
-    settings: WorkSettings,
-    back: Annotated[bool, typer.Option("--back", help="Also move offsets back.")] = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Take over the offsets of the original Qdo's workers from the application's queue qdo_status.
-
-    It can be repeated: without --back no offset moves back.
-    """
-    async with open_client_and_group(settings) as opened:
-        done = await migrate_offsets(*opened, back=back, dry_run=dry_run)
-    for reason in done.unreadable:
-        output.print_note(f"qdo: skipped, not a status message: {reason}")
-    _print_moves(done.moves, dry_run=dry_run, fates=done.fates)
-
-
-@app.command("import")
-@with_settings(*SERVICE, "group")
-async def import_offsets(
-    settings: WorkSettings,
-    file: Annotated[Path | None, typer.Option("--file", help="The file.", show_default="the user's")] = None,
-    name: Annotated[
-        str | None, typer.Option("--as", help="Name of the service's group.", show_default="the same")
-    ] = None,
-) -> None:
-    """Start a group of the service with the offsets of a local group in a file of Qdo 0.1.
-
-    Workers do this by themselves when they join, unless the group gets another name. It can be repeated.
-    """
-    from qdo.coordination.service.coordinator import check_group_name
-    from qdo.coordination.service.former_file import default_path, read_group, take_over
-
-    path, former = file or default_path(), require_group(settings)
-    group = check_group_name(former if name is None else name)
-    if read_group(path, former) is None:
-        raise QdoError(f"{path} has no group {former!r}")
-    async with open_client(settings) as client:
-        count = await take_over(client, await read_store_id(client), path, former, group, again=True)
-    output.print_note(f"{count} offsets were recorded.")
-
-
 async def _move_offsets(
     settings: WorkSettings, numbers: list[int] | None, find_targets: FindTargets, *, dry_run: bool
 ) -> None:
@@ -256,15 +196,18 @@ async def _move_offsets(
     _print_moves(planned, dry_run=dry_run)
 
 
-def _print_moves(planned: list[Move], *, dry_run: bool, fates: Mapping[Partition, str] | None = None) -> None:
-    by_place = {move.partition: move for move in planned}
-    rows = []
-    for partition in sorted({*by_place, *(fates or {})}):
-        move = by_place.get(partition)
-        fate = _FATES[fates[partition]] if fates else "" if move is None or move.is_change else _FATES["same"]
-        before, after = (None, None) if move is None else (move.before, move.after)
-        changed = move is not None and move.is_change and not dry_run
-        rows.append(MovedOffset(*partition.queue, partition.number, before, after, changed, fate))
+def _print_moves(planned: list[Move], *, dry_run: bool) -> None:
+    rows = [
+        MovedOffset(
+            *move.partition.queue,
+            move.partition.number,
+            move.before,
+            move.after,
+            move.is_change and not dry_run,
+            "" if move.is_change else "there already",
+        )
+        for move in sorted(planned, key=lambda move: move.partition)
+    ]
     output.show_each(MovedOffset, rows, "queue", "partition", *_OFFSET_COLUMNS, ("", lambda moved: moved.reason))
     count = sum(move.is_change for move in planned)
     output.print_note(

@@ -51,8 +51,7 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
     """Returns a coordinator, not yet opened.
 
     Args:
-        settings: Without ``coordination`` the group is a group of the service itself. With the deprecated ``local:``,
-            too: then prints a note, and raises a shorter session timeout to :data:`MIN_SESSION_TIMEOUT`.
+        settings: Without ``coordination`` the group is a group of the service itself.
         client: A client of the service. May be None with a coordination service.
         group: The name of the group; by default that in the settings.
 
@@ -60,23 +59,17 @@ def make_coordinator(settings: WorkSettings, client: AsyncClient | None, group: 
         InvalidArgument: The coordination service is not valid, or it does not allow this group name.
     """
     from qdo.coordination import ServiceCoordinator
-    from qdo.coordination.opening import LOCAL_IS_OVER, open_coordinator
-    from qdo.coordination.service.former_file import MIN_SESSION_TIMEOUT, parse_path
+    from qdo.coordination.opening import open_coordinator
 
     name, timeout, url = group or require_group(settings), settings.session_timeout, settings.coordination
-    is_local = url is not None and url.startswith("local:")
-    if client is None or (url is not None and not is_local):
+    if client is None or url is not None:
         return open_coordinator(url or "", name, session_timeout=timeout)
-    if is_local:
-        output.print_note(f"qdo: {LOCAL_IS_OVER}.")
-        timeout = None if timeout is None else max(timeout, MIN_SESSION_TIMEOUT)
     return ServiceCoordinator(
         client,
         name,
         session_timeout=timeout,
         revoke_timeout=settings.consumer.revoke_timeout,
         grace=settings.consumer.grace,
-        former=parse_path(url or "local:"),
     )
 
 

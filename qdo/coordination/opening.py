@@ -5,26 +5,19 @@ The ZooKeeper package is imported on demand, because it needs an optional driver
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from qdo.coordination.coordinator import Coordinator
 from qdo.coordination.records import check_name
 from qdo.coordination.service import ServiceCoordinator
-from qdo.coordination.service.former_file import LocalCoordination, default_path, parse_path
 from qdo.errors import InvalidArgument
 from queuey.extras import install_command
 
 if TYPE_CHECKING:
     from qdo.coordination import AnyCoordinator
     from queuey.client import AsyncClient
-
-LOCAL_IS_OVER = (
-    "local: is deprecated: the service divides partitions itself. Give consumers and workers group=, and qdo no "
-    "--coordination"
-)
 
 
 def open_coordinator(
@@ -35,8 +28,6 @@ def open_coordinator(
     **options: Any,  # noqa: ANN401 - the service checks its own
 ) -> Coordinator:
     """Returns a coordinator for a group in ZooKeeper. ``await coordinator.open()`` connects it.
-
-    ``local:`` is deprecated: consumers and workers accept the returned object and join a group of the service instead.
 
     Example:
         >>> from qdo import Coordinator, open_coordinator
@@ -54,10 +45,6 @@ def open_coordinator(
     """
     check_name("group", group)
     scheme, colon, _ = url.partition(":")
-    if colon and scheme == "local":
-        warnings.warn(LOCAL_IS_OVER, DeprecationWarning, stacklevel=2)
-        local: Any = LocalCoordination(group, parse_path(url), session_timeout)
-        return cast("Coordinator", local)
     if not colon or scheme != "zookeeper":
         raise InvalidArgument(f"the URL of a coordination service begins with zookeeper:, not {url!r}")
     need_zookeeper()
@@ -71,26 +58,21 @@ def open_coordinator(
 
 def make_coordinator(
     client: AsyncClient,
-    coordinator: AnyCoordinator | LocalCoordination | None,
+    coordinator: AnyCoordinator | None,
     group: str | None,
     revoke_timeout: float,
     grace: float,
 ) -> AnyCoordinator | None:
     """Returns the given coordinator, or one for the service's group with the given name, or None if neither is given.
 
-    A deprecated ``local:`` coordinator becomes one for the service's group of its name.
-
     Raises:
         InvalidArgument: Both are given, or the group name is not valid.
     """
-    make = partial(ServiceCoordinator, client, revoke_timeout=revoke_timeout, grace=grace)
-    if group is not None and coordinator is not None:
+    if group is None:
+        return coordinator
+    if coordinator is not None:
         raise InvalidArgument("give a coordinator or group=, not both")
-    if group is not None:
-        return make(group, former=default_path())
-    if isinstance(coordinator, LocalCoordination):
-        return make(coordinator.group, session_timeout=coordinator.session_timeout, former=coordinator.path)
-    return coordinator
+    return ServiceCoordinator(client, group, revoke_timeout=revoke_timeout, grace=grace)
 
 
 def need_zookeeper() -> None:

@@ -50,7 +50,7 @@ WANTED = {
     "inbox": "inbox",
     "install": "install",
     "javascript": "inbox",
-    "kafka": "qdo-migration",
+    "kafka": "moving-from-kafka",
     "lag": "qdo",
     "login": "console",
     "long poll": "api-messages",

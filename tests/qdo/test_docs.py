@@ -92,7 +92,7 @@ def test_programs_that_send_tasks() -> None:
         assert [one.name for one in client.schedules.list()] == ["task:orders:poll", "task:orders:tidy_up"]
 
 
-@pytest.mark.parametrize("page", ["docs/qdo.md", "docs/qdo-migration.md"])
+@pytest.mark.parametrize("page", ["docs/qdo.md", "docs/moving-from-kafka.md"])
 def test_programs(reader: Reader, page: str) -> None:
     """Every program of a page runs, and its claims about itself hold."""
     programs = [block for block in runnable_blocks(page) if block.language == "python"]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 
 from qdo import errors
 from qdo.coordination.records import CommittedOffset, GroupSnapshot, Listen, Member, TargetAssignment
-from qdo.coordination.service import former_file
 from qdo.coordination.service.session import ServiceSession, as_coordination_error, find_access_settings
 from qdo.errors import (
     CoordinationLost,
@@ -61,8 +59,6 @@ class ServiceCoordinator:
         session_timeout: Seconds without a heartbeat after which a member's partitions go to others, from 3 to 300.
         revoke_timeout: Seconds that members have to give partitions back.
         grace: Seconds for which absent static members keep their partitions.
-        former: The coordination file that this machine's group used before; see
-            :mod:`qdo.coordination.service.former_file`.
         clock: Returns seconds on a clock that keeps running while the machine sleeps.
 
     Attributes:
@@ -84,7 +80,6 @@ class ServiceCoordinator:
         session_timeout: float | None = None,
         revoke_timeout: float = 30.0,
         grace: float = 0.0,
-        former: Path | None = None,
         clock: Callable[[], float] = now,
     ) -> None:
         self.group = check_group_name(group)
@@ -93,7 +88,6 @@ class ServiceCoordinator:
         self._groups = client.consumer_groups
         self._times = revoke_timeout, grace
         self._clock = clock
-        self._former = former
         self._service = ""
         self._sessions: set[ServiceSession] = set()
 
@@ -117,7 +111,7 @@ class ServiceCoordinator:
         return service
 
     async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> ServiceSession:  # noqa: ARG002 - an instance is always replaced
-        """Adds a member with its own session. The first call imports the offsets of the former file before.
+        """Adds a member with its own session.
 
         Args:
             member: The member that joins. The id of a static member is its instance name.
@@ -129,8 +123,7 @@ class ServiceCoordinator:
             InvalidArgument: The service has no groups, or refuses an argument.
             CoordinationLost
         """
-        store = await self._identify()
-        await self._take_over(store)
+        await self._identify()
         sent, wants = self._clock(), member.wants
         revoke, grace = self._times
         try:
@@ -169,22 +162,6 @@ class ServiceCoordinator:
             return await asyncio.to_thread(start)
         except OSError as error:
             raise CoordinationLost(f"the process that keeps the session alive cannot be started: {error}") from error
-
-    async def _take_over(self, store: str) -> None:
-        """Imports the offsets in the former file once, unless the group has members."""
-        former, self._former = self._former, None
-        if former is None:
-            return
-        try:
-            await former_file.take_over(self._client, store, former, self.group, self.group)
-        except GroupActive:
-            return  # A member has joined and begun with these offsets already.
-        except ClientError as error:
-            self._former = former
-            raise as_coordination_error(error) from error
-        except BaseException:
-            self._former = former
-            raise
 
     async def close(self) -> None:
         sessions, self._sessions = self._sessions, set()
@@ -336,7 +313,7 @@ def check_group_name(group: str) -> str:
     except RefusedName as error:
         raise InvalidArgument(
             f"Group name {group!r} is not allowed by the service (1 to 100 of A-Z a-z 0-9 . _ : @ -). "
-            "Use zookeeper://…, or qdo offsets import --as NAME"
+            "Use another name, or --coordination zookeeper://…"
         ) from error
     return group
 

@@ -258,7 +258,7 @@ class Rewind(Act):
     def plan(self, page_request: PageRequest) -> Plan:
         about = (
             "Stop the workers of the group first: a running worker continues at its position and records its own "
-            "offset again. For groups of Qdo, whose offsets are in ZooKeeper or in a local file, use qdo offsets."
+            "offset again. For groups whose offsets are in ZooKeeper, use qdo offsets."
         )
         if not page_request.get("group") or not page_request.get("to"):
             return Plan(about=about)

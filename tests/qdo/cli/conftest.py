@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -139,17 +138,3 @@ def hire(served: Served, group: Group, tmp_path: Path) -> Hire:
     return Hire(
         tmp_path, environment(QUEUEY_PROFILE=str(served.profile_path), QDO_SESSION_TIMEOUT="20", **group.variables)
     )
-
-
-@pytest.fixture
-def qdo_status(client: Client) -> Iterator[None]:
-    """The queue that the original Qdo's workers created."""
-    client.create_queue("qdo_status", partitions=7)
-    yield
-    client.delete_queue("qdo_status")
-
-
-def write_status(client: Client, name: str, processed: str, partition: int, identifier: str) -> None:
-    """Writes a status message as a worker of the original Qdo did."""
-    body = json.dumps({"partition": name, "processed": processed, "last_worker": "host-1"})
-    client.put("qdo_status", (partition, identifier), body, ttl=2_592_000)

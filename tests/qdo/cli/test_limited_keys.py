@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 import queuey.cli
 from queuey.client import Client
 from tests.commands import Run, make_runner
-from tests.qdo.cli.conftest import Group, write_status
+from tests.qdo.cli.conftest import Group
 from tests.servers.served import Served
 
 ID = "0123456789ab11e88000000000000001"
@@ -84,22 +83,6 @@ def test_a_pattern_says_what_it_may_miss(run: Run, group: Group, client: Client,
     assert f"The key lists only queues that match {name}*" in ended.err
     assert hidden not in ended.err
     assert "only" not in run("offsets", "reset", "earliest", "--pattern", f"{name}*").err
-
-
-@pytest.mark.usefixtures("qdo_status")
-def test_migrate_tells_hidden_from_gone(run: Run, group: Group, client: Client, limit: Limit) -> None:
-    """Offsets of hidden queues are not taken over, and the note does not call these queues missing."""
-    orders, mails = (client.create_queue().name for _ in range(2))
-    for name in (orders, mails, f"{orders}-gone"):
-        write_status(client, f"{name}-1", ID, 1, uuid.uuid1().hex)
-    limit("read", f"{orders}*", "qdo_status")
-    ended = run("offsets", "migrate", "--json")
-    notes = {line["queue"]: line["note"] for line in ended.json_lines}
-    hidden = "the key may not see the queue; use one that may"
-    assert notes == {orders: "", mails: hidden, f"{orders}-gone": "no such queue or partition"}
-    limit("read", "*")
-    assert run("offsets", "migrate").code == 0
-    assert group.offsets() == {(orders, 1): ID, (mails, 1): ID}
 
 
 def test_dead_letters_say_what_they_miss(run: Run, client: Client, limit: Limit) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 
 import pytest
@@ -11,7 +10,7 @@ from qdo.coordination import Coordinator, Member
 from qdo.partitions import Partition, Queue
 from queuey.client import EARLIEST, Client, Receipt, order_of, time_of
 from tests.commands import Run, simulated_pauses
-from tests.qdo.cli.conftest import GROUP, Group, write_status
+from tests.qdo.cli.conftest import GROUP, Group
 from tests.qdo.cli.living import living
 from tests.replacing import replace
 
@@ -152,49 +151,6 @@ def test_groups(run: Run, group: Group, queue: str) -> None:
         {"group": "a", "members": 2, "partitions": 2},
         {"group": "b/ü", "members": 0, "partitions": 1},
     ]
-
-
-@pytest.mark.usefixtures("qdo_status")
-def test_migrate(run: Run, group: Group, client: Client, queue: str, sent: list[Receipt]) -> None:
-    """The newest statuses of all seven partitions are taken over once; nothing moves back unless requested."""
-    older, newer = uuid.uuid1().hex, uuid.uuid1().hex
-    write_status(client, f"{queue}-1", sent[2].id, 1, older)
-    write_status(client, f"{queue}-1", sent[1].id, 7, newer)
-    write_status(client, f"{queue}-2", "", 2, older)
-    write_status(client, "gone-1", sent[0].id, 3, older)
-    client.put("qdo_status", (4, older), "nonsense")
-    dry = run("offsets", "migrate", "--dry-run")
-    assert (dry.code, group.offsets()) == (0, {})
-    assert sent[1].id in dry.text
-    assert f"4:{older}" in dry.err
-    assert run("offsets", "migrate").code == 0
-    assert group.offsets() == {(queue, 1): sent[1].id}
-    notes = {
-        (line["queue"], line["partition"]): line["note"] for line in run("offsets", "migrate", "--json").json_lines
-    }
-    assert (notes[queue, 1], notes["gone", 1]) == ("there already", "no such queue or partition")
-    group.record({group.partition(queue, 1): sent[3].id})
-    assert run("offsets", "migrate").code == 0
-    assert group.offsets() == {(queue, 1): sent[3].id}
-    assert run("offsets", "migrate", "--back").code == 0
-    assert group.offsets() == {(queue, 1): sent[1].id}
-
-
-def test_migrate_needs_the_status_queue(run: Run) -> None:
-    """If the original Qdo never ran, a message says that there is nothing to take over."""
-    ended = run("offsets", "migrate")
-    assert (ended.code, "qdo_status" in ended.err) == (2, True)
-
-
-@pytest.mark.usefixtures("qdo_status")
-def test_migrate_is_refused_while_the_group_works(
-    run: Run, group: Group, client: Client, queue: str, sent: list[Receipt]
-) -> None:
-    """The offsets of a group with members stay."""
-    write_status(client, f"{queue}-1", sent[0].id, 1, uuid.uuid1().hex)
-    with living(group.url, GROUP, Member("somebody")):
-        assert run("offsets", "migrate").code == 1
-    assert group.offsets() == {}
 
 
 def test_a_move_meanwhile_is_noticed(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:

@@ -109,7 +109,7 @@ async def test_a_name_that_is_not_allowed(client: AsyncClient, group: str) -> No
         AsyncConsumer(client, group=group, queues=["orders"])
     assert str(caught.value) == (
         f"Group name {group!r} is not allowed by the service (1 to 100 of A-Z a-z 0-9 . _ : @ -). "
-        "Use zookeeper://…, or qdo offsets import --as NAME"
+        "Use another name, or --coordination zookeeper://…"
     )
 
 
