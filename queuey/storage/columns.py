@@ -64,14 +64,6 @@ def batch_from_columns(*columns: Sequence[object]) -> pa.RecordBatch:
 
 
 @lru_cache(maxsize=1024)
-def prefix_body_type(text: bool, meta: bytes | None) -> bytes | None:  # noqa: FBT001 - mapped over columns
-    """Adds the body's type before encoded metadata; None stands for a text without metadata."""
-    if text:
-        return None if meta is None else TEXT + meta
-    return BYTES if meta is None else BYTES + meta
-
-
-@lru_cache(maxsize=1024)
 def encode_typed_meta(meta: Meta | None, *, text: bool) -> bytes | None:
     """Encodes metadata for the column, after a byte for the body's type. None stands for text without metadata."""
     if meta is None or meta == Meta():

@@ -7,8 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, islice
-from operator import itemgetter
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,18 +30,6 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 LOADED_AT_ONCE = 1000
-_MAX_CHUNK_ROWS = 64
-"""Max rows between checks of the size of a batch."""
-_GETTERS = [itemgetter(number) for number in range(6)]
-_BODY = 3
-
-# Bodies are read as blobs: text would be decoded and encoded again.
-_SELECT_ROWS = (
-    "SELECT ticks, low, expires, CAST(body AS BLOB), typeof(body) = 'text', meta "
-    f"{FROM_LIVE_RANGE} ORDER BY ticks, low LIMIT ?"
-)
-
-
 MAX_MEASURED_QUEUES = 500
 """Max queues that are measured in one snapshot."""
 MAX_MEASURED_MESSAGES = 50_000
@@ -82,8 +69,16 @@ class SqliteBulk(Bulk):
     def scan(self, queue: Queue, part: Slice) -> AsyncIterator[list[Message]]:
         return scanning.scan(self._messages, queue, part)
 
-    def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> AsyncIterator[RecordBatch]:
-        return iterate_in_thread(self._iterate_batches(queue, part, bodies=bodies))
+    async def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> AsyncIterator[RecordBatch]:
+        from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
+
+        if bodies:
+            async for messages in self.scan(queue, part):
+                yield columns.batch_from_messages(messages)
+            return
+        while keys := await self._read_keys(queue, part):
+            yield columns.batch_from_columns(*([key[number] for key in keys] for number in (1, 2, 3)))
+            part = msgspec.structs.replace(part, lower=ids.following(keys[-1][1:3]))
 
     def measure(self, queues: Sequence[Queue]) -> AsyncIterator[list[Measure]]:
         return iterate_in_thread(measure(self._db, queues))
@@ -97,32 +92,12 @@ class SqliteBulk(Bulk):
             safe = sample_horizon(self._db, connection, queue)
         return apply_read_delay(queue, safe, self._db.clock())
 
-    def _iterate_batches(self, queue: Queue, requested: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
-        """Yields the whole slice; ``limit`` and ``max_bytes`` bound each batch. Each has a new snapshot."""
-        from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
-
-        more = True
-        while more:
-            values, more = self._read_columns(queue, requested, bodies=bodies)
-            if not values[0]:
-                return
-            requested = msgspec.structs.replace(requested, lower=ids.following((values[0][-1], values[1][-1])))
-            if bodies:
-                values[4:] = [list(map(columns.prefix_body_type, values[4], values[5]))]
-            yield columns.batch_from_columns(*values)
-
-    def _read_columns(self, queue: Queue, requested: Slice, *, bodies: bool) -> tuple[list[list[Any]], bool]:
-        """Reads the columns of one batch. Returns them, and whether more messages may follow."""
-        limit = max(0, requested.limit)
+    @threaded
+    def _read_keys(self, queue: Queue, part: Slice) -> list[Any]:
+        """Returns the partition, ticks, low and expiry of the first ``limit`` messages of a slice."""
         with self._db.readers.lend() as connection:
-            where = self._make_range_parameters(connection, queue, requested)
-            if bodies:
-                return _gather_columns(connection.execute(_SELECT_ROWS, (*where, limit)), limit, requested.max_bytes)
-            columns: list[list[int]] = [[], [], []]
-            for keys in read_live_keys(connection, *where, limit=limit):
-                for take, column in zip(_GETTERS[1:4], columns, strict=True):
-                    column.extend(map(take, keys))
-        return columns, len(columns[0]) >= limit
+            where = self._make_range_parameters(connection, queue, part)
+            return [key for keys in read_live_keys(connection, *where, limit=part.limit) for key in keys]
 
     def _make_range_parameters(
         self, connection: Connection, queue: Queue, requested: Slice
@@ -180,32 +155,6 @@ class SqliteBulk(Bulk):
             return _load_alive(transaction, queue, messages)
 
         return await self._db.write(work)
-
-
-def _gather_columns(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[list[Any]], bool]:
-    """Collects rows until one of the two bounds is reached. Returns their columns and whether a bound was reached.
-
-    Rows are split into columns a few at a time, because thousands of rows would start the garbage collector.
-    """
-    columns: list[list[Any]] = [[] for _ in _GETTERS]
-    remaining = max(1, max_bytes)
-    step = 1
-    while remaining > 0 and (chunk := list(islice(cursor, step))):
-        size = sum(map(len, map(_GETTERS[_BODY], chunk)))
-        if size >= remaining:
-            chunk = chunk[: _count_until(chunk, remaining)]
-        remaining -= size
-        # As many rows as fit if their bodies have the same average size; surplus long bodies would be read twice.
-        step = min(_MAX_CHUNK_ROWS, max(1, remaining * step // max(1, size)))
-        for take, column in zip(_GETTERS, columns, strict=True):
-            column.extend(map(take, chunk))
-    return columns, remaining <= 0 or len(columns[0]) >= limit
-
-
-def _count_until(chunk: list[Any], size: int) -> int:
-    """Returns how many rows it takes until their bodies have ``size`` bytes together; all of them if they do not."""
-    ends = accumulate(len(row[_BODY]) for row in chunk)
-    return next((number for number, end in enumerate(ends, 1) if end >= size), len(chunk))
 
 
 def _check_messages(queue: Queue, messages: Sequence[Message]) -> None:

@@ -141,16 +141,10 @@ class TestStatements:
     """Tests that statements of bulk reads only use the primary key of messages."""
 
     BEGIN = (256, *ids.FIRST)
-    RANGE = (*BEGIN, *ids.LAST, 0)
 
     @pytest.mark.parametrize(
         ("statement", "parameters", "steps"),
         [
-            (
-                bulk._SELECT_ROWS,
-                (*RANGE, 10),
-                ["SEARCH messages USING PRIMARY KEY (queue_partition=? AND (ticks,low)>"],
-            ),
             (slices._SELECT_KEYS, BEGIN, ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
             (bulk._SELECT_NEXT_KEY, (*BEGIN, 10), ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
             (
@@ -171,21 +165,6 @@ class TestStatements:
             plan = [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + statement, parameters)]
         assert len(plan) == len(steps), plan
         assert all(line.startswith(step) for line, step in zip(plan, steps, strict=True)), plan
-
-    def test_compiled_once(self, opened: Opened) -> None:
-        """SQLite compiles a statement once, whatever its limit: compiling it each time would double short reads."""
-        calls: list[int] = []
-
-        def permit(*_: object) -> int:
-            calls.append(limit)
-            return apsw.SQLITE_OK
-
-        with contextlib.closing(driver.connect(opened.file, SqliteOptions(), read_only=True)) as connection:
-            connection.authorizer = permit
-            for limit in range(1, 20):
-                connection.execute(bulk._SELECT_ROWS, (*self.RANGE, limit)).fetchall()
-        # SQLite asks the authorizer whenever it compiles.
-        assert set(calls) == {1}
 
     @pytest.mark.skipif(not IO.exists(), reason="the system does not say what a process reads")
     def test_bodies_stay_unread(self, opened: Opened) -> None:
