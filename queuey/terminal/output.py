@@ -38,7 +38,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would b
 _NUMBER = re.compile(r"-?[0-9.,+]*")
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 """Exit codes: a failure; wrong usage or settings; Ctrl-C."""
-BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 3, 4, 5, 6
+BAD_ADDRESS, BAD_STORE, OTHER_STORE, BAD_TLS = 3, 4, 5, 6
 """Further exit codes of ``queuey serve``. See :mod:`queuey.cli.operations.serving`."""
 
 _closed_outputs = WeakSet[TextIO]()

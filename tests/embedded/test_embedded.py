@@ -442,15 +442,6 @@ def test_a_full_disk(file: Path) -> None:
         assert stored
 
 
-def test_a_file_of_a_later_version_is_refused(file: Path) -> None:
-    """A file of a later version is refused and left unchanged."""
-    sqlite.open_store(file).close()
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(ServiceUnavailable, match="format 99"):
-        embedded.open(file)
-
-
 def test_a_file_that_sqlite3_has_open_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When that closes the file, the kernel drops all locks of this process on it."""
     embedded.open(file, settings=QUICK).close()

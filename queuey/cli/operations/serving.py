@@ -25,7 +25,7 @@ from queuey.cli.operations.store_options import Config, load, with_settings
 from queuey.storage import bridge
 from queuey.terminal import output
 from queuey.terminal.commands import with_json
-from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, BAD_TLS, NEWER_STORE, Failed, os_error_text
+from queuey.terminal.output import BAD_ADDRESS, BAD_STORE, BAD_TLS, OTHER_STORE, Failed, os_error_text
 from queuey.terminal.signals import end_silently_on_signals
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
         opening.store_path(settings).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         store = opening.open_store(settings, jobs=False)
     except StoreIncompatible as error:
-        raise Failed(f"the data directory {settings.data} cannot be used: {error}", NEWER_STORE) from error
+        raise Failed(f"the data directory {settings.data} cannot be used: {error}", OTHER_STORE) from error
     except (StoreUnavailable, OSError) as error:
         raise Failed(f"the data directory {settings.data} cannot be used: {os_error_text(error)}", BAD_STORE) from error
     try:

@@ -98,7 +98,7 @@ def migrate(store_at: ConfiguredStore, replication: Replication = None, dry_run:
 
     settings = store_at.settings
     if not opening.is_cassandra(settings):
-        text = "a SQLite store is brought up to date when it is opened; name a Cassandra store with --store"
+        text = "a SQLite store gets its tables when it is made; name a Cassandra store with --store"
         raise output.Failed(text, output.WRONG_USAGE)
     target = opening.cassandra_target(settings)
     from queuey.storage.cassandra.admin import migrations

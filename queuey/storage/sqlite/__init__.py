@@ -119,7 +119,7 @@ def open_store(directory: Path, *, options: SqliteOptions | None = None) -> Sqli
 
     Raises:
         StoreUnavailable: The directory or its file cannot be used.
-        StoreIncompatible: The file is not a store, or has a newer format.
+        StoreIncompatible: The file is not a store, or has another format.
     """
     return SqliteStore(Path(directory), options or SqliteOptions())
 

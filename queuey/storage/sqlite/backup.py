@@ -74,7 +74,7 @@ def back_up(
 
     Raises:
         StoreUnavailable: The store or the copy cannot be read or written.
-        StoreIncompatible: The store has a newer format.
+        StoreIncompatible: The store has another format.
         FileExistsError: ``target`` exists, or the path of its checksum exists and is not a checksum.
         OSError: The file cannot be written.
     """
@@ -137,7 +137,7 @@ def restore(
     Raises:
         StoreBusy: A process has the present store open.
         StoreUnavailable: The present store cannot be read. It was not changed.
-        StoreIncompatible: The file is not a backup, or is damaged, or has a newer format, or does not match its
+        StoreIncompatible: The file is not a backup, or is damaged, or has another format, or does not match its
             checksum file.
         FileExistsError: A store exists and ``replace`` is false.
         OSError: A file cannot be read or written.
@@ -166,7 +166,7 @@ def examine(path: Path, tell: ReportProgress, *, name: Path | None = None) -> Co
     """Checks a whole backup and counts its contents. Errors mention ``name`` instead of ``path`` if it is given.
 
     Raises:
-        StoreIncompatible: The file is not a backup, or is damaged, or has a newer format.
+        StoreIncompatible: The file is not a backup, or is damaged, or has another format.
     """
     name = name or path
     tell("checking", 0, None)
@@ -345,7 +345,7 @@ def _exclusive_lock(path: Path, options: SqliteOptions) -> Iterator[_Clock | Non
         return
     connection = None
     try:
-        connection = driver.connect(path, options)
+        connection = driver.connect(path, options, keep_mode=True)
         schema.require_format(connection, path)
         connection.execute("PRAGMA journal_mode = DELETE").fetchall()
         connection.execute("BEGIN EXCLUSIVE")

@@ -174,6 +174,13 @@ def has_log(path: Path) -> bool:
     return Path(f"{path.resolve()}-wal").exists()
 
 
+def keep_log(connection: Connection, path: Path) -> None:
+    """Lets the file's log stay beside it when the connection is closed, so that neither of them changes."""
+    log = Path(f"{path.resolve()}-wal")
+    if log.exists() and log.stat().st_size:  # An empty one has been made for this connection.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
+
 def close_file(path: Path) -> None:
     """Marks the file as closed, unless another connection is open: then a copy of it alone is whole. Ignores errors.
 

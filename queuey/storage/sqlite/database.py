@@ -95,7 +95,7 @@ class Database:
 
         Raises:
             StoreUnavailable: The directory or the file cannot be used.
-            StoreIncompatible: The file is not a store, has a newer format, or is a copy without its log.
+            StoreIncompatible: The file is not a store, has another format, or is a copy without its log.
         """
         self.path = driver.file_of(data)
         directory = self.path.parent

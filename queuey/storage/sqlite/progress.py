@@ -21,7 +21,7 @@ from queuey.groups.ownership import MemberCommit, OwnedOffset, OwnedOffsets
 from queuey.ids import TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.messages import Offset, OffsetChange, Queue, Record, RecordDue
 from queuey.storage import IDENTITY, LEDGER_TTL, Ledger, Offsets, Records, items, offset_changes
-from queuey.storage.offset_changes import MAX_READERS, READER_PREFIX, Decision, decide, decode_position, has_been_owned
+from queuey.storage.offset_changes import MAX_READERS, READER_PREFIX, Decision, decide, has_been_owned
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, threaded
 from queuey.storage.sqlite.write.transaction import Transaction
@@ -247,8 +247,8 @@ def _read_recorded(connection: Connection, queue: Queue, group: str, statement: 
     """Returns the rows of a group for a queue, without their version. The statement may also delete them."""
     stored: Any = sorted(connection.execute(statement, (queue.uid, group)))
     rows = {
-        partition: OwnedOffset(partition, decode_position((ticks, low), epoch), updated, owner, epoch, came, note)
-        for partition, ticks, low, updated, owner, epoch, came, note in stored
+        partition: OwnedOffset(partition, None if ticks is None else (ticks, low), *rest)
+        for partition, ticks, low, *rest in stored
     }
     deletion = rows.pop(0, None)
     return OwnedOffsets(None, rows, 0 if deletion is None else deletion.epoch)
@@ -274,10 +274,9 @@ def _find_disowned(recorded: OwnedOffsets, disown: int | None) -> set[int]:
 
 
 def _write_rows(connection: Connection, queue: Queue, group: str, rows: Iterable[OwnedOffset]) -> None:
-    """Stores rows of a group; a row without an offset is stored with a position of zeros."""
     for row in rows:
-        values = row.updated, row.owner, row.epoch, row.came, row.note
-        connection.execute(_SET_OFFSET, (queue.uid, group, row.partition, *(row.position or ids.FIRST), *values))
+        values = *(row.position or (None, None)), row.updated, row.owner, row.epoch, row.came, row.note
+        connection.execute(_SET_OFFSET, (queue.uid, group, row.partition, *values))
 
 
 def _read_groups(connection: Connection, queue: Queue) -> list[str]:

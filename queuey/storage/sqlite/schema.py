@@ -21,59 +21,13 @@ from queuey.errors import StoreIncompatible
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOptions, translate
 
-APPLICATION_ID = 0x51554559
-"""Code of Queuey's files in the header of SQLite databases: ``QUEY``."""
-FORMAT = 2
-_CREATE_GROUP_TABLES = """
-CREATE TABLE group_heads (
-    application TEXT NOT NULL,
-    name TEXT NOT NULL,
-    version INTEGER NOT NULL,  -- a random number, another one for each state
-    body BLOB NOT NULL,        -- msgpack of groups.state.Head
-    PRIMARY KEY (application, name)
-) WITHOUT ROWID;
-CREATE TABLE group_rows (
-    application TEXT NOT NULL,
-    name TEXT NOT NULL,
-    kind INTEGER NOT NULL,     -- 0: subscription, 1: member, 2: chunk of the plan
-    key INTEGER NOT NULL,
-    body BLOB NOT NULL,
-    PRIMARY KEY (application, name, kind, key)
-);
-CREATE TABLE group_sessions (
-    application TEXT NOT NULL,
-    name TEXT NOT NULL,
-    member INTEGER NOT NULL,   -- 0: the row says when queues were searched
-    uid INTEGER NOT NULL,      -- of a queue that the member is asked about; 0: the row is of its session
-    seen INTEGER NOT NULL,
-    expires INTEGER NOT NULL,
-    PRIMARY KEY (application, name, member, uid)
-) WITHOUT ROWID;
-CREATE INDEX group_sessions_by_end ON group_sessions (expires);
-"""
-"""Tables of consumer groups with members managed by the service. Times are milliseconds since 1970."""
-_CREATE_ORIGIN = """
-CREATE TABLE origin (inode INTEGER NOT NULL);  -- of the file; a copy has another one
-INSERT INTO origin VALUES (0);
-"""
-UPGRADES = {
-    1: """
-        ALTER TABLE queues ADD COLUMN claims TEXT NOT NULL DEFAULT 'open';
-        ALTER TABLE queues ADD COLUMN result_ttl INTEGER NOT NULL DEFAULT 0;
-        ALTER TABLE queues ADD COLUMN on_expiry TEXT NOT NULL DEFAULT 'drop';
-        ALTER TABLE messages ADD COLUMN stored_until INTEGER;
-        ALTER TABLE offsets ADD COLUMN owner INTEGER NOT NULL DEFAULT 0;
-        ALTER TABLE offsets ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
-        ALTER TABLE offsets ADD COLUMN came TEXT NOT NULL DEFAULT 'new';
-        ALTER TABLE offsets ADD COLUMN note BLOB;
-    """
-    + _CREATE_GROUP_TABLES
-    + _CREATE_ORIGIN
-}
-"""Statements that upgrade each earlier format to the next one."""
-
-CREATE_TABLES = (
-    """
+APPLICATION_ID = 0x51756575
+"""Code of Queuey's files in the header of SQLite databases: ``Queu``."""
+_EARLY_APPLICATION_ID = 0x51554559
+"""The same in files of development versions before 0.2: ``QUEY``."""
+FORMAT = 1
+"""Number of the present tables. Each change of them raises it."""
+CREATE_TABLES = """
 CREATE TABLE clock (
     singleton INTEGER PRIMARY KEY CHECK (singleton = 1),
     last_ticks INTEGER NOT NULL,         -- ticks of the highest id made, or a later instant that a reader has passed
@@ -116,9 +70,9 @@ CREATE TABLE queues (
     max_claimed INTEGER NOT NULL,
     max_claimed_per_key INTEGER NOT NULL,
     description TEXT NOT NULL,
-    claims TEXT NOT NULL DEFAULT 'open',
-    result_ttl INTEGER NOT NULL DEFAULT 0,
-    on_expiry TEXT NOT NULL DEFAULT 'drop',
+    claims TEXT NOT NULL,
+    result_ttl INTEGER NOT NULL,
+    on_expiry TEXT NOT NULL,
     PRIMARY KEY (application, name)
 ) WITHOUT ROWID;
 
@@ -153,13 +107,13 @@ CREATE TABLE pending_deletes (qid INTEGER PRIMARY KEY);
 CREATE TABLE offsets (
     uid INTEGER NOT NULL,
     consumer_group TEXT NOT NULL,
-    partition INTEGER NOT NULL,        -- 0: epoch is the highest of the group's deleted rows
-    ticks INTEGER NOT NULL,
-    low INTEGER NOT NULL,
+    partition INTEGER NOT NULL,  -- 0: epoch is the highest of the group's deleted rows
+    ticks INTEGER,               -- with low the offset, NULL for none
+    low INTEGER,
     updated_at REAL NOT NULL,
-    owner INTEGER NOT NULL DEFAULT 0,  -- number of a member of the group, 0: none
-    epoch INTEGER NOT NULL DEFAULT 0,  -- under which the last owner became that, 0: there was none
-    came TEXT NOT NULL DEFAULT 'new',  -- how the owner came to it, or how it was left
+    owner INTEGER NOT NULL,      -- number of a member of the group, 0 for none
+    epoch INTEGER NOT NULL,      -- under which the last owner became that, 0 if there was none
+    came TEXT NOT NULL,          -- how the owner came to it, or how it was left
     note BLOB,
     PRIMARY KEY (uid, consumer_group, partition)
 ) WITHOUT ROWID;
@@ -229,38 +183,59 @@ CREATE TABLE covers (
     until INTEGER NOT NULL,  -- ticks
     PRIMARY KEY (queue_partition, digest)
 ) WITHOUT ROWID;
+
+-- Consumer groups with members managed by the service. Times are milliseconds since 1970.
+CREATE TABLE group_heads (
+    application TEXT NOT NULL,
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,  -- a random number, another one for each state
+    body BLOB NOT NULL,        -- msgpack of groups.state.Head
+    PRIMARY KEY (application, name)
+) WITHOUT ROWID;
+CREATE TABLE group_rows (
+    application TEXT NOT NULL,
+    name TEXT NOT NULL,
+    kind INTEGER NOT NULL,     -- 0: subscription, 1: member, 2: chunk of the plan
+    key INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (application, name, kind, key)
+);
+CREATE TABLE group_sessions (
+    application TEXT NOT NULL,
+    name TEXT NOT NULL,
+    member INTEGER NOT NULL,   -- 0: the row says when queues were searched
+    uid INTEGER NOT NULL,      -- of a queue that the member is asked about; 0: the row is of its session
+    seen INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    PRIMARY KEY (application, name, member, uid)
+) WITHOUT ROWID;
+CREATE INDEX group_sessions_by_end ON group_sessions (expires);
+
+CREATE TABLE origin (inode INTEGER NOT NULL);  -- of the file; a copy has another one
+INSERT INTO origin VALUES (0);
 """
-    + _CREATE_GROUP_TABLES
-    + _CREATE_ORIGIN
-)
 
 
 def prepare(connection: Connection, path: Path, *, has_log: bool) -> None:
-    """Creates the tables in an empty file, or upgrades an older file. Several processes may do so at once.
+    """Creates the tables in an empty file. Several processes may do so at once.
 
     ``has_log`` says whether the file had a write-ahead log before the connection was opened.
 
     Raises:
-        StoreIncompatible: The file belongs to another program or to a newer version of this one, or lacks its log.
+        StoreIncompatible: The file belongs to another program or to another version of this one, or lacks its log.
         StoreUnavailable: The file cannot be written.
     """
     try:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            version, application = _read_format_and_application(connection)
             empty = not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
-            if empty and version == 0:
+            if empty and not _read_pragma(connection, "user_version"):
                 connection.execute(CREATE_TABLES)
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
-                version, application = FORMAT, APPLICATION_ID
-            while application == APPLICATION_ID and version in UPGRADES:
-                connection.execute(UPGRADES[version])
-                version += 1
-                connection.execute(f"PRAGMA user_version = {version}")
-            if (version, application) == (FORMAT, APPLICATION_ID):
-                require_log(connection, path, has_log=has_log)
-                connection.execute("UPDATE origin SET inode = ?1 WHERE inode != ?1", (_inode_of(path),))
+            require_format(connection, path)
+            require_log(connection, path, has_log=has_log)
+            connection.execute("UPDATE origin SET inode = ?1 WHERE inode != ?1", (_inode_of(path),))
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:  # If the disk is full, SQLite has rolled back already.
@@ -268,7 +243,6 @@ def prepare(connection: Connection, path: Path, *, has_log: bool) -> None:
             raise
     except DatabaseError as error:
         raise translate(error) from error
-    _require_known(version, application, path)
 
 
 def require_log(connection: Connection, path: Path, *, has_log: bool) -> None:
@@ -281,7 +255,7 @@ def require_log(connection: Connection, path: Path, *, has_log: bool) -> None:
         StoreIncompatible: The file is a copy without its log.
     """
     is_open = connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
-    if is_open and not has_log and _read_format_and_application(connection)[0] == FORMAT:
+    if is_open and not has_log:
         [[inode]] = connection.execute("SELECT inode FROM origin").fetchall()
         if inode not in {0, _inode_of(path)}:
             raise make_copy_error(path)
@@ -298,27 +272,28 @@ def _inode_of(path: Path) -> int:
 
 
 def require_format(connection: Connection, path: Path) -> None:
-    """Checks, without changing the file, that it has the present format or one that can be upgraded.
+    """Checks, without changing the file, that it has the present format.
 
     Raises:
-        StoreIncompatible: The file belongs to another program or to a newer version of this one.
+        StoreIncompatible: The file belongs to another program or to another version of this one.
     """
-    _require_known(*_read_format_and_application(connection), path)
+    application, number = _read_pragma(connection, "application_id"), _read_pragma(connection, "user_version")
+    if (application, number) == (APPLICATION_ID, FORMAT):
+        return
+    driver.keep_log(connection, path)
+    if application not in {APPLICATION_ID, _EARLY_APPLICATION_ID}:
+        raise StoreIncompatible(f"{path} is a database of another program")
+    if application == APPLICATION_ID and number > FORMAT:
+        text = f"{path} has format {number}; this version of queuey knows format {FORMAT}. Choose another --data"
+        raise StoreIncompatible(text)
+    text = f"{path} was written by a development version before 0.2, and was not changed"
+    raise StoreIncompatible(f"{text}. Archive its queues with that version, or start anew with another --data")
 
 
-def _require_known(version: int, application: int, path: Path) -> None:
-    if application != APPLICATION_ID:
-        message = f"{path} is a database of another program"
-        raise StoreIncompatible(message)
-    if version != FORMAT and version not in UPGRADES:
-        message = f"{path} has format {version}; this version of queuey knows format {FORMAT}. Choose another --data"
-        raise StoreIncompatible(message)
-
-
-def _read_format_and_application(connection: Connection) -> tuple[int, int]:
-    version: Any = connection.execute("PRAGMA user_version").fetchone()
-    application: Any = connection.execute("PRAGMA application_id").fetchone()
-    return version[0], application[0]
+def _read_pragma(connection: Connection, name: str) -> int:
+    row: Any = connection.execute(f"PRAGMA {name}").fetchone()
+    number: int = row[0]
+    return number
 
 
 @contextmanager
@@ -326,7 +301,7 @@ def open_whole(path: Path, options: SqliteOptions) -> Iterator[Connection]:
     """Opens an existing file for a while, and leaves it closed if it was.
 
     Raises:
-        StoreIncompatible: The file belongs to another program or to a newer version of this one, or lacks its log.
+        StoreIncompatible: The file belongs to another program or to another version of this one, or lacks its log.
         StoreUnavailable: The file cannot be read.
     """
     has_log = driver.has_log(path)

@@ -209,11 +209,6 @@ def write_foreign_database(path: Path) -> None:
         connection.execute("CREATE TABLE t (x)")
 
 
-def raise_version(path: Path) -> None:
-    with closing(apsw.Connection(str(path))) as connection:
-        connection.execute("PRAGMA user_version = 99")
-
-
 def truncate_file(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-8192])
 
@@ -238,7 +233,6 @@ def leave_log_file(path: Path) -> None:
     [
         write_text_file,
         write_foreign_database,
-        raise_version,
         truncate_file,
         overwrite_pages,
         empty_file,

@@ -540,38 +540,6 @@ class TestPlace:
             call_concurrently(lambda store: store.close(), stores)
 
 
-class TestFormat:
-    """Tests of files of other programs and versions."""
-
-    def test_newer(self, prepared: Prepared) -> None:
-        """A store of a newer version is refused and not changed."""
-        prepared.store.close()
-        with connect_directly(prepared.file) as connection:
-            connection.execute("PRAGMA user_version = 99")
-        before = prepared.file.read_bytes()
-        with pytest.raises(StoreIncompatible):
-            open_store(prepared.directory)
-        assert prepared.file.read_bytes() == before
-
-    def test_of_another_program(self, tmp_path: Path) -> None:
-        """A database of another program is refused and not changed."""
-        with connect_directly(tmp_path / driver.FILE) as connection:
-            connection.execute("CREATE TABLE theirs (x)")
-        with pytest.raises(StoreIncompatible):
-            open_store(tmp_path)
-        with connect_directly(tmp_path / driver.FILE) as connection:
-            tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema")]
-        assert tables == ["theirs"]
-
-    @pytest.mark.parametrize("content", [b"hello", b"x" * 5000, b"\0" * 8192], ids=["short", "text", "zeros"])
-    def test_no_database(self, tmp_path: Path, content: bytes) -> None:
-        """A file that is not a database is refused and not changed."""
-        (tmp_path / driver.FILE).write_bytes(content)
-        with pytest.raises((StoreIncompatible, StoreUnavailable)):
-            open_store(tmp_path)
-        assert (tmp_path / driver.FILE).read_bytes() == content
-
-
 def test_readers_are_waited_for(tmp_path: Path) -> None:
     """If all reading connections are busy a read is refused after the deadline, and works once one is free."""
     made = prepare(tmp_path / "data", SqliteOptions(readers=1))
