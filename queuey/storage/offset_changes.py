@@ -12,7 +12,6 @@ from queuey import ids
 from queuey.access import SHARES_TEXT, has_room
 from queuey.errors import Conflict, InvalidRequest, NotOwner, OffsetConflict
 from queuey.groups.ownership import MAX_NOTE_BYTES, MemberCommit, OwnedOffset, OwnedOffsets, PartitionsOwned
-from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, Queue
 
 MAX_GROUPS = 1000
@@ -97,11 +96,6 @@ def keep_notes(recorded: OwnedOffsets, partitions: Container[int]) -> OwnedOffse
     return OwnedOffsets(recorded.version, rows, recorded.deleted_epoch)
 
 
-def decode_position(position: Position, epoch: int) -> Position | None:
-    """Decodes a stored position: a row with an owner but without an offset is stored with a position of zeros."""
-    return None if epoch and not position[0] else position
-
-
 def has_been_owned(rows: dict[int, OwnedOffset]) -> bool:
     return any(row.epoch for row in rows.values())
 
@@ -150,7 +144,8 @@ def decide(
         if change.compare and change.expected != row.position:
             continue
         new = row
-        position = decode_position(change.position, row.epoch)
+        # In a partition that has had an owner, the lowest id stands for no offset.
+        position = None if row.epoch and not change.position[0] else change.position
         # A slow commit of a member must not move back the offset of a later commit.
         forward = change.forward or (commit is not None and not change.compare)
         if forward and (position is None or (row.position is not None and row.position >= position)):

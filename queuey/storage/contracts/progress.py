@@ -88,8 +88,7 @@ class Offsets(ABC):
     async def hand_over(self, queue: Queue, group: str, version: int | None, owners: Sequence[OwnedOffset]) -> bool:
         """Records the owners, epochs and origins of partitions if the stored version is still ``version``.
 
-        Positions and notes stay. A partition without an offset still has none; Queuey 0.1.0 sees an offset before all
-        messages.
+        Positions and notes stay. A partition without an offset still has none.
 
         Args:
             queue: The queue.

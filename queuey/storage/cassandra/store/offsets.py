@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from msgspec.structs import replace
-
 from queuey import ids
 from queuey.errors import Conflict, GroupNotFound, StoreBusy
 from queuey.groups.ownership import MemberCommit, Origin, OwnedOffset, OwnedOffsets
@@ -26,7 +24,7 @@ from queuey.storage.cassandra.lightweight_transactions import (
 )
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.store.connected import StoreParts
-from queuey.storage.offset_changes import MAX_READERS, READER_PREFIX, Decision, decide, decode_position, find_disowned
+from queuey.storage.offset_changes import MAX_READERS, READER_PREFIX, Decision, decide, find_disowned
 
 _SELECT_OFFSETS = Statement(
     "SELECT version, deleted_epoch, partition, last_id, updated_at, owner, epoch, came, note FROM offsets "
@@ -155,7 +153,6 @@ class CassandraOffsets(Offsets):
                     await self._check_group_count(queue, group)
                 await self._add_group(*key)
             calls = [_make_owner_call(key, row) for row in owners]
-            calls += [_make_offset_call(key, replace(row, updated=0.0)) for row in owners if row.position is None]
             result = await self._change_offsets(*key, version, calls)
         if result.is_unclear:
             raise make_unclear_error(f"group {group!r}")
@@ -248,8 +245,8 @@ def _decode(rows: Rows) -> OwnedOffsets:
     owned = {
         partition: OwnedOffset(
             partition,
-            decode_position(ids.parse_position(last_id.hex), epoch or 0),
-            updated,
+            None if last_id is None else ids.parse_position(last_id.hex),
+            updated or 0.0,
             owner or 0,
             epoch or 0,
             _ORIGINS[came or 0],
@@ -263,21 +260,18 @@ def _decode(rows: Rows) -> OwnedOffsets:
 
 
 def _make_calls(key: tuple[int, str], before: Mapping[int, OwnedOffset], decision: Decision) -> list[Call]:
-    """Returns the statements for the changed rows. Rows that no member ever owned are written as in version 0.1.0."""
+    """Returns the statements for the changed rows, which set the columns that have changed."""
     calls: list[Call] = []
     for row in decision.changed_rows():
         former = before.get(row.partition) or OwnedOffset(row.partition)
         if row.partition in decision.applied:
-            calls.append(_make_offset_call(key, row))
+            last_id = None if row.position is None else uuid_of(row.position)
+            calls.append((_SET_OFFSET, (last_id, row.updated, *key, row.partition)))
         if row.note != former.note:
             calls.append((_SET_NOTE, (row.note, *key, row.partition)))
         if row.owner != former.owner:
             calls.append(_make_owner_call(key, row))
     return calls
-
-
-def _make_offset_call(key: tuple[int, str], row: OwnedOffset) -> Call:
-    return _SET_OFFSET, (uuid_of(row.position or ids.FIRST), row.updated, *key, row.partition)
 
 
 def _make_owner_call(key: tuple[int, str], row: OwnedOffset) -> Call:

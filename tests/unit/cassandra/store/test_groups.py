@@ -10,7 +10,6 @@ import pytest
 
 from queuey import ids
 from queuey.errors import StoreBusy, StoreUnavailable
-from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
 from queuey.messages import OffsetChange, Queue, QueueSpec
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
@@ -152,8 +151,8 @@ def queue(opened: Opened) -> Queue:
     return made
 
 
-def test_plain_commits_stay_what_they_were(opened: Opened, queue: Queue) -> None:
-    """Without members a commit sends the same as version 0.1.0: a read and a transaction."""
+def test_what_a_commit_without_members_sends(opened: Opened, queue: Queue) -> None:
+    """Without members a commit sends a read and a transaction, which sets nothing about owners."""
     for position in (A, B):
         opened.calm.sent.clear()
         opened.run_call(CassandraOffsets.set_offsets, queue, "group", [OffsetChange(1, position)])
@@ -165,18 +164,3 @@ def test_plain_commits_stay_what_they_were(opened: Opened, queue: Queue) -> None
     where = "WHERE uid = ? AND consumer_group = ? AND partition = ?"
     assert written.cql == f"UPDATE offsets SET last_id = ?, updated_at = ? {where}"
     assert values[0] == uuid_of(B)
-
-
-def test_owned_rows_can_be_read_by_version_0_1_0(opened: Opened, queue: Queue) -> None:
-    """Version 0.1.0 reads an id and a time of each row: without an offset the id is before all messages."""
-    opened.run_call(CassandraOffsets.set_offsets, queue, "group", [OffsetChange(1, A)])
-    version = opened.run_call(CassandraOffsets.owned_offsets, queue, "group").version
-    owners = [OwnedOffset(1, A, 0.0, 1, 1), OwnedOffset(2, None, 0.0, 1, 1)]
-    assert opened.run_call(CassandraOffsets.hand_over, queue, "group", version, owners)
-    released = "SELECT version, partition, last_id, updated_at FROM offsets WHERE uid = ? AND consumer_group = ?"
-    rows = opened.calm.run_to_end(opened.calm.ask(Request(Statement(released), (queue.uid, "group"))))
-    assert [(part, ids.parse_position(at.hex), float(updated) > 0) for _, part, at, updated in rows] == [
-        (1, A, True),
-        (2, ids.FIRST, False),
-    ]
-    assert str(rows[1][2]) == "00000000-0000-1000-8080-808080808080"
