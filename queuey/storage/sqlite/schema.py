@@ -24,9 +24,9 @@ from queuey.storage.sqlite.connection import Connection, DatabaseError, SqliteOp
 APPLICATION_ID = 0x51756575
 """Code of Queuey's files in the header of SQLite databases: ``Queu``."""
 _EARLY_APPLICATION_ID = 0x51554559
-"""The same in files of development versions before 0.2: ``QUEY``."""
+"""Code in files of development versions before 0.2: ``QUEY``."""
 FORMAT = 1
-"""Number of the present tables. Each change of them raises it."""
+"""Version of the tables. Each change of them raises it."""
 CREATE_TABLES = """
 CREATE TABLE clock (
     singleton INTEGER PRIMARY KEY CHECK (singleton = 1),

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -48,16 +49,20 @@ class TestPending:
 
     def test_what_is_not_recorded(self) -> None:
         """All files that are not recorded are pending, in order, also after a run that left a gap."""
-        assert find_pending(ALL, []) == list(ALL)
-        assert find_pending(ALL, made(FIRST)) == [SECOND, THIRD]
-        assert find_pending(ALL, made(THIRD, FIRST)) == [SECOND]
-        assert find_pending(ALL, made(*ALL)) == []
+        assert find_pending("k", ALL, []) == list(ALL)
+        assert find_pending("k", ALL, made(FIRST)) == [SECOND, THIRD]
+        assert find_pending("k", ALL, made(THIRD, FIRST)) == [SECOND]
+        assert find_pending("k", ALL, made(*ALL)) == []
 
-    def test_edited(self) -> None:
-        """A file that was edited after it was run is refused, because the schema of the keyspace is then unknown."""
-        edited = SECOND._replace(checksum="0" * 64)
-        with pytest.raises(StoreIncompatible, match=r"001_some.*edited"):
-            find_pending((FIRST, edited, THIRD), made(*ALL))
+    def test_of_another_version(self) -> None:
+        """A keyspace with another text of a file is refused as an early one, one with a further file as newer."""
+        other = [SECOND._replace(checksum="0" * 64), parse("003_others.cql", TABLE.format("d"))]
+        early = rf"keyspace k cannot be used: .*before 0\.2 .*{SECOND.name}\.cql.*Archive .*start anew"
+        with pytest.raises(StoreIncompatible, match=early):
+            find_pending("k", ALL, made(FIRST, *other))
+        newer = r"keyspace k cannot be used: a newer version .*003_others\.cql.*Update"
+        with pytest.raises(StoreIncompatible, match=newer):
+            find_pending("k", ALL, made(*ALL, *other[1:]))
 
 
 @pytest.mark.parametrize(
@@ -167,6 +172,22 @@ def test_store_waits_for_it(target: DataCentreTarget) -> None:
             migrate(target, OPTIONS)
     finally:
         store.close()
+
+
+def test_early_keyspace(target: DataCentreTarget, driver: Driver) -> None:
+    """A keyspace of a development version is refused by a migration, its dry run and the store, and stays as it was."""
+    early = parse("000_migrations.cql", (cql_files.find_directory() / "000_migrations.cql").read_text() + "-- early")
+    migrate(target, OPTIONS, replication="1", running=Running((early, SECOND)))
+    columns = Statement("SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = ?")
+    rows = Statement.make_unprepared(f"SELECT * FROM {target.keyspace}.migrations")
+    before = driver.run(columns, (target.keyspace,), consistency="ONE"), driver.run(rows)
+    reason = f"keyspace {target.keyspace} .*before 0.2 .*Archive .*start anew"
+    for dry_run in (True, False):
+        with pytest.raises(StoreIncompatible, match=reason):
+            migrate(target, OPTIONS, dry_run=dry_run)
+    with closing(open_store(target.url, options=OPTIONS)) as store:
+        assert is_refused(store, "development version before 0.2")
+    assert (driver.run(columns, (target.keyspace,), consistency="ONE"), driver.run(rows)) == before
 
 
 def makes_table(name: str) -> Callable[[Statement], bool]:

@@ -107,36 +107,36 @@ def parse_replication(text: str) -> dict[str, str]:
     return replication
 
 
-def find_pending(known: Sequence[SchemaMigration], recorded: Sequence[AppliedMigration]) -> list[SchemaMigration]:
-    """Returns the migrations that are still to be applied, in order.
+def find_pending(
+    keyspace: str, files: Sequence[SchemaMigration], recorded: Sequence[AppliedMigration]
+) -> list[SchemaMigration]:
+    """Returns the migrations that are still to be applied to a keyspace, in order.
 
     Raises:
         StoreIncompatible: The keyspace has a migration that this program does not know, or knows with another text.
     """
-    by_number = {migration.number: migration for migration in known}
-    for applied in recorded:
-        migration = by_number.get(applied.number)
-        if migration is None:
-            raise StoreIncompatible(
-                f"the keyspace has the migration {applied.name}, which this version of Queuey does not know: "
-                "it is newer"
-            )
-        if migration.checksum != applied.checksum:
-            raise StoreIncompatible(
-                f"the migration {applied.name} was applied with another text than {migration.name}.cql has now; "
-                "released files must not be edited"
-            )
+    checksums = {migration.number: migration.checksum for migration in files}
+    if edited := [name for number, name, checksum in recorded if checksums.get(number, checksum) != checksum]:
+        raise StoreIncompatible(
+            f"keyspace {keyspace} cannot be used: it was made by a development version before 0.2 (with another "
+            f"{edited[0]}.cql), and was not changed. Archive its queues with that version, or start anew in another one"
+        )
+    if newer := [name for number, name, _ in recorded if number not in checksums]:
+        raise StoreIncompatible(
+            f"keyspace {keyspace} cannot be used: a newer version of Queuey has changed it ({newer[0]}.cql). "
+            "Update this program"
+        )
     done = {applied.number for applied in recorded}
-    return [migration for migration in known if migration.number not in done]
+    return [migration for migration in files if migration.number not in done]
 
 
 def schema_problem(driver: Driver) -> str | None:
-    """Returns why this program cannot use the keyspace: newer, older, or without tables; else None."""
+    """Returns why this program cannot use the keyspace: of another version, or without tables; else None."""
     keyspace = driver.target.keyspace
     try:
-        missing = find_pending(cql_files.read_known_migrations(), _read_recorded(driver))
+        missing = _read_pending(driver, cql_files.read_known_migrations())
     except StoreIncompatible as error:
-        return f"keyspace {keyspace} cannot be used: {error}"
+        return str(error)
     if not missing:
         return None
     if len(missing) == len(cql_files.read_known_migrations()):
@@ -166,7 +166,7 @@ def migrate(
 
     Raises:
         SettingsError: ``replication`` is missing, invalid, or not that of the keyspace.
-        StoreIncompatible: The keyspace is newer than this program.
+        StoreIncompatible: Another version of this program made or changed the keyspace.
         StoreUnavailable: Cassandra cannot be reached, or another run has the lock. Completed steps are kept.
     """
     requested = None if replication is None else parse_replication(replication)
@@ -191,7 +191,7 @@ def migrate(
                 )
     with reach() as driver:
         if dry_run:
-            return Report(target.keyspace, created, tuple(find_pending(running.known, _read_recorded(driver))))
+            return Report(target.keyspace, created, tuple(_read_pending(driver, running.known)))
         return Report(target.keyspace, created, *_apply_missing(driver, options, tell, running))
 
 
@@ -204,11 +204,11 @@ def _apply_missing(
     # is just creating, and that cannot be used yet.
     for statement in first.statements:
         _change_schema(driver, options, statement)
-    if not find_pending(known, _read_recorded(driver)):
+    if not _read_pending(driver, known):
         return (), stored_timing.write_first_timing(driver, options, tell)
     lock = _Lock(driver, options, tell, running)
     with lock:
-        missing = find_pending(known, _read_recorded(driver))
+        missing = _read_pending(driver, known)
         for migration in missing:
             for statement in migration.statements:
                 lock.renew()
@@ -297,6 +297,10 @@ def _read_recorded(driver: Driver) -> list[AppliedMigration]:
     if not driver.run(_FIND_MIGRATIONS_TABLE, (driver.target.keyspace,), consistency="ONE"):
         return []
     return [AppliedMigration(*row) for row in driver.run(_SELECT_RECORDED) if row[0] is not None]
+
+
+def _read_pending(driver: Driver, files: Sequence[SchemaMigration]) -> list[SchemaMigration]:
+    return find_pending(driver.target.keyspace, files, _read_recorded(driver))
 
 
 def _change_schema(driver: Driver, options: CassandraOptions, statement: str) -> None:
