@@ -1,7 +1,6 @@
-"""Each release's wheel, installed by itself: its client and the present service, and vice versa.
+"""Each recorded version's wheel, installed by itself: its client and the present service, and vice versa.
 
-The wheel of a release is built from the commit that carries it. A version that is about to be released takes part, too,
-as soon as it has a record.
+The wheel is built from the commit that wrote the record.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import queuey
-from tests.dist.building import Built, build
+from tests.dist.building import build
 from tests.dist.environments import Environment
 from tests.releases import recording
 from tests.releases.compared import LIVE, differences
@@ -29,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 class Installed(NamedTuple):
-    """A release in an environment of its own."""
+    """A recorded version in an environment of its own."""
 
     released: Released
     program: ModuleType
@@ -43,32 +41,27 @@ class Installed(NamedTuple):
         return Served(directory, program=program, variables=self.environment.variables)
 
 
-def wheel_of(version: str, built: Built, target: Path) -> Path:
-    """Returns the wheel built from the release's commit, or the present one for a version without a commit."""
-    if version not in recording.COMMITS:
-        assert version == queuey.__version__, f"COMMITS has no commit of release {version}"
-        return built.wheel
+def build_wheel(folder: Path, target: Path) -> Path:
+    """Builds the wheel of the commit that wrote a record; returns its path."""
     (target / "tree").mkdir()
-    recording.check_out(version, target / "tree")
+    recording.check_out(folder, target / "tree")
     return build(target / "tree", target).wheel
 
 
 @pytest.fixture(scope="module", params=folders(), ids=[folder.name for folder in folders()])
-def installed(
-    request: pytest.FixtureRequest, built: Built, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Installed]:
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     folder: Path = request.param
     released = recording.read(folder)
     home = tmp_path_factory.mktemp("release")
     environment = Environment(home / "environment")
-    environment.install(str(wheel_of(released.version, built, home)), directory=home)
+    environment.install(str(build_wheel(folder, home)), directory=home)
     program = importlib.import_module(f"tests.releases.{folder.name}.program")
     yield Installed(released, program, environment)
     shutil.rmtree(home)
 
 
 def test_its_client_with_the_present_service(installed: Installed, tmp_path: Path) -> None:
-    """A program on the release's client gets from the present service the answers that it got then."""
+    """A program on the version's client gets from the present service the answers that it got then."""
     with Served(tmp_path) as served:
         profile = served.profile
         words = [str(installed.program.__file__), profile.url, profile.key, profile.application]
@@ -78,7 +71,7 @@ def test_its_client_with_the_present_service(installed: Installed, tmp_path: Pat
 
 
 def test_its_service_with_the_present_client(installed: Installed, tmp_path: Path) -> None:
-    """The same program on the present client gets from the release's service the answers that it got then."""
+    """The same program on the present client gets from the version's service the answers that it got then."""
     with installed.serve(tmp_path) as served, served.client() as client:
         kept = installed.program.fill(client)
         answers = {name: recording.plain(answer) for name, answer in installed.program.ask(client, kept)}
@@ -86,7 +79,7 @@ def test_its_service_with_the_present_client(installed: Installed, tmp_path: Pat
 
 
 def test_upgrade(installed: Installed, tmp_path: Path) -> None:
-    """The present service goes on with the data directory that the release's service filled."""
+    """The present service goes on with the data directory that the version's service filled."""
     with installed.serve(tmp_path) as served, served.client() as client:
         kept = installed.program.fill(client)
     with Served(tmp_path) as served, served.client() as client:

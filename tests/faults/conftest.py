@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from packaging.version import Version
 
 from tests.faults.webs import MakeStore, Program
 from tests.pages import ROOT
@@ -102,10 +101,10 @@ def three_proxied_nodes(proxied_nodes: ProxiedNodes, proxied_keyspace: str) -> M
 
 @pytest.fixture(scope="package")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """The service of the last release, from its commit, with the packages of this environment and all schema files."""
+    """The service of the last record, from its commit, with the packages of this environment and all schema files."""
     from tests.releases import recording  # noqa: PLC0415 - it imports both products
 
-    newest = max(recording.COMMITS, key=Version)
+    newest = recording.folders()[-1]
     tree = tmp_path_factory.mktemp("release")
     recording.check_out(newest, tree)
     # A running release keeps working in a keyspace that is migrated meanwhile, but it does not start in one with
@@ -117,5 +116,5 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Program:
     program = Program((sys.executable, "-P", "-m", "queuey"), {"PYTHONPATH": str(tree)})
     command, variables = [*program.words, "--version"], environment(**program.variables)
     completed = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=100.0)
-    assert newest in completed.stdout
+    assert recording.read(newest).version in completed.stdout
     return program

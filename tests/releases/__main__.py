@@ -17,6 +17,7 @@ from typing import Any
 
 import apsw
 import msgspec
+from packaging.version import Version
 
 from deploy.local import start_cassandra
 from queuey import __version__, ids
@@ -25,7 +26,7 @@ from queuey.storage.cassandra import open_store as open_cassandra
 from tests.backends import APP, CassandraLocation, Clock
 from tests.releases import recording
 from tests.releases.keyspaces import SHORT, ReleasedKeyspace, dump, schema_hashes
-from tests.releases.recording import COMMITS, HERE, Released, folders
+from tests.releases.recording import HERE, Released, folders
 from tests.servers.keyspaces import close, make, set_timing
 
 AGE = 86_400
@@ -37,10 +38,12 @@ def record_store(directory: Path, work: Path) -> None:
     data = work / "data"
     with recording.opened(data, clock) as store:
         kept = fill(store, program_of(directory))
-        rows = recording.rows(store)
+    clock += ids.TICKS_PER_SECOND  # No message is delayed because its id was made while the clock stood still.
     file = data / "queuey.sqlite3"
     _require_all(_tables(file))
     _pack(file, directory / "store.gz")
+    with recording.opened(data, clock) as store:
+        rows = recording.rows(store)
     with recording.opened(data, clock) as store, recording.served(store) as service, service.client() as client:
         answers = {name: recording.plain(answer) for name, answer in program_of(directory).ask(client, kept)}
     _write(directory / "record.gz", Released(__version__, clock, kept, rows, service.exchanges, answers))
@@ -59,7 +62,7 @@ def _write(path: Path, content: msgspec.Struct) -> None:
 
 
 def program_of(directory: Path) -> ModuleType:
-    """Returns the program of a record; a new record begins with a copy of the last release's."""
+    """Returns the program of a record; a new record begins with a copy of the last version's."""
     if not (directory / "program.py").exists():
         shutil.copy(folders()[-1] / "program.py", directory)
     return importlib.import_module(f"tests.releases.{directory.name}.program")
@@ -119,14 +122,11 @@ def _archive(directory: Path, work: Path) -> None:
 
 
 def main(parts: Sequence[str]) -> None:
-    """Writes parts of the present version's record, by default all; the record of a release is never written again."""
-    if __version__ in COMMITS:
-        raise SystemExit(f"Version {__version__} is released: its record is never changed. Set the next version first")
-    directory = HERE / f"v{__version__.replace('.', '_')}"
+    """Writes parts of the present version's record, by default all."""
+    version = Version(__version__).base_version
+    directory = HERE / f"v{version.replace('.', '_')}"
     directory.mkdir(exist_ok=True)
-    (directory / "__init__.py").write_text(
-        f'"""The record of version {__version__}; nothing here changes any more."""\n'
-    )
+    (directory / "__init__.py").write_text(f'"""The record of version {version}."""\n')
     for part_name in parts or PARTS:
         with tempfile.TemporaryDirectory() as work:
             PARTS[part_name](directory, Path(work))

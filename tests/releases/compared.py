@@ -10,8 +10,21 @@ DRAWN = {"key", "receipt", "worker", "version"}
 LIVE = DRAWN | {
     *("application", "id", "message_id", "move"),
     *("cursor", "horizon", "newest", "next", "offset", "oldest"),
-    *("at", "began", "changed", "created", "ended", "expires", "state_at", "text", "timestamp", "updated"),
-    *("delayed", "due", "lag_seconds"),
+    *(
+        "at",
+        "began",
+        "changed",
+        "created",
+        "ended",
+        "epoch",
+        "expires",
+        "seen",
+        "since",
+        "state_at",
+        "text",
+        "timestamp",
+    ),
+    *("delayed", "due", "lag", "lag_seconds", "updated"),
 }
 """The same for a run of the program from its beginning, on a store of its own, while time passes."""
 

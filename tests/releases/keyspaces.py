@@ -1,4 +1,4 @@
-"""A release's keyspace: its rows as Cassandra's JSON, written into a keyspace of the present version."""
+"""A version's keyspace: its rows as Cassandra's JSON, written into a keyspace of the present version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLES = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_n
 
 
 class ReleasedKeyspace(msgspec.Struct):
-    """The record of a release's keyspace.
+    """The record of a version's keyspace.
 
     Attributes:
         clock: A time at which all rows existed (ticks).

@@ -1,4 +1,4 @@
-"""A release's record: its store, all rows as the storage contract shows them, the requests of its client, the answers.
+"""A version's record: its store, all rows as the storage contract shows them, the requests of its client, the answers.
 
 Everything was recorded with a clock that stood still, so the same code gives the same answers at any time.
 """
@@ -21,8 +21,9 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.client import Client
+from queuey.groups.ownership import MemberCommit, OwnedOffset
 from queuey.groups.state import GroupChange, GroupRow, Head
-from queuey.messages import Queue, QueueSpec, Record, Scope, Slice
+from queuey.messages import OffsetChange, Queue, QueueSpec, Record, Scope, Slice
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.web import make_app
@@ -30,10 +31,9 @@ from tests.backends import APP, Clock
 from tests.in_process import InProcess
 
 HERE = Path(__file__).parent
-COMMITS = {"0.1.0": "1ce1cc90543f5a67a8292a942c3a8902254c792f"}
-"""The commit that carries each release; it is in the history of every complete clone, whether it has a tag or not."""
+ROOT = HERE.parents[1]
 URL = f"http://127.0.0.1:5000/v1/{APP}/"
-KEY = "a-key-of-the-releases"
+KEY = "a-key-of-the-records"
 DIGEST = hashlib.sha256(KEY.encode()).digest()
 COVERS = {bytes([number]) * 16: ids.TICKS_MAX - number for number in (1, 2)}
 WORK = "the work of a job on Spark"
@@ -54,10 +54,10 @@ class Exchange(msgspec.Struct):
 
 
 class Released(msgspec.Struct):
-    """The record of a release.
+    """The record of a version.
 
     Attributes:
-        version: Version of Queuey.
+        version: Version of Queuey that wrote it.
         clock: The time at which everything was recorded (ticks).
         kept: Values of the program's first part that the second one needs.
         rows: Rows of the store, see :func:`rows`.
@@ -73,26 +73,23 @@ class Released(msgspec.Struct):
     answers: dict[str, Any]
 
 
-def from_git(version: str, *command: str) -> bytes:
-    """Returns the output of a git command on a release's commit; skips the test without git history.
-
-    Args:
-        version: The release.
-        command: The words of the command, ``{commit}`` for the commit.
-    """
-    if not (HERE.parents[1] / ".git").exists():
-        pytest.skip("no git history: this is not a clone, so it has no commit of a release")
-    words = ["git", *(word.format(commit=COMMITS[version]) for word in command)]
-    ended = subprocess.run(words, cwd=HERE.parents[1], capture_output=True, check=False)
-    fetch = "Fetch the whole history: git fetch --unshallow"
-    assert ended.returncode == 0, f"The commit of release {version} is not here. {fetch}\n{ended.stderr.decode()}"
-    return ended.stdout
+def from_git(*words: str) -> bytes:
+    """Returns the output of a git command; skips the test without git history."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no git history: this is not a clone, so it has no commit of a record")
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True).stdout
 
 
-def check_out(version: str, target: Path) -> None:
-    """Writes the files of a release's commit into a directory; skips the test without git history."""
-    packed = from_git(version, "archive", "{commit}")
-    subprocess.run(["tar", "x"], cwd=target, input=packed, check=True)
+def commit_of(folder: Path) -> str:
+    """Returns the last commit that changed a record: its code has written the record."""
+    commit = from_git("log", "-1", "--format=%H", "--", str(folder)).decode().strip()
+    assert commit, f"No commit has the record {folder.name}. Commit it first"
+    return commit
+
+
+def check_out(folder: Path, target: Path) -> None:
+    """Writes the files of a record's commit into a directory; skips the test without git history."""
+    subprocess.run(["tar", "x"], cwd=target, input=from_git("archive", commit_of(folder)), check=True)
 
 
 def folders() -> list[Path]:
@@ -168,13 +165,14 @@ def written(body: Any) -> bytes:  # noqa: ANN401 - any JSON value
 
 
 def fill_rest(store: Store) -> None:
-    """Writes what no client's request writes: limited keys, Spark's ledger, a document, covers, a group's state."""
+    """Writes what no client's request writes: limited keys, Spark's ledger, a document, covers, groups."""
     bridge.run(
         store.applications.add_key(
             APP, b"k" * 32, expires=4e9, note="limited", scope=Scope(("read", "send"), ("plain", "job*"))
         )
     )
     bridge.run(store.applications.create_application("other"))
+    bridge.run(store.identity())
     bridge.run(store.ledger.enter(WORK, 7, b"done", expected=None))
     bridge.run(store.records.set_record(Record("kind", APP, "a document", b"value", ids.TICKS_MAX)))
     bridge.run(store.covers.write_covers(bridge.run(store.catalogue.queue(APP, "dedup")), 1, list(COVERS.items())))
@@ -182,6 +180,13 @@ def fill_rest(store: Store) -> None:
         store.groups.change_group(APP, "group", 0, GroupChange(Head(epoch=1, born=1), (GroupRow(1, 0, b"member"),)))
     )
     bridge.run(store.groups.renew_session(APP, "group", 1, 3000))
+    queue = bridge.run(store.catalogue.queue(APP, "plain"))
+    owned = bridge.run(store.offsets.owned_offsets(queue, "members")).rows[1]
+    commit = MemberCommit(owned.owner, {1: owned.epoch}, {1: b"a note"})
+    bridge.run(store.offsets.set_offsets(queue, "members", [OffsetChange(1, ids.LAST)], commit=commit))
+    assert bridge.run(store.offsets.hand_over(queue, "left", None, [OwnedOffset(1, owner=1, epoch=1)]))
+    left = bridge.run(store.offsets.owned_offsets(queue, "left"))
+    bridge.run(store.offsets.delete_group(queue, "left", disown=left.version))
     deleted, _ = bridge.run(store.catalogue.create_queue(APP, "gone", QueueSpec()))
     bridge.run(store.catalogue.delete_queue(bridge.run(store.catalogue.purge_queue(deleted))))
 
@@ -205,6 +210,9 @@ def rows(store: Store) -> dict[str, Any]:
                 group: bridge.run(store.offsets.group_offsets(queue, group))
                 for group in bridge.run(store.offsets.groups(queue))
             },
+            "owned": [
+                bridge.run(store.offsets.owned_offsets(queue, group, partitions)) for group in ("members", "left")
+            ],
             "log": [bridge.run(store.claim_logs.read_log(queue, partition, 1)) for partition in partitions],
             "covers": [sorted(bridge.run(store.covers.read_covers(queue, 1, COVERS)).values())],
         }

@@ -1,4 +1,4 @@
-"""Tests of keyspaces that earlier releases filled."""
+"""Tests of keyspaces that recorded versions filled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.releases.compared import differences
 
 @pytest.mark.parametrize("folder", recording.folders(), ids=[folder.name for folder in recording.folders()])
 def test_rows(folder: Path, contract_keyspace: str) -> None:
-    """Every row of an earlier release's keyspace is read correctly by the present version."""
+    """Every row of a recorded version's keyspace is read correctly by the present version."""
     released = keyspaces.read(folder)
     location = CassandraLocation(contract_keyspace)
     location.make_fresh()

@@ -1,4 +1,4 @@
-"""Archives that earlier releases wrote."""
+"""Archives that recorded versions wrote."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", folders(), ids=[folder.name for folder in folders()])
 def test_replay(folder: Path, spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """A replay of a release's archive gives the messages that the release archived."""
+    """A replay of a version's archive gives the messages that the version archived."""
     with tarfile.open(folder / "archive.tar.gz") as packed:
         packed.extractall(tmp_path, filter="data")
     options = ReplayOptions(

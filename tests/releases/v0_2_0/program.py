@@ -1,12 +1,13 @@
-"""A user's program: it fills a store, and asks for all that it filled it with. Each release keeps a copy.
+"""A user's program: it fills a store, and asks for all that it filled it with. Each version keeps a copy.
 
-It needs the client alone, so it also runs on a client of another release: ``python program.py URL KEY APPLICATION``
+It needs the client alone, so it also runs on a client of another version: ``python program.py URL KEY APPLICATION``
 prints a line of JSON for each answer.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,8 @@ from queuey.client import Backoff, Client, Outgoing
 
 YEAR = 31_536_000
 """Seconds that everything is kept, so that nothing expires beside the test."""
+DAY, WEEK = 86_400, 7 * 86_400
+SESSION = 300
 ID = "00000000000010008000000000000001"
 
 
@@ -61,6 +64,16 @@ def fill(client: Client) -> dict[str, Any]:
     client.create_queue("dedup", ttl=YEAR, kind="dedup")
     client.send_many("dedup", ["the same", "the same", "another"])
     client.job_queue("dedup").receive(1, ttl=40_000, wait=20)
+    client.create_queue("kept", ttl=YEAR, on_ack="delete", on_expiry="dead-letter", result_ttl=WEEK)
+    sent = client.send_many("kept", ["gets a result", "is cancelled", "waits"])
+    work = client.job_queue("kept")
+    done, _ = work.receive(2, ttl=40_000, wait=20)
+    work.ack(done, results={done.receipt: {"answer": 42}})
+    work.cancel(sent[1])
+    client.create_queue("halted", ttl=YEAR, claims="paused")
+    member = client.consumer_groups.join("members", ["plain"], instance="one", session=SESSION, grace=DAY)
+    while not member.heartbeat().take:
+        time.sleep(0.2)
     client.create_queue("source", ttl=YEAR)
     client.create_queue("target", ttl=YEAR)
     client.send_many("source", ["moves", "moves, too"])
@@ -73,6 +86,7 @@ def fill(client: Client) -> dict[str, Any]:
         "held": [one.receipt for one in claimed[4:]],
         "step": step[0].receipt,
         "move": move.id,
+        "sent": [f"{one.partition}:{one.id}" for one in sent],
     }
 
 
@@ -96,10 +110,12 @@ def ask(client: Client, kept: dict[str, Any]) -> Iterator[tuple[str, object]]:
     yield "schedules", [client.schedules.get(one.name) for one in client.schedules.list()]
     yield "moves", client.moves()
     yield "moving", client.moving(kept["move"]).show()
-    for name in ("jobs", "ordered", "dedup"):
+    for name in ("jobs", "ordered", "dedup", "kept"):
         jobs = client.job_queue(name)
         yield f"counts of {name}", [jobs.counts(), jobs.size(), jobs.backlog()]
         yield f"outstanding of {name}", jobs.outstanding(states=True)
+    yield "results", client.job_queue("kept").status(kept["sent"][:2], states=True)
+    yield "members", client.consumer_groups.show("members", lag=True)
     yield "peeked", client.job_queue("jobs").peek(3)
 
     yield "sent again", client.send("plain", "a text", partition=1, idempotency_key="once")

@@ -1,0 +1,1 @@
+"""The record of version 0.2.0."""
