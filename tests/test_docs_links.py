@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import codeop
 import configparser
+import importlib
 import json
 import re
 import shlex
@@ -41,6 +43,10 @@ PAGES = sorted(
 )
 PROGRAM_FILES = ("README.md", "docs/index.md")
 """Pages whose programs are not for an interactive interpreter."""
+NAME_ROW = re.compile(r"\| `([a-z_.]+)` \| (.+?) \| .+ \|")
+NAMES_TABLE = (ROOT / "docs/support.md").read_text().partition("## Public names")[2].partition("\n## ")[0]
+PUBLIC_NAMES = {module: set(re.findall(r"`(\w+)`", names)) for module, names in NAME_ROW.findall(NAMES_TABLE)}
+"""Public names by module; only ``__all__`` if it has them all."""
 INDEXES = ("docs/all-pages.md", "docs/decisions/index.md")
 VARIABLES = {line.variable for line in settings.table()} | settings.OTHER_VARIABLES
 VARIABLES |= {CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE, qdo_settings.CONFIG_VARIABLE}
@@ -419,3 +425,50 @@ def test_the_readme_leaves_nothing_in_the_clone() -> None:
     assert written == {"archive", "handlers.py"}
     assert [name for name in written if not {f"/{name}", f"/{name}/"} & set(ignored)] == []
     assert "/build/" in ignored  # where the demo draws its chart
+
+
+def public_names(module: str) -> set[str]:
+    names = PUBLIC_NAMES.get(module, set())
+    return set(importlib.import_module(module).__all__) if names == {"__all__"} else names
+
+
+def names_used(program: str) -> set[tuple[str, str]]:
+    """Returns the modules and names that a program imports from the packages of this project, or uses in a module."""
+    tree = ast.parse(program)
+    imported = {
+        (statement.module, alias.name)
+        for statement in ast.walk(tree)
+        if isinstance(statement, ast.ImportFrom) and statement.module and statement.module.startswith(("queuey", "qdo"))
+        for alias in statement.names
+    }
+    modules = {name: f"{module}.{name}" for module, name in imported if is_module(f"{module}.{name}")}
+    used = {
+        (node.value.id, node.attr)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    inside = {(modules[name], attribute) for name, attribute in used if name in modules}
+    return {one for one in imported if one[1] not in modules} | inside
+
+
+def is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("module", PUBLIC_NAMES)
+def test_public_names_can_be_imported(module: str) -> None:
+    """Each public name is in its module."""
+    imported = importlib.import_module(module)
+    assert public_names(module)
+    assert [name for name in public_names(module) if not hasattr(imported, name)] == []
+
+
+def test_pages_use_public_names_only() -> None:
+    """What the programs of the pages import is public."""
+    programs = [(page, program) for page in PAGES for program in blocks(page, "python")]
+    uses = {(page, *one) for page, program in programs for one in names_used(program)}
+    assert {module for _, module, _ in uses} >= PUBLIC_NAMES.keys() - {"queuey.testing"}
+    assert sorted(one for one in uses if one[2] not in public_names(one[1])) == []
