@@ -91,8 +91,7 @@ class DueWork(ABC):
 
     kind: str
 
-    @abstractmethod
-    async def prepare(self, ahead: float) -> None:
+    async def prepare(self, ahead: float) -> None:  # noqa: B027 - nothing by default
         """Called before each search.
 
         Args:

@@ -250,9 +250,6 @@ class ExpiryRecords(DueWork):
 
     # Steps
 
-    async def prepare(self, ahead: float) -> None:
-        pass
-
     async def step(self, record: Record) -> NextStep | None:
         # Searches a queue for expired messages and sets the next due time. Removes the record if the queue is gone,
         # or if all is done and no post relies on the record.

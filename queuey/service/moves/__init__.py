@@ -206,9 +206,6 @@ class MoveCarrier(DueWork):
     def statistics(self) -> dict[str, float]:
         return {"moves_running": len(self._work), "moves_messages_total": self._moved}
 
-    async def prepare(self, ahead: float) -> None:  # noqa: ARG002 - the runner accounts for it
-        await self._records.adopt()
-
     def find_held(self, name: str) -> Record | None:
         work = self._work.get(name)
         return None if work is None else work.record

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.errors import Conflict, MoveNotFound, MoveUnderWay, RecordChanged, StoreBusy, TooManyMoves
+from queuey.errors import MoveNotFound, MoveUnderWay, RecordChanged, StoreBusy, TooManyMoves
 from queuey.messages import Queue, Record
 from queuey.storage import Store
 
@@ -29,8 +29,6 @@ MAX_RUNNING_TOTAL = 100
 """Max running moves of all applications; likewise."""
 MAX_LISTED = 100
 """Max moves of an application that are kept after their end, the latest ones."""
-_OLD_DIRECTORY_ENTRY, _OLD_RECORD_ENTRY = "moves under way", "move"
-"""Entries of the ledger in which version 0.1.0 kept moves."""
 _MAX_ATTEMPTS = 20
 """Max attempts at a change when other processes interfere."""
 
@@ -68,7 +66,6 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         runner: Token of the process at work on the move; 0 if none.
-        beat: Changed by version 0.1.0 as long as a process was at work.
         moved: Number of moved messages.
         total: Approximate number of messages at the start; -1 if not known yet.
         left: Number of messages that stay because they are claimed.
@@ -79,7 +76,6 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
     state: State = "running"
     runner: int = 0
-    beat: int = 0
     moved: int = 0
     total: int = -1
     left: int = 0
@@ -95,17 +91,8 @@ class MoveRecord(msgspec.Struct, frozen=True, array_like=True):
     progress: Progress
 
 
-class _Directory(msgspec.Struct, frozen=True, array_like=True):
-    """Running moves of version 0.1.0, which kept them in the ledger."""
-
-    last: int = 0
-    moves: tuple[Move, ...] = ()
-
-
 _encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(MoveRecord).decode
-_decode_directory = msgspec.msgpack.Decoder(_Directory).decode
-_decode_numbers = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class MoveRecords:
@@ -113,8 +100,6 @@ class MoveRecords:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._seen_progress: dict[int, bytes | None] = {}
-        """Progress of moves of version 0.1.0, as of the last call of ``adopt``."""
 
     async def begin(self, source: Queue, target: Queue) -> tuple[Record, bool]:
         """Creates a move, or finds the running one between the same queues; returns it, and whether it is new.
@@ -124,10 +109,6 @@ class MoveRecords:
             TooManyMoves: Too many moves of the application, or of all applications, are running.
             StoreBusy: Moves of the source start and end too fast.
         """
-        directory = await self._read_directory()
-        for move in directory.moves:
-            if move.source_qid == source.qid:
-                await self._adopt(move)
         for _ in range(_MAX_ATTEMPTS):
             record = await self._store.records.record(KIND, source.application, _record_name(source.qid))
             if record is not None:
@@ -136,11 +117,9 @@ class MoveRecords:
                     raise MoveUnderWay(source.name, running.move.target, running.move.id)
                 return record, False
             await self._require_room(source.application)
-            last = max(
-                (value.move.number for value in await self._list_recorded(source.application)), default=directory.last
-            )
+            last = max((value.move.number for value in await self._list_all(source.application)), default=0)
             # Above all earlier numbers, and unlike that of another source's move that starts at the same moment.
-            number = max(max(directory.last, last) + randbelow(1000) + 1, await self._store.ledger.now())
+            number = max(last + randbelow(1000) + 1, await self._store.ledger.now())
             move = Move(number, source.application, source.name, source.qid, source.partitions, target.name, target.qid)
             new = _make_record(move, Progress(), self._store.claim_logs.claim_time())
             try:
@@ -179,7 +158,6 @@ class MoveRecords:
         """
         move = decode(record.value).move
         value = _encode(MoveRecord(move, progress))
-        await self._end_old(move, progress)  # First: a process that dies later leaves nothing that is adopted again.
         with suppress(RecordChanged):  # Another process has ended it.
             await self._store.records.set_record(Record(_ENDED_KIND, move.application, move.id, value, ids.TICKS_MAX))
         await self._store.records.remove_record(record)
@@ -203,26 +181,15 @@ class MoveRecords:
             for value in under_way:
                 if value.move.id == name:
                     return value
-            old = await self._find_old(int(name, 16))
-            if old is not None and old.move.application == application:
-                return old
         raise MoveNotFound(name)
 
     async def list_moves(self, application: str) -> list[MoveRecord]:
         """Returns the newest ``MAX_LISTED`` moves of an application, running or ended, the newest first."""
-        moves = {
-            value.move.number: value
-            for value in (*await self._list_old(application), *await self._list_recorded(application))
-        }
+        moves = {value.move.number: value for value in await self._list_all(application)}
         return [moves[number] for number in sorted(moves, reverse=True)[:MAX_LISTED]]
 
     async def cancel(self, move: Move) -> MoveRecord:
-        """Requests the end of a move, unless it is over or being cancelled. Returns its present record.
-
-        Adopts a move of version 0.1.0 first.
-        """
-        if move in (await self._read_directory()).moves:
-            await self._adopt(move)
+        """Requests the end of a move, unless it is over or being cancelled. Returns its present record."""
         for _ in range(_MAX_ATTEMPTS):
             record = await self._store.records.record(KIND, move.application, _record_name(move.source_qid))
             if record is None or (current := decode(record.value)).move != move:
@@ -236,66 +203,19 @@ class MoveRecords:
                 continue
         raise StoreBusy(f"The record of move {move.id} changes too fast. Try again.")
 
-    async def adopt(self) -> None:
-        """Continues moves of version 0.1.0 whose progress has not changed since the last call."""
-        before, self._seen_progress = self._seen_progress, {}
-        for move in (await self._read_directory()).moves:
-            raw = self._seen_progress[move.number] = await self._store.ledger.entry(_OLD_RECORD_ENTRY, move.number)
-            if move.number in before and before[move.number] == raw:
-                await self._adopt(move)
-
-    async def _adopt(self, move: Move) -> None:
-        """Creates the record of a move of version 0.1.0, unless it is over or another process was faster."""
-        old = await self._store.ledger.entry(_OLD_RECORD_ENTRY, move.number)
-        progress = Progress() if old is None else decode(old).progress
-        if (
-            progress.state in ENDED_STATES
-            or (await self._store.records.record(_ENDED_KIND, move.application, move.id)) is not None
-        ):
-            return
-        with suppress(RecordChanged):  # Another process was faster.
-            await self._store.records.set_record(_make_record(move, progress, self._store.claim_logs.claim_time()))
-
-    async def _end_old(self, move: Move, progress: Progress) -> None:
-        """Records the end of a move of version 0.1.0 where that version looks, so that it is not adopted again."""
-        while move in (await self._read_directory()).moves:
-            old = await self._store.ledger.entry(_OLD_RECORD_ENTRY, move.number)
-            if old is not None and decode(old).progress.state in ENDED_STATES:
-                return
-            with suppress(Conflict):
-                await self._store.ledger.enter(
-                    _OLD_RECORD_ENTRY, move.number, _encode(MoveRecord(move, progress)), expected=old
-                )
-
-    async def _read_directory(self) -> _Directory:
-        raw = await self._store.ledger.entry(_OLD_DIRECTORY_ENTRY, 0)
-        return _Directory() if raw is None else _decode_directory(raw)
-
     async def _list_running(self, application: str) -> list[MoveRecord]:
         return [
             decode(record.value)
             for record in await self._store.records.records(KIND, application, limit=MAX_RUNNING_TOTAL)
         ]
 
-    async def _list_recorded(self, application: str) -> list[MoveRecord]:
+    async def _list_all(self, application: str) -> list[MoveRecord]:
         under_way = await self._list_running(application)  # First, so that a move that ends meanwhile is found.
         ended = [
             decode(record.value)
             for record in await self._store.records.records(_ENDED_KIND, application, limit=2 * MAX_LISTED)
         ]
         return under_way + ended
-
-    async def _list_old(self, application: str) -> list[MoveRecord]:
-        """Returns the moves of an application that version 0.1.0 has left in the ledger."""
-        raw = await self._store.ledger.entry(f"moves of {application}", 0)
-        moves = [await self._find_old(number) for number in ([] if raw is None else _decode_numbers(raw))]
-        return [move for move in moves if move is not None]
-
-    async def _find_old(self, number: int) -> MoveRecord | None:
-        if (raw := await self._store.ledger.entry(_OLD_RECORD_ENTRY, number)) is not None:
-            return decode(raw)
-        begun = (move for move in (await self._read_directory()).moves if move.number == number)
-        return next((MoveRecord(move, Progress()) for move in begun), None)
 
     async def _require_room(self, application: str) -> None:
         running = await self._store.records.due_records(KIND, ids.TICKS_MAX)

@@ -413,7 +413,7 @@ def test_two_at_once(store: Store, other: Store) -> None:
 
 @pytest.mark.slow_on("cassandra")
 def test_two_moves_of_one_source(store: Store, other: Store) -> None:
-    """A process of 0.1.0 does not see an existing move of the source; two moves of it do no harm to each other."""
+    """If the record of a running move is lost, a second move of its source begins; the two do no harm to each other."""
     source, targets = make_queue(store), [make_queue(store), make_queue(store)]
     everything = [f"{number}" for number in range(2100)]
     for first in range(0, 2100, 500):
