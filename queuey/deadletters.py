@@ -15,7 +15,6 @@ these headers:
 ``queuey-dead-at``        when the message was given up, ISO 8601 in UTC
 ``queuey-dead-history``   JSON list of the last attempts, oldest first: time, worker, error class and truncated message
 ``queuey-dead-key``       the message key, if the queue of dead letters does not keep it
-``queuey-dead-json``      ``1``: the body is the text of a JSON value; written only by 0.1.0, now it stays a JSON value
 ``queuey-dead-type``      the content type, if HTTP cannot carry it unchanged
 ``queuey-dead-headers``   a JSON object of headers that could not be kept unchanged
 ``queuey-dead-lost``      number of headers that did not fit
@@ -365,7 +364,7 @@ def decode_dead_letter(
         body: Body of the message; a JSON value as its text.
         lies: Place of the message in the queue of dead letters.
         content_type: Content type of the message.
-        json: The body is stored as a JSON value, whatever the headers say.
+        json: The body is stored as a JSON value.
         key: Key of the message.
     """
     own = {name.removeprefix(HEADER_PREFIX): text for name, text in headers.items() if name.startswith(HEADER_PREFIX)}
@@ -379,7 +378,7 @@ def decode_dead_letter(
             partition=int(own["partition"]),
             id=own["id"],
             body=body,
-            json=json or "json" in own,
+            json=json,
             content_type=unquote(own["type"]) if "type" in own else content_type,
             headers={name: text for name, text in headers.items() if not name.startswith(HEADER_PREFIX)} | packed,
             lost=int(own.get("lost", 0)),
@@ -409,12 +408,11 @@ def convert_for_move(queue: str, message: Message) -> Message:
     letter.
     """
     letter = decode_stored_dead_letter(message, "")
-    if letter is None:
+    if letter is None or letter.queue != queue:
         return message
-    meta = message.meta or Meta()
-    if letter.queue == queue:
-        meta = Meta(letter.content_type, tuple(letter.headers.items()), key=meta.key)
-    return msgspec.structs.replace(message, meta=msgspec.structs.replace(meta, json=letter.json))
+    key = None if message.meta is None else message.meta.key
+    meta = Meta(letter.content_type, tuple(letter.headers.items()), letter.json, key)
+    return msgspec.structs.replace(message, meta=meta)
 
 
 def _history_text(history: Sequence[Attempt]) -> str:

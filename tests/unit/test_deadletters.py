@@ -112,12 +112,9 @@ def test_a_stored_message_becomes_one(meta: Meta | None) -> None:
     )
 
 
-def test_letters_of_0_1_0_are_json_again() -> None:
-    """Version 0.1.0 stored a JSON value as its text, with a header, which is decoded again."""
-    message = structs.replace(STORED, body="[1]", meta=Meta("application/json", (), json=True))
-    letter = dead_letter_of(message, "orders", LATE)
-    headers = (*(letter.meta or Meta()).headers, ("queuey-dead-json", "1"))
-    old = structs.replace(letter, meta=Meta("application/json", headers))
-    assert convert_for_move("orders", old).meta == Meta("application/json", (), json=True)
-    assert convert_for_move("graveyard", old).meta == Meta("application/json", headers, json=True)
-    assert convert_for_move("graveyard", letter) == letter
+def test_a_letter_moved_to_its_queue_is_the_message_again() -> None:
+    """A JSON value keeps its form and its key in a letter, and in the message that it becomes in its own queue."""
+    meta = Meta("application/json", (("colour", "red"),), json=True, key="k")
+    letter = dead_letter_of(structs.replace(STORED, body="[1]", meta=meta), "orders", LATE)
+    assert convert_for_move("orders", letter).meta == meta
+    assert convert_for_move("graveyard", letter) is letter
