@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.covers import CoverDraft
-from queuey.claims.entries import FORMAT, FORMAT_KEPT, ClaimGroup, Entry, LongEntry, MoveStep, group_by_expiry
+from queuey.claims.entries import ClaimGroup, Entry, MoveStep, group_by_expiry
 from queuey.claims.expiry import MAX_OUTBOX, EndedMessages, find_expirable
 from queuey.claims.order import KeyHolders, OrderCheck, Waiting, compute_key_digest
 from queuey.claims.places import ClaimLimits, FreePlaces, Places, compute_limited_key_digest
@@ -574,10 +574,7 @@ class EntryDraft:
         """
         claimed, outs = self._state.outstanding, self._outs
         covers = None if self._covers is None else self._covers.make_changes(self._cursor, stored)
-        unbegun = [position for position, counts in self._releases.items() if not counts] if self._releases else []
-        make = partial(LongEntry, cancels=list(self._cancels), unbegun=unbegun) if self._cancels or unbegun else Entry
-        return make(
-            format=FORMAT_KEPT if self._keeps else FORMAT,
+        return Entry(
             token=token,
             at=self.now,
             cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,
@@ -597,4 +594,7 @@ class EntryDraft:
             secrets=list(secrets) or [0] * len(self.groups),
             workers=self.workers if any(self.workers) else [],
             keys=self.keys,
+            cancels=list(self._cancels),
+            unbegun=[position for position, counts in self._releases.items() if not counts] if self._releases else [],
+            keeps=self._keeps,
         )

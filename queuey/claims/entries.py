@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import ClassVar
 
 import msgspec
 
@@ -12,9 +10,6 @@ from queuey.ids import FIRST, Position
 
 FORMAT = 1
 """Version of the encoding of entries and snapshots."""
-FORMAT_KEPT = 2
-"""Version of the same encoding for queues whose expired messages become dead letters. Queuey 0.1.0 refuses it, because
-its cursor would pass those messages."""
 ClaimGroup = tuple[int, list[Position]]
 """Expiry of claims (milliseconds since 1970), and the claimed messages."""
 
@@ -94,7 +89,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """One change of a partition's state; applied by :meth:`.state.State.apply`.
 
     Attributes:
-        format: :data:`FORMAT`, or :data:`FORMAT_KEPT` in a log whose readers must see expired messages.
+        format: :data:`FORMAT`.
         token: A random number by which the writer recognizes its own entry.
         at: The writer's clock (milliseconds since 1970).
         cursor: The new cursor, or ``FIRST`` if it has not moved.
@@ -116,10 +111,10 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         workers: The caller's name for each group of ``claims``; empty if no caller gave a name.
         keys: Digests of the messages' keys for each group of ``claims``, with 0 for a message without a key; empty in
             queues that do not keep keys.
+        cancels: Claimed messages that will not be delivered again, and whose workers are asked to stop.
+        unbegun: Messages of ``releases`` whose delivery does not count as an attempt.
+        keeps: From now on readers of the log must see expired messages, because they become dead letters.
     """
-
-    cancels: ClassVar[Sequence[Position]] = ()
-    unbegun: ClassVar[Sequence[Position]] = ()
 
     format: int = FORMAT
     token: int = 0
@@ -141,18 +136,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     secrets: list[int] = []
     workers: list[str] = []
     keys: list[list[int]] = []
-
-
-class LongEntry(Entry, frozen=True, array_like=True):
-    """An entry with the fields that few entries have. Queuey 0.1.0 ignores them.
-
-    Attributes:
-        cancels: Claimed messages that will not be delivered again, and whose workers are asked to stop.
-        unbegun: Messages of ``releases`` whose delivery does not count as an attempt.
-    """
-
-    cancels: list[Position] = []  # type: ignore[misc] # a field here, a class variable in Entry
-    unbegun: list[Position] = []  # type: ignore[misc] # as above
+    cancels: list[Position] = []
+    unbegun: list[Position] = []
+    keeps: bool = False
 
 
 def group_by_expiry(expiries: dict[Position, int]) -> list[ClaimGroup]:
@@ -163,7 +149,7 @@ def group_by_expiry(expiries: dict[Position, int]) -> list[ClaimGroup]:
 
 
 encode_entry = msgspec.msgpack.Encoder().encode
-_entry_decoder = msgspec.msgpack.Decoder(LongEntry)
+_entry_decoder = msgspec.msgpack.Decoder(Entry)
 _any_decoder = msgspec.msgpack.Decoder()
 
 
@@ -182,8 +168,8 @@ def decode_entry(body: bytes) -> Entry:
 
 
 def require_known_format(form: int, what: str) -> None:
-    if form not in {FORMAT, FORMAT_KEPT}:
-        raise UnknownFormat(f"{what} has format {form}; this program knows {FORMAT} and {FORMAT_KEPT}")
+    if form != FORMAT:
+        raise UnknownFormat(f"{what} has format {form}; this program knows format {FORMAT}")
 
 
 def format_of(body: bytes) -> object:

@@ -27,16 +27,7 @@ from typing import Literal
 import msgspec
 
 from queuey.claims.covers import Covers, EncodedCover
-from queuey.claims.entries import (
-    FORMAT,
-    FORMAT_KEPT,
-    Entry,
-    MoveState,
-    MoveStep,
-    UnknownFormat,
-    format_of,
-    require_known_format,
-)
+from queuey.claims.entries import FORMAT, Entry, MoveState, MoveStep, UnknownFormat, format_of, require_known_format
 from queuey.claims.receipts import LastDelivery
 from queuey.ids import FIRST, Position
 
@@ -110,17 +101,13 @@ class _Snapshot(msgspec.Struct, array_like=True):
     workers: list[str]
     keys: list[int]
     resting: list[Position]
-
-
-class _LongSnapshot(_Snapshot, array_like=True):
-    """A snapshot with fields that few states have. Queuey 0.1.0 ignores them."""
-
-    cancelled: list[Position] = []
-    marked: list[tuple[Position, int, bool, bool]] = []
+    cancelled: list[Position]
+    marked: list[tuple[Position, int, bool, bool]]
+    keeps_expired: bool
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_LongSnapshot)
+_decoder = msgspec.msgpack.Decoder(_Snapshot)
 
 
 class State:
@@ -215,7 +202,7 @@ class State:
         if number != self.number + 1:
             raise ValueError(f"entry {number} does not follow entry {self.number}")
         self.number = number
-        self.keeps_expired = self.keeps_expired or entry.format == FORMAT_KEPT
+        self.keeps_expired = self.keeps_expired or entry.keeps
         if entry.outs or entry.sent or entry.deleted or entry.delete or entry.move is not None:
             self._apply_departures(number, entry)
         for position in entry.finals:
@@ -298,8 +285,6 @@ class State:
                 claim.uncounted = before.uncounted + (not before.begun)
                 claim.suspected = self.is_suspected(position)
                 outstanding[position] = claim
-                if self.cancelled:
-                    self.cancelled.discard(position)  # Queuey 0.1.0 delivers cancelled messages.
             self._ended.pop(position, None)
             self.resting.discard(position)
             heappush(self._expiries, (expires, position))
@@ -524,33 +509,30 @@ class State:
 
     def encode(self) -> bytes:
         """Encodes a snapshot. Equal states give equal snapshots."""
-        outstanding = sorted(
-            (*position, claim.number, claim.deliveries, claim.expires) for position, claim in self.outstanding.items()
-        )
-        covers, last = self.covers, [self.outstanding[ticks, low] for ticks, low, *_ in outstanding]
-        fields = (
-            FORMAT_KEPT if self.keeps_expired else FORMAT,
+        outstanding = sorted(self.outstanding.items())
+        claims = [claim for _, claim in outstanding]
+        marks = [(position, claim.uncounted, claim.begun, claim.suspected) for position, claim in outstanding]
+        snapshot = _Snapshot(
+            FORMAT,
             self.number,
             self.cursor,
-            outstanding,
+            [(*position, claim.number, claim.deliveries, claim.expires) for position, claim in outstanding],
             sorted(self.above),
             sorted(self.outbox.items()),
             sorted(self.pending_deletes.items()),
             list(self.superseded.items()),
             self.move,
-            covers.encode(),
-            covers.stored_until,
-            [claim.secret for claim in last],
-            [claim.worker for claim in last] if any(claim.worker for claim in last) else [],
-            [claim.key for claim in last] if self.busy else [],
+            self.covers.encode(),
+            self.covers.stored_until,
+            [claim.secret for claim in claims],
+            [claim.worker for claim in claims] if any(claim.worker for claim in claims) else [],
+            [claim.key for claim in claims] if self.busy else [],
             sorted(self.resting),
+            sorted(self.cancelled),
+            [mark for mark in marks if mark[1:] != (0, True, False)],
+            self.keeps_expired,
         )
-        all_claims = sorted(self.outstanding.items())
-        marks = [(position, claim.uncounted, claim.begun, claim.suspected) for position, claim in all_claims]
-        marked = [mark for mark in marks if mark[1:] != (0, True, False)]
-        if self.cancelled or marked:
-            return _encoder.encode(_LongSnapshot(*fields, sorted(self.cancelled), marked))
-        return _encoder.encode(_Snapshot(*fields))
+        return _encoder.encode(snapshot)
 
     @classmethod
     def decode(cls, body: bytes) -> State:
@@ -565,7 +547,7 @@ class State:
             raise UnknownFormat(f"a snapshot of format {format_of(body)} cannot be read: {error}") from error
         require_known_format(snapshot.format, "a snapshot")
         state = cls()
-        state.keeps_expired = snapshot.format == FORMAT_KEPT
+        state.keeps_expired = snapshot.keeps_expired
         state.number = state.snapshot = snapshot.number
         state.cursor = snapshot.cursor
         # An upper bound for the entries before: the counts must never fall below those of an earlier state.

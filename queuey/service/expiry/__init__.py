@@ -14,7 +14,7 @@ published: from before an entry makes them until a search finds none. If the pro
 when the record is due.
 
 The claim logs of the queue are marked before the record of messages is created, or before its number of partitions is
-raised. So readers see expired messages, and version 0.1.0, which would skip them, refuses these logs.
+raised. So readers of these logs see expired messages.
 """
 
 from __future__ import annotations
