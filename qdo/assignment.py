@@ -61,8 +61,7 @@ def plan_assignment(
     """Returns the next target assignment, which equals the current one if nothing has to move.
 
     A queue that any member sees is assigned to subscribers that may see it. If no subscriber may see it and the queue
-    may exist, its partitions stay with their owners. A member that does not report what it sees counts as seeing what
-    the leader sees.
+    may exist, its partitions stay with their owners.
 
     An absent static member keeps its partitions during the grace period, so that its return moves nothing. Until then,
     other members neither lose partitions to it nor get any of its partitions.
@@ -93,11 +92,7 @@ def plan_assignment(
     }
     # Members with the same subscription and sight share one mapping.
     assignable = {
-        kind: {
-            queue: count
-            for queue, count in matching[wants]
-            if (queue in queues if sight is None else sight.includes(queue.name))
-        }
+        kind: {queue: count for queue, count in matching[wants] if sight.includes(queue.name)}
         for kind, (wants, sight) in {
             _make_view_key(member): (member.wants, member.sight) for member in members.values()
         }.items()
@@ -108,7 +103,7 @@ def plan_assignment(
         for partition, name in before.owners.items()
         if partition.queue not in listed and name in members and members[name].wants.matches(partition.queue)
     }
-    named = {Queue(s.service, s.application, name) for s, _ in assignable for name in s.names}
+    named = {Queue(s.service, s.application, name) for s, *_ in assignable for name in s.names}
     unseen = frozenset(named | {partition.queue for partition in staying}) - listed
     assigned = assign(
         {name: assignable[_make_view_key(m)] for name, m in members.items()}, before.owners, reserved=since
@@ -121,8 +116,8 @@ def plan_assignment(
     return AssignmentPlan(TargetAssignment(owners, absent, static), recheck, unseen)
 
 
-def _make_view_key(member: Member) -> tuple[Subscription, tuple[tuple[str, ...], frozenset[str]] | None]:
-    return member.wants, None if member.sight is None else (member.sight.patterns, member.sight.hidden)
+def _make_view_key(member: Member) -> tuple[Subscription, tuple[str, ...], frozenset[str]]:
+    return member.wants, member.sight.patterns, member.sight.hidden
 
 
 def find_reported_queues(members: Iterable[Member]) -> dict[Queue, int]:
@@ -130,7 +125,7 @@ def find_reported_queues(members: Iterable[Member]) -> dict[Queue, int]:
     by_application: dict[tuple[str, str], dict[str, int]] = {}
     for member in members:
         counts = by_application.setdefault((member.wants.service, member.wants.application), {})
-        for name, count in member.sight.others.items() if member.sight is not None else ():
+        for name, count in member.sight.others.items():
             if count >= counts.get(name, 0):
                 counts[name] = count
     return {Queue(*owner, name): count for owner, counts in by_application.items() for name, count in counts.items()}

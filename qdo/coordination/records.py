@@ -61,7 +61,7 @@ class Member(msgspec.Struct, frozen=True):
         static: Whether the member chose its name and keeps its partitions for a while when it is gone.
         since: When the member joined, in seconds since 1970.
         leaving: Whether the member only finishes its running messages and must get no partitions.
-        sight: The queues that the member may see, or None if its program is too old to report them.
+        sight: The queues that the member may see.
     """
 
     id: str
@@ -69,7 +69,7 @@ class Member(msgspec.Struct, frozen=True):
     static: bool = False
     since: float = 0.0
     leaving: bool = False
-    sight: Visibility | None = None
+    sight: Visibility = Visibility(("*",))
 
 
 class TargetAssignment(msgspec.Struct, frozen=True):

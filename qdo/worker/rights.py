@@ -16,7 +16,7 @@ from typing import TypeVar
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import MissingRights
 from qdo.settings import WorkerSettings
-from queuey.client import AsyncClient, ClientError, NotFound, RetryPolicy
+from queuey.client import AsyncClient, ClientError, RetryPolicy
 from queuey.client.deadletters import holds_dead, queue_for
 from queuey.client.lookup import find_queues, rights_for
 
@@ -100,11 +100,7 @@ async def _find_missing(
     """Returns the rights that the credential lacks. For a missing queue these are only admin and send."""
     claims = GROUP_OPTION if consumer.in_service_group else "mirror" if consumer.settings.mirror else ""
     needs = _list_needs(sorted(names), settings, claims)
-    try:
-        rights = await rights_for(client, {name for name, _, _ in needs})
-    except NotFound:
-        logger.warning("the service is older than this program, so the worker's rights are not checked")
-        return []
+    rights = await rights_for(client, {name for name, _, _ in needs})
     lacking = [need for need in needs if need[1] not in rights[need[0]]]
     lookup = await find_queues(client, {name for name, action, _ in lacking if action != "send"})
     # A missing queue needs admin, to create it. Other rights may be granted when it is created.

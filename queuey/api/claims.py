@@ -241,8 +241,7 @@ class PartitionClaims(Struct, frozen=True):
     Attributes:
         claimed: Messages that a worker has.
         waiting: Released messages, and messages whose claims have expired; they are delivered next.
-        retrying: Messages released with a delay that is not over. A service of 0.1.0 counts them under the other two,
-            and shows 0.
+        retrying: Messages released with a delay that is not over.
     """
 
     claimed: Count
@@ -297,8 +296,7 @@ class Backlog(Struct, frozen=True, tag_field="status", tag="ok"):
         dead: Messages in ``<queue>.dead``, and dead letters that are still being stored.
         oldest: Time of the oldest unfinished message, in seconds since 1970; None if all are done.
         due: Time when the next delayed message is due, in seconds since 1970; None if no message is delayed.
-        retrying: Messages that failed, or were released, with a delay that is not over; after it they wait again. A
-            service of 0.1.0 counts them under the other states, and shows 0.
+        retrying: Messages that failed, or were released, with a delay that is not over; after it they wait again.
         publishing: Dead letters that are still being stored. If the process that did so has ended, the next one does it
             within 15 seconds after its start.
     """

@@ -176,8 +176,7 @@ class MemberInfo(Struct, frozen=True):
     Attributes:
         since: When the member joined, in seconds since 1970.
         session: Seconds without a heartbeat after which the member loses its partitions.
-        seen: Time of the last heartbeat that the service has stored, or of the join, in seconds since 1970; null
-            from a service of 0.1.0.
+        seen: Time of the last heartbeat that the service has stored, or of the join, in seconds since 1970.
     """
 
     number: int
@@ -185,7 +184,7 @@ class MemberInfo(Struct, frozen=True):
     state: str
     since: float
     session: float
-    seen: float | None = None
+    seen: float
 
 
 class OwnedPartition(Struct, frozen=True, kw_only=True):

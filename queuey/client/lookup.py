@@ -63,7 +63,6 @@ async def rights_for(client: AsyncClient, names: Iterable[str]) -> dict[str, fro
     """Returns the allowed actions on any number of queues; see :meth:`~queuey.client.Client.rights`.
 
     Raises:
-        NotFound: The service is too old for this call.
         ClientError: The service refuses the call or is unavailable.
     """
     rights: dict[str, frozenset[str]] = {}

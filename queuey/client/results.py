@@ -323,16 +323,16 @@ class QueuePage(msgspec.Struct, frozen=True):
 
     Attributes:
         patterns: The credential's name patterns, in which ``*`` stands for any text. The list has only queues that
-            match one of them. None if the service is too old to return them.
+            match one of them.
     """
 
     queues: tuple[Queue, ...]
     next: str | None
-    patterns: tuple[str, ...] | None = None
+    patterns: tuple[str, ...]
 
     def lists_all(self, prefix: str = "") -> bool:
-        """Returns whether the list contains every queue with the prefix. Assumes so if ``patterns`` is None."""
-        return self.patterns is None or any(
+        """Returns whether the list contains every queue with the prefix."""
+        return any(
             pattern.endswith("*") and "*" not in (begin := pattern[:-1]) and prefix.startswith(begin)
             for pattern in self.patterns
         )
@@ -441,7 +441,7 @@ class OutstandingJob(msgspec.Struct, frozen=True):
         state: The state that this worker has set, or None. Only with ``states``.
         state_at: When the state was set, in seconds since 1970.
         status: ``claimed``; ``retrying`` if it was released and the delay is not over; ``waiting`` if the claim has
-            ended. Empty from a service of version 0.1.0.
+            ended.
         task, arguments: Name of the task that the message calls, and its arguments in short form. Empty without a
             task. Only with ``states``.
         failure: The last failed attempt, or None. Only with ``states``.

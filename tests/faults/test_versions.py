@@ -1,4 +1,4 @@
-"""Web processes of the last release and of this version serve one keyspace side by side, as during an upgrade.
+"""Web processes of the last recorded version and of this one serve one keyspace side by side, as during an upgrade.
 
 Most tests break nodes, connections and web processes meanwhile, and judge all answers together.
 """
@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from queuey.client import Client, RetryPolicy, ServerError
 from tests.acceptance.crashes import test_keyed_posts, test_named, test_names_in_order
-from tests.acceptance.crashes.conftest import APP, KEY, Start, make_account
+from tests.acceptance.crashes.conftest import Start, make_account
 from tests.faults.claiming.run import ClaimRun
 from tests.faults.message_run import MessageRun
 from tests.faults.test_messages import DEATHS, LATE, LIMITS, SPAN, WRITES_LATE
@@ -24,9 +23,7 @@ from tests.faults.webs import PRESENT, MakeStore, Program
 from tests.harness.history import running
 from tests.harness.nemesis import Step, Wave, inflict
 from tests.harness.plans import Plan, Record, plans, verify
-from tests.servers import keyspaces
 from tests.servers.served import Served
-from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -101,34 +98,3 @@ def pause_in_turn(nodes: Sequence[object], stop: threading.Event) -> None:
 def test_killed_and_replaced(start: Start, run: Callable[..., None]) -> None:
     """Keyed posts are stored once and names have one value at a time, whichever version replaces the other."""
     run(start, kills=KILLS, seed=1)
-
-
-def test_options_that_the_release_does_not_know(tmp_path: Path, contract_keyspace: str, release: Program) -> None:
-    """The release refuses claims of a queue with dead letters on expiry, keeps its options, and serves other queues."""
-    from queuey.storage import cassandra  # noqa: PLC0415 - most tests here do not need the driver
-
-    keyspaces.empty(contract_keyspace)
-    with closing(cassandra.open_store(contract_keyspace)) as opened:
-        make_account(opened)
-    store = ["--store", contract_keyspace]
-    once, soon = RetryPolicy(deadline=0), 4
-    with (
-        Served(tmp_path / "old", store, variables=release.variables, program=release.words) as old,
-        Served(tmp_path / "new", store) as new,
-        Client(f"http://127.0.0.1:{old.port}", key=KEY, application=APP, retry=once) as former,
-        Client(f"http://127.0.0.1:{new.port}", key=KEY, application=APP) as present,
-    ):
-        present.create_queue("kept", ttl=soon, on_ack="delete", on_expiry="dead-letter", result_ttl=60)
-        present.create_queue("others")
-        present.send("kept", "expires")
-        with pytest.raises(ServerError, match="claim log"):
-            former.job_queue("kept").receive()
-        former.send("kept", "dropped")
-        former.send("others", "served")
-        assert former.job_queue("others").ack(former.job_queue("others").receive()) == []
-        former.update_queue("kept", description="by the release")
-        kept = present.info("kept")
-        assert (kept.on_expiry, kept.result_ttl, kept.description) == ("dead-letter", 60, "by the release")
-        dead = present.job_queue("kept.dead")
-        until(lambda: "kept.dead" in present.queue_names() and dead.size().size, every=0.5)
-        assert [letter.body for letter in dead.peek()] == ["expires"]

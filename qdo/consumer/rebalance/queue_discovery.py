@@ -23,7 +23,7 @@ from qdo.coordination import Visibility
 from qdo.errors import CoordinationLost, QdoError, StoreChanged
 from qdo.partitions import Queue, Subscription
 from qdo.tasks import wait_for_event
-from queuey.client import AsyncClient, ClientError, InvalidRequest, NotAllowed, NotAuthenticated, NotFound, RetryPolicy
+from queuey.client import AsyncClient, ClientError, InvalidRequest, NotAllowed, NotAuthenticated, RetryPolicy
 from queuey.client.lookup import find_queues, rights_for
 
 log = logging.getLogger("qdo.consumer")
@@ -78,18 +78,8 @@ async def _look_up_partition_counts(client: AsyncClient, names: Iterable[str]) -
 
 
 async def read_store_id(client: AsyncClient) -> str:
-    """Returns the id of the service's store.
-
-    Raises:
-        QdoError: The service is too old to return the id.
-        ClientError: The service does not answer.
-    """
-    try:
-        return (await client.hello()).id
-    except NotFound as error:
-        raise QdoError(
-            f"the service at {client.servers[0].root} does not return its store's id: it is older than this program"
-        ) from error
+    """Returns the id of the service's store. Raises ClientError if the service does not answer."""
+    return (await client.hello()).id
 
 
 async def find_visible_patterns(client: AsyncClient, subscription: Subscription) -> tuple[str, ...]:
@@ -104,7 +94,7 @@ async def find_visible_patterns(client: AsyncClient, subscription: Subscription)
     refused: ClientError | None = None
     patterns: tuple[str, ...] = ()
     try:
-        patterns = (await client.queue_page(limit=1)).patterns or ("*",)
+        patterns = (await client.queue_page(limit=1)).patterns
     except (NotAllowed, InvalidRequest) as error:
         refused = error
     listed = Visibility(patterns)

@@ -24,7 +24,6 @@ from qdo.partitions import Partition, Queue, Subscription
 from queuey.api.groups import GroupInfo, MemberInfo, OwnedPartition
 from queuey.client import (
     EARLIEST,
-    ApplicationNotFound,
     AsyncClient,
     AsyncGroupMember,
     ClientError,
@@ -46,7 +45,6 @@ SESSION_TIMEOUT = 10.0
 """Default time without a heartbeat after which a member's partitions go to others, in seconds."""
 MAX_EPOCH_LEAD_SECONDS = 2.0
 """Max seconds by which the first epoch of a group is ahead of the clock."""
-OLD_SERVICE = "This service has no groups (0.2 or later). Use --coordination zookeeper://…"
 NO_RIGHT = "Members of a group of the service need read and claim: give them, or use --coordination zookeeper://…"
 
 
@@ -120,7 +118,7 @@ class ServiceCoordinator:
 
         Raises:
             CoordinationRefused: The service serves the group in another data centre, or a right is missing.
-            InvalidArgument: The service has no groups, or refuses an argument.
+            InvalidArgument: The service refuses an argument.
             CoordinationLost
         """
         await self._identify()
@@ -319,13 +317,8 @@ def check_group_name(group: str) -> str:
 
 
 def _translate(error: ClientError) -> QdoError:
-    """Translates an error of a group request.
-
-    NotFound means that the service is too old for groups, unless the application is missing, which is a refusal.
-    """
-    if isinstance(error, ApplicationNotFound):
-        return CoordinationRefused(str(error))
-    return InvalidArgument(OLD_SERVICE) if isinstance(error, NotFound) else as_coordination_error(error)
+    """Translates an error of a group request; a missing application, or a wrong address, is a refusal."""
+    return CoordinationRefused(str(error)) if isinstance(error, NotFound) else as_coordination_error(error)
 
 
 def _make_offsets(

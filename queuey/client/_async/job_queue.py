@@ -28,7 +28,7 @@ from queuey.client.claims.held import (
     results_of,
 )
 from queuey.client.claims.renewers import AsyncClaimRenewer
-from queuey.client.errors import ClientError, InvalidAnswer, InvalidArgument
+from queuey.client.errors import ClientError, InvalidArgument
 from queuey.client.http.attempts import Notice, Patience
 from queuey.client.results import Message, OutstandingJob, Received, Refused
 
@@ -363,9 +363,6 @@ class AsyncJobQueue:
 
         Needs the right ``admin``.
 
-        Raises:
-            InvalidAnswer: The service is too old to pause claims.
-
         Example:
             >>> import asyncio
             >>> from queuey.client import AsyncClient
@@ -380,9 +377,7 @@ class AsyncJobQueue:
             0
             2
         """
-        queue = await self._sender.run(queue_calls.update(self.name, {"claims": "paused"}))
-        if queue.claims != "paused":
-            raise InvalidAnswer(f"Claims of {self.name} are not paused: this needs a newer version of the service.")
+        await self._sender.run(queue_calls.update(self.name, {"claims": "paused"}))
 
     async def resume(self) -> None:
         """Resumes claims after :meth:`pause`. Waiting claims get messages within a few seconds."""

@@ -25,7 +25,7 @@ from queuey.client.claims.held import (
     log,
 )
 from queuey.client.claims.renewers import ClaimRenewer
-from queuey.client.errors import ClientError, InvalidAnswer, InvalidArgument
+from queuey.client.errors import ClientError, InvalidArgument
 from queuey.client.http.attempts import Notice, Patience
 from queuey.client.results import Message, OutstandingJob, Received, Refused
 
@@ -291,9 +291,6 @@ class JobQueue:
 
         Needs the right ``admin``.
 
-        Raises:
-            InvalidAnswer: The service is too old to pause claims.
-
         Example:
             >>> from queuey.client import Client
             >>> with Client() as client:
@@ -305,9 +302,7 @@ class JobQueue:
             0
             2
         """
-        queue = self._sender.run(queue_calls.update(self.name, {"claims": "paused"}))
-        if queue.claims != "paused":
-            raise InvalidAnswer(f"Claims of {self.name} are not paused: this needs a newer version of the service.")
+        self._sender.run(queue_calls.update(self.name, {"claims": "paused"}))
 
     def resume(self) -> None:
         """Resumes claims after :meth:`pause`. Waiting claims get messages within a few seconds."""

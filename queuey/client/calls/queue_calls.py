@@ -91,7 +91,7 @@ class _WireQueue(Queue, frozen=True, kw_only=True):
 class _Listed(msgspec.Struct, frozen=True):
     queues: tuple[_WireQueue, ...]
     next: str | None = None
-    patterns: tuple[str, ...] | None = None
+    patterns: tuple[str, ...] = ()
 
 
 class _Name(msgspec.Struct, frozen=True):

@@ -19,12 +19,6 @@ def ask(line: Line, method: str, path: str, body: object = None) -> Answer:
     return line.ask(method, path, body=data, headers=HEADERS, timeout=REQUEST_TIMEOUT)
 
 
-def read_offsets(line: Line) -> list[str | None]:
-    answer = ask(line, "GET", OFFSETS)
-    assert answer.status == 200, answer
-    return [each["offset"] for _, each in sorted(answer.content["partitions"].items())]
-
-
 class Member:
     """A member that asks one web process unless told otherwise.
 
@@ -52,6 +46,6 @@ class Member:
         """Sends a heartbeat. Returns whether it owns ``count`` partitions."""
         return self.send_heartbeat().status == 200 and len(self.owned) == count
 
-    def commit(self, offset: str, line: Line | None = None) -> Answer:
+    def commit(self, offset: str) -> Answer:
         commits = {"1": {"epoch": self.owned["1"], "offset": offset}}
-        return ask(line or self._line, "PUT", OFFSETS, {"member": self._id, "commits": commits})
+        return ask(self._line, "PUT", OFFSETS, {"member": self._id, "commits": commits})

@@ -15,8 +15,8 @@ from queuey.client import AsyncClient, RetryPolicy
 from tests.qdo.service.scripted import STORE, ScriptedService
 
 MEMBER = Member("anna", subscribe(["orders"], [], STORE, "queuey"), static=True)
-OLD_SERVICE_ANSWER = 404, {"status": "error", "error_msg": {"NotFound": "there is no such page"}}
-"""The answer of 0.1.0 to every path below ``_groups``."""
+NO_PAGE = 404, {"status": "error", "error_msg": {"NotFound": "there is no such page"}}
+"""The answer of a service at another path."""
 
 
 def refusal(status: int, code: str) -> tuple[int, dict[str, object]]:
@@ -40,11 +40,7 @@ async def client(service: ScriptedService) -> AsyncIterator[AsyncClient]:
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
-        (
-            OLD_SERVICE_ANSWER,
-            InvalidArgument,
-            r"^This service has no groups \(0\.2 or later\)\. Use --coordination zookeeper://…$",
-        ),
+        (NO_PAGE, CoordinationRefused, "there is no such page"),
         (refusal(409, "GroupElsewhere"), CoordinationRefused, "GroupElsewhere"),
         (refusal(403, "NotAllowed"), CoordinationRefused, "read and claim.*--coordination zookeeper://"),
         (refusal(401, "NotAuthenticated"), CoordinationRefused, "NotAuthenticated"),
@@ -52,7 +48,7 @@ async def client(service: ScriptedService) -> AsyncIterator[AsyncClient]:
         (refusal(400, "group"), InvalidArgument, "group was scripted"),
         (refusal(503, "StoreUnavailable"), CoordinationLost, "StoreUnavailable"),
     ],
-    ids=lambda value: str(value[1].get("code", "0.1.0")) if isinstance(value, tuple) else "",
+    ids=lambda value: str(value[1].get("code", "no page")) if isinstance(value, tuple) else "",
 )
 async def test_a_join_that_is_refused(
     service: ScriptedService,
@@ -70,12 +66,12 @@ async def test_a_join_that_is_refused(
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
-        (OLD_SERVICE_ANSWER, InvalidArgument, "^This service has no groups"),
+        (NO_PAGE, CoordinationRefused, "there is no such page"),
         (refusal(404, "InvalidApplicationName"), CoordinationRefused, "InvalidApplicationName"),
         (refusal(403, "NotAllowed"), CoordinationRefused, "NotAllowed"),
         (refusal(503, "StoreUnavailable"), CoordinationLost, "StoreUnavailable"),
     ],
-    ids=["0.1.0", "InvalidApplicationName", "NotAllowed", "StoreUnavailable"],
+    ids=["no page", "InvalidApplicationName", "NotAllowed", "StoreUnavailable"],
 )
 async def test_a_look_that_is_refused(
     service: ScriptedService,
@@ -84,7 +80,7 @@ async def test_a_look_that_is_refused(
     error: type[Exception],
     text: str,
 ) -> None:
-    """Only a service without the paths of groups is called too old."""
+    """The error tells a refusal from a failure that may pass."""
     service.group = answer
     coordinator = ServiceCoordinator(client, "readers")
     with pytest.raises(error, match=text):
@@ -122,7 +118,7 @@ async def test_one_group_at_a_time(client: AsyncClient) -> None:
 
 async def test_a_snapshot_is_one_request(service: ScriptedService, client: AsyncClient) -> None:
     """Members, plan, owners and offsets are of one moment; an offset names an owner only if that owner recorded it."""
-    alive = {"number": 1, "instance": "anna", "state": "present", "since": 5.0, "session": 10.0}
+    alive = {"number": 1, "instance": "anna", "state": "present", "since": 5.0, "session": 10.0, "seen": 6.0}
     others = [alive | {"number": 2, "instance": ""}, alive | {"number": 3, "instance": "cleo", "state": "absent"}]
     row = {"owner": 1, "since": 50.0, "target": 2, "from": "lost", "offset": "1" * 32, "updated": 60.0}
     rows = {"1": row, "2": row | {"updated": 40.0}, "3": row | {"owner": None, "target": 3, "offset": None}}

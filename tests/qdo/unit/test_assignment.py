@@ -312,14 +312,6 @@ def test_a_queue_that_a_member_may_not_read_goes_to_another() -> None:
     assert "billing" not in queues_of(alone)["a"]
 
 
-def test_a_member_of_an_older_version_is_taken_to_see_what_the_leader_sees() -> None:
-    """A member of an older version gets queues that the leader sees, and keeps those that the leader cannot see."""
-    before = TargetAssignment({Partition(QUEUES[2], 1): "b"})
-    members = group(sees("a", "aud*"), member("b"), sees("c", "b*", others={"billing": 2}))
-    made = plan_assignment(members, {QUEUES[0]: 4}, before, 0.0, 10.0)
-    assert queues_of(made) == {"a": {"audits"}, "b": {"audits", "carts"}, "c": {"billing"}}
-
-
 def count_calls(work: Callable[[], object]) -> int:
     calls = 0
 

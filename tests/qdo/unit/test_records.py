@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from qdo.consumer.rebalance.queue_discovery import MAX_REPORTED_QUEUES
 from qdo.coordination import Member, Visibility
 from qdo.coordination.records import (
-    Codec,
     check_name,
     decode_member,
     decode_offset,
@@ -24,7 +22,7 @@ from qdo.coordination.records import (
 from qdo.coordination.stored_assignments import ASSIGNMENTS, MemberAssignment
 from qdo.coordination.tree import MAX_NODE_BYTES
 from qdo.errors import CoordinationIncompatible, InvalidArgument
-from qdo.partitions import Partition, Queue, Subscription
+from qdo.partitions import Partition, Queue
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 queues = st.builds(Queue, texts, texts, texts)
@@ -85,15 +83,3 @@ def test_the_largest_sight_fits_into_a_node() -> None:
     names = ("".join(chr(draw.randrange(0x10000, 0x110000)) for _ in range(50)) for _ in range(MAX_REPORTED_QUEUES))
     data = encode_member(Member("a", sight=Visibility(("x" * 100,) * 20, dict.fromkeys(names, 200))))
     assert len(data) < MAX_NODE_BYTES
-
-
-def test_an_older_program_reads_a_member_that_says_what_it_sees() -> None:
-    """This version reads a member of an older program, which lacks the field."""
-
-    class Older(msgspec.Struct, frozen=True):
-        id: str
-        wants: Subscription = Subscription()
-
-    older = Codec("member", Older, b"3")
-    assert older.decode(encode_member(Member("a", sight=Visibility(("*",))))) == Older("a")
-    assert decode_member(older.encode(Older("a"))) == Member("a")

@@ -15,20 +15,6 @@ from tests.qdo.consumer.test_sight import INVALID_KEY, GroupWithKeys, KeyedTrans
 from tests.qdo.worker.conftest import Workers, quick, until
 
 
-async def test_an_older_service_cannot_say(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
-    """With a service that lacks this query the worker warns and begins."""
-    queue = await workers.system.queue()
-    await workers.system.client.send(queue.name, "hello")
-
-    def older(request: httpx2.Request) -> httpx2.Response | None:
-        return httpx2.Response(404, text="404 Not Found") if request.url.path.endswith("/_rights") else None
-
-    workers.system.transport.answer = older
-    assert await workers.serve_until(await workers.make(workers.note, queue), 1) == 0
-    assert workers.seen == ["hello"]
-    assert "so the worker's rights are not checked" in caplog.text
-
-
 async def test_a_service_that_is_busy_is_asked_again(workers: Workers) -> None:
     """The check at the start waits for a busy service, as the rest of the start does."""
     queue = await workers.system.queue()
