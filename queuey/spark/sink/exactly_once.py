@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -30,7 +29,6 @@ from queuey import ids
 from queuey.errors import QueueChanged, QueueyError, StoreClosed, StoreUnavailable, TooLate
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Location, Queue
-from queuey.spark.sink import piece_order
 from queuey.spark.sink.ledger_entry import (
     FORMAT,
     ChunkEntry,
@@ -41,14 +39,12 @@ from queuey.spark.sink.ledger_entry import (
     make_index_set,
     union,
 )
-from queuey.spark.sink.piece_order import PieceOrder, Timing
 from queuey.storage import Store, bridge
 from queuey.storage.columns import Integers, Mask, MessageColumns
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_decode_order = msgspec.msgpack.Decoder(PieceOrder).decode
 
 MAX_TRIES = 7
 """Max attempts of a call while the store is unavailable."""
@@ -58,10 +54,6 @@ MAX_MOVES = 10
 """Max moves of one row. Each move doubles the lead, so that even a slow store does not reach this limit."""
 MAX_LEAD = 3600.0
 """Max lead, in seconds."""
-MIN_CHUNKS_PER_LEAD = 10
-"""Min chunks of numbered rows that a task writes within one lead."""
-MAX_RESERVED_LEADS = 12
-"""Max room for numbered rows that no task has reached yet, in leads ahead of the clock."""
 MIN_SETTLE_WAIT, MAX_SETTLE_WAIT = 5.0, 10.0
 """Min and max wait for earlier writes, in seconds. A request to Cassandra takes less than the minimum; the maximum caps
 read delays of hours."""
@@ -188,26 +180,25 @@ class TargetQueue:
 
 
 class Reserver:
-    """Writes the chunks of one task, or the numbered chunks of all tasks, to one queue.
+    """Writes the chunks of one task, or the pieces of numbered rows that all tasks share, to one queue.
+
+    A chunk's ids are above those of the chunk before it, if that has been reserved.
 
     Args:
         target: The queue.
         work: The name of these chunks in the ledger, unique and the same for all attempts.
         lead: Seconds by which ids are reserved ahead of the clock.
         batch: The micro-batch of a stream, which begins when all earlier ones are done.
-        numbered: Chunks consist of numbered rows, and several tasks write them in any order. Their ids are in the order
-            of chunks nevertheless (see ``piece_order``, whose pieces are these chunks). All have the same span.
     """
 
-    def __init__(self, target: TargetQueue, work: str, *, lead: float, batch: int = 0, numbered: bool = False) -> None:
+    def __init__(self, target: TargetQueue, work: str, *, lead: float, batch: int = 0) -> None:
         self._target = target
         self._store = target.store
         self._work = work
         self._lead = lead
         self._batch = batch
-        self._numbered = numbered
         self._last: tuple[int, int] = (-1, 0)
-        """The last chunk with reserved ids, and the lowest base above them."""
+        """The last chunk that was written, and the lowest base above its ids."""
 
     def has_begun(self, chunk: int) -> bool:
         """Returns whether the ledger has an entry of this micro-batch, or a later one, for a chunk."""
@@ -253,6 +244,7 @@ class Reserver:
                     "%d messages of queue %s were acknowledged late, while another attempt counted them as written: a "
                     "reader may have passed them.", attempt.late.sum(), self._target.queue.name,
                 )  # fmt: skip
+        self._last = chunk, entry.end
         return WriteCounts(
             rows=len(rows.indexes),
             written=written,
@@ -267,57 +259,20 @@ class Reserver:
 
         It replaces the entry of an earlier micro-batch. Rows are not compared.
         """
-        raw: bytes | None = None
-        lowest_base, lead = 0, self._lead
-        if self._numbered:
-            raw = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(self._work, chunk)))
-            if raw is not None:
-                entry = decode(raw)
-                if entry.batch == self._batch:
-                    return raw, entry
-                lowest_base = entry.end
-            lowest_base, lead = max(lowest_base, self._reserve_in_order(chunk, rows.span)), 0.0
-        else:
-            lowest_base = self._find_lowest_base(chunk)
+        raw, lowest_base = None, self._find_lowest_base(chunk)
         while True:
-            first = ReservedIds(self._choose_base(lowest_base, lead), ids.random_low())
+            first = ReservedIds(self._choose_base(lowest_base, self._lead), ids.random_low())
             mine = ChunkEntry(FORMAT, self._batch, rows.span, rows.order, rows.content, (first,))
             raw, entry = self._set_entry(chunk, raw, mine)
             if entry.batch == self._batch:
-                self._last = chunk, entry.end
                 return raw, entry
             lowest_base = max(lowest_base, entry.end)
 
-    def _reserve_in_order(self, chunk: int, span: int) -> int:
-        """Reserves ids for a chunk in the ledger entry that all tasks share; returns their base in ticks.
-
-        The first task of a micro-batch clears the entry. Raises NotRepeatable if a later micro-batch has begun.
-        """
-        work = f"{self._work}/order"
-        raw = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(work, 0)))
-        lead = round(self._lead * TICKS_PER_SECOND)
-        while True:
-            order = PieceOrder(self._batch) if raw is None else _decode_order(raw)
-            if order.batch > self._batch:
-                raise self._make_overtaken_error(order.batch)
-            if order.batch < self._batch:
-                order = order.start_batch(self._batch, span)
-            now = self._target.retry_call(lambda: bridge.run(self._store.ledger.now()))
-            timing = Timing(now + lead, now + lead // 2, span, lead // MIN_CHUNKS_PER_LEAD, lead * MAX_RESERVED_LEADS)
-            changed, base = piece_order.reserve_piece(order, chunk, timing)
-            if changed == order:
-                return base
-            value = msgspec.msgpack.encode(changed)
-            raw = self._target.retry_call(partial(self._exchange_order, work, value, raw))
-            if raw == value:
-                return base
-
-    def _exchange_order(self, work: str, value: bytes, expected: bytes | None) -> bytes:
-        return bridge.run(self._store.ledger.enter(work, 0, value, expected=expected))
-
     def _find_lowest_base(self, chunk: int) -> int:
         """Returns the lowest base above the previous chunk's ids, or 0 if that chunk is not in the ledger."""
-        if self._last[0] in {chunk - 1, chunk} or not chunk:
+        if not chunk:
+            return 0
+        if self._last[0] == chunk - 1:
             return self._last[1]
         before = self._target.retry_call(lambda: bridge.run(self._store.ledger.entry(self._work, chunk - 1)))
         return decode(before).end if before is not None else 0

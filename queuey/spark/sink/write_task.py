@@ -251,13 +251,8 @@ class TaskWriter:
         """Writes one piece, paced by ``rate``. Raises NotRepeatable if the run ended without this piece."""
         reserver = self._reservers.get(work)
         if reserver is None:
-            reserver = self._reservers[work] = Reserver(
-                target,
-                work,
-                lead=self._options.lead,
-                batch=self._identity.batch,
-                numbered="sequence" in self._layout,
-            )
+            reserver = Reserver(target, work, lead=self._options.lead, batch=self._identity.batch)
+            self._reservers[work] = reserver
         if self._is_finished(target.queue.uid) and not reserver.has_begun(piece):
             raise NotRepeatable(
                 f"Run {self._options.run!r} is finished, and its task {self._identity.task} had no chunk {piece}: rows "

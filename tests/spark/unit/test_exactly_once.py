@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuey.errors import QueueChanged, StoreUnavailable, TooLate
@@ -46,11 +46,11 @@ class TaskSetup:
         self.work = f"work-{number}"
         self.reader = Reader(self.store, self.queue)
 
-    def attempt(self, mortal: InterposedStore | None = None, *, batch: int = 0, numbered: bool = False) -> Reserver:
+    def attempt(self, mortal: InterposedStore | None = None, *, batch: int = 0) -> Reserver:
         """Returns an attempt of the task; its waits move the clock."""
         store = self.store if mortal is None else mortal.store
         target = TargetQueue(store, self.queue, sleep=self.clock.advance)
-        return Reserver(target, self.work, lead=LEAD, batch=batch, numbered=numbered)
+        return Reserver(target, self.work, lead=LEAD, batch=batch)
 
     def pass_time(self, seconds: float) -> None:
         """Moves the clock; then another writer writes to a queue of its own, and the reader reads."""
@@ -263,19 +263,36 @@ NUMBERED = [Texts(["a", "b", "c"], [0, 1, 2], 10), Texts(["d", "e", "f", "g"], [
 @pytest.mark.parametrize("when", WAYS)
 @pytest.mark.parametrize("late", [0.0, 2 * LEAD])
 def test_numbered_rows_are_written_once_wherever_an_attempt_ends(setup: TaskSetup, when: str, late: float) -> None:
-    """Numbered rows are written once wherever an attempt ends, also between the steps that place pieces in order."""
-    steps = Mortal(setup.store, None)
-    write_all(setup.attempt(steps, numbered=True), NUMBERED)
-    assert steps.steps == ["enter", "enter", "load_unread", "enter"] * 3
-    for at in range(len(steps.steps)):
+    """Numbered rows are written once wherever an attempt ends, though the next one goes through them backwards."""
+    for at in range(STEPS):
         setup.fresh()
         with pytest.raises(Killed):
-            write_all(setup.attempt(Mortal(setup.store, at, when), numbered=True), NUMBERED)
+            write_all(setup.attempt(Mortal(setup.store, at, when)), NUMBERED)
         setup.pass_time(late)
-        again = setup.attempt(numbered=True)
+        again = setup.attempt()
         for piece, rows in reversed(list(enumerate(NUMBERED))):
             again.write(piece, rows)
         check_stored_once(setup)
+
+
+@given(turns=st.lists(st.tuples(st.integers(0, 2), st.floats(0, LEAD / 40)), max_size=30))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_tasks_that_share_pieces_keep_the_order(setup: TaskSetup, turns: list[tuple[int, float]]) -> None:
+    """Rows of a task that writes its pieces in order, in time, get ids in that order, whoever has reserved them."""
+    setup.fresh()
+    tasks = [setup.attempt() for _ in range(3)]
+    following = [itertools.count() for _ in tasks]
+    last: dict[int, int] = {}
+    for task, pause in turns:
+        piece = next(following[task])
+        rows = Texts([f"{task} {piece} {number}" for number in (0, 1)], [3 * number + task for number in (0, 1)], 6)
+        tasks[task].write(piece, rows)
+        setup.clock.advance(pause)
+        entry = decode(bridge.run(setup.store.ledger.entry(setup.work, piece)) or b"")
+        newest = entry.find_newest_generations(rows.indexes).tolist()
+        ticks = [entry.generations[number].base + index for number, index in zip(newest, rows.numbers, strict=True)]
+        assert last.get(task, 0) < ticks[0] < ticks[1]
+        last[task] = ticks[1]
 
 
 def test_a_chunk_lies_above_the_one_before_whoever_wrote_it(setup: TaskSetup) -> None:
