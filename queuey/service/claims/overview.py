@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import nsmallest
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from queuey.claims.covers import compute_body_digest
 from queuey.claims.state import State
 from queuey.deadletters import queue_for
 from queuey.errors import NotFound
-from queuey.ids import Position
+from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Location, Message, Queue, Slice, rendered_bytes
 from queuey.metrics import Metrics
 from queuey.service.claims.attempts import Attempts, DeliveryRecord
@@ -89,7 +90,10 @@ class ClaimOverview(ABC):
         )
 
     def backlog(self, access: QueueAccess, limit: int) -> Backlog:
-        """Counts unfinished messages. Waiting ones are counted up to the limit and estimated beyond it."""
+        """Counts unfinished messages. Waiting ones are counted up to the limit and estimated beyond it.
+
+        A message is waiting or delayed by its position, which is compared with one time in both counts.
+        """
 
         def backlog(queue: Queue) -> Backlog:
             views = self.core.run(self.query_states(queue, _View))
@@ -97,9 +101,10 @@ class ClaimOverview(ABC):
             with suppress(NotFound):
                 letters = bridge.run(self._store.catalogue.queue(queue.application, queue_for(queue.name)))
                 dead += sum(info.count for info in bridge.run(self._store.messages.inspect(letters, rough=True))[1])
-            size, claimed = self._count_due(queue, views, limit), sum([view.claimed for view in views.values()])
+            delayed, all_counted, bounds = self._count_delayed(queue, views, limit)
+            size = self._count_due(queue, views, limit, bounds)
+            claimed = sum(view.claimed for view in views.values())
             retrying = sum(view.retrying for view in views.values())
-            delayed, all_counted = self._count_delayed(queue, views, limit)
             firsts = [
                 next(self._read_unfinished(queue, number, view, FIRST_PAGE_SIZE), None)
                 for number, view in views.items()
@@ -114,7 +119,7 @@ class ClaimOverview(ABC):
                 dead=dead,
                 publishing=publishing,
                 oldest=min((ids.ticks_to_seconds(first.ticks) for first in firsts if first is not None), default=None),
-                due=self._find_next_due(queue, views) if delayed else None,
+                due=self._find_next_due(queue, views, bounds) if delayed else None,
             )
 
         return access.use(backlog)
@@ -190,49 +195,65 @@ class ClaimOverview(ABC):
         """Counts unfinished messages that are due: exactly up to ``limit``, and estimated beyond it."""
         return access.use(lambda queue: self._count_due(queue, self.core.run(self.query_states(queue, _View)), limit))
 
-    def _count_due(self, queue: Queue, views: Mapping[int, _View], limit: int) -> QueueSize:
+    def _count_due(
+        self,
+        queue: Queue,
+        views: Mapping[int, _View],
+        limit: int,
+        bounds: Mapping[int, Position] = MappingProxyType({}),
+    ) -> QueueSize:
         """Counts unfinished messages that are due, outstanding ones included.
 
-        The count is exact up to the limit; beyond it, the rest of each partition is estimated.
+        The count is exact up to the limit; beyond it, the rest of each partition is estimated. Where a partition has a
+        bound, exactly the messages below it count as due.
         """
         total, exact = 0, True
         for number, view in views.items():
             total += view.outstanding
-            for page in self._read_pages(queue, self._slice_after_cursor(number, view, bodies=view.needs_bodies)):
+            unread, ends = self._slice_after_cursor(number, view, bodies=view.needs_bodies), []
+            if (bound := bounds.get(number)) is not None:
+                unread = msgspec.structs.replace(unread, upper=bound, due=False)
+                ends = [(number, ids.preceding(bound))]
+            for page in self._read_pages(queue, unread):
                 total += sum(not (message.position in view.known or view.is_done(message)) for message in page)
                 if total >= limit:
-                    [lag] = bridge.run(self._store.messages.lag(queue, [(number, page[-1].position)]))
-                    total, exact = total + lag.count, exact and lag.exact
+                    lag, *beyond = bridge.run(self._store.messages.lag(queue, [(number, page[-1].position), *ends]))
+                    total += max(0, lag.count - sum(end.count for end in beyond))
+                    exact = exact and all(end.exact for end in (lag, *beyond))
                     break
         return QueueSize(total, exact)
 
-    def _count_delayed(self, queue: Queue, views: Mapping[int, _View], limit: int) -> tuple[int, bool]:
-        """Counts messages that are not due, up to a limit; returns also whether the count is complete.
+    def _count_delayed(
+        self, queue: Queue, views: Mapping[int, _View], limit: int
+    ) -> tuple[int, bool, Mapping[int, Position]]:
+        """Counts messages that are not due, up to a limit; messages that an operator has made available do not count.
 
-        Messages that an operator has made available are not counted.
+        Returns also whether the count is complete, and for each partition that may have such messages the position from
+        which on they count. It is of a time after the first read, so what was posted during that read is due.
         """
-        count, now = 0, (self._store.claim_logs.claim_time(), ids.LOW_MIN)
+        count, now, bounds = 0, (self._store.claim_logs.claim_time(), ids.LOW_MIN), dict[int, Position]()
         for number in range(1, queue.partitions + 1):
-            pages = self._read_pages(
-                queue, Slice(number, now, limit=_PAGE_SIZE, delayed=False, due=False, bodies=False)
-            )
+            pages = self._read_pages(queue, _slice_delayed(number, now))
             for page in pages:
-                count += sum(not views[number].is_known(message.position) for message in page)
+                bound = bounds[number] = bounds.get(number) or self._find_first_delayed()
+                count += sum(m.position >= bound and not views[number].is_known(m.position) for m in page)
                 if count >= limit:
-                    return count, number == queue.partitions and next(pages, None) is None
-        return count, True
+                    return count, number == queue.partitions and next(pages, None) is None, bounds
+        return count, True, bounds
 
-    def _find_next_due(self, queue: Queue, views: Mapping[int, _View]) -> float | None:
-        """Returns when the first delayed message is due (seconds since 1970), or None.
+    def _find_first_delayed(self) -> Position:
+        """Returns the lowest position that is not due yet. Ids that were made ahead of the clock count as due."""
+        ahead = round(bridge.run(self._store.ledger.ids_ahead()) * TICKS_PER_SECOND)
+        return self._store.claim_logs.claim_time() + ahead + 1, ids.LOW_MIN
 
-        Skips messages that an operator has made available.
-        """
+    def _find_next_due(self, queue: Queue, views: Mapping[int, _View], bounds: Mapping[int, Position]) -> float | None:
+        """Returns when the first message that counts as delayed is due (seconds since 1970), or None."""
         now = self._store.claim_logs.claim_time(), ids.LOW_MIN
-        limits = {number: min(_PAGE_SIZE, 1 + view.count_known_above(now)) for number, view in views.items()}
-        slices = [Slice(n, now, limit=limit, delayed=False, due=False, bodies=False) for n, limit in limits.items()]
-        messages = (
-            message for page in bridge.run(self._store.messages.read(queue, slices)) for message in page.messages
-        )
+        lowest = {number: bounds.get(number, now) for number in views}
+        limits = {number: 1 + views[number].count_known_above(bound) for number, bound in lowest.items()}
+        slices = [_slice_delayed(number, bound, min(_PAGE_SIZE, limits[number])) for number, bound in lowest.items()]
+        pages = bridge.run(self._store.messages.read(queue, slices))
+        messages = [message for page in pages for message in page.messages]
         delayed = [message.ticks for message in messages if not views[message.partition].is_known(message.position)]
         return ids.ticks_to_seconds(min(delayed)) if delayed else None
 
@@ -279,6 +300,10 @@ class ClaimOverview(ABC):
                 yield page.messages
             more = page.more and page.next is not None
             unread = msgspec.structs.replace(unread, lower=page.next or unread.lower)
+
+
+def _slice_delayed(number: int, lower: Position, limit: int = _PAGE_SIZE) -> Slice:
+    return Slice(number, lower, limit=limit, delayed=False, due=False, bodies=False)
 
 
 def _merge_by_worker(claims: Iterable[WorkerClaims]) -> list[WorkerClaims]:
