@@ -26,8 +26,7 @@ from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response
 
-FIELDS = frozenset({"prefix", "start", "depth", "queue"})
-"""Fields of the list of queues, which had this address formerly, and the name of a queue to open."""
+FIELDS = frozenset({"queue"})
 MAX_QUEUES = 50
 """Max queues that an overview counts."""
 MAX_PARTITIONS = 400
@@ -209,14 +208,9 @@ def find_unlisted_page(page_request: PageRequest) -> Response | None:
 
 
 def show(page_request: PageRequest) -> Response:
-    """Shows the page of an application. A script loads the figures.
-
-    With ``queue`` it redirects to that queue, with other fields to the list of queues.
-    """
+    """Shows the page of an application, or redirects to the page of ``queue``. A script loads the figures."""
     if name := page_request.given.get("queue"):
         return pages.redirect(pages.link("a", page_request.application, name))
-    if page_request.given:
-        return pages.redirect(pages.link("a", page_request.application, "_queues", **page_request.given))
     return find_unlisted_page(page_request) or page_request.render(
         "overview.html", "Overview of", page_request.application
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from queuey.access import parse_scope
 from queuey.console import applications, groups, overview
 from queuey.console.filters import moment_absolute
@@ -182,18 +180,10 @@ def test_the_only_application_opens_at_once(browser: Browser, operator: Browser,
         assert "of 1 applications" in operator.get_part("/console", query="depth=on").text
 
 
-@pytest.mark.parametrize(
-    ("query", "address"),
-    [
-        ("prefix=a%26b&start=c", f"{A}/_queues?prefix=a%26b&start=c"),
-        ("depth=on", f"{A}/_queues?depth=on"),
-        ("queue=a%2Fb", f"{A}/a%2Fb"),
-    ],
-)
-def test_former_addresses(browser: Browser, query: str, address: str) -> None:
-    """The list of queues had the address of the overview: its fields lead to the list."""
-    reply = browser.get(A, query=query)
-    assert (reply.status, reply.headers["Location"]) == (303, address)
+def test_a_queue_by_its_name(browser: Browser) -> None:
+    """The field for the name of a queue opens it."""
+    reply = browser.get(A, query="queue=a%2Fb")
+    assert (reply.status, reply.headers["Location"]) == (303, f"{A}/a%2Fb")
 
 
 def test_the_page_does_not_wait(browser: Browser) -> None:

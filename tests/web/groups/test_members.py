@@ -313,7 +313,7 @@ def test_a_heartbeat_tells_nothing_of_other_queues(owner: Caller, store: Store, 
 
 
 def test_bad_heartbeats_and_commits(owner: Caller, member: Member) -> None:
-    """Malformed values are named; so is a member's commit that an earlier version would record without its epoch."""
+    """Malformed values are named; so is a member's commit without its epoch."""
     for fields, bad in (
         ({"owned": {"q": {"1": -1}}}, "owned"),
         ({"owned": {"q": {"x": 1}}}, "owned"),
