@@ -15,7 +15,7 @@ import pytest
 
 from queuey import settings
 from queuey.cli import load
-from queuey.terminal.output import BAD_TLS, NEWER_STORE, WRONG_USAGE
+from queuey.terminal.output import BAD_TLS, OTHER_STORE, WRONG_USAGE
 from queuey.web.http.processes import KILL_DELAY
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ def test_restarts_where_that_helps(unit: dict[str, list[str]]) -> None:
     """It is started again after a crash, but not when settings, TLS files or the data's version are wrong."""
     assert unit["Restart"] == ["on-failure"]
     hopeless = {int(code) for code in unit["RestartPreventExitStatus"][0].split()}
-    assert hopeless == {WRONG_USAGE, NEWER_STORE, BAD_TLS}
+    assert hopeless == {WRONG_USAGE, OTHER_STORE, BAD_TLS}
 
 
 def test_it_can_write_where_it_keeps_things(unit: dict[str, list[str]]) -> None:
