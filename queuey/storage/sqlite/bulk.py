@@ -76,9 +76,10 @@ class SqliteBulk(Bulk):
             async for messages in self.scan(queue, part):
                 yield columns.batch_from_messages(messages)
             return
-        while keys := await self._read_keys(queue, part):
+        lower = part.lower
+        while keys := await self._read_keys(queue, msgspec.structs.replace(part, lower=lower)):
             yield columns.batch_from_columns(*([key[number] for key in keys] for number in (1, 2, 3)))
-            part = msgspec.structs.replace(part, lower=ids.following(keys[-1][1:3]))
+            lower = ids.following(keys[-1][1:3])
 
     def measure(self, queues: Sequence[Queue]) -> AsyncIterator[list[Measure]]:
         return iterate_in_thread(measure(self._db, queues))
@@ -93,11 +94,11 @@ class SqliteBulk(Bulk):
         return apply_read_delay(queue, safe, self._db.clock())
 
     @threaded
-    def _read_keys(self, queue: Queue, part: Slice) -> list[Any]:
+    def _read_keys(self, queue: Queue, requested: Slice) -> list[Any]:
         """Returns the partition, ticks, low and expiry of the first ``limit`` messages of a slice."""
         with self._db.readers.lend() as connection:
-            where = self._make_range_parameters(connection, queue, part)
-            return [key for keys in read_live_keys(connection, *where, limit=part.limit) for key in keys]
+            where = self._make_range_parameters(connection, queue, requested)
+            return [key for keys in read_live_keys(connection, *where, limit=requested.limit) for key in keys]
 
     def _make_range_parameters(
         self, connection: Connection, queue: Queue, requested: Slice

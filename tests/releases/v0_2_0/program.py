@@ -72,7 +72,9 @@ def fill(client: Client) -> dict[str, Any]:
     work.cancel(sent[1])
     client.create_queue("halted", ttl=YEAR, claims="paused")
     member = client.consumer_groups.join("members", ["plain"], instance="one", session=SESSION, grace=DAY)
-    while not member.heartbeat().take:
+    for _ in range(300):
+        if member.heartbeat().take:
+            break
         time.sleep(0.2)
     client.create_queue("source", ttl=YEAR)
     client.create_queue("target", ttl=YEAR)
