@@ -96,7 +96,8 @@ class Service(Outage):
             "_schedules": ok(schedules=[], next=None),
             "members": ok(member=MEMBER, number=1, session=100.0, wait=5.0),
             MEMBER: ok(epoch=1, session=100.0, wait=5.0, take={}, give_back={}, lost={}),
-            "acme": ok(queues=[]),
+            "_rights": ok(queues=[{"queue_name": "q", "actions": ["read", "work"]}]),
+            "acme": ok(queues=[], patterns=["*"]),
         }
         return answers.get(path.strip("/").rsplit("/", 1)[-1]) or super().answer(request)
 
