@@ -93,7 +93,10 @@ def check_out(folder: Path, target: Path) -> None:
 
 
 def folders() -> list[Path]:
-    return sorted(HERE.glob("v*_*_*"), key=lambda path: [int(part) for part in path.name[1:].split("_")])
+    return sorted(
+        (file.parent for file in HERE.glob("v*_*_*/__init__.py")),
+        key=lambda path: [int(part) for part in path.name[1:].split("_")],
+    )
 
 
 def read(folder: Path) -> Released:
