@@ -185,7 +185,7 @@ class MessageUseCases:
     def __init__(
         self, store: Store, limits: Limits, metrics: Metrics, core: Core, *, ensure_expiry: EnsureExpiry | None = None
     ) -> None:
-        self.record_removal: Callable[[Queue, Sequence[Location]], Coroutine[Any, Any, None]]
+        self.record_removal: Callable[[Queue, Sequence[Location]], Coroutine[Any, Any, object]]
         """Called before messages are deleted from a queue that keeps results."""
         self.notify_removed: Callable[[Queue], None] = lambda _queue: None
         """Called after messages were deleted or written by id."""

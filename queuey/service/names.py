@@ -161,7 +161,7 @@ class Name:
         if named.replaced is not None:
             if self._queue.result_ttl:
                 end: Literal["removed", "superseded"] = "removed" if named.location is None else "superseded"
-                await self._claims.jobs.record_leaving(self._queue, [named.replaced], end)
+                await self._claims.jobs.record_leaving(self._queue, [named.replaced], end, is_stored=False)
             await self.supersede(named.replaced)
             await self.settle(named)
 

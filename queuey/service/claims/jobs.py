@@ -207,16 +207,27 @@ class JobStatuses:
         return {(number, position): view for number, views in answers.items() for position, view in views.items()}
 
     async def record_leaving(
-        self, queue: Queue, locations: Collection[Location], status: Literal["removed", "superseded"]
-    ) -> None:
-        """Marks jobs that are not done and whose messages are about to be removed."""
+        self,
+        queue: Queue,
+        locations: Collection[Location],
+        status: Literal["removed", "superseded"],
+        *,
+        is_stored: bool = True,
+    ) -> Collection[Location]:
+        """Marks jobs that are not done and whose messages are about to be removed, or have been (not ``is_stored``).
+
+        Returns the jobs whose messages have not been delivered.
+        """
         views = await self.find_views(queue, locations)
         open_jobs = {location: view.standing != "new" for location, view in views.items() if view.standing != "final"}
         await self.mark_leaving(queue, open_jobs, status)
-        # A first delivery may have come before the mark.
-        views = await self.find_views(queue, [location for location in open_jobs if not open_jobs[location]])
-        delivered = [location for location, view in views.items() if view.standing != "new"]
+        # A first delivery may have come before the mark. Claims also pass a message that is no longer stored.
+        undelivered = {location for location, was_delivered in open_jobs.items() if not was_delivered}
+        views = await self.find_views(queue, undelivered)
+        silent = {"new"} if is_stored else {"new", "final"}
+        delivered = [location for location, view in views.items() if view.standing not in silent]
         await self.mark_leaving(queue, dict.fromkeys(delivered, True), status)
+        return undelivered.difference(delivered)
 
     async def mark_leaving(
         self, queue: Queue, delivered: Mapping[Location, bool], status: Literal["removed", "superseded"]
@@ -385,8 +396,7 @@ class JobActs(ClaimOverview):
             TooManyClaims: The partition remembers too many messages above its cursor.
         """
         location = await self._locate(queue, partition, position)
-        if queue.result_ttl:
-            await self.jobs.record_leaving(queue, [location], "removed")
+        undelivered = await self.jobs.record_leaving(queue, [location], "removed") if queue.result_ttl else ()
         standing, number = await self._act(queue, location, cancel)
         if standing == "delayed":
             await self._store.messages.delete(queue, [location])
@@ -403,7 +413,7 @@ class JobActs(ClaimOverview):
             await self._attempts.add(queue, *location, why)
             if queue.result_ttl:
                 await self._results.record_end(queue, *location, "removed", why.at)
-        elif queue.result_ttl:  # If it becomes done, it was acknowledged.
+        elif location in undelivered:  # It was delivered since, so if it becomes done, it was acknowledged.
             await self.jobs.mark_leaving(queue, {location: True}, "removed")
         return standing
 
