@@ -90,7 +90,7 @@ def test_audit_logs_of_two_processes(store: Store, other: Store) -> None:
 
 
 def make_dead_letters(store: Store, count: int) -> Queue:
-    """Creates queue "q" and its dead-letter queue with so many of its messages; returns the latter."""
+    """Creates queue "q" and its dead-letter queue with a number of dead letters; returns the dead-letter queue."""
     bridge.run(store.catalogue.create_queue(APP, "q", QueueSpec(partitions=2)))
     dead, _ = bridge.run(store.catalogue.create_queue(APP, "q.dead", QueueSpec(partitions=2)))
     for number in range(count):

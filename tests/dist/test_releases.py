@@ -71,7 +71,7 @@ def test_its_client_with_the_present_service(installed: Installed, tmp_path: Pat
 
 
 def test_its_service_with_the_present_client(installed: Installed, tmp_path: Path) -> None:
-    """The same program on the present client gets from the version's service the answers that it got then."""
+    """With the present client, the program gets the recorded answers from the service of that version."""
     with installed.serve(tmp_path) as served, served.client() as client:
         kept = installed.program.fill(client)
         answers = {name: recording.plain(answer) for name, answer in installed.program.ask(client, kept)}

@@ -248,7 +248,7 @@ ACKNOWLEDGING = {"at once": 1, "ten together": 10, "all together": 100}
 def test_a_message_that_ends_its_worker_spends_only_its_own_attempts(
     store: Store, clock: Clock, bad: int, together: int
 ) -> None:
-    """Of 100 messages in one claim, of which one ends its worker, that one becomes a dead letter, and no other.
+    """If one of 100 messages in a claim ends its worker, only that message becomes a dead letter.
 
     All others are handled, with at most two attempts.
     """

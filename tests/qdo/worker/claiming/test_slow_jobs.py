@@ -132,7 +132,7 @@ def test_no_job_waits_beside_an_idle_place(kind: str, count: int, tasks: int, pl
 
 @pytest.mark.parametrize(("kind", "tasks"), [("tasks", 4), ("loop", 1)])
 def test_idle_workers_share_slow_jobs(kind: str, tasks: int) -> None:
-    """Of a burst of slow jobs after quick ones, every worker gets some at once, and few are given back."""
+    """When a burst of slow jobs follows quick ones, every worker gets some at once and gives few back."""
     count, slow = 10, range(COUNT + 1, 2 * COUNT + 1)
     with simulate(kind, count, tasks, slow) as simulation:
         simulation.run(range(1, COUNT + 1), 5.0)
@@ -202,7 +202,7 @@ async def test_a_slow_job_ends_after_all_others(
 
 @pytest.mark.parametrize("place", SLOW_JOBS)
 async def test_a_loop_gives_back_what_it_has_not_begun(workers: Workers, book: Book, place: str) -> None:
-    """Of two loops in threads that claim many jobs at once, one handles what the other has not begun."""
+    """When two loops in threads claim many jobs at once, each handles jobs that the other has not begun."""
     queue = await send_with_one_last(workers, book, place)
     profile = workers.system.profile
 

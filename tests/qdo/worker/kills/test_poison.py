@@ -29,7 +29,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_job_that_ends_its_worker(tmp_path: Path, way: str) -> None:
-    """Of 100 jobs claimed together one becomes a dead letter; the others are done, none with more than two attempts."""
+    """If one of 100 jobs ends its worker, it becomes a dead letter, and the others are done within two attempts."""
     book = tmp_path / "book"
     with Served(tmp_path) as served, ExitStack() as stack:
         client = stack.enter_context(served.client())
