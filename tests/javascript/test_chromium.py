@@ -144,8 +144,13 @@ def test_the_page_on_notifications(browser: Browser, tmp_path: Path) -> None:
         html._replace(text=here(html.text, served.port)).save(tmp_path)
         reader = Reader(served, tmp_path)
         reader.run(page, typed[1])
-        command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
-        with ending(subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)):
+        command = [sys.executable, "-u", "-m", "http.server", str(port), "--bind", "127.0.0.1"]
+        pages = subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        )
+        with ending(pages):
+            assert pages.stdout is not None
+            assert "Serving" in pages.stdout.readline()
             ada, bob = browser.new_page(), browser.new_page()
             for window, user in ((ada, "ada"), (bob, "bob")):
                 window.goto(f"http://127.0.0.1:{port}/?user={user}")

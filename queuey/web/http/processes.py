@@ -63,8 +63,8 @@ def bind(host: str, port: int, count: int) -> list[socket.socket]:
         listeners: list[socket.socket] = []
         try:
             # Sockets that share a port would also share it with another service of this user.
+            # It must not listen: a program that waits for the port would be let in, and cut off.
             with _bind(socket.socket(family, kind, protocol), address, shared=False) as exclusive:
-                exclusive.listen(1)
                 address = exclusive.getsockname()
             listeners.extend(_bind(socket.socket(family, kind, protocol), address, shared=True) for _ in range(count))
         except OSError as error:

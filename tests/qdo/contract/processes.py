@@ -78,6 +78,11 @@ class Process:
     async def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
         await self._process.wait()
+        # The end of a process is known before that of its pipes, and an event loop that stops meanwhile leaves them open.
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        with contextlib.suppress(ConnectionError):
+            await self._process.stdin.wait_closed()
+        await self._process.stdout.read()

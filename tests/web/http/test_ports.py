@@ -47,6 +47,18 @@ def test_a_port_that_is_prepared(count: int, options: tuple[int, ...]) -> None:
         processes.listen(listeners, 10)
         assert not refuses(address)
         assert not is_free(address, *options)
+        with pytest.raises(OSError, match="in use"):
+            processes.bind(*address, 1)
+
+
+def test_a_port_refuses_while_it_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Binding listens at no time: a connection that it let in would be cut off."""
+    listening: list[socket.socket] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(processes.socket.socket, "listen", lambda self, *_: listening.append(self))
+        for listener in processes.bind("127.0.0.1", 0, 2):
+            listener.close()
+    assert listening == []
 
 
 def test_a_port_with_former_connections() -> None:
