@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from queuey.web.http import processes
+from tests.replacing import replace_in
 
 
 def refuses(address: tuple[str, int]) -> bool:
@@ -51,14 +52,18 @@ def test_a_port_that_is_prepared(count: int, options: tuple[int, ...]) -> None:
             processes.bind(*address, 1)
 
 
-def test_a_port_refuses_while_it_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Binding listens at no time: a connection that it let in would be cut off."""
-    listening: list[socket.socket] = []
-    with monkeypatch.context() as patched:
-        patched.setattr(processes.socket.socket, "listen", lambda self, *_: listening.append(self))
+class NeverListening(socket.socket):
+    """A socket that fails where it is asked to listen."""
+
+    def listen(self, backlog: int = 0, /) -> None:
+        pytest.fail("a connection that it let in would be cut off")
+
+
+def test_a_port_refuses_while_it_is_bound() -> None:
+    """Binding listens at no time."""
+    with replace_in(socket, socket.socket, NeverListening):
         for listener in processes.bind("127.0.0.1", 0, 2):
             listener.close()
-    assert listening == []
 
 
 def test_a_port_with_former_connections() -> None:
