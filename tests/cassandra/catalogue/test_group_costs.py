@@ -15,7 +15,7 @@ from queuey.service import Service
 from queuey.storage import bridge
 from tests.cassandra.interposed import CLOCKS, QUEUES
 from tests.cassandra.scene import Process, Scene, World
-from tests.contract.groups.group import SESSION, Member, message, places_of
+from tests.contract.groups.group import SESSION, Member, places_of
 from tests.contract.groups.in_service import HandCore, ServiceGroup
 from tests.contract.samples import run_call
 
@@ -122,32 +122,3 @@ def test_heartbeats(make_crew: Callable[[int], Crew]) -> None:
     assert sent.writes <= 3 * 3 + 1 + 2
     # The head is also read as often as its age demands, and all sessions every third.
     assert sent.reads <= 45 + 3 * 3 + 2 * 3 + 9
-
-
-@pytest.mark.parametrize("count", [1, 8])
-def test_joins_commits_and_leaves(make_crew: Callable[[int], Crew], count: int) -> None:
-    """A join is two transactions, plus one per queue that changes owners; a commit is one; a leave as few."""
-    crew = make_crew(24)
-    members = crew.join_evenly(count)
-    joined: list[Member] = []
-
-    def join() -> None:
-        joined.append(crew.group.join(crew.queue))
-        joined[0].send_heartbeat()
-
-    # The state for the join, and for its first heartbeat with the plan.
-    sent = sent_by(crew.process, join)
-    assert sent.transactions == 2
-    assert sent.writes <= 2
-    before = {place: epoch for member in members for place, epoch in member.owned.items()}
-    sent = sent_by(crew.process, lambda: crew.group.settle(crew.places, *members, *joined))
-    moved = joined[0].owned.keys() - {place for member in members for place in member.owned}
-    assert joined[0].owned.keys() == moved <= before.keys()
-    # Each of the others gives back at once what it is asked for.
-    assert sent.transactions <= min(count, len(moved))
-    place = min(joined[0].owned)
-    assert sent_by(crew.process, lambda: joined[0].commit({place: message(5)})) == Sent(1, 0, 1)
-    crew.group.pass_time_with_heartbeats(12, *members, *joined)
-    # The state, with a plan that is due now, and one hand-over.
-    leaving = sent_by(crew.process, joined[0].leave)
-    assert (leaving.writes, leaving.transactions) == (0, 2)

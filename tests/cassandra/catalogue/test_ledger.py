@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from queuey.errors import InvalidRequest, StoreUnavailable
+from queuey.errors import StoreUnavailable
 from queuey.storage import IDENTITY, LEDGER_TTL, bridge
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.driver import Statement
-from queuey.storage.cassandra.store import ledger
-from tests.cassandra.conftest import OpenStore
-from tests.cassandra.interposed import Wire
 from tests.cassandra.scene import S, Scene
-
-
-def test_an_entry_that_was_in_doubt(open_with: OpenStore, application: str) -> None:
-    """A change that was applied and whose answers are lost succeeds, and so does the next, which compares with it."""
-    wire = Wire()
-    store = open_with(wire)
-    for sent, (expected, value) in enumerate([(None, b"a"), (b"a", b"b")], 1):
-        wire.lose([ledger._UPDATE_ENTRY], times=2)
-        assert bridge.run(store.ledger.enter(application, 0, value, expected=expected)) == value
-        assert wire.log.count([ledger._UPDATE_ENTRY]) == 3 * sent
-    assert bridge.run(store.ledger.entry(application, 0)) == b"b"
 
 
 def test_an_entry_ends_as_a_whole(store: CassandraStore, application: str) -> None:
@@ -42,15 +28,6 @@ def test_an_entry_ends_as_a_whole(store: CassandraStore, application: str) -> No
         (application, 7),
     )
     assert store._driver.run(Statement("SELECT * FROM ledger WHERE work = ? AND piece = ?"), (application, 7)) == []
-
-
-@pytest.mark.parametrize(("work", "piece"), [("", 0), ("é" * 251, 0), ("w", -1), ("w", 1 << 63)])
-def test_names_that_are_none(store: CassandraStore, work: str, piece: int) -> None:
-    """A name that is empty or too long, or an invalid piece number, is refused."""
-    with pytest.raises(InvalidRequest):
-        bridge.run(store.ledger.enter(work, piece, b"", expected=None))
-    with pytest.raises(InvalidRequest):
-        bridge.run(store.ledger.entry(work, piece))
 
 
 def test_no_time_from_a_clock_that_is_off(scene: Scene) -> None:

@@ -8,22 +8,15 @@ from typing import Any
 
 import pytest
 
-from queuey import ids
 from queuey.errors import StoreBusy, StoreUnavailable
 from queuey.groups.state import GroupChange, GroupRow, Head, StoredGroup
-from queuey.messages import OffsetChange, Queue, QueueSpec
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
-from queuey.storage.cassandra.message_codec import uuid_of
-from queuey.storage.cassandra.store import applications
 from queuey.storage.cassandra.store.groups import CassandraGroups
-from queuey.storage.cassandra.store.offsets import CassandraOffsets
-from queuey.storage.cassandra.store.queues import CassandraCatalogue
 from tests.replacing import replace
 from tests.unit.cassandra.simulated import FaultlessDriver
 
-A, B = ((ids.EPOCH_TICKS + n, n) for n in range(2))
 GROUP = "acme", "group"
 CHANGE = GroupChange(Head(epoch=1), (GroupRow(1, 0, b"member"),))
 
@@ -128,39 +121,8 @@ def test_made_again_by_a_clock_that_is_behind(opened: Opened) -> None:
     assert opened.run_call(CassandraGroups.group_names, "acme") == ["group"]
 
 
-def test_names_without_a_group(opened: Opened) -> None:
-    """A page of names is full even if some names have no group any more."""
-    heads = [opened.run_call(CassandraGroups.change_group, "acme", name, 0, CHANGE) for name in "abcd"]
-    assert opened.run_call(CassandraGroups.remove_group, "acme", "b", heads[1].version)
-    for start, names in (("", ["a", "c"]), ("b", ["c", "d"]), ("d", ["d"])):
-        assert opened.run_call(CassandraGroups.group_names, "acme", start=start, limit=2) == names
-
-
 def test_centre(opened: Opened) -> None:
     """A process is in the data centre of its nodes, also while they are lost."""
     assert opened.store.groups.centre == "dc1"
     opened.calm.centres.clear()
     assert opened.store.groups.centre == "dc1"
-
-
-@pytest.fixture
-def queue(opened: Opened) -> Queue:
-    opened.calm.run_to_end(opened.store._parts.transactions.run(applications._INSERT_APPLICATION, ("acme", 0.0, 1)))
-    made, _ = opened.run_call(CassandraCatalogue.create_queue, "acme", "queue", QueueSpec(partitions=2))
-    assert isinstance(made, Queue)
-    return made
-
-
-def test_what_a_commit_without_members_sends(opened: Opened, queue: Queue) -> None:
-    """Without members a commit sends a read and a transaction, which sets nothing about owners."""
-    for position in (A, B):
-        opened.calm.sent.clear()
-        opened.run_call(CassandraOffsets.set_offsets, queue, "group", [OffsetChange(1, position)])
-    read, change = opened.calm.sent
-    assert read.statement.reads
-    assert isinstance(change, Request)
-    [(written, values)] = change.further
-    assert change.statement.cql == "UPDATE offsets SET version = ? WHERE uid = ? AND consumer_group = ? IF version = ?"
-    where = "WHERE uid = ? AND consumer_group = ? AND partition = ?"
-    assert written.cql == f"UPDATE offsets SET last_id = ?, updated_at = ? {where}"
-    assert values[0] == uuid_of(B)

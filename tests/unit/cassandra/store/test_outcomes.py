@@ -1,12 +1,12 @@
 """What a failed request leaves: an error with outcome ``none`` left nothing, and a call that ends well did all of it.
 
 Each request of each write fails once: it is refused, or its answer is lost, with or without an effect. Or another
-process acts on the same thing before it.
+process acts on the same thing before it, or before it is sent again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import pytest
@@ -23,6 +23,7 @@ from queuey.storage.cassandra.clocks.timing_in_force import PUBLISH_TAILS, READ_
 from queuey.storage.cassandra.driver import Encoded, InDoubt, Request, Rows
 from tests.backends import APP, cassandra_options
 from tests.contract.samples import new_message, whole_partition
+from tests.replacing import replace
 from tests.sim.cassandra.one_node import in_process
 from tests.sim.cassandra.one_node.in_process import InProcessCluster, InProcessStore
 
@@ -39,28 +40,30 @@ class FailingCluster(InProcessCluster):
 
     Attributes:
         fails_at: Number of the request that fails, counted from 1; 0 for none.
-        way: How it fails; None if it does not, but another process acts before it.
-        meanwhile: The act of the other process.
+        way: How it fails; None if it does not fail.
+        meanwhile: The act of another process, before the answer to a request that fails, or before one that does not.
         count: Number of requests so far.
     """
 
     fails_at = count = 0
     way: Way | None = None
-    meanwhile: Callable[[], object]
+    meanwhile: Callable[[], object] | None = None
 
     def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
         self.count += self.fails_at > 0 and request.statement not in BACKGROUND
         if self.count != self.fails_at or not self.fails_at or request.statement in BACKGROUND:
             super().ask(request, end)
-        elif self.way is None:
-            self.count += 1  # Of the other process, from now on.
+            return
+        self.count += 1  # Later requests, also of the other process, do not fail.
+        if self.way == "done and lost" and not request.statement.reads:
+            super().ask(request, lambda _rows, _error: None)
+        if self.meanwhile is not None:
             self.meanwhile()
+        if self.way is None:
             super().ask(request, end)
         elif self.way == "refused" or request.statement.reads:
             end(None, StoreUnavailable("refused"))
         else:
-            if self.way == "done and lost":
-                super().ask(request, lambda _rows, _error: None)
             end(None, InDoubt("no answer"))
 
 
@@ -154,8 +157,6 @@ class Scene:
 
 
 def make_cluster() -> FailingCluster:
-    from tests.replacing import replace  # noqa: PLC0415
-
     with replace(in_process.InProcessCluster, FailingCluster):
         cluster = in_process.make_cluster()
     assert isinstance(cluster, FailingCluster)
@@ -257,32 +258,61 @@ FAMILIES: Sequence[Sequence[str]] = (
 """Acts that concern one thing."""
 MAY_DO_NOTHING = {"change_group", "new group"}
 """Acts that return None if they were refused."""
+REMOVALS = {"delete_queue", "delete_group", "revoke_key", "remove_group", "remove_record"}
+"""Acts that are done if the thing is gone after a doubt, whoever has removed it."""
 PAIRS = dict.fromkeys((a, b) for acts in FAMILIES for a in acts for b in acts)
 del PAIRS["append_once", "append_once"]  # The second of two posts with one key is told to come again.
 
 
-@pytest.mark.parametrize(
+pairs = pytest.mark.parametrize(
     ("act", "other"),
     [
         pytest.param(*pair, id="-".join(pair), marks=[pytest.mark.slow] if number % 3 else [])
         for number, pair in enumerate(PAIRS)
     ],
 )
-def test_two_acts_at_one_moment(act: str, other: str) -> None:
-    """If another process acts within a write, at any of its requests, all is as if one had come after the other."""
-    orders = find_orders(act, other)
+
+
+def play_pairs(act: str, other: str, way: Way | None) -> Iterator[tuple[str, str, Any]]:
+    """Yields both answers and what readers see, for each request of an act at which another process acts."""
     for number in range(1, MAX_REQUESTS):
         scene = Scene()
         answers: list[str] = []
-        scene.cluster.meanwhile = lambda scene=scene, answers=answers: answers.append(  # type: ignore[misc]
+        scene.cluster.meanwhile = lambda scene=scene, answers=answers: answers.append(
             scene.act(other, by_witness=True)
         )
-        scene.cluster.fails_at = number
+        scene.cluster.fails_at, scene.cluster.way = number, way
         answer = scene.act(act)
         scene.cluster.fails_at = 0
         seen = scene.look()
         scene.close()
         if not answers:
             return
-        assert (answer, *answers, seen) in orders, (number, answer, answers, seen, orders)
+        yield answer, answers[0], seen
     pytest.fail("the call sends more requests than were tried")
+
+
+@pairs
+def test_two_acts_at_one_moment(act: str, other: str) -> None:
+    """If another process acts within a write, at any of its requests, all is as if one had come after the other."""
+    orders = find_orders(act, other)
+    for played in play_pairs(act, other, None):
+        assert played in orders
+
+
+@pairs
+@pytest.mark.parametrize("way", WAYS[1:])
+def test_an_act_in_doubt_while_another_process_acts(act: str, other: str, way: Way) -> None:
+    """A write in doubt that another process overtakes was made if it says so, and not made if it says ``none``."""
+    orders, alone = find_orders(act, other), Scene()
+    before, told, after = alone.look(), alone.act(other, by_witness=True), alone.look()
+    alone.close()
+    for answer, told_other, seen in play_pairs(act, other, way):
+        if answer == "none":
+            assert seen == (after if told_other == told else before)
+        elif answer == "unknown":
+            assert (told_other, seen) in [(told, after), *((second, found) for _, second, found in orders)]
+        elif act in REMOVALS and told_other == told:
+            assert seen in [found for _, _, found in orders]
+        else:
+            assert (answer, told_other, seen) in orders

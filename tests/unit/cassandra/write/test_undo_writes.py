@@ -100,32 +100,6 @@ def test_those_that_fail_together_go_together(driver: FaultlessDriver, undo_writ
     assert first.consistency == LEVEL.writes
 
 
-def test_an_answer_counts_from_when_it_was_read(driver: FaultlessDriver, undo_writer: UndoWriter) -> None:
-    """A confirmation that was read before the deadline is in time, even if the loop handles it later."""
-    told = undo(undo_writer, 1.0)
-    [(parts, _)] = [(answer.args[1].args[0], answer) for answer in driver.waiting]  # type: ignore[attr-defined]
-    read_at = undo_writer._clock.boottime() + 0.9
-    driver.world.now += 1.2  # The timer has not fired yet.
-    undo_writer._on_answer(parts, [(read_at,)], None)
-    assert told == ["none"]
-
-
-def test_a_caller_that_fails_harms_no_other(driver: FaultlessDriver, undo_writer: UndoWriter) -> None:
-    """A callback that fails affects neither other callbacks nor due undo writes."""
-
-    def fail(_: Outcome) -> None:
-        raise RuntimeError("broken")
-
-    now = undo_writer._clock.boottime()
-    undo_writer.undo(Undo([Written(0, 1, 1, 8, 900, 5, 1)], LEVEL, now + 0.05, fail))
-    told = undo(undo_writer, 0.05, partition=2)
-    driver.advance(0.1)
-    assert told == ["unknown"]
-    for answer in driver.waiting:
-        answer()
-    assert undo_writer.confirmed == 2
-
-
 def test_closing_gives_up_what_does_not_hold(driver: FaultlessDriver, undo_writer: UndoWriter) -> None:
     """On close every waiting caller gets the outcome "unknown", and nothing is sent any more."""
     told = undo(undo_writer, 600.0)
