@@ -31,8 +31,6 @@ from queuey.storage.cassandra.waiting.recent_writes import (
     PROCESS_TIMEOUT,
     STATEMENTS_TO_PREPARE,
     RecentWrites,
-    Recorded,
-    keys_of,
 )
 from queuey.storage.watching import POLL_INTERVAL, Watch
 from tests.unit.cassandra.simulated import FaultlessDriver
@@ -197,22 +195,6 @@ def test_what_may_have_been_missed_is_polled(
     assert {*reader.store.polled} == {*range(1, 1001)}
 
 
-def test_a_poll_that_fails_is_made_again(reader: Process, driver: FaultlessDriver) -> None:
-    """If each partition has to be polled soon, and polls fail for a while, each is polled soon after that."""
-    driver.fail = lambda _request: StoreUnavailable("broken")
-    driver.advance(0.5)
-    driver.fail = lambda _request: None
-    reader.store.fails = True
-    driver.advance(5.0)
-    reader.store.polled.clear()
-    reader.store.fails = False
-    driver.advance(TURNS_BETWEEN_POLLS * POLL_INTERVAL + POLL_INTERVAL * (1000 // MAX_POLLED + 8))
-    assert {*reader.store.polled} == {*range(1, 1001)}
-    reader.store.polled.clear()
-    driver.advance(5.0)
-    assert len(reader.store.polled) <= 5 * POLLS_BESIDE_RECORD + POLLS_BESIDE_RECORD
-
-
 @pytest.mark.parametrize("whose", ["its own", "another's"])
 def test_who_begins_to_wait_after_a_message(
     writer: Process, reader: Process, driver: FaultlessDriver, whose: str
@@ -227,31 +209,6 @@ def test_who_begins_to_wait_after_a_message(
     driver.advance(1.0)
     assert {*reader.woken} == {2000, 7}
     assert other.woken == [7]
-
-
-def test_rows_that_come_again(driver: FaultlessDriver) -> None:
-    """When missing rows appear again, all partitions are polled once, as rows between are too old to be read."""
-    writer, reader = (RecentWrites(driver, driver.clock(), name) for name in ("writer", "reader"))
-    for turn in range(2):
-        writer.add_keys([turn])
-        writer.write()
-        assert [keys_of(one.keys) for one in read(reader)] == [[turn]]
-        assert [reader.take_missed(), reader.take_missed()] == [bool(turn), False]
-        driver.advance(PROCESS_TIMEOUT + 0.1)
-        assert [reader.take_missed(), reader.take_missed()] == [True, False]
-
-
-def test_a_turn_while_the_store_is_being_closed(reader: Process, driver: FaultlessDriver) -> None:
-    """While the store is closing no turn begins; the timers run without an error until the watchers are woken."""
-    driver.calls.close(0.0)
-    driver.advance(1.0)
-    assert not reader.store.polled
-    reader.arrivals.close()
-    assert len(reader.woken) == 1000
-
-
-def read(record: RecentWrites) -> list[Recorded]:
-    return record._driver.calls.run(record.read(first=False))
 
 
 def test_news_of_others(writer: Process, reader: Process, driver: FaultlessDriver) -> None:
@@ -276,35 +233,6 @@ def test_news_of_others(writer: Process, reader: Process, driver: FaultlessDrive
     driver.advance(99.0)
     driver.advance(1.0)
     assert reader.woken == [8, 7, 9]
-
-
-@pytest.mark.parametrize("what", ["polls", "all that is expected", "keys of the record"])
-def test_long_work_is_cut(driver: FaultlessDriver, what: str) -> None:
-    """However many partitions are watched or written, the loop makes other calls in between."""
-    reader = Process(driver, "reader", 4 * STEPS_PER_TURN)
-    reader.store.work, work, soon = 0, list[int](), driver.loop.soon
-
-    def next_turn(call: Callable[..., object], *args: object) -> None:
-        work.append(reader.store.work)
-        reader.store.work = 0
-        soon(call, *args)
-
-    if what == "polls":
-        driver.fail = lambda _request: StoreUnavailable("broken")
-        most = MAX_POLLED
-    elif what == "all that is expected":
-        reader.arrivals._missed = True
-        most = 4 * STEPS_PER_TURN
-    else:
-        writer = RecentWrites(driver, driver.clock(), "writer")
-        writer.add_keys([number << 8 | 1 for number in range(1, 4 * STEPS_PER_TURN + 1)])
-        writer.write()
-        most = 4 * STEPS_PER_TURN
-    driver.loop.soon = next_turn  # type: ignore[method-assign]
-    driver.advance(2.5 * POLL_INTERVAL)
-    work.append(reader.store.work)
-    assert sum(work) >= (most - 1) * (STEPS_PER_TURN // POLLS_PER_TURN if what == "polls" else 1)
-    assert max(work) <= STEPS_PER_TURN + 2 * (STEPS_PER_TURN // POLLS_PER_TURN)
 
 
 class Own:

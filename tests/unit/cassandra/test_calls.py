@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,6 @@ from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage import bridge
 from queuey.storage.calls import Call, Deadline, Done
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, run_concurrently, wait_for_callback
-from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.waiting import PATIENCE_SECONDS, join, until
 
@@ -197,16 +195,6 @@ def test_closing(calls: Calls) -> None:
     assert len(ends.told) == 2
 
 
-def test_closing_waits(calls: Calls) -> None:
-    """A call that ends before the timeout of the close ends normally."""
-    ends, waiting = CallResults(), list[Done]()
-    calls.begin(await_answer(waiting.append), ends)
-    until(lambda: waiting)
-    threading.Timer(0.05, waiting[0], (7, None)).start()
-    calls.close(PATIENCE_SECONDS)
-    assert ends.told == [(7, None)]
-
-
 def test_answers_after_the_loop_has_ended(calls: Calls) -> None:
     """After the loop has ended, a call continues in the thread of its answers, so that it can end."""
     ends, waiting = CallResults(), list[Done]()
@@ -266,83 +254,6 @@ def test_one_that_fails_beside_others() -> None:
     assert len(ends.told) == 1
 
 
-class Parts(NamedTuple):
-    """The parts of a driver and of the options that transactions need."""
-
-    loop: StoreLoop
-    calls: Calls
-    catalogue_deadline: float = 10.0
-    timeout: float = 1.0
-
-
-def test_hundreds_that_wait_for_one_turn_all_get_it(calls: Calls) -> None:
-    """All of hundreds that wait for one lock get it; those without work leave at once, in a turn of the loop each."""
-    parts, gate = Parts(calls.loop, calls), list[Done]()
-    turns = LightweightTransactions(cast("Any", parts), cast("Any", parts), time.monotonic)
-
-    async def change(answer: Callable[[Done], object]) -> None:
-        async with turns.turn("q"):
-            await wait_for_callback(answer)
-
-    async def nothing_to_do() -> None:
-        async with turns.turn("q"):
-            pass
-
-    ends = CallResults()
-    calls.begin(change(gate.append), ends)
-    for _ in range(500):
-        calls.begin(nothing_to_do(), ends)
-    until(lambda: gate)
-    gate[0](None, None)
-    until(lambda: len(ends.told) == 501)
-    assert {error for _, error in ends.told} == {None}
-    calls.run(nothing_to_do())
-
-
-def test_parts_of_a_call_that_was_given_up_end_and_are_told(calls: Calls) -> None:
-    """After a cancelled call its parts end, so that what it holds is released; its own callback is not called."""
-    gates, ended, ends = list[Done](), list[object](), CallResults()
-
-    async def part() -> None:
-        await wait_for_callback(gates.append)
-
-    async def whole() -> None:
-        try:
-            await run_concurrently(calls, [part(), part()], max_concurrent=2)
-        finally:
-            ended.append(True)
-
-    give_up = calls.begin(whole(), ends)
-    until(lambda: len(gates) == 2)
-    assert give_up() == "none"
-    for gate in gates:
-        gate(None, None)
-    until(lambda: ended)
-    until(lambda: not calls._running)
-    assert ends.told == []
-
-
-def test_a_call_that_was_given_up_sends_no_change_at_all(calls: Calls) -> None:
-    """A cancelled call sends neither its first change nor one after a refused change."""
-    gates, sent, refused = list[Done](), list[int](), list[int]()
-
-    async def changes() -> None:
-        await wait_for_callback(gates.append)
-        for number in range(3):
-            try:
-                calls.deadline.mark_sent()
-                sent.append(number)
-            except StoreUnavailable:
-                refused.append(number)
-
-    give_up = calls.begin(changes(), CallResults())
-    until(lambda: gates)
-    assert give_up() == "none"
-    gates[0](None, None)
-    until(lambda: refused == [0, 1, 2])
-    assert sent == []
-
-
 def test_closing_tells_each_call_and_what_it_tells_stays_true(calls: Calls, caplog: pytest.LogCaptureFixture) -> None:
     """A failing callback keeps no other call from its end; a call that ended with "none" sends nothing later."""
     gates, sent, ends = list[Done](), list[bool](), CallResults()
@@ -365,26 +276,3 @@ def test_closing_tells_each_call_and_what_it_tells_stays_true(calls: Calls, capl
         gate(None, None)
     calls.loop.close()
     assert sent == []
-
-
-def test_what_an_end_begins_is_no_part_of_another_call(calls: Calls) -> None:
-    """A call begun by the callback of another one is not part of it, and does not end when that is cancelled."""
-    gates, ends = list[Done](), CallResults()
-
-    async def waiting(answer: Callable[[Done], object]) -> str:
-        await wait_for_callback(answer)
-        return "later"
-
-    async def ends_another() -> None:
-        await wait_for_callback(gates.append)
-        gates[0](None, None)  # The inner call ends within this one.
-        await wait_for_callback(never_answer)
-
-    calls.begin(waiting(gates.append), lambda *_: calls.begin(waiting(partial(answer_from_thread, None)), ends))
-    until(lambda: len(gates) == 1)
-    give_up = calls.begin(ends_another(), CallResults())
-    until(lambda: len(gates) == 2)
-    assert give_up() == "none"
-    gates[1](None, None)
-    until(lambda: ends.told)
-    assert ends.told == [("later", None)]

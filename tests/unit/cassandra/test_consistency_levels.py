@@ -16,7 +16,6 @@ from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, find_meeting, is_empty_read_proof
 from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions, Level
-from tests.faults.test_two_centres import Concluding
 
 ONE_CENTRE = {"a": 3}
 TWO_CENTRES = {"a": 3, "b": 3}
@@ -132,14 +131,6 @@ def test_nothing_is_concluded_where_another_centre_may_have_more(
     for queue in (queue_with(consistency), queue_with(consistency, 0.0)):  # Writes take as long for one without delay.
         assert levels.is_empty_read_proof(queue) == may
         assert levels.empty_below(queue, now) == ((now - TICKS_PER_SECOND, LOW_MIN) if may else None)
-
-
-def test_the_rule_can_be_taken_out() -> None:
-    """Without the rule, as a fault run of two data centres may have it, an empty read is proof everywhere."""
-    options, queue = CassandraOptions(), queue_with("strong")
-    levels = Concluding(options, lambda: TWO_CENTRES, TimingInForce(options, Clock()))
-    assert levels.is_empty_read_proof(queue)
-    assert levels.empty_below(queue, 10**17)
 
 
 @given(

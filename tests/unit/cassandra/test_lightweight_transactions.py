@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -157,14 +155,6 @@ def test_doubts_end_in_time(call: float, allowed: float) -> None:
     assert (last.timeout or 9.0) <= allowed - lasted + 0.4
 
 
-def test_nothing_is_sent_when_the_call_is_over() -> None:
-    """A call whose time is over has changed nothing."""
-    changing = Changing(call=0.0)
-    with pytest.raises(StoreUnavailable) as raised:
-        changing.change()
-    assert (raised.value.outcome, changing.driver.sent) == ("none", [])
-
-
 def test_answers_that_say_nothing() -> None:
     """An answer without a row leaves the change in doubt."""
     changing = Changing()
@@ -195,37 +185,6 @@ def test_reading_back(version: int | None, errors: Sequence[StoreUnavailable], r
     assert changing.driver.sent[-1].statement == FIND.statement
 
 
-def test_a_refusal_that_shows_our_token_is_not_read_back() -> None:
-    """A change whose token was shown was applied, whatever others have changed in the row since."""
-    changing = Changing(OUR_VERSION)
-    assert changing.run(CHANGE, (OUR_VERSION, "a", "q", OLD_VERSION), OUR_VERSION, read_back=FIND).is_done
-    assert len(changing.driver.sent) == 1
-
-
-@pytest.mark.parametrize("doubts", [0, 1])
-def test_a_row_that_cannot_be_read_back(doubts: int) -> None:
-    """A refused change changed nothing, even if the row cannot be read; unless it was in doubt before."""
-    changing = Changing(THEIR_VERSION)
-    changing.errors = [LOST] * doubts
-    failed: list[Request] = []
-
-    def fail(request: Request) -> StoreUnavailable | None:
-        if request.statement == FIND.statement and not failed:
-            failed.append(request)
-            return REFUSED
-        return changing._fail(request)
-
-    changing.driver.fail = fail  # type: ignore[assignment]
-    statement = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF uid = ?", idempotent=False)
-    work = partial(changing.run, statement, ("a", "q", 5), OUR_VERSION, read_back=FIND)
-    if doubts:
-        assert work() == UNCLEAR._replace(row=(THEIR_VERSION,))
-        return
-    with pytest.raises(StoreUnavailable) as raised:
-        work()
-    assert raised.value is REFUSED
-
-
 @pytest.mark.parametrize("shown", [(OLD_VERSION,), (None,), ()])
 def test_removals_have_no_token(shown: tuple[int | None, ...]) -> None:
     """A removal is applied or refused: neither a row without a version nor a missing row counts as its own."""
@@ -247,42 +206,6 @@ def test_removals_in_doubt(version: int | None, errors: Sequence[StoreUnavailabl
     assert changing.run(REMOVE, ("a", "q", OLD_VERSION), read_back=FIND) == result
 
 
-def test_changes_without_a_token_in_doubt() -> None:
-    """A change without a token that removes nothing was not applied if the row is missing."""
-    changing = Changing(None)
-    changing.errors = [LOST]
-    assert changing.run(CHANGE, (OUR_VERSION, "a", "q", OLD_VERSION)) == UNCLEAR
-
-
-def test_who_waits_is_told_that_the_outcome_is_unknown() -> None:
-    """A caller whose time is over before the answer gets the outcome "unknown"."""
-    driver = FaultlessDriver()
-    driver.held = True
-    deadline = driver.calls.deadline = Deadline(0.05)
-    cas = LightweightTransactions(driver, CassandraOptions(), time.monotonic)
-    with deadline.running(), pytest.raises(StoreUnavailable) as raised:
-        driver.calls.run(mark_and_await(deadline, cas.run(CHANGE, (OUR_VERSION, "a", "q", OLD_VERSION), OUR_VERSION)))
-    assert (raised.value.outcome, len(driver.sent)) == ("unknown", 1)
-
-
-async def mark_and_await(deadline: Deadline, change: Coroutine[Any, Any, ChangeResult]) -> ChangeResult:
-    deadline.mark_sent()
-    return await change
-
-
-def test_each_attempt_has_its_own_request() -> None:
-    """Each attempt has a new request, for changes whose attempts must differ."""
-    changing, made = Changing(None), list[int]()
-
-    async def change() -> Request:
-        made.append(len(made))
-        return changing.cas.make_request(ROW, ("a", "q", made[-1]))
-
-    changing.errors = [LOST, LOST]
-    assert changing.driver.calls.run(changing.cas.decide(change)) == DONE
-    assert [request.values[-1] for request in changing.driver.sent] == made == [0, 1, 2]  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize(
     ("held", "allowed", "kind"), [(MAX_TURN_SECONDS + 0.1, 15.0, StoreBusy), (0.0, 0.3, StoreUnavailable)]
 )
@@ -300,21 +223,6 @@ def test_nobody_waits_for_a_change_that_is_stuck(held: float, allowed: float, ki
     assert (type(error), error.outcome) == (kind, "none")
     changing.go_on()
     assert changing.names == ["first", "first"]
-    assert len(cas._turns) == 0
-
-
-def test_turns_are_forgotten() -> None:
-    """Callers that change one thing run one after another, and their locks are removed."""
-    driver = FaultlessDriver()
-    cas, ends = LightweightTransactions(driver, CassandraOptions(), driver.clock().boottime), Ends()
-    changing = Inside(cas, driver.loop)
-    for name in "abcd":
-        driver.calls.begin(changing.change(name), ends)
-    for _ in "abcd":
-        assert len(cas._turns) == 1
-        changing.go_on()
-    assert "".join(changing.names) == "aabbccdd"
-    assert ends.told == [(None, None)] * 4
     assert len(cas._turns) == 0
 
 

@@ -133,32 +133,6 @@ def test_an_encoded_insert_holds_the_columns(
     assert [values[5], *values[7:]] == [*serialize(expires, stamp), ttl.to_bytes(4, "big")]
 
 
-@given(keys, strategies.positions(), longs)
-def test_an_encoded_delete_holds_stamp_and_id(key: tuple[int, int, int], position: Position, stamp: int) -> None:
-    """An encoded delete has the values that its statement takes, in order."""
-    encoded = message_codec.key_of(*key)
-    values = protocol.values_of(message_codec.encode_delete(encoded, position, stamp))
-    assert len(values) == message_codec.DELETE_VALUE_COUNT == message_codec.DELETE[0].cql.count("?")
-    assert values == [*serialize(stamp), *protocol.values_of(encoded), message_codec.id_bytes(*position)]
-
-
-@given(keys, strategies.positions(), strategies.positions(), st.integers(1, 1 << 20))
-def test_an_encoded_range_holds_its_bounds(
-    key: tuple[int, int, int], lower: Position, upper: Position, limit: int
-) -> None:
-    """An encoded range read has the values that its statements take, in order."""
-    encoded = message_codec.key_of(*key)
-    found = protocol.values_of(message_codec.encode_range(encoded, lower, upper, limit))
-    assert (
-        len(found)
-        == message_codec.RANGE_VALUE_COUNT
-        == message_codec.SELECT_UP[0].cql.count("?")
-        == message_codec.SELECT_DOWN[0].cql.count("?")
-    )
-    bounds = [message_codec.id_bytes(*lower), message_codec.id_bytes(*upper)]
-    assert found == [*protocol.values_of(encoded), *bounds, limit.to_bytes(4, "big")]
-
-
 def answer_of(found: list[tuple[bytes | None, ...]], columns: int = message_codec.COLUMN_COUNT) -> bytes:
     cells = [
         b"\xff\xff\xff\xff" if cell is None else len(cell).to_bytes(4, "big") + cell for row in found for cell in row

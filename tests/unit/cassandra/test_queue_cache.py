@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
-from queuey.messages import MAX_TTL, Backoff, Principal, Queue
-from queuey.storage import catalogue_rows
+from queuey.messages import MAX_TTL, Queue
 from queuey.storage.cassandra.bucketing import CLASSES, class_of
 from queuey.storage.cassandra.catalogue.queue_cache import (
     COLUMNS,
@@ -119,23 +118,6 @@ def test_refreshed_in_time(cached: Cached, through: str) -> None:
     row = use()
     assert row is not None
     assert row.read_at == began
-
-
-def test_a_refresh_that_fails(cached: Cached) -> None:
-    """A refresh that fails, or cannot begin, changes nothing: the row is used until its max age."""
-    row = cached.current()
-
-    def broken(_request: object) -> StoreUnavailable:
-        raise RuntimeError("no thread")
-
-    cached.driver.advance(C * 0.6)
-    for fail in (broken, lambda _request: REFUSED):
-        cached.driver.fail = fail
-        assert cached.current() is row
-    assert len(cached.driver.sent) == 3
-    cached.driver.advance(C * 0.6)
-    with pytest.raises(StoreUnavailable):
-        cached.current()
 
 
 def test_a_row_of_another_version(cached: Cached) -> None:
@@ -254,25 +236,3 @@ def test_reach(seconds: int) -> None:
     if home_class:
         with pytest.raises(ValueError, match="class"):
             next_longest_ttl(seconds, home_class - 1)
-
-
-@given(
-    st.builds(
-        Queue,
-        application=st.just("a"),
-        name=st.text(max_size=3),
-        uid=st.integers(1, 1 << 62),
-        qid=st.integers(1, 1 << 62),
-        partitions=st.integers(1, 9),
-        principals=st.lists(st.builds(Principal, st.text(max_size=3), st.booleans(), st.booleans())).map(tuple),
-        ttl=st.none() | st.integers(1, MAX_TTL),
-        read_delay=st.none() | st.just(0.0),
-        facade=st.text(max_size=20),
-        backoff=st.none() | st.builds(Backoff, first=st.floats(0, 60), jitter=st.floats(0, 1)),
-        version=st.integers(1, 1 << 62),
-    )
-)
-def test_fields_come_back(queue: Queue) -> None:
-    """The fields of a queue are read as they were written."""
-    values = (queue.uid, queue.qid, 1, 9, 1088, *catalogue_rows.encode_values(queue), queue.created, queue.version)
-    assert row_of(queue.application, queue.name, values, 0.0).queue == queue

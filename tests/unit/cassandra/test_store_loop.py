@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
@@ -119,25 +118,6 @@ async def test_timers_go_over_to_the_next_loop(entered: Entered) -> None:
     assert rung[1] == await asyncio.to_thread(entered.thread)
 
 
-def test_a_loop_that_follows_a_closed_one_is_woken_again(entered: Entered) -> None:
-    """A loop that replaces a closed one is woken, also if its thread makes the first call before the caller returns."""
-
-    async def adopt() -> None:
-        entered.loop.adopt(asyncio.get_running_loop())
-
-    asyncio.run(adopt())
-    woken: list[Callable[[], object]] = []
-
-    def wake(call: Callable[[], object]) -> None:
-        woken.append(call)
-        entered.loop._is_waking = False  # As _make_calls does.
-
-    entered.loop._start = lambda: SimpleNamespace(call_soon_threadsafe=wake)  # type: ignore[method-assign,assignment,return-value]
-    for _ in range(2):
-        entered.loop.soon(lambda: None)
-    assert len(woken) == 2
-
-
 def test_timers_of_a_store_that_is_closed(entered: Entered) -> None:
     """On close all timers fire at once, also after a failing one, and see that the store is closed."""
     rung: list[int] = []
@@ -156,26 +136,6 @@ def test_an_adopted_loop_that_was_closed(entered: Entered) -> None:
 
     asyncio.run(adopt())
     assert entered.thread() != threading.get_ident()
-
-
-def test_calls_while_it_is_closed(entered: Entered) -> None:
-    """An accepted call is made even if the loop is being closed; a refused one is neither made nor kept."""
-    entered.thread()
-    made: list[str] = []
-    wake = entered.loop._wake
-
-    def close_first() -> None:
-        entered.loop.close()
-        wake()
-
-    entered.loop._wake = close_first  # type: ignore[method-assign]
-    entered.loop.soon(made.append, "taken")
-    assert made == ["taken"]
-    for _ in range(3):
-        with pytest.raises(StoreClosed):
-            entered.loop.soon(made.append, "refused")
-    assert not entered.loop._calls
-    assert "refused" not in made
 
 
 async def test_a_former_loop_that_is_busy_for_long(entered: Entered, caplog: pytest.LogCaptureFixture) -> None:
@@ -199,23 +159,6 @@ async def test_a_former_loop_that_is_busy_for_long(entered: Entered, caplog: pyt
     goes_on.set()
     await until_async(lambda: parts[0] == ["entered", "left"])
     assert parts[1] == ["entered"]
-
-
-async def test_an_own_loop_that_is_replaced_before_it_runs(entered: Entered) -> None:
-    """An own loop that is replaced before it runs is never entered."""
-    started, here = store_loop._start_loop, threading.get_ident()
-    goes_on = threading.Event()
-
-    def start_slowly() -> tuple[asyncio.AbstractEventLoop, Callable[[], object]]:
-        loop, end = started()
-        loop.call_soon_threadsafe(goes_on.wait, PATIENCE_SECONDS)
-        return loop, end
-
-    with replace_in(store_loop, started, start_slowly):
-        entered.loop.soon(lambda: None)
-    threading.Timer(0.02, goes_on.set).start()
-    entered.loop.adopt(asyncio.get_running_loop())
-    assert entered.events == [("enter", here)]
 
 
 def test_a_call_that_fails_harms_no_other(entered: Entered, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,6 @@ from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import bridge, sqlite
 from queuey.storage.calls import Deadline, Done, in_thread, iterate_in_thread, may_block, start_and_wait
 from queuey.storage.sqlite import SqliteStore
-from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -172,16 +171,3 @@ def test_a_thread_waits_no_longer_than_a_call_may() -> None:
     with pytest.raises(StoreUnavailable) as caught:
         bridge.run(waiting_call(Deadline(0.01)))
     assert caught.value.outcome == "none"
-
-
-def test_threads_do_not_know_of_each_other() -> None:
-    """A wait in one thread does not affect another, whose loop it may be waiting for."""
-    seen: list[bool] = []
-
-    async def ask() -> None:
-        other = threading.Thread(target=lambda: seen.append(may_block()))
-        other.start()
-        other.join(PATIENCE_SECONDS)
-
-    bridge.run(ask())
-    assert seen == [False]

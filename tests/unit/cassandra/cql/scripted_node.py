@@ -166,12 +166,12 @@ class Scene:
             patience,
             {QUERY_ID: CQL}.get,
             local_dc="dc",
-            connect=self._connect,
+            connect=self.connect,
             clock=lambda: self.now,
         )
         self.client.adopt_cluster(self.cluster)
 
-    async def _connect(self, make: Callable[[], Any], address: str, port: int, ssl: None) -> tuple[Wire, Any]:
+    async def connect(self, make: Callable[[], Any], address: str, port: int, ssl: None) -> tuple[Wire, Any]:
         assert (port, ssl) == (9042, None)
         node = next(node for node in self.nodes if node.address == address)
         if not node.is_reachable:
@@ -201,6 +201,11 @@ class Scene:
         self.cluster.known[:] = self.nodes = nodes
         self.cluster.metadata.token_map = _token_map(self.cluster.metadata.all_hosts)
         self.client.adopt_cluster(self.cluster)
+
+    async def await_wires(self) -> None:
+        """Waits until any client has logged in at all nodes."""
+        await until_async(lambda: all(QUERY in node.messages for node in self.nodes))
+        await self.turn()
 
     async def await_connected(self) -> None:
         await until_async(lambda: all(self.client.is_up(node.address) for node in self.nodes))
@@ -255,11 +260,6 @@ class Scene:
 
     async def await_ended(self, count: int = 1) -> None:
         await until_async(lambda: len(self.ended) >= count)
-
-    @property
-    def has_timer(self) -> bool:
-        timer = self.client._timer
-        return timer is not None and not timer.cancelled()
 
     @property
     def outcomes(self) -> list[str | None]:
