@@ -1,9 +1,11 @@
-"""The number of histories in slow tests, and their judgement."""
+"""The number of histories in slow tests, their judgement, and mechanisms without which a history breaks a rule."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from tests.sim.cassandra.messages import MessageStorm
 
@@ -11,6 +13,8 @@ MANY = int(os.environ.get("SIM_CLUSTER_HISTORIES", "1000"))
 """Number of histories of each kind."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed."""
+MAX_HISTORIES = 300
+"""Max histories until a missing mechanism shows."""
 
 
 def find_violations(
@@ -22,3 +26,25 @@ def find_violations(
         if broken:
             return [f"seed {seed}: {text}" for text in broken]
     return []
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mechanism that is taken out.
+
+    Attributes:
+        breaks: The rules of which one fails without it.
+        instead: Takes it out.
+        first: The first seed to try.
+        storm: The kind of the histories.
+    """
+
+    breaks: tuple[str, ...]
+    instead: Callable[[], AbstractContextManager[None]]
+    first: int = 0
+    storm: Callable[[int], MessageStorm] = MessageStorm
+
+    def find_violations(self) -> list[str]:
+        """Returns the violations of the first history that breaks a rule without the mechanism."""
+        with self.instead():
+            return find_violations(range(self.first, self.first + MAX_HISTORIES), self.breaks, storm=self.storm)

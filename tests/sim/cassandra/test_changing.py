@@ -23,8 +23,6 @@ SEEN, SEEDS = 4, (0, 1, 5)
 """Histories whose times become shorter, and seeds of each kind in `make check`. Sites of the last read on loops."""
 MANY = histories.MANY // 4
 """Histories of each kind in the slow tests. They are longer than others."""
-MAX_HISTORIES = 200
-"""Max histories until a missing mechanism shows."""
 
 
 class RaisingStorm(ChangingStorm):
@@ -140,4 +138,4 @@ def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history breaks a guarantee."""
     instead, storm, first = MUTATIONS[name]
     with instead():
-        assert violations(range(first, first + MAX_HISTORIES), ("G1", "none", "attempt"), storm=storm)
+        assert violations(range(first, first + histories.MAX_HISTORIES), ("G1", "none", "attempt"), storm=storm)

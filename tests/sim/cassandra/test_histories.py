@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
 
-from queuey.messages import Queue, Slice
+from queuey.ids import LOW_MIN
+from queuey.messages import Page, Queue, Slice
 from queuey.storage.cassandra.bucket_index import BucketIndex, BucketLookup
 from queuey.storage.cassandra.clocks import clock, clock_check
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_check import WITNESSES, ClockCheck, Interval
 from queuey.storage.cassandra.clocks.clock_watch import CheckCallback, ClockWatch
-from queuey.storage.cassandra.consistency_levels import ResolvedLevel
 from queuey.storage.cassandra.driver import Done, Encoded, Request
 from queuey.storage.cassandra.message_codec import INSERT
-from queuey.storage.cassandra.store.messages import SliceReader
+from queuey.storage.cassandra.store.messages import CassandraMessages, SliceReader
 from queuey.storage.cassandra.write import undo_writes
-from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
-from queuey.storage.cassandra.write.write_batches import InFlightBatch, Written
 from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.replacing import replace, replace_in
 from tests.sim import storm
 from tests.sim.cassandra.claims import ON_CLUSTER
-from tests.sim.cassandra.cluster import Cluster, NetworkFaults
-from tests.sim.cassandra.histories import FIRST, MANY, find_violations
+from tests.sim.cassandra.histories import FIRST, MANY, Mutation, find_violations
 from tests.sim.cassandra.messages import MessageStorm, Site
-from tests.sim.world import World
+from tests.sim.cassandra.pace import PATIENT
 
 ORDERED = dataclasses.replace(ON_CLUSTER, kinds=("ordered",))
 SEEN, FEW = 12, 5
 """Histories of messages, which two tests share, and of each other kind, without those that show a mutation."""
-MAX_HISTORIES = 300
-"""Max histories until a missing mechanism shows."""
 
 
 class SharedStorm(MessageStorm):
@@ -89,14 +82,6 @@ class SharedStorm(MessageStorm):
         for _ in range(5):
             self._start_readers(site)
         self.world.after(1.0, site.machine.set_clock)
-
-
-class StallingStorm(MessageStorm):
-    """A storm in which processes often stop before they send a request, while much is posted."""
-
-    def _planned_events(self) -> dict[Callable[[], None], int]:
-        self.weather.stalls = 0.1
-        return super()._planned_events() | {self._post: 40}
 
 
 class StandingStorm(SharedStorm):
@@ -169,37 +154,13 @@ def test_histories_have_every_outcome(storms: list[MessageStorm]) -> None:
     assert [reader.cursor for reader in again.readers] == [reader.cursor for reader in storms[3].readers]
 
 
-def test_a_call_ends_by_its_deadline_or_after_a_pause() -> None:
-    """A call that does not end is found at its deadline; one whose process was paused then may end after the pause."""
-    world = World(0)
-    site = Site(world, Cluster(world, NetworkFaults()))
-    deadline = site.store._options.deadline
-    site.process.soon(deadline - 2.0, lambda: site.process.pause(10.0))
-    site.begin(site.call(asyncio.sleep(deadline - 1.0)))
-    world.run(world.now + 2 * deadline)
-    site.begin(site.call(asyncio.sleep(deadline + 0.1)))
-    with pytest.raises(TimeoutError):
-        world.run(world.now + deadline + 0.01)
-    world.end()
-
-
-def count_batch_as_in_time(writer: MessageWriter, in_flight: InFlightBatch, *arrived: Any) -> None:  # noqa: ANN401
-    in_flight.id_boottime = writer._clock.boottime()
-    REAL_ARRIVED(writer, in_flight, *arrived)
-
-
-def undoing_nothing(writer: UndoWriter, undo_write: Undo) -> None:
-    undo_write.finish("none")
-
-
-def make_undo_without_deadline(
-    undo_write: Undo,
-    written: Sequence[Written],
-    level: ResolvedLevel,
-    deadline: float,
-    answer: Callable[..., None],
-) -> None:
-    REAL_UNDO(undo_write, written, level, float("inf"), answer)
+async def read_with_late_horizon(store: CassandraMessages, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+    """Ends a page at the horizon as of the end of the read."""
+    pages = await REAL_READ(store, queue, slices)
+    for page in pages:
+        if not page.more:
+            page.next = store._clock.now() - clock.ticks(PATIENT.timing.levels["strong"].delay), LOW_MIN
+    return pages
 
 
 def stamp_below_write(now: int, ticks: int) -> int:
@@ -256,36 +217,14 @@ def vouching_across_jumps() -> Iterator[None]:
         yield
 
 
-REAL_ARRIVED = MessageWriter._on_answer
-REAL_UNDO = Undo.__init__
+REAL_READ = CassandraMessages.read
 REAL_CACHED = BucketIndex.find_cached
 REAL_APPLY_ROUND = ClockCheck._apply_round
 
 
-@dataclass(frozen=True)
-class Mutation:
-    """A mechanism that is taken out.
-
-    Attributes:
-        breaks: The rules of which one fails without it.
-        instead: Takes it out.
-        first: The first history to run. It shows the mutation.
-        storm: The kind of the histories.
-    """
-
-    breaks: tuple[str, ...]
-    instead: Callable[[], AbstractContextManager[None]]
-    first: int = 0
-    storm: Callable[[int], MessageStorm] = MessageStorm
-
-
 MUTATIONS = {
-    "a write that took longer than W is not acknowledged": Mutation(
-        ("G1",), partial(replace, MessageWriter._on_answer, count_batch_as_in_time), first=4, storm=StallingStorm
-    ),
-    "a late write is undone": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing), first=9),
-    "an undo write has a deadline": Mutation(
-        ("none",), partial(replace, Undo.__init__, make_undo_without_deadline), first=3, storm=StallingStorm
+    "the horizon is chosen before the read": Mutation(
+        ("G1",), partial(replace_in, CassandraMessages, CassandraMessages.read, read_with_late_horizon), first=1
     ),
     "an undo write is not below the write's timestamp": Mutation(
         ("none",), partial(replace_in, undo_writes, clock.undo_timestamp, stamp_below_write), first=14
@@ -316,7 +255,4 @@ MUTATIONS = {
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of the mechanisms some history breaks a guarantee."""
-    mutation = MUTATIONS[name]
-    with mutation.instead():
-        seeds = range(mutation.first, mutation.first + MAX_HISTORIES)
-        assert find_violations(seeds, mutation.breaks, storm=mutation.storm)
+    assert MUTATIONS[name].find_violations()

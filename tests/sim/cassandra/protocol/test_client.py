@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,9 +25,6 @@ from tests.sim import storm
 from tests.sim.cassandra import histories
 from tests.sim.cassandra.claims import ON_CLUSTER
 from tests.sim.cassandra.test_posts import HarshEarlyStorm
-
-MAX_HISTORIES = 200
-"""Max histories until a missing rule shows."""
 
 
 def find_claim_violations(seeds: Sequence[int], breaking: tuple[str, ...] = ("",)) -> list[str]:
@@ -69,56 +65,47 @@ def pass_on_every_answer(request: FastRequest, rows: Rows | None, error: StoreUn
 REAL_SEND = Connection.send
 
 
-@dataclass(frozen=True)
-class Mutation:
-    """A rule that is taken out.
-
-    Attributes:
-        breaks: The rules of histories of which one fails without it.
-        instead: Takes it out.
-        first: The first history to run. It shows the mutation.
-        find_violations: Runs histories.
-    """
-
-    breaks: tuple[str, ...]
-    instead: Callable[[], AbstractContextManager[None]]
-    first: int
-    find_violations: Callable[[Sequence[int], tuple[str, ...]], list[str]] = find_claim_violations
-
-
-MUTATIONS = {
-    "a stream is taken until its answer comes": Mutation(
+Find = Callable[[Sequence[int], tuple[str, ...]], list[str]]
+MUTATIONS: dict[str, tuple[tuple[str, ...], Callable[[], AbstractContextManager[None]], int, Find]] = {
+    "a stream is taken until its answer comes": (
         ("horizon", "attempt", "order", "early", "missed", "G1"),
         partial(replace, Connection.send, reuse_waiting_stream),
-        first=3,
-        find_violations=find_early_read_violations,
+        3,
+        find_early_read_violations,
     ),
-    "an append is sent once": Mutation(
-        ("sent",), partial(replace, FastRequest.fail_in_doubt, repeat_through_driver), first=1
+    "an append is sent once": (
+        ("sent",),
+        partial(replace, FastRequest.fail_in_doubt, repeat_through_driver),
+        1,
+        find_claim_violations,
     ),
-    "a lost append is in doubt": Mutation(
-        ("G6",), partial(replace_in, fast_request, translate, report_no_effect), first=10
+    "a lost append is in doubt": (
+        ("G6",),
+        partial(replace_in, fast_request, translate, report_no_effect),
+        10,
+        find_claim_violations,
     ),
-    "a request is answered once": Mutation(
-        ("answers",), partial(replace, FastRequest.finish, pass_on_every_answer), first=3
+    "a request is answered once": (
+        ("answers",),
+        partial(replace, FastRequest.finish, pass_on_every_answer),
+        3,
+        find_claim_violations,
     ),
 }
-
-
+"""The rules of which one fails without a mechanism, what takes that out, the first seed, and its histories."""
 MISREAD = (IndexError, QueueNotFound, TypeError, ValueError, struct.error)
 """Errors of reading the rows of another request."""
 
 
 def test_with_all_rules() -> None:
     """With all rules in place, the histories that show the mutations keep every guarantee."""
-    for mutation in MUTATIONS.values():
-        assert mutation.find_violations([mutation.first], ("",)) == []
+    for _, _, seed, find in MUTATIONS.values():
+        assert find([seed], ("",)) == []
 
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_rule_is_needed(name: str) -> None:
     """Without any one of the rules some history breaks a guarantee, or rows are misread so that reads fail."""
-    mutation = MUTATIONS[name]
-    seeds = [*range(mutation.first, MAX_HISTORIES), *range(mutation.first)]
-    with mutation.instead(), suppress(*MISREAD):
-        assert mutation.find_violations(seeds, mutation.breaks)
+    breaks, instead, seed, find = MUTATIONS[name]
+    with instead(), suppress(*MISREAD):
+        assert find([*range(seed, histories.MAX_HISTORIES), *range(seed)], breaks)
