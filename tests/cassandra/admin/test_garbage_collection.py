@@ -20,13 +20,11 @@ from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.bucketing import CLASSES, NAMES, bucket_of
 from queuey.storage.cassandra.catalogue import garbage_collection as grave_rows
-from queuey.storage.cassandra.catalogue import queue_index
-from queuey.storage.cassandra.catalogue.garbage_collection import GarbageCollector, PendingDelete, unrecorded_buckets
+from queuey.storage.cassandra.catalogue.garbage_collection import PendingDelete, unrecorded_buckets
 from queuey.storage.cassandra.driver import Statement
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import UNLIMITED, Wire
 from tests.contract.samples import append_log_entry
-from tests.replacing import replace
 
 TABLES = [f"messages_{name}" for name in NAMES] + ["bucket_index", "claims", "claim_snapshots"]
 
@@ -98,46 +96,25 @@ def queue(reaping: CassandraStore, application: str) -> Queue:
     return queue
 
 
-def test_purged(reaping: CassandraStore, application: str, queue: Queue) -> None:
-    """A purge removes all messages from before it, in every bucket; later messages and offsets stay."""
+@pytest.mark.parametrize("deleted", [False, True])
+def test_nothing_but_what_was_there_before(
+    reaping: CassandraStore, application: str, queue: Queue, *, deleted: bool
+) -> None:
+    """A purge removes all messages from before it, in every bucket, a delete also offsets; later ones stay."""
     assert sum(rows_left(reaping, queue.qid).values()) > 10
-    purged = bridge.run(reaping.catalogue.purge_queue(queue))
-    fill(reaping, purged)
-    rows_before = rows_left(reaping, purged.qid)
-    assert bridge.run(reaping.reap()) >= 1
-    assert rows_left(reaping, queue.qid) == {}
-    assert rows_left(reaping, purged.qid) == rows_before
-    assert bridge.run(reaping.offsets.groups(purged)) == ["group", "members"]
-    assert pending_deletes(reaping, application) == []
-
-
-def test_deleted(reaping: CassandraStore, application: str, queue: Queue) -> None:
-    """A delete removes all messages, offsets and groups of the queue; those of its successor stay."""
-    bridge.run(reaping.catalogue.delete_queue(queue))
-    successor, _ = bridge.run(reaping.catalogue.create_queue(application, "queue", QueueSpec()))
+    if deleted:
+        bridge.run(reaping.catalogue.delete_queue(queue))
+        successor, _ = bridge.run(reaping.catalogue.create_queue(application, "queue", QueueSpec()))
+    else:
+        successor = bridge.run(reaping.catalogue.purge_queue(queue))
     fill(reaping, successor)
     rows_before = rows_left(reaping, successor.qid)
     assert bridge.run(reaping.reap()) >= 1
     assert rows_left(reaping, queue.qid) == {}
-    for group in ("group", "members"):
-        assert bridge.run(reaping.offsets.owned_offsets(queue, group)).rows == {}
-    assert groups_left(reaping, queue) == []
+    assert groups_left(reaping, queue) == ([] if deleted else ["group", "members"])
     assert rows_left(reaping, successor.qid) == rows_before
     assert bridge.run(reaping.offsets.groups(successor)) == ["group", "members"]
     assert pending_deletes(reaping, application) == []
-
-
-def test_deleted_by_a_store_that_lost_cassandra(
-    reaping: CassandraStore, wire: Wire, application: str, queue: Queue
-) -> None:
-    """A delete succeeds even if the index cannot be written; garbage collection removes the rest."""
-    wire.fail([queue_index._REMOVE_ENTRY])
-    bridge.run(reaping.catalogue.delete_queue(queue))
-    assert wire.log.count([queue_index._REMOVE_ENTRY]) == 1
-    assert bridge.run(reaping.catalogue.list_queues(application)) == []
-    assert len(reaping._driver.calls.run(reaping._parts.index.scan(application, "").take(9))) == 1
-    bridge.run(reaping.reap())
-    assert reaping._driver.calls.run(reaping._parts.index.scan(application, "").take(9)) == []
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -151,15 +128,6 @@ def test_change_that_was_not_made(reaping: CassandraStore, application: str, que
     assert rows_left(reaping, queue.qid) == rows_before
     assert bridge.run(reaping.offsets.groups(queue)) == ["group", "members"]
     assert pending_deletes(reaping, application) == []
-
-
-def test_left_alone_for_a_while(open_with: OpenStore, application: str, queue: Queue) -> None:
-    """Recent leftovers are not touched, because somebody may still write with the previous row."""
-    store = open_with(reap_after=600.0)
-    bridge.run(store.catalogue.purge_queue(queue))
-    bridge.run(store.reap())
-    assert rows_left(store, queue.qid) != {}
-    assert [pending.qid for pending in pending_deletes(store, application)] == [queue.qid]
 
 
 def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application: str, queue: Queue) -> None:
@@ -185,33 +153,6 @@ def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application:
     assert stops >= 3
     assert rows_left(reaping, queue.qid) == {}
     assert groups_left(reaping, queue) == []
-
-
-def test_one_that_fails_does_not_stop_the_others(reaping: CassandraStore, application: str, queue: Queue) -> None:
-    """A pending delete that fails does not stop the others; if all of them fail, the caller gets an error."""
-    bridge.run(reaping.catalogue.purge_queue(queue))
-    for n in range(4):
-        more, _ = bridge.run(reaping.catalogue.create_queue(application, str(n), QueueSpec()))
-        bridge.run(reaping.catalogue.delete_queue(more))
-    remove = GarbageCollector._remove_messages
-    refuses = {queue.qid}
-
-    async def failing(self: GarbageCollector, pending: PendingDelete, part: int) -> None:
-        if pending.qid in refuses:
-            raise StoreUnavailable("too much at once")
-        await remove(self, pending, part)
-
-    with replace(remove, failing):
-        bridge.run(reaping.reap())
-        assert [pending.qid for pending in pending_deletes(reaping, application)] == [queue.qid]
-        for n in range(3):
-            more, _ = bridge.run(reaping.catalogue.create_queue(application, str(n), QueueSpec()))
-            refuses.add(more.qid)
-            bridge.run(reaping.catalogue.delete_queue(more))
-        with pytest.raises(StoreUnavailable):
-            bridge.run(reaping.reap())
-    bridge.run(reaping.reap())
-    assert pending_deletes(reaping, application) == []
 
 
 def test_done_in_the_background(open_with: OpenStore, application: str, queue: Queue) -> None:

@@ -131,16 +131,6 @@ def test_keyspace_that_cannot_be_made(
     assert migrations._read_replication(driver) is None
 
 
-def test_by_data_centre(target: DataCentreTarget, driver: Driver) -> None:
-    """Copies can be given per data centre; a later run may repeat the value but not change it."""
-    running = Running((FIRST,))
-    (host, *_) = driver.hosts()
-    migrate(target, OPTIONS, replication=f"{host.dc}=1", running=running)
-    assert migrate(target, OPTIONS, replication=f"{host.dc}=1", running=running).replication is None
-    with pytest.raises(SettingsError, match=f"{host.dc}=1"):
-        migrate(target, OPTIONS, replication="1", running=running)
-
-
 def is_refused(store: CassandraStore, why: str) -> bool:
     """Pings a store, which checks its keyspace once a second, for up to a minute; returns whether it refuses it.
 
@@ -262,14 +252,3 @@ def test_lock_in_doubt(target: DataCentreTarget) -> None:
     # The lock is acquired, then renewed before each change and each record; the first of each kind is sent twice.
     assert [wire.log.count([step]) for step in steps] == [1 + made + len(ALL) + 1, len(ALL) + 1, 2]
     assert migrate(target, OPTIONS, running=RUNNING).migrations == ()
-
-
-def test_nobody_there() -> None:
-    """Without Cassandra a run ends soon with the error that no node answered."""
-    with pytest.raises(StoreUnavailable, match="reached"):
-        migrate(
-            DataCentreTarget(("127.0.0.1",), "nothing", 1),
-            OPTIONS,
-            replication="1",
-            running=Running(ALL, connect_timeout=2.0),
-        )

@@ -83,15 +83,6 @@ def test_a_keyspace_without_times_is_not_served(driver: Driver, url: str) -> Non
         assert becomes_healthy(store)
 
 
-def test_settings_that_differ_are_refused(url: str) -> None:
-    """A process whose settings differ from the stored timing serves nothing; its health and doctor say why."""
-    options = replace(OPTIONS, stated={"consistency.strong.delay": 5.0})
-    with closing(open_store(url, options=options)) as store, pytest.raises(StoreUnavailable, match="the keyspace has"):
-        bridge.run(store.ping())
-    [finding] = [one for one in doctor.examine(parse_url(url), options) if one.check == "timing"]
-    assert (finding.state, "consistency.strong.delay" in finding.text) == ("fail", True)
-
-
 def test_a_change_that_stopped_is_gone_on_with(driver: Driver, url: str) -> None:
     """The timing after the first step of a change is safe; the same or another command can continue from there."""
     keyspaces.set_timing(url, MANY_CENTRES_TIMING)

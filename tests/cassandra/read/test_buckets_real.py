@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import pytest
 
 from queuey.ids import FIRST, LAST, TICKS_PER_SECOND, Position
-from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
+from queuey.messages import Message, NewMessage, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore, bucketing
 from queuey.storage.cassandra.bucketing import BucketWidths
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.write import writer
-from tests.cassandra.begun import page_of
-from tests.cassandra.interposed import BUCKET_LOOKUPS, LOW_WATERMARKS, QUEUES, READS
+from tests.cassandra.interposed import BUCKET_LOOKUPS, QUEUES, READS
 from tests.cassandra.scene import C, D, Reader, S, Scene
 from tests.replacing import replace_in
 
 DAY = 86_400
 HOUR = 3600
-
-
-def create_queue(store: CassandraStore, application: str, name: str) -> Queue:
-    return bridge.run(store.catalogue.create_queue(application, name, QueueSpec(ttl=3 * DAY, read_delay=0.0)))[0]
 
 
 def make_message(body: str, ttl: int = 3 * DAY, delay: float = 0.0) -> NewMessage:
@@ -54,32 +47,6 @@ def test_an_idle_queue_is_read_with_few_requests(scene: Scene, ttl: int) -> None
         scene.world.advance(0.7 * C)
         assert (part == Slice(1)) <= log.count(READS) <= 2
         assert max(log.count(BUCKET_LOOKUPS), log.count(QUEUES)) <= 1
-
-
-def test_ids_are_found_behind_more_places_than_one_look_shows(store: CassandraStore, application: str) -> None:
-    """Reading, overwriting and deleting by id work at the far end of a partition with very many buckets."""
-    queue = create_queue(store, application, "wide")
-    now = store._clock.now()
-    step = 16 * 60 * TICKS_PER_SECOND
-    ends = now + 10 * HOUR * TICKS_PER_SECOND
-    given = [Message(now - number * step, 5, 1, ends, f"{number}") for number in reversed(range(1100))]
-    assert bridge.run(store.bulk.load(queue, given)) == len(given)
-    for at in (0, 1, 400, 501, 777, -1):
-        assert bridge.run(store.messages.fetch(queue, [(1, given[at].position)])) == [given[at]]
-    assert (
-        bridge.run(store.messages.fetch(queue, [(1, message.position) for message in reversed(given[::50])]))
-        == given[::50][::-1]
-    )
-    bridge.run(store.messages.put(queue, [(1, given[-2].position)], make_message("put")))
-    bridge.run(store.messages.delete(queue, [(1, given[-1].position)]))
-    assert bodies(bridge.run(store.messages.fetch(queue, [(1, message.position) for message in given[-3:]]))) == [
-        given[-3].body,
-        "put",
-    ]
-    for descending in (False, True):
-        read_messages = read_partition(store, queue, limit=500, descending=descending)
-        expected = [*bodies(given[:-2]), "put"]
-        assert bodies(read_messages) == (expected[::-1] if descending else expected)
 
 
 def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
@@ -133,18 +100,3 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
     for start in range(0, len(doomed), 200):
         bridge.run(one.messages.delete(queue, doomed[start : start + 200]))
     assert bodies(read_partition(other, queue)) == expected[1::2]
-
-
-def test_a_read_concludes_nothing_where_another_data_centre_writes(scene: Scene) -> None:
-    """An empty read raises the low watermark, until a data centre appears whose writes the process may not see."""
-    copies, process = {"east": 1}, scene.start()
-    messages: Any = process.store.messages
-    messages._reader._levels = ConsistencyLevels(process.store._options, lambda: {**copies}, process.store._timing)
-    queue, counts = scene.queue(process), []
-    for _ in range(2):
-        scene.world.advance(10 * D)
-        before = len(process.wire.log.statements)
-        assert page_of(process.store, queue, Slice(1)).messages == []
-        counts.append([statement in LOW_WATERMARKS for statement in process.wire.log.statements[before:]].count(True))
-        copies["west"] = 3
-    assert counts == [1, 0]

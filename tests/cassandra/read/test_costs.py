@@ -14,7 +14,7 @@ import pytest
 from queuey import ids
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue, Slice
-from queuey.service import Draft, Range, Service
+from queuey.service import Draft, Service
 from queuey.service.reading import MAX_SHORT_BYTES, MAX_SHORT_MESSAGES
 from queuey.storage import bridge
 from queuey.storage.cassandra import message_codec
@@ -112,32 +112,6 @@ def test_a_page_costs_one_statement_for_each_bucket(scene: Scene, buckets: int, 
         assert waited.statements <= max(min(3, buckets), 2**waited.rounds - 1 + (waited.rounds if descending else 0))
         assert waited.rows <= min(3, buckets) * limit
         assert waited.bytes <= waited.rows * FRAME + waited.statements * 100
-
-
-@pytest.mark.parametrize("buckets", [1, 3])
-def test_partitions_are_read_side_by_side_in_one_round(scene: Scene, buckets: int) -> None:
-    """A page of 100 partitions, which share one answer, costs a statement per bucket, all in one round."""
-    process = scene.start()
-    queue, _ = make_queue(scene, process, buckets, 100, partitions=100)
-    service = Service(process.store)
-    access = service.enter(queue, lambda _queue: None)
-    cost, reading = cost_of(process, partial(service.reader.read, access, Range(partitions=None, limit=100)))
-    assert len(reading.messages) == 10_000
-    assert (cost.statements, cost.rounds, cost.rows) == (100 * buckets, 1, 10_000)
-
-
-@pytest.mark.parametrize("descending", [False, True])
-def test_a_merged_page_takes_few_rounds(scene: Scene, buckets: int, *, descending: bool) -> None:
-    """A page merged over partitions by time takes few rounds, and reads at most two pages of each bucket."""
-    process = scene.start()
-    queue, _ = make_queue(scene, process, buckets, 160, partitions=4, together=5)
-    service = Service(process.store)
-    access = service.enter(queue, lambda _queue: None)
-    requested = Range(partitions=None, limit=100, merge=True, descending=descending)
-    cost, reading = cost_of(process, partial(service.reader.read, access, requested))
-    assert len(reading.messages) == 100
-    assert cost.rounds <= 3
-    assert cost.rows <= 200 * min(3, buckets)
 
 
 class Sent(NamedTuple):

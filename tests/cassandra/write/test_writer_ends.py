@@ -10,7 +10,7 @@ import pytest
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.messages import Queue
 from queuey.storage import bridge
-from tests.cassandra.interposed import CLOCKS, DELETES, INSERTS, QUEUES, RECORDS, UNLIMITED, WAIT_TIMEOUT, Gate
+from tests.cassandra.interposed import CLOCKS, DELETES, INSERTS, QUEUES, RECORDS, WAIT_TIMEOUT, Gate
 from tests.cassandra.scene import TTL, Attempt, D, Process, Reader, S, Scene, end_of, message
 
 LONG = 5 * 86_400
@@ -125,56 +125,6 @@ def test_withdrawn(scene: Scene, begin: Begin) -> None:
     scene.world.advance(D + S)
     shown = len(Reader(process, queue).read_more())
     assert shown == before if outcome == "none" else before <= shown <= before + 1
-
-
-def break_sending(process: Process) -> None:
-    process.wire.raise_at_begin(INSERTS)
-
-
-def break_row(process: Process) -> None:
-    process.store._parts.rows._rows.clear()
-    process.wire.fail(QUEUES)
-
-
-def break_place(process: Process) -> None:
-    process.wire.fail(RECORDS)
-
-
-def break_record(process: Process) -> None:
-    process.wire.lose(RECORDS)
-
-
-def break_clock(process: Process) -> None:
-    process.machine.wrong = 60.0
-    process.wire.fail(CLOCKS, UNLIMITED)
-
-
-BREAK = pytest.mark.parametrize(
-    "break_",
-    [break_sending, break_row, break_place, break_record, break_clock],
-    ids=lambda break_: break_.__name__,
-)
-
-
-@BREAK
-def test_failed(scene: Scene, break_: Callable[[Process], None]) -> None:
-    """An append that fails for any reason leaves nothing behind and does not hinder the next one."""
-    process = scene.start()
-    queue = scene.queue(process, ttl=TTL)
-    break_(process)
-    attempt = process.post(queue, message(ttl=LONG), message())
-    scene.world.run()
-    end = end_of(attempt)
-    assert end in {"none", "unknown"}
-    assert eventually(lambda: at_rest(process))
-    scene.world.stop()
-    process.wire.clear()
-    process.machine.wrong = 0.0
-    process.check_clock()
-    assert end_of(process.post(queue, message(ttl=LONG), message())) == "acknowledged"
-    assert eventually(lambda: at_rest(process))
-    scene.world.advance(D + S)
-    assert len(Reader(process, queue).read_more()) == 2
 
 
 def test_refusing_does_not_block(scene: Scene) -> None:
