@@ -25,9 +25,8 @@ from tests.waiting import PATIENCE_SECONDS, until
 OPTIONS = SqliteOptions(sweep_interval=None)
 
 
-@pytest.mark.parametrize("read_delay", [0.0, 0.1])
 @pytest.mark.parametrize("step", ["clock", "messages", "queues"])
-def test_a_poll_that_fails_forgets_nothing(tmp_path: Path, step: str, read_delay: float) -> None:
+def test_a_poll_that_fails_forgets_nothing(tmp_path: Path, step: str) -> None:
     """Whichever step of the polls fails for a while, all watches with news of that time are woken after it."""
     poll, failures = CommittedArrivals._poll, list[BaseException]()
 
@@ -58,7 +57,7 @@ def test_a_poll_that_fails_forgets_nothing(tmp_path: Path, step: str, read_delay
     ):
         bridge.run(store.applications.create_application(APP))
         prompt, purged, calm = (make_queue(store) for _ in range(3))
-        delayed = make_queue(store, read_delay=read_delay)
+        delayed = make_queue(store, read_delay=0.1)
         woken = {queue: threading.Event() for queue in (prompt, delayed, purged, calm)}
         for queue, event in woken.items():
             store.messages.watch(queue, 1, event.set)
@@ -72,7 +71,7 @@ def test_a_poll_that_fails_forgets_nothing(tmp_path: Path, step: str, read_delay
             append_bodies(other, make_queue(other), "in a queue that nobody watches")
             until(lambda: failures)
             append_bodies(other, prompt, "of another process")
-            append_bodies(store if read_delay else other, delayed, "shown after its delay")
+            append_bodies(store, delayed, "shown after its delay")
             before = len(failures)
             until(lambda: len(failures) > before + 2)
         expected = {prompt, delayed, purged}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import random
 import signal
 import subprocess
@@ -20,12 +19,11 @@ import apsw
 import pytest
 
 from queuey import ids
-from queuey.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
+from queuey.errors import StoreBusy, StoreIncompatible, StoreUnavailable
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, backup, check, open_store
 from queuey.storage.sqlite.connection import FILE
-from tests.replacing import replace
 
 APP = "app"
 OPTIONS = SqliteOptions(sync="normal", sweep_interval=None)
@@ -276,20 +274,6 @@ def test_a_damaged_store_is_not_replaced(data: Path, tmp_path: Path) -> None:
     assert bodies(data) == ["a", "b", "c"]
 
 
-def test_a_full_disk_is_that_of_the_backup(data: Path, tmp_path: Path) -> None:
-    """If the disk is full during the copy, the error names the copy, not the store."""
-
-    def full(*_: object) -> None:
-        raise apsw.FullError("database or disk is full")
-
-    with (
-        replace(backup._vacuum_into, full),
-        pytest.raises(StoreFull, match=f"no space left for {tmp_path / 'b'}"),
-    ):
-        backup.back_up(data, tmp_path / "b", OPTIONS, ignore_progress)
-    assert find_leftover_files(tmp_path) == []
-
-
 @pytest.mark.parametrize("stage", ["copying", "checking"])
 def test_an_interrupted_command_leaves_nothing(data: Path, tmp_path: Path, stage: str) -> None:
     """Ctrl-C at any stage leaves no file, and the store as it was."""
@@ -448,36 +432,3 @@ def test_a_process_that_starts_during_a_restore(data: Path, tmp_path: Path, open
     assert out.startswith("refused")
     assert find_leftover_files(data) == []
     assert bodies(data) == ["a", "b", "c"]
-
-
-@pytest.mark.slow
-@pytest.mark.needs_programs
-def test_killed_again_and_again(data: Path, tmp_path: Path) -> None:
-    """Whenever a backup or a restore is killed, both files are complete: the old ones, or the new ones."""
-    with closing(open_store(data, options=OPTIONS)) as store:
-        for _ in range(100):
-            post(store, bridge.run(store.catalogue.queue(APP, "q")), *[LARGE[:10_000]] * 30)
-    target, other = tmp_path / "b", tmp_path / "other"
-    backup.back_up(data, target, OPTIONS, ignore_progress)
-    with closing(open_store(data, options=OPTIONS)) as store:
-        post(store, bridge.run(store.catalogue.queue(APP, "q")), "newer")
-    backup.back_up(data, other, OPTIONS, ignore_progress)
-    allowed = {3003, 3004}
-    rng = random.Random(os.urandom(8))
-    ends = set[int]()
-    for turn in range(40):
-        commands = [["back up", str(data), str(target)], ["restore", str((target, other)[turn % 4 // 2]), str(data)]]
-        what, first, second = commands[turn % 2]
-        command = [sys.executable, "-c", KILLED, what, "never", first, second]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "begins\n"
-            time.sleep(rng.uniform(0, 0.3))
-            process.kill()
-        ends.add(process.returncode)
-        assert len(bodies(data)) in allowed
-        assert backup.examine(target, ignore_progress).messages in allowed
-    assert -signal.SIGKILL in ends
-    backup.back_up(data, target, OPTIONS, ignore_progress, replace=True)
-    backup.restore(target, data, OPTIONS, ignore_progress, replace=True)
-    assert find_leftover_files(tmp_path) == find_leftover_files(data) == []

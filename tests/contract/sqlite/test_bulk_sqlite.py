@@ -17,8 +17,7 @@ from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, bulk, open_store, slices
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP, Clock
-from tests.contract.samples import append_bodies, make_queue, messages_in_partition, new_message
-from tests.replacing import replace
+from tests.contract.samples import append_bodies, make_queue, new_message
 
 DAY = 86_400
 IO = Path("/proc/self/io")
@@ -88,32 +87,6 @@ class TestMeasure:
         ]
         for partition_measure, messages in zip(measure, (first, third), strict=True):
             assert (partition_measure.oldest, partition_measure.newest) == (messages[0].position, messages[-1].position)
-
-    def test_purged_between_parts(self, opened: Opened) -> None:
-        """A queue that is purged while its parts are counted has an empty answer."""
-        fill(opened, 100)
-        joined = bulk._merge_measures
-        present = [opened.queue]
-
-        def purging(one: Measure, other: Measure) -> Measure:
-            present[0] = bridge.run(opened.store.catalogue.purge_queue(present[0]))
-            return joined(one, other)
-
-        with replace(joined, purging):
-            assert opened.measure_in_parts(10) == [[]]
-
-    def test_expired_and_not_swept(self, opened: Opened) -> None:
-        """An expired message is not counted, wherever it lies."""
-        bridge.run(
-            opened.store.messages.append(
-                opened.queue,
-                [new_message("x", ttl=5)] * 30 + [new_message("y", ttl=500)] * 30 + [new_message("z", ttl=5)] * 30,
-            )
-        )
-        opened.clock.advance(10)
-        for at_once in (1000, 10):
-            [[measure]] = opened.measure_in_parts(at_once)
-            assert (measure.count, measure.size) == (30, 30)
 
 
 class TestSnapshots:
@@ -191,36 +164,6 @@ class TestStatements:
         assert max(taken["places"], taken["reach"], taken["measure"]) < 50 * 100_000
 
 
-class TestLoads:
-    """Tests of many messages in one transaction."""
-
-    def test_the_last_of_several_for_one_id(self, opened: Opened) -> None:
-        """The last of several messages for one id in a call stays, and replaces the existing one."""
-        first = bridge.run(opened.store.ledger.now()) + 60 * ids.TICKS_PER_SECOND
-        messages = [Message(first + n % 3, 0, 1, first + 10**9, str(n)) for n in range(9)]
-        bridge.run(opened.store.bulk.load_unread(opened.queue, messages[::-1]))
-        bridge.run(opened.store.bulk.load_unread(opened.queue, messages))
-        opened.clock.advance(61)
-        assert [message.body for message in messages_in_partition(opened.store, opened.queue)] == ["6", "7", "8"]
-        [[measure]] = bridge.iterate(opened.store.bulk.measure([opened.queue]))
-        assert measure.count == 3
-
-    def test_swept_when_they_end(self, opened: Opened) -> None:
-        """Loaded messages leave no row behind once they have expired, wherever their ids lie."""
-        now = bridge.run(opened.store.ledger.now())
-        messages = [
-            Message(now + (n - 50) * 10**7, n, 1, now + (60 + n) * 10**7, "x" * (n % 7 + 1)) for n in range(100)
-        ]
-        bridge.run(opened.store.bulk.load(opened.queue, messages))
-        bridge.run(opened.store.bulk.load_unread(opened.queue, messages[60:]))
-        assert opened.count("messages") == 100
-        opened.clock.advance(100)
-        opened.store.sweep()
-        opened.clock.advance(100)
-        opened.store.sweep()
-        assert (opened.count("messages"), opened.count("expiry_windows")) == (0, 0)
-
-
 class TestLedger:
     """Tests of the ledger's table."""
 
@@ -236,15 +179,6 @@ class TestLedger:
         opened.store.sweep()
         assert [bridge.run(opened.store.ledger.entry("work", number)) for number in range(3)] == [None, b"b", None]
         opened.clock.advance(29 * DAY)
-        opened.store.sweep()
-        assert opened.count("ledger") == 0
-
-    def test_many_are_swept(self, opened: Opened) -> None:
-        """A sweep continues until no expired entry is left."""
-        with opened.connect_directly() as connection:
-            connection.execute("BEGIN")
-            connection.executemany("INSERT INTO ledger VALUES ('work', ?, x'00', 5)", [(n,) for n in range(1700)])
-            connection.execute("COMMIT")
         opened.store.sweep()
         assert opened.count("ledger") == 0
 

@@ -204,8 +204,8 @@ while True:
 def test_kills_at_any_moment(data: Path, tmp_path: Path) -> None:
     """Whenever a process that opens and closes a store, or a copy of it, is killed, the store opens again."""
     rng = random.Random(7)
-    for turn in range(20):
-        if turn % 5 == 0:  # Now it is another file, so its first opening has to record that.
+    for turn in range(8):
+        if turn % 4 == 0:  # Now it is another file, so its first opening has to record that.
             data = copy_alone(data, tmp_path / f"copy-{turn}")
         with subprocess.Popen([sys.executable, "-c", LOOP, str(data)], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None

@@ -15,7 +15,6 @@ from queuey.messages import Meta, NewMessage, Queue, Slice
 from queuey.service import Draft, QueueAccess, Range, Service
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
-from queuey.storage.sqlite import arrivals as arrivals_module
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP
 from tests.blocking import BlockingNames, blocking
@@ -197,20 +196,3 @@ def test_info_and_names(
     BlockingNames(service).create(access, "n", Draft("a"))
     assert count(partial(BlockingNames(service).replace, access, "n", Draft("b"))) <= 25
     assert count(partial(BlockingNames(service).fetch, access, "n")) <= 10
-
-
-def test_waiting_for_own_messages(store: SqliteStore, statements: list[str]) -> None:
-    """A waiter is woken once for a write of its own process, without a statement, also if others have written."""
-    queue, woken, arrivals = make_queue(store), list[int](), store._arrivals
-    for _ in range(3):
-        store.messages.watch(queue, 1, partial(woken.append, 1))
-    arrivals._poll(arrivals.watches.all())
-    statements.clear()
-    for _ in range(20):
-        bridge.run(store.messages.append(queue, [new_message("x")]))
-        arrivals._poll(arrivals.watches.all())
-    assert len(woken) == 3 * 20
-    assert arrivals_module._SELECT_RANGES_WITH_MESSAGES not in statements
-    arrivals._others = True
-    arrivals._poll(arrivals.watches.all())
-    assert len(woken) == 3 * 20

@@ -14,13 +14,12 @@ import apsw
 import pytest
 
 from queuey import ids
-from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreFull, StoreUnavailable
+from queuey.errors import InvalidRequest, QueueChanged, StoreFull
 from queuey.messages import Page, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.calls import Home, LoopCalls
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_store
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite.connection import _make_busy_handler
 from queuey.storage.sqlite.messages import LOOP_READ_PAUSE, SLOW_READ_SECONDS
 from queuey.storage.sqlite.slices import read_slice
 from queuey.storage.sqlite.write.sweep import Sweep
@@ -36,7 +35,6 @@ from tests.contract.samples import (
     start_append,
 )
 from tests.replacing import replace, replace_in
-from tests.waiting import call_until
 
 T = TypeVar("T")
 HOUR = 3600 * ids.TICKS_PER_SECOND
@@ -90,18 +88,6 @@ class TestAfter:
                 )
         assert position[0] < clock.ticks + 2 * ids.TICKS_PER_SECOND
 
-    def test_an_id_given_out_elsewhere(
-        self, store: SqliteStore, open_one: Callable[[], SqliteStore], clock: Clock
-    ) -> None:
-        """An id minted before the clock was set back is accepted by a process that has not seen it."""
-        queue = make_queue(store)
-        other = open_one()
-        (given_position,) = append_bodies(other, queue, "first")
-        clock.advance(-60)
-        for handle in (store, other):
-            (position,) = bridge.run(handle.messages.append(queue, [new_message("then")], after=given_position))
-            assert position > given_position
-
 
 def test_a_long_row_of_chosen_ids_in_the_way(store: SqliteStore, clock: Clock) -> None:
     """Ten thousand consecutive ids put where ids are about to be minted do not slow down minting."""
@@ -130,24 +116,6 @@ class TestOldIds:
         assert len(messages_in_partition(store, queue)) == 2
         clock.advance(20)
         assert store.sweep() == 2
-
-    def test_counted_once(self, store: SqliteStore, clock: Clock, tmp_path: Path) -> None:
-        """Overwriting a message again and again does not change the counts that estimates use."""
-        queue = make_queue(store)
-        for _ in range(5):
-            bridge.run(store.messages.put(queue, [(1, (clock.ticks - 30 * YEAR, 0))], new_message(ttl=100)))
-        assert read_column(tmp_path / "data", "SELECT sum(message_count) FROM expiry_windows") == 1
-        assert bridge.run(store.messages.delete(queue, [(1, (clock.ticks - 30 * YEAR, 0))])) == 1
-        assert read_column(tmp_path / "data", "SELECT sum(message_count) FROM expiry_windows") == 0
-
-
-def test_newest_first_ends_at_the_first_id(store: SqliteStore) -> None:
-    """A descending read down to the lowest id has reached the start."""
-    queue = make_queue(store)
-    bridge.run(store.messages.put(queue, [(1, ids.FIRST)], new_message("lowest")))
-    (page,) = bridge.run(store.messages.read(queue, [Slice(1, limit=1, descending=True)]))
-    assert [message.body for message in page.messages] == ["lowest"]
-    assert page.next is None
 
 
 class TestSweep:
@@ -190,23 +158,6 @@ class TestSweep:
             assert store.sweep() == 20_100
         assert sum(sizes) == 20_000 + 100 * 200_000
         assert max(sizes) < 5_000_000
-
-
-def test_read_after_a_damaged_row(store: SqliteStore) -> None:
-    """A read that found damage does not keep its snapshot for later reads, even while its error is referenced."""
-    queue = make_queue(store)
-
-    def fail() -> None:
-        with store._db.readers.lend() as connection:
-            cursor = connection.execute("SELECT last_ticks FROM clock UNION ALL SELECT catalogue_version FROM clock")
-            assert cursor.fetchone()
-            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "not text")
-
-    with pytest.raises(StoreUnavailable) as kept:
-        fail()
-    append_bodies(store, queue, "later")
-    assert bodies_in_partition(store, queue) == ["later"]
-    assert "damaged" in str(kept.value)
 
 
 class LeftToThreads(Exception):
@@ -310,25 +261,6 @@ class TestReadsAtOnce:
         with store._db.readers.lend() as connection:
             assert len(connection.execute("SELECT * FROM messages").fetchall()) == 10_002
 
-    def test_another_process_is_not_waited_for(self, store: SqliteStore) -> None:
-        """A file that another process has locked does not block the loop's thread."""
-        assert bodies_in_partition(store, make_queue(store)) == []
-        patience = _make_busy_handler(60.0)
-        assert not store._db.readers.read_without_waiting(lambda _: patience(0))
-        assert patience(0)
-
-    def test_a_connection_that_cannot_begin_is_replaced(self, store: SqliteStore) -> None:
-        """A read on the loop that fails before its first step returns its connection and restores its thread."""
-        queue = make_queue(store)
-        assert bodies_in_partition(store, queue) == []
-        with store._db.readers.lend() as connection:
-            pass
-        connection.close()
-        with pytest.raises(StoreUnavailable):
-            store._db.readers.read_without_waiting(lambda lent: lent.execute("SELECT 1").fetchall())
-        assert _make_busy_handler(60.0)(0)
-        assert bodies_in_partition(store, queue) == []
-
     def test_thousands_of_short_reads_are_short(self, store: SqliteStore) -> None:
         """However often a statement has run before, a short read stays on the loop."""
         queue = make_queue(store)
@@ -376,28 +308,6 @@ def busy_writer(store: SqliteStore) -> Iterator[None]:
 class TestWriter:
     """Tests of the writer's thread."""
 
-    def test_ends_after_a_close_that_did_not_wait_for_it(self, store: SqliteStore) -> None:
-        """A writer that is busy when the store is closed ends once it is done."""
-        with busy_writer(store):
-            store.close(0.01)
-            with pytest.raises(StoreClosed):
-                bridge.run(store.ping())
-        store._db.writer._thread.join(60)
-        assert not store._db.writer._thread.is_alive()
-
-    def test_one_deadline_for_all_that_a_call_waits_for(self, store: SqliteStore) -> None:
-        """A call that has used up its time waits neither for a connection nor for the writer, and does not write."""
-        queue = make_queue(store)
-        deadline = store._db.deadline
-        with store._db.readers.lend(), deadline.running(call_until(deadline.next_end() - 14.9)):
-            with pytest.raises(StoreUnavailable):
-                bodies_in_partition(store, queue)
-            time.sleep(0.05)  # A wait may end a little early.
-            with pytest.raises(StoreUnavailable) as refused:
-                append_bodies(store, queue, "x")
-        assert refused.value.outcome == "none"
-        assert bodies_in_partition(store, queue) == []
-
     def test_groups_are_bounded_by_bytes(self, store: SqliteStore) -> None:
         """However many writes are queued, a transaction takes a few megabytes of them."""
         queue = make_queue(store)
@@ -424,15 +334,6 @@ class TestWriter:
         assert bodies_in_partition(store, queue) == ["0", "2", "3", "4"]
 
 
-def test_a_directory_that_is_gone(store: SqliteStore, tmp_path: Path) -> None:
-    """If its directory is removed the store is unavailable, and works again once the directory is back."""
-    (tmp_path / "data").rename(tmp_path / "away")
-    with pytest.raises(StoreUnavailable, match="directory of the store"):
-        bridge.run(store.ping())
-    (tmp_path / "away").rename(tmp_path / "data")
-    bridge.run(store.ping())
-
-
 def test_a_long_log_becomes_short_again(store: SqliteStore, tmp_path: Path) -> None:
     """A log that a reader has kept long becomes short at its next restart."""
     queue, log = make_queue(store), tmp_path / "data" / "queuey.sqlite3-wal"
@@ -446,20 +347,6 @@ def test_a_long_log_becomes_short_again(store: SqliteStore, tmp_path: Path) -> N
     store._sweep.checkpoint_if_due()
     append_bodies(store, queue, "y")
     assert log.stat().st_size <= longest
-
-
-def test_a_failed_copy_of_the_log_is_repeated(store: SqliteStore) -> None:
-    """A sweep that could not copy the log tries again at once, not after as many writes again."""
-    queue = make_queue(store)
-    start_append(store, queue, [new_message("x" * 3_000_000)]).result(60)
-
-    def fail(*_: object, **__: object) -> int:
-        raise StoreUnavailable("the disk fails")
-
-    with replace(driver.checkpoint, fail), pytest.raises(StoreUnavailable):
-        store._sweep.checkpoint_if_due()
-    store._sweep.checkpoint_if_due()
-    assert store._sweep.log_pages > 0
 
 
 def test_a_trouble_of_the_sweep_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -26,7 +26,6 @@ from tests.backends import APP, UNSYNCED, Clock
 from tests.contract.samples import (
     append_bodies,
     append_log_entry,
-    bodies,
     bodies_in_partition,
     eventually,
     make_queue,
@@ -76,61 +75,6 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_expired_messages_leave_the_file(swept: Swept) -> None:
-    """Messages are removed and counted after their TTL; those with a longer one stay."""
-    queue = make_queue(swept.store, partitions=2)
-    append_bodies(swept.store, queue, *["short"] * 50, ttl=10)
-    append_bodies(swept.store, queue, *["short"] * 5, partition=2, ttl=10)
-    append_bodies(swept.store, queue, *["long"] * 20, ttl=5000)
-    assert swept.store.sweep() == 0
-    swept.clock.advance(9)
-    assert swept.store.sweep() == 0
-    assert swept.rows() == 75
-    swept.clock.advance(100)
-    assert swept.store.sweep() == 55
-    assert swept.rows() == 20
-    assert bodies_in_partition(swept.store, queue) == ["long"] * 20
-    assert swept.store.sweep() == 0
-    swept.clock.advance(10_000)
-    assert swept.store.sweep() == 20
-    assert (swept.rows(), swept.rows("expiry_windows")) == (0, 0)
-
-
-def test_long_lived_messages_among_short_ones_stay(swept: Swept) -> None:
-    """Longer-lived messages among expired ones stay: with other TTLs, overwritten, and at old ids."""
-    queue = make_queue(swept.store)
-    positions = [
-        bridge.run(
-            swept.store.messages.append(
-                queue, [new_message("short", ttl=5), new_message("long", ttl=5000), new_message("short", ttl=5)]
-            )
-        )
-        for _ in range(20)
-    ]
-    bridge.run(
-        swept.store.messages.put(queue, [(1, positions[3][0]), (1, positions[9][2])], new_message("kept", ttl=5000))
-    )
-    bridge.run(swept.store.messages.put(queue, [(1, positions[4][1]), (1, positions[5][1])], new_message("cut", ttl=5)))
-    swept.clock.advance(100)
-    expected = messages_in_partition(swept.store, queue)
-    assert sorted(map(str, bodies(expected))) == ["kept"] * 2 + ["long"] * 18
-    assert swept.store.sweep() == 40
-    assert messages_in_partition(swept.store, queue) == expected
-    assert swept.rows() == 20
-
-
-def test_windows_count_kept_messages_with_their_rows(swept: Swept) -> None:
-    """Deleting a kept message subtracts it from the window that counts it, beside others of its TTL."""
-    queue = make_queue(swept.store)
-    positions = bridge.run(
-        swept.store.messages.append(queue, [new_message("x", kept=number < 3) for number in range(5)])
-    )
-    bridge.run(swept.store.messages.delete(queue, [(1, position) for position in positions[:3]]))
-    with contextlib.closing(apsw.Connection(str(swept.directory / driver.FILE))) as connection:
-        counts = connection.execute("SELECT message_count FROM expiry_windows ORDER BY expired_by").fetchall()
-    assert counts == [(2,), (0,)]
-
-
 def test_rows_of_kept_messages_stay_for_a_day(swept: Swept) -> None:
     """A kept message's row is removed a day after its end, those of other messages soon after their end."""
     queue = make_queue(swept.store)
@@ -177,35 +121,6 @@ def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> Non
     assert swept.rows("offsets") == (1 if how == "purged" else 0)
     assert bodies_in_partition(swept.store, queue) == ["new"]
     assert bodies_in_partition(swept.store, neighbour) == ["kept"]
-
-
-def test_old_idempotency_keys(swept: Swept) -> None:
-    """Expired idempotency keys are removed; others stay and are still known."""
-    queue, keys = make_queue(swept.store), [PostKey(str(n), b"content", 60 + n % 2) for n in range(1100)]
-    for key in keys:
-        bridge.run(swept.store.keyed_posts.append_once(queue, [], key))
-    swept.clock.advance(60)
-    swept.store.sweep()
-    assert swept.rows("idempotency_keys") == 550
-    assert [bridge.run(swept.store.keyed_posts.append_once(queue, [], key)).replayed for key in keys[:2]] == [
-        False,
-        True,
-    ]
-
-
-def test_old_names(swept: Swept) -> None:
-    """Names of expired messages and of purged queues are removed; others stay."""
-    queue, neighbour = make_queue(swept.store), make_queue(swept.store)
-    for number in range(4):
-        bridge.run(swept.store.names.write_named(queue, str(number), new_message(ttl=60 + 10 * number), b"", None))
-    bridge.run(swept.store.names.write_named(neighbour, "kept", new_message(ttl=600), b"", None))
-    swept.clock.advance(75)
-    swept.store.sweep()
-    assert swept.rows("names") == 3
-    bridge.run(swept.store.catalogue.purge_queue(queue))
-    swept.store.sweep()
-    assert swept.rows("names") == 1
-    assert bridge.run(swept.store.names.find_named(neighbour, "kept")) is not None
 
 
 def test_old_sessions(swept: Swept) -> None:
@@ -340,22 +255,6 @@ def test_others_go_on(swept: Swept) -> None:
     join(sweeping)
     assert swept.rows() == len(kept)
     assert next(steps) > 5
-
-
-def test_sweeps_by_itself(tmp_path: Path) -> None:
-    """A store sweeps by itself, a little after messages have expired."""
-    directory, clock = tmp_path / "data", Clock()
-    store = open_store(directory, options=SqliteOptions(clock=clock, sweep_interval=0.05))
-    bridge.run(store.applications.create_application(APP))
-    queue = make_queue(store)
-    append_bodies(store, queue, *["short"] * 100, ttl=1)
-    append_bodies(store, queue, "long")
-    assert rows(directory) == 101
-    clock.advance(60)
-    assert eventually(lambda: rows(directory) == 1)
-    assert bodies_in_partition(store, queue) == ["long"]
-    assert eventually(lambda: bridge.run(store.statistics())["store_messages_swept_total"] == 100)
-    store.close()
 
 
 def test_the_identity_stays(swept: Swept) -> None:
