@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 from urllib.parse import unquote
 
-from queuey.errors import TooManyRequests
 from queuey.facades.facade import Facade
 from queuey.metrics import Metrics
 from queuey.service.core import Core
@@ -22,7 +20,6 @@ from queuey.web.parts import App
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import Response, text_response
 from queuey.web.v1 import SLASH
-from tests.replacing import replace
 
 KEY = "0a" * 31 + "ac"
 """A key that begins and ends with characters that the original stripped from keys."""
@@ -197,14 +194,14 @@ async def skip_short_read(*_: object) -> None:
 
 def held_quotas(gateway: Gateway) -> dict[str, object]:
     """Returns held quotas and running requests by kind; empty without requests."""
-    polls, threads, scheduler = gateway._polls, gateway._threads, gateway._scheduler
+    polls, threads, scheduler = gateway.polls, gateway.threads, gateway.scheduler
     gates: list[FairGate[Any]] = [polls.attempts, threads, scheduler, scheduler._pieces]
     quotas: dict[str, SharedQuota] = {
-        "memory": gateway._memory,
+        "memory": gateway.memory,
         "places": polls.places,
         "heartbeats": polls.heartbeats,
         "tries": polls.attempt_quota,
-        "threads": threads._job_quota,
+        "threads": threads.job_quota,
         "computing": threads._computing,
         "under way": scheduler._under_way,
     }
@@ -212,14 +209,13 @@ def held_quotas(gateway: Gateway) -> dict[str, object]:
         "streams of users": dict(polls._streams),
         "waiting": polls._waiting,
         "in turn": sum(len(gate._turns) for gate in gates),
-        "present": gateway._contention._requests,
+        "present": gateway.contention._requests,
         "clients": gateway._clients._unwatched,
         "calls": gateway._calls,
         "bodies": gateway._bodies._arriving,
         "watching": len(polls.watchers),
     }
-    quotas_held |= {name: quota._held for name, quota in quotas.items()}
-    quotas_held |= {f"{name} in all": quota.total - quota.free for name, quota in quotas.items()}
+    quotas_held |= {name: quota.total - quota.free for name, quota in quotas.items()}
     return {name: each for name, each in quotas_held.items() if each}
 
 
@@ -348,18 +344,3 @@ class Stub:
 
     def answer(self, _request: Asked, _match: Match) -> Response:
         return text_response(threading.current_thread().name)
-
-
-@contextmanager
-def limit_thread_work(count: int) -> Iterator[None]:
-    """Makes the gateway refuse work in threads after this much of it, as for an application over its quota."""
-    in_pool, remaining = Gateway.in_pool, [count]
-
-    async def limited(gateway: Gateway, request: Asked, work: Callable[[], Any], **how: bool) -> Any:  # noqa: ANN401
-        if not remaining[0]:
-            raise TooManyRequests("Too many requests of this application at the same moment; try again.")
-        remaining[0] -= 1
-        return await in_pool(gateway, request, work, **how)
-
-    with replace(Gateway.in_pool, limited):
-        yield

@@ -61,15 +61,6 @@ def test_media_types_that_a_client_accepts(accept: str, expected: bool) -> None:
     assert wants_events(blank_request(accept=accept.lower().replace("text/a", "Text/Event-Stream"))) is expected
 
 
-def test_problem_of_a_refusal(guest: Caller, owner: Caller) -> None:
-    """403 and 401 are problems too when asked for."""
-    owner.create("q")
-    reply = guest("GET", "q", headers=PROBLEM)
-    assert (reply.status, reply.json["code"]) == (403, "Forbidden")
-    wrong = Caller(owner.app, "Application x")("GET", "q", headers=PROBLEM)
-    assert (wrong.status, wrong.json["code"]) == (401, "InvalidApplicationKey")
-
-
 @pytest.mark.parametrize(
     ("error", "outcome", "wait"),
     [

@@ -92,13 +92,3 @@ def test_lag_behind_any_cursor(owner: Caller, keys: list[str], clock: Clock) -> 
     shown = owner.send_json("POST", "q/lag", {"partitions": {"1": keys[2]}}).json
     assert shown["partitions"]["1"]["lag_seconds"] == pytest.approx(30, abs=0.5)
     assert owner.get("q/offsets").json["groups"] == []
-
-
-def test_cursors_that_are_none_are_named(owner: Caller, keys: list[str]) -> None:
-    """All invalid cursors are named together, as when offsets are recorded."""
-    content = {"partitions": {"1": "now", "x": keys[0], "2": 5}}
-    reply = owner.send_json("POST", "q/lag", content)
-    assert (reply.status, set(reply.errors)) == (400, {"partitions.1", "partitions.x", "partitions.2"})
-    for numbers in (["3"], ["0"], ["1", "01"]):
-        assert owner.send_json("POST", "q/lag", {"partitions": dict.fromkeys(numbers)}).status == 400
-    assert owner.send_json("POST", "q/lag", {}).status == 400

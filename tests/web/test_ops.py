@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import queuey
-from queuey.errors import StoreFull, StoreUnavailable
-from queuey.metrics import Metrics, make_exposition
+from queuey.errors import StoreFull
+from queuey.metrics import make_exposition
 from queuey.service import Service
-from queuey.service.workers import Workers
 from queuey.storage import Ledger, Store
 from queuey.web import ops
 from queuey.web.gateway.asgi import Gateway
@@ -70,65 +66,9 @@ def test_heartbeat_of_a_sick_store(anonymous: Caller, between: InterposedStore) 
     assert reply.text == "StoreFull: The disk is full."
 
 
-def ask_heartbeat(views: OpsViews, times: int = 1, threads: list[int] | None = None) -> list[int]:
-    """Requests the heartbeat; returns the statuses, and records where a thread was needed."""
-
-    async def in_pool(work: Callable[[], Any]) -> Any:  # noqa: ANN401 - as it returns
-        if threads is not None:
-            threads.append(1)
-        return work()
-
-    def ask() -> int:
-        request: Any = SimpleNamespace(in_pool=in_pool)
-        with pytest.raises(StopIteration) as end:
-            views.heartbeat(request, {}).send(None)
-        status: int = end.value.value.status
-        return status
-
-    return [ask() for _ in range(times)]
-
-
 def views_of(app: App, name: str) -> OpsViews:
     views: OpsViews = app.endpoints[name].view("GET").answer.__self__
     return views
-
-
-class CountingStore:
-    """A store that only answers health checks."""
-
-    def __init__(self) -> None:
-        self.ledger = self
-        self.pings = 0
-        self.error: StoreUnavailable | None = None
-
-    async def ping(self) -> None:
-        self.pings += 1
-        if self.error is not None:
-            raise self.error
-
-    async def ids_ahead(self) -> float:
-        return 0.0
-
-
-def test_a_heartbeat_needs_a_thread_once_a_second() -> None:
-    """Without a thread it answers from the cache; one caller a second checks the store again, the others do not."""
-    now = [100.0]
-    store = CountingStore()
-    service: Any = SimpleNamespace(store=store, metrics=Metrics(), workers=Workers())
-    views = OpsViews(service, lambda: now[0])
-    threads: list[int] = []
-    assert ask_heartbeat(views, 50, threads) == [200] * 50
-    assert len(threads) == 1
-    now[0] += HEARTBEAT_INTERVAL
-
-    async def fail() -> None:
-        meanwhile.extend(ask_heartbeat(views, 1, threads))
-        raise StoreFull("The disk is full.")
-
-    meanwhile: list[int] = []
-    store.ping = fail  # type: ignore[method-assign]
-    assert ask_heartbeat(views, 1, threads) == [503]
-    assert (meanwhile, ask_heartbeat(views, 1, threads), len(threads)) == ([200], [503], 2)
 
 
 @pytest.mark.parametrize("path", ["/__heartbeat__", "/__lbheartbeat__", "/__version__"])
@@ -137,7 +77,7 @@ def test_monitors_are_answered_while_every_thread_is_busy(app: App, path: str) -
 
     async def work(gateway: Gateway) -> list[int]:
         await Request("GET", path).to(gateway)
-        gateway._threads.stop()
+        gateway.threads.stop()
         return [(await Request("GET", path).to(gateway)).status for _ in range(3)]
 
     # If another check of the store were due, a thread would have to do it.
@@ -215,19 +155,6 @@ def test_metrics_count_requests_and_messages(owner: Caller, app: App) -> None:
     assert any(name.startswith("queuey_store_") for name, _ in metrics)
 
 
-def test_metrics_of_a_sick_store(owner: Caller, between: InterposedStore) -> None:
-    """What the process counted can be scraped while the store cannot say anything."""
-
-    def fail() -> dict[str, float]:
-        raise StoreUnavailable("no answer")
-
-    owner.create("q")
-    between.instead(Store.statistics, fail)
-    metrics = samples(owner)
-    assert metrics["queuey_requests_total", (("route", "v1.application"), ("status", "201"))] == 1
-    assert not any(name.startswith("queuey_store_") for name, _ in metrics)
-
-
 def test_metrics_do_not_grow_with_what_clients_send(owner: Caller, app: App) -> None:
     """Queue names, applications and methods make no new series."""
     owner.create("q")
@@ -301,16 +228,3 @@ def test_lags(owner: Caller, store: Store) -> None:
     labels = 'application="queuey",group="mirrored",queue="mail"'
     assert f"queuey_group_lag_messages{{{labels}}} 2.0" in text
     assert f"queuey_group_owned_partitions{{{labels}}}" not in text
-
-
-def test_no_more_lags_than_may_be_shown(owner: Caller, store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """However many groups exist, the cost of a scrape is bounded, and the log says what is left out."""
-    owner.create("mail", partitions=3)
-    first = owner.post("mail", "x", X_Partition="1")["key"]
-    for number in range(5):
-        body = {"partitions": {"1": {"offset": first}}}
-        assert owner.send_json("PUT", f"mail/offsets/group-{number}", body).status == 200
-    with replace_in(ops, ops.MAX_PARTITIONS, 8):
-        lags = GroupLags(Service(store), [("queuey", "*")]).measure()
-    assert [one.group for one in lags] == ["group-0", "group-1"]
-    assert "leave out lags from queuey/mail on: too many groups" in caplog.text

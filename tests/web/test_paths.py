@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import queuey
+from queuey.api.claims import LimitQuery
+from queuey.errors import InvalidRequest, StoreUnavailable
+from queuey.service import Limits
+from queuey.storage import Store, bridge
+from queuey.web import make_app
 from queuey.web.endpoint import decode_path
+from queuey.web.fields import MAX_QUERIES, MAX_QUERY, Fields, Queries
+from queuey.web.requests import Request
+from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
+from tests.web.gateway_calls import KEY
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1).filter(
     lambda name: "/" not in name and name not in {".", ".."}
@@ -50,3 +61,92 @@ def test_dots_name_no_group(owner: Caller, name: str) -> None:
     owner.create("q")
     assert owner("DELETE", f"q/offsets/{name}").status == 404
     assert owner("DELETE", "q").status == 200
+
+
+# What a caller sees who has only the address
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/"])
+def test_hello(anonymous: Caller, store: Store, path: str) -> None:
+    """Without a credential one learns what runs here, which store it serves, and where to go on."""
+    content = anonymous.get(path).json
+    assert {name: content[name] for name in ("name", "version", "store", "id")} == {
+        "name": "queuey",
+        "version": queuey.__version__,
+        "store": "sqlite",
+        "id": bridge.run(store.identity()),
+    }
+    for link in content["links"].values():
+        assert "{" in link or anonymous.get(link).status == 200
+
+
+def test_hello_asks_the_store_once(anonymous: Caller, between: InterposedStore) -> None:
+    """While the store is down its name is unknown; once it is known, the service does not ask again."""
+
+    def fail() -> str:
+        raise StoreUnavailable("no answer")
+
+    between.instead(Store.identity, fail)
+    assert anonymous.get("/").status == 503
+    between.instead(Store.identity, lambda: "0" * 32)
+    assert [anonymous.get(path).json["id"] for path in ("/", "/v1/")] == ["0" * 32] * 2
+    between.instead(Store.identity, fail)
+    assert [anonymous.get(path).status for path in ("/", "/v1/")] == [200] * 2
+
+
+# Queries: each text is parsed once and then cached for all requests that have it
+
+
+FIELDS = Fields(LimitQuery, Limits())
+
+
+class CountingParser:
+    """Counts how often a query is parsed."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.queries = Queries(self._read)
+
+    def _read(self, request: Request) -> LimitQuery:
+        self.texts.append(request.query)
+        return FIELDS.query(request)
+
+    def __call__(self, text: str) -> tuple[LimitQuery, Request]:
+        server: Any = None
+        request = Request(server, "GET", "/", text, "http", {})
+        return self.queries.read(request), request
+
+
+def test_bad_and_unknown_fields_are_told_each_time() -> None:
+    """A text with unknown fields warns each request that has it, and a bad one is refused each time."""
+    read = CountingParser()
+    for _ in range(3):
+        assert read("limit=2&lim=3")[1].ignored
+        assert not read("limit=2")[1].ignored
+        for bad in ("limit=x", "lim=3&strict=1"):
+            with pytest.raises(InvalidRequest):
+                read(bad)
+
+
+def test_callers_cannot_fill_the_memory() -> None:
+    """The cache keeps neither too many texts nor a long one, nor queries that are refused or warned about."""
+    read = CountingParser()
+    for number in range(2 * MAX_QUERIES + 10):
+        read(f"limit={number % 1000 + 1}&strict={'0' * (number // 1000)}")
+        assert len(read.queries._cache) <= MAX_QUERIES
+    cached = dict(read.queries._cache)
+    read("limit=2&strict=" + "0" * MAX_QUERY)
+    read("limit=2&lim=3")
+    with pytest.raises(InvalidRequest):
+        read("limit=x")
+    assert read.queries._cache == cached
+
+
+def test_applications_have_limits_of_their_own(store: Store, owner: Caller) -> None:
+    """What one application has read of a query means nothing to another in the same process."""
+    strict = Caller(make_app(store, limits=Limits(max_limit=5, default_limit=3)), f"Application {KEY}")
+    owner.create("q")
+    owner.send_json("POST", "q", {"messages": [{"body": str(n)} for n in range(8)]})
+    assert len(owner.get("q", limit=6).messages) == 6
+    assert strict.get("q", limit=6).status == 400
+    assert [len(each.get("q").messages) for each in (owner, strict, owner)] == [8, 3, 8]

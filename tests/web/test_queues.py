@@ -164,16 +164,6 @@ def test_no_backoffs(owner: Caller, backoff: object, text: str) -> None:
     assert owner.get("q/info").status == 404
 
 
-def test_a_backoff_is_shown_and_reset(owner: Caller) -> None:
-    """The row shows what was set, and info and the details of the list, too; info shows the default after a reset."""
-    owner.create("q", backoff="first=5,most=600")
-    backoff = {"first": 5.0, "factor": 2.0, "most": 600.0, "jitter": 0.1}
-    assert owner.get("q/info").json["backoff"] == backoff
-    assert owner.get("?details=1").json["queues"][0]["backoff"] == backoff
-    assert owner.send_json("PUT", "q", {"backoff": None}).json["backoff"] is None
-    assert owner.get("q/info").json["backoff"] == backoff | {"first": 1.0, "most": 60.0}
-
-
 @pytest.mark.parametrize("name", ["q", "a/b", "_dead", "x" * 51])
 def test_dead_letters_go_to_another_queue(owner: Caller, name: str) -> None:
     """The queue of dead letters has a name that a queue can have, and is not the queue itself."""
@@ -183,14 +173,6 @@ def test_dead_letters_go_to_another_queue(owner: Caller, name: str) -> None:
     assert owner.get("q/info").json["dead_letter"] == "failed"
     assert owner.send_json("PUT", "q", {"dead_letter": None}).json["dead_letter"] == ""
     assert owner.get("q/info").json["dead_letter"] == "q.dead"
-
-
-@pytest.mark.parametrize(
-    ("partitions", "text"), [("0", "0 is less than minimum value 1"), ("201", "201 is greater than maximum value 200")]
-)
-def test_partitions_are_bounded(owner: Caller, partitions: str, text: str) -> None:
-    """A queue has 1 to 200 partitions."""
-    assert owner.send_form("POST", "", partitions=partitions).errors == {"partitions": text}
 
 
 def test_both_spellings_must_agree(owner: Caller) -> None:
@@ -249,29 +231,11 @@ def test_list_limit_is_bounded(owner: Caller, limit: str) -> None:
 def test_update_changes_only_what_is_given(owner: Caller) -> None:
     """PUT leaves every field alone that it does not name."""
     owner.create("q", partitions=2, type="public", consistency="weak", principles="app:x", ttl=5, read_delay=1)
-    owner.send_form("PUT", "q", max_deliveries="3", on_ack="delete", max_claimed="5")
+    before = owner.send_form("PUT", "q", max_deliveries="3", on_ack="delete", max_claimed="5").json
+    given = {"type": "public", "consistency": "weak", "principles": ["app:x"], "ttl": 5, "max_deliveries": 3}
+    assert before.items() >= given.items()
     reply = owner.send_form("PUT", "q", partitions=4)
-    assert {key: value for key, value in reply.json.items() if key != "created"} == {
-        "status": "ok",
-        "queue_name": "q",
-        "partitions": 4,
-        "principles": ["app:x"],
-        "type": "public",
-        "consistency": "weak",
-        "ttl": 5,
-        "read_delay": 1.0,
-        "max_deliveries": 3,
-        "backoff": None,
-        "dead_letter": "",
-        "on_ack": "delete",
-        "on_expiry": "drop",
-        "kind": "plain",
-        "max_claimed": 5,
-        "max_claimed_per_key": 0,
-        "claims": "open",
-        "result_ttl": 0,
-        "description": "",
-    }
+    assert reply.json == before | {"partitions": 4}
     assert reply.json["created"] == owner.get("q/info").json["created"]
 
 
@@ -349,23 +313,11 @@ def test_ordered_queues(owner: Caller) -> None:
     assert "never change" in owner.send_form("PUT", "q", partitions=4).errors["InvalidUpdate"]
 
 
-def test_limits_of_claims(owner: Caller) -> None:
-    """A queue with a limit by key keeps keys, and limits and options are shown and changed by their names."""
-    owner.create("q", max_claimed_per_key="1", max_claimed="9", partitions=3)
-    info = owner.get("q/info").json
-    assert (info["max_claimed"], info["max_claimed_per_key"]) == (9, 1)
-    [posted] = owner.batch("q", {"body": "a", "message_key": "k"}).messages
-    assert owner.batch("q", {"body": "b", "message_key": "k"}, {"body": "c"}).status == 201
-    first = {each["body"]: each.get("message_key") for _ in range(3) for each in owner.claim(limit=9)}
-    assert first in ({"a": "k", "c": None}, {"b": "k", "c": None})
-    waits = owner.get(f"q/explain/{posted['key']}").json["reasons"]
-    assert ("limits" in [each["code"] for each in waits]) == ("a" not in first)
-    reply = owner("POST", "q", b"x", headers={"X-Partition": "1", "X-Message-Key": "k"})
-    assert (reply.status, list(reply.errors)) == (400, ["message_key"])
-    owner.create("r")
-    for order in (("q", "r"), ("r", "q")):
-        reply = owner.send_json("POST", "_moves", dict(zip(("from", "to"), order, strict=True)))
-        assert (reply.status, list(reply.errors)) == (400, ["from" if order[0] == "q" else "to"])
-    assert owner.send_json("PUT", "q", {"max_claimed": None, "max_claimed_per_key": 2}).json["max_claimed"] == 0
-    assert "Give at least 3" in owner.send_form("PUT", "q", max_claimed=2).errors["max_claimed"]
-    assert "never change" in owner.send_form("PUT", "q", partitions=4).errors["InvalidUpdate"]
+def test_a_backoff_is_shown_and_reset(owner: Caller) -> None:
+    """The row shows what was set, and info and the details of the list, too; info shows the default after a reset."""
+    owner.create("q", backoff="first=5,most=600")
+    backoff = {"first": 5.0, "factor": 2.0, "most": 600.0, "jitter": 0.1}
+    assert owner.get("q/info").json["backoff"] == backoff
+    assert owner.get("?details=1").json["queues"][0]["backoff"] == backoff
+    assert owner.send_json("PUT", "q", {"backoff": None}).json["backoff"] is None
+    assert owner.get("q/info").json["backoff"] == backoff | {"first": 1.0, "most": 60.0}

@@ -9,7 +9,7 @@ import pytest
 
 from queuey.access import parse_scope
 from queuey.errors import InvalidRequest
-from queuey.messages import QueueSpec, is_readable
+from queuey.messages import is_readable
 from queuey.storage import Store, bridge
 from tests.web.caller import Caller, Reply
 
@@ -99,15 +99,3 @@ def test_unreadable_names_elsewhere(store: Store, name: str) -> None:
     if name == name.strip():  # The spaces around the patterns of a list do not count.
         with pytest.raises(ValueError, match="not a pattern"):
             parse_scope(["read"], [name])
-
-
-@pytest.mark.parametrize("name", [name for name in UNREADABLE.values() if name != "a\nb"])
-def test_a_queue_that_has_such_a_name(owner: Caller, store: Store, name: str) -> None:
-    """A queue that has an unreadable name all the same can be used and deleted."""
-    bridge.run(store.catalogue.create_queue("queuey", name, QueueSpec(on_ack="delete", consistency="strong")))
-    path = quote(name, safe="")
-    owner.post(path, "hello")
-    assert owner.get(path).bodies == ["hello"]
-    [claimed] = owner.claim(path)
-    assert claimed["body"] == "hello"
-    assert owner("DELETE", path + "/").status == 200

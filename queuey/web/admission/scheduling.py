@@ -514,8 +514,8 @@ class FairPool(FairGate[Job]):
 
     def __init__(self, name: str, count: int, memory: SharedQuota, computing: Callable[[], int]) -> None:
         # As many jobs as there are threads may be under way, and as many ready.
-        self._job_quota = SharedQuota(2 * count + 2, alpha=count)
-        super().__init__(bound=self._job_quota)
+        self.job_quota = SharedQuota(2 * count + 2, alpha=count)
+        super().__init__(bound=self.job_quota)
         self._computing = TenantQuota(computing)
         self._memory = memory
         self._name = name
@@ -552,7 +552,7 @@ class FairPool(FairGate[Job]):
             TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
         """
         needs: list[tuple[SharedQuota, int]] = [(self._memory, weight)] if weight else []
-        needs.append((self._job_quota, 1))
+        needs.append((self.job_quota, 1))
         if computes:
             needs.append((self._computing, 1))
         job = Job(tenant, *needs)
@@ -571,8 +571,8 @@ class FairPool(FairGate[Job]):
         return result
 
     def _begin(self, turn: Job) -> None:
-        busy = self._job_quota.total - self._job_quota.free > self._count
-        is_extra = busy and self._extra is None and self._job_quota.held(turn.tenant) == 1
+        busy = self.job_quota.total - self.job_quota.free > self._count
+        is_extra = busy and self._extra is None and self.job_quota.held(turn.tenant) == 1
         if is_extra:
             self._extra = turn
         (self._extra_jobs if is_extra else self._jobs).put(turn)

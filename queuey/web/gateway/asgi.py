@@ -135,11 +135,11 @@ class Gateway:
         self._max_reads = max(1, self._store.readers - 1)  # One reader is left for the next tenant.
         # One tenant alone gets two thirds. The largest request fits into the rest, whatever the setting says.
         self._page_bytes = page_bytes
-        self._memory = room = SharedQuota(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
+        self.memory = room = SharedQuota(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
         self._bodies = BodyReader(max_body, room, arrival=arrival)
-        self._scheduler = LoopScheduler(1024 if self._reads_wait else 32)  # A network store carries many at a time.
-        self._threads = FairPool("queuey-request", threads, room, self._max_computing)
-        self._polls = LongPolls(
+        self.scheduler = LoopScheduler(1024 if self._reads_wait else 32)  # A network store carries many at a time.
+        self.threads = FairPool("queuey-request", threads, room, self._max_computing)
+        self.polls = LongPolls(
             waiters,
             service.reader.watchers,
             application.authenticate,
@@ -154,7 +154,7 @@ class Gateway:
         self._turn = Lock()
         self._loop: asyncio.AbstractEventLoop
         self._call_in_loop: LoopCalls
-        self._contention: Contention
+        self.contention: Contention
         self.timer: IntervalTimer
         self._calls: dict[Call, float] = {}
         """Running calls and their deadlines, in order of the deadlines."""
@@ -166,14 +166,14 @@ class Gateway:
         """
         self._loop = loop
         self._call_in_loop = LoopCalls(loop)
-        self._contention = Contention(loop, self._threads.dispatch)
+        self.contention = Contention(loop, self.threads.dispatch)
         self._core.adopt(self._call_in_loop)
         self._store.adopt(loop)
-        self._threads.start(self._call_in_loop)
-        self._polls.start(loop, self._call_in_loop, partial(self._threads.run, "credentials"))
+        self.threads.start(self._call_in_loop)
+        self.polls.start(loop, self._call_in_loop, partial(self.threads.run, "credentials"))
         self.timer = IntervalTimer(loop)
-        self.timer.call_every(CHECK_INTERVAL, self._polls.check)
-        for line in (self._scheduler, self._threads):
+        self.timer.call_every(CHECK_INTERVAL, self.polls.check)
+        for line in (self.scheduler, self.threads):
             self.timer.call_every(1.0, partial(line.refuse_overdue, self._max_wait))
         for call in (self._give_up_late_calls, self._bodies.cancel_late, self._clients.watch_slow):
             self.timer.call_every(1.0, call)
@@ -181,7 +181,7 @@ class Gateway:
     def stop(self) -> None:
         """Ends the threads and timers. Called after the last request, in the loop's thread."""
         self.timer.stop()
-        self._threads.stop()
+        self.threads.stop()
         self._store.adopt(None)
         self._core.adopt(None)
 
@@ -293,7 +293,7 @@ class Gateway:
         if tenant is None and _is_for_api(request):
             # This may wait for an issuer, so it does not count as computing: a tenant may compute in one thread only.
             preload = partial(self._authorization.preload_caller, request)
-            await self._threads.run(stranger_tenant(request.address), preload)
+            await self.threads.run(stranger_tenant(request.address), preload)
             tenant = self._authorization.find_tenant(request)
         if tenant and request.verify is not None:
             await self._verify(request, exchange, tenant)
@@ -317,19 +317,19 @@ class Gateway:
         request.tenant = stranger_tenant(request.address)
         if not self._bodies.take_received_body(request, exchange):
             await self._bodies.receive_body(request, exchange, self._loop)
-        if self._contention.has_several:
+        if self.contention.has_several:
             await self._wait_for_turn(request)
         try:
             request.verify(request)  # type: ignore[misc] # there is one
         except QueueyError:
-            self._contention.enter(request.tenant)  # Forged requests contend as those of a tenant do.
-            self._contention.leave(request.tenant)
+            self.contention.enter(request.tenant)  # Forged requests contend as those of a tenant do.
+            self.contention.leave(request.tenant)
             raise
         finally:
             self._leave_turn(request)
         if request.held_body_bytes:
-            if not self._memory.take(tenant, request.held_body_bytes):
-                raise self._memory.make_refusal(tenant, request.held_body_bytes)
+            if not self.memory.take(tenant, request.held_body_bytes):
+                raise self.memory.make_refusal(tenant, request.held_body_bytes)
             self._change_memory(request.holder, -request.held_body_bytes)
             request.holder = tenant
 
@@ -349,12 +349,12 @@ class Gateway:
 
     def _mark_present(self, request: Request) -> None:
         request.is_present = True
-        self._contention.enter(request.tenant)
+        self.contention.enter(request.tenant)
 
     def _mark_absent(self, request: Request) -> None:
         if request.is_present:
             request.is_present = False
-            self._contention.leave(request.tenant)
+            self.contention.leave(request.tenant)
 
     def _count_request(self, rates: RateLimits, request: Request) -> None:
         """Counts a request against its caller's rate, and keeps the headers about it. Raises if it exceeds a limit.
@@ -378,7 +378,7 @@ class Gateway:
             InvalidRequest: The client had left before the view began.
         """
         # A long batch in a thread takes a turn like a short post: later requests wait for its commit.
-        if self._contention.has_several and (not view.blocks or len(request.body or b"") > MAX_SHORT_BODY):
+        if self.contention.has_several and (not view.blocks or len(request.body or b"") > MAX_SHORT_BODY):
             await self._wait_for_turn(request)
         began = time.monotonic()
         client = request.client
@@ -426,7 +426,7 @@ class Gateway:
 
     async def _wait_for_turn(self, request: Request) -> None:
         """Waits for the request's turn, and starts to measure it. Raises TooManyRequests if it comes too late."""
-        request.turn = await self._scheduler.wait_for_turn(request.tenant, len(request.body or b""))
+        request.turn = await self.scheduler.wait_for_turn(request.tenant, len(request.body or b""))
         request.turn_began = time.monotonic()
         if request.call is not None:
             request.call.take_used()
@@ -438,7 +438,7 @@ class Gateway:
             now = time.monotonic()
             used = now - request.turn_began if call is None else call.take_used()
             request.turn_began = now
-            self._scheduler.leave(request.turn, used)
+            self.scheduler.leave(request.turn, used)
             request.turn = None
 
     def _pause(self, request: Request) -> None:
@@ -453,7 +453,7 @@ class Gateway:
     async def _resume(self, request: Request) -> None:
         """Counts a request as present again, waits for its turn, and starts its deadline anew."""
         self._mark_present(request)
-        if self._contention.has_several:
+        if self.contention.has_several:
             await self._wait_for_turn(request)
         request.is_paused = False
         request.turn_began = time.monotonic()
@@ -463,7 +463,7 @@ class Gateway:
     # Services for requests
 
     def make_long_poll(self, request: Request, seconds: float) -> LongPoll:
-        return LongPoll(self._polls, request, seconds)
+        return LongPoll(self.polls, request, seconds)
 
     async def in_pool(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
         """Does a request's work in a thread. Work for a caller without a credential counts as computing.
@@ -480,7 +480,7 @@ class Gateway:
         try:
             # Callers without a credential are refused one at a time.
             one_by_one = computes or request.tenant == ANONYMOUS
-            result = await self._threads.run(request.tenant, in_turn, size, computes=one_by_one)
+            result = await self.threads.run(request.tenant, in_turn, size, computes=one_by_one)
         finally:
             request.has_thread = False
         request.reserved_bytes += size
@@ -497,7 +497,7 @@ class Gateway:
             client.require_present()
         if self._reads_wait:
             return work()
-        is_locked = self._turn.acquire(timeout=0 if self._contention.has_several else self._patience)
+        is_locked = self._turn.acquire(timeout=0 if self.contention.has_several else self._patience)
         try:
             return work()
         finally:
@@ -508,11 +508,11 @@ class Gateway:
         """Waits until memory is free, without a turn of the loop."""
         # Other requests of its tenant may hold the memory, and wait for their turn.
         self._leave_turn(request)
-        await self._threads.run(request.tenant, lambda: None, size)
+        await self.threads.run(request.tenant, lambda: None, size)
         request.reserved_bytes += size
 
     def reserve_at_once(self, request: Request, size: int) -> bool:
-        is_reserved = self._memory.take(request.tenant, size)
+        is_reserved = self.memory.take(request.tenant, size)
         if is_reserved:
             request.reserved_bytes += size
         return is_reserved
@@ -530,23 +530,23 @@ class Gateway:
     def _change_memory(self, tenant: str, difference: int) -> None:
         """Changes what a tenant holds; if that frees memory, waiting jobs may start."""
         if difference:
-            self._memory.change(tenant, difference)
+            self.memory.change(tenant, difference)
         if difference < 0:
-            self._threads.dispatch()
+            self.threads.dispatch()
 
     async def _yield_between_pieces(self, tenant: str) -> None:
         """Counts the tenant as present; waits for a turn only while several tenants are present."""
-        self._contention.enter(tenant)
-        self._contention.leave(tenant)
-        if self._contention.has_several:
-            await self._scheduler.wait_to_send_piece(tenant)
+        self.contention.enter(tenant)
+        self.contention.leave(tenant)
+        if self.contention.has_several:
+            await self.scheduler.wait_to_send_piece(tenant)
 
     def _max_computing(self) -> int:
         """Returns in how many threads a tenant may read: one while several tenants are present.
 
         Reads that compute delay other tenants; those of a store behind a network do not.
         """
-        return 1 if self._contention.has_several and not self._reads_wait else self._max_reads
+        return 1 if self.contention.has_several and not self._reads_wait else self._max_reads
 
     def _give_up_late_calls(self) -> None:
         now = time.monotonic()

@@ -303,7 +303,17 @@ def test_every_request_by_every_caller(store: Store, tokens: Tokens, kind: str, 
     for column in COLUMNS:
         bridge.run(store.catalogue.delete_queue(scene.ensure_queue()))
         for row in rows_played(kind, drawn):
-            check(scene, row, column, kind)
+            if EXAMPLES > 1 or depends_on_kind(row, column) or is_turn(row, column, kind):
+                check(scene, row, column, kind)
+
+
+def depends_on_kind(row: Row, column: str) -> bool:
+    return bool(KINDS.keys() & {*row[column].split(), *row["anonymous"].split()})
+
+
+def is_turn(row: Row, column: str, kind: str) -> bool:
+    """Returns whether a quick run plays a cell that is the same for all kinds of queues with this kind."""
+    return (ROWS.index(row) + COLUMNS.index(column)) % len(KINDS) == list(KINDS).index(kind)
 
 
 def rows_played(kind: str, drawn: Names) -> list[Row]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from queuey.access import VERBS, Grant
@@ -33,7 +33,9 @@ from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
 
 ID = "0123456789ab11e88000000000000001"
-EXAMPLES = max(1, settings().max_examples // 30)
+EXAMPLES = settings().max_examples // 30
+PHASES = (Phase.explicit, Phase.generate) if EXAMPLES > 1 else (Phase.explicit,)
+"""A quick run has only the example below."""
 SCOPES: dict[str, Scope] = {
     "all verbs": Scope(VERBS, ("zz-*",)),
     "worker": Scope(("read", "claim"), ("zz-*", "*-zz")),
@@ -239,7 +241,7 @@ def stores(tmp_path: Path) -> SqliteLocation:
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-@settings(max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES, phases=PHASES)
 @given(hidden=HIDDEN)
 @example(hidden=[Hidden("payroll", "db-host-7", "nightly", claims=True, moves=True), Hidden("p", "", "a")])
 def test_what_is_hidden_changes_nothing(stores: SqliteLocation, caller: str, hidden: list[Hidden]) -> None:

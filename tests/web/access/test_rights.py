@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+from urllib.parse import quote
+
 import pytest
 from hypothesis import example, given, settings
 
-from queuey.access import parse_scope
-from queuey.messages import QueueSpec
+from queuey.access import VERBS, parse_scope
+from queuey.api.queues import Verb
+from queuey.facades.settings import Facades, SqsFacade
+from queuey.messages import Scope
 from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
+from tests.facades.serving import facade_app
+from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.web.access.test_access_table import ALIKE, COLUMNS, EXAMPLES, KINDS, ROWS, Names, Scene, Tokens, is_allowed
 from tests.web.access.test_access_table import names as drawn_names
 from tests.web.caller import Caller
+from tests.web.conftest import KEY
 
 ROUTES = {
     "send": "POST /v1/{app}/{queue}",
@@ -32,13 +40,6 @@ def rights(caller: Caller, application: str, *queues: str) -> list[set[str]]:
     reply = caller.send_json("POST", f"/v1/{application}/_rights", {"queues": list(queues)})
     assert [one["queue_name"] for one in reply.json["queues"]] == list(queues)
     return [set(one["actions"]) for one in reply.json["queues"]]
-
-
-class Everything:
-    """A container of every application."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
 
 
 @pytest.fixture
@@ -61,25 +62,6 @@ def test_the_answer_is_what_requests_say(store: Store, tokens: Tokens, kind: str
             assert rights(scene.callers[column], scene.names.owner, scene.names.queue) == [expected], column
 
 
-@pytest.mark.parametrize("private", [True, False])
-def test_it_reveals_no_queue(store: Store, tokens: Tokens, *, private: bool) -> None:
-    """A caller without rights on a queue gets the same answer if it does not exist; so does one with rights on all."""
-    app = make_app(store, readers=[tokens], private=Everything() if private else ())
-    scene = Scene(app, store, tokens, ALIKE, "n")
-    scene.ensure_queue()
-    hidden = bridge.run(store.catalogue.create_queue(scene.names.owner, "hidden", QueueSpec()))[0]
-    for column in COLUMNS:
-        if column != "expired":
-            present, absent = rights(scene.callers[column], scene.names.owner, hidden.name, "absent")
-            assert present == absent, column
-
-
-def test_a_queue_need_not_exist(app: App, store: Store, owner: Caller) -> None:
-    """The owner may do everything with a queue to come; nothing is created by asking."""
-    assert rights(owner, "queuey", "to-come", "with/slash", "") == [set(ROUTES)] * 3
-    assert owner.get().json["queues"] == []
-
-
 @pytest.mark.parametrize("queues", [None, "orders", [1], ["x" * 256], ["x"] * 101, [["x"]], {"x": 1}])
 def test_bad_questions(owner: Caller, queues: object) -> None:
     """A body that is not a list of at most the allowed names is refused with the field's name."""
@@ -95,3 +77,58 @@ def test_strangers(app: App, store: Store) -> None:
     assert rights(both, "queuey", "orders-1", "mails") == [{"send", "measure"}, set()]
     assert both.send_json("POST", "/v1/nothing/_rights", {"queues": []}).status == 404
     assert Caller(app, "Application three").send_json("POST", "_rights", {"queues": []}).status == 401
+
+
+# Rights to begin, see and cancel a move, by the API and by SQS, with a key for one verb on one of the two queues
+
+
+ARN = "arn:aws:sqs:eu-west-1:000000000000:"
+
+
+class Move(NamedTuple):
+    """A finished move, and the application that serves it."""
+
+    app: App
+    store: Store
+    id: str
+    handle: str
+
+    def caller(self, verbs: tuple[Verb, ...], queue: str) -> Caller:
+        bridge.run(self.store.applications.add_key("queuey", digest_of("limited"), scope=Scope(verbs, (queue,))))
+        return Caller(self.app, "Application limited")
+
+    def sqs(self, verbs: tuple[Verb, ...], queue: str) -> Sqs:
+        return Sqs(self.app, new_key(self.store, "queuey", ",".join(verbs), queue), "/sqs")
+
+
+@pytest.fixture
+def move(store: Store) -> Move:
+    """A finished move without messages from ``source`` to ``target``."""
+    bridge.run(store.applications.create_application("queuey"))
+    bridge.run(store.applications.add_key("queuey", digest_of(KEY)))
+    app = facade_app(store, Facades(sqs=SqsFacade(prefix="/sqs")), secret=DEPLOYMENT)
+    owner, sqs = Caller(app, f"Application {KEY}"), Sqs(app, new_key(store, "queuey"), "/sqs")
+    for name in ("source", "target"):
+        owner.create(name)
+    handle = sqs("StartMessageMoveTask", SourceArn=f"{ARN}source", DestinationArn=f"{ARN}target")["TaskHandle"]
+    [moved] = owner.get("_moves").json["moves"]
+    return Move(app, store, moved["move"], handle)
+
+
+@pytest.mark.parametrize("queue", ["source", "target"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_one_verb_for_one_queue(move: Move, verb: Verb, queue: str) -> None:
+    """A key needs delete on the source to cancel a move, and measure on either queue to see it; one begins none."""
+    caller, sqs = move.caller((verb,), queue), move.sqs((verb,), queue)
+    cancels = verb == "delete" and queue == "source"
+    seen, cancelled = (caller(method, f"_moves/{quote(move.id)}").status == 200 for method in ("GET", "DELETE"))
+    listed = caller.get("_moves")
+    assert cancelled is cancels
+    assert (
+        seen is (listed.status == 200 and len(listed.json["moves"]) == 1) is (caller.get(queue + "/info").status == 200)
+    )
+    assert caller.send_json("POST", "_moves", {"from": "source", "to": "target"}).status == 403
+    assert (sqs.ask("CancelMessageMoveTask", TaskHandle=move.handle).status == 200) is cancels
+    assert (sqs.ask("ListMessageMoveTasks", SourceArn=f"{ARN}source").status == 200) is (seen and queue == "source")
+    reply = sqs.ask("StartMessageMoveTask", SourceArn=f"{ARN}source", DestinationArn=f"{ARN}target")
+    assert reply.status == 403

@@ -179,11 +179,11 @@ def test_waits_of_limited_keys_leave_the_owner_its_own(app: App, store: Store, o
             sender, before = Sender(gateway, caller), len(polls)
             while len(polls) < before + 30:
                 polls.append(sender.begin(Request("GET", query="wait=20")))
-                await until_less_is_free(gateway._polls.places, polls[-1])
+                await until_less_is_free(gateway.polls.places, polls[-1])
                 if polls[-1].done():
                     break
             assert polls[-1].result().json["error_msg"].keys() == {"TooManyWaiters"}
-        places = gateway._polls.places
+        places = gateway.polls.places
         assert places.held("app:queuey, limited") == 12
         assert places.held("app:queuey") == 4
         app.service.stopping.set()
@@ -191,27 +191,3 @@ def test_waits_of_limited_keys_leave_the_owner_its_own(app: App, store: Store, o
         assert places.free == places.total
 
     make_runner(app, waiters=12)(work)
-
-
-def test_bodies_of_limited_keys_leave_the_owner_its_own(app: App, store: Store, owner: Caller) -> None:
-    """However many bodies of limited keys do not arrive, the owner's bodies do, and are stored."""
-    owner.create("q")
-    key = make_limited_caller(owner, store, "send", "q")
-    body = b"x" * 200_000
-
-    async def work(gateway: Gateway) -> None:
-        hold, sender = asyncio.Event(), Sender(gateway, key)
-        uploads: list[asyncio.Task[Reply]] = []
-        while not uploads or not uploads[-1].done():
-            assert len(uploads) < 100
-            request = Request("POST", body=body)
-            request.hold, request.pieces = hold, [body[:1000], body[1000:]]
-            uploads.append(sender.begin(request))
-            await until_less_is_free(gateway._memory, uploads[-1])
-        assert uploads[-1].result().status == 429
-        assert (await Sender(gateway, owner).begin(Request("POST", body=body))).status == 201
-        hold.set()
-        assert {reply.status for reply in await asyncio.gather(*uploads)} == {201, 429}
-        assert gateway._memory.free == gateway._memory.total
-
-    make_runner(app, memory=4 << 20, page_bytes=1 << 20)(work)

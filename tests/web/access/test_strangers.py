@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,14 +17,13 @@ from queuey.facades.settings import Facades, SqsFacade
 from queuey.settings import Rates, UserIssuer
 from queuey.storage import Store, bridge
 from queuey.web.admission.rates import RateLimits
-from queuey.web.admission.scheduling import Turn, stranger_tenant
+from queuey.web.admission.scheduling import stranger_tenant
 from queuey.web.credentials import ApplicationKeys, Identity, digest_of
 from queuey.web.gateway.asgi import Gateway
 from tests.console.conftest import examine
 from tests.facades.serving import facade_app
 from tests.facades.sqs.signing import DEPLOYMENT, Sqs, new_key
 from tests.replacing import replace
-from tests.web.caller import Reply
 from tests.web.conftest import KEY
 from tests.web.gateway_calls import Request, make_runner, until
 from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
@@ -155,36 +153,15 @@ def test_who_is_not_verified_uses_up_nothing(scene: Scene, claim: str) -> None:
         assert all(400 <= reply.status < 500 or reply.status == 303 for reply in replies), replies
         assert _buckets(limits) == before
         assert not any("RateLimit" in reply.headers for reply in replies[1:])
-        assert gateway._memory.free == gateway._memory.total
-        assert not gateway._contention._requests
-        assert gateway._polls.places.free == gateway._polls.places.total
+        assert gateway.memory.free == gateway.memory.total
+        assert not gateway.contention._requests
+        assert gateway.polls.places.free == gateway.polls.places.total
 
     make_runner(scene.app, rates=limits)(work)
 
 
 def _buckets(limits: RateLimits) -> dict[str, dict[str, float]]:
     return {kind: dict(buckets._full_at) for kind, buckets in limits._buckets.items()}
-
-
-def test_a_body_counts_for_its_address_until_its_signature_is_right(scene: Scene) -> None:
-    """The body of a forged request does not count against the memory of the application that it names."""
-    body = json.dumps({"QueueNamePrefix": "a" * 200_000}).encode()
-
-    async def work(gateway: Gateway) -> Reply:
-        await scene.owner().to(gateway)
-        request = scene.sign_request(scene.forger, body)
-        request.hold = asyncio.Event()
-        request.pieces = [body[:1000], body[1000:]]
-        task = asyncio.create_task(request.to(gateway))
-        await until(lambda: gateway._memory.held(stranger_tenant(ADDRESS)) > 0)
-        assert gateway._memory.held("app:queuey") == 0
-        request.hold.set()
-        reply = await task
-        assert (await scene.sign_request(scene.sqs, body).to(gateway)).status == 200
-        assert gateway._memory.free == gateway._memory.total
-        return reply
-
-    assert make_runner(scene.app)(work).status == 403
 
 
 def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene) -> None:
@@ -203,17 +180,17 @@ def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene)
         def hold() -> None:
             asyncio.run_coroutine_threadsafe(release.wait(), loop).result(60)
 
-        held = [asyncio.create_task(gateway._threads.run("another", hold)) for _ in range(3)]
+        held = [asyncio.create_task(gateway.threads.run("another", hold)) for _ in range(3)]
         await asyncio.sleep(0)
         waiting = [asyncio.create_task(CLAIMS["unknown key"](scene).to(gateway)) for _ in range(20)]
-        await until(lambda: len(gateway._threads._turns) >= 15)
+        await until(lambda: len(gateway.threads._turns) >= 15)
         mine = scene.owner()
         mine.address = "203.0.113.9"
         waiting.append(asyncio.create_task(mine.to(gateway)))
-        threads, tenant = gateway._threads, stranger_tenant(mine.address)
+        threads, tenant = gateway.threads, stranger_tenant(mine.address)
         # The request waits, runs, or was already read by a spare thread.
         await until(
-            lambda: tenant in threads._turns._jobs or threads._job_quota.held(tenant) > 0 or digest_of(KEY) in read
+            lambda: tenant in threads._turns._jobs or threads.job_quota.held(tenant) > 0 or digest_of(KEY) in read
         )
         release.set()
         await asyncio.gather(*held, *waiting)
@@ -221,25 +198,3 @@ def test_unknown_keys_of_one_address_keep_no_other_address_waiting(scene: Scene)
     with replace(ApplicationKeys.find, note):
         make_runner(scene.app)(work)
     assert read.index(digest_of(KEY)) < 8
-
-
-def test_forged_requests_take_turns(scene: Scene) -> None:
-    """While forged requests come, they count as a tenant of their own, and wait for its turn."""
-
-    async def work(gateway: Gateway) -> None:
-        await scene.owner().to(gateway)
-        await scene.sign_request(scene.forger).to(gateway)
-        assert gateway._contention.has_several
-        entered: list[str] = []
-        enter = gateway._scheduler.wait_for_turn
-
-        async def note(tenant: str, size: int) -> Turn:
-            entered.append(tenant)
-            return await enter(tenant, size)
-
-        gateway._scheduler.wait_for_turn = note  # type: ignore[method-assign]
-        await scene.sign_request(scene.forger).to(gateway)
-        await scene.sign_request(scene.sqs).to(gateway)
-        assert entered == [stranger_tenant(ADDRESS), stranger_tenant(ADDRESS), "app:queuey"]
-
-    make_runner(scene.app)(work)

@@ -6,17 +6,14 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuey.errors import QueueyError, StoreUnavailable, TooManyRequests
 from queuey.storage.calls import LoopCalls
 from queuey.web.admission.scheduling import FairGate, FairPool, SharedQuota, TenantQuota, Turn
-from tests.replacing import replace
 from tests.waiting import PATIENCE_SECONDS, until_async
 
 TENANTS = "ab"
@@ -123,67 +120,10 @@ def test_everything_is_given_back(most: int | None, steps: list[tuple[str, str, 
         refusals = (asyncio.CancelledError, TooManyRequests, StoreUnavailable)
         assert all(end is None or isinstance(end, refusals) for end in ends)
         assert [quota.total - quota.free for quota in scene.quotas] == [0, 0, 0]
-        assert not any(quota._held for quota in scene.quotas)
         scene.gate.refuse_overdue(-1)
         assert not scene.gate._turns
 
     play(scenario)
-
-
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["wake", "give up", "leave"])), max_size=40))
-@settings(deadline=None)
-def test_work_that_waits_again_and_again(steps: list[tuple[str, str]]) -> None:
-    """Work is in line once, however often it is queued; its turn ends its present wait only, and it can leave."""
-
-    async def scenario() -> None:
-        quota = SharedQuota(1, alpha=1)
-        gate: FairGate[Turn] = FairGate(2, price=1, bound=quota)
-        turns = {tenant: Turn(tenant, (quota, 1)) for tenant in "ab"}
-        for tenant, step in steps:
-            turn = turns[tenant]
-            if step == "wake":
-                gate.line_up(turn)
-                gate.line_up(turn)
-            elif step == "give up":
-                turn.settle(result=False)
-            else:
-                gate.leave(turn)
-                turn.begin_to_wait()
-            await asyncio.sleep(0)
-            assert len(gate._turns) == [turn.state for turn in turns.values()].count("in line")
-            assert 1 - quota.free == [turn.state for turn in turns.values()].count("under way")
-        for turn in turns.values():
-            gate.leave(turn)
-            turn.settle(result=False)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert (quota.free, len(gate._turns)) == (1, 0)
-        assert gate.try_acquire(turns["a"])
-        assert not gate.try_acquire(turns["b"])
-
-    play(scenario)
-
-
-def test_no_tenant_is_looked_at_while_nothing_is_free() -> None:
-    """Thousands of tenants that wait for an exhausted quota cost nothing when another quota becomes free."""
-    looked: list[str] = []
-    fits = Turn.fits
-
-    def noting(turn: Turn) -> bool:
-        looked.append(turn.tenant)
-        return fits(turn)
-
-    quota = SharedQuota(1, alpha=1)
-    gate: FairGate[Turn] = FairGate(bound=quota)
-    first = Turn("first", (quota, 1))
-    assert gate.try_acquire(first)
-    with replace(Turn.fits, noting):
-        for number in range(1000):
-            gate.line_up(Turn(str(number), (quota, 1)))
-        gate.dispatch()
-        assert not looked
-        gate.leave(first)
-    assert len(looked) == 1000  # Their callers have gone, so none of them begins.
 
 
 def test_who_is_to_blame_for_a_wait() -> None:
@@ -264,48 +204,15 @@ def test_threads_and_memory_are_given_back(steps: list[tuple[str, str, int, bool
             else:
                 await asyncio.sleep(0)
             assert memory.free >= 0
-            assert pool._job_quota.free >= 0
+            assert pool.job_quota.free >= 0
         may_go_on.release(len(jobs) + 1)
         ends = await asyncio.gather(*jobs, return_exceptions=True)
         assert all(end is None or isinstance(end, (QueueyError, asyncio.CancelledError)) for end in ends)
-        await until_async(lambda: pool._job_quota.free == pool._job_quota.total)
+        await until_async(lambda: pool.job_quota.free == pool.job_quota.total)
         pool.refuse_overdue(-1)
         pool.stop()
-        assert (memory.free, memory._held) == (memory.total, {})
-        assert not pool._computing._held
+        assert memory.free == memory.total
         assert pool._extra is None
         assert not pool._turns
-
-    play(scenario)
-
-
-def test_a_result_that_comes_with_a_cancellation_holds_nothing() -> None:
-    """A request that is cancelled in the turn in which its job ends does not keep its memory: the next one gets it."""
-
-    async def scenario() -> None:
-        memory = SharedQuota(100, alpha=2)
-        pool = FairPool("test", 1, memory, lambda: 1)
-        calls: list[Callable[[], None]] = []
-
-        def tell(call: Callable[..., None], *arguments: object) -> None:
-            calls.append(partial(call, *arguments))
-
-        pool.start(tell)
-        task = asyncio.create_task(pool.run("a", lambda: 1, 50))
-        await until_async(lambda: bool(calls))
-        assert memory.held("a") == 50
-        waiting = asyncio.create_task(pool.run("a", lambda: 2, 40))
-        await asyncio.sleep(0)
-        calls.pop()()
-        assert memory.held("a") == 50
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await until_async(lambda: bool(calls))
-        calls.pop()()
-        assert await waiting == 2
-        memory.change("a", -40)
-        assert (memory.free, pool._job_quota.free) == (memory.total, pool._job_quota.total)
-        pool.stop()
 
     play(scenario)

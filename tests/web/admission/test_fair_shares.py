@@ -98,53 +98,6 @@ def test_time_is_shared_not_requests(costs: tuple[float, float]) -> None:
     assert abs(spent[0] - spent[1]) <= 2 * max(costs)
 
 
-def test_idling_saves_nothing_up() -> None:
-    """A tenant that comes back after a while is next once, and does not catch up on what it did not use."""
-    turns: FairQueue[str] = FairQueue()
-    turns.put("late", "late")
-    turns.take(lambda _: True)
-    for _ in range(100):
-        turns.put("busy", "busy")
-        turns.take(lambda _: True)
-        turns.charge("busy", 1.0)
-    for _ in range(10):
-        turns.put("late", "late")
-        turns.put("busy", "busy")
-    taken = []
-    for _ in range(10):
-        who = turns.take(lambda _: True)
-        assert who is not None
-        turns.charge(who, 1.0)
-        taken.append(who)
-    assert Counter(taken)["busy"] >= 4
-    turns.forget_idle_tenants()
-    assert len(turns) == 10
-
-
-def test_a_job_is_found_at_once_among_thousands_of_tenants() -> None:
-    """However many tenants wait, taking a job examines one of them, and those whose jobs do not fit."""
-    turns: FairQueue[int] = FairQueue()
-    for number in range(4000):
-        turns.put(str(number), number)
-        turns.put(str(number), number)
-    looked: list[int] = []
-
-    def fits(job: int) -> bool:
-        looked.append(job)
-        return job >= 3
-
-    taken = []
-    for _ in range(8000 - 6):
-        taken_job = turns.take(fits)
-        assert taken_job is not None
-        taken.append(taken_job)
-        turns.charge(str(taken_job), 1.0)
-    assert Counter(taken) == dict.fromkeys(range(3, 4000), 2)
-    assert taken[:3997] == list(range(3, 4000))
-    assert len(looked) == 8000 - 6 + 3 * (8000 - 6)
-    assert turns.take(fits) is None
-
-
 def test_jobs_that_do_not_fit_hold_up_nobody_else() -> None:
     """A tenant whose next job does not fit waits; the others go on. Abandoned jobs are removed."""
     turns: FairQueue[str] = FairQueue()

@@ -181,18 +181,3 @@ def test_requests_called_off_give_their_part_back(begun: bool) -> None:  # noqa:
         await asyncio.wait_for(time.wait_for_turn("a", 1 << 20), 60)
 
     play(scenario)
-
-
-def test_pieces_of_answers_wait_behind_pieces_only() -> None:
-    """Pieces of answers go on however many requests of their tenant wait and may not begin; none is refused."""
-
-    async def scenario(time: LoopScheduler) -> None:
-        await time.wait_for_turn("a", 1 << 20)
-        waiting = [asyncio.create_task(time.wait_for_turn("a", 0)) for _ in range(500)]
-        pieces = [asyncio.create_task(time.wait_to_send_piece(tenant)) for tenant in "aab"]
-        await run_loop_turns(1)
-        time.refuse_overdue(-1)
-        await asyncio.wait_for(asyncio.gather(*pieces), 60)
-        assert {type(one) for one in await asyncio.gather(*waiting, return_exceptions=True)} == {TooManyRequests}
-
-    play(scenario)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from queuey.errors import QueueChanged, StoreUnavailable
-from queuey.messages import Page, Queue, Slice
-from queuey.service import Limits, PiggybackedAck
-from queuey.service.claims.requests import SettleRequest
-from queuey.storage import ClaimLogs, Messages, Store
+from queuey.errors import StoreUnavailable
+from queuey.messages import QueueSpec
+from queuey.service import Limits
+from queuey.storage import ClaimLogs, Store, bridge
 from queuey.web.admission.scheduling import SharedQuota
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.interposed_store import InterposedStore
-from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.claims.test_claims import BAD_RECEIPTS, bodies, settle
+from tests.web.claims.test_claims import BAD_RECEIPTS, bodies, settle, statuses_of
 from tests.web.gateway_calls import TEST_TIMEOUT, Request, make_runner, until
 
 Ask = Callable[..., Reply]
@@ -30,8 +28,8 @@ QUERY = "limit=1&ttl=60&partitions="
 
 @pytest.fixture
 def limits() -> Limits:
-    """Long polls that outlast a busy machine, and a low bound of bodies."""
-    return Limits(max_wait=TEST_TIMEOUT, max_body=200_000)
+    """Long polls that outlast a busy machine."""
+    return Limits(max_wait=TEST_TIMEOUT)
 
 
 @pytest.fixture
@@ -52,20 +50,6 @@ def written(acknowledge: object) -> bytes:
 def ask(owner: Caller) -> Ask:
     """Claims one message of a partition, with a body."""
     return lambda body, partition=1: owner("POST", f"q/claims?{QUERY}{partition}", body)
-
-
-@pytest.fixture
-def settling() -> Iterator[list[int]]:
-    """Numbers of receipts in each acknowledgement that reached the service."""
-    counts: list[int] = []
-    real = PiggybackedAck.wait
-
-    async def counting(ack: PiggybackedAck, settles: Mapping[int, SettleRequest]) -> None:
-        counts.append(sum(len(each.receipts) for each in settles.values()))
-        await real(ack, settles)
-
-    with replace(PiggybackedAck.wait, counting):
-        yield counts
 
 
 def claim_one(owner: Caller, partition: int = 1) -> str:
@@ -89,21 +73,6 @@ def test_both_in_one_request(owner: Caller, q: str, ask: Ask) -> None:
     assert owner.get("q/size").json["size"] == 2
 
 
-def test_at_once_without_a_thread(app: App, owner: Caller, q: str) -> None:
-    """The gateway needs no thread for it."""
-    body = written([claim_one(owner)])
-
-    async def work(gateway: Gateway) -> Reply:
-        async def refuse(*_: object, **__: object) -> None:
-            raise AssertionError("a thread was asked for")
-
-        gateway._threads.run = refuse  # type: ignore[method-assign, assignment]
-        return await Request("POST", "/v1/queuey/q/claims", body, query=f"{QUERY}1").to(gateway)
-
-    reply = make_runner(app)(work)
-    assert (bodies(reply.messages), len(reply.json["acknowledged"])) == (["b"], 1)
-
-
 @pytest.mark.parametrize(("body", "field"), BAD)
 def test_bad_receipts(owner: Caller, q: str, ask: Ask, body: dict[str, Any], field: str) -> None:
     """What cannot be a receipt of this queue is named; nothing is acknowledged and nothing claimed."""
@@ -113,30 +82,6 @@ def test_bad_receipts(owner: Caller, q: str, ask: Ask, body: dict[str, Any], fie
     reply = ask(written(receipts))
     assert (reply.status, list(reply.errors)) == (400, [field.replace("receipts", "acknowledge")]), reply
     assert count_claimed(owner) == (1 if field == "receipts.1" else 0)
-
-
-@pytest.mark.parametrize("partition", [1, 2])
-def test_a_receipt_of_no_entry(owner: Caller, q: str, ask: Ask, partition: int) -> None:
-    """A well-formed receipt may name a delivery that never happened: nothing is claimed."""
-    place, number, secret, mark = claim_one(owner).rsplit("-", 3)
-    reply = ask(written([f"{place}-{int(number) + 50}-{secret}-{mark}"]), partition)
-    assert (reply.status, list(reply.errors)) == (400, ["acknowledge"])
-    assert count_claimed(owner) == 1
-
-
-def test_too_long(owner: Caller, q: str, ask: Ask) -> None:
-    """A body has the same bounds as that of an acknowledgement."""
-    assert ask(b" " * 200_001).status == 413
-    receipts = [claim_one(owner)] * 1000
-    reply = ask(json.dumps({"acknowledge": receipts}, indent=40).encode())  # longer than what is handled in the loop
-    assert len(reply.json["acknowledged"]) == 1000
-
-
-def test_without_the_right(owner: Caller, guest: Caller, anonymous: Caller, q: str) -> None:
-    """A caller that may not claim may not acknowledge by a claim."""
-    body = written([claim_one(owner)])
-    assert [caller("POST", f"{caller.base}/q/claims", body).status for caller in (guest, anonymous)] == [403, 401]
-    assert count_claimed(owner) == 1
 
 
 # Failures
@@ -165,36 +110,6 @@ def test_the_acknowledgement_fails(owner: Caller, between: InterposedStore, q: s
     assert bodies(ask(body).messages) == ["b"]
 
 
-def test_the_claim_fails(owner: Caller, between: InterposedStore, q: str, ask: Ask) -> None:
-    """Acknowledgements stay done when the claim fails, and the error leaves that open; a repeat finds them done."""
-    body = written([claim_one(owner)])
-    between.instead(Messages.read, failing(lambda: StoreUnavailable("away")))
-    reply = ask(body, partition=2)
-    assert (reply.status, reply.json["outcome"]) == (503, "unknown")
-    assert count_claimed(owner) == 0
-    between.restore(Messages.read)
-    reply = ask(body, partition=2)
-    assert (bodies(reply.messages), reply.json["acknowledged"][0]["status"]) == (["d"], "ok")
-
-
-def test_the_row_changes(
-    owner: Caller, between: InterposedStore, store: Store, q: str, ask: Ask, settling: list[int]
-) -> None:
-    """A claim that is made again with a fresh row does not acknowledge again."""
-    body = written([claim_one(owner)])
-    changes = [QueueChanged("another row")]
-
-    async def read(queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        if changes:
-            raise changes.pop()
-        return await store.messages.read(queue, slices)
-
-    between.instead(Messages.read, read)
-    reply = ask(body, partition=2)
-    assert (bodies(reply.messages), settling, changes) == (["d"], [1], [])
-    assert reply.json["acknowledged"][0]["status"] == "ok"
-
-
 # Waiting
 
 
@@ -204,30 +119,26 @@ def ack_all_but_last(owner: Caller) -> str:
     return last
 
 
-@pytest.mark.parametrize("ends", ["message", "time", "leaves"])
-def test_a_long_poll(app: App, owner: Caller, q: str, settling: list[int], ends: str) -> None:
-    """A long poll acknowledges and claims without a thread, whatever ends the wait."""
+@pytest.mark.parametrize("ends", ["message", "service"])
+def test_a_long_poll(app: App, owner: Caller, q: str, ends: str) -> None:
+    """A long poll acknowledges when it begins, whatever ends the wait."""
     body = written([ack_all_but_last(owner)])
-    settling.clear()
 
     async def work(gateway: Gateway) -> Reply:
-        wait = 1 if ends == "time" else TEST_TIMEOUT
-        request = Request("POST", "/v1/queuey/q/claims", body, query=f"wait={wait}&ttl=60")
+        request = Request("POST", "/v1/queuey/q/claims", body, query=f"wait={TEST_TIMEOUT}&ttl=60")
         task = asyncio.create_task(request.to(gateway))
-        await until(lambda: gateway._polls.places.total != gateway._polls.places.free)
-        if ends != "time":
-            assert await asyncio.to_thread(count_claimed, owner) == 0
-            assert not task.done()
+        await until(lambda: gateway.polls.places.total != gateway.polls.places.free)
+        assert await asyncio.to_thread(count_claimed, owner) == 0
+        assert not task.done()
         if ends == "message":
             await Request(body=b"next").to(gateway)
-        elif ends == "leaves":
+        else:
             app.service.stopping.set()
         return await task
 
     reply = make_runner(app)(work)
     assert bodies(reply.messages) == (["next"] if ends == "message" else [])
     assert [each["status"] for each in reply.json["acknowledged"]] == ["ok"]
-    assert settling == [1]
 
 
 def test_no_place_to_wait(app: App, owner: Caller, q: str) -> None:
@@ -235,9 +146,79 @@ def test_no_place_to_wait(app: App, owner: Caller, q: str) -> None:
     body = written([ack_all_but_last(owner)])
 
     async def work(gateway: Gateway) -> Reply:
-        gateway._polls.places = SharedQuota(0, alpha=2)
+        gateway.polls.places = SharedQuota(0, alpha=2)
         return await Request("POST", "/v1/queuey/q/claims", body, query="wait=60&ttl=60").to(gateway)
 
     reply = make_runner(app)(work)
     assert (reply.status, list(reply.errors), reply.json["outcome"]) == (503, ["TooManyWaiters"], "unknown")
     assert count_claimed(owner) == 0
+
+
+# Queues whose claims are paused
+
+
+@pytest.fixture
+def first(owner: Caller) -> dict[str, Any]:
+    """The first message of q, claimed before claims were paused; a second one waits."""
+    owner.create("q", partitions=2)
+    owner.post("q", "a", X_Partition="1")
+    owner.post("q", "b", X_Partition="2")
+    [claim] = owner.claim(partitions="1", ttl=60)
+    pause(owner)
+    return claim
+
+
+def pause(owner: Caller, claims: str = "paused") -> None:
+    assert owner.send_json("PUT", "q", {"claims": claims}).json["claims"] == claims
+
+
+def test_nobody_gets_a_message(owner: Caller, first: dict[str, Any]) -> None:
+    """While paused, no claim of the queue, alone or with others, delivers or shows a message; then all are there."""
+    assert owner.claim() == owner.claim(ttl=0) == []
+    reply = owner.send_json("POST", "_claims", {"queues": ["q"]})
+    assert (reply.status, reply.json["queue_name"], reply.messages) == (200, None, [])
+    owner.create("other")
+    owner.post("other", "c")
+    assert bodies(owner.send_json("POST", "_claims", {"queues": ["q", "other"]}).messages) == ["c"]
+    pause(owner, "open")
+    assert bodies(owner.claim()) == ["b"]
+
+
+@pytest.mark.parametrize("partition", ["1", "2", "*"])
+def test_a_claim_acknowledges(owner: Caller, first: dict[str, Any], partition: str) -> None:
+    """Receipts that come with a claim are acknowledged, whichever partition it asks first."""
+    reply = owner.send_json("POST", f"q/claims?partitions={partition}", {"acknowledge": [first["receipt"]]})
+    assert (reply.messages, statuses_of(reply.json["acknowledged"])) == ([], ["ok"])
+    assert owner.get("q/size").json["size"] == 1
+
+
+def test_it_is_explained(owner: Caller, first: dict[str, Any]) -> None:
+    """The explanations of the queue and of its messages say that claims are paused."""
+    assert any("claims are paused" in one for one in owner.get("q/explain").json["sentences"])
+    reasons = owner.get(f"q/explain/1:{first['message_id']}").json["reasons"]
+    assert [one["code"] for one in reasons if one["code"] in {"paused", "claimed"}] == ["paused", "claimed"]
+
+
+def test_a_waiting_claim_notices_both(app: App, owner: Caller, first: dict[str, Any]) -> None:
+    """A waiting claim gets no message posted after the pause, and one soon after the pause has ended."""
+    claim = Request("POST", "/v1/queuey/q/claims", b"", query=f"wait={TEST_TIMEOUT}")
+
+    async def work(gateway: Gateway) -> Reply:
+        task = asyncio.create_task(claim.to(gateway))
+        await until(lambda: task.done() or gateway.polls.places.total != gateway.polls.places.free)
+        await Request(path="/v1/queuey/q", body=b"c").to(gateway)
+        await asyncio.sleep(0.3)
+        assert not task.done(), task.result()
+        await asyncio.to_thread(pause, owner, "open")
+        reply: Reply = await task
+        return reply
+
+    assert make_runner(app)(work).messages
+
+
+def test_a_resumed_queue_is_open_in_every_process(owner: Caller, other: Store, first: dict[str, Any]) -> None:
+    """A process that only answers short polls notices changes by another process."""
+    assert owner.claim() == []
+    row = bridge.run(other.catalogue.queue("queuey", "q"))
+    assert bridge.run(other.catalogue.update_queue(row, QueueSpec(claims="open"))).claims == "open"
+    assert bodies(owner.claim()) == ["b"]

@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
-from queuey.service import Service
-from queuey.storage import Store, bridge
+from queuey.claims.state import MAX_OUTSTANDING
+from queuey.messages import Record
+from queuey.service import ClaimDelivery, Service
+from queuey.service.moves.records import KIND
+from queuey.storage import Records, Store, bridge
+from queuey.web.parts import App
 from tests.backends import Clock
 from tests.blocking import blocking
+from tests.contract.samples import eventually, new_message
+from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
 
 
@@ -38,39 +44,6 @@ def statuses_of(results: list[dict[str, Any]]) -> list[str]:
 
 def bodies(claims: list[dict[str, Any]]) -> list[str]:
     return [each["body"] for each in claims]
-
-
-def test_a_claim_expires(owner: Caller, q: str, clock: Clock) -> None:
-    """What was not acknowledged in time is handed out again, alone and as a further attempt; its receipt is stale."""
-    first = owner.claim(limit=3, ttl=30)
-    assert settle(owner, "ack", first[1]).status == 200
-    clock.advance(29)
-    assert owner.claim() == []
-    clock.advance(5)
-    second = owner.claim(ttl=30) + owner.claim(ttl=30)
-    assert [(each["body"], each["deliveries"], each["suspected"]) for each in second] == [
-        ("a", 2, True),
-        ("c", 2, True),
-    ]
-    reply = settle(owner, "ack", first[0], first[2], second[1])
-    assert (reply.status, statuses(reply)) == (409, ["superseded", "superseded", "ok"])
-    assert list(reply.errors) == ["ClaimLost"]
-    clock.advance(100)
-    assert bodies(owner.claim()) == ["a"]
-
-
-def test_a_release_with_a_delay_ends_the_claim_then(owner: Caller, q: str, clock: Clock) -> None:
-    """A message that is released with a delay comes when that is over, whatever is left of its claim."""
-    long, short = owner.claim(limit=1, ttl=100) + owner.claim(limit=1, ttl=10)
-    reply = settle(owner, "release", long, short, delay=30)
-    assert statuses(reply) == ["ok", "ok"]
-    assert reply.json["results"][0]["expires"] == pytest.approx(long["expires"] - 70, abs=0.01)
-    assert bodies(owner.claim(limit=1, ttl=100)) == ["c"]
-    clock.advance(29)
-    assert owner.claim() == []
-    clock.advance(5)
-    assert bodies(owner.claim()) == ["a", "b"]
-    assert settle(owner, "release", long, delay=43201).status == 400
 
 
 def test_a_release_says_why(owner: Caller, q: str) -> None:
@@ -215,16 +188,6 @@ def test_bad_times_are_refused(owner: Caller, q: str, what: str, field: str) -> 
         assert (reply.status, list(reply.errors)) == (400, [field]), seconds
 
 
-def test_receipts_of_another_queue_are_refused(owner: Caller, q: str) -> None:
-    """A receipt that another queue gave does nothing to this one."""
-    owner.create("other")
-    for _ in range(3):
-        owner.post("other", "x")
-        foreign = owner("POST", "other/claims").messages[0]["receipt"]
-    reply = settle(owner, "ack", foreign)
-    assert (reply.status, list(reply.errors)) == (400, ["receipts.0"])
-
-
 @pytest.mark.parametrize("body", ["", "x", "[]", "1", '{"receipts":[1', '{"receipts":NaN}'])
 def test_bodies_that_are_none(owner: Caller, q: str, body: str) -> None:
     """A body that is not a JSON object is bad input."""
@@ -236,3 +199,131 @@ def test_queues_that_do_not_exist(owner: Caller) -> None:
     for method, path in [("POST", ""), ("POST", "/ack"), ("GET", ""), ("DELETE", "")]:
         reply = owner.send_json(method, f"nowhere/claims{path}", {"receipts": []})
         assert (reply.status, list(reply.errors)) == (404, ["InvalidQueueName"])
+
+
+# Forged receipts
+
+
+@pytest.fixture
+def mine(owner: Caller) -> dict[str, Any]:
+    """Claims the first of three messages in the queue ``q``."""
+    owner.create("q")
+    for body in "abc":
+        owner.post("q", body)
+    return owner.claim(limit=1, ttl=100)[0]
+
+
+def alter_receipt(receipt: str, **fields: str) -> str:
+    parts = dict(zip(("partition", "id", "number", "secret", "mark"), receipt.split("-"), strict=True))
+    return "-".join(part for part in (parts | fields).values() if part)
+
+
+@pytest.mark.parametrize("what", ["ack", "renew", "release"])
+@pytest.mark.parametrize("secret", ["", "0" * 14, "mine"])
+def test_receipts_that_are_made_up(owner: Caller, mine: dict[str, Any], what: str, secret: str) -> None:
+    """A caller that knows a message's id and delivery entry, but not the receipt, cannot affect the claim."""
+    (other,) = owner.claim(limit=1, ttl=100)
+    if secret == "mine":
+        secret = mine["receipt"].split("-")[3]
+    made_up = alter_receipt(other["receipt"], secret=secret)
+    reply = settle(owner, what, made_up)
+    assert (reply.status, list(reply.errors)) == (409, ["ClaimLost"])
+    assert owner.get("q/claims").json["claimed"] == 2
+    assert statuses(settle(owner, what, other["receipt"])) == ["ok"]
+
+
+@pytest.mark.parametrize("what", ["ack", "renew", "release"])
+def test_receipts_that_name_no_delivery(owner: Caller, mine: dict[str, Any], what: str) -> None:
+    """Number 0, which a claim with a ttl of 0 shows, is bad input, with a secret and without."""
+    (shown,) = owner.claim(limit=1, ttl=0)
+    for receipt in (
+        shown["receipt"],
+        alter_receipt(mine["receipt"], number="0"),
+        alter_receipt(mine["receipt"], number="0", secret=""),
+    ):
+        reply = settle(owner, what, receipt)
+        assert (reply.status, list(reply.errors)) == (400, ["receipts.0"]), receipt
+    assert "only shows messages" in reply.text
+    assert owner.get("q/claims").json["claimed"] == 1
+
+
+# The limit of jobs in a partition
+
+
+ROUND = 1000
+
+
+def test_a_partition_with_all_the_claims_that_it_may_have(app: App, owner: Caller, store: Store) -> None:
+    """20,000 messages can be claimed. Then a claim is refused without waiting, until one is acknowledged."""
+    owner.create("q", partitions=2)
+    service: Service = app.service
+    queue = bridge.run(store.catalogue.queue("queuey", "q"))
+    access = service.enter(queue, lambda _queue: None)
+    claimed: list[ClaimDelivery] = []
+    for _ in range(MAX_OUTSTANDING // ROUND):
+        bridge.run(store.messages.append(queue, [new_message("x") for _ in range(ROUND)]))
+        claimed += blocking(service.claims).claim(access, limit=ROUND, ttl=43_200, partitions=[1])
+    assert len(claimed) == MAX_OUTSTANDING
+    owner.post("q", "one more", X_Partition="1")
+    for wait in (0, 20):
+        reply = owner("POST", "q/claims", b"", headers=None, partitions="1", wait=wait)
+        assert (reply.status, list(reply.errors)) == (429, ["TooManyClaims"]), reply
+        assert "Partition 1 has 20000 claims" in reply.text
+        assert int(reply.headers["Retry-After"]) >= 1
+    owner.post("q", "elsewhere", X_Partition="2")
+    (message,) = owner("POST", "q/claims", b"", headers=None, ttl=60).messages
+    assert message["body"] == "elsewhere"
+    counts = owner.get("q/claims").json["partitions"]
+    assert counts["1"] == {"claimed": MAX_OUTSTANDING, "waiting": 0, "retrying": 0}
+    blocking(service.claims).acknowledge(access, [claimed[0].receipt])
+    (message,) = owner("POST", "q/claims", b"", headers=None, ttl=60).messages
+    assert message["body"] == "one more"
+
+
+# Messages that are moved to another queue over HTTP
+
+
+def test_moves_that_are_refused(owner: Caller) -> None:
+    """Missing and impossible values are refused by name: queues, a queue to itself, an invalid move id."""
+    owner.create("q")
+    assert owner.send_json("POST", "_moves", {}).json["error_msg"] == {"from": "Required", "to": "Required"}
+    assert owner.send_json("POST", "_moves", {"from": "q", "to": 5}).status == 400
+    assert owner.send_json("POST", "_moves", {"from": "q", "to": "q"}).json["error_msg"].keys() == {"to"}
+    assert owner.send_json("POST", "_moves", {"from": "q", "to": "gone"}).status == 404
+    for method in ("GET", "DELETE"):
+        reply = owner(method, "_moves/01f1e5fcaf55cfbe")
+        assert (reply.status, list(reply.json["error_msg"])) == (404, ["InvalidMoveId"])
+    assert owner("PUT", "_moves").status == 405
+
+
+def wait_for_end(caller: Caller, move: str) -> dict[str, Any]:
+    moves: list[dict[str, Any]] = []
+
+    def over() -> bool:
+        moves[:] = [caller("GET", f"_moves/{move}").json]
+        return moves[0]["ended"] is not None
+
+    assert eventually(over, 60)
+    return moves[0]
+
+
+def test_ended_while_it_is_looked_for(owner: Caller, store: Store, between: InterposedStore) -> None:
+    """A move that begins and ends between the two reads of a look-up is found, in the list too."""
+    for name in ("from", "to"):
+        owner.create(name)
+    move = owner.send_json("POST", "_moves", {"from": "from", "to": "to"}).json["move"]
+    wait_for_end(owner, move)
+    assert eventually(lambda: not bridge.run(store.records.records(KIND, "queuey")), 60)
+    for path in (f"_moves/{move}", "_moves"):
+        early: list[list[Record]] = [[]]
+
+        def not_begun(kind: str, application: str, *, limit: int, early: list[list[Record]] = early) -> list[Record]:
+            if kind == KIND and early:
+                return early.pop()
+            return bridge.run(store.records.records(kind, application, limit=limit))
+
+        between.instead(Records.records, not_begun)
+        reply = owner("GET", path)
+        assert (reply.status, early) == (200, [])
+        assert [one["state"] for one in reply.json.get("moves", [reply.json])] == ["done"]
+        between.restore(Records.records)

@@ -10,6 +10,7 @@ import pytest
 from queuey.web.parts import App
 from tests.waiting import until
 from tests.web.caller import Caller, Reply
+from tests.web.claims.test_claims import bodies
 
 
 @pytest.fixture
@@ -96,16 +97,6 @@ def test_bad_results(owner: Caller, queue: str, more: dict[str, Any], field: str
     assert jobs(owner, place)[0]["status"] == "claimed"
 
 
-def test_too_deep(owner: Caller, queue: str) -> None:
-    """A result is nested as deeply as a state may be."""
-    post(owner, "a")
-    [claim] = owner.claim(ttl=60)
-    deep: list[Any] = []
-    for _ in range(100):
-        deep = [deep]
-    assert "results.0" in acknowledge(owner, claim["receipt"], results={claim["receipt"]: deep}).json["error_msg"]
-
-
 def test_a_wait_ends_with_a_job(app: App, owner: Caller, queue: str) -> None:
     """A request for several jobs waits until one of them has ended, and then shows all."""
     places = post(owner, "a", "b")
@@ -122,15 +113,6 @@ def test_a_wait_ends_with_a_job(app: App, owner: Caller, queue: str) -> None:
     assert app.service.claims._watch.watched == {}
 
 
-def test_a_wait_that_ends_in_vain(owner: Caller, queue: str) -> None:
-    """A wait that times out shows the present state; there is no wait for a job that has already ended."""
-    places = post(owner, "a", "b")
-    assert [each["status"] for each in jobs(owner, *places, wait=0.1)] == ["waiting", "waiting"]
-    [claim] = owner.claim(ttl=60, limit=1)
-    acknowledge(owner, claim["receipt"])
-    assert "done" in [each["status"] for each in jobs(owner, *places, wait=20)]
-
-
 def test_ids(owner: Caller, queue: str) -> None:
     """Bad ids and too many are refused; ids of another partition were never seen."""
     assert owner.get("q/jobs/1:xyz").status == 400
@@ -138,3 +120,133 @@ def test_ids(owner: Caller, queue: str) -> None:
     [place] = post(owner, "a")
     assert owner.get(f"q/jobs/{','.join([place] * 101)}").status == 400
     assert jobs(owner, f"{3 - int(place[0])}{place[1:]}")[0]["status"] == "never_seen"
+
+
+# Jobs that operators cancel or retry over HTTP
+
+
+def act(caller: Caller, what: str, place: str) -> Any:  # noqa: ANN401 - a word, or a refusal
+    reply = caller.send_json("POST", f"q/jobs/{place}/{what}", {})
+    return reply.json["job"] if reply.status == 200 else (reply.status, *reply.json["error_msg"])
+
+
+def test_cancel(owner: Caller) -> None:
+    """A waiting job is removed, the worker of a claimed one learns of it at its next renewal; a repeat does nothing."""
+    owner.create("q", partitions=2)
+    owner.post("q", "waits", X_Partition="2")
+    owner.post("q", "runs", X_Partition="1")
+    [job] = owner.claim(partitions="1", ttl=60)
+    [waits] = owner.get("q", partitions="2").messages
+    assert [act(owner, "cancel", f"2:{waits['message_id']}") for _ in range(2)] == ["removed", "done"]
+    for place in (job["message_id"], f"1:{job['message_id']}"):
+        assert act(owner, "cancel", place) == "claimed"
+    renewal = owner.send_json("POST", "q/claims/renew", {"receipts": [job["receipt"]], "ttl": 60})
+    assert renewal.json["results"][0]["cancelled"] is True
+    owner.send_json("POST", "q/claims/release", {"receipts": [job["receipt"]]})
+    assert owner.claim() == []
+
+
+def test_retry(owner: Caller) -> None:
+    """A job that was released with a delay, and a delayed one, can be claimed at once."""
+    owner.create("q")
+    later = str(owner.post("q", "later", X_Delay="600")["key"])
+    owner.post("q", "rests")
+    [job] = owner.claim(ttl=60)
+    assert act(owner, "retry", job["message_id"]) == "claimed"
+    owner.send_json("POST", "q/claims/release", {"receipts": [job["receipt"]], "delay": 600})
+    assert owner.claim() == []
+    assert [act(owner, "retry", place) for place in (job["message_id"], later)] == ["waiting"] * 2
+    assert sorted(bodies(owner.claim(limit=9))) == ["later", "rests"]
+
+
+def test_mistakes(owner: Caller) -> None:
+    """An id that is not a job's is refused by name."""
+    owner.create("q")
+    missing = "0123456789ab11e88000000000000001"
+    assert act(owner, "cancel", missing) == act(owner, "retry", f"1:{missing}") == (404, "InvalidMessageID")
+    assert act(owner, "cancel", "7") == (400, "InvalidMessageID")
+    assert act(owner, "retry", f"2:{missing}") == (400, "partitions")
+
+
+# States that workers set on jobs, over HTTP
+
+
+@pytest.fixture
+def claim(owner: Caller) -> dict[str, Any]:
+    """Claims the only message of the queue ``q`` for a minute, as the worker ``ann:1``."""
+    owner.create("q")
+    owner.post("q", "a")
+    [claim] = owner.claim(ttl=60, worker="ann:1")
+    return claim
+
+
+def put(caller: Caller, states: object) -> Reply:
+    return caller.send_json("POST", "q/claims/state", {"states": states})
+
+
+def read_state(caller: Caller) -> object:
+    [job] = caller.get("q/jobs", states="true").json["jobs"]
+    return job["state"]
+
+
+def test_a_state_is_shown(owner: Caller, claim: dict[str, Any]) -> None:
+    """It is in the list of jobs if that is asked for, and in the explanation; any JSON will do."""
+    reply = put(owner, {claim["receipt"]: {"done": 3, "of": [10, "ü"]}})
+    assert (reply.status, reply.json["results"]) == (200, [{"receipt": claim["receipt"], "status": "ok"}])
+    [job] = owner.get("q/jobs", states="true").json["jobs"]
+    assert (job["state"], job["worker"]) == ({"done": 3, "of": [10, "ü"]}, "ann:1")
+    assert job["state_at"] <= job["expires"]
+    assert "state" not in owner.get("q/jobs").json["jobs"][0]
+    [reason] = [one for one in owner.get(f"q/explain/{claim['message_id']}").json["reasons"] if one["code"] == "state"]
+    assert reason["text"].endswith('its worker set the state: {"done":3,"of":[10,"ü"]}')
+    put(owner, {claim["receipt"]: None})
+    assert read_state(owner) is None
+
+
+def test_states_are_of_messages_that_are_claimed(owner: Caller, claim: dict[str, Any]) -> None:
+    """Of several queues as of one, in a body as in a query; not where messages are only shown, or are new."""
+    put(owner, {claim["receipt"]: 3})
+    owner.post("q", "b")
+    owner.send_json("POST", "q/claims/release", {"receipts": [claim["receipt"]]})
+    shown = owner.claim(ttl=0, states="true")
+    reply = owner.send_json("POST", "_claims", {"queues": ["q"], "states": True})
+    assert [(one["body"], one.get("state")) for one in shown] == [("a", None), ("b", None)]
+    assert [(one["body"], one.get("state")) for one in reply.messages] == [("a", 3), ("b", None)]
+
+
+def test_a_state_that_is_too_long(owner: Caller, claim: dict[str, Any]) -> None:
+    """It is refused and nothing is lost: 4,096 bytes as JSON are the most, and the state before and the claim stay."""
+    most = "x" * 4094
+    assert put(owner, {claim["receipt"]: most}).status == 200
+    reply = put(owner, {claim["receipt"]: most + "x"})
+    assert reply.status == 400
+    assert "4097 bytes" in reply.errors["states.0"]
+    assert read_state(owner) == most
+    assert put(owner, {claim["receipt"]: "ü" * 2048}).status == 400
+    receipts = {"receipts": [claim["receipt"]]}
+    assert owner.send_json("POST", "q/claims/renew", receipts).status == 200
+
+
+@pytest.mark.parametrize(
+    ("states", "field"),
+    [
+        (None, "states"),
+        ([], "states"),
+        ({f"r{number}": 1 for number in range(101)}, "states"),
+        ({"r": 1}, "states.0"),
+    ],
+)
+def test_bad_states(owner: Caller, claim: dict[str, Any], states: object, field: str) -> None:
+    """A bad state is refused by the name of the field, and the good states beside it are not set."""
+    if isinstance(states, dict) and len(states) == 1:
+        states = {**states, claim["receipt"]: "good"}
+    reply = put(owner, states)
+    assert (reply.status, list(reply.errors)) == (400, [field])
+    assert read_state(owner) is None
+
+
+def test_states_are_shown_for_few_jobs(owner: Caller, claim: dict[str, Any]) -> None:
+    """A list with states has at most 100, because each of them is read by itself."""
+    assert owner.get("q/jobs", states="true", limit=100).status == 200
+    assert owner.get("q/jobs", states="true", limit=101).status == 400
+    assert owner.get("q/jobs", limit=1000).status == 200

@@ -11,17 +11,25 @@ import json
 import re
 from collections import Counter
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
 
 from queuey import settings
+from queuey.console import pages
+from queuey.console.resources import make_console
+from queuey.storage import Store
 from queuey.web import api_page, make_app
+from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.serve import open_service
 from queuey.web.v1.spec import OPERATIONS, document
+from tests.console.conftest import examine
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace
 from tests.web.caller import Caller, Reply
+from tests.web.gateway_calls import Request, make_runner
 
 
 class Page(HTMLParser):
@@ -99,15 +107,6 @@ def test_groups(anonymous: Caller) -> None:
     assert anchors == [f"group-{name.lower().replace(' ', '-')}" for name in names]
 
 
-def test_colours() -> None:
-    """Code is shown unchanged; its keys, texts, numbers, literals and comments are distinguishable."""
-    code = '{"a<b": "c\\"d", "e": [-1.5, true]}  # f'
-    html = api_page.colour_code(code)
-    page = Page(html)
-    assert page.words == code
-    assert page.all("class") == ["jk", "js", "jk", "jn", "jl", "jc"]
-
-
 def policy_of(answer: Reply) -> dict[str, str]:
     parts = (part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
     return dict(parts)
@@ -167,11 +166,6 @@ def test_policy_of_the_page_with_forms(local: Caller, host: str) -> None:
 def test_other_names_of_this_machine_get_no_forms(local: Caller, host: str) -> None:
     """Under a name that a stranger may have bound to this machine, the page has no field for a key."""
     assert "script" not in Page(local("GET", "/docs", headers={"Host": host}).text).elements
-
-
-def test_services_for_others_have_no_forms(anonymous: Caller) -> None:
-    """A service that other machines reach has no forms, whatever the host of the request is."""
-    assert "script" not in Page(anonymous("GET", "/docs", headers={"Host": "127.0.0.1"}).text).elements
 
 
 @pytest.mark.parametrize(
@@ -235,3 +229,24 @@ def test_text_stays_text() -> None:
     assert {"img", "b"} & set(page.elements) == set()
     assert "onerror" not in {name for name, _ in page.attributes}
     assert page.words.count("<img src=") > 100
+
+
+# Files that the service sends are read at its start: installing another version removes them
+
+
+PAGES = ["/docs", "/client/queuey.js", "/client/queuey.d.ts", "/console/login"]
+
+
+@pytest.mark.parametrize("path", [*PAGES, *map(pages.file_address, pages.FILE_TYPES)])
+def test_a_file_that_is_gone(store: Store, path: str) -> None:
+    """A file that was removed is sent as it was at the start."""
+    app = make_app(store, includes=[make_console(examine)])
+
+    def gone(*_: object, **__: object) -> str:
+        raise FileNotFoundError(path)
+
+    async def ask(gateway: Gateway) -> int:
+        return (await Request("GET", path).to(gateway)).status
+
+    with replace(Path.read_text, gone), replace(Path.read_bytes, gone), replace(resources.files, gone):
+        assert make_runner(app)(ask) == 200

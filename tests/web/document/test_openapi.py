@@ -116,34 +116,6 @@ def test_parameters_can_be_sent() -> None:
     assert [p["name"] for p in parameters if p["in"] == "path" and "pattern" not in p["schema"]] == []
 
 
-def test_headers_and_parameters_are_documented() -> None:
-    """What a request may say in headers and in the query is in the document."""
-    paths = document()["paths"]
-    names = {p["name"] for path in paths.values() for access in path.values() for p in access["parameters"]}
-    assert names >= {
-        "X-TTL",
-        "X-Partition",
-        "X-Message-Key",
-        "X-Delay",
-        "X-After",
-        "partitions",
-        "limit",
-        "order",
-        "since",
-        "after",
-        "before",
-        "until",
-        "delay",
-        "merge",
-        "wait",
-        "offset",
-        "details",
-        "include_count",
-        "raw",
-    }
-    assert all("503" in e["responses"] for p, path in paths.items() for e in path.values() if "{" in p)
-
-
 @pytest.mark.needs_programs
 def test_a_process_that_made_the_document_ends_well() -> None:
     """No type of the API makes msgspec free a value wrongly when the interpreter's last collection clears it."""

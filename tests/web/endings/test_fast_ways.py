@@ -43,7 +43,6 @@ FAST_WAYS: dict[str, tuple[object, Callable[..., Any]]] = {
     "short bodies in the loop's thread": (Request.read, lambda request, work: request.in_pool(work)),
 }
 CHANGES: dict[str, Callable[[Store], object]] = {
-    "nothing": lambda _: None,
     "purge": lambda other: change(other, other.catalogue.purge_queue),
     "more partitions": lambda other: change(other, other.catalogue.update_queue, QueueSpec(partitions=3)),
     "hidden": lambda other: change(other, other.catalogue.update_queue, QueueSpec(type="user", partitions=3)),
@@ -108,7 +107,7 @@ def callers() -> Iterator[tuple[Store, dict[str, Caller]]]:
         app = make_app(store, readers=[tokens], private={"queuey"}, clock=lambda: 0.0)
         stack.callback(stop_all)
         credentials = {name: f"Application {key}" for name, key in CALLERS.items()}
-        headers: dict[str, str | None] = {**credentials, "ann": "Token ann", "stranger": "Token eve", "nobody": None}
+        headers: dict[str, str | None] = {**credentials, "ann": "Token ann", "nobody": None}
         yield other, {name: Caller(app, header) for name, header in headers.items()}
 
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
-import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
-from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
-from queuey.storage import Applications, Catalogue, Messages, Store, bridge
-from queuey.storage.calls import Deadline, Done, may_block, start_and_wait
-from queuey.web.asgi import answer
+from queuey.errors import Outcome, StoreClosed
+from queuey.storage import Messages, bridge
+from queuey.storage.calls import Deadline, Done, start_and_wait
 from queuey.web.endpoint import Match
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
@@ -27,7 +22,7 @@ from queuey.web.responses import Response
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import MOST, TEST_TIMEOUT, Request, Run, Stub, make_runner, until
+from tests.web.gateway_calls import MOST, TEST_TIMEOUT, Request, Run, Stub, make_runner
 
 
 class Held:
@@ -120,30 +115,6 @@ def test_only_chunked_is_understood(run: Run, owner: Caller) -> None:
     assert owner.get("q").messages == []
 
 
-def test_long_bodies_wait_outside(app: App, owner: Caller) -> None:
-    """When an application's share of memory is used up, another long body is 429; short and later ones go on."""
-    owner.create("q")
-
-    async def work(gateway: Gateway) -> list[Reply]:
-        first = [Request(body=[b"x" * 200_000] * count) for count in (4, 4, 2)]
-        for request in first:
-            request.hold = asyncio.Event()
-        waiting = [asyncio.create_task(request.to(gateway)) for request in first]
-        await until(lambda: not any(one.pieces for one in first))
-        refused = await Request(body=b"y" * 250_000).to(gateway)
-        short = await Request(body=b"z").to(gateway)
-        for request in first:
-            assert request.hold is not None
-            request.hold.set()
-        return [*(await asyncio.gather(*waiting)), refused, short, await Request(body=b"y" * 250_000).to(gateway)]
-
-    # Three of the longest bodies still fit.
-    *first, refused, short, deferred = make_runner(app, memory=0, page_bytes=0)(work)
-    assert [reply.status for reply in first] == [413] * 3
-    assert [reply.status for reply in (refused, short, deferred)] == [429, 201, 201]
-    assert (refused.headers["Retry-After"], refused.json["outcome"]) == ("1", "none")
-
-
 def test_slow_senders_are_let_go(app: App, owner: Caller) -> None:
     """A body that does not arrive in time is refused, and the next request is served."""
     owner.create("q")
@@ -200,26 +171,6 @@ def test_headers_given_twice_are_joined(run: Run, owner: Caller) -> None:
 # In the loop
 
 
-def test_posts_hold_no_thread_for_their_commit(
-    run: Run, owner: Caller, other: Store, store: Store, between: InterposedStore
-) -> None:
-    """A post to a queue that is not cached, or was changed elsewhere, waits in a thread only for the look-up."""
-    for name in ("new", "changed"):
-        owner.create(name)
-    owner.post("changed", "known")
-    bridge.run(other.catalogue.purge_queue(bridge.run(other.catalogue.queue("queuey", "changed"))))
-    bridge.run(store.catalogue.queue("queuey", "changed", fresh=True))
-
-    def check() -> None:
-        assert not may_block(), "a thread waits for a commit"
-
-    async def work(gateway: Gateway) -> list[Reply]:
-        return [await Request(path=f"/v1/queuey/{name}", body=b"x").to(gateway) for name in ("new", "changed", "new")]
-
-    between.before(Messages.append, check)
-    assert [reply.status for reply in run(work)] == [201, 201, 201]
-
-
 @pytest.mark.parametrize(
     ("path", "name", "match"),
     [
@@ -228,22 +179,15 @@ def test_posts_hold_no_thread_for_their_commit(
         ("/v1/a/%C3%BC%20", "v1.queue", {"app": "a", "queue": "ü "}),
         ("/v1/a/q/claims", "v1.claims", {"app": "a", "queue": "q"}),
         ("/v1/a/claims/claims/ack/", "v1.ack", {"app": "a", "queue": "claims"}),
-        ("/v1/a/q/claims/", "v1.claims", {"app": "a", "queue": "q"}),
         ("/v1/a/q/claims//", "gateway", {}),
-        ("/v1/a/q/claims/acks", "gateway", {}),
         ("/v1/a/%FF", "gateway", {}),
-        ("/v1/a/q//", "gateway", {}),
-        ("/v1%0A", "gateway", {}),
         ("/v1/%0A", "v1.application", {"app": "\n"}),
         ("/v1/a/q/claims%0A", "v1.ids", {"app": "a", "queue": "q", "ids": "claims\n"}),
         ("/__version__%0A", "gateway", {}),
-        ("/v1/a/q%0A", "v1.queue", {"app": "a", "queue": "q\n"}),
-        ("/v1/a/q/named/n%0A", "v1.named", {"app": "a", "queue": "q", "name": "n\n"}),
         ("/v1/a/_read", "v1.read", {"app": "a"}),
         ("/v1/a/q/x", "v1.ids", {"app": "a", "queue": "q", "ids": "x"}),
         ("/v1//q", "gateway", {}),
         ("/v2/a/q", "gateway", {}),
-        ("v1/a/q", "gateway", {}),
         ("*", "gateway", {}),
         ("", "gateway", {}),
         ("/v1/a/" + "%C3%BC" * 100, "v1.queue", {"app": "a", "queue": "ü" * 100}),
@@ -254,35 +198,6 @@ def test_paths_lead_to_resources(app: App, path: str, name: str, match: dict[str
     for _ in range(2):
         view = app.resources.find(path.encode())
         assert (view.endpoint.name, {part: text for part, text in view.match.items() if part != "_"}) == (name, match)
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [(StoreClosed("closing"), 503), (InvalidRequest({"after": "too far"}), 400), (QueueChanged("changed"), 201)],
-    ids=lambda value: type(value).__name__,
-)
-@pytest.mark.parametrize("late", [False, True], ids=["raised", "told"])
-def test_errors_of_a_write_begun_at_once(
-    run: Run,
-    owner: Caller,
-    between: InterposedStore,
-    error: Exception,
-    status: int,
-    late: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
-    """The client gets errors of the store, early or late ones; with a stale row the post is retried in a thread."""
-    owner.create("q")
-    owner.post("q", "known")
-
-    async def append(*_: object, **_options: object) -> None:
-        between.restore(Messages.append)
-        if late:
-            await asyncio.to_thread(int)
-        raise error
-
-    between.instead(Messages.append, append)
-    assert run(Request(body=b"x").to).status == status
-    assert owner.get("q").bodies == (["known", "x"] if status == 201 else ["known"])
 
 
 @pytest.mark.parametrize("outcome", ["none", "unknown"])
@@ -312,73 +227,6 @@ def test_writes_that_do_not_end_are_given_up(
     assert (batch.status, batch.json["outcome"], batch.json["outcomes"]) == (503, outcome, [outcome] * 2)
 
 
-class LeavingClient(Request):
-    """A request that the server cancels, or whose client disconnects, after a number of calls of the server."""
-
-    def leave(self, calls: int, *, cancelled: bool) -> LeavingClient:
-        self.calls, self.cancelled = calls, cancelled
-        return self
-
-    def _count_call(self) -> bool:
-        """Counts a call of the server. Returns whether the client has left, or raises if the server cancels instead."""
-        self.calls -= 1
-        if self.calls < 0 and self.cancelled:
-            raise asyncio.CancelledError
-        return self.calls < 0
-
-    async def receive(self) -> dict[str, Any]:
-        await asyncio.sleep(0)
-        return {"type": "http.disconnect"} if self._count_call() else await super().receive()
-
-    async def send(self, message: dict[str, Any]) -> None:
-        await asyncio.sleep(0)
-        self._count_call()
-
-
-LEAVING: dict[str, Callable[[], LeavingClient]] = {
-    "post": lambda: LeavingClient(body=b"x" * 200),
-    "long post": lambda: LeavingClient(body=b"x" * 100_000),
-    "chunked post": lambda: LeavingClient(body=[b"x" * 40_000] * 3),
-    "read": lambda: LeavingClient("GET"),
-    "page": lambda: LeavingClient("GET", query="limit=1000&partitions=*"),
-    "read of several": lambda: LeavingClient(
-        path="/v1/queuey/_read", body=b'{"queues":[{"queue_name":"q"}],"wait":0.1}'
-    ),
-    "long poll": lambda: LeavingClient("GET", query=f"after={ids.to_hex(ids.LAST)}&wait=0.1"),
-}
-
-
-@pytest.mark.parametrize("cancelled", [False, True], ids=["gone", "cancelled"])
-@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in LEAVING.items()])
-def test_nothing_stays_taken_for_clients_that_leave(
-    run: Run,
-    owner: Caller,
-    make: Callable[[], LeavingClient],
-    cancelled: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
-    """Whenever a request ends, its memory, threads, places and loop time are released."""
-    owner.create("q")
-    for _ in range(4):
-        owner.post("q", "x" * 60_000)
-
-    async def work(gateway: Gateway) -> None:
-        for several in (False, True):
-            if several:  # another tenant sends requests, too
-                gateway._contention.enter("other")
-            for calls in range(8):
-                with contextlib.suppress(asyncio.CancelledError):
-                    request = make().leave(calls, cancelled=cancelled)
-                    await answer(gateway, request.scope, request.receive, request.send)
-        quotas = [gateway._memory, gateway._polls.places, gateway._polls.attempt_quota, gateway._threads._job_quota]
-        quotas.append(gateway._scheduler._under_way)
-        assert gateway._contention._requests == {"other": 1}
-        async with asyncio.timeout(60):
-            while gateway._calls or any(quota.free != quota.total for quota in quotas):  # noqa: ASYNC110 - nobody is told
-                await asyncio.sleep(0.01)
-
-    run(work)
-
-
 def test_an_id_ahead_holds_nobody_up(run: Run, owner: Caller) -> None:
     """A post that waits until the clock has passed its X-After blocks neither other requests nor a thread."""
     owner.create("q")
@@ -398,60 +246,7 @@ def test_an_id_ahead_holds_nobody_up(run: Run, owner: Caller) -> None:
     assert owner.get("q").bodies == ["known", "other", "ahead"]
 
 
-def test_bad_keys_never_ask_the_store_in_the_loop(run: Run, owner: Caller, between: InterposedStore) -> None:
-    """Unknown keys, foreign schemes and refused callers are looked up in threads: the loop stays free."""
-    owner.create("q")
-    owner.post("q", "known")
-    threads: set[str] = set()
-    for method in (Applications.find_key, Catalogue.queue, Applications.has_application):
-        between.before(method, lambda: threads.add(threading.current_thread().name))
-
-    def request(credential: str) -> Request:
-        probe = Request(body=b"x")
-        probe.headers[0] = ("authorization", credential)
-        return probe
-
-    async def work(gateway: Gateway) -> list[Reply]:
-        credentials = [f"Application {number}" for number in range(50)] + ["Basic eA==", ";" * 100, ""]
-        return await asyncio.gather(*(request(credential).to(gateway) for credential in credentials))
-
-    assert [reply.status for reply in run(work)] == [401] * 50 + [403] * 3
-    assert threads
-    assert all(name.startswith("queuey-request") for name in threads)
-
-
 # In threads
-
-
-def test_reads_take_turns_but_do_not_wait_for_a_slow_one() -> None:
-    """Short reads run one after the other; one that hangs delays the others only for a moment."""
-    busy, most, slow = [0], [0], threading.Event()
-
-    class Counting(Stub):
-        def answer(self, request: Asked, match: Match) -> Response:
-            if request.query == "slow":
-                assert slow.wait(TEST_TIMEOUT)
-                return super().answer(request, match)
-            busy[0] += 1
-            most[0] = max(most[0], busy[0])
-            time.sleep(0.001)
-            busy[0] -= 1
-            return super().answer(request, match)
-
-    async def short(gateway: Gateway) -> None:
-        await asyncio.gather(*(Request("GET", "/v1/a/q").to(gateway) for _ in range(20)))
-        assert most[0] == 1
-
-    async def stuck(gateway: Gateway) -> None:
-        first = asyncio.create_task(Request("GET", "/v1/a/q", query="slow").to(gateway))
-        await asyncio.sleep(0)
-        assert (await Request("GET", "/v1/a/q").to(gateway)).status == 200
-        assert not first.done()
-        slow.set()
-        assert (await first).status == 200
-
-    make_runner(Counting(), patience=30.0)(short)
-    make_runner(Counting(), patience=0.01)(stuck)
 
 
 def test_an_application_that_fails(caplog: pytest.LogCaptureFixture) -> None:

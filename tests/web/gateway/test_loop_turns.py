@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
@@ -258,44 +257,23 @@ async def follow_queues(scene: Scene) -> None:
     await scene.ask("GET", "", query="include_count=1&limit=10000")
 
 
-@dataclass(frozen=True)
-class Computation:
-    """A computation of the loop whose cost a caller chooses.
-
-    Attributes:
-        chosen_by: What the caller stores or sends.
-        bound: What bounds a turn.
-        run: Runs the computation at its limits.
-    """
-
-    chosen_by: str
-    bound: str
-    run: Callable[[Scene], Awaitable[None]]
-
-
-SLICES = "slices: the first in the loop, the others in threads, with rests"
-THREAD = "in a thread, above 256 items"
-COMPUTATIONS = {
-    "queues that match patterns": Computation("patterns of members, names of queues", SLICES, search_queues),
-    "plan": Computation("members, subscriptions, queues, partitions", f"{SLICES}; the plan {THREAD}", plan_group),
-    "hand-overs and wake-ups": Computation("members, their partitions", f"{SLICES}; 128 queues", serve_members),
-    "joins": Computation("joins at one moment", f"{THREAD}, as one change", join_at_once),
-    "view of a group": Computation(
-        "members, queues, partitions", f"{SLICES}; 100 queues, rendered {THREAD}", show_group
-    ),
-    "heartbeat without partitions": Computation("targets of a member", THREAD, send_heartbeat(None)),
-    "heartbeat": Computation("partitions that it names", THREAD, send_heartbeat(str)),
-    "heartbeat with foreign queues": Computation("queues that it names", THREAD, send_heartbeat("x{}".format)),
-    "batch": Computation("8 MiB", "64 KiB, above that in a thread", post("plain", FULL_BATCH)),
-    "batch with a key": Computation(
-        "8 MiB", "64 KiB, above that in a thread", post("plain", FULL_BATCH, idempotency_key="a")
-    ),
-    "batch without duplicates": Computation("8 MiB", THREAD, post("dedup", FULL_BATCH)),
-    "claims of keys": Computation("waiting messages, keys", f"1,000 messages; choices {THREAD}", claim_keyed),
-    "claims of one key": Computation("waiting messages", f"1,000 messages; choices {THREAD}", claim_busy_keys),
-    "renewals of one key": Computation("receipts of a key", "once for each message of a key", renew_one_key),
-    "figures of claims": Computation("20,000 claims", THREAD, count_claims),
-    "queues of a stream": Computation("1,000 queues", "in a thread", follow_queues),
+COMPUTATIONS: dict[str, Callable[[Scene], Awaitable[None]]] = {
+    "queues that match patterns": search_queues,
+    "plan": plan_group,
+    "hand-overs and wake-ups": serve_members,
+    "joins": join_at_once,
+    "view of a group": show_group,
+    "heartbeat without partitions": send_heartbeat(None),
+    "heartbeat": send_heartbeat(str),
+    "heartbeat with foreign queues": send_heartbeat("x{}".format),
+    "batch": post("plain", FULL_BATCH),
+    "batch with a key": post("plain", FULL_BATCH, idempotency_key="a"),
+    "batch without duplicates": post("dedup", FULL_BATCH),
+    "claims of keys": claim_keyed,
+    "claims of one key": claim_busy_keys,
+    "renewals of one key": renew_one_key,
+    "figures of claims": count_claims,
+    "queues of a stream": follow_queues,
 }
 """What a tenant can make long in the loop, beside what a view does in a thread as a whole."""
 
@@ -310,7 +288,7 @@ def test_turns_are_short(filled: SqliteLocation, name: str) -> None:
     run = make_runner(app, threads=4, waiters=128, max_body=Limits().max_batch_bytes, page_bytes=Limits().page_bytes)
 
     async def act(gateway: Gateway) -> None:
-        await COMPUTATIONS[name].run(Scene(store, gateway, app.service, meter))
+        await COMPUTATIONS[name](Scene(store, gateway, app.service, meter))
         await app.service.groups.end()
 
     run(act)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
 import pytest
 
+from queuey.metrics import Snapshot
+from queuey.service.workers import Answer, WorkerIdentity, Workers
 from queuey.storage import Store
 from queuey.web import make_app
+from queuey.web.ops import COUNTS_TOPIC, Collection, WorkerCounts
 from queuey.web.parts import App
+from tests.contract.samples import eventually
 from tests.web.caller import Caller
 from tests.web.conftest import KEY
 
@@ -75,3 +82,75 @@ def test_bad_requests_stay_bad(owner: Caller, elsewhere: Caller) -> None:
     assert list(owner("POST", "q", "y", headers={"X-Partition": "4"}).errors) == ["partition"]
     assert list(owner("PUT", f"q/4:{ID}", "y").errors) == ["partition"]
     assert owner.get("q", partitions="*").bodies == ["x"]
+
+
+# Counts of all workers of one service together
+
+
+@pytest.fixture(name="leaving")
+def _leaving() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def join_worker(identity: WorkerIdentity, leaving: ExitStack, own: Callable[[], Snapshot]) -> WorkerCounts:
+    workers = Workers()
+    counts = WorkerCounts(own, workers)
+    workers.join(identity)
+    leaving.callback(workers.leave, 1)
+    return counts
+
+
+def counting(received: int) -> Callable[[], Snapshot]:
+    return lambda: Snapshot([("r", 200, [1.0] * 17)], received, 0, {})
+
+
+def count_received(counts: WorkerCounts) -> dict[str, int | None]:
+    return {name: None if found is None else found.received for name, found in counts.collect_all().items()}
+
+
+def test_one_alone(leaving: ExitStack) -> None:
+    """A worker without others speaks for itself, without a name."""
+    assert count_received(WorkerCounts(counting(5), Workers())) == {"": 5}
+    assert count_received(join_worker(WorkerIdentity("alone", 1, 1), leaving, counting(5))) == {"": 5}
+
+
+def test_any_of_several_knows_all(leaving: ExitStack) -> None:
+    """Whichever worker is asked, the answer has all of them, and says which one is missing."""
+    service = WorkerIdentity.of_service(3)
+    workers = [join_worker(WorkerIdentity(*service[:2], number), leaving, counting(number)) for number in (1, 2)]
+    expected = {"1": 1, "2": 2, "3": None}
+    assert eventually(lambda: [count_received(one) for one in workers] == [expected] * 2, 60)
+    workers.append(join_worker(WorkerIdentity(*service[:2], 3), leaving, counting(3)))
+    assert eventually(lambda: [count_received(one) for one in workers] == [expected | {"3": 3}] * 3, 60)
+    other = join_worker(WorkerIdentity("another", 2, 1), leaving, counting(9))
+    assert count_received(other) == {"1": 9, "2": None}
+
+
+def test_a_worker_that_says_nothing(leaving: ExitStack) -> None:
+    """A worker that does not answer in time is missing."""
+    service = WorkerIdentity.of_service(2)
+    worker = join_worker(WorkerIdentity(*service[:2], 1), leaving, counting(1))
+    silent = Workers()
+    kept: list[Answer[Snapshot]] = []
+    silent.handle(COUNTS_TOPIC, lambda _question, answer: kept.append(answer))
+    silent.join(WorkerIdentity(*service[:2], 2))
+    leaving.callback(silent.leave, 0)
+    assert count_received(worker) == {"1": 1, "2": None}
+
+
+def test_counts_that_cannot_be_collected() -> None:
+    """An error goes to all who asked for it; later callers start another attempt."""
+    tries: list[int] = []
+
+    def collect() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise RuntimeError("defect")
+        return 7
+
+    collection = Collection(collect, 1.0, lambda: float(len(tries)))
+    with pytest.raises(RuntimeError, match="defect"):
+        collection.begin_or_reuse().result(60)
+    tries.append(1)
+    assert collection.begin_or_reuse().result(60) == 7

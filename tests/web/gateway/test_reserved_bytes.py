@@ -101,7 +101,7 @@ def test_answers_fit_into_what_is_reserved_for_them(
             reply = await request.to(gateway)
             assert reserved.reads > before or reply.status == 413, "nothing was reserved"
             assert reply.status in {200, 413}, reply
-        assert gateway._memory.free == gateway._memory.total
+        assert gateway.memory.free == gateway.memory.total
 
     # A plain function, which becomes a method.
     with replace(Gateway._keep_memory, lambda *given: reserved.keep(*given)):  # noqa: PLW0108

@@ -57,12 +57,12 @@ def _service() -> WorkerIdentity:
 
 @pytest.fixture(name="asking")
 def _asking(stack: ExitStack, service: WorkerIdentity) -> Workers:
-    return join_workers(stack, service._replace(number=1), double)
+    return join_workers(stack, WorkerIdentity(*service[:2], 1), double)
 
 
 def test_questions_and_answers(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> None:
     """Each question gets its own answer, in both directions, from any thread, however long it is."""
-    other = join_workers(stack, service._replace(number=2), double)
+    other = join_workers(stack, WorkerIdentity(*service[:2], 2), double)
     assert eventually(lambda: asking.is_up(2) and other.is_up(1), 60)
     answers: dict[bytes, bytes | None] = {}
 
@@ -92,7 +92,7 @@ def test_there_is_no_answer(stack: ExitStack, service: WorkerIdentity, asking: W
     def fail(_question: bytes, _answer: Answer[bytes]) -> GiveUp:
         raise ValueError
 
-    join_workers(stack, service._replace(number=2), fail)
+    join_workers(stack, WorkerIdentity(*service[:2], 2), fail)
     assert eventually(lambda: asking.is_up(2), 60)
     for topic in (CLAIM, SETTLE):
         asking.ask(2, topic, b"", answers.put)
@@ -111,7 +111,7 @@ def test_who_is_slow_and_who_is_stopped(stack: ExitStack, service: WorkerIdentit
 
     stack.enter_context(replace_in(workers_module, QUIET_SECONDS, 0.1))
     stack.enter_context(replace_in(workers_module, LOST_SECONDS, 1.0))
-    slow = join_workers(stack, service._replace(number=2), keep)
+    slow = join_workers(stack, WorkerIdentity(*service[:2], 2), keep)
     assert eventually(lambda: asking.is_up(2), 60)
     asking.ask(2, CLAIM, b"", answers.put)
     time.sleep(2.5)
@@ -143,28 +143,6 @@ def test_who_talks_nonsense(service: WorkerIdentity, asking: Workers) -> None:
             assert answers.get(timeout=60) is None
 
 
-def test_the_end_of_who_asked(stack: ExitStack, service: WorkerIdentity) -> None:
-    """Requests of a worker that has ended are abandoned."""
-    gave_up = threading.Event()
-    reached = threading.Event()
-
-    def keep(_question: bytes, _answer: Answer[bytes]) -> GiveUp:
-        reached.set()
-        return gave_up.set
-
-    join_workers(stack, service._replace(number=2), keep)
-    asking = join_workers(stack, service._replace(number=1), double)
-    answers: Answers = SimpleQueue()
-    assert eventually(lambda: asking.is_up(2), 60)
-    asking.ask(2, CLAIM, b"", answers.put)
-    assert reached.wait(60)
-    asking.leave(0)
-    assert answers.get(timeout=60) is None
-    assert gave_up.wait(60)
-    asking.ask(2, CLAIM, b"", answers.put)
-    assert answers.get(timeout=60) is None
-
-
 class LaterClock:
     """Replaces the module ``time`` in another one, two minutes later."""
 
@@ -184,7 +162,7 @@ def test_leaving(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> 
         reached.set()
         return timer.cancel
 
-    leaving = join_workers(stack, service._replace(number=2), soon)
+    leaving = join_workers(stack, WorkerIdentity(*service[:2], 2), soon)
     assert eventually(lambda: asking.is_up(2), 60)
     asking.ask(2, CLAIM, b"before", answers.put)
     assert reached.wait(60)
@@ -192,7 +170,7 @@ def test_leaving(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> 
     leaving.leave(60)
     assert answers.get(timeout=60) == b"before"
     assert not asking.is_up(2)
-    join_workers(stack, service._replace(number=2), double)
+    join_workers(stack, WorkerIdentity(*service[:2], 2), double)
     assert eventually(lambda: asking.is_up(2), 60)
     asking.ask(2, CLAIM, b"x", answers.put)
     assert answers.get(timeout=60) == b"xx"

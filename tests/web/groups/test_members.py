@@ -373,9 +373,9 @@ def test_heartbeats_have_half_of_the_places(app: App, owner: Caller) -> None:
         tasks = [asyncio.ensure_future(beat.to(gateway)) for beat in beats]
         # One member got the partition, the other one got none.
         await until(lambda: sum(task.done() for task in tasks) == 2)
-        assert gateway._polls.heartbeats.held("app:queuey") == 2
+        assert gateway.polls.heartbeats.held("app:queuey") == 2
         read = asyncio.ensure_future(Request("GET", query="wait=20").to(gateway))
-        await until(lambda: gateway._polls.places.held("app:queuey") == 3)
+        await until(lambda: gateway.polls.places.held("app:queuey") == 3)
         app.service.stopping.set()
         assert {reply.status for reply in await asyncio.gather(*tasks, read)} == {200}
         assert held_quotas(gateway) == {}
@@ -404,7 +404,7 @@ def test_a_waiting_member_is_told_at_once(app: App, owner: Caller) -> None:
         requested = tasks[0].result().json["give_back"]["q"]
         assert requested.keys() < mine.keys()
         tasks.append(send(first, owned={"q": mine}, wait=100))
-        await until(lambda: gateway._polls.heartbeats.held("app:queuey") == 2)
+        await until(lambda: gateway.polls.heartbeats.held("app:queuey") == 2)
         released = {number: mine.pop(number) for number in requested}
         tasks.append(send(first, owned={"q": mine}, given_back={"q": released}))
         async with asyncio.timeout(15):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import socket
 import ssl
@@ -15,14 +14,15 @@ from typing import Any
 import httptools
 import pytest
 import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 
-from queuey.web.http import heads, listening
-from queuey.web.http.connection import DISCONNECTED, HALF_CLOSED, MAX_LINGER_BYTES, MAX_UNPARSED, Connection
-from queuey.web.http.heads import Head, read_head
+from queuey.web.http import heads
+from queuey.web.http.connection import DISCONNECTED, HALF_CLOSED, MAX_LINGER_BYTES, Connection
+from queuey.web.http.heads import MAX_FIELDS, Head, Refused, read_head
 from queuey.web.http.listening import Certificate, Connections
 from queuey.web.responses import Response, text_response
-from tests.replacing import replace_in
-from tests.waiting import PATIENCE_SECONDS, until_async
+from tests.waiting import until_async
 from tests.web.http.given import FakeConnection, echo, make_connections, refusal, settle, start
 
 TLS = Path(__file__).parents[2] / "acceptance" / "tls"
@@ -53,23 +53,6 @@ def test_idle_connections_are_closed() -> None:
     play(work)
 
 
-def test_silent_connections_are_closed(listener: socket.socket) -> None:
-    """A connection over which nothing was ever sent is closed when its time is over."""
-
-    async def work() -> None:
-        every = Connections(asyncio.get_running_loop(), listener, 20, echo, refusal)
-        start(every)
-        port = listener.getsockname()[1]
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
-        assert [await reader.read() for reader, _ in silent] == [b""] * 10
-        for _, writer in silent:
-            writer.close()
-        await every.stop()
-
-    with replace_in(listening, listening.TIMEOUTS, {**listening.TIMEOUTS, "idle": 0.01}):
-        play(work)
-
-
 def test_slow_heads_are_refused() -> None:
     """A head that has begun must end in time, or is refused."""
 
@@ -81,28 +64,6 @@ def test_slow_heads_are_refused() -> None:
         await settle()
         assert connection.transport.sent.startswith(b"HTTP/1.1 408 ")
         assert connection.transport.is_ended
-
-    play(work)
-
-
-def test_lists_are_in_the_order_of_their_deadlines() -> None:
-    """The longest waiting connection comes first, and one that keeps waiting stays in place."""
-
-    async def work() -> None:
-        every = make_connections(asyncio.get_running_loop())
-        first, second = FakeConnection(every), FakeConnection(every)
-        await settle()
-        await first.give(GET)
-        assert list(every.waiting["idle"]) == [second.connection, first.connection]
-        await second.give(GET[:5])
-        await second.give(GET[5:9])
-        await first.give(GET[:5])
-        assert list(every.waiting["head"]) == [second.connection, first.connection]
-        assert [*every.waiting["head"].values()] == sorted(every.waiting["head"].values())
-        second.lose()
-        first.lose()
-        await settle()
-        assert not every.waiting["head"]
 
     play(work)
 
@@ -125,30 +86,6 @@ def test_what_is_not_read_ends_the_connection() -> None:
         assert connection.connection.is_lingering
         await connection.give(bytes(MAX_LINGER_BYTES))
         assert connection.transport.is_aborted
-
-    play(work)
-
-
-def test_no_more_is_read_than_is_served() -> None:
-    """While a request is served, a little of what follows waits, and the rest stays in the client."""
-
-    async def work() -> None:
-        go_on = asyncio.Event()
-
-        async def wait(head: Head, exchange: Connection) -> None:
-            await asyncio.wait_for(go_on.wait(), 60)
-            await echo(head, exchange)
-
-        connection = FakeConnection(make_connections(asyncio.get_running_loop(), wait))
-        many = GET * (2 * MAX_UNPARSED // len(GET))
-        await connection.give(GET + many)
-        assert connection.transport.is_paused
-        assert connection.transport.sent == b""
-        go_on.set()
-        async with asyncio.timeout(60):
-            while connection.transport.sent.count(b"HTTP/1.1 200") <= len(many) // len(GET):
-                await settle()
-        assert not connection.transport.is_paused
 
     play(work)
 
@@ -335,44 +272,6 @@ def test_silent_handshakes_make_room(
         runner.run(work())
 
 
-def test_several_that_come_together_have_a_place_each(listener: socket.socket) -> None:
-    """Each new connection makes another idle one close, so none of them is refused."""
-    port = listener.getsockname()[1]
-
-    async def work() -> None:
-        every = Connections(asyncio.get_running_loop(), listener, 20, echo, refusal)
-        start(every)
-        with contextlib.ExitStack() as stack:
-            for _ in range(20):
-                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-            await until_async(lambda: len(every.waiting["idle"]) >= 20, every=0)
-            assert await asyncio.gather(*(_ask(port) for _ in range(20))) == [b"HTTP/1.1 200 OK"] * 20
-        await every.stop()
-
-    play(work)
-
-
-def test_connections_do_not_wait_for_a_turn_of_the_loop_each(listener: socket.socket) -> None:
-    """Where a turn takes long, many new connections are taken in by few of them."""
-    count, turns = 60, 0
-
-    async def work() -> None:
-        nonlocal turns
-        every = Connections(asyncio.get_running_loop(), listener, count, echo, refusal)
-        start(every)
-        with contextlib.ExitStack() as stack:
-            for _ in range(count):
-                stack.enter_context(socket.create_connection(listener.getsockname()))
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while len(every.waiting["idle"]) < count:
-                    turns += 1
-                    await asyncio.sleep(0)
-            await every.stop()
-
-    play(work)
-    assert turns < count / 3
-
-
 def test_file_handles_run_out(listener: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
     """Connections that cannot be taken in are taken in later; it is logged."""
     port = listener.getsockname()[1]
@@ -434,20 +333,55 @@ def test_a_new_certificate_is_taken_up(
     assert "the old one stays" in caplog.text
 
 
-def test_nothing_is_left_of_connections(listener: socket.socket) -> None:
-    """Thousands of connections that come and go leave no task and no connection behind."""
-    port = listener.getsockname()[1]
+# Heads with an Idempotency-Key, which differs from head to head: parsed as all others, and cached without the key
 
-    async def work() -> None:
-        every = Connections(asyncio.get_running_loop(), listener, 100, echo, refusal)
-        start(every)
-        for _ in range(300):
-            assert await _ask(port) == b"HTTP/1.1 200 OK"
-        await every.stop()
-        await settle()
-        assert len(asyncio.all_tasks()) == 1
 
-    play(work)
-    gc.collect()
-    assert not [one for one in gc.get_objects() if issubclass(type(one), Connection)]
-    assert listening.TIMEOUTS["idle"] > 60
+LINES = ("Host: x", "Content-Length: 3", "X-TTL: 60", "Connection: keep-alive")
+KEY = st.text('abc0-"=: \t\u00e9\x01', max_size=8)
+
+
+def head(*lines: str) -> bytes:
+    return "\r\n".join(("POST /v1/a/q?x=1 HTTP/1.1", *lines, "", "")).encode("latin-1")
+
+
+def head_fields(found: Head) -> object:
+    fields = sorted([*found.fields, *([(b"idempotency-key", found.key)] if found.key else [])])
+    return found.method, found.path, found.query, fields, found.length, found.is_old, found.keeps_alive, found.expects
+
+
+def outcome(data: bytes, read: object) -> object:
+    try:
+        return head_fields(read(data))  # type: ignore[operator]
+    except Refused as refused:
+        return refused.status
+
+
+@given(
+    name=st.sampled_from(["Idempotency-Key", "idempotency-key", "IDEMPOTENCY-KEY"]),
+    separator=st.sampled_from([": ", ":", ":  "]),
+    key=KEY,
+    at=st.integers(0, len(LINES)),
+    behind=st.sampled_from([(), (" folded",), ("\tfolded",), ("Idempotency-Key: b",), ("idempotency-key: b",)]),
+)
+def test_read_as_others(name: str, separator: str, key: str, at: int, behind: tuple[str, ...]) -> None:
+    """However the header is written, wherever it stands and whatever follows, the head is what the parser reads."""
+    data = head(*LINES[:at], f"{name}{separator}{key}", *behind, *LINES[at:])
+    assert outcome(data, read_head) == outcome(data, heads._parse)
+
+
+@pytest.mark.parametrize("count", [MAX_FIELDS - 1, MAX_FIELDS])
+def test_the_key_counts_as_a_field(count: int) -> None:
+    """A head has as many fields with a key as without one."""
+    lines = ["Host: x", *(f"X-{number}: a" for number in range(count - 1))]
+    data = head(*lines, "Idempotency-Key: a")
+    assert outcome(data, read_head) == outcome(data, heads._parse)
+    assert (outcome(data, read_head) == 431) == (count == MAX_FIELDS)
+
+
+def test_remembered_once() -> None:
+    """Heads that differ only in their keys are parsed once, share the result, and take one place."""
+    heads._cached_heads.clear()
+    parsed = [read_head(head(*LINES, f'idempotency-key: "{number}"')) for number in range(50)]
+    assert [each.key for each in parsed] == [b'"%d"' % number for number in range(50)]
+    assert len(heads._cached_heads) == 1
+    assert all(each.application_cache is parsed[0].application_cache for each in parsed)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
-from queuey.errors import KeyInUse, QueueChanged
-from queuey.storage import KeyedPosts, bridge
-from queuey.web.parts import App
+from queuey.errors import KeyInUse
+from queuey.storage import KeyedPosts
 from tests.backends import Clock
 from tests.interposed_store import InterposedStore
-from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import Request, make_runner
 
 MARK = "Idempotent-Replayed"
 
@@ -37,25 +33,13 @@ def test_repeated(owner: Caller) -> None:
     assert owner.get("q", partitions="*").bodies == ["hello"]
 
 
-def test_empty_batch(owner: Caller) -> None:
-    """An empty batch uses no key."""
-    owner.create("q")
-    for _ in range(2):
-        assert owner.batch("q", Idempotency_Key="a").json == {"status": "ok", "messages": []}
-    assert MARK not in post_keyed(owner, "q").headers
-
-
 @pytest.mark.parametrize(
     "other",
     [
         {"body": "y"},
         {"X_TTL": "60"},
-        {"X_Partition": "2"},
-        {"X_Message_Key": "customer"},
         {"X_Delay": "5"},
-        {"X_Header_Kind": "b"},
         {"Content_Type": "text/html"},
-        {"body": '"x"', "X_Encoding": "json"},
         {"body": '{"messages": [{"body": "x"}, {"body": "x"}]}', "Content_Type": "application/json"},
     ],
     ids=str,
@@ -72,16 +56,6 @@ def test_another_post(owner: Caller, other: dict[str, str]) -> None:
     assert list(refused.errors) == ["idempotency_key"]
     assert post_keyed(owner, "q").json == first.json
     assert owner.get("q", partitions="1,2").bodies == ["x"]
-
-
-def test_the_same_post_written_differently(owner: Caller) -> None:
-    """What says the same in other words is the same post: spaces in JSON, the order of fields, an empty header."""
-    owner.create("q")
-    kind = {"Content-Type": "application/json", "Idempotency-Key": "a"}
-    owner("POST", "q", '{"messages":[{"body":"x","ttl":60}]}', headers=kind)
-    again = owner("POST", "q", '{"messages": [ {"ttl": "60", "body": "x"} ]}', headers=kind | {"X-After": ""})
-    assert again.headers[MARK] == "true"
-    assert owner.get("q").bodies == ["x"]
 
 
 def test_forms_of_a_key(owner: Caller) -> None:
@@ -143,40 +117,3 @@ def test_in_use(owner: Caller, between: InterposedStore) -> None:
         refused = post_keyed(owner, "q", Accept=accept)
         assert (refused.status, refused.headers["Retry-After"]) == (409, "3")
         assert "3 s" in refused.text
-
-
-def test_on_the_event_loop(app: App, owner: Caller, between: InterposedStore) -> None:
-    """Small posts with a key are handled without a thread, and repeated after the queue's row has changed."""
-    owner.create("q")
-    key = [("idempotency-key", '"one"')]
-
-    def blocked(*_: object, **__: object) -> NoReturn:
-        raise AssertionError("a thread waits for a commit")
-
-    def answers(*requests: Request) -> list[Reply]:
-        async def work(gateway: Any) -> list[Reply]:  # noqa: ANN401
-            return [await request.to(gateway) for request in requests]
-
-        with replace(bridge.run, blocked):
-            replies: list[Reply] = make_runner(app)(work)
-        return replies
-
-    first, again, other, bad = answers(
-        Request(body=b"x", headers=key),
-        Request(body=b"x", headers=key),
-        Request(body=b"y", headers=key),
-        Request(body=b"y", headers=[("idempotency-key", "a"), ("idempotency-key", "b")]),
-    )
-    assert [first.status, again.status, other.status, bad.status] == [201, 201, 422, 400]
-    names = [{name.lower(): value for name, value in reply.headers.items()} for reply in (first, again)]
-    assert [MARK.lower() in replies for replies in names] == [False, True]
-    assert first.body == again.body
-
-    async def change(*_: object, **__: object) -> NoReturn:
-        between.restore(KeyedPosts.append_once)
-        raise QueueChanged("q")
-
-    between.instead(KeyedPosts.append_once, change)
-    [repeated] = answers(Request(body=b"x", headers=key))
-    assert repeated.body == first.body
-    assert [message["body"] for message in json.loads(owner.get("q").body)["messages"]] == ["x"]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from queuey.errors import StoreUnavailable
-from queuey.storage import ClaimLogs, Messages, Names
+from queuey.errors import WriteUndone
+from queuey.storage import KeyedPosts, Messages, Names, Store
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
-from tests.web.gateway_calls import limit_thread_work
 
 
 @pytest.fixture
@@ -76,92 +76,77 @@ def test_bad_input(owner: Caller, q: str) -> None:
     assert owner("GET", f"{q}/named/n", b"").status == 404
 
 
-@pytest.mark.parametrize(("times", "status"), [(1, 200), (1000, 503)])
-def test_replaced_while_it_is_read(owner: Caller, between: InterposedStore, q: str, times: int, status: int) -> None:
-    """GET returns a value also if the one that it is about to read is replaced; if that goes on for ever, it is 503."""
-    path, values = f"{q}/named/n", iter(range(times))
-    assert owner("PUT", path, b"first").status == 200
-    replaced: list[str] = []
-
-    async def replace() -> None:
-        for value in values:
-            between.restore(Messages.fetch)
-            assert (await asyncio.to_thread(owner, "PUT", path, b"%d" % value)).status == 200
-            between.before(Messages.fetch, replace)
-            replaced.append(str(value))
-            break
-
-    between.before(Messages.fetch, replace)
-    reply = owner("GET", path, b"")
-    assert reply.status == status
-    assert replaced
-    if status == 200:
-        assert reply.bodies == replaced
-    else:
-        assert (list(reply.errors), reply.headers["Retry-After"]) == (["StoreBusy"], "1")
+# Posts whose first attempt the store has undone: clients of every API are answered as if it had not been made
 
 
-def test_freed_while_it_is_read(owner: Caller, between: InterposedStore, q: str) -> None:
-    """GET is 404 if the message is deleted, or acknowledged, while it is being read."""
-    value_path = f"{q}/named/n"
-    for path, how in ((value_path, "DELETE"), (f"{q}/claims/ack", "POST")):
-        assert owner("PUT", value_path, b"a").status == 200
-        [held] = owner.claim()
+@pytest.fixture
+def undoing(store: Store, between: InterposedStore) -> Callable[[int], list[str]]:
+    """Makes this many posts fail with WriteUndone; returns the list of calls that posts make from then on."""
+    calls: list[str] = []
 
-        async def free(path: str = path, how: str = how, held: dict[str, Any] = held) -> None:
-            between.restore(Messages.fetch)
-            reply = await asyncio.to_thread(owner.send_json, how, path, {"receipts": [held["receipt"]]})
-            assert reply.status == 200
+    def undo(times: int) -> list[str]:
+        async def append(method: Callable[..., Any], *args: Any, **how: Any) -> Any:  # noqa: ANN401 - of the method
+            calls.append(method.__name__)
+            if len(calls) > times:
+                return await method(*args, **how)
+            raise WriteUndone("Cassandra wrote the message too late; the write is undone")
 
-        between.before(Messages.fetch, free)
-        assert owner("GET", value_path, b"").status == 404
+        between.instead(Messages.append, partial(append, store.messages.append))
+        between.instead(KeyedPosts.append_once, partial(append, store.keyed_posts.append_once))
+        return calls
 
-
-def test_what_becomes_of_it(owner: Caller, between: InterposedStore, q: str) -> None:
-    """If the value was written but not the claim log, the answer says that the outcome is unknown."""
-    assert owner("PUT", f"{q}/named/n", b"a").status == 200
-
-    def fail(*_args: object, **_named: object) -> None:
-        raise StoreUnavailable("no log")
-
-    between.instead(ClaimLogs.append_entry, fail)
-    failed = owner("PUT", f"{q}/named/n", b"b")
-    assert (failed.status, failed.json["outcome"]) == (503, "unknown")
-    between.restore(ClaimLogs.append_entry)
-    assert owner("GET", f"{q}/named/n", b"").bodies == ["b"]
-    between.instead(Names.write_named, fail)
-    failed = owner("PUT", f"{q}/named/n", b"c")
-    assert (failed.status, failed.json["outcome"]) == (503, "none")
-    between.restore(Names.write_named)
-    assert owner("GET", f"{q}/named/n", b"").bodies == ["b"]
+    return undo
 
 
-def test_a_name_is_changed_or_refused(owner: Caller, q: str) -> None:
-    """When an application runs out of threads at any step, 429 says that nothing was done, and nothing was."""
-    path, statuses = f"{q}/named/n", []
-    for most in range(9):
-        assert owner("PUT", path, b"old").status == 200
-        with limit_thread_work(most):
-            statuses.append(owner("PUT", path, b"new").status)
-        assert owner("GET", path, b"").bodies == ["new" if statuses[-1] == 200 else "old"]
-    assert set(statuses) == {200, 429}
-    assert statuses == sorted(statuses, reverse=True)
+@pytest.mark.parametrize(
+    "headers", [{}, {"Idempotency-Key": "k"}, {"X-After": "%"}], ids=["plain", "under a key", "after another"]
+)
+def test_one_message(owner: Caller, undoing: Callable[[int], list[str]], headers: dict[str, str]) -> None:
+    """The answer is 201 with the place of the one message that is there."""
+    owner.create("q", partitions=3)
+    before = owner.post("q", "before")
+    calls = undoing(1)
+    reply = owner("POST", "q", "x", headers={name: text.replace("%", before["key"]) for name, text in headers.items()})
+    assert (reply.status, len(calls)) == (201, 2)
+    [stored] = reply.messages
+    assert stored["key"] > before["key"]
+    assert sorted(owner.get("q", partitions="*").bodies) == ["before", "x"]
+    [shown] = owner.get(f"q/{stored['partition']}:{stored['key']}").messages
+    assert shown["body"] == "x"
 
 
-def test_a_name_is_read_however_many_threads_are_left(owner: Caller, q: str, between: InterposedStore) -> None:
-    """What a process that stopped has left behind is removed by the way: a read does not fail by it."""
-    path = f"{q}/named/n"
-    assert owner("PUT", path, b"old").status == 200
-    between.before(Names.settle_named, _fail)
-    assert owner("PUT", path, b"new").status == 200
-    statuses = []
-    for most in range(5):
-        with limit_thread_work(most):
-            reply = owner("GET", path, b"")
-        statuses.append(reply.status)
-        assert reply.status == 429 or reply.bodies == ["new"]
-    assert (statuses[0], statuses[2:]) == (429, [200] * 3)
+def test_both_fail(owner: Caller, undoing: Callable[[int], list[str]]) -> None:
+    """After two attempts the answer is the same as after one: 503, nothing stored, and when to retry."""
+    owner.create("q")
+    calls = undoing(9)
+    reply = owner("POST", "q", "x")
+    assert (reply.status, reply.json["outcome"], reply.headers["Retry-After"]) == (503, "none", "1")
+    assert list(reply.errors) == ["StoreUnavailable"]
+    assert len(calls) == 2
+    assert owner.batch("q", {"body": "x"}).json["outcomes"] == ["none"]
+    assert len(calls) == 3  # The budget of this second is used up.
+    assert owner.get("q").bodies == []
 
 
-def _fail() -> None:
-    raise StoreUnavailable("away", outcome="none")
+def test_by_its_id_and_by_its_name(owner: Caller, store: Store, between: InterposedStore) -> None:
+    """Messages at ids that the client gives, and named ones, are written once."""
+    owner.create("q")
+    calls = []
+
+    def fail(*_: object, **__: object) -> None:
+        calls.append(1)
+        raise WriteUndone("taken back")
+
+    for method in (Messages.put, Names.write_named):
+        between.instead(method, fail)
+    replies = [owner("PUT", "q/" + "0" * 12 + "10008" + "0" * 15, "x"), owner("PUT", "q/named/n", "x")]
+    assert [reply.status for reply in replies] == [503, 503]
+    assert len(calls) == 2
+
+
+def test_delayed(owner: Caller, undoing: Callable[[int], list[str]]) -> None:
+    """Delayed messages are not repeated."""
+    owner.create("q")
+    calls = undoing(1)
+    assert owner.batch("q", {"body": "a"}, {"body": "b", "delay": 1}).status == 503
+    assert len(calls) == 1

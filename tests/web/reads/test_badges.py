@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,7 +20,6 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from tests.contract.samples import new_message
 from tests.replacing import replace_in
-from tests.waiting import PATIENCE_SECONDS
 from tests.web.caller import Caller
 from tests.web.gateway_calls import make_runner, until
 from tests.web.reads.test_streams import Reader, reading
@@ -113,92 +110,6 @@ def often() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("since", ["", "now"])
-@pytest.mark.parametrize("unread_count", [0, 5, 60, 182, 217])
-def test_a_page_that_opens(owner: Caller, app: App, world: World, unread_count: int, since: str) -> None:
-    """However many messages are unread, and however many arrive meanwhile, a page that opens shows their count."""
-    owner.create("q")
-    places = world.post(217)
-    if unread_count < len(places):
-        world.mark(places[-unread_count - 1])
-
-    async def work(gateway: Gateway) -> None:
-        async with reading(gateway, Page("q", f"since={since}&limit=40")) as page:
-            assert isinstance(page, Page)
-            for count in range(1, 4):
-                await asyncio.to_thread(world.post, count)
-            expected = unread_count + 6
-            await until(lambda: len(page.bodies) == (6 if since else 217 + 6))
-            count, more = page.badge() or (0, False)
-            assert (count, more) == (expected, False) or (more and count == 100 < expected)
-
-    make_runner(app, waiters=50)(work)
-
-
-def test_an_event_counts_to_its_position(owner: Caller, app: App, world: World) -> None:
-    """Each count is of the messages before the event's id, and of the stream's partitions."""
-    owner.create("q", partitions=3)
-    stored = {place: number for number in (1, 2, 3) for place in world.post(30, partition=number)}
-    world.mark(sorted(stored)[20])
-
-    async def work(gateway: Gateway) -> None:
-        for query, numbers in (("limit=7", {1, 2, 3}), ("limit=7&partitions=1,3", {1, 3})):
-            async with reading(gateway, Page("q", query)) as page:
-                await until(lambda: any(event.kind == "read" for event in page.events))
-                event = next(event for event in page.events if event.kind == "read")
-                cursor = streams.Cursor.parse(event.id, "q")
-                marks = {int(n): ids.parse_id(text) for n, text in event.data["read"].items()}
-                counted = [
-                    place
-                    for place, number in stored.items()
-                    if number in numbers and marks[number] < place < cursor.marks.get(("q", number), cursor.base)
-                ]
-                assert (event.data["unread"], event.data["more"]) == (len(counted), False)
-                assert len(counted) < 69
-
-    make_runner(app, waiters=50)(work)
-
-
-@pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("early", [0, 1])
-def test_messages_that_are_not_shown_yet(owner: Caller, app: App, world: World, early: int) -> None:
-    """Messages below the start of a stream count once reads show them, and early ones once they are in their place."""
-    owner.create("q", read_delay=1)
-    world.post(3)
-
-    async def work(gateway: Gateway) -> None:
-        async with reading(gateway, Page("q", f"since=now&early={early}")) as page:
-            assert isinstance(page, Page)
-            await until(lambda: page.badge() == (3, False))  # Usually (0, False) at first.
-            place, _ = await asyncio.to_thread(world.post, 2)
-            await until(lambda: page.badge() == world.count() == (5, False))
-            await asyncio.to_thread(world.delete, (1, place))
-            await until(lambda: page.badge() == (4, False))
-            assert len(page.kinds()) <= 3
-
-    make_runner(app, waiters=50)(work)
-
-
-@pytest.mark.usefixtures("often")
-def test_partitions_that_a_stream_does_not_read(owner: Caller, app: App, world: World) -> None:
-    """A stream of some partitions counts the messages of these."""
-    owner.create("q", partitions=3)
-    for number in (1, 2, 3):
-        world.post(number, partition=number)
-
-    async def work(gateway: Gateway) -> None:
-        async with reading(gateway, Page("q", "partitions=1,3")) as page:
-            assert isinstance(page, Page)
-            await until(lambda: page.badge() == (4, False))
-            [place] = await asyncio.to_thread(world.post, 1, partition=3)
-            await asyncio.to_thread(world.post, 1, partition=2)
-            await until(lambda: page.badge() == (5, False))
-            await asyncio.to_thread(world.delete, (3, place))
-            await until(lambda: page.badge() == (4, False))
-
-    make_runner(app, waiters=50)(work)
-
-
 REMOVALS: Mapping[str, Callable[[World, list[Position]], object]] = {
     "delete": lambda world, places: world.owner("DELETE", f"q/{ids.to_hex(places[1])}"),
     "read message": lambda world, places: world.delete((1, places[0])),
@@ -234,28 +145,6 @@ def test_a_removal_by_this_process_is_reported_at_once(
 
     with replace_in(unread, unread.MIN_MARKS_INTERVAL, 1e6):
         make_runner(app, waiters=50)(work)
-
-
-@pytest.mark.parametrize("count", [streams.MAX_NOTIFIED, streams.MAX_NOTIFIED + 1])
-def test_few_streams_are_notified_of_a_removal(owner: Caller, world: World, count: int) -> None:
-    """A removal notifies a bounded number of streams; many count again by themselves. Nothing is left of ended ones."""
-    owner.create("q")
-    place, _ = world.post(2)
-    opened = world.service.streams
-    following = [streams.Stream(opened, streams.Cursor(), 1, None, "q") for _ in range(count)]
-    woken: list[int | None] = []
-    for stream in following:
-        stream.admit(world.access())
-        stream.follow_marks(unread.MarkNews(world.service.unread, OWNER, woken.append))
-    done = threading.Event()
-    world.delete((1, place))
-    opened.reader.watchers.schedule(done.set)
-    assert done.wait(PATIENCE_SECONDS)
-    assert len(woken) == (count if count <= streams.MAX_NOTIFIED else 0)
-    following.clear()
-    del stream
-    gc.collect()
-    assert not opened.followers
 
 
 @pytest.mark.usefixtures("often")
@@ -300,3 +189,27 @@ def test_after_a_rest_each_badge_is_right(store: Store, owner: Caller, app: App,
                 )
 
     make_runner(app, waiters=50, beat=0.2)(work)
+
+
+def test_an_event_counts_to_its_position(owner: Caller, app: App, world: World) -> None:
+    """Each count is of the messages before the event's id, and of the stream's partitions."""
+    owner.create("q", partitions=3)
+    stored = {place: number for number in (1, 2, 3) for place in world.post(30, partition=number)}
+    world.mark(sorted(stored)[20])
+
+    async def work(gateway: Gateway) -> None:
+        for query, numbers in (("limit=7", {1, 2, 3}), ("limit=7&partitions=1,3", {1, 3})):
+            async with reading(gateway, Page("q", query)) as page:
+                await until(lambda: any(event.kind == "read" for event in page.events))
+                event = next(event for event in page.events if event.kind == "read")
+                cursor = streams.Cursor.parse(event.id, "q")
+                marks = {int(n): ids.parse_id(text) for n, text in event.data["read"].items()}
+                counted = [
+                    place
+                    for place, number in stored.items()
+                    if number in numbers and marks[number] < place < cursor.marks.get(("q", number), cursor.base)
+                ]
+                assert (event.data["unread"], event.data["more"]) == (len(counted), False)
+                assert len(counted) < 69
+
+    make_runner(app, waiters=50)(work)

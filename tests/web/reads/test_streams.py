@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import threading
 import time
-import tracemalloc
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import pytest
 
-import queuey
 from queuey.access import Grant
 from queuey.api.queues import Verb
 from queuey.messages import QueueSpec
 from queuey.service import Service
-from queuey.service.reading import Reader as QueueReader
 from queuey.storage import Store, bridge
 from queuey.web import make_app
 from queuey.web.admission.event_streams import NOTICE_INTERVAL
@@ -31,15 +26,11 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.parts import App
 from queuey.web.responses import EVENT_HEADERS
 from tests.contract.samples import new_message
-from tests.replacing import replace
 from tests.web.access.test_access_table import Tokens
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.gateway_calls import Request, Run, make_runner, skip_short_read, until
+from tests.web.gateway_calls import Request, Run, make_runner, until
 
-MAX_STREAM_BYTES = 7200
-"""Max bytes of Python objects that an idle stream holds."""
-OURS = tracemalloc.Filter(inclusive=True, filename_pattern=f"{Path(queuey.__file__).parent}/*")
 READ: frozenset[Verb] = frozenset({"read"})
 
 
@@ -148,46 +139,6 @@ def test_messages_come_as_they_are_stored(owner: Caller, run: Run, store: Store)
     run(work)
 
 
-def test_a_silent_stream_holds_little(owner: Caller, app: App) -> None:
-    """Tens of thousands wait in a process. What its connection holds comes on top (``python -m bench streams``)."""
-    owner.create("q")
-
-    async def work(gateway: Gateway) -> None:
-        async with AsyncExitStack() as streams:
-
-            async def hold(count: int) -> int:
-                for _ in range(count):
-                    await streams.enter_async_context(reading(gateway, Reader(query="since=now")))
-                gc.collect()
-                return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([OURS]).traces)
-
-            before = await hold(20)
-            held = (await hold(100) - before) / 100
-        assert held < MAX_STREAM_BYTES
-
-    tracemalloc.start()
-    try:
-        make_runner(app, waiters=400)(work)
-    finally:
-        tracemalloc.stop()
-
-
-def test_a_stream_of_what_comes_from_now_on(owner: Caller, run: Run, store: Store) -> None:
-    """Before the first message it sends its position, so a reader that reconnects misses nothing in between."""
-    owner.create("q")
-    owner.post("q", "before")
-    queue = bridge.run(store.catalogue.queue("queuey", "q"))
-
-    async def work(gateway: Gateway) -> None:
-        async with reading(gateway, Reader(query="since=now")) as reader:
-            await until(lambda: len(reader.events) == 1)
-        await store.messages.append(queue, [new_message("between")])
-        async with reading(gateway, Reader(query="since=now", last=reader.events[0].id)) as again:
-            await until(lambda: again.bodies == ["between"])
-
-    run(work)
-
-
 def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
     """Messages have the names of their queues. A deleted queue is reported; the stream goes on with the rest."""
     for name in "abc":
@@ -205,7 +156,7 @@ def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
             assert deleted.data["queue_name"] == "a"
             await store.messages.append(await store.catalogue.queue("queuey", "b"), [new_message("more", partition=2)])
             await until(lambda: reader.bodies[-1] == "more")
-            [same] = gateway._polls._waiting.values()
+            [same] = gateway.polls._waiting.values()
             for poll in same.polls:
                 poll.wake()  # The rights of the reader may have changed.
             await store.messages.append(await store.catalogue.queue("queuey", "b"), [new_message("last", partition=2)])
@@ -217,111 +168,12 @@ def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
     run(work)
 
 
-class Losing:
-    """Queues that a reader loses, and may read again.
-
-    Args:
-        owner: Creates the queues.
-        store: The store.
-        loss: ``deleted``, or ``rights``: then the reader is a guest.
-    """
-
-    def __init__(self, owner: Caller, store: Store, loss: str) -> None:
-        self.owner, self.store, self.loss = owner, store, loss
-        self.key = KEY if loss == "deleted" else GUEST_KEY
-
-    async def change(self, name: str, *, lose: bool) -> None:
-        if self.loss == "rights":
-            queue = await self.store.catalogue.queue("queuey", name)
-            await self.store.catalogue.update_queue(queue, QueueSpec(type="user" if lose else "public"))
-        elif lose:
-            await self.store.catalogue.delete_queue(await self.store.catalogue.queue("queuey", name))
-        else:
-            await asyncio.to_thread(self.owner.create, name, type="public")
-
-    async def read(self, gateway: Gateway, query: str) -> list[tuple[Any, ...]]:
-        """Reads ``q``, and maybe ``p``, while ``q`` is lost and comes back. Returns what the reader gets."""
-        async with reading(gateway, Reader("_stream", query, key=self.key)) as reader:
-            await self.change("q", lose=True)
-            await until(lambda: "gone" in reader.kinds())
-            await self.change("q", lose=False)
-            # A message that is stored before the queue is followed again is not passed over.
-            for number, name in enumerate(("q", "p", "q")):
-                await self.store.messages.append(
-                    await self.store.catalogue.queue("queuey", name), [new_message(f"{number}")]
-                )
-                if "queues=q&" not in query or name == "q":
-                    await until(lambda body=f"{number}": body in reader.bodies)  # type: ignore[misc]
-        events = [event for event in reader.events if event.data and event.kind != "read"]
-        names = "queue_name", "error_msg", "body", "early"
-        return sorted((event.kind, *map(event.data.get, names)) for event in events)
-
-
-@pytest.mark.parametrize(
-    ("loss", "query"),
-    [
-        ("deleted", "queues=q&"),
-        ("deleted", "queues=q&early=1"),
-        ("deleted", "queues=q&read_marks=1"),
-        ("deleted", "queues=q&partitions=1&limit=1&since=now"),
-        ("deleted", "queues=q,p&early=1&read_marks=1"),
-        ("deleted", "read_marks=1"),
-        ("rights", "queues=q&early=1"),
-        ("rights", "queues=q,p"),
-    ],
-)
-def test_a_lost_queue_is_reported_and_followed_again(
-    owner: Caller, app: App, store: Store, query: str, loss: str
-) -> None:
-    """A queue that is deleted, or may not be read any more, gives one ``gone``; the stream stays, and follows it again.
-
-    Short reads and reads in a thread do the same.
-    """
-    losing, runs = Losing(owner, store, loss), []
-    for by in (QueueReader.read_short, skip_short_read):
-        for name in ("q", "p"):
-            owner.create(name, type="public")
-        with replace(QueueReader.read_short, by):
-            runs.append(make_runner(app, waiters=50, beat=0.2)(lambda gateway: losing.read(gateway, query)))
-        for name in ("q", "p"):
-            assert owner("DELETE", name).status == 200
-    assert runs[0] == runs[1]
-    assert [kind for kind, *_ in runs[0]].count("gone") == 1
-
-
-def test_a_stream_resumes_without_a_lost_queue(owner: Caller, app: App, store: Store) -> None:
-    """A named queue that is missing when a stream begins is refused; when it resumes, ``gone`` reports it."""
-    for name in "ab":
-        owner.create(name)
-
-    async def work(gateway: Gateway) -> None:
-        async with reading(gateway, Reader("_stream", "queues=a,b")) as reader:
-            await until(lambda: len(reader.events) == 1)
-        await store.catalogue.delete_queue(await store.catalogue.queue("queuey", "b"))
-        async with reading(gateway, Reader("_stream", "queues=a,b")) as refused:
-            await until(lambda: refused.answered)
-            assert refused.status == 404
-        last = reader.events[0].id
-        for again in (
-            Reader("_stream", "queues=a,b", last=last),
-            Reader("_stream", f"queues=a,b&last_event_id={last}"),
-        ):
-            async with reading(gateway, again):
-                await until(lambda again=again: again.kinds() == ["gone"])  # type: ignore[misc]
-                await store.messages.append(await store.catalogue.queue("queuey", "a"), [new_message("more")])
-                await until(lambda again=again: "more" in again.bodies)  # type: ignore[misc]
-
-    make_runner(app, waiters=50)(work)
-
-
 @pytest.mark.parametrize(
     ("path", "query", "status"),
     [
         ("q", "since=yesterday", 400),
-        ("q", "last_event_id=x", 400),
         ("q", "partitions=x&limit=0", 400),
         ("q", "order=descending&strict=1", 400),
-        ("none", "", 404),
         ("_stream", "queues=q,none", 404),
         ("_stream", "queues=" + ",".join(map(str, range(1001))), 400),
     ],
@@ -365,41 +217,13 @@ def test_the_end_of_a_stream(
         assert reader.kinds() == ["bye"]
         expected = {"stops": "The service ends", "rights": "403", "deleted": "404"}[what]
         assert expected in json.dumps(reader.events[-1].data)
-        polls = gateway._polls
-        assert (len(service.reader.watchers), polls.places.free, polls.attempt_quota.free, gateway._memory.free) == (
+        polls = gateway.polls
+        assert (len(service.reader.watchers), polls.places.free, polls.attempt_quota.free, gateway.memory.free) == (
             *(0, polls.places.total, polls.attempt_quota.total),
-            gateway._memory.total,
+            gateway.memory.total,
         )
 
     run(work)
-
-
-def test_a_stream_of_all_queues_shows_later_ones_whatever_the_traffic(owner: Caller, app: App, store: Store) -> None:
-    """While another queue always has news, a queue that is made now is there after the interval of a list."""
-    owner.create("a")
-
-    async def work(gateway: Gateway) -> None:
-        async with reading(gateway, Reader("_stream")) as reader:
-
-            async def send(name: str) -> None:
-                await store.messages.append(await store.catalogue.queue("queuey", name), [new_message(name)])
-
-            async def keep_busy() -> None:
-                while True:  # bounded: the test cancels it
-                    await send("a")
-                    await asyncio.sleep(0.01)
-
-            busy = asyncio.create_task(keep_busy())
-            await until(lambda: reader.bodies.count("a") > 3)
-            for name in ("b", "c"):
-                await asyncio.to_thread(owner.create, name)
-                await send(name)
-                await until(lambda name=name: name in reader.bodies)  # type: ignore[misc]
-                await send(name)
-                await until(lambda name=name: reader.bodies.count(name) == 2)  # type: ignore[misc]
-            busy.cancel()
-
-    make_runner(app, waiters=50, beat=0.3)(work)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -434,7 +258,7 @@ def test_a_reader_that_takes_nothing_holds_nothing_up(owner: Caller, app: App, s
             for number in range(20):
                 await store.messages.append(queue, [new_message(str(number))])
                 await until(lambda count=number + 1: len(other.bodies) == count)  # type: ignore[misc]
-            await until(lambda: gateway._polls.places.total - gateway._polls.places.free == 1)
+            await until(lambda: gateway.polls.places.total - gateway.polls.places.free == 1)
             assert not slow.answered
             last = slow.events[-1].id
         async with reading(gateway, Reader(last=last)) as again:
@@ -464,7 +288,7 @@ def test_a_stream_of_many_queues_takes_several_places(owner: Caller, app: App) -
     names = ",".join(owner.create(f"q{number}") for number in range(40))
 
     async def work(gateway: Gateway) -> None:
-        places = gateway._polls.places
+        places = gateway.polls.places
         async with reading(gateway, Reader("_stream", f"queues={names}")) as reader:
             await until(lambda: reader.status == 200)
             assert places.total - places.free == 3
@@ -523,7 +347,7 @@ def test_a_user_has_some_streams(with_users: Any, tokens: Tokens, store: Store) 
             assert other.bodies == []
         async with reading(gateway, ann("_stream")) as again:
             await until(lambda: again.status == 200)
-        assert not gateway._polls._streams
+        assert not gateway.polls._streams
 
     make_runner(with_users, waiters=50, beat=0.05, user_streams=2)(work)
 
@@ -577,3 +401,62 @@ def test_who_is_the_owner(owner: Caller) -> None:
     owner_info = owner.get("_me").json
     assert (owner_info["names"], owner_info["rights"][0]["patterns"]) == (["app:queuey"], ["*"])
     assert owner_info["rights"][0]["allow"] == ["send", "read", "delete", "claim", "admin", "measure"]
+
+
+class Losing:
+    """Queues that a reader loses, and may read again.
+
+    Args:
+        owner: Creates the queues.
+        store: The store.
+        loss: ``deleted``, or ``rights``: then the reader is a guest.
+    """
+
+    def __init__(self, owner: Caller, store: Store, loss: str) -> None:
+        self.owner, self.store, self.loss = owner, store, loss
+        self.key = KEY if loss == "deleted" else GUEST_KEY
+
+    async def change(self, name: str, *, lose: bool) -> None:
+        if self.loss == "rights":
+            queue = await self.store.catalogue.queue("queuey", name)
+            await self.store.catalogue.update_queue(queue, QueueSpec(type="user" if lose else "public"))
+        elif lose:
+            await self.store.catalogue.delete_queue(await self.store.catalogue.queue("queuey", name))
+        else:
+            await asyncio.to_thread(self.owner.create, name, type="public")
+
+    async def read(self, gateway: Gateway, query: str) -> list[tuple[Any, ...]]:
+        """Reads ``q``, and maybe ``p``, while ``q`` is lost and comes back. Returns what the reader gets."""
+        async with reading(gateway, Reader("_stream", query, key=self.key)) as reader:
+            await self.change("q", lose=True)
+            await until(lambda: "gone" in reader.kinds())
+            await self.change("q", lose=False)
+            # A message that is stored before the queue is followed again is not passed over.
+            for number, name in enumerate(("q", "p", "q")):
+                await self.store.messages.append(
+                    await self.store.catalogue.queue("queuey", name), [new_message(f"{number}")]
+                )
+                if "queues=q&" not in query or name == "q":
+                    await until(lambda body=f"{number}": body in reader.bodies)  # type: ignore[misc]
+        events = [event for event in reader.events if event.data and event.kind != "read"]
+        names = "queue_name", "error_msg", "body", "early"
+        return sorted((event.kind, *map(event.data.get, names)) for event in events)
+
+
+@pytest.mark.parametrize(
+    ("loss", "query"),
+    [
+        ("deleted", "queues=q&"),
+        ("deleted", "read_marks=1"),
+        ("rights", "queues=q,p"),
+    ],
+)
+def test_a_lost_queue_is_reported_and_followed_again(
+    owner: Caller, app: App, store: Store, query: str, loss: str
+) -> None:
+    """A queue that is deleted, or may not be read any more, gives one ``gone``; the stream stays and follows it."""
+    losing = Losing(owner, store, loss)
+    for name in ("q", "p"):
+        owner.create(name, type="public")
+    events = make_runner(app, waiters=50, beat=0.2)(lambda gateway: losing.read(gateway, query))
+    assert [kind for kind, *_ in events].count("gone") == 1

@@ -110,12 +110,9 @@ def test_a_queue_for_all_users(owner: Caller, app: App, tokens: Tokens, anonymou
     [
         ({}, "until"),
         ({"until": "now"}, "until"),
-        ({"until": "1795645185.0318727"}, "until"),
         ({"until": 5}, "until"),
         ({"until": "2:" + ID}, "partitions.2"),
-        ({"until": "1:" + ID[:-1]}, "until"),
         ({"until": ID, "cursor": ID}, "cursor"),
-        ({"cursor": f"1:{ID},1:{ID}"}, "cursor"),
         ({"cursor": "1:" + ID + "," * 100_000}, "cursor"),
     ],
 )
@@ -127,19 +124,6 @@ def test_marks_that_are_refused(owner: Caller, given: dict[str, Any], field: str
     assert (reply.status, list(reply.errors)) == (400, [field])
     assert unread(owner, "q") == [(1, False)]
     assert owner("PUT", "q/read", "[]", headers={"Content-Type": "application/json"}).status == 400
-
-
-def test_a_thousand_queues(owner: Caller, store: Store) -> None:
-    """A thousand queues are counted in one call; one more is refused, as is a body that is not a list of names."""
-    names = [f"q{number}" for number in range(1000)]
-    for name in names:
-        queue, _ = bridge.run(store.catalogue.create_queue("queuey", name, QueueSpec()))
-    bridge.run(store.messages.append(queue, [new_message("last")]))
-    assert unread(owner, *names) == [(0, False)] * 999 + [(1, False)]
-    reply = owner.send_json("POST", "_unread", {"queues": [*names, "q"], "limit": 1001})
-    assert (reply.status, sorted(reply.errors)) == (400, ["limit", "queues"])
-    for queues in ("q", [5], [""], {"a": 1}):
-        assert owner.send_json("POST", "_unread", {"queues": queues}).status == 400
 
 
 def reads(reader: Reader) -> list[Event]:
@@ -184,3 +168,16 @@ def test_anonymous_readers_have_no_marks_to_follow(owner: Caller, app: App) -> N
         assert reader.status == 403
 
     make_runner(app, waiters=50)(work)
+
+
+def test_a_thousand_queues(owner: Caller, store: Store) -> None:
+    """A thousand queues are counted in one call; one more is refused, as is a body that is not a list of names."""
+    names = [f"q{number}" for number in range(1000)]
+    for name in names:
+        queue, _ = bridge.run(store.catalogue.create_queue("queuey", name, QueueSpec()))
+    bridge.run(store.messages.append(queue, [new_message("last")]))
+    assert unread(owner, *names) == [(0, False)] * 999 + [(1, False)]
+    reply = owner.send_json("POST", "_unread", {"queues": [*names, "q"], "limit": 1001})
+    assert (reply.status, sorted(reply.errors)) == (400, ["limit", "queues"])
+    for queues in ("q", [5], [""], {"a": 1}):
+        assert owner.send_json("POST", "_unread", {"queues": queues}).status == 400

@@ -5,20 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 
 from queuey.api.queues import Verb
 from queuey.messages import Scope
 from queuey.service import schedules
-from queuey.service.schedules import states, timetables
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
 from tests.replacing import replace_in
 from tests.web.caller import Caller
-from tests.web.gateway_calls import limit_thread_work
 
 PLAN: dict[str, Any] = {"queue": "q", "cron": "0 9 * * MON-FRI", "message": {"body": "wake up"}}
 
@@ -80,48 +77,6 @@ def test_made_shown_changed_and_removed(owner: Caller) -> None:
     assert owner.get("_schedules").json["schedules"] == []
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"body": "text", "ttl": 60, "message_key": "k", "content_type": "text/x", "headers": {"a": "b"}},
-        {"body": {"deep": [1.5, None, 12345678901234567890123]}, "partition": 3},
-        {"body": "/w==", "encoding": "base64"},
-        {"body": "é\u0000\U0001f600"},
-    ],
-)
-def test_messages(owner: Caller, message: dict[str, Any]) -> None:
-    """A message keeps all that a message of a batch may have, and is posted with it."""
-    made = put(owner, **{**PLAN, "message": message})
-    expected = {"content_type": "application/json"} if isinstance(message["body"], dict) else {}
-    assert made["message"] == message | expected
-    run = owner("POST", "_schedules/s/run")
-    assert run.status == 200
-    last = run.json["last"]
-    assert last["state"] == "published"
-    [posted] = owner.get(f"q/{last['partition']}:{last['message_id']}").messages
-    assert {key: posted[key] for key in posted if key in message} == {
-        key: value for key, value in message.items() if key != "ttl" and key in posted
-    }
-    assert posted["body"] == message["body"]
-
-
-def test_a_firing_without_threads(owner: Caller) -> None:
-    """When an application runs out of threads at any step, 429 says that nothing was done, and nothing is later."""
-    statuses = []
-    for most in range(9):
-        name = f"s{most}"
-        put(owner, name, **PLAN)
-        with limit_thread_work(most):
-            reply = owner("POST", f"_schedules/{name}/run")
-        statuses.append(reply.status)
-        firing = owner.get(f"_schedules/{name}").json
-        if reply.status == 429:
-            assert (firing["firing"], firing["last"], reply.json["outcome"]) == (None, None, "none")
-        elif reply.status == 503:
-            assert reply.json["outcome"] == "unknown"
-    assert set(statuses) == {429, 503, 200}
-
-
 def test_what_is_wrong(owner: Caller) -> None:
     """Each bad field is named; nothing is made."""
     assert read_put_errors(owner).keys() == {"queue"}
@@ -150,6 +105,35 @@ def test_what_is_wrong(owner: Caller) -> None:
     assert owner.send_json("PUT", "_schedules/s", {**PLAN, "queue": "gone"}).status == 404
     assert owner.send_json("PUT", "_schedules/s", ["x"]).status == 400
     assert owner.get("_schedules").json["schedules"] == []
+
+
+def test_pages(owner: Caller) -> None:
+    """A list goes on at the name that it says."""
+    for name in "dcba":
+        put(owner, name, **PLAN)
+    with replace_in(schedules, schedules.MAX_LISTED, 2):
+        first = owner.get("_schedules").json
+        second = owner.get("_schedules", start=first["more"]).json
+    names: Callable[[dict[str, Any]], list[str]] = lambda page: [each["schedule"] for each in page["schedules"]]  # noqa: E731
+    assert (names(first), names(second), second["more"]) == (["a", "b"], ["c", "d"], None)
+
+
+def test_messages_that_the_queue_does_not_take(owner: Caller) -> None:
+    """What each tick would be refused for is refused when the schedule is made or changed, also by another queue."""
+    owner.create("ordered", partitions=2, kind="ordered")
+    owner.create("dedup", partitions=2, kind="dedup")
+    owner.create("limited", partitions=2, max_claimed_per_key=1)
+    keyed, placed = ({"body": "a", "message_key": "k"}, {"body": "a", "partition": 3})
+    assert read_put_errors(owner, **{**PLAN, "queue": "ordered"}).keys() == {"message.message_key"}
+    assert read_put_errors(owner, **{**PLAN, "queue": "dedup", "message": keyed}).keys() == {"message.message_key"}
+    put(owner, **PLAN)
+    assert read_put_errors(owner, queue="ordered").keys() == {"message.message_key"}
+    put(owner, queue="ordered", message=keyed)
+    put(owner, queue="limited")
+    put(owner, queue="dedup", message={"body": "a"})
+    put(owner, queue="q", message=placed)
+    for queue in ("ordered", "dedup", "limited"):
+        assert read_put_errors(owner, queue=queue).keys() <= {"message.partition", "message.message_key"}
 
 
 def test_a_schedule_of_a_queue_that_is_gone(owner: Caller) -> None:
@@ -194,55 +178,3 @@ def test_who_may(app: App, store: Store, owner: Caller) -> None:
     assert admin.send_json("PUT", "_schedules/s", {"paused": False}).status == 403
     assert not put(manager, paused=False)["paused"]
     assert admin("DELETE", "_schedules/s").status == 200
-
-
-def test_a_time_zone_that_is_not_known_any_more(owner: Caller) -> None:
-    """Where its time zone is not known a schedule is shown with one instant, paused and removed, and hides no other."""
-    put(owner, "a", **PLAN, timezone="Asia/Tokyo")
-    put(owner, "b", queue="q", every=60, message={"body": "x"})
-
-    def gone(name: str) -> ZoneInfo:
-        if name == "UTC":
-            return ZoneInfo(name)
-        raise ZoneInfoNotFoundError(name)
-
-    states._instants_from.cache_clear()  # As in a process that is started on a machine without the zone.
-    with replace_in(timetables, timetables._load_zone, gone):
-        listed = owner.get("_schedules").json["schedules"]
-        assert [(each["schedule"], len(each["next"])) for each in listed] == [("a", 1), ("b", 5)]
-        assert put(owner, "a", paused=True)["next"] == []
-        for change in ({"paused": False}, {"cron": "0 8 * * *"}):
-            reply = owner.send_json("PUT", "_schedules/a", change)
-            assert (reply.status, list(reply.errors)) == (409, ["TimeZoneUnknown"])
-            assert "'Asia/Tokyo'" in reply.text
-        assert len(put(owner, "a", timezone="UTC", paused=False)["next"]) == 5
-        assert owner("DELETE", "_schedules/a").status == 200
-
-
-def test_pages(owner: Caller) -> None:
-    """A list goes on at the name that it says."""
-    for name in "dcba":
-        put(owner, name, **PLAN)
-    with replace_in(schedules, schedules.MAX_LISTED, 2):
-        first = owner.get("_schedules").json
-        second = owner.get("_schedules", start=first["more"]).json
-    names: Callable[[dict[str, Any]], list[str]] = lambda page: [each["schedule"] for each in page["schedules"]]  # noqa: E731
-    assert (names(first), names(second), second["more"]) == (["a", "b"], ["c", "d"], None)
-
-
-def test_messages_that_the_queue_does_not_take(owner: Caller) -> None:
-    """What each tick would be refused for is refused when the schedule is made or changed, also by another queue."""
-    owner.create("ordered", partitions=2, kind="ordered")
-    owner.create("dedup", partitions=2, kind="dedup")
-    owner.create("limited", partitions=2, max_claimed_per_key=1)
-    keyed, placed = ({"body": "a", "message_key": "k"}, {"body": "a", "partition": 3})
-    assert read_put_errors(owner, **{**PLAN, "queue": "ordered"}).keys() == {"message.message_key"}
-    assert read_put_errors(owner, **{**PLAN, "queue": "dedup", "message": keyed}).keys() == {"message.message_key"}
-    put(owner, **PLAN)
-    assert read_put_errors(owner, queue="ordered").keys() == {"message.message_key"}
-    put(owner, queue="ordered", message=keyed)
-    put(owner, queue="limited")
-    put(owner, queue="dedup", message={"body": "a"})
-    put(owner, queue="q", message=placed)
-    for queue in ("ordered", "dedup", "limited"):
-        assert read_put_errors(owner, queue=queue).keys() <= {"message.partition", "message.message_key"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import socket
 import time
@@ -109,12 +108,6 @@ def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, app: App) -> N
     assert caller_with(app, make_assertion("bob@example.com", AUDIENCE, issuer=ISSUER)).get(QUEUE).status == 403
 
 
-def test_capitals_of_the_scheme_do_not_count(owner: Caller, app: App) -> None:
-    """However ``BrowserID`` is written, an assertion lets its user in."""
-    owner.create(QUEUE)
-    assert Caller(app, f"browserid {bundle()}").get(QUEUE).status == 200
-
-
 def test_a_queue_can_name_a_mail_address(owner: Caller, app: App) -> None:
     """Principals of the original's form are for exactly that user of the application that owns the queue."""
     owner.create("team", principles=f"bid:{MAIL}=read")
@@ -145,11 +138,9 @@ AUDIENCES, MAILS, EARLY = "for another audience", "not trusted with this mail ad
 EVIL = get_keypair("evil.example.org")[1]
 ATTACKS: Mapping[str, tuple[Callable[[], str], str]] = {
     "no assertion": (lambda: "x", FORM),
-    "one token": (certificate, FORM),
     "too long": (lambda: bundle(x="y" * 9000), "is longer than"),
     "the older form": (lambda: str(make_assertion(MAIL, AUDIENCE, issuer=ISSUER, new_style=False)), FORM),
     "two certificates": (lambda: bundle(certificate(), certificate()), FORM),
-    "no certificate": (lambda: "~" + bundle().split("~")[1], FORM),
     "unsigned": (
         lambda: f"{certificate()}~{encode_part({'alg': 'none'})}.{encode_part({'exp': 1, 'aud': AUDIENCE})}.",
         FORM,
@@ -158,74 +149,36 @@ ATTACKS: Mapping[str, tuple[Callable[[], str], str]] = {
         lambda: bundle().replace(encode_part({"alg": "DS128"}), encode_part({"alg": "DS"})),
         FORM,
     ),
-    "signature of the assertion changed": (
-        lambda: str(make_assertion(MAIL, AUDIENCE, issuer=ISSUER, assertion_sig=b"x" * 40)),
-        SIGNATURES,
-    ),
     "signature of the certificate changed": (
         lambda: str(make_assertion(MAIL, AUDIENCE, issuer=ISSUER, certificate_sig=b"x" * 40)),
         SIGNATURES,
     ),
-    "no signature": (lambda: bundle().rpartition(".")[0] + ".", SIGNATURES),
     "certificate by somebody else": (lambda: bundle(certificate(EVIL)), SIGNATURES),
-    "assertion by somebody else": (lambda: bundle(key=EVIL), SIGNATURES),
-    "another kind of key": (
-        lambda: bundle(certificate(**{"public-key": {"algorithm": "RS", "n": "35", "e": "5"}})),
-        SIGNATURES,
-    ),
     "issuer that nobody trusts": (lambda: bundle(certificate(EVIL, iss="evil.example.org")), ISSUERS),
     "issuer of another application": (
         lambda: str(make_assertion(MAIL, AUDIENCE, issuer="other.example.net")),
         AUDIENCES,
     ),
-    "issuer by address": (lambda: bundle(certificate(EVIL, iss="127.0.0.1:1")), ISSUERS),
-    "mail address of the issuer's own host": (
-        lambda: str(make_assertion("ann@evil.example.org", AUDIENCE, issuer="evil.example.org")),
-        ISSUERS,
-    ),
     "no issuer": (lambda: bundle(certificate(iss=None)), ISSUERS),
-    "issuer that is a list": (lambda: bundle(certificate(iss=[ISSUER])), ISSUERS),
     "mail address of another domain": (
         lambda: str(make_assertion("ann@example.net", AUDIENCE, issuer=ISSUER)),
         MAILS,
     ),
     "domain in other letters": (lambda: str(make_assertion("ann@Example.org", AUDIENCE, issuer=ISSUER)), MAILS),
     "mail address with a right": (lambda: bundle(certificate(principal={"email": MAIL + "=read"})), FORM),
-    "mail address with a line break": (lambda: bundle(certificate(principal={"email": MAIL + "\n"})), FORM),
     "two mail addresses": (lambda: bundle(certificate(principal={"email": [MAIL, "bob@example.org"]})), FORM),
-    "an application as the mail address": (lambda: bundle(certificate(principal={"email": "app:queuey"})), FORM),
-    "no mail address": (lambda: bundle(certificate(principal={})), FORM),
-    "principal that is a text": (lambda: bundle(certificate(principal=MAIL)), FORM),
     "no key": (lambda: bundle(certificate(**{"public-key": None})), FORM),
     "another audience": (lambda: bundle(aud="https://evil.example.org"), AUDIENCES),
-    "audience as a pattern": (lambda: bundle(aud="*"), AUDIENCES),
-    "audience without scheme": (lambda: bundle(aud="queuey.example.org"), AUDIENCES),
-    "audiences": (lambda: bundle(aud=[AUDIENCE]), AUDIENCES),
     "no audience": (lambda: bundle(aud=None), AUDIENCES),
     "expired": (lambda: bundle(exp=milliseconds(-120)), EXPIRED),
     "expired certificate": (lambda: bundle(certificate(exp=milliseconds(-120))), EXPIRED),
     "not valid yet": (lambda: bundle(nbf=milliseconds(120)), EARLY),
-    "issued in the future": (lambda: bundle(certificate(iat=milliseconds(120))), EARLY),
     "no end": (lambda: bundle(exp=None), TIMES),
-    "end that is no number": (lambda: bundle(exp=math.nan), FORM),
-    "end that is infinite": (lambda: bundle(exp=10**400), TIMES),
     "end that is a text": (lambda: bundle(certificate(exp=str(milliseconds()))), TIMES),
-    "huge numbers of DSA": (
-        lambda: bundle(certificate(**{"public-key": {"algorithm": "DS", **dict.fromkeys("pqgy", hex_of_ones(4000))}})),
-        FORM,
-    ),
     "huge numbers of RSA": (
         lambda: bundle(
             certificate(**{"public-key": {"algorithm": "RS", "n": str((1 << 6000) - 1), "e": str((1 << 6000) - 1)}})
         ),
-        FORM,
-    ),
-    "negative numbers": (
-        lambda: bundle(certificate(**{"public-key": {"algorithm": "DS", **dict.fromkeys("pqgy", "-ff")}})),
-        FORM,
-    ),
-    "numbers that are none": (
-        lambda: bundle(certificate(**{"public-key": {"algorithm": "DS", **{name: ["ff"] for name in "pqgy"}}})),
         FORM,
     ),
 }

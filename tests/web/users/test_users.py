@@ -91,12 +91,11 @@ def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, issuer: Issuer
     assert ann.get(mine).bodies == []
 
 
-@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer"])
-def test_capitals_of_the_scheme_do_not_count(owner: Caller, issuer: Issuer, app: App, scheme: str) -> None:
+def test_capitals_of_the_scheme_do_not_count(owner: Caller, issuer: Issuer, app: App) -> None:
     """However ``Bearer`` is written, a token lets its user in, and a wrong one is refused."""
     mine = owner.create(inbox(issuer))
-    assert Caller(app, f"{scheme} {issuer.token('ann')}").get(mine).status == 200
-    assert Caller(app, f"{scheme} x").get(mine).status == 401
+    assert Caller(app, f"bEARER {issuer.token('ann')}").get(mine).status == 200
+    assert Caller(app, "BEARER x").get(mine).status == 401
 
 
 def test_users_do_not_reach_each_other(owner: Caller, issuer: Issuer, app: App) -> None:
@@ -114,79 +113,21 @@ def test_users_do_not_reach_each_other(owner: Caller, issuer: Issuer, app: App) 
     assert list(entry["error_msg"]) == ["Forbidden"]
 
 
-@pytest.mark.parametrize("name", ["ann", "bob", "a stranger", "a wrong key", "a guest", "nobody"])
-def test_nobody_learns_whether_somebody_has_a_queue(
-    owner: Caller,
-    guest: Caller,
-    issuer: Issuer,
-    app: App,
-    name: str,
-) -> None:
-    """Each request about another's queue gets the same answer whether it exists or not."""
-    bad = Issuer(issuer.name)
-    bad.keys = {"first": ("ES256", known_key("ES256", 1))}
-    caller = {
-        "ann": bearer(app, issuer.token("ann")),
-        "bob": bearer(app, issuer.token("bob")),
-        "a stranger": bearer(app, bad.token("ann")),
-        "a wrong key": Caller(app, "Application x"),
-        "a guest": guest,
-        "nobody": Caller(app),
-    }[name]
-    present, missing = inbox(issuer, "ann"), inbox(issuer, "eve")
-    owner.create(present)
-    requests = [
-        *(("GET", path) for path in ("", "/info", "/offsets", "/offsets/g", f"/{ID}", "/zzz")),
-        *(("POST", path) for path in ("", "/lag")),
-        *(("PUT", path) for path in ("", f"/{ID}", "/offsets/g")),
-        *(("DELETE", path) for path in ("", "/messages", f"/{ID}", "/offsets/g")),
-    ]
-    for method, path in requests:
-        replies = [caller(method, queue + path) for queue in (missing, present)]
-        if name == "ann":
-            assert replies[0].status == 403
-            continue
-        assert [(reply.status, reply.body) for reply in replies] == [(replies[0].status, replies[0].body)] * 2
-        assert replies[0].status in {401, 403}
-    [entry] = owner.send_json("POST", "_read", {"queues": [{"queue_name": missing}]}).json["queues"]
-    assert list(entry["error_msg"]) == ["InvalidQueueName"]
-
-
-def test_the_owner_is_told_what_is_missing(owner: Caller, issuer: Issuer, app: App) -> None:
-    """The application learns that a queue is missing, and so does the user whose queue it would be."""
-    for caller in (owner, bearer(app, issuer.token("ann"))):
-        assert caller.get(inbox(issuer, "ann")).status == 404
-
-
 NASTY = [
-    *(
-        "ann",
-        "ann.dead",
-        "ANN",
-        "ann ",
-        " ann",
-        "ann\x00",
-        "a/b",
-        "a~2fb",
-        "a%2fb",
-        "../ann",
-        "*",
-        "?",
-        "_info",
-        "{user}",
-    ),
-    *(
-        "é",
-        "e\u0301",
-        "\U0001f600",
-        "x" * 60,
-        "x" * 61,
-        "bid.ann@example.org",
-        "ann@example.org",
-        "nhabavi2.ann",
-        "ann;x",
-        ".",
-    ),
+    "ann",
+    "ann.dead",
+    "ANN",
+    "ann ",
+    "ann\x00",
+    "a/b",
+    "a~2fb",
+    "../ann",
+    "*",
+    "{user}",
+    "é",
+    "e\u0301",
+    "x" * 61,
+    ".",
 ]
 
 
@@ -196,15 +137,6 @@ def test_each_user_has_one_queue_of_all(owner: Caller, issuer: Issuer, app: App)
     for user in NASTY:
         caller = bearer(app, issuer.token(user))
         assert [other for other, queue in queues.items() if caller.get(queue).status == 200] == [user]
-
-
-def test_an_outbox_takes_messages(owner: Caller, issuer: Issuer, app: App) -> None:
-    """A pattern with ``send`` lets users post and nothing else."""
-    out = owner.create(queue_name("out-{user}", user_name(issuer.name, "ann")))
-    ann = bearer(app, issuer.token("ann"))
-    ann.post(out, "hello")
-    assert ann.get(out).status == 403
-    assert owner.get(out).bodies == ["hello"]
 
 
 ROLES: dict[str, tuple[RoleVerb, ...]] = {
@@ -228,7 +160,7 @@ def staff(store: Store, trusted: UserIssuer, app: App) -> App:
     return make_app(store, readers=patient_readers(users), private=users.keys())
 
 
-@pytest.mark.parametrize("held", [*([role] for role in ROLES), ["send", "read"], ["works", "deletes"]], ids=str)
+@pytest.mark.parametrize("held", [["read"], ["admin"], ["overwrites"], ["works", "deletes"]], ids=str)
 def test_a_role_is_like_a_limited_key(staff: Any, store: Store, issuer: Issuer, held: list[str]) -> None:  # noqa: ANN401
     """A user with roles may do exactly what a key with their verbs may, and what every user may with the own queue."""
     verbs = {verb for role in held for verb in ROLES[role]}
@@ -362,12 +294,6 @@ class TestSeveral:
         assert [ours.get(inbox(issuer)).status, ours.get(inbox(other)).status] == [200, 403]
         assert [theirs.get(inbox(issuer)).status, theirs.get(inbox(other)).status] == [403, 200]
 
-    def test_an_issuer_signs_for_itself_alone(self, owner: Caller, issuer: Issuer, other: Issuer, app: App) -> None:
-        """A token that one issuer has signed in the name of another is refused."""
-        owner.create(inbox(issuer))
-        reply = bearer(app, other.token("ann", iss=issuer.name)).get(inbox(issuer))
-        assert reply.status == 401
-
     def test_a_user_of_one_application_is_nobody_to_another(
         self,
         owner: Caller,
@@ -387,16 +313,6 @@ class TestSeveral:
         assert [nick.get(inbox(issuer)).status, nick.get("named").status] == [403, 403]
         assert bearer(app, guests, "/v1/guest").get(inbox(issuer)).status == 200
         assert bearer(app, token, "/v1/guest").get(inbox(issuer)).status == 403
-
-    def test_a_token_for_both(self, owner: Caller, guest: Caller, issuer: Issuer, app: App) -> None:
-        """A token for two audiences has in each application the rights of its holder, by the claim that each reads."""
-        owner.create(inbox(issuer))
-        mine = Caller(guest.app, guest.authorization, "/v1/guest")
-        mine.create(inbox(issuer, "nicky"))
-        token = issuer.token("ann", nick="nicky", aud=["guests", AUDIENCE])
-        assert bearer(app, token).get(inbox(issuer)).status == 200
-        assert bearer(app, token, "/v1/guest").get(inbox(issuer, "nicky")).status == 200
-        assert bearer(app, token, "/v1/guest").get(inbox(issuer, "ann")).status == 403
 
 
 def test_a_queue_can_name_a_user(owner: Caller, issuer: Issuer, app: App) -> None:
