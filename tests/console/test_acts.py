@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
 from html import unescape
 from urllib.parse import urlencode
 
 import pytest
 
 from queuey.access import VERBS, Caller, Grant, may_create_key, parse_scope
-from queuey.api.progress import RecordedOffsets
-from queuey.console.acts import APPLICATION_ACTS, MAX_ACT_RATE, QUEUE_ACTS
+from queuey.console.acts import APPLICATION_ACTS, QUEUE_ACTS
 from queuey.errors import StoreUnavailable
 from queuey.ids import to_hex
-from queuey.messages import AUDITS, OffsetChange, QueueSpec, Scope
-from queuey.service import QueueAccess
-from queuey.service.offsets import OffsetUseCases
+from queuey.messages import AUDITS, QueueSpec, Scope
 from queuey.service.operating.audit import PAGE_SIZE, AuditLog
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
@@ -29,7 +25,7 @@ from tests.console.test_pages import text_of
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
 from tests.web.caller import Caller as ApiCaller
-from tests.web.conftest import GUEST_KEY, KEY
+from tests.web.conftest import KEY
 
 WORKER_KEY, ADMIN_KEY = "4" * 64, "5" * 64
 CLAIM_ACTS = {"rewind", "cancel-job", "retry-job"}
@@ -72,14 +68,6 @@ def test_a_form_does_it_once(browser: Browser, owner: ApiCaller) -> None:
     assert owner.get("q/size").json["size"] == 1
 
 
-def test_a_form_that_is_repeated_when_its_queue_is_gone(browser: Browser, owner: ApiCaller) -> None:
-    """A form whose answer was lost leads to what was done, though it could not be done again."""
-    owner.create("q")
-    sent = read_form(browser, f"{Q}/acts/delete-queue") | {"typed": "q"}
-    assert "Deleted queue q." in follow_redirect(browser, browser.post(f"{Q}/acts/delete-queue", sent))
-    assert "Deleted queue q." in follow_redirect(browser, browser.post(f"{Q}/acts/delete-queue", sent))
-
-
 def test_a_form_of_another_session(browser: Browser, app: App, owner: ApiCaller) -> None:
     """A form belongs to the session for which it was made."""
     owner.create("q")
@@ -87,56 +75,6 @@ def test_a_form_of_another_session(browser: Browser, app: App, owner: ApiCaller)
     other = logged_in(app, KEY)
     assert other.post(f"{Q}/acts/purge", sent).status == 403
     assert browser.post(f"{Q}/acts/purge", sent, {"origin": "https://elsewhere.example"}).status == 403
-
-
-def test_delete(browser: Browser, owner: ApiCaller) -> None:
-    """A message is deleted; a second time it is not found."""
-    owner.create("q")
-    place = f"1:{owner.post('q', 'a')['key']}"
-    assert "Delete" in browser.get(f"{Q}/messages/{place}").text
-    assert "Deleted the message." in follow_redirect(browser, act(browser, f"{Q}/acts/delete", f"message={place}"))
-    assert owner.get("q/size").json["size"] == 0
-    again = follow_redirect(browser, act(browser, f"{Q}/acts/delete", f"message={place}"))
-    assert "There was no such message, so nothing was deleted." in again
-    assert browser.get(f"{Q}/acts/delete", query="message=x").status == 400
-
-
-@pytest.mark.parametrize("then", ["again", "dead"])
-def test_release(browser: Browser, owner: ApiCaller, then: str) -> None:
-    """A claimed message is given to another worker, or becomes a dead letter."""
-    owner.create("q")
-    key = owner.post("q", "a")["key"]
-    assert len(owner.claim("q", ttl=600)) == 1
-    assert "/acts/release?message=1%3A" in browser.get_part(f"{Q}/jobs").text
-    page = follow_redirect(browser, act(browser, f"{Q}/acts/release", f"message=1:{key}", then=then))
-    assert ("another worker gets it" if then == "again" else "it becomes a dead letter") in page
-    assert len(owner.claim("q")) == (1 if then == "again" else 0)
-    if then == "dead":
-        assert eventually(lambda: owner.get("q.dead/size").json.get("size") == 1)
-        again = follow_redirect(browser, act(browser, f"{Q}/acts/release", f"message=1:{key}"))
-        assert "nothing was released" in again
-
-
-def test_cancel_and_retry(browser: Browser, owner: ApiCaller) -> None:
-    """A job that rests is there at once, and its worker is asked to stop; the page of the message offers both."""
-    owner.create("q")
-    place = f"1:{owner.post('q', 'a')['key']}"
-    [job] = owner.claim("q", ttl=600)
-    owner.send_json("POST", "q/claims/release", {"receipts": [job["receipt"]], "delay": 600})
-    page = browser.get(f"{Q}/messages/{place}").text
-    assert all(f"/acts/{name}?message=1%3A" in page for name in ("cancel-job", "retry-job"))
-    assert "The next claim can get the job." in follow_redirect(
-        browser, act(browser, f"{Q}/acts/retry-job", f"message={place}")
-    )
-    assert len(owner.claim("q", ttl=600)) == 1
-    assert (
-        "a worker has the job"
-        in follow_redirect(browser, act(browser, f"{Q}/acts/retry-job", f"message={place}")).lower()
-    )
-    for text in ("Asked its worker to stop.", "The job was already done"):
-        assert text in follow_redirect(browser, act(browser, f"{Q}/acts/cancel-job", f"message={place}"))
-        owner.send_json("DELETE", "q/claims", {})
-        assert owner.claim("q") == []
 
 
 OFFERED = {
@@ -174,18 +112,6 @@ def test_a_page_offers_what_changes_something(browser: Browser, owner: ApiCaller
         key = letter["message_id"]
     page = browser.get(f"{Q.rpartition('/')[0]}/{queue}/messages/1:{key}").text
     assert {name for name in ("cancel-job", "retry-job") if f"/acts/{name}?message=" in page} == offered
-
-
-def test_pause_and_resume(browser: Browser, owner: ApiCaller) -> None:
-    """Each page of a queue offers the act that changes something, and shows whether claims are paused."""
-    owner.create("q")
-    owner.post("q", "a")
-    for name, other, claims in (("pause", "resume", "paused"), ("resume", "pause", "open")):
-        page = browser.get_part(f"{Q}/jobs").text
-        assert (f"{Q}/acts/{name}" in page, f"{Q}/acts/{other}" in page) == (True, False)
-        assert ('</bdi> <span class="badge paused">paused</span></h1>' in browser.get(Q).text) == (name == "resume")
-        assert f"The claims are {claims}." in follow_redirect(browser, act(browser, f"{Q}/acts/{name}"))
-        assert len(owner.claim("q")) == (claims == "open")
 
 
 @pytest.mark.parametrize("name", ["purge", "delete-queue"])
@@ -240,27 +166,6 @@ def test_options_that_others_changed(browser: Browser, owner: ApiCaller) -> None
     assert 'name="ttl" value="300"' in browser.get(f"{Q}/acts/options", query="type=public&ttl=1").text
 
 
-def test_counts_are_for_those_who_may_measure(browser: Browser, owner: ApiCaller) -> None:
-    """A user who may purge a queue but not measure it is not told how many messages it has."""
-    owner.create("q")
-    owner.post("q", "a")
-    owner.send_form("PUT", "q", principals="app:guest")
-    assert browser.get(f"{Q}/acts/purge").status == 200
-    assert "about" not in text_of(browser.get(f"{Q}/acts/purge").text)
-    assert "Removed all messages." in follow_redirect(browser, act(browser, f"{Q}/acts/purge", typed="q"))
-
-
-def test_moves_are_for_those_who_see_them(app: App, owner: ApiCaller) -> None:
-    """A reader of a public queue sees no moves to it, and a user who may not delete in the source cannot cancel one."""
-    owner.create("secret")
-    owner.create("pub", type="public")
-    owner.send_json("POST", "_moves", {"from": "secret", "to": "pub"})
-    guest = logged_in(app, GUEST_KEY)
-    options = text_of(guest.get_part("/console/a/queuey/pub/options").text)
-    assert "secret" not in options
-    assert "Moves are not shown" in options
-
-
 def test_move(browser: Browser, owner: ApiCaller) -> None:
     """A move begins and is cancelled; an impossible one gives the reason."""
     owner.create("q")
@@ -298,51 +203,6 @@ def test_rewind(browser: Browser, owner: ApiCaller) -> None:
     assert "An offset or the number of partitions has changed" in text_of(reply.text)
     follow_redirect(browser, act(browser, address, query))
     assert "All offsets are already there." in text_of(browser.get(address, query=query).text)
-
-
-def test_rewind_to_nothing(browser: Browser, owner: ApiCaller) -> None:
-    """A form whose position was cleared is refused with its mistake, and changes no offset."""
-    owner.create("q")
-    place = owner.post("q", "a")["key"]
-    owner.send_json("PUT", "q/offsets/group", {"partitions": {"1": {"offset": place}}})
-    for to in ("", " "):
-        reply = act(browser, f"{Q}/acts/rewind", "group=group&to=earliest", to=to)
-        assert reply.status == 400
-        assert "to: Missing" in text_of(reply.text)
-    assert owner.get("q/offsets/group").json["partitions"]["1"]["offset"] == place
-
-
-def test_a_commit_in_the_middle_of_a_rewind(browser: Browser, owner: ApiCaller) -> None:
-    """Offsets that were not recorded meanwhile are set, and the log says which were not."""
-    owner.create("q", partitions=2)
-    for number in ("1", "2"):
-        place = owner.post("q", "a", **{"X-Partition": number})["key"]
-        owner.send_json("PUT", "q/offsets/group", {"partitions": {number: {"offset": place}}})
-    record = OffsetUseCases.record
-
-    async def late(
-        self: OffsetUseCases, access: QueueAccess, group: str, changes: Sequence[OffsetChange]
-    ) -> RecordedOffsets:
-        await record(self, access, group, [OffsetChange(2, (7, 7))])
-        return await record(self, access, group, changes)
-
-    with replace_in(OffsetUseCases, record, late):
-        page = follow_redirect(browser, act(browser, f"{Q}/acts/rewind", "group=group&to=earliest"))
-    assert "Partly done" in page
-    assert "Set 1 of 2 offsets" in page
-    assert "partitions 2 were changed meanwhile and stay" in page
-
-
-@pytest.mark.parametrize(("to", "ahead"), [("earliest", 2), ("latest", 0), ("-1h", 2), ("now", 0)])
-def test_rewind_to_a_moment(browser: Browser, owner: ApiCaller, to: str, ahead: int) -> None:
-    """An offset is set to a moment as the page resolved it, however late the form is sent."""
-    owner.create("q")
-    first, _ = owner.post("q", "a")["key"], owner.post("q", "b")["key"]
-    owner.send_json("PUT", "q/offsets/group", {"partitions": {"1": {"offset": first}}})
-    query = urlencode({"group": "group", "to": to})
-    resolved = read_form(browser, f"{Q}/acts/rewind", query)["to"]
-    assert resolved in follow_redirect(browser, act(browser, f"{Q}/acts/rewind", query, to=resolved))
-    assert owner.get("q/offsets/group").json["partitions"]["1"]["lag"] == ahead
 
 
 @pytest.fixture
@@ -481,36 +341,6 @@ def test_no_act_without_an_entry(browser: Browser, owner: ApiCaller) -> None:
     assert re.search(r">[0-9a-f]{64}</pre>", reply.text)
 
 
-def test_own_entries_and_what_was_in_messages(browser: Browser, app: App, store: Store, owner: ApiCaller) -> None:
-    """All users see their own acts; contents of messages are shown to those who may read them."""
-    owner.create("q", kind="ordered")
-    for key, verbs in (("7" * 64, ["send"]), ("8" * 64, ["admin"])):
-        bridge.run(store.applications.add_key("queuey", digest_of(key), scope=parse_scope(verbs)))
-    sender, admin = logged_in(app, "7" * 64), logged_in(app, "8" * 64)
-    done = act(sender, f"{Q}/acts/send", body="x", message_key="secret key").headers["Location"]
-    act(browser, f"{Q}/acts/purge", typed="q")
-    own = text_of(sender.get("/console/a/queuey/_audit").text)
-    assert "Stored message" in own
-    assert "purge" not in own
-    assert "secret key" in sender.get(done).text
-    assert "secret key" in browser.get(done).text
-    page = admin.get(done).text
-    assert "secret key" not in page
-    assert "Contents of messages are not shown" in text_of(page)
-
-
-def test_acts_are_counted(browser: Browser, owner: ApiCaller) -> None:
-    """One caller can only write a limited number of entries at once."""
-    owner.create("q")
-    sent = read_form(browser, f"{Q}/acts/send") | {"body": "x"}
-    statuses = [
-        browser.post(f"{Q}/acts/send", sent | {"act_id": f"{number:022}"}).status
-        for number in range(2 * MAX_ACT_RATE.burst)
-    ]
-    assert set(statuses[: MAX_ACT_RATE.burst]) == {303}
-    assert 429 in statuses
-
-
 def test_keys(browser: Browser, app: App, owner: ApiCaller) -> None:
     """A key is made with what was chosen, shown once, and revoked."""
     owner.create("q")
@@ -585,3 +415,21 @@ def test_a_key_ends_no_later_than_its_maker(app: App, store: Store) -> None:
 def test_what_may_be_handed_on(grant: Grant, scope: Scope, may: bool) -> None:  # noqa: FBT001
     """A key has fewer rights than its maker, who may change the same queues."""
     assert may_create_key(Caller(grants=(grant,)), "a", scope) == may
+
+
+def test_own_entries_and_what_was_in_messages(browser: Browser, app: App, store: Store, owner: ApiCaller) -> None:
+    """All users see their own acts; contents of messages are shown to those who may read them."""
+    owner.create("q", kind="ordered")
+    for key, verbs in (("7" * 64, ["send"]), ("8" * 64, ["admin"])):
+        bridge.run(store.applications.add_key("queuey", digest_of(key), scope=parse_scope(verbs)))
+    sender, admin = logged_in(app, "7" * 64), logged_in(app, "8" * 64)
+    done = act(sender, f"{Q}/acts/send", body="x", message_key="secret key").headers["Location"]
+    act(browser, f"{Q}/acts/purge", typed="q")
+    own = text_of(sender.get("/console/a/queuey/_audit").text)
+    assert "Stored message" in own
+    assert "purge" not in own
+    assert "secret key" in sender.get(done).text
+    assert "secret key" in browser.get(done).text
+    page = admin.get(done).text
+    assert "secret key" not in page
+    assert "Contents of messages are not shown" in text_of(page)

@@ -10,7 +10,6 @@ from typing import Any
 
 from queuey.console import charts, cookies, queue
 from queuey.console.charts import sample_depths
-from queuey.errors import StoreClosed
 from queuey.messages import NewMessage, QueueSpec
 from queuey.service.browsing.history import CELL_SECONDS, CELLS_PER_RING, UNKNOWN_DEPTH, Cells, History
 from queuey.storage import Store, bridge
@@ -53,18 +52,6 @@ def test_a_stream_has_the_last_hour(browser: Browser, owner: Caller) -> None:
     )
 
 
-def test_a_stream_has_the_figures_if_they_are_asked_for(browser: Browser, owner: Caller) -> None:
-    """They are the texts of the page; the list of messages, which shows none, requests none."""
-    owner.create("q")
-    for _ in range(60):
-        assert owner.batch("q", *({"body": "x"} for _ in range(20))).status == 201
-    owner.claim("q", limit=10)
-    tiles = figures(browser.get(LIVE, query="tiles=on", headers=EVENTS).body)["tiles"]
-    assert (tiles["waiting"], tiles["claimed"], tiles["dead"]) == ("1,190", "10", "0")
-    assert f'<span data-tile="waiting">{tiles["waiting"]}</span>' in browser.get("/console/a/queuey/q").text
-    assert "live?tiles" not in browser.get("/console/a/queuey/q/messages").text
-
-
 def test_the_span_has_what_is_known() -> None:
     """The shorter span is for queues of which only the last minutes are known; an address may choose."""
 
@@ -94,13 +81,6 @@ def test_the_table_has_what_charts_show() -> None:
         assert (rows[0].depth, rows[1].depth) == (9, None)
         assert {one.begin - other.begin for one, other in pairwise(rows)} == {seconds / 10}
         assert rows[-1].begin == (CELLS_PER_RING + 1) * CELL_SECONDS - seconds
-
-
-def test_rates_are_means_of_the_last_minute() -> None:
-    """The unfinished cell and those before the last minute do not count."""
-    sent = [600, 1, 2, 3, 4, 5, 9, 1000]
-    assert charts.mean_rates(Cells(8, sent, [0] * 8, [UNKNOWN_DEPTH] * 8)) == (24 / 60, 0)
-    assert charts.mean_rates(Cells(0, [], [], [])) == (0, 0)
 
 
 def test_to_look_is_not_to_read(browser: Browser, owner: Caller) -> None:
@@ -152,14 +132,6 @@ def test_a_key_has_some_streams(app: App, browser: Browser, measuring: Browser, 
     make_runner(app, waiters=50)(work)
 
 
-def test_errors_of_a_stream_are_plain_text(browser: Browser, owner: Caller) -> None:
-    """A refused stream is one sentence of plain text, as no browser shows it as a page."""
-    reply = browser.get(LIVE, headers=EVENTS)
-    assert reply.status == 404
-    assert reply.headers["Content-Type"] == "text/plain; charset=utf-8"
-    assert "<" not in reply.text
-
-
 def test_messages_are_counted_round_after_round(store: Store, app: App) -> None:
     """Queues that were used are counted again and again, deleted ones are not, until the service ends."""
     service = app.service
@@ -174,19 +146,3 @@ def test_messages_are_counted_round_after_round(store: Store, app: App) -> None:
     sample_depths(service, history, lambda _seconds: next(rounds))
     assert history.read(queue).depth[-1] == 1
     assert set(history.read(deleted).depth) == {UNKNOWN_DEPTH}
-
-
-def test_counting_ends_with_the_store(app: App) -> None:
-    """Once the store is closed, it is not read any more."""
-
-    class Closed:
-        """A service whose store is closed."""
-
-        def find(self, application: str, name: str) -> None:
-            raise StoreClosed("The store is closed.")
-
-    history = History(app.service.workers)
-    queue, _ = bridge.run(app.service.store.catalogue.create_queue("queuey", "q", QueueSpec()))
-    history.record(queue, 1, 0)
-    closed: Any = Closed()
-    sample_depths(closed, history, lambda _seconds: False)

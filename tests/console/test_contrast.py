@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from itertools import product
+from pathlib import Path
 
 import pytest
 
+from queuey import console
 from queuey.console import pages
+from queuey.web import api_page
 from tests.contrast import LARGE, TEXT, Colour, ratio
 
 CSS = pages.FILES["console.css"].content.decode()
@@ -59,3 +62,24 @@ def test_buttons_badges_and_borders(scheme: str) -> None:
         for word in words[name]:
             behind = colours[word if name == "state" else name].mix(float(percent), colours[base])
             assert ratio(colours[word], behind) >= TEXT, (name, percent, word)
+
+
+# The console and the page of the API have one design: the same tokens with the same values
+
+
+def tokens(style: str) -> dict[str, str]:
+    return dict(re.findall(r"(--[a-z][\w-]*): ([^;]+);", style))
+
+
+def test_tokens() -> None:
+    """Each token of the page of the API has the value that it has in the console."""
+    own = tokens(api_page.STYLE)
+    theirs = tokens((Path(console.__file__).parent / "static" / "console.css").read_text())
+    assert own.items() <= theirs.items()
+    assert {"--green", "--text", "--ground", "--link", "--s6", "--t4"} <= own.keys()
+
+
+def test_logo() -> None:
+    """The picture at the top is the console's icon."""
+    icon = (Path(console.__file__).parent / "static" / "icon.svg").read_text()
+    assert re.findall(r' d="([^"]+)"', icon) == re.findall(r' d="([^"]+)"', api_page.LOGO)

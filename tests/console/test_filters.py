@@ -43,13 +43,9 @@ def render_source(source: str, **values: object) -> str:
     ("distance", "text"),
     [
         (0, "now"),
-        (0.4, "now"),
         (12, "12 s ago"),
-        (420, "7 min ago"),
         (5 * 3600, "5 h ago"),
-        (3 * DAY, "3 d ago"),
         (-300, "in 5 min"),
-        (-59 * DAY, "in 59 d"),
         (200 * DAY, "2023-04-28"),
         (-200 * DAY, "2024-06-01"),
     ],
@@ -138,11 +134,7 @@ def test_hostile_texts_are_escaped(text: str) -> None:
     "text",
     [
         '"' + '\\"' * 32_000,
-        "1 " * 32_000,
-        '"' * 64_000,
         '"a"' + " " * 64_000,
-        "-" * 64_000,
-        "[" * 64_000,
         '{"a":' * 12_000,
     ],
 )

@@ -109,16 +109,6 @@ def test_fields_come_back_as_text(browser: Browser, place: str, payload: str) ->
         StrictParser().feed(browser.get_part(path, query=urlencode(fields)).text)
 
 
-def test_hostile_paths(browser: Browser, payload: str) -> None:
-    """A path of hostile names is an error page like any other."""
-    for path in (
-        pages.link("a", payload),
-        pages.link("a", payload, payload),
-        pages.link("a", "queuey", payload, payload),
-    ):
-        StrictParser().feed(browser.get(path).text)
-
-
 def test_hostile_applications(store: Store, app: App, payload: str) -> None:
     """An application may have any name that the store takes; one with characters that do not show is refused."""
     if not is_readable(payload):

@@ -8,15 +8,13 @@ from html import unescape
 import pytest
 
 from queuey.console import queue as pages_of_a_queue
-from queuey.messages import NewMessage, QueueSpec
+from queuey.messages import NewMessage
 from queuey.storage import Catalogue, ClaimLogs, Messages, Offsets, Store, bridge
 from tests.console.browser import Browser, simplify_html
-from tests.console.conftest import logged_in
 from tests.console.test_pages import bury, text_of
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 from tests.web.caller import Caller
-from tests.web.conftest import GUEST_KEY
 
 Q = "/console/a/queuey/q"
 
@@ -102,18 +100,6 @@ def test_tiles(browser: Browser, owner: Caller) -> None:
         assert f'href="{Q}/{address}"' in page
 
 
-def test_what_matters_now(browser: Browser, owner: Caller) -> None:
-    """The overview of a quiet queue has no such part; otherwise it has reasons of dead letters, moves and pauses."""
-    for name in ("q", "q.dead", "target"):
-        owner.create(name)
-    assert "What matters now" not in browser.get(Q).text
-    bury(owner, "Timeout", "gave up after 3 s")
-    bury(owner, "Timeout", "gave up after 4 s")
-    assert "Timeout : gave up after <n> s , the latest" in text_of(browser.get(Q).text)
-    owner.send_json("PUT", "q", {"claims": "paused"})
-    assert "Workers get no messages until the claims are resumed." in text_of(browser.get(Q).text)
-
-
 def test_jobs(browser: Browser, owner: Caller) -> None:
     """The page of jobs shows each job's worker, by state, with its acts."""
     owner.create("q")
@@ -149,20 +135,6 @@ def test_workers(browser: Browser, owner: Caller) -> None:
     assert "The first 1, by the time" in page
     with replace_in(pages_of_a_queue, pages_of_a_queue.MAX_WORKERS, 1):
         assert "1 workers with fewer jobs are not shown." in text_of(browser.get(f"{Q}/jobs").text)
-
-
-def test_tasks(browser: Browser, owner: Caller) -> None:
-    """The tasks of the newest messages are counted, and each leads to its messages."""
-    owner.create("q")
-    calls = [{"task": name, "args": ["<b>"]} for name in ("thumb", "thumb", 'a"&b')]
-    owner.send_json("POST", "q", {"messages": [{"body": call} for call in calls]})
-    owner.post("q", "no task")
-    page = browser.get(f"{Q}/jobs").text
-    assert "thumb 2 Find thumb" in text_of(page)
-    assert "Of the newest 4 messages." in text_of(page)
-    address, _, query = unescape(re.findall(r'href="([^"]*)">Find', page)[0]).partition("?")
-    assert text_of(browser.get(address, query=query).text).count('"thumb"') == 2
-    assert 'role="search"' in page
 
 
 def test_a_job_that_retries(browser: Browser, owner: Caller) -> None:
@@ -211,15 +183,6 @@ def test_groups(browser: Browser, owner: Caller) -> None:
     assert "g09" in page
     assert "g11" not in page
     assert "g11" in browser.get(f"{Q}/groups", query="start=g10").text
-
-
-def test_moves(browser: Browser, owner: Caller) -> None:
-    """The options have the moves of this queue alone."""
-    for name in ("q", "target", "other"):
-        owner.create(name)
-    assert owner.send_json("POST", "_moves", {"from": "q", "to": "target"}).status in {200, 202}
-    assert "<bdi>target</bdi>" in browser.get(f"{Q}/options").text
-    assert "Moves" not in browser.get("/console/a/queuey/other/options").text
 
 
 def test_dead_letters(browser: Browser, owner: Caller) -> None:
@@ -275,38 +238,6 @@ def test_a_queue_of_principals_is_closed(browser: Browser, operator: Browser, ow
         assert operator.get(f"{Q}/{path}").status == 403
     for path in ("jobs", "groups", "dead", "options"):
         assert browser.get(f"{Q}/{path}").status == 403
-
-
-def test_strangers_see_none_of_the_pages(browser: Browser, stranger: Browser, owner: Caller) -> None:
-    """Every page of a queue needs a login, and is refused for another application's key."""
-    owner.create("q")
-    guest = logged_in(browser.app, GUEST_KEY)
-    for path in ("", *pages_of_a_queue.TABS):
-        assert stranger.get(f"{Q}/{path}".rstrip("/")).status == 303
-        assert guest.get(f"{Q}/{path}".rstrip("/")).status == 403
-
-
-def test_bytes(browser: Browser, owner: Caller, store: Store) -> None:
-    """The bytes of a few messages are counted, those of many estimated by the newest hundred."""
-    queue, _ = bridge.run(store.catalogue.create_queue("queuey", "q", QueueSpec()))
-    bridge.run(store.messages.append(queue, [NewMessage("x" * 10, 1, 60) for _ in range(20)]))
-    assert "200 bytes of bodies" in text_of(browser.get(f"{Q}/options").text)
-    bridge.run(store.messages.append(queue, [NewMessage("x" * 10, 1, 60) for _ in range(180)]))
-    text = "About 2.0 KiB of bodies. This is an estimate: there are 200 messages, and the newest 100 have 10 bytes each"
-    assert text in text_of(browser.get(f"{Q}/options").text)
-
-
-def test_the_span_of_charts(browser: Browser, owner: Caller) -> None:
-    """The charts begin with the span that has data; the address may choose the other one."""
-    owner.create("q")
-    owner.post("q", "a")
-    for query, pressed in (("", "5m"), ("range=1h", "1h"), ("range=5m", "5m"), ("range=%3Cb%3E", "5m")):
-        page = browser.get(Q, query=query).text
-        assert re.findall(r'value="(\w+)" data-span="\d+" aria-pressed="true"', page) == [pressed]
-        assert page.count('aria-pressed="false"') == 1
-        rows = page[page.index("The same as a table") :].count("<tr>")
-        assert rows == 11  # with the head
-    assert re.search(r"UTC 1 0 \S", text_of(page))
 
 
 @pytest.mark.parametrize(("path", "most"), [("", 40), ("/jobs", 60), ("/options", 40), ("/dead", 20), ("/groups", 60)])

@@ -11,6 +11,7 @@ from queuey.service.messages import MessageUseCases
 from tests.console.acting import Q, act, follow_redirect
 from tests.console.browser import Browser
 from tests.console.test_pages import bury, text_of
+from tests.contract.samples import eventually
 from tests.replacing import replace_in
 from tests.web.caller import Caller as ApiCaller
 
@@ -37,18 +38,23 @@ def test_redrive_those_with_one_reason(browser: Browser, owner: ApiCaller) -> No
 
 
 def test_redrive_one(browser: Browser, owner: ApiCaller) -> None:
-    """One dead letter goes back from its own page, as the message that it was."""
-    owner.create("q")
-    owner.create("q.dead")
-    bury(owner, "KeyError", "'a'")
+    """One dead letter goes back from its own page, byte by byte the message that it was."""
+    owner.create("q", on_ack="delete")
+    body = '{"price": 1.50, "n":  1e2}'
+    owner("POST", "q", body, headers={"X-Encoding": "json", "X-Header-Trace": "t 1"})
+    [job] = owner.claim("q", ttl=60)
+    owner.send_json("POST", "q/claims/release", {"receipts": [job["receipt"]], "retry": False})
+    assert eventually(lambda: owner.get("q.dead/size").json.get("size") == 1)
+    [letter] = owner.get("q.dead?delay=false").messages
     bury(owner, "KeyError", "'b'")
-    letter = owner.get("q.dead").json["messages"][0]
     page = browser.get(f"/console/a/queuey/q.dead/messages/1:{letter['message_id']}").text
     path, query = unescape(re.findall(r'href="([^"]*redrive[^"]*)"', page)[0]).split("?")
     assert "Sent back 1 to q." in follow_redirect(browser, act(browser, path, query))
-    (message,) = owner.get("q").json["messages"]
-    assert message["body"] == "x"
-    assert "headers" not in message
+    message = owner.get("q?delay=false").messages[-1]
+    raw = owner.get(f"q/{message['message_id']}", raw=1)
+    assert (raw.text, raw.headers["X-Header-trace"]) == (body, "t 1")
+    assert {"price", "n"} == message["body"].keys()
+    assert message["headers"] == {"trace": "t 1"}
     assert owner.get("q.dead/size").json["size"] == 1
 
 
@@ -85,34 +91,6 @@ def test_redrive_sends_each_once(browser: Browser, owner: ApiCaller) -> None:
     again = follow_redirect(browser, act(browser, address))
     assert "Sent back none. 1 had been sent back before, and were removed now." in again
     assert (owner.get("q/size").json["size"], owner.get("q.dead/size").json["size"]) == (1, 0)
-
-
-def test_another_letter_at_the_same_place_is_sent(browser: Browser, owner: ApiCaller) -> None:
-    """A message that fails again in a later run of its group lies at its place again, and goes back again."""
-    owner.create("q")
-    owner.create("q.dead")
-    bury(owner, "KeyError", "'a'")
-    letter = owner.get("q.dead").json["messages"][0]
-    address = "/console/a/queuey/q.dead/acts/redrive"
-    for hour in ("10", "11"):
-        headers = {f"X-Header-{name}": text for name, text in letter["headers"].items()}
-        headers["X-Header-queuey-dead-at"] = f"2026-02-02T{hour}:00:00.000Z"
-        assert owner("PUT", f"q.dead/{letter['message_id']}", b"x", headers=headers).status == 200
-        assert "Sent back 1 to q." in follow_redirect(browser, act(browser, address))
-    assert owner.get("q/size").json["size"] == 2
-
-
-def test_a_reason_without_text(browser: Browser, owner: ApiCaller) -> None:
-    """Dead letters without a reason go back without those that have one, and blanks at the ends of reasons count."""
-    owner.create("q")
-    owner.create("q.dead")
-    for error, text in (("Poison", ""), ("Poison", "charges twice"), (" Odd", "x" * 1200)):
-        bury(owner, error, text)
-    letters = browser.get_part(f"{Q}/dead").text
-    links = [unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', letters)]
-    for path, query in links:
-        assert "Sent back 1 to q." in follow_redirect(browser, act(browser, path, query))
-    assert len(links) == 3
 
 
 def test_go_on(browser: Browser, owner: ApiCaller) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -11,13 +10,11 @@ from queuey.access import parse_scope
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
-from queuey.web.v1.schedules import ScheduleSaver
 from tests.console.acting import act, follow_redirect, read_form
 from tests.console.browser import Browser
 from tests.console.conftest import logged_in
 from tests.console.test_hostile_texts import PAYLOADS, StrictParser
 from tests.console.test_pages import text_of
-from tests.replacing import replace_in
 from tests.web.caller import Caller as ApiCaller
 
 APPLICATION = "/console/a/queuey"
@@ -74,17 +71,6 @@ def test_run(browser: Browser, owner: ApiCaller) -> None:
         assert f"{APPLICATION}/q/messages/1%3A{message['message_id']}" in browser.get(path).text
 
 
-def test_a_queue_that_was_changed(browser: Browser, owner: ApiCaller) -> None:
-    """The last tick links to the queue that got its message, not to the one that gets the next."""
-    act(browser, acts("run"), "schedule=s")
-    owner.create("other")
-    put(owner, queue="other")
-    last = owner.get("_schedules/s").json["last"]
-    assert last["queue"] == "q"
-    for path in (LIST, f"{LIST}/s"):
-        assert f"{APPLICATION}/q/messages/1%3A{last['message_id']}" in browser.get(path).text
-
-
 @pytest.mark.parametrize("name", ["run", "pause", "resume", "change", "remove"])
 def test_a_schedule_that_others_changed(browser: Browser, owner: ApiCaller, name: str) -> None:
     """An act on a schedule that was changed since the form was opened is refused; the new form has the new state."""
@@ -96,16 +82,6 @@ def test_a_schedule_that_others_changed(browser: Browser, owner: ApiCaller, name
     assert "Its messages go to queue other." in text_of(late.text)
     assert owner.get("_schedules/s").json["last"] is None
     assert act(browser, acts(name), "schedule=s", typed="s", missed="catch_up").status == 303
-
-
-def test_a_run_that_fails(browser: Browser, owner: ApiCaller) -> None:
-    """If the queue does not take the message, nothing was done, and the page of the schedule says why."""
-    owner("DELETE", "q")
-    reply = act(browser, acts("run"), "schedule=s")
-    assert reply.status == 409
-    assert "Nothing was done." in text_of(reply.text)
-    assert "not done" in browser.get(f"{APPLICATION}/_audit").text
-    assert "failed" in text_of(browser.get(f"{LIST}/s").text)
 
 
 def test_remove(browser: Browser, owner: ApiCaller) -> None:
@@ -126,19 +102,6 @@ def test_a_schedule_that_is_gone(browser: Browser, owner: ApiCaller, name: str) 
     assert browser.post(acts(name), sent).status == 404
     assert browser.get(acts(name), query="schedule=s").status == 404
     assert browser.get(f"{LIST}/s").status == 404
-    assert owner.get("_schedules").json["schedules"] == []
-
-
-def test_a_schedule_that_goes_in_the_middle(browser: Browser, owner: ApiCaller) -> None:
-    """A schedule that is removed between the entry and the act is not created again."""
-    save = ScheduleSaver.save
-
-    def late(*args: Any, **more: Any) -> Any:  # noqa: ANN401
-        owner("DELETE", "_schedules/s")
-        return save(*args, **more)
-
-    with replace_in(ScheduleSaver, save, late):
-        assert act(browser, acts("resume"), "schedule=s").status in {400, 404}
     assert owner.get("_schedules").json["schedules"] == []
 
 
@@ -164,18 +127,11 @@ def test_make_and_change(browser: Browser, owner: ApiCaller) -> None:
     ("fields", "field"),
     [
         ({"schedule": "s"}, "schedule"),
-        ({"schedule": "a/b"}, "schedule"),
-        ({"schedule": ".."}, "schedule"),
         ({"queue": "nowhere"}, "queue"),
-        ({"queue": ""}, "queue"),
         ({"cron": "0 0 30 2 *", "every": ""}, "cron"),
-        ({"cron": "0 3 * * *"}, "every"),
         ({"every": "soon"}, "every"),
-        ({"every": "5"}, "every"),
-        ({"every": "9" * 400}, "every"),
         ({"every": "", "cron": "0 3 * * *", "timezone": "Mars/Base"}, "timezone"),
         ({"body": ""}, "body"),
-        ({"body": "x" * 17_000}, "body"),
         ({"partition": "9"}, "partition"),
     ],
 )
@@ -208,33 +164,6 @@ def test_rights(browser: Browser, admin: Browser, limited: Browser, operator: Br
         assert "_schedules" not in other.get(APPLICATION).text
         for path in (LIST, f"{LIST}/s", acts("pause")):
             assert other.get(path, query="schedule=s" if path == acts("pause") else "").status == 403
-
-
-def test_schedules_of_other_queues(app: App, store: Store, browser: Browser, owner: ApiCaller) -> None:
-    """A limited key sees schedules of its queues, is told that others are hidden, and cannot change them."""
-    owner.create("mine")
-    put(owner, "own", queue="mine", every=60, message={"body": "x"})
-    bridge.run(
-        store.applications.add_key("queuey", digest_of(PART_KEY), scope=parse_scope(["admin", "send"], ["mine*"]))
-    )
-    limited_browser = logged_in(app, PART_KEY)
-    page = limited_browser.get(LIST).text
-    assert ("own" in page, f"{LIST}/s" in page) == (True, False)
-    assert "Schedules of other queues are not shown: you have the right admin for mine* ." in text_of(page)
-    assert limited_browser.get(f"{LIST}/s").status == 404
-    for name in ("run", "pause", "resume", "change", "remove"):
-        assert limited_browser.get(acts(name), query="schedule=s").status == 404
-    for queue in ("q", "mine"):
-        fields = {"schedule": "s", "queue": queue, "every": "60", "body": "x"}
-        reply = act(limited_browser, acts("add"), **fields)
-        assert reply.status in {400, 403}
-    assert act(limited_browser, acts("change"), "schedule=own", queue="q").status == 403
-    assert owner.get("_schedules/own").json["queue"] == "mine"
-    act(browser, acts("run"), "schedule=own")
-    act(browser, acts("run"), "schedule=s")
-    log = text_of(limited_browser.get(f"{APPLICATION}/_audit").text)
-    assert log.count("schedule-run mine done") == 1
-    assert "schedule-run q" not in log
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)

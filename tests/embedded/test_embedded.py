@@ -33,13 +33,12 @@ from queuey.client import (
     TooLarge,
 )
 from queuey.client.in_process import opener
-from queuey.embedded.exchange import MAX_UNREAD, BrokenOff, InProcessExchange, Part
+from queuey.embedded.exchange import MAX_UNREAD
 from queuey.embedded.pools import InProcessPool
 from queuey.embedded.service import EmbeddedService
 from queuey.errors import StoreClosed
 from queuey.settings import load
 from queuey.storage import bridge, opening, sqlite
-from queuey.web.responses import Response
 from tests.replacing import replace_in
 from tests.web.gateway_calls import TEST_TIMEOUT, held_quotas
 
@@ -147,13 +146,6 @@ def test_a_claim_waits_for_a_message(client: Client) -> None:
     assert done == ["x"]
 
 
-def test_a_large_answer_comes_in_pieces(client: Client) -> None:
-    """An answer of many pieces is complete, and one that is not read to its end leaves nothing behind."""
-    large = [Outgoing("x" * 100_000) for _ in range(2 + 4 * MAX_UNREAD // 100_000)]
-    client.send_many("mails", large)
-    assert sum(len(message.body) for message in client.read_all("mails", since=0)) == 100_000 * len(large)
-
-
 async def test_a_stream_that_is_left_holds_nothing(file: Path) -> None:
     """A stream waits for its reader, and ends with it."""
     with embedded.open(file, settings=QUICK) as writer:
@@ -194,22 +186,6 @@ def test_closing_ends_what_waits(file: Path) -> None:
     assert not service._thread.is_alive()
     with pytest.raises(InvalidArgument, match="closed"):
         client.send("mails", "x")
-
-
-def test_a_call_that_began_before_the_close_is_answered(client: Client) -> None:
-    """A thread that stops between its check and its request does not wait for an answer that never comes."""
-    service = service_of(client)
-    begin, closing_thread = service._calls, threading.Thread(target=client.close)
-
-    def begin_late(*call: object) -> None:
-        service._calls = begin
-        closing_thread.start()
-        closing_thread.join(0.1)
-        begin(*call)  # type: ignore[arg-type] # they are those of LoopCalls
-
-    service._calls = begin_late  # type: ignore[assignment] # it stands in for it
-    assert client.hello().store == "sqlite"
-    closing_thread.join(TEST_TIMEOUT)
 
 
 def test_a_close_that_was_interrupted_is_repeated(client: Client) -> None:
@@ -257,59 +233,6 @@ def rows_of(file: Path) -> int:
     with closing(apsw.Connection(str(file))) as connection:  # Use the store's copy of SQLite, so that locks stay.
         rows: Any = connection.execute("SELECT count(*) FROM messages").fetchall()
     return int(rows[0][0])
-
-
-def test_one_loop_after_another(file: Path) -> None:
-    """An async client answers in each."""
-    client = embedded.open_async(file, settings=QUICK)
-
-    async def hello() -> str:
-        async with asyncio.timeout(30):
-            return (await client.hello()).store
-
-    assert [asyncio.run(hello()) for _ in range(2)] == ["sqlite", "sqlite"]
-    asyncio.run(client.close())
-
-
-def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative path stays the same file when the program changes its directory to one with such a file."""
-    (tmp_path / "other").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with embedded.open("jobs.db", settings=QUICK) as client:
-        monkeypatch.chdir(tmp_path / "other")
-        client.create_queue("mails")
-        client.send("mails", "hello")
-        assert [message.body for message in client.read_all("mails", since=0)] == ["hello"]
-
-
-def test_threads_open_a_file_at_once(file: Path) -> None:
-    """A file that another thread has just opened is not taken for one opened by sqlite3."""
-    together, clients = threading.Barrier(4), []
-
-    def open_it() -> None:
-        together.wait(TEST_TIMEOUT)
-        clients.append(embedded.open(file, settings=QUICK))
-
-    threads = [threading.Thread(target=open_it) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TEST_TIMEOUT)
-    for client in clients:
-        client.close()
-    assert len(clients) == 4
-
-
-def test_a_call_that_takes_too_long_is_given_up(client: Client) -> None:
-    """The timeouts of a client hold here too."""
-    impatient = once(client, timeout=0.05)
-    hold = threading.Event()
-    service_of(client)._loop.call_soon_threadsafe(hold.wait)
-    try:
-        with pytest.raises(Exception, match="no answer in time"):
-            impatient.hello()
-    finally:
-        hold.set()
 
 
 def test_places_that_cannot_be_used(tmp_path: Path) -> None:
@@ -453,26 +376,3 @@ def test_a_file_that_sqlite3_has_open_is_refused(file: Path, monkeypatch: pytest
     with embedded.open(file, settings=QUICK) as first, embedded.open(file.name, settings=QUICK) as second:
         first.create_queue("mails")
         second.send("mails", "to a store that is open twice")
-
-
-async def test_sending_waits_for_the_reader() -> None:
-    """An answer does not pile up in memory, and a reader that leaves delays no other."""
-    parts: list[Part] = []
-    exchange = InProcessExchange(asyncio.get_running_loop(), b"", parts.append)
-
-    async def send() -> None:
-        await exchange.send_head(Response(200, b""), None)
-        for _ in range(100):
-            await exchange.send_piece(b"x" * 65_536, more=True)
-
-    sending = asyncio.create_task(send())
-    await asyncio.sleep(0.01)
-    _, *pieces = parts
-    assert MAX_UNREAD < sum(len(piece) for piece in pieces if isinstance(piece, bytes)) <= MAX_UNREAD + 65_536
-    exchange.record_read(65_536)
-    await asyncio.sleep(0.01)
-    assert len(parts) == len(pieces) + 2
-    exchange.leave()
-    await sending
-    exchange.end()
-    assert isinstance(parts[-1], BrokenOff)

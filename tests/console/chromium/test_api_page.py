@@ -82,20 +82,6 @@ def test_a_stream_is_shown_until_it_is_stopped(page: Page, client: Client, serve
     expect(section.get_by_role("button", name="Send")).to_be_focused()
 
 
-def test_values_stay_in_their_place(page: Page, served: Served) -> None:
-    """A name does not lead to another path, and large numbers of an answer are shown as they were sent."""
-    section = open_operation(page, "describeQueue")
-    section.get_by_label("queue").fill("..")
-    section.get_by_role("button", name="Send").click()
-    expect(section.get_by_role("status")).to_contain_text("no name is empty, '.' or '..'")
-    page.route(
-        "**/orders/info", lambda route: route.fulfill(body='{"a":[12345678901234567890,{}]}', content_type="a/json")
-    )
-    section.get_by_label("queue").fill("orders")
-    section.get_by_role("button", name="Send").click()
-    expect(section.get_by_role("region", name="Answer")).to_contain_text("12345678901234567890,\n    {}")
-
-
 def test_the_key_stays_in_its_field(page: Page, served: Served) -> None:
     """The key is in no address, cookie or storage, and cleared when the page is reloaded or left."""
     key = str(served.profile.key)
@@ -115,18 +101,6 @@ def test_the_key_stays_in_its_field(page: Page, served: Served) -> None:
     page.goto("about:blank")
     page.go_back()
     expect(page.get_by_label("Key", exact=True)).to_have_value("")
-
-
-def test_requests_carry_no_session(chromium: Browser, served: Served, url: str) -> None:
-    """Requests of the page do not use the session of a user who is logged in at the console."""
-    with closing(chromium.new_context()) as context:
-        page = context.new_page()
-        Watched(page, url).log_in(str(served.profile.key))
-        page.goto(f"http://127.0.0.1:{served.port}/docs")
-        section = open_operation(page, "describeCaller")
-        with page.expect_request("**/_me") as sent:
-            section.get_by_role("button", name="Send").click()
-        assert "cookie" not in sent.value.all_headers()
 
 
 def test_everybody_can_use_the_forms(page: Page, axe: str) -> None:
@@ -156,29 +130,6 @@ def reading(chromium: Browser, served: Served) -> Iterator[Page]:
         yield page
 
 
-def test_languages_without_scripts(reading: Page) -> None:
-    """A language that is chosen at one example, or by the keyboard at the top, is that of all examples."""
-    post, create = reading.locator("#postMessages .api-request"), reading.locator("#createQueue .api-request")
-    expect(create.locator(".api-curl")).to_be_visible()
-    expect(create.locator(".api-python")).to_be_hidden()
-    post.get_by_text("Python", exact=True).click()
-    expect(create.locator(".api-python")).to_contain_text("client.create_queue(")
-    expect(create.locator(".api-curl")).to_be_hidden()
-    reading.get_by_role("radio", name="Python").focus()
-    reading.keyboard.press("ArrowRight")
-    expect(create.locator(".api-javascript")).to_be_visible()
-    expect(create.locator(".api-python")).to_be_hidden()
-
-
-def test_links_unfold(reading: Page) -> None:
-    """A link of the list leads to a folded operation, and one to a folded type, and both are unfolded."""
-    expect(reading.locator("#showSchedule")).to_be_hidden()
-    reading.locator("nav a[href='#showSchedule']").click()
-    expect(reading.locator("#showSchedule")).to_be_visible()
-    reading.locator("#showSchedule a[href='#type-ScheduleState']").click()
-    expect(reading.locator("#type-ScheduleState")).to_be_in_viewport()
-
-
 @pytest.mark.parametrize("width", [1280, 375])
 def test_the_page_is_not_long(reading: Page, width: int) -> None:
     """It has at most 20,000 pixels, and the first operation is near its beginning; nothing is wider than the window."""
@@ -190,18 +141,6 @@ def test_the_page_is_not_long(reading: Page, width: int) -> None:
     assert height <= 20_000
     assert wide <= width
     assert first <= 1_100
-
-
-def test_a_page_behind_a_proxy_has_no_forms(chromium: Browser, served: Served) -> None:
-    """Where a proxy asks for the page by a loopback address, the browser's own address decides: no form is made."""
-    with closing(chromium.new_context()) as context:
-        page = context.new_page()
-        answer = page.request.get(f"http://127.0.0.1:{served.port}/docs")
-        assert "<script" in answer.text()
-        page.route("http://queues.example/docs", lambda route: route.fulfill(response=answer))
-        page.goto("http://queues.example/docs")
-        expect(page.get_by_text("Try it")).to_have_count(0)
-        expect(page.get_by_label("Key", exact=True)).to_have_count(0)
 
 
 def test_other_sites_get_hold_of_nothing(chromium: Browser, served: Served) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, StorageState, ViewportSize, expect
 
 from queuey.api.groups import Heartbeat
 from queuey.client import Client, Outgoing
-from queuey.console import cookies
 from tests.console.chromium.seeing import COLOR_RULES, WCAG_AA_RULES, Watched, find_accessibility_violations
 from tests.servers.served import Served
 
@@ -85,13 +82,6 @@ def test_from_login_to_logout(watched: Watched, served: Served, filled: Client) 
     expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
 
 
-def test_the_cookie(page: Page) -> None:
-    """No script sees the cookie, and no other site sends it."""
-    [cookie] = [one for one in page.context.cookies() if one["name"] == cookies.SESSION_COOKIE]
-    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
-    assert page.evaluate("document.cookie") == ""
-
-
 def test_a_session_that_ends_leads_to_the_form(page: Page, watched: Watched, filled: Client) -> None:
     """When a session has ended, what a script asks for leads to the form."""
     watched.open(f"a/{APPLICATION}/orders/messages")
@@ -141,37 +131,6 @@ def test_the_policy_stops_foreign_scripts(page: Page, watched: Watched) -> None:
     assert page.evaluate("window.ran") is None
     assert watched.troubles
     watched.troubles.clear()
-
-
-@pytest.mark.parametrize(
-    "payload", [*PAYLOADS[:3], *(pytest.param(payload, marks=pytest.mark.slow) for payload in PAYLOADS[3:])]
-)
-def test_hostile_texts(watched: Watched, page: Page, client: Client, payload: str) -> None:
-    """Whatever is in names, bodies, keys and headers is shown as text and runs nothing."""
-    name = payload[:50]
-    client.create_queue(name, kind="ordered")
-    client.create_queue(f"{name[:45]}.dead")
-    client.send(name, payload, key=payload, headers={"x": payload})
-    client.send(name, payload.encode(), key=payload)
-    place = f"a/{APPLICATION}/{quote(name, safe='')}"
-    for address in (
-        f"a/{APPLICATION}",
-        f"a/{APPLICATION}/_queues",
-        place,
-        f"{place}/messages",
-        f"{place}/messages?text={quote(payload)}",
-    ):
-        watched.open(address)
-        assert (
-            page.evaluate(
-                "document.querySelectorAll('img:not(.logo), svg:not(.spark), iframe, [onerror], [onfocus]').length"
-            )
-            == 0
-        )
-    expect(page.locator("tbody")).to_contain_text(payload)
-    page.locator("tbody .line a").last.click()
-    expect(page.locator("dd", has_text=payload).first).to_be_visible()
-    expect(page.locator("pre")).to_have_text(payload)
 
 
 def test_a_scan_shows_how_far_it_is_and_stops(page: Page, watched: Watched, client: Client) -> None:
@@ -290,28 +249,6 @@ def test_the_keyboard(page: Page, watched: Watched, filled: Client) -> None:
 TEXT = "body => getComputedStyle(body).color"
 
 
-def test_the_span_of_charts(page: Page, watched: Watched, client: Client) -> None:
-    """A button chooses the span of charts, and a reload keeps it; screen readers get their content as text."""
-    client.create_queue("spanned")
-    client.send_many("spanned", ["x"] * 120)
-    watched.open(f"a/{APPLICATION}/spanned")
-    expect(page.locator("[data-live] canvas")).to_have_count(2)
-    short, whole = (page.get_by_role("button", name=name, exact=True) for name in ("5 min", "1 h"))
-    expect(short).to_have_attribute("aria-pressed", "true")
-    chart = page.get_by_role("img", name="messages: 120 now, 120 at most")
-    expect(chart).to_have_accessible_name(re.compile("^The last 5 minutes"))
-    expect(page.get_by_role("img", name=re.compile(r"sent: .* now, .* at most; taken: "))).to_be_visible()
-    whole.click()
-    for _ in range(2):
-        expect(page).to_have_url(re.compile(r"/spanned\?range=1h$"))
-        expect(chart).to_have_accessible_name(re.compile("^The last 60 minutes"))
-        expect(whole).to_have_attribute("aria-pressed", "true")
-        expect(short).to_have_attribute("aria-pressed", "false")
-        page.reload()
-    page.get_by_text("The same as a table").click()
-    expect(page.get_by_role("region", name="Activity").get_by_role("row")).to_have_count(11)
-
-
 def test_the_values_of_charts(page: Page, watched: Watched, client: Client) -> None:
     """The last values stand at the ends of the lines with their units, and those under the pointer instead."""
     client.create_queue("drawn")
@@ -355,48 +292,6 @@ def test_numbers_and_lists_go_on_with_the_charts(page: Page, watched: Watched, c
     expect(page.locator("tbody tr").first).to_contain_text("the newest")
 
 
-def test_lists_have_depths_once_they_are_counted(page: Page, watched: Watched, client: Client) -> None:
-    """The list of queues is there at once, and gets its numbers by itself; an error leaves it as it is."""
-    client.create_queue("counted-1")
-    client.send_many("counted-1", ["x"] * 1500)
-    address = f"a/{APPLICATION}/_queues?prefix=counted"
-    row = page.get_by_role("row", name="counted-1")
-    watched.open(address)
-    expect(row).to_contain_text("1,500")
-    page.get_by_role("link", name="counted-1").focus()
-    held: list[Route] = []
-
-    def hold(route: Route) -> None:
-        held.append(route)
-
-    page.route("**/*depth=on*", hold)
-    with page.expect_request("**/*depth=on*"):
-        page.goto(f"{watched.url}/{address}")
-    page.get_by_role("link", name="counted-1").focus()
-    expect(row).not_to_contain_text("1,500")
-    held[0].continue_()
-    expect(row).to_contain_text("1,500")
-    expect(page.get_by_role("link", name="counted-1")).to_be_focused()
-    page.unroute_all()
-    page.route("**/*depth=on*", lambda route: route.fulfill(status=503, body="<p>busy</p>", content_type="text/html"))
-    page.goto(f"{watched.url}/{address}")
-    expect(page.get_by_text("busy")).to_be_visible()
-    expect(row).to_be_visible()
-
-
-def test_a_page_that_nobody_sees_has_no_stream(page: Page, watched: Watched, client: Client) -> None:
-    """A tab that was opened in the background requests no stream until it is visible."""
-    client.create_queue("unseen")
-    page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => !window.seen})")
-    requests: list[str] = []
-    page.on("request", lambda request: requests.append(request.url) if "/live" in request.url else None)
-    watched.open(f"a/{APPLICATION}/unseen")
-    page.wait_for_timeout(300)
-    assert requests == []
-    page.evaluate("window.seen = true; document.dispatchEvent(new Event('visibilitychange'))")
-    expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
-
-
 def test_charts_that_stop_say_so(page: Page, watched: Watched, client: Client) -> None:
     """When the stream is refused or ends the page says so, and the charts resume when it is back."""
     client.create_queue("stopped")
@@ -414,35 +309,3 @@ def test_charts_that_stop_say_so(page: Page, watched: Watched, client: Client) -
     expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
     expect(page.get_by_text("The charts have stopped.")).to_be_hidden()
     assert next(answers, None) is None
-
-
-def test_charts_have_their_times_in_utc(chromium: Browser, session: StorageState, client: Client, url: str) -> None:
-    """Wherever one is, the axis of a chart has the hours that tables have."""
-    client.create_queue("abroad")
-    abroad = chromium.new_context(timezone_id="Asia/Kolkata", storage_state=session)
-    with closing(abroad) as context:
-        page = context.new_page()
-        page.add_init_script(
-            "{ const fill = CanvasRenderingContext2D.prototype.fillText; window.drawn = [];"
-            " CanvasRenderingContext2D.prototype.fillText = function (text, ...rest)"
-            " { window.drawn.push(text); return fill.call(this, text, ...rest); } }"
-        )
-        Watched(page, url).open(f"a/{APPLICATION}/abroad")
-        expect(page.locator("[data-live] canvas")).to_have_count(2)
-        page.wait_for_function("window.drawn.some(text => /^\\d\\d:\\d\\d$/.test(text))")
-        drawn = {text[:2] for text in page.evaluate("window.drawn") if re.fullmatch(r"\d\d:\d[05]", text)}
-        now = datetime.now(UTC)
-        assert drawn <= {f"{(now - timedelta(hours=back)).hour:02d}" for back in (0, 1)}
-        expect(page.get_by_text("times in UTC").first).to_be_visible()
-
-
-def test_a_step_that_fails_can_be_tried_again(page: Page, watched: Watched, client: Client) -> None:
-    """After an error the scan's row has a link that does the step which failed."""
-    client.create_queue("failing")
-    client.send_many("failing", ["hay"] * 1200)
-    watched.open(f"a/{APPLICATION}/failing/messages")
-    page.route("**/messages?*cursor*", lambda route: route.continue_(url=f"{route.request.url}&partition=99"))
-    page.get_by_role("link", name="Next page").click()
-    expect(page.locator("tbody > tr.more").get_by_role("alert")).to_be_visible()
-    expect(page.locator("tbody > p")).to_have_count(0)
-    expect(page.get_by_role("link", name="Try again")).to_be_visible()

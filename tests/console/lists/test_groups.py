@@ -79,19 +79,6 @@ def test_what_is_not_shown(browser: Browser, limited: Browser, measuring: Browse
     assert "machine-1" not in page
 
 
-def test_a_queue_links_its_groups(browser: Browser, owner: Caller) -> None:
-    """A group that the service divides has its link; of others the page says where their members are."""
-    make_member_giving_back(owner)
-    key = owner.post("q", "c", X_Partition="1")["key"]
-    owner.send_json("PUT", "q/offsets/mirrored", {"partitions": {"1": {"offset": key}}})
-    page = browser.get_part("/console/a/queuey/q/groups").text
-    known, mirrored = page.split("<bdi>mirrored</bdi>")
-    assert f'href="{LIST}/g"' in known
-    assert "does not know its members" not in known
-    assert "qdo work --mirror" in mirrored
-    assert "/_groups/" not in mirrored
-
-
 def test_hostile_members(browser: Browser, owner: Caller, store: Store) -> None:
     """The name of an instance is text, whatever it is."""
     make_member_giving_back(owner, "<script>alert(1)</script>\" onload='x'")

@@ -8,7 +8,6 @@ from html import unescape
 
 from queuey.access import parse_scope
 from queuey.console import applications, overview
-from queuey.messages import QueueSpec
 from queuey.storage import Store, bridge
 from queuey.web.credentials import digest_of
 from queuey.web.parts import App
@@ -52,12 +51,6 @@ def test_depths_of_queues(browser: Browser, owner: Caller) -> None:
     assert "not counted" not in whole
 
 
-def test_queues_of_principals_are_not_counted(browser: Browser, owner: Caller) -> None:
-    """A queue whose principals keep the key out is in the list, without its messages."""
-    owner.create("q", principals="app:guest")
-    assert depths(browser) == {"q": (NONE, NONE)}
-
-
 def test_not_all_queues_are_counted(browser: Browser, owner: Caller) -> None:
     """A page counts a limited number of partitions for a limited time, and says how many queues were not counted."""
     for name, partitions in (("a", 2), ("b", 4), ("c", 1)):
@@ -98,16 +91,6 @@ def test_a_key_that_only_sends(app: App, store: Store, owner: Caller, stranger: 
     for path in ("other", "orders/messages", "orders/options", "_failures"):
         assert sender.get(f"/console/a/queuey/{path}").status == 403
     assert "the credential allows send" in sender.get("/console/a/queuey/orders/messages").text
-
-
-def test_an_application_of_others(browser: Browser, store: Store) -> None:
-    """A key of another application sees no list, but opens queues that name it, or are public, by their names."""
-    bridge.run(store.catalogue.create_queue("guest", "open", QueueSpec(type="public")))
-    page = browser.get("/console/a/guest")
-    assert page.status == 403
-    assert "open</bdi>" not in page.text
-    assert browser.get("/console/a/guest", query="queue=open").headers["Location"] == "/console/a/guest/open"
-    assert browser.get("/console/a/guest/open").status == 200
 
 
 def test_failures_of_an_application(browser: Browser, owner: Caller) -> None:
@@ -198,21 +181,3 @@ def test_queues_are_sorted_by_their_figures(browser: Browser, owner: Caller) -> 
         page = browser.get("/console/a/queuey/_queues", query="sort=waiting").text
     assert "Only the queues of this page are sorted." in page
     assert browser.get("/console/a/queuey/_queues", query="sort=principals").status == 400
-
-
-def test_columns_that_are_constant_are_left_out(browser: Browser, owner: Caller) -> None:
-    """What all queues of a page have in common has no column."""
-
-    def heads() -> set[str]:
-        page = browser.get("/console/a/queuey/_queues").text
-        return set(re.findall(r"<th [^>]*>(?:<a [^>]*>)?([^<]*)", page)) & {"Kind", "Type", "Partitions", "Created"}
-
-    owner.create("a")
-    owner.create("b")
-    assert heads() == set()
-    owner.create("c", partitions=3)
-    assert heads() == {"Partitions"}
-    owner.create("d", kind="ordered", type="public")
-    assert heads() == {"Kind", "Type", "Partitions"}
-    with replace_in(applications, applications.DAY, 0.0):
-        assert "Created" in heads()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from queuey.access import parse_scope
-from queuey.console import applications, groups, overview
+from queuey.console import applications, groups
 from queuey.console.filters import moment_absolute
 from queuey.messages import QueueSpec
 from queuey.service.browsing.history import CELL_SECONDS, History
@@ -69,15 +69,6 @@ def test_figures_are_those_of_the_api(browser: Browser, owner: Caller) -> None:
     assert "Timeout late" in text_of(page)
 
 
-def test_an_application_without_anything(browser: Browser) -> None:
-    """Sections that have nothing to show are left out."""
-    page = browser.get_part(f"{A}/_overview").text
-    assert "<h2" not in page
-    assert "<table" not in page
-    assert "the figures of no queue: the application has none" in text_of(page)
-    assert "ok Store can be written and read." in text_of(page)
-
-
 def test_rates(app: App, browser: Browser, owner: Caller) -> None:
     """Messages in and out are those that this service counted in the last full minute, of this application alone."""
     owner.create("q")
@@ -128,20 +119,6 @@ def test_a_limited_key_sees_sums_of_its_queues(
     assert member.send_heartbeat().status == 200
 
 
-def test_bounds(browser: Browser, owner: Caller) -> None:
-    """A limited number of queues is counted for a limited time, the last used ones first; the page says so."""
-    for number in range(6):
-        owner.create(f"q{number}")
-    owner.post("q5", "x")
-    with replace_in(overview, overview.MAX_QUEUES, 3):
-        page = text_of(browser.get_part(f"{A}/_overview").text)
-        assert tiles(browser)["Waiting"] == "1"
-    assert "3 queues: the most recently used ones, then the first by name. There are more: all queues ." in page
-    with replace_in(overview, overview.COUNT_TIMEOUT, -1.0):
-        page = text_of(browser.get_part(f"{A}/_overview").text)
-    assert "The messages of 6 of them were not counted, as it would take too long." in page
-
-
 def test_groups_that_lag(browser: Browser, owner: Caller) -> None:
     """A group lags if a message has been ahead of it for a while; its lag and members are what the API says."""
     make_member_giving_back(owner)
@@ -178,12 +155,6 @@ def test_the_only_application_opens_at_once(browser: Browser, operator: Browser,
     assert re.findall(r'<bdi>(\w+)</bdi></a></td>((?:<td class="number">[^<]*</td>){6})', overview)
     with replace_in(applications, applications.MAX_APPLICATIONS, 1):
         assert "of 1 applications" in operator.get_part("/console", query="depth=on").text
-
-
-def test_a_queue_by_its_name(browser: Browser) -> None:
-    """The field for the name of a queue opens it."""
-    reply = browser.get(A, query="queue=a%2Fb")
-    assert (reply.status, reply.headers["Location"]) == (303, f"{A}/a%2Fb")
 
 
 def test_the_page_does_not_wait(browser: Browser) -> None:
