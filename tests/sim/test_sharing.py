@@ -13,14 +13,11 @@ from msgspec.structs import replace
 
 from queuey.claims.entries import decode_entry
 from queuey.claims.receipts import Settlement
-from queuey.claims.state import MAX_ABOVE
 from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service import ClaimDelivery, ClaimUseCases, Limits, Watchers
-from queuey.service.claims import scans
 from queuey.service.claims.forwarding import CLAIM_TOPIC, FORWARDING_SECONDS, SETTLE_TOPIC
-from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
 from queuey.storage.calls import Done
 from tests.replacing import replace_in
@@ -169,35 +166,6 @@ def test_large_claims_use_several_partitions() -> None:
     assert list(claimed_from(4, 100).values()) == [100] * 4
 
 
-def test_more_large_claims_than_partitions() -> None:
-    """When all partitions are busy, claims wait evenly at them; all get what they asked for."""
-    assert sorted(claimed_from(15, 100).values()) == [100, *[200] * 7]
-
-
-def test_a_partition_that_can_give_nothing_ends_no_search() -> None:
-    """If a partition remembers too much to be read on, the claim tries the next one; a single partition reports why."""
-    for partitions in (1, 2):
-        scene, queue = Scene(), replace(QUEUE, partitions=partitions)
-        _, claims = scene.start(ModelStore)
-        with replace_in(scans, MAX_ABOVE, 20):
-            scene.fill(partitions, 40)
-            asked = claims.claim(queue, limit=20, ttl=60, partitions=[1])
-            begin(claims.core, asked, partial(scene._told, scene.found))
-            scene.let(SOON / 4)
-            for one in scene.found:
-                scene.acknowledge(claims, one)
-            scene.let(SOON / 4)
-            ends: list[tuple[list[ClaimDelivery] | None, Exception | None]] = []
-            begin(claims.core, claims.claim(queue, limit=1, ttl=60), lambda *result, told=ends: told.append(result))
-            scene.let(SOON / 4)
-        [(found, error)] = ends
-        if partitions == 1:
-            assert isinstance(error, ClaimUndecided)
-            assert "Partition 1 was read up to its limit" in str(error)
-        else:
-            assert [one.receipt.partition for one in found or ()] == [2]
-
-
 def test_nothing_is_said_only_after_all_ended_claims_were_looked_at() -> None:
     """Behind a thousand ended claims of messages that are gone, the next ended claim is found."""
     scene = Scene()
@@ -300,20 +268,6 @@ def test_the_home_is_asked_by_who_was_refused() -> None:
     scene.claim(claims, AWAY, 1)
     scene.let(SOON)
     assert (len(scene.found), len(other.asked)) == (5, 2)
-
-
-def test_other_partitions_are_worked_on_here() -> None:
-    """The home is not asked about a partition without conflicts, nor about one whose home is here."""
-    scene = Scene()
-    _, claims, other, _ = claim_in_shared_log(scene)
-    for queue in (replace(QUEUE, qid=4), replace(QUEUE, qid=3)):
-        for process in (claims, scene.start(ModelStore)[1], claims)[: 1 if queue.qid == 4 else 3]:
-            scene.claim(process, queue, 1)
-            scene.let(SOON)
-        scene.claim(claims, queue, 1)
-        scene.let(SOON)
-    assert len(scene.found) == 3 + 2 + 4
-    assert other.asked == []
 
 
 def test_silence_is_doubt() -> None:

@@ -219,15 +219,3 @@ def test_looks_are_shared_and_bounded(scene: Scene) -> None:
     before = WakeableStore.reads
     scene.after(10.0)
     assert 0.7 * MAX_POLLS <= (WakeableStore.reads - before) / 10 <= 1.1 * MAX_POLLS
-
-
-def test_nothing_is_watched_when_nobody_waits(scene: Scene) -> None:
-    """When the last waiting claim has left, polling ends."""
-    waiting = scene.claim(scene.one, wait=3.0)
-    scene.after(5.0)
-    assert waiting.found == []
-    assert waiting.at - 1000.0 == pytest.approx(3.0, abs=0.1)
-    assert not WakeableStore.wakes
-    before = WakeableStore.reads
-    scene.after(10.0)
-    assert WakeableStore.reads == before

@@ -34,6 +34,7 @@ def measure_allocated() -> int:
     return sum(statistic.size for statistic in snapshot.statistics("filename"))
 
 
+@pytest.mark.needs_histories
 @pytest.mark.parametrize(
     "count", [SOME, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(7200)], id="many")]
 )

@@ -28,7 +28,7 @@ from queuey.storage.cassandra.store.names import named_of, require_row
 from queuey.storage.cassandra.write import names
 from queuey.storage.cassandra.write.names import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import IdRun, MadeIds, PostedIds
-from tests.sim.post_keys import ASKING, Look, MakeIds, Remove, Swap, TimeLeft, Write, ask_for
+from tests.sim.explored.post_keys import ASKING, Look, MakeIds, Remove, Swap, TimeLeft, Write, ask_for
 
 Kind = Literal["PUT", "POST", "DELETE", "look", "read"]
 Mutation = Literal[

@@ -1,1 +1,0 @@
-"""Acts of operators in many simulated histories."""

@@ -1,1 +1,0 @@
-"""Attempts at messages in many simulated histories."""

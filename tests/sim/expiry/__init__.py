@@ -1,1 +1,0 @@
-"""Histories of queues whose expired messages become dead letters."""

@@ -1,0 +1,1 @@
+"""Small worlds of which every history is explored: names, moves, and posts with keys."""

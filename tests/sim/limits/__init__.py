@@ -1,1 +1,0 @@
-"""Limits of claims in simulated histories."""

@@ -1,0 +1,78 @@
+"""Expiring messages with a mechanism taken out, for the table of mutations in :mod:`tests.sim.mutations.table`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace as changed
+
+from queuey.claims.expiry import EndedMessages, find_expirable
+from queuey.claims.order import Waiting
+from queuey.claims.state import State
+from queuey.ids import Position
+from queuey.messages import NewMessage, Queue, Record
+from queuey.service.claims.expiry_turns import ExpiryRequest, ExpiryTurn
+from queuey.service.claims.finding import Finder
+from queuey.service.expiry import ExpiryRecord, ExpiryRecords, Search
+from tests.sim.expiry import KeptStore
+
+REAL_RELY, REAL_NEXT = ExpiryRecords.ensure_expiry, ExpiryRecords._next_due_ticks
+REAL_RESULT = ExpiryRequest.result
+
+
+async def ensure_expiry_once_stored(
+    records: ExpiryRecords, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False
+) -> None:
+    if is_stored:
+        await REAL_RELY(records, queue, items, is_stored=True)
+
+
+async def ensure_expiry_before_store(
+    records: ExpiryRecords, queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False
+) -> None:
+    """Checks the record only before the message is stored."""
+    if not is_stored:
+        await REAL_RELY(records, queue, items)
+
+
+def remove_at_any_version(store: KeptStore, record: Record) -> None:
+    store._replicas.records.pop(record.name, None)
+
+
+def may_remove_at_once(records: ExpiryRecords, value: ExpiryRecord, began: int) -> bool:
+    return True
+
+
+def hide_ended_messages(finder: Finder, state: State) -> None:
+    """Does not read messages after their end."""
+    finder.includes_ended, finder.scanner.split_ended = False, None
+
+
+def keep_waiting_messages(waiting: Waiting) -> None:
+    """Goes on above the messages that earlier reads did not show."""
+
+
+def expire_by_one_clock(margin: float) -> int:
+    """Expires a message when its end has come by one clock."""
+    return 0
+
+
+def find_expirable_with_claims(
+    state: State, ended: EndedMessages, is_changed: Callable[[Position], bool], expired: int, room: int
+) -> Iterator[Position]:
+    ended.overdue.update(ended.due)
+    return find_expirable(state, ended, is_changed, expired, room)
+
+
+def make_turn_without_outbox(request: ExpiryRequest, state: State) -> ExpiryTurn:
+    return REAL_RESULT(request, _copy_without_outbox(state))
+
+
+def _copy_without_outbox(state: State) -> State:
+    copy = State.decode(state.encode())
+    copy.outbox = {}
+    return copy
+
+
+def plan_search_by_seen_messages(records: ExpiryRecords, value: ExpiryRecord, found: Search, took: float) -> int:
+    return REAL_NEXT(records, changed(value, shortest=1 << 30), found, took)

@@ -1,0 +1,354 @@
+"""The kinds of simulated histories, and every mutation: the mechanism, its patches, and the history that shows it.
+
+A stale seed fails. Find another one with ``SIM_SEARCH=1 pytest tests/sim/mutations -k 'part of the name'``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from queuey.claims import drafts
+from queuey.claims.covers import CoverDraft
+from queuey.claims.drafts import EntryDraft
+from queuey.claims.expiry import find_expirable, ticks_until_due
+from queuey.claims.order import KeyHolders, OrderCheck, Waiting
+from queuey.claims.places import FreePlaces, LikelyPlaces, Places
+from queuey.claims.state import State
+from queuey.service import ClaimUseCases, Limits
+from queuey.service.claims import expiry_turns, finding, follow_ups, scans
+from queuey.service.claims.expiry_turns import ExpiryRequest
+from queuey.service.claims.finding import MAX_COVERS, Duplicates, Finder
+from queuey.service.claims.follow_ups import MAX_LETTERS, FollowUps
+from queuey.service.claims.forwarding import Forwarding
+from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.scans import MAX_PAGE_MESSAGES, MAX_SCAN_PAGES, Candidates, OrderedScanner
+from queuey.service.expiry import ExpiryRecords
+from queuey.storage.cassandra.write.names import NameRow
+from tests.harness.checking.claims import MAX_CLOCK_DIFFERENCE
+from tests.replacing import replace, replace_in
+from tests.sim import expiry as expiring
+from tests.sim import storm
+from tests.sim.explored import moves, names, post_keys
+from tests.sim.mutations import claims, expiry
+from tests.sim.web import Setup
+
+Patches = Sequence[tuple[Any, ...]]
+"""What is replaced, and by what. Of three: a module, what it has imported, and what it shall use instead."""
+LETTERS: Patches = [(follow_ups, MAX_LETTERS, 1)]
+"""Dead letters are published one by one."""
+LITTLE: Patches = [(finding, MAX_COVERS, 1), *LETTERS]
+"""Besides, a state has one cover at most."""
+SHORT_SCANS: Patches = [(scans, MAX_PAGE_MESSAGES, 2), (scans, MAX_SCAN_PAGES, 1)]
+
+
+@contextmanager
+def patched(patches: Patches) -> Iterator[None]:
+    with ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(replace(*patch) if len(patch) == 2 else replace_in(*patch))
+        yield
+
+
+class Find(Protocol):
+    def __call__(self, seeds: Sequence[int], *, breaking: tuple[str, ...] = ("",)) -> list[str]:
+        """Returns what is wrong in the first bad history, of that which begins with one of ``breaking``."""
+
+
+class Kind(NamedTuple):
+    """A kind of histories: how one is run, how many are, and what holds in all of them."""
+
+    find: Find
+    histories: int
+    patches: Patches = ()
+
+
+def in_storm(histories: int, patches: Patches = (), setup: Setup | None = None, **fields: Any) -> Kind:  # noqa: ANN401
+    setup = dataclasses.replace(setup or Setup(), **fields)
+    return Kind(partial(storm.find_violations, setup=setup), histories, patches)
+
+
+ORDERED = Setup(kinds=("ordered",))
+PLAIN = Setup(kinds=("plain",))
+DEDUP = Setup(kinds=("dedup",))
+FORGETFUL = Limits(claims_memory=1)
+SETUPS = {
+    "any": Setup(),
+    "ordered": ORDERED,
+    "cancelled": dataclasses.replace(PLAIN, cancelling=0.4, failing=0.3),
+    "unbegun": dataclasses.replace(PLAIN, unbegun=0.7),
+    "one of a key": dataclasses.replace(PLAIN, per_key=1),
+    "two of a key": dataclasses.replace(PLAIN, per_key=2),
+    "shares": dataclasses.replace(PLAIN, share=2),
+    "forgetful": Setup(limits=FORGETFUL),
+}
+KINDS: dict[str, Kind] = {
+    "any": in_storm(30, LITTLE),
+    "ordered": in_storm(20, LITTLE, ORDERED),
+    "failing": in_storm(10, LITTLE, failing=0.6),
+    "ordered, failing": in_storm(6, LITTLE, ORDERED, failing=0.6),
+    "forgetful": in_storm(6, LITTLE, limits=FORGETFUL),
+    "ordered, forgetful": in_storm(6, LITTLE, ORDERED, limits=FORGETFUL),
+    "cancelled": in_storm(12, (), SETUPS["cancelled"]),
+    "cancelled, dedup": in_storm(8, (), DEDUP, cancelling=0.4),
+    "cancelled, ordered": in_storm(8, (), ORDERED, cancelling=0.4, failing=0.3),
+    "cancelled, limited": in_storm(8, (), PLAIN, per_key=1, share=2, cancelling=0.4),
+    "unbegun": in_storm(12, (), SETUPS["unbegun"]),
+    "unbegun, dedup": in_storm(6, (), DEDUP, unbegun=0.7),
+    "unbegun, ordered": in_storm(6, (), ORDERED, unbegun=0.7),
+    "unbegun, limited": in_storm(6, (), PLAIN, per_key=1, unbegun=0.7),
+    "unbegun, cancelled": in_storm(6, (), PLAIN, cancelling=0.3, unbegun=0.7),
+    "one of a key": in_storm(6, LETTERS, SETUPS["one of a key"]),
+    "two of a key": in_storm(6, LETTERS, SETUPS["two of a key"]),
+    "shares": in_storm(6, LETTERS, SETUPS["shares"]),
+    "keys and shares": in_storm(6, LETTERS, PLAIN, per_key=1, share=2),
+    "shares, dedup": in_storm(6, LETTERS, DEDUP, share=1),
+    "shares, ordered": in_storm(6, LETTERS, ORDERED, share=2),
+    "limits, failing": in_storm(6, LETTERS, PLAIN, per_key=2, share=2, failing=0.6),
+    "limits, forgetful": in_storm(6, LETTERS, PLAIN, per_key=2, limits=FORGETFUL),
+    "expiring": Kind(partial(expiring.find_violations, kind="plain"), 5),
+    "expiring, ordered": Kind(partial(expiring.find_violations, kind="ordered"), 8),
+    "expiring, dedup": Kind(partial(expiring.find_violations, kind="dedup"), 8),
+}
+"""Each runs the first histories, and besides those that show a mutation of it."""
+
+
+class Mutation(NamedTuple):
+    """A mechanism that is taken out.
+
+    Attributes:
+        find: Runs histories of some seeds, or explores all; returns what is wrong.
+        patches: They take the mechanism out.
+        seed: The history that shows it.
+        kind: The kind whose histories it is tried on; empty: it is simulated in another way.
+    """
+
+    find: Find
+    patches: Patches = ()
+    seed: int = 0
+    kind: str = ""
+
+
+def broken(kind: str, rules: str, seed: int, *patches: tuple[Any, ...], **setup: Any) -> Mutation:  # noqa: ANN401
+    """Returns a mutation of claims. ``rules``: of which one is broken then. ``setup``: fields instead of patches."""
+    find = partial(
+        storm.find_violations,
+        setup=dataclasses.replace(SETUPS[kind], **setup),
+        breaking=tuple(rules.split()),
+    )
+    return Mutation(find, [*KINDS[kind].patches, *patches], seed, kind)
+
+
+def vanishing(rule: str, seed: int, *patches: tuple[Any, ...], kind: str = "plain") -> Mutation:
+    find = partial(expiring.find_violations, kind=kind, breaking=(rule,))
+    return Mutation(find, patches, seed, "expiring" if kind == "plain" else "")
+
+
+def explored(explore: Any, *patches: tuple[Any, ...], **options: Any) -> Mutation:  # noqa: ANN401
+    """Returns a mutation of a small world, all histories of which are explored."""
+
+    def find(seeds: Iterable[int], *, breaking: tuple[str, ...] = ("",)) -> list[str]:
+        wrong: list[str] = explore(**options)[1]
+        return wrong
+
+    return Mutation(find, patches)
+
+
+named = partial(explored, names.explore, faults=0, crashes=1)
+moved = partial(explored, moves.explore, processes=2, crashes=1)
+keyed = partial(explored, post_keys.explore, posts=2, faults=1, crashes=1)
+
+MUTATIONS: dict[str, Mutation] = {
+    "the comparison of an append": broken("any", "G4 G5 G6", 3, replicas=claims.Unconditional),
+    "the append before the answer": broken("any", "G4 G5", 3, (PartitionLog._append, claims.answering_first)),
+    "what is remembered above the horizon": broken(
+        "any", "G4 G5", 3, (State.find_unknown, claims.find_all_above_cursor)
+    ),
+    "the margin at expiry": broken("any", "G4", 25, timing=claims.NoMargin(MAX_CLOCK_DIFFERENCE)),
+    "the deadline of an answer": broken("any", "G4", 10, timing=claims.NoDeadline(MAX_CLOCK_DIFFERENCE)),
+    "the deadline of another worker's answer": broken(
+        "any", "G4", 1451, (Forwarding._on_answer, claims.count_time_from_answer)
+    ),
+    "the deadline when a caller is told": broken("any", "G4", 10, (ClaimUseCases._is_late, claims.never_late)),
+    "sending again what is in doubt": broken("any", "G5 G6", 13, store=claims.ReadOnce),
+    "finality below the cursor": broken("any", "G5", 2, (State.is_done, claims.is_done_only_above_cursor)),
+    "the horizon taken before the read": broken("any", "G6", 3332, store=claims.LateHorizon),
+    "a horizon that is as far behind as writes may be late": broken("any", "G6", 14, store=claims.HorizonAtClock),
+    "the due time of a delayed message": broken("any", "delay", 0, store=claims.ReadsAhead),
+    "covers in the entry": broken("any", "dedup", 8, (CoverDraft.find_needed, claims.covering_nothing)),
+    "the margin of covers": broken("any", "G6", 841, (Duplicates.begin_draft, claims.begin_draft_without_margin)),
+    "the end of covers whose message is gone": broken(
+        "any", "G6", 1004, (CoverDraft.withdraw, claims.withdrawing_nothing)
+    ),
+    "covers in the store": broken("any", "dedup", 15, store=claims.NoCovers),
+    "the end of all claims": broken("any", "G6", 29, (EntryDraft.release_all, claims.releasing_nothing)),
+    "dead letters of a process that died": broken("any", "G6", 49, (FollowUps._is_overdue, claims.never_overdue)),
+    "deletions of a process that died": broken("any", "on_ack", 133, (FollowUps._is_overdue, claims.never_overdue)),
+    "how old open work is, whenever a process has read of it": broken(
+        "forgetful", "G6 on_ack", 246, (FollowUps.add_open, claims.forget_begin_of_open_work)
+    ),
+    "whose claims were lost to a dead letter": broken(
+        "any", "G5", 100, (State._finish_leaving, claims.forgetting_who_had_it)
+    ),
+    "the append before the dead letter": broken("any", "G5", 110, (PartitionLog._append, claims.publishing_first)),
+    "the id of a dead letter": broken("any", "outbox", 237, store=claims.Renumbering),
+    "another round for those who got nothing": broken(
+        "any", "empty", 6, (Candidates.has_any, claims.never_has_candidates)
+    ),
+    "the read of the log before an empty answer": broken(
+        "any", "empty", 4, (PartitionLog._catch_up_for, claims.never_catch_up)
+    ),
+    "the error for who has waited for too long": broken(
+        "any", "empty", 6095, (PartitionLog._answer_poll, claims.answer_old_poll_empty)
+    ),
+    "another round for those whose claims have ended before their answer": broken(
+        "any", "empty", 1018, (PartitionLog._answer_poll, claims.answer_poll_in_doubt_empty)
+    ),
+    "the end of a scan that was cut short": broken(
+        "any", "empty", 132, *SHORT_SCANS, (PartitionLog._must_search_again, claims.cut_unseen)
+    ),
+    "deliveries counted when the entry is decided": broken(
+        "any", "limit", 69, (EntryDraft._may_redeliver, claims.count_deliveries_at_read)
+    ),
+    "the append before the deletion": broken("any", "G6", 6, (PartitionLog._append, claims.deleting_first)),
+    # Ordered queues
+    "the keys of what is outstanding": broken("ordered", "key", 1, (State._record_keys, claims.knowing_no_keys)),
+    "a key that is claimed is given to nobody else": broken(
+        "ordered", "key", 159, (OrderCheck._begin, claims.blocked_by_nothing_claimed)
+    ),
+    "the key of a claim that is renewed late": broken(
+        "ordered", "key", 3221, (KeyHolders.has_another, claims.never_has_another)
+    ),
+    "the order, checked when the entry is decided": broken(
+        "ordered", "order key", 3, (OrderCheck.try_deliver, claims.giving_in_any_order)
+    ),
+    "ordered queues are read below the horizon": broken("ordered", "order", 37, *claims.BEYOND_THE_HORIZON),
+    "the cursor stays below what waits": broken(
+        "ordered", "G6", 0, (OrderedScanner._make_chain, claims.passing_what_waits)
+    ),
+    "the front is what this process has read": broken(
+        "ordered", "G6", 17, (OrderedScanner._find_start, claims.claiming_at_the_front)
+    ),
+    # Cancelled messages
+    "the log marks cancelled messages": broken("cancelled", "cancelled", 9, (State.apply, claims.apply_without_marks)),
+    "an attempt at a cancelled message that fails ends it": broken(
+        "cancelled", "cancelled", 24, (EntryDraft._end_cancelled, claims.let_cancelled_be_retried)
+    ),
+    "a message that was read before its mark is not given again": broken(
+        "cancelled", "cancelled", 1438, (EntryDraft._may_redeliver, claims.may_redeliver_despite_mark)
+    ),
+    "a snapshot marks cancelled messages": broken(
+        "cancelled", "cancelled", 986, (State.encode, claims.encode_without_cancellations)
+    ),
+    # Attempts
+    "what did not begin does not count": broken("unbegun", "limit", 2, (State.apply, claims.applying_as_begun)),
+    "a claim that is renewed counts again": broken(
+        "unbegun", "limit", 444, (State._renew, claims.renewing_nothing_begun)
+    ),
+    "attempts are counted when the entry is decided": broken(
+        "unbegun", "limit", 1768, (EntryDraft.make_dead_letters, claims.burying_what_was_read)
+    ),
+    "a claim that ends in silence raises a suspicion": broken(
+        "unbegun", "limit", 0, (State.is_suspected, claims.suspecting_nothing)
+    ),
+    "a suspicion lasts": broken("unbegun", "limit", 33, (State.is_suspected, claims.suspecting_once)),
+    "a snapshot has attempts and suspicions": broken(
+        "unbegun", "limit", 185, (State.encode, claims.encode_without_marks)
+    ),
+    # Limits of claims
+    "places are counted when the entry is decided": broken(
+        "two of a key", "places", 122, (FreePlaces.try_take, claims.giving_all_that_was_read)
+    ),
+    "a claim that begins again needs a place": broken(
+        "one of a key", "places", 120, (Places.has_place_for, claims.always_has_place)
+    ),
+    "a partition has a share of the places": broken(
+        "shares", "places", 8, (Places._count_free_in_partition, claims.count_unlimited_places)
+    ),
+    "the keys of claimed messages are recorded, to count them": broken(
+        "two of a key", "places", 0, (State._record_keys, claims.knowing_no_keys)
+    ),
+    "a snapshot has the keys of claimed messages": broken(
+        "two of a key", "places", 65, (State.encode, claims.encode_without_keys)
+    ),
+    "a renewal ends a rest": broken("one of a key", "places", 173, (State._renew, claims.resting_for_good)),
+    "a message that waits for its delay takes no place": broken(
+        "one of a key", "empty", 289, (State.is_live, claims.never_resting)
+    ),
+    "free places of a busy key are found": broken(
+        "two of a key", "empty", 0, (LikelyPlaces.estimate_for_key, claims.find_no_place_of_busy_key)
+    ),
+    "queues with limits by key are read below the horizon": broken("two of a key", "G6", 5, *claims.BEYOND_THE_HORIZON),
+    "the cursor stays below messages without a place": broken(
+        "two of a key", "G6", 0, (OrderedScanner._make_chain, claims.passing_what_waits)
+    ),
+    "the front is what this process has read, where keys are limited": broken(
+        "two of a key", "G6", 65, (OrderedScanner._find_start, claims.claiming_at_the_front)
+    ),
+    # Expired messages that become dead letters
+    "the record is there before the message": vanishing(
+        "E1", 12, (ExpiryRecords.ensure_expiry, expiry.ensure_expiry_once_stored)
+    ),
+    "the record is checked again once the message is stored": vanishing(
+        "E1", 34, (ExpiryRecords.ensure_expiry, expiry.ensure_expiry_before_store)
+    ),
+    "a record in force is not removed": vanishing("E1", 0, (ExpiryRecords._may_remove, expiry.may_remove_at_once)),
+    "a record is removed at the version that was read": vanishing(
+        "E1", 9, (expiring.KeptStore.remove_record, expiry.remove_at_any_version)
+    ),
+    "the next search comes in time for messages that no search has seen": vanishing(
+        "E1", 27, (ExpiryRecords._next_due_ticks, expiry.plan_search_by_seen_messages)
+    ),
+    "reads show messages that have ended": vanishing("E1", 0, (Finder._adapt_to_log, expiry.hide_ended_messages)),
+    "reads from the cursor once they show messages that have ended": vanishing(
+        "E1", 10, (Waiting.clear, expiry.keep_waiting_messages), kind="ordered"
+    ),
+    "a message expires S after its end": vanishing(
+        "E3",
+        3,
+        (ticks_until_due, expiry.expire_by_one_clock),
+        (expiry_turns, ticks_until_due, expiry.expire_by_one_clock),
+    ),
+    "live claims are left": vanishing("E3", 1, (drafts, find_expirable, expiry.find_expirable_with_claims)),
+    "the next turn comes soon while dead letters are open": vanishing(
+        "E1", 182, (ExpiryRequest.result, expiry.make_turn_without_outbox)
+    ),
+    # Names
+    "a row of a name changes only from the version that was seen": named(
+        kinds=("PUT", "PUT"), mutation="version not compared", claims=False
+    ),
+    "the log records that a value was replaced": named(kinds=("PUT",), mutation="not in the log"),
+    "a replaced value is removed": named(kinds=("PUT",), mutation="not removed"),
+    "a name is not free before its message is done": named(kinds=("POST",), mutation="free too early"),
+    "what was read before its replacement is not given": named(kinds=("PUT",), mutation="read before, given after"),
+    "a replacement is settled after its removal": named(kinds=("PUT",), mutation="settled at once"),
+    "a reader by time asks for the value": named(kinds=("PUT", "read"), mutation="shown unasked", claims=False),
+    "rows of names are not final": explored(
+        names.explore, (NameRow, NameRow.final, True), kinds=("PUT", "POST"), faults=1, crashes=0, claims=False
+    ),
+    # Moves
+    "a move posts a chunk under a key": moved(event=None, mutation="no key"),
+    "a move deletes what it has posted": moved(event=None, mutation="deleted first"),
+    "a move takes messages by an entry": moved(event=None, mutation="taken unasked"),
+    "a move has one chunk at a time": moved(event=None, mutation="two chunks"),
+    "the end of a move is recorded": moved(event="release", mutation="no end"),
+    "a move gives back what it took": moved(event="purge", mutation="not returned"),
+    "a move ends the copies of what it takes": explored(
+        moves.explore, processes=1, crashes=0, event=None, kind="dedup", mutation="no covers"
+    ),
+    # Posts with keys
+    "a key is pending before anything is written": keyed(mutation="no pending row"),
+    "a post is removed only if nobody has confirmed it": keyed(mutation="removed unasked"),
+    "a post is confirmed by its own process": keyed(mutation="confirmed by others"),
+    "a post that failed is removed": keyed(mutation="not removed"),
+    "a late write is not in time": keyed(mutation="late is in time"),
+}
+"""By mechanism."""
+
+
+def list_seeds(kind: str) -> list[int]:
+    """Returns the seeds of a kind's histories: the first ones, and those that show a mutation."""
+    return sorted({*range(KINDS[kind].histories), *(one.seed for one in MUTATIONS.values() if one.kind == kind)})
