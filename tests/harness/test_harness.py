@@ -11,11 +11,11 @@ import pytest
 from tests.faults.webs import Span, draw_waves
 from tests.harness import __main__ as command
 from tests.harness import plans, reports
-from tests.harness.history import Fault, Journal, Records, now, record_stalls, running
+from tests.harness.history import Fault, Journal, Records, now
 from tests.harness.nemesis import Step, inflict, perform_waves
 from tests.harness.plans import RUNS, Plan, verify
 from tests.harness.reports import BEGIN, END, Report
-from tests.harness.results import Result, Violation, count_kinds, too_few
+from tests.harness.results import Result, Violation
 from tests.waiting import PATIENCE_SECONDS
 
 PLAN = Plan(7, "kill,pause", 60.0, slow=True, run="messages/cassandra")
@@ -106,31 +106,6 @@ def test_records_are_read_while_they_are_written(tmp_path: Path) -> None:
     assert records.of_kind(Plan) == []
     for journal in journals:
         journal.close()
-
-
-def test_stalls_are_recorded() -> None:
-    """A time in which a process did not run is recorded as a stall, under the given name."""
-    stalls: list[Fault] = []
-    arrived = threading.Event()
-
-    def add(fault: Fault) -> None:
-        stalls.append(fault)
-        arrived.set()
-
-    with running([lambda stop: record_stalls(stop, add, "w1", longest=0.0)]):
-        assert arrived.wait(60)
-    assert (stalls[0].kind, stalls[0].target) == ("stall", "w1")
-    assert stalls[0].end > stalls[0].start
-
-
-def test_errors_of_threads_are_raised() -> None:
-    """An error in a thread beside a block ends the block and fails the test."""
-
-    def fail(stop: threading.Event) -> None:
-        raise OSError("broken")
-
-    with pytest.raises(OSError, match="broken"), running([fail, lambda stop: stop.wait(60)]):
-        pass
 
 
 def test_every_run_has_a_test() -> None:
@@ -224,11 +199,3 @@ def test_the_table_is_put_between_the_marks() -> None:
     assert reports.rewrite(rewritten, []) == f"before\n{BEGIN}\n\n{reports.HEAD}\n\n{END}\nafter\n"
     with pytest.raises(ValueError, match="lacks the marks"):
         reports.rewrite("page", [])
-
-
-def test_numbers() -> None:
-    """Stalls are not counted as faults; counts below their minimum are named."""
-    assert count_kinds(GOOD.faults) == {"kill": 1}
-    assert too_few({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 1}) == ["b: 2, not 3 or more", "c: 0, not 1 or more"]
-    text = GOOD._replace(violations=[Violation("G1", "x"), Violation("G1", "y"), Violation("lost", "z")]).explain()
-    assert text.splitlines()[:4] == ["3 violations", "lost: z", "G1: x", "G1: y"]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.harness.proxy import Proxy
-from tests.servers.served import free_port
 
 PATIENCE = 60.0
 """Timeout in seconds for what a test waits for."""
@@ -102,11 +101,3 @@ def test_silenced(proxy: Proxy, silence: Callable[[Proxy], None]) -> None:
         client.settimeout(PATIENCE)
         proxy.resume()
         assert client.recv(3) == b"two"
-
-
-def test_nobody_there() -> None:
-    """A connection is closed if no server listens at the far end, and the proxy keeps running."""
-    with contextlib.closing(Proxy.to(f"127.0.0.1:{free_port()}")) as proxy:
-        for _ in range(2):
-            with connect(proxy) as client:
-                assert send_and_receive(client, b"anybody?") == b""

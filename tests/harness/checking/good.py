@@ -1,18 +1,13 @@
-"""Good histories made up from a seed: one of messages, one of a group."""
+"""Good histories of a group, made up from a seed."""
 
 from __future__ import annotations
 
 import random
 
-from msgspec import structs
-
-from queuey import ids
 from queuey.client import id_before
-from queuey.ids import Position
 from tests.harness.checking.records import (
     CREATED,
     OK,
-    UNAVAILABLE,
     Answered,
     Asked,
     Assigned,
@@ -31,107 +26,6 @@ from tests.harness.checking.records import (
     What,
 )
 from tests.harness.history import Fault
-
-QUEUE = "orders"
-WEBS = ("web-1", "web-2")
-PARTITIONS = (1, 2)
-DELAY = 1.5
-"""Seconds by which reads stay behind."""
-PAGE = 3
-
-
-class Service:
-    """A model of the service that keeps messages in memory and breaks no rule.
-
-    Args:
-        seed: Seeds all random choices.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.time = 1000.0
-        self.records: list[Record] = []
-        self._number = 0
-        self._messages: dict[tuple[int, Position], str] = {}
-        self._cursors: dict[str, dict[int, str]] = {}
-        self._last: str | None = None
-
-    def _ticks(self, time: float) -> int:
-        return ids.EPOCH_TICKS + round(time * ids.TICKS_PER_SECOND)
-
-    def post(self, outcome: Outcome, size: int = 1, web: str | None = None) -> None:
-        """Posts a batch to ``web``, or to a random web process. It is stored if acknowledged, perhaps if unknown."""
-        good = outcome == "acknowledged"
-        stored = good or (outcome == "unknown" and self.rng.random() < 0.5)
-        start, self.time = self.time, self.time + 0.01
-        delays = [self.rng.choice((0.0, 0.0, 0.0, 0.5)) for _ in range(size)]
-        sent = [Sent(f"m{self._number}.{n}", self.rng.choice(PARTITIONS), delay) for n, delay in enumerate(delays)]
-        places = [(self._ticks(self.time + one.delay) + n, ids.LOW_MIN) for n, one in enumerate(sent)]
-        if stored:
-            self._messages |= {(one.partition, at): one.body for one, at in zip(sent, places, strict=True)}
-        names = tuple(map(ids.to_hex, places)) if good else ()
-        status = CREATED if good else self.rng.choice((UNAVAILABLE, 0)) if outcome == "unknown" else UNAVAILABLE
-        web, outcomes = web or self.rng.choice(WEBS), (outcome,) * size
-        self._number += 1
-        self.time += 0.01
-        self.records.append(
-            Post(start, self.time, web, "w", QUEUE, tuple(sent), status, outcomes, names, self._last, not good)
-        )
-        prompt = [name for one, name in zip(sent, names, strict=False) if not one.delay]
-        self._last = max(prompt, key=ids.parse_position, default=self._last)
-
-    def read(self, reader: str, *, final: int = 0, web: str | None = None) -> bool:
-        """Reads a page from ``web``, or from a random web process, where the reader's last one ended.
-
-        Returns whether it had any message.
-        """
-        since = self._cursors.get(reader, {})
-        horizon = self._ticks(self.time - DELAY), ids.LOW_MIN
-        shown: list[Shown] = []
-        following = {}
-        for number in PARTITIONS:
-            lower = ids.parse_position(since[number]) if number in since else ids.FIRST
-            positions = sorted(place for part, place in self._messages if part == number and lower <= place < horizon)
-            page = positions[:PAGE]
-            shown += [Shown(number, ids.to_hex(place), self._messages[number, place]) for place in page]
-            following[number] = ids.to_hex(ids.following(page[-1]) if len(positions) > PAGE else max(lower, horizon))
-        start, self.time = self.time, self.time + 0.01
-        web = web or self.rng.choice(WEBS)
-        page_read = Read(start, self.time, web, reader, QUEUE, PARTITIONS, OK, since, horizon=ids.to_hex(horizon))
-        page_read = structs.replace(page_read, shown=tuple(shown), next=following, final=final)
-        self.records.append(page_read)
-        self._cursors[reader] = following
-        return bool(shown)
-
-    def serve(self) -> None:
-        for web in WEBS:
-            self.post("acknowledged", web=web)
-            self.read("r1", web=web)
-
-
-def make_message_history(seed: int, steps: int = 60) -> list[Record]:
-    service = Service(seed)
-    service.serve()
-    for _ in range(steps):
-        service.time += service.rng.random() * 0.2
-        if service.rng.random() < 0.4:
-            service.read(service.rng.choice(("r1", "r2")))
-        else:
-            outcome: Outcome = service.rng.choice(("acknowledged", "acknowledged", "none", "unknown"))
-            service.post(outcome, service.rng.choice((1, 1, 3)))
-    service.records.append(Fault(service.time, service.time + 1, "pause", "web-1"))
-    service.time += 20
-    service.serve()
-    for _ in range(20):
-        service.post("acknowledged")
-        service.read("r1")
-    service.post("unknown")
-    service.time += 20
-    for final, reader in (1, "full-1"), (2, "full-2"), (3, "full-3"), (0, "r1"), (0, "r2"):
-        while service.read(reader, final=final):
-            pass
-    return service.records
-
 
 MESSAGES = 40
 STEP = 0.01
