@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -18,7 +16,7 @@ from queuey.errors import StoreUnavailable, TooLate
 from queuey.ids import Position
 from queuey.messages import Message, Queue, Slice
 from queuey.storage import Store, bridge
-from tests.backends import APP, PROMPT, StoreLocation
+from tests.backends import PROMPT
 from tests.contract.samples import make_queue, new_message
 from tests.waiting import PATIENCE_SECONDS, join
 
@@ -159,43 +157,6 @@ def find_missed(acknowledged: Iterable[Place], seen: ReaderResult) -> list[Place
     return sorted(place for place in set(acknowledged) - seen.shown if place[1] < seen.cursors[place[0]])
 
 
-@dataclass
-class Result:
-    """The results of the writers and readers of one process."""
-
-    acknowledged: list[Place]
-    readers: list[ReaderResult]
-
-
-def run_in_processes(
-    location: StoreLocation,
-    application: str,
-    name: str,
-    *,
-    processes: int,
-    messages: int,
-    kinds: Sequence[type[Writer]] = (Writer,),
-) -> list[Result]:
-    """Runs two writers and two readers in each of several processes on the same data, all at the same time.
-
-    Args:
-        location: The data.
-        application: The application of the queue.
-        name: The name of the queue.
-        processes: Number of processes.
-        messages: Min acknowledged messages of each writer.
-        kinds: Classes of a process's writers, in turn.
-    """
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, ProcessPoolExecutor(processes, mp_context=context) as pool:
-        barrier = manager.Barrier(processes)
-        jobs = [
-            pool.submit(_process, location, (application, name), messages, number, barrier, kinds)
-            for number in range(processes)
-        ]
-        return [job.result(PATIENCE_SECONDS) for job in jobs]
-
-
 def run_threads(writers: list[Writer], readers: list[Reader], written: Callable[[], object] = lambda: None) -> None:
     """Runs each writer and reader on its own thread, and raises their errors.
 
@@ -243,39 +204,3 @@ def check_between_threads(store: Store, other: Store, kinds: Sequence[Callable[.
     for reader in readers:
         assert find_missed(acknowledged, reader.seen) == []
         assert reader.seen.repeated == []
-
-
-def check_between_processes(
-    location: StoreLocation, store: Store, messages: int, kinds: Sequence[type[Writer]] = (Writer,)
-) -> None:
-    """Does the check of :func:`check_between_threads` in three processes of two writers and two readers each."""
-    queue = make_two_partition_queue(store)
-    results = run_in_processes(location, APP, queue.name, processes=3, messages=messages, kinds=kinds)
-    acknowledged = [place for result in results for place in result.acknowledged]
-    assert len(acknowledged) >= 3 * 2 * messages
-    for result in results:
-        for reader in result.readers:
-            assert find_missed(acknowledged, reader) == []
-            assert reader.repeated == []
-
-
-def _process(
-    location: StoreLocation,
-    place: tuple[str, str],
-    messages: int,
-    number: int,
-    barrier: threading.Barrier,
-    kinds: Sequence[type[Writer]],
-) -> Result:
-    store = location.open()
-    try:
-        queue = bridge.run(store.catalogue.queue(*place))
-        writers = [kinds[n % len(kinds)](store, queue, number=number * 2 + n, messages=messages) for n in range(2)]
-        readers = [Reader(store, queue) for _ in range(2)]
-        barrier.wait(PATIENCE_SECONDS)
-        run_threads(writers, readers, barrier.wait)
-        return Result(
-            [place for writer in writers for place in writer.acknowledged], [reader.seen for reader in readers]
-        )
-    finally:
-        store.close()

@@ -34,21 +34,12 @@ def fresh_name() -> str:
     return f"queue-{next(_numbers)}"
 
 
-def make_queue(
-    store: Store,
-    name: str | None = None,
-    *,
-    application: str = APP,
-    partitions: int = 1,
-    ttl: int | None = None,
-    read_delay: float | None = 0.0,
-    consistency: str | None = None,
-) -> Queue:
+def make_queue(store: Store, name: str | None = None, *, application: str = APP, **fields: Any) -> Queue:  # noqa: ANN401
     """Creates a queue, which must be new.
 
     Its read delay is 0 unless given, so that a store with a clock's horizon shows its messages.
     """
-    spec = QueueSpec(partitions=partitions, ttl=ttl, read_delay=read_delay, consistency=consistency)
+    spec = QueueSpec(**{"read_delay": 0.0} | fields)
     queue, created = bridge.run(store.catalogue.create_queue(application, name or fresh_name(), spec))
     assert created
     return queue
@@ -82,6 +73,13 @@ def append_bodies(
     return bridge.run(
         store.messages.append(queue, [new_message(body, partition=partition, ttl=ttl) for body in bodies])
     )
+
+
+def fill_queue(store: Store, *bodies: str | bytes, partitions: int = 1, read_delay: float | None = 0.0) -> Queue:
+    """Creates a queue with messages in its first partition."""
+    queue = make_queue(store, partitions=partitions, read_delay=read_delay)
+    append_bodies(store, queue, *bodies)
+    return queue
 
 
 class BegunCall(Future[T]):

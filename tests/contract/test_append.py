@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.errors import InvalidRequest
 from queuey.ids import Position
-from queuey.messages import Meta, NewMessage, Queue, Slice
+from queuey.messages import Meta
 from queuey.storage import Store, bridge
 from tests import strategies
 from tests.backends import Clock
@@ -26,7 +26,6 @@ from tests.contract.samples import (
     messages_in_partition,
     new_message,
     positions,
-    read_one,
     start_append,
 )
 
@@ -52,13 +51,6 @@ def test_ids_are_time_uuids_of_now(store: Store) -> None:
     value = uuid.UUID(hex=ids.to_hex(position))
     assert (value.version, value.variant) == (1, uuid.RFC_4122)
     assert abs(position[0] - ids.now_ticks()) < 60 * ids.TICKS_PER_SECOND
-
-
-def test_nothing_to_append(store: Store) -> None:
-    """An empty batch stores nothing and gives no ids."""
-    queue = make_queue(store)
-    assert bridge.run(store.messages.append(queue, [])) == []
-    assert messages_in_partition(store, queue) == []
 
 
 @strategies.ON_STORES
@@ -206,23 +198,6 @@ class TestAfter:
                 positions = bridge.run(handle.messages.append(queue, [new_message("a"), new_message("b")], after=after))
                 assert strictly_ascending([after, *positions])
 
-    def test_in_the_past(self, store: Store) -> None:
-        """An ``after`` in the past changes nothing."""
-        queue = make_queue(store)
-        (first,) = append_bodies(store, queue, "a")
-        for after in (ids.FIRST, (ids.EPOCH_TICKS, ids.LOW_MAX), first):
-            (position,) = bridge.run(store.messages.append(queue, [new_message("b")], after=after))
-            assert position > first
-            assert position[0] < ids.now_ticks() + 2 * ids.TICKS_PER_SECOND
-
-    def test_keeps_the_order_of_a_conversation(self, store: Store, other: Store) -> None:
-        """Messages stored one after another with the last id as ``after`` keep that order over all stores."""
-        queue = make_queue(store)
-        after: Position | None = None
-        for n in range(30):
-            (after,) = bridge.run((store, other)[n % 2].messages.append(queue, [new_message(str(n))], after=after))
-        assert bodies_in_partition(store, queue) == [str(n) for n in range(30)]
-
     @pytest.mark.parametrize("seconds", [60, 1e6])
     def test_too_far_ahead(self, store: Store, seconds: float) -> None:
         """An ``after`` more than a second ahead of the clock is refused and stores nothing; time does not jump."""
@@ -250,14 +225,6 @@ class TestAfter:
                 )
             )
 
-    def test_next_appends_stay_above(self, store: Store) -> None:
-        """Ids of later calls without ``after`` are above those that an ``after`` pushed ahead."""
-        queue = make_queue(store)
-        after = (ids.now_ticks() + ids.TICKS_PER_SECOND * 9 // 10, 0)
-        pushed = bridge.run(store.messages.append(queue, [new_message("a")], after=after))
-        assert strictly_ascending([*pushed, *append_bodies(store, queue, "b")])
-        assert bodies_in_partition(store, queue) == ["a", "b"]
-
     @pytest.mark.needs("one_generator")
     def test_appends_of_others_stay_above(self, store: Store, other: Store) -> None:
         """Ids of later calls of another store are above them, too."""
@@ -284,10 +251,6 @@ class TestBegin:
         assert positions(messages_in_partition(store, queue, 1)) == sorted(first for first, _ in results)
         assert positions(messages_in_partition(store, queue, 2)) == sorted(second for _, second in results)
 
-    def test_nothing_to_append(self, store: Store) -> None:
-        """An empty batch is answered as well."""
-        assert start_append(store, make_queue(store), []).result(60) == []
-
     def test_invalid(self, store: Store) -> None:
         """An invalid append is refused, and stores nothing."""
         queue = make_queue(store)
@@ -312,24 +275,3 @@ class TestBegin:
         queue = make_queue(store)
         futures = [start_append(store, queue, [new_message(str(n))]) for n in range(100)]
         assert strictly_ascending([future.result(60)[0] for future in futures])
-
-
-def test_same_items_again(store: Store) -> None:
-    """Appending the same objects twice stores two messages each."""
-    queue = make_queue(store)
-    items: list[NewMessage] = [new_message("a"), new_message("a")]
-    positions = bridge.run(store.messages.append(queue, items)) + bridge.run(store.messages.append(queue, items))
-    assert len(set(positions)) == 4
-    assert bodies_in_partition(store, queue) == ["a"] * 4
-
-
-def test_two_queues_do_not_mix(store: Store) -> None:
-    """Messages are stored in their queue and partition and in no other."""
-    queues: list[Queue] = [make_queue(store, partitions=3) for _ in range(3)]
-    for queue in queues:
-        for number in (1, 2, 3):
-            append_bodies(store, queue, f"{queue.name}/{number}", partition=number)
-    for queue in queues:
-        pages = bridge.run(store.messages.read(queue, [Slice(partition=number) for number in (1, 2, 3)]))
-        assert [bodies(page.messages) for page in pages] == [[f"{queue.name}/{n}"] for n in (1, 2, 3)]
-    assert read_one(store, queues[0], Slice(partition=4)).messages == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from queuey.messages import Meta
 from queuey.storage import Store, bridge
 from tests import strategies
-from tests.contract.samples import append_bodies, bodies, make_queue, messages_in_partition, new_message
+from tests.contract.samples import append_bodies, bodies, fill_queue, make_queue, messages_in_partition, new_message
 
 EXAMPLES: dict[str, str | bytes] = {
     "NUL": "a\0b",
@@ -53,8 +53,7 @@ def test_examples(store: Store, other: Store) -> None:
 @given(st.lists(strategies.bodies(), min_size=1, max_size=10))
 def test_any_bodies(store: Store, given_bodies: list[str | bytes]) -> None:
     """All bodies of a batch are read as they were written."""
-    queue = make_queue(store)
-    append_bodies(store, queue, *given_bodies)
+    queue = fill_queue(store, *given_bodies)
     stored_bodies = bodies(messages_in_partition(store, queue))
     assert stored_bodies == given_bodies
     assert [type(body) for body in stored_bodies] == [type(body) for body in given_bodies]
@@ -68,14 +67,6 @@ def test_large_bodies(store: Store) -> None:
         said += ["\u20ac" * (size // 3) + "x" * (size % 3), os.urandom(size)]
         append_bodies(store, queue, *said[-2:])
     assert bodies(messages_in_partition(store, queue)) == said
-
-
-def test_many_large_bodies_in_one_batch(store: Store) -> None:
-    """A batch of 8 MiB is stored completely."""
-    queue = make_queue(store)
-    batch = [bytes([n]) * (256 * 1024) for n in range(32)]
-    append_bodies(store, queue, *batch)
-    assert bodies(messages_in_partition(store, queue)) == batch
 
 
 METAS = st.builds(
@@ -99,14 +90,3 @@ def test_any_meta(store: Store, metas: list[Meta | None]) -> None:
         bridge.run(store.messages.fetch(queue, [(1, position) for position in positions])),
     ):
         assert [message.meta or Meta() for message in messages] == [meta or Meta() for meta in metas]
-
-
-@strategies.ON_STORES
-@given(METAS)
-def test_meta_of_a_put(store: Store, meta: Meta) -> None:
-    """A message put at an id has its metadata, and another put removes it."""
-    queue = make_queue(store)
-    bridge.run(store.messages.put(queue, [(1, (5, 5))], new_message("x", meta=meta)))
-    assert (messages_in_partition(store, queue)[0].meta or Meta()) == meta
-    bridge.run(store.messages.put(queue, [(1, (5, 5))], new_message("x")))
-    assert messages_in_partition(store, queue)[0].meta in (None, Meta())

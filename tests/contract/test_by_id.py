@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.errors import InvalidRequest
 from queuey.ids import Position
 from queuey.messages import Meta
 from queuey.storage import Store, bridge
-from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import (
     append_bodies,
@@ -65,28 +62,6 @@ class TestPut:
         bridge.run(store.messages.put(queue, [(1, stored_at[0])], new_message(b"\xff", meta=meta)))
         message = messages_in_partition(other, queue)[0]
         assert (message.body, message.meta) == (b"\xff", meta)
-
-    def test_created_and_overwritten_together(self, store: Store) -> None:
-        """One call writes the same body at existing and at new ids."""
-        queue = make_queue(store, partitions=2)
-        (first,) = append_bodies(store, queue, "a")
-        bridge.run(store.messages.put(queue, [(1, first), *make_past_positions(1, 2), (2, first)], new_message("same")))
-        assert bodies_in_partition(store, queue, 1) == ["same"] * 3
-        assert bodies_in_partition(store, queue, 2) == ["same"]
-        assert [info.count for info in bridge.run(store.messages.inspect(queue))[1]] == [3, 1]
-
-    def test_same_place_twice(self, store: Store) -> None:
-        """A place that is named twice holds one message."""
-        queue = make_queue(store)
-        bridge.run(store.messages.put(queue, make_past_positions(1) * 3, new_message("a")))
-        assert bodies_in_partition(store, queue) == ["a"]
-        assert bridge.run(store.messages.inspect(queue))[1][0].count == 1
-
-    def test_nowhere(self, store: Store) -> None:
-        """Putting at no places does nothing."""
-        queue = make_queue(store)
-        bridge.run(store.messages.put(queue, [], new_message("a")))
-        assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
     @pytest.mark.parametrize("partition", [0, -1, 3, 256, 257])
     def test_partition_outside_the_queue(self, store: Store, partition: int) -> None:
@@ -153,28 +128,6 @@ class TestPut:
         assert len(stored_bodies) == 2
         assert len(set(stored_bodies)) == 1
 
-    def test_ttl_counts_from_now_for_past_ids(self, store: Store, clock: Clock) -> None:
-        """A message put at an old id lives its whole TTL."""
-        queue = make_queue(store)
-        bridge.run(store.messages.put(queue, make_past_positions(1), new_message("a", ttl=10)))
-        clock.advance(9)
-        assert bodies_in_partition(store, queue) == ["a"]
-        clock.advance(2)
-        assert messages_in_partition(store, queue) == []
-        assert bridge.run(store.messages.fetch(queue, make_past_positions(1))) == []
-
-    def test_ttl_counts_from_the_id_for_later_ones(self, store: Store, clock: Clock) -> None:
-        """A message put at an id in the future lives its TTL from then."""
-        queue = make_queue(store)
-        place = (1, (clock.ticks + 100 * ids.TICKS_PER_SECOND, 0))
-        bridge.run(store.messages.put(queue, [place], new_message("a", ttl=10)))
-        clock.advance(109)
-        assert bodies(bridge.run(store.messages.fetch(queue, [place]))) == ["a"]
-        assert bodies_in_partition(store, queue) == ["a"]
-        clock.advance(2)
-        assert bridge.run(store.messages.fetch(queue, [place])) == []
-        assert messages_in_partition(store, queue) == []
-
     @pytest.mark.parametrize(("first", "second"), [(10, 100), (100, 10), (10, 10)])
     def test_overwriting_sets_the_ttl(self, store: Store, clock: Clock, first: int, second: int) -> None:
         """After an overwrite only the new TTL counts, longer or shorter."""
@@ -210,10 +163,6 @@ class TestFetch:
         places = [(1, c), (2, d), (1, (PAST, 0)), (1, a), (2, a), (1, d), (3, a), (1, b)]
         assert bodies(bridge.run(store.messages.fetch(queue, places))) == ["c", "d", "a", "b"]
 
-    def test_nothing_asked(self, store: Store) -> None:
-        """No ids give no messages."""
-        assert bridge.run(store.messages.fetch(make_queue(store), [])) == []
-
     def test_partition_outside_the_queue(self, store: Store) -> None:
         """No partition number reaches another queue."""
         queue = make_queue(store)
@@ -223,29 +172,12 @@ class TestFetch:
         places = [(partition, (PAST, 0)) for partition in (-255, -1, 0, 2, 255, 256, 257, 258, 513, 1 << 50)]
         assert bridge.run(store.messages.fetch(queue, places)) == []
 
-    def test_no_read_delay(self, store: Store) -> None:
-        """A message can be fetched by its id at once, without the read delay."""
-        queue = make_queue(store, read_delay=3600.0)
-        (position,) = append_bodies(store, queue, "a")
-        assert messages_in_partition(store, queue) == []
-        assert bodies(bridge.run(store.messages.fetch(queue, [(1, position)]))) == ["a"]
-
     def test_a_thousand(self, store: Store) -> None:
         """A thousand ids in one call are answered in order."""
         queue = make_queue(store)
         positions = append_bodies(store, queue, *map(str, range(1000)))
         places = [(1, position) for position in reversed(positions)]
         assert bodies(bridge.run(store.messages.fetch(queue, places))) == [str(n) for n in reversed(range(1000))]
-
-    @strategies.ON_STORES
-    @given(st.sets(strategies.positions(), min_size=1, max_size=10))
-    def test_any_id(self, store: Store, locations: set[Position]) -> None:
-        """Every position is found exactly, and not confused with its neighbours."""
-        queue = make_queue(store)
-        bridge.run(store.messages.put(queue, [(1, place) for place in locations], new_message("x")))
-        near = {step(place) for place in locations for step in (ids.following, ids.preceding)} - locations
-        assert set(positions(bridge.run(store.messages.fetch(queue, [(1, place) for place in locations])))) == locations
-        assert bridge.run(store.messages.fetch(queue, [(1, place) for place in near])) == []
 
 
 class TestDelete:
@@ -277,14 +209,6 @@ class TestDelete:
         assert bridge.run(store.messages.delete(queue, locations)) == 1
         assert bridge.run(store.messages.delete(queue, locations)) == 0
 
-    @pytest.mark.needs("counts_deletes")
-    def test_expired_messages_are_not_there(self, store: Store, clock: Clock) -> None:
-        """An expired message, swept or not, does not count as deleted."""
-        queue = make_queue(store)
-        short, long = bridge.run(store.messages.append(queue, [new_message("a", ttl=1), new_message("b", ttl=100)]))
-        clock.advance(2)
-        assert bridge.run(store.messages.delete(queue, [(1, short), (1, long)])) == 1
-
     def test_partition_outside_the_queue(self, store: Store) -> None:
         """No partition number reaches another queue."""
         queue = make_queue(store)
@@ -297,23 +221,6 @@ class TestDelete:
             )
         )
         assert [bodies_in_partition(store, one, n) for one in neighbours for n in (1, 2)] == [["x"]] * 6
-
-    def test_deleted_id_can_be_put_again(self, store: Store) -> None:
-        """A deleted message stays away until another one is put there."""
-        queue = make_queue(store)
-        bridge.run(store.messages.put(queue, make_past_positions(1), new_message("a")))
-        bridge.run(store.messages.delete(queue, make_past_positions(1)))
-        assert messages_in_partition(store, queue) == []
-        bridge.run(store.messages.put(queue, make_past_positions(1), new_message("b")))
-        assert bodies_in_partition(store, queue) == ["b"]
-
-    def test_delayed_message(self, store: Store) -> None:
-        """A message that is not due yet can be deleted."""
-        queue = make_queue(store)
-        (position,) = bridge.run(store.messages.append(queue, [new_message("a", delay=3600.0)]))
-        bridge.run(store.messages.delete(queue, [(1, position)]))
-        assert bridge.run(store.messages.fetch(queue, [(1, position)])) == []
-        assert bridge.run(store.messages.inspect(queue))[1][0].count == 0
 
     @pytest.mark.needs("counts_deletes")
     def test_simultaneous_deletes_count_once(self, store: Store, other: Store) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 
 from queuey import ids
 from queuey.messages import Slice
 from queuey.storage import Store, bridge
-from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import (
     append_bodies,
@@ -19,7 +16,6 @@ from tests.contract.samples import (
     make_queue,
     messages_in_partition,
     new_message,
-    positions,
     read_one,
     whole_partition,
 )
@@ -47,33 +43,12 @@ def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
         assert [bodies(page.messages) for page in bridge.run(handle.messages.read(queue, kinds))] == [["late"]] * 4
 
 
-def test_id_time_is_due_time(store: Store, clock: Clock) -> None:
-    """The time of the id is the due time."""
-    queue = make_queue(store)
-    for delay in (0.5, 10.0, 86_400.0):
-        (position,) = bridge.run(store.messages.append(queue, [new_message("late", delay=delay)]))
-        due = clock.ticks + round(delay * ids.TICKS_PER_SECOND)
-        assert abs(position[0] - due) < MILLISECOND
-
-
 def test_found_by_id_before_due(store: Store, other: Store) -> None:
     """A delayed message can be fetched by its id at any time."""
     queue = make_queue(store)
     (position,) = bridge.run(store.messages.append(queue, [new_message("late", delay=3600.0)]))
     for handle in (store, other):
         assert bodies(bridge.run(handle.messages.fetch(queue, [(1, position)]))) == ["late"]
-
-
-def test_ttl_counts_from_due_time(store: Store, clock: Clock) -> None:
-    """A delayed message lives its TTL after it is due, however long it waited."""
-    queue = make_queue(store)
-    (position,) = bridge.run(store.messages.append(queue, [new_message("late", delay=100.0, ttl=10)]))
-    clock.advance(109)
-    assert bodies_in_partition(store, queue) == ["late"]
-    assert bodies(bridge.run(store.messages.fetch(queue, [(1, position)]))) == ["late"]
-    clock.advance(2)
-    assert messages_in_partition(store, queue) == []
-    assert bridge.run(store.messages.fetch(queue, [(1, position)])) == []
 
 
 @pytest.mark.needs("exact_horizon")
@@ -108,54 +83,6 @@ def test_due_without_further_writes(store: Store, other: Store, clock: Clock) ->
     assert bodies(seen) == ["1", "3", "5"]
 
 
-def test_due_behind_a_batch_of_others(store: Store, clock: Clock) -> None:
-    """A message that comes due among the ids of its own batch does not hide later ones."""
-    queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new_message("last", delay=10.0)]))
-    bridge.run(store.messages.append(queue, [new_message("soon", delay=10 * TICK), *[new_message("now")] * 100]))
-    clock.advance(11)
-    stored_bodies = bodies_in_partition(store, queue)
-    assert sorted(map(str, stored_bodies)) == ["last", *["now"] * 100, "soon"]
-    assert stored_bodies[-1] == "last"
-
-
-@strategies.ON_STORES
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.lists(st.integers(0, 20), max_size=12))
-def test_delays_of_a_few_ticks(store: Store, clock: Clock, first: list[int], second: list[int]) -> None:
-    """Delays that differ by single ticks give different ids, and all messages appear."""
-    queue = make_queue(store)
-    items = [new_message(f"{n}", delay=ticks * TICK) for n, ticks in enumerate(first)]
-    more = [new_message(f"more {n}", delay=ticks * TICK) for n, ticks in enumerate(second)]
-    stored_at = bridge.run(store.messages.append(queue, items)) + bridge.run(store.messages.append(queue, more))
-    assert len(set(stored_at)) == len(items) + len(more)
-    clock.advance(1)
-    assert sorted(positions(messages_in_partition(store, queue))) == sorted(stored_at)
-
-
-def test_many_delayed_for_one_moment(store: Store, other: Store, clock: Clock) -> None:
-    """Any number of messages from several stores and queues may be due at one moment."""
-    queues = [make_queue(store), make_queue(store)]
-    positions = [
-        position
-        for one in (store, other)
-        for queue in queues
-        for position in bridge.run(one.messages.append(queue, [new_message("late", delay=5.0)] * 50))
-    ]
-    assert len(set(positions)) == 200
-    clock.advance(6)
-    assert [len(messages_in_partition(store, queue)) for queue in queues] == [100, 100]
-
-
-def test_after_does_not_apply(store: Store, clock: Clock) -> None:
-    """An ``after`` below the due time does not change the due time."""
-    queue = make_queue(store)
-    after = (clock.ticks + ids.TICKS_PER_SECOND // 2, 0)
-    (position,) = bridge.run(store.messages.append(queue, [new_message("late", delay=30.0)], after=after))
-    assert position > after
-    clock.advance(31)
-    assert bodies_in_partition(store, queue) == ["late"]
-
-
 def test_purged_and_deleted_before_due(store: Store, clock: Clock) -> None:
     """A message that was delayed when its queue was purged or deleted never appears."""
     purged, deleted = make_queue(store), make_queue(store)
@@ -167,19 +94,6 @@ def test_purged_and_deleted_before_due(store: Store, clock: Clock) -> None:
     clock.advance(11)
     assert messages_in_partition(store, purged) == []
     assert messages_in_partition(store, again) == []
-
-
-def test_counted_before_due(store: Store, clock: Clock) -> None:
-    """Delayed messages count in a partition's size, but not in a reader's lag."""
-    queue = make_queue(store)
-    (now,) = append_bodies(store, queue, "now")
-    (late,) = bridge.run(store.messages.append(queue, [new_message("late", delay=10.0)]))
-    _, (info,) = bridge.run(store.messages.inspect(queue))
-    assert (info.count, info.oldest, info.newest) == (2, now, late)
-    assert bridge.run(store.messages.lag(queue, [(1, None)]))[0].count == 1
-    assert bridge.run(store.messages.lag(queue, [(1, now)]))[0].count == 0
-    clock.advance(11)
-    assert bridge.run(store.messages.lag(queue, [(1, now)]))[0].count == 1
 
 
 @pytest.mark.parametrize("pushed", [0.0, 0.9])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 
 from queuey import ids
@@ -15,7 +13,6 @@ from queuey.ids import Position
 from queuey.messages import MAX_TTL, Named, NewMessage, PostKey, PostResult, Queue, QueueSpec, Slice
 from queuey.service import Draft, Service
 from queuey.storage import ClaimLogs, KeyedPosts, Names, Store, bridge
-from tests import strategies
 from tests.backends import APP, PROMPT, Clock
 from tests.blocking import BlockingNames
 from tests.contract.moves.test_moves import Mover
@@ -35,8 +32,6 @@ from tests.contract.samples import (
 )
 from tests.interposed_store import InterposedStore
 
-PAUSES = [0.0, 8.3001, 40.3001, 62.3001, 30.3001, 4000.3001]
-"""TTLs in seconds. No few of them sum up to a whole number, where one tick would decide what is alive."""
 ENDED = structs.replace(whole_partition(), kept=True)
 """A slice of everything, including ended messages."""
 
@@ -79,76 +74,6 @@ def test_expires_says_when(store: Store, clock: Clock) -> None:
         (position,) = append_bodies(store, queue, "x", ttl=ttl)
         (message,) = bridge.run(store.messages.fetch(queue, [(1, position)]))
         assert abs(message.expires - clock.ticks - ttl * ids.TICKS_PER_SECOND) <= ids.TICKS_PER_SECOND
-
-
-@strategies.ON_STORES
-@given(st.lists(st.tuples(st.sampled_from([40, 41, 60, 61, 3600, MAX_TTL]), st.integers(1, 5)), max_size=20), st.data())
-def test_any_ttls_side_by_side(store: Store, clock: Clock, batches: list[tuple[int, int]], data: st.DataObject) -> None:
-    """With any mix of TTLs exactly the live messages are shown, counted and paged through."""
-    queue = make_queue(store)
-    ends = []
-    for number, (ttl, count) in enumerate(batches):
-        stored_at = append_bodies(store, queue, *[str(number)] * count, ttl=ttl)
-        ends += [(position, clock.ticks + ttl * ids.TICKS_PER_SECOND) for position in stored_at]
-        clock.advance(data.draw(st.sampled_from(PAUSES[:4])))
-    for _ in range(3):
-        clock.advance(data.draw(st.sampled_from(PAUSES[1:])))
-        alive = [position for position, end in ends if end > clock.ticks]
-        assert positions(messages_in_partition(store, queue)) == alive
-        chain = pages(store, queue, Slice(partition=1, limit=3))
-        assert [message.position for page in chain for message in page.messages] == alive
-        _, (info,) = bridge.run(store.messages.inspect(queue))
-        assert info.count == len(alive)
-        assert (info.oldest, info.newest) == ((alive[0], alive[-1]) if alive else (None, None))
-
-
-@pytest.mark.parametrize("limit", [1, 10, 1000])
-def test_limit_counts_the_living(store: Store, clock: Clock, limit: int) -> None:
-    """Expired messages do not count towards a page's limit, wherever they lie."""
-    queue = make_queue(store)
-    for number in range(40):
-        append_bodies(store, queue, f"short {number}", f"long {number}", ttl=5)
-        append_bodies(store, queue, f"long {number}", ttl=500)
-    clock.advance(6)
-    long = [f"long {number}" for number in range(40)]
-    assert bodies(read_one(store, queue, Slice(partition=1, limit=limit)).messages) == long[:limit]
-    down = read_one(store, queue, Slice(partition=1, limit=limit, descending=True))
-    assert bodies(down.messages) == long[::-1][:limit]
-
-
-def test_reading_past_the_expired(store: Store, clock: Clock) -> None:
-    """A cursor taken before messages expired continues with the later ones."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a", "b", "c", ttl=5)
-    first = read_one(store, queue, Slice(partition=1, limit=1))
-    assert first.next is not None
-    clock.advance(6)
-    append_bodies(store, queue, "d")
-    second = read_one(store, queue, Slice(partition=1, lower=first.next))
-    assert bodies(second.messages) == ["d"]
-
-
-def test_long_ttl_at_an_old_id_among_short_ones(store: Store, clock: Clock) -> None:
-    """A message put at an old id stays readable though everything around it has expired."""
-    queue = make_queue(store)
-    positions = append_bodies(store, queue, *"abcdef", ttl=10)
-    bridge.run(store.messages.put(queue, [(1, positions[2])], new_message("kept", ttl=10_000)))
-    bridge.run(store.messages.put(queue, [(1, (ids.EPOCH_TICKS, 0))], new_message("ancient", ttl=10_000)))
-    clock.advance(5000)
-    append_bodies(store, queue, "new", ttl=10)
-    assert bodies_in_partition(store, queue) == ["ancient", "kept", "new"]
-    part = Slice(partition=1, lower=positions[0], upper=positions[-1])
-    assert bodies(read_one(store, queue, part).messages) == ["kept"]
-    assert bridge.run(store.messages.inspect(queue))[1][0].count == 3
-
-
-def test_expired_at_the_horizon(store: Store, clock: Clock) -> None:
-    """Messages that expire do not change the promise of later horizons."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a", ttl=1)
-    before = read_one(store, queue, whole_partition()).horizon
-    clock.advance(100)
-    assert read_one(store, queue, whole_partition()).horizon >= before
 
 
 def kept_bodies(store: Store, queue: Queue) -> list[str | bytes]:

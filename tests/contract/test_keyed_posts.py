@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from queuey.errors import InvalidRequest, KeyInUse, KeyReused, QueueChanged, StoreClosed, StoreUnavailable
-from queuey.messages import MAX_KEY_LENGTH, PostKey, PostResult, Queue, QueueSpec
-from queuey.storage import Store, bridge
+from queuey.messages import NewMessage, PostKey, PostResult, Queue, QueueSpec
+from queuey.service import Draft, Service
+from queuey.service.messages import AnyDraft, PlainDraft, RepeatBudget
+from queuey.storage import KeyedPosts, Store, bridge
 from tests.contract.samples import (
     append_bodies,
     begin_post,
@@ -21,6 +24,7 @@ from tests.contract.samples import (
     messages_in_partition,
     new_message,
 )
+from tests.interposed_store import InterposedStore
 from tests.waiting import join
 
 _keys = itertools.count(1)
@@ -83,17 +87,6 @@ def test_batches_of_all_kinds(store: Store, other: Store) -> None:
     assert sum(info.count for info in bridge.run(store.messages.inspect(queue))[1]) == len(items)
 
 
-def test_largest_batch(store: Store) -> None:
-    """A post of a thousand messages may have a key."""
-    queue, key = make_queue(store, partitions=2), fresh_key()
-    items = [new_message(str(n), partition=n % 2 + 1) for n in range(1000)]
-    first = bridge.run(store.keyed_posts.append_once(queue, items, key))
-    assert bridge.run(store.keyed_posts.append_once(queue, items, key)) == PostResult(first.locations, replayed=True)
-    assert [message.body for message in bridge.run(store.messages.fetch(queue, first.locations))] == [
-        item.body for item in items
-    ]
-
-
 def test_keys_do_not_mix(store: Store) -> None:
     """Each key of each queue has its own post; messages without a key are not affected."""
     queues, keys = [make_queue(store) for _ in range(2)], [fresh_key() for _ in range(2)]
@@ -102,15 +95,6 @@ def test_keys_do_not_mix(store: Store) -> None:
         for key in keys:
             assert not post_once(store, queue, key, key.text).replayed
         assert bodies_in_partition(store, queue) == ["no key", *(key.text for key in keys)]
-
-
-def test_any_key(store: Store) -> None:
-    """Keys are compared character by character, with their case."""
-    queue = make_queue(store)
-    for text in ("~", "aB", "Ab", "a:b/c?d=e", '"quoted"', " ", "  ", "A" * MAX_KEY_LENGTH):
-        key = PostKey(text, b"content", 60)
-        assert not post_once(store, queue, key).replayed
-        assert post_once(store, queue, key).replayed
 
 
 def test_another_post(store: Store, other: Store) -> None:
@@ -236,18 +220,6 @@ def test_racing_posts(store: Store, other: Store) -> None:
     assert sorted(map(str, bodies_in_partition(store, queue))) == expected
 
 
-def test_begun_side_by_side(store: Store) -> None:
-    """Posts that are begun together are all answered, each once."""
-    queue, keys = make_queue(store, partitions=2), [fresh_key() for _ in range(30)]
-    futures = [
-        begin_post(store, queue, [new_message(key.text, partition=n % 2 + 1)], key) for n, key in enumerate(keys)
-    ]
-    results = [future.result(60) for future in futures]
-    assert all(not result.replayed for result in results)
-    stored = [body for number in (1, 2) for body in bodies_in_partition(store, queue, number)]
-    assert sorted(map(str, stored)) == sorted(key.text for key in keys)
-
-
 def test_giving_up(store: Store) -> None:
     """A cancelled post can be repeated with its key, whatever its outcome was."""
     queue = make_queue(store)
@@ -277,3 +249,34 @@ def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
     assert sorted(map(str, bodies_in_partition(store, queue))) == sorted(key.text for key in keys)
     with pytest.raises(StoreClosed):
         post_once(closing, queue, fresh_key())
+
+
+@pytest.mark.parametrize("kind", [PlainDraft, Draft])
+def test_what_a_key_stands_for(store: Store, kind: Callable[..., AnyDraft]) -> None:
+    """The content of a keyed post is the caller's message, however it was decoded, without additions of the service."""
+    between, keys = InterposedStore(store), []
+
+    def append_once(queue: Queue, items: Sequence[NewMessage], key: PostKey, **named: Any) -> PostResult:  # noqa: ANN401
+        keys.append(key)
+        return bridge.run(store.keyed_posts.append_once(queue, items, key, **named))
+
+    between.instead(KeyedPosts.append_once, append_once)
+    service, queue = Service(between.store), make_queue(store, partitions=4, ttl=60)
+    access, drafts = service.enter(queue, lambda _queue: None), (kind("a"), kind("b", 9, 2))
+    result = service.core.run(access.apply(lambda queue: service.messages.post(queue, drafts, key="mine")))
+    assert [key.content.hex() for key in keys] == ["39d753992eb7326cd28e2b49e19710b6"]
+    assert result.locations[1][0] == 2
+    assert not result.replayed
+
+
+def test_few_posts_are_repeated() -> None:
+    """One undone post is repeated per second, or a tenth of that second's posts; earlier seconds do not count."""
+    budget = RepeatBudget()
+    assert [budget.try_acquire(10.0) for _ in range(3)] == [True, False, False]
+    assert not budget.try_acquire(10.999)
+    assert budget.try_acquire(11.0)
+    for number in range(100):
+        budget.record_post(11.5 + number / 1000)
+    assert sum(budget.try_acquire(11.6) for _ in range(20)) == 9
+    assert sum(budget.try_acquire(12.1) for _ in range(20)) == 1
+    assert budget.repeated == 12

@@ -7,14 +7,14 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.errors import InvalidRequest, QueueChanged, TooLate
-from queuey.messages import Message, Meta, Slice
+from queuey.messages import Message, Meta
 from queuey.storage import Store, bridge
-from tests.backends import Clock, StoreLocation
-from tests.contract.cursors import MESSAGES_PER_WRITER, Loader, Writer, check_between_processes, check_between_threads
+from tests.backends import Clock
+from tests.contract.cursors import MESSAGES_PER_WRITER, Loader, Writer, check_between_threads
 from tests.contract.samples import (
     append_bodies,
-    bodies,
     bodies_in_partition,
+    fill_queue,
     make_queue,
     messages_in_partition,
     new_message,
@@ -51,21 +51,6 @@ def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
         assert messages_in_partition(handle, queue, 2) == messages[20:]
 
 
-def test_due_one_after_another(store: Store, other: Store, clock: Clock) -> None:
-    """A reader that follows by cursor gets each message once when it is due, without further writes."""
-    queue = make_queue(store)
-    messages = make_upcoming(bridge.run(store.ledger.now()) + 10 * SECOND, 6, step=SECOND)
-    bridge.run(store.bulk.load_unread(queue, messages))
-    part, seen = Slice(1), []
-    for number in range(20):
-        page = read_one((store, other)[number % 2], queue, part)
-        seen += page.messages
-        assert page.next is not None
-        part = structs.replace(part, lower=page.next)
-        clock.advance(1)
-    assert seen == messages
-
-
 def test_loading_again(store: Store, other: Store, clock: Clock) -> None:
     """A load that is repeated in time leaves each message there once."""
     queue = make_queue(store)
@@ -78,22 +63,10 @@ def test_loading_again(store: Store, other: Store, clock: Clock) -> None:
     assert bridge.run(store.messages.inspect(queue))[1][0].count == 30
 
 
-def test_order_of_the_call_does_not_matter(store: Store, clock: Clock) -> None:
-    """Messages may be given in any order of ids and partitions."""
-    queue = make_queue(store, partitions=3)
-    first = bridge.run(store.ledger.now()) + 60 * SECOND
-    messages = [message for partition in (2, 3, 1) for message in make_upcoming(first, 9, partition=partition)]
-    bridge.run(store.bulk.load_unread(queue, messages[::-2] + messages[-2::-2]))
-    clock.advance(61)
-    for partition in (1, 2, 3):
-        assert bodies(messages_in_partition(store, queue, partition)) == [f"{partition}-{n}" for n in range(9)]
-
-
 @pytest.mark.parametrize("back", [1, 60, 86_400])
 def test_what_readers_may_have_passed(store: Store, back: int) -> None:
     """Ids in the past are refused, and nothing is written."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "x")
+    queue = fill_queue(store, "x")
     messages = make_upcoming(bridge.run(store.ledger.now()) - back * SECOND, 3)
     with pytest.raises(TooLate) as caught:
         bridge.run(store.bulk.load_unread(queue, messages))
@@ -103,8 +76,7 @@ def test_what_readers_may_have_passed(store: Store, back: int) -> None:
 
 def test_one_id_too_low(store: Store) -> None:
     """One id that may have been passed makes the whole call fail."""
-    queue = make_queue(store, partitions=2)
-    append_bodies(store, queue, "x")
+    queue = fill_queue(store, "x", partitions=2)
     ahead = make_upcoming(bridge.run(store.ledger.now()) + 60 * SECOND, 10)
     with pytest.raises(TooLate):
         bridge.run(
@@ -145,8 +117,7 @@ def test_the_exact_border(store: Store, other: Store, clock: Clock) -> None:
 @pytest.mark.needs("exact_horizon")
 def test_a_reader_that_moved_the_clock_on(store: Store, other: Store, clock: Clock) -> None:
     """After a reader was shown a delayed message, ids up to its time are refused, though none was minted."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "x")
+    queue = fill_queue(store, "x")
     bridge.run(store.messages.append(queue, [new_message("late", delay=5.0)]))
     first = clock.ticks + 4 * SECOND
     clock.advance(6)
@@ -161,8 +132,7 @@ def test_a_reader_that_moved_the_clock_on(store: Store, other: Store, clock: Clo
 @pytest.mark.needs("exact_horizon")
 def test_a_clock_that_steps_back(store: Store, other: Store, clock: Clock) -> None:
     """If the clock is set back, ids ahead of it may still be refused, because readers may have passed them."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "x")
+    queue = fill_queue(store, "x")
     clock.advance(-60)
     with pytest.raises(TooLate):
         bridge.run(other.bulk.load_unread(queue, make_upcoming(clock.ticks + 30 * SECOND, 1)))
@@ -172,8 +142,7 @@ def test_a_clock_that_steps_back(store: Store, other: Store, clock: Clock) -> No
 @pytest.mark.needs("exact_horizon")
 def test_ids_of_a_quiet_time(store: Store, other: Store, clock: Clock) -> None:
     """Past ids above everything ever shown are accepted, and a reader that continues gets them."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "x")
+    queue = fill_queue(store, "x")
     page = read_one(other, queue, whole_partition())
     assert page.next is not None
     clock.advance(60)
@@ -212,25 +181,6 @@ def test_as_alive_as_it_says(store: Store, clock: Clock) -> None:
     assert messages_in_partition(store, queue) == messages[4:]
 
 
-def test_bodies_of_any_kind(store: Store, clock: Clock) -> None:
-    """Text, bytes and metadata are read as they were given, in batches of any size."""
-    queue = make_queue(store)
-    first = bridge.run(store.ledger.now()) + 60 * SECOND
-    given: list[str | bytes] = ["ü\0", b"\xff\0", "x" * 70_000, b"y" * 2000, *(f"{n}" for n in range(300))]
-    metas = [Meta(json=True), Meta("a/b", (("x", "1"),)), Meta()]
-    messages = [Message(first + n, LOW, 1, first + 3600 * SECOND, body, metas[n % 3]) for n, body in enumerate(given)]
-    bridge.run(store.bulk.load_unread(queue, messages))
-    clock.advance(61)
-    assert [
-        structs.replace(message, meta=message.meta or Meta()) for message in messages_in_partition(store, queue)
-    ] == messages
-
-
-def test_nothing_to_load(store: Store) -> None:
-    """Loading no messages has no effect."""
-    assert bridge.run(store.bulk.load_unread(make_queue(store), [])) == 0
-
-
 def test_refused(store: Store) -> None:
     """A load into a missing partition, or with an outdated row, is refused, and nothing is written."""
     queue = make_queue(store)
@@ -248,15 +198,8 @@ def test_refused(store: Store) -> None:
     assert bridge.run(store.messages.fetch(purged, [(1, message.position) for message in ahead])) == []
 
 
+@pytest.mark.slow_on("simulated")
 @pytest.mark.parametrize("messages", MESSAGES_PER_WRITER)
 def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
     """With loaded messages beside minted ones no cursor passes a message that its reader was not shown (G1)."""
     check_between_threads(store, other, [Loader, Loader, Writer] * 2, messages)
-
-
-@pytest.mark.slow  # The next process has messages of its own to read in test_horizon.py, and loaded ones above.
-@pytest.mark.needs("processes")
-@pytest.mark.parametrize("messages", MESSAGES_PER_WRITER)
-def test_g1_between_processes(location: StoreLocation, store: Store, messages: int) -> None:
-    """G1 holds for loaded messages between processes as well."""
-    check_between_processes(location, store, messages, (Loader, Writer))

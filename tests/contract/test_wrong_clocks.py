@@ -7,14 +7,20 @@ from collections.abc import Callable
 import pytest
 
 from queuey import ids
-from queuey.messages import QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.storage import Store, bridge
 from queuey.time_parsing import clock_warning
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import claimed_bodies, enter
-from tests.contract.samples import append_bodies, fresh_name, make_queue, new_message, read_one, whole_partition
+from tests.contract.samples import (
+    append_bodies,
+    fill_queue,
+    make_queue,
+    new_message,
+    read_one,
+    whole_partition,
+)
 
 HOUR, DAY = 3600.0, 86_400.0
 JUMPS = pytest.mark.parametrize(
@@ -64,7 +70,7 @@ def test_claims(open_with_clock: Open, jump: float, kind: str) -> None:
     store = open_with_clock(clock)
     if store.name != "sqlite" and kind == "ordered":
         pytest.skip("with a clock moved by hand such a queue's read delay on Cassandra is 634 years")
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind=kind)))
+    queue = make_queue(store, kind=kind)
     clock.advance(jump)
     service, access = enter(store, queue)
     bridge.run(store.messages.append(queue, [new_message("lost", ttl=5 * 86_400)]))
@@ -107,8 +113,7 @@ def test_it_is_said(open_with_clock: Open, behind: float) -> None:
     """The store says how far its ids are ahead, until the clock has caught up, and nothing before or after."""
     clock = Clock()
     store = open_with_clock(clock)
-    queue = make_queue(store)
-    append_bodies(store, queue, "a")
+    queue = fill_queue(store, "a")
     assert read_warning(store) == ""
     clock.advance(-behind)
     assert bridge.run(store.ledger.ids_ahead()) == pytest.approx(behind)

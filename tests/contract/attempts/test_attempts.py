@@ -12,7 +12,7 @@ from queuey import ids
 from queuey.api.claims import Backlog, PartitionClaims
 from queuey.deadletters import Attempt, DeadLetter, decode_dead_letter
 from queuey.ids import Position
-from queuey.messages import Meta, Queue, QueueSpec
+from queuey.messages import Meta, Queue
 from queuey.service import QueueAccess, Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import CLAIM_EXPIRED_ERROR, MAX_KEPT_ATTEMPTS, Attempts
@@ -21,14 +21,18 @@ from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter
-from tests.contract.samples import append_bodies, count_outbox, eventually, fresh_name, make_queue, new_message
+from tests.contract.samples import (
+    append_bodies,
+    count_outbox,
+    eventually,
+    fill_queue,
+    make_queue,
+    new_message,
+)
 
 
 def make_limited_queue(store: Store, most: int) -> Queue:
-    queue, _ = bridge.run(
-        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=most))
-    )
-    return queue
+    return make_queue(store, max_deliveries=most)
 
 
 def stored_attempts(service: Service, access: QueueAccess, place: Position) -> list[str]:
@@ -54,27 +58,6 @@ def wait_for_dead_letter(store: Store, queue: Queue, place: Position) -> DeadLet
 
     assert eventually(is_there)
     return letters[0]
-
-
-def test_reasons(store: Store, other: Store) -> None:
-    """All processes, and the dead letter, show the reason with which a worker released a message."""
-    queue = make_limited_queue(store, 2)
-    [place] = append_bodies(store, queue, "bad")
-    (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
-    [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60, worker="ann:1")
-    blocking(service.claims).release(access, [claimed.receipt], 0.0, reason=ReleaseReason("ValueError", "no egg"))
-    [attempt] = stored_attempts(peer, peer_access, place)
-    assert attempt.startswith("An attempt by ann:1 failed at ")
-    assert attempt.endswith(": ValueError: no egg")
-    [claimed] = blocking(peer.claims).claim(peer_access, limit=1, ttl=60, worker="bob:2")
-    blocking(peer.claims).release(peer_access, [claimed.receipt], 0.0, reason=ReleaseReason("KeyError", "ü\n" * 3000))
-    assert blocking(service.claims).claim(access, limit=1, ttl=60) == []
-    cause = wait_for_dead_letter(store, queue, place).cause
-    assert (cause.attempts, cause.error, cause.text[:3]) == (2, "KeyError", "ü\nü")
-    history = [(each.number, each.worker, each.error) for each in cause.history]
-    assert history == [(1, "ann:1", "ValueError"), (2, "bob:2", "KeyError")]
-    assert cause.history[0].at <= cause.history[1].at <= cause.at
-    assert len(stored_attempts(service, access, place)) == 2
 
 
 @pytest.mark.parametrize("delay", [None, 0.0, 20.0])
@@ -178,9 +161,7 @@ def test_the_last_ones_are_kept(store: Store) -> None:
 
 def test_backlog(store: Store, other: Store) -> None:
     """A backlog counts waiting, claimed, failed and dead messages, and gives the age of the oldest unfinished one."""
-    queue, _ = bridge.run(
-        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(partitions=2, read_delay=0.0, max_deliveries=1))
-    )
+    queue = make_queue(store, partitions=2, max_deliveries=1)
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     assert peer.claims.backlog(peer_access, 100) == Backlog(
         0, exact=True, delayed=0, claimed=0, failed=0, dead=0, oldest=None, due=None
@@ -208,8 +189,7 @@ def test_backlog(store: Store, other: Store) -> None:
 
 def test_who_has_which(store: Store) -> None:
     """Outstanding messages are listed with worker, deliveries and end of claim, expired claims first."""
-    queue = make_queue(store, partitions=2)
-    append_bodies(store, queue, "a", "b")
+    queue = fill_queue(store, "a", "b", partitions=2)
     append_bodies(store, queue, "c", partition=2)
     service, access = enter(store, queue)
     claims = blocking(service.claims)

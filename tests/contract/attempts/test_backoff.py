@@ -16,7 +16,7 @@ from tests.backends import APP, Clock
 from tests.blocking import blocking
 from tests.contract.attempts.test_attempts import make_limited_queue, wait_for_dead_letter
 from tests.contract.claims.test_claims import claimed_bodies, enter
-from tests.contract.samples import append_bodies, fresh_name
+from tests.contract.samples import append_bodies, fresh_name, make_queue
 
 FAILED = ReleaseReason("ValueError")
 
@@ -53,7 +53,7 @@ def test_delays_grow(store: Store, clock: Clock) -> None:
 
 def test_the_default(store: Store) -> None:
     """In a queue without options, failed messages are delivered again after about a second."""
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0)))
+    queue = make_queue(store)
     append_bodies(store, queue, "a", "b")
     service, access = enter(store, queue)
     delays = fail(service, access, [delivery.receipt for delivery in claim(service, access)])

@@ -14,11 +14,11 @@ import pytest
 from queuey.claims.receipts import MAX_UNCOUNTED, ClaimReceipt, ReceiptStatus
 from queuey.errors import StoreUnavailable
 from queuey.messages import Backoff, Queue, QueueSpec
-from queuey.service import ClaimDelivery, ClaimUseCases, Draft
+from queuey.service import ClaimDelivery, ClaimUseCases
 from queuey.service.claims import ReleaseReason
 from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
-from tests.blocking import blocking, post
+from tests.blocking import blocking
 from tests.contract.attempts.test_attempts import wait_for_dead_letter
 from tests.contract.claims.test_claims import enter
 from tests.contract.results.test_results import Scene as ResultScene
@@ -111,30 +111,6 @@ def test_claims_that_never_left_the_service_do_not_count(store: Store) -> None:
     assert scene.claim_counts()[0] == 1
 
 
-def test_an_attempt_that_counts_stays_counted(store: Store, clock: Clock) -> None:
-    """Neither a later word nor a release of all claims takes back an attempt that was released as begun."""
-    scene = Scene(store, "a", "b")
-    for number in range(1, MOST + 1):
-        assert scene.claim_counts() == (number, number)
-        scene.release(begun=True, delay=None if number == 1 else 20)
-        scene.release(begun=False, delay=20)
-        scene.claims.release_all(scene.access)
-    [other] = scene.claim(10)
-    assert other.message.position == scene.places[1]
-    assert wait_for_dead_letter(store, scene.queue, scene.places[0]).cause.attempts == MOST
-
-
-def test_a_renewed_claim_counts_again(store: Store, clock: Clock) -> None:
-    """If a renewal comes after a release, the claim lives on, so its attempt counts if it ends in silence."""
-    scene = Scene(store, "a")
-    assert scene.claim_counts() == (1, 1)
-    scene.release(begun=False)
-    [renewed] = scene.claims.renew(scene.access, [scene.last.receipt], 60)
-    assert renewed.status is ReceiptStatus.DONE
-    clock.advance(70)
-    assert scene.claim_counts() == (2, 2)
-
-
 def test_backoff_goes_by_attempts(store: Store, clock: Clock) -> None:
     """A failure after deliveries that do not count is delayed as the first one; the last attempt keeps its delay."""
     scene = Scene(store, "a")
@@ -194,20 +170,6 @@ def test_what_expired_is_delivered_alone(store: Store, other: Store, clock: Cloc
     again = [scene.claim(10) for _ in range(5)]
     assert [len(batch) for batch in again if any(delivery.suspected for delivery in batch)] == [1, 1]
     assert sum(map(len, again)) == 5
-
-
-@pytest.mark.needs("exact_horizon")
-def test_an_ordered_queue_delivers_the_first_alone(store: Store, clock: Clock) -> None:
-    """In an ordered queue the first message of a key whose claim expired is alone, and those behind it wait."""
-    scene = Scene(store, kind="ordered")
-    drafts = [Draft(text, key=text[0], ttl=3600) for text in ("a1", "a2", "b1")]
-    post(scene.service, scene.access, drafts)
-    assert len(scene.claim(10)) == 3
-    clock.advance(70)
-    one, two, nothing = (scene.claim(10) for _ in range(3))
-    assert (sorted(bodies_of([*one, *two])), nothing) == (["a1", "b1"], [])
-    scene.claims.acknowledge(scene.access, [delivery.receipt for delivery in (*one, *two)])
-    assert bodies_of(scene.claim(10)) == ["a2"]
 
 
 def test_a_claim_of_several_partitions_is_alone_too(store: Store, clock: Clock) -> None:

@@ -132,11 +132,6 @@ class TestKeys:
         assert bridge.run(store.applications.keys(APP)) == added
         assert bridge.run(store.applications.keys("globex")) == [theirs]
 
-    def test_expired_keys_are_found(self, store: Store) -> None:
-        """An expired key is found, because the caller decides whether it is valid."""
-        key = bridge.run(store.applications.add_key(APP, digest("k"), expires=1.0))
-        assert bridge.run(store.applications.find_key(digest("k"))) == key
-
     def test_revoked(self, store: Store, other: Store) -> None:
         """A revoked key is not found any more; the others stay."""
         first, second = (bridge.run(store.applications.add_key(APP, digest(text))) for text in "ab")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import PartitionInfo, Queue, QueueSpec
+from queuey.messages import PartitionInfo, Queue
 from queuey.storage import Store, bridge
-from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import (
     append_bodies,
@@ -44,34 +41,12 @@ def test_small_queues_are_counted(store: Store, other: Store) -> None:
         ]
 
 
-@strategies.ON_STORES
-@given(st.sets(strategies.positions(), max_size=12))
-def test_ends_are_counted(store: Store, places: set[Position]) -> None:
-    """Messages at any ids are counted, including the first and the last id of the partition."""
-    queue = make_queue(store)
-    bridge.run(store.messages.put(queue, [(1, place) for place in places], new_message("x")))
-    _, (info,) = bridge.run(store.messages.inspect(queue))
-    assert (info.count, info.oldest, info.newest) == (len(places), min(places, default=None), max(places, default=None))
-
-
 def test_first_and_last_id_are_counted(store: Store) -> None:
     """Messages at the lowest and the highest possible id are counted."""
     queue = make_queue(store)
     bridge.run(store.messages.put(queue, [(1, ids.FIRST), (1, ids.LAST)], new_message("x")))
     assert bridge.run(store.messages.inspect(queue))[1] == [
         PartitionInfo(1, 2, exact=True, oldest=ids.FIRST, newest=ids.LAST)
-    ]
-
-
-def test_new_partitions_show(store: Store) -> None:
-    """Partitions that were added are inspected at once."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a")
-    queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(partitions=3)))
-    assert [(info.partition, info.count) for info in bridge.run(store.messages.inspect(queue))[1]] == [
-        (1, 1),
-        (2, 0),
-        (3, 0),
     ]
 
 
@@ -112,17 +87,6 @@ def test_many_messages_are_counted_or_estimated(store: Store, clock: Clock) -> N
 class TestLag:
     """Tests of the messages between an offset and the horizon."""
 
-    def test_counts_above_the_offset(self, store: Store) -> None:
-        """The message at the offset counts as processed; those above it do not."""
-        queue = make_queue(store)
-        positions = append_bodies(store, queue, *"abcde")
-        offsets: list[tuple[int, Position | None]] = [(1, None), (1, ids.FIRST)]
-        offsets += [(1, position) for position in positions]
-        offsets += [(1, ids.preceding(positions[2])), (1, ids.following(positions[2])), (1, ids.LAST)]
-        lags = bridge.run(store.messages.lag(queue, offsets))
-        assert [lag.count for lag in lags] == [5, 5, 4, 3, 2, 1, 0, 3, 2, 0]
-        assert all(lag.exact for lag in lags)
-
     def test_partitions(self, store: Store) -> None:
         """Each offset is compared with its own partition, in the order asked; one beyond the queue has no lag."""
         queue = make_queue(store, partitions=2)
@@ -158,10 +122,3 @@ class TestLag:
         clock.advance(11)
         append_bodies(store, queue, "b")
         assert bridge.run(store.messages.lag(queue, [(1, None)]))[0].count == 1
-
-    def test_after_a_purge(self, store: Store) -> None:
-        """A purged queue has no lag, wherever the offset is."""
-        queue = make_queue(store)
-        (first, *_) = append_bodies(store, queue, *"abc")
-        queue = bridge.run(store.catalogue.purge_queue(queue))
-        assert [lag.count for lag in bridge.run(store.messages.lag(queue, [(1, first), (1, None)]))] == [0, 0]

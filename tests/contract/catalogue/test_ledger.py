@@ -89,27 +89,6 @@ def test_one_of_many_wins(store: Store, other: Store) -> None:
     assert bridge.run(store.ledger.entry(work, 0)) == answers[0]
 
 
-def test_no_change_is_lost(store: Store, other: Store) -> None:
-    """Counting by compare-and-set from several threads and processes loses no increment."""
-    work = fresh_name()
-    bridge.run(store.ledger.enter(work, 0, b"0", expected=None))
-
-    def count(number: int) -> None:
-        handle = (store, other)[number % 2]
-        for turn in range(5):
-            while True:
-                present = bridge.run(handle.ledger.entry(work, 0))
-                assert present is not None
-                changed = b"%d %d %d" % (int(present.split()[0]) + 1, number, turn)
-                if bridge.run(handle.ledger.enter(work, 0, changed, expected=present)) == changed:
-                    break
-
-    call_concurrently(count, range(4))
-    value = bridge.run(store.ledger.entry(work, 0))
-    assert value is not None
-    assert int(value.split()[0]) == 20
-
-
 def test_entries_outlive_the_store(store: Store, open_store: Callable[[], Store]) -> None:
     """Entries are still there after a restart."""
     work = fresh_name()

@@ -25,6 +25,7 @@ from tests.contract.samples import (
     bodies,
     bodies_in_partition,
     call_concurrently,
+    fill_queue,
     make_queue,
     messages_in_partition,
     new_message,
@@ -182,8 +183,7 @@ def test_everything_is_there_after_opening_again(store: Store, open_store: Calla
     bridge.run(store.messages.append(queue, [new_message("late", delay=3600.0)]))
     bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, positions[0])]))
     key = bridge.run(store.applications.add_key(APP, DIGEST))
-    purged = make_queue(store)
-    append_bodies(store, purged, "gone")
+    purged = fill_queue(store, "gone")
     purged = bridge.run(store.catalogue.purge_queue(purged))
     store.close()
     again = open_store()

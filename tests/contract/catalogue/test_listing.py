@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from queuey.messages import Principal, Queue, QueueSpec
 from queuey.storage import Store, bridge
-from tests import strategies
 from tests.backends import APP
 from tests.contract.samples import make_queue
 
@@ -64,20 +61,6 @@ def test_pages_make_the_whole(store: Store, other: Store, many: dict[str, Queue]
     for size in range(1, len(NAMES) + 2):
         for handle in (store, other):
             assert [queue.name for queue in list_by_pages(handle, size)] == order
-
-
-@pytest.mark.needs("sorted_listing")
-@given(
-    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=4) | st.sampled_from(NAMES),
-    st.integers(1, 30),
-)
-@strategies.ON_STORES
-def test_listing_is_sorted(store: Store, start: str, limit: int) -> None:
-    """A page is the sorted names from ``start`` on, inclusive, whether or not ``start`` is a queue."""
-    for name in NAMES:
-        bridge.run(store.catalogue.create_queue(APP, name, QueueSpec()))
-    page = [queue.name for queue in bridge.run(store.catalogue.list_queues(APP, start=start, limit=limit))]
-    assert page == [name for name in sorted(NAMES) if name >= start][:limit]
 
 
 def test_rows_are_complete(store: Store) -> None:

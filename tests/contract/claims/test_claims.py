@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -17,18 +16,25 @@ from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.deadletters import decode_dead_letter
 from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreIncompatible, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Location, LogPage, Message, Meta, NewMessage, Principal, Queue, QueueSpec
-from queuey.metrics import Metrics
-from queuey.service import ClaimDelivery, ClaimUseCases, Limits, PiggybackedAck, QueueAccess, Service, Waiter, Watchers
+from queuey.messages import Location, LogPage, Message, Meta, Principal, Queue, QueueSpec
+from queuey.service import ClaimDelivery, PiggybackedAck, QueueAccess, Service, Waiter, Watchers
 from queuey.service.claims.follow_ups import OVERDUE_SECONDS
 from queuey.service.core import Core
 from queuey.storage import ClaimLogs, Messages, Store, bridge
 from tests.backends import APP, Backend, Clock
 from tests.blocking import blocking
-from tests.contract.samples import append_bodies, bodies, count_outbox, eventually, fresh_name, make_queue, new_message
+from tests.contract.samples import (
+    append_bodies,
+    bodies,
+    count_outbox,
+    eventually,
+    fill_queue,
+    fresh_name,
+    make_queue,
+    new_message,
+)
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
-from tests.waiting import PATIENCE_SECONDS
 
 
 def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess]:
@@ -46,8 +52,7 @@ def statuses(settled: list[Settlement]) -> list[ReceiptStatus]:
 
 def test_from_claim_to_acknowledgement(store: Store, other: Store) -> None:
     """A message is delivered to one caller, by whichever process, until it is acknowledged or released."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a", "b", "c")
+    queue = fill_queue(store, "a", "b", "c")
     (one, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     first = blocking(one.claims).claim(access, limit=2, ttl=60)
     assert [(claimed.message.body, claimed.deliveries) for claimed in first] == [("a", 1), ("b", 1)]
@@ -83,8 +88,7 @@ def test_claims_of_several_partitions(store: Store) -> None:
 
 def test_a_claim_expires(store: Store, clock: Clock) -> None:
     """A message that is not acknowledged in time is delivered again, and its old receipt is void."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a", "b")
+    queue = fill_queue(store, "a", "b")
     service, access = enter(store, queue)
     [old, kept] = blocking(service.claims).claim(access, limit=2, ttl=30)
     [renewed] = blocking(service.claims).renew(access, [kept.receipt], 90)
@@ -103,8 +107,7 @@ def test_a_claim_expires(store: Store, clock: Clock) -> None:
 
 def test_a_showing_claims_nothing(store: Store) -> None:
     """A poll with a ttl of 0 shows what a claim would give, and changes nothing."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a", "b")
+    queue = fill_queue(store, "a", "b")
     service, access = enter(store, queue)
     for _ in range(2):
         [shown] = blocking(service.claims).claim(access, limit=1, ttl=0)
@@ -133,33 +136,6 @@ def test_partitions(store: Store) -> None:
         blocking(service.claims).acknowledge(access, [ClaimReceipt(4, 1, 1, 1)])
 
 
-def test_what_others_do_while_an_answer_is_on_its_way(store: Store, other: Store) -> None:
-    """A claim finds a message that another process released, even if its own process learns of earlier entries late."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a", "b")
-    slow = InterposedStore(store)
-    (service, access), (peer, peer_access) = enter(slow.store, queue), enter(other, queue)
-    [a] = blocking(peer.claims).claim(peer_access, limit=1, ttl=60)
-    ended, told = threading.Event(), threading.Event()
-
-    def hold(*given: Any, **named: Any) -> bool:  # noqa: ANN401
-        applied = bridge.run(store.claim_logs.append_entry(*given, **named))
-        ended.set()
-        assert told.wait(PATIENCE_SECONDS)
-        return applied
-
-    slow.instead(ClaimLogs.append_entry, hold)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(blocking(service.claims).claim, access, limit=1, ttl=60)
-        assert ended.wait(PATIENCE_SECONDS)
-        blocking(peer.claims).release(peer_access, [a.receipt])
-        second = pool.submit(blocking(service.claims).claim, access, limit=9, ttl=60)
-        slow.restore(ClaimLogs.append_entry)
-        told.set()
-        assert claimed_bodies(first.result(PATIENCE_SECONDS)) == ["b"]
-        assert claimed_bodies(second.result(PATIENCE_SECONDS)) == ["a"]
-
-
 def test_what_fails_in_one_of_several_partitions(store: Store) -> None:
     """If a call succeeds in one partition and fails in another, the error does not say that nothing was done."""
     queue = make_queue(store, partitions=2)
@@ -181,6 +157,27 @@ def test_what_fails_in_one_of_several_partitions(store: Store) -> None:
         assert caught.value.outcome == outcome
     failing.restore(ClaimLogs.append_entry)
     assert statuses(blocking(service.claims).acknowledge(access, receipts)) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
+
+
+def test_what_fails_after_a_message_was_claimed(store: Store) -> None:
+    """A claim returns the messages that it already has if another partition fails; without any it fails."""
+    queue = make_queue(store, partitions=3)
+    for partition in (1, 2, 3):
+        append_bodies(store, queue, "x", partition=partition)
+    failing, written = InterposedStore(store), []
+    service, access = enter(failing.store, queue)
+
+    async def append(queue: Queue, partition: int, *given: Any, **more: Any) -> bool:  # noqa: ANN401
+        written.append(partition)
+        if len(written) > 1:
+            raise StoreUnavailable("not now", outcome="none")
+        return await store.claim_logs.append_entry(queue, partition, *given, **more)
+
+    failing.instead(ClaimLogs.append_entry, append)
+    claimed = blocking(service.claims).claim(access, limit=9, ttl=60, gather=True)
+    assert [delivery.message.partition for delivery in claimed] == written[:1]
+    with pytest.raises(StoreUnavailable, match="not now"):
+        blocking(service.claims).claim(access, limit=9, ttl=60, gather=True)
 
 
 def test_receipts_of_elsewhere(store: Store) -> None:
@@ -224,8 +221,7 @@ def test_receipts_of_several_partitions(store: Store, other: Store) -> None:
 
 def test_a_purged_and_a_deleted_queue(store: Store) -> None:
     """Claims of purged messages end; claims of a deleted queue get the error that the queue is gone."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a")
+    queue = fill_queue(store, "a")
     service, access = enter(store, queue)
     assert claimed_bodies(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["a"]
     queue = bridge.run(store.catalogue.purge_queue(queue))
@@ -251,18 +247,6 @@ def test_what_is_gone_is_not_given(store: Store, clock: Clock, backend: Backend)
     # Where a message may still be in flight, one that is not seen is not given up.
     gone = "exact_horizon" in backend.capabilities
     assert (counts.claimed, counts.waiting) == (1, 0 if gone else 1)
-
-
-def test_delayed_messages(store: Store, clock: Clock) -> None:
-    """A delayed message is delivered when it is due."""
-    queue = make_queue(store)
-    bridge.run(store.messages.append(queue, [new_message("late", delay=50)]))
-    service, access = enter(store, queue)
-    assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
-    append_bodies(store, queue, "now")
-    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=1000)) == ["now"]
-    clock.advance(51)
-    assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=10)) == ["late"]
 
 
 def test_whole_queues(store: Store, other: Store) -> None:
@@ -351,34 +335,9 @@ def test_acknowledge_what_another_process_gave(store: Store, other: Store, parti
     assert statuses(ack.settled or []) == [ReceiptStatus.DONE] * 2
 
 
-def test_many_callers(store: Store, other: Store) -> None:
-    """With simultaneous callers in two processes each message is delivered once and all are acknowledged."""
-    queue = make_queue(store, partitions=2)
-    for number in range(60):
-        append_bodies(store, queue, str(number), partition=number % 2 + 1)
-    ways = [enter(one, queue) for one in (store, other)]
-
-    def work(number: int) -> list[str | bytes]:
-        service, _ = ways[number % 2]
-        access = service.enter(queue, lambda _queue: None)
-        read_bodies: list[str | bytes] = []
-        while claimed := blocking(service.claims).claim(access, limit=number % 3 + 1, ttl=600):
-            read_bodies += claimed_bodies(claimed)
-            assert set(statuses(blocking(service.claims).acknowledge(access, [one.receipt for one in claimed]))) == {
-                ReceiptStatus.DONE
-            }
-        return read_bodies
-
-    with ThreadPoolExecutor(6) as pool:
-        read_bodies = [body for bodies in pool.map(work, range(6)) for body in bodies]
-    assert sorted(map(int, map(str, read_bodies))) == list(range(60))
-    assert ways[0][0].claims.size(ways[0][1], 100).size == 0
-
-
 def test_snapshots(store: Store, other: Store) -> None:
     """After hundreds of entries a new process starts from a snapshot, with the same result."""
-    queue = make_queue(store)
-    append_bodies(store, queue, *map(str, range(300)))
+    queue = fill_queue(store, *map(str, range(300)))
     service, access = enter(store, queue)
     for _ in range(300):
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=600)
@@ -390,8 +349,7 @@ def test_snapshots(store: Store, other: Store) -> None:
 
 def test_an_entry_that_has_not_reached_all_replicas(store: Store, other: Store) -> None:
     """If a read shows the number of an entry but not the entry itself, it is repeated until it shows it."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a")
+    queue = fill_queue(store, "a")
     watched, reads = InterposedStore(other), []
     (service, access), (peer, peer_access) = enter(store, queue), enter(watched.store, queue)
     assert claimed_bodies(blocking(peer.claims).claim(peer_access, limit=1, ttl=0)) == ["a"]
@@ -434,33 +392,6 @@ def test_dead_letters(store: Store, clock: Clock) -> None:
     assert parsed.headers == {"x-color": "blue"}
 
 
-def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: Clock) -> None:
-    """Dead letters that one process did not publish are published by another."""
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1)))
-    [place] = append_bodies(store, queue, "bad")
-    failing = InterposedStore(store)
-    failing.instead(Messages.put, raise_unavailable)
-    service, access = enter(failing.store, queue)
-    [claimed] = blocking(service.claims).claim(access, limit=9, ttl=10)
-    blocking(service.claims).release(access, [claimed.receipt])
-    assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
-    assert count_outbox(service.claims, access)[1] == 1
-    core = Core()
-    late = ClaimUseCases(other, Limits(), Metrics(), core=core)
-    there = QueueAccess(core, other, queue, lambda _queue: None)
-    began = core.boottime()
-    with replace(Core.boottime, lambda _self: began):
-        assert count_outbox(late, there)[1] == 1
-        append_bodies(store, queue, "a", "b")
-        clock.advance(1)
-        assert claimed_bodies(blocking(late).claim(there, limit=1, ttl=10)) == ["a"]
-    with replace(Core.boottime, lambda _self: began + OVERDUE_SECONDS):
-        assert claimed_bodies(blocking(late).claim(there, limit=1, ttl=10)) == ["b"]
-        assert eventually(lambda: count_outbox(late, there)[1] == 0)
-    dead = bridge.run(store.catalogue.queue(APP, f"{queue.name}.dead"))
-    assert bodies(bridge.run(store.messages.fetch(dead, [(1, place)]))) == ["bad"]
-
-
 def make_dead_letters(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service, QueueAccess]:
     service, access = enter(store, queue)
     assert len(blocking(service.claims).claim(access, limit=count, ttl=10)) == count
@@ -469,10 +400,10 @@ def make_dead_letters(store: Store, queue: Queue, count: int, clock: Clock) -> t
     return service, access
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_many_dead_letters(store: Store, clock: Clock) -> None:
     """Many dead letters are published in several steps, without further requests."""
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1)))
+    queue = make_queue(store, max_deliveries=1)
     places = append_bodies(store, queue, *map(str, range(120)))
     watched, pieces = InterposedStore(store), []
 
@@ -486,26 +417,6 @@ def test_many_dead_letters(store: Store, clock: Clock) -> None:
     assert eventually(lambda: len(letters_of(store, queue, places)) == 120)
     assert sum(pieces) == 120
     assert max(pieces) <= 50
-
-
-def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
-    """If a dead letter cannot be published, those before it still are."""
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1)))
-    places = append_bodies(store, queue, *map(str, range(10)))
-    failing = InterposedStore(store)
-
-    def put(target: Queue, locations: Sequence[Location], item: NewMessage) -> None:
-        if locations[0][1] not in places[:3]:
-            raise_unavailable()
-        bridge.run(store.messages.put(target, locations, item))
-
-    failing.instead(Messages.put, put)
-    service, access = make_dead_letters(failing.store, queue, 10, clock)
-    assert eventually(lambda: count_outbox(service.claims, access)[1] == 7)
-    failing.restore(Messages.put)
-    with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE_SECONDS):
-        assert eventually(lambda: count_outbox(service.claims, access)[1] == 0)
-    assert len(letters_of(store, queue, places)) == 10
 
 
 def letters_of(store: Store, queue: Queue, places: Sequence[Position]) -> list[Message]:
@@ -522,7 +433,7 @@ def raise_unavailable(*_: object) -> None:
 
 def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
     """A queue that deletes acknowledged messages does so later if the first delete fails."""
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, on_ack="delete")))
+    queue = make_queue(store, on_ack="delete")
     places = append_bodies(store, queue, "a", "b", "c")
     failing = InterposedStore(store)
     service, access = enter(failing.store, queue)

@@ -14,22 +14,19 @@ from typing import Any
 import pytest
 
 from queuey.errors import StoreUnavailable
-from queuey.messages import Queue, QueueSpec
+from queuey.messages import Queue
 from queuey.service import ClaimDelivery, QueueAccess, Service
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.storage import ClaimLogs, Store, bridge
-from tests.backends import APP
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import claimed_bodies, enter
-from tests.contract.samples import append_bodies, fresh_name, make_queue, new_message
+from tests.contract.samples import append_bodies, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.waiting import PATIENCE_SECONDS, until
 
 CALLERS = 6
 MESSAGES = 600
-MAX_DELIVERIES = 3
-"""Max deliveries of a message."""
 
 End = Callable[[Service, QueueAccess, list[ClaimDelivery]], object]
 """Ends claims."""
@@ -102,22 +99,6 @@ def test_no_claim_is_empty_while_a_message_is_available(store: Store, other: Sto
     assert len({delivery.message.position for delivery in callers.given}) == MESSAGES
     # Messages are never redelivered here, so what a later caller got was available all the time.
     assert max(callers.asked) < min(callers.refused, default=math.inf)
-
-
-def test_no_delivery_too_many(store: Store, other: Store) -> None:
-    """A message that all callers release at once is delivered as often as its queue allows, and no more."""
-    queue, _ = bridge.run(
-        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=MAX_DELIVERIES, read_delay=0.0))
-    )
-    bridge.run(store.messages.append(queue, [new_message(str(number)) for number in range(MESSAGES // MAX_DELIVERIES)]))
-
-    def release(service: Service, access: QueueAccess, found: list[ClaimDelivery]) -> None:
-        blocking(service.claims).release(access, [one.receipt for one in found])
-
-    callers = Callers(queue, (store, other), release)
-    callers.work()
-    assert max(delivery.deliveries for delivery in callers.given) == MAX_DELIVERIES
-    assert len(callers.given) == MESSAGES
 
 
 def test_a_mistake_in_one_round_does_not_leave_others_waiting(store: Store) -> None:

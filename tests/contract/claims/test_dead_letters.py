@@ -29,6 +29,7 @@ from tests.contract.samples import (
     count_outbox,
     eventually,
     fresh_name,
+    make_queue,
     messages_in_partition,
     method_of,
     new_message,
@@ -41,7 +42,7 @@ from tests.replacing import replace
 
 def test_letters_that_share_a_partition_are_there_once(store: Store, other: Store, clock: Clock) -> None:
     """Two letters of one id stay beside the message that had it; letters whose post got no answer are not repeated."""
-    shared, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0)))
+    shared = make_queue(store)
     spec = QueueSpec(partitions=2, read_delay=0.0, max_deliveries=1, dead_letter=shared.name)
     queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), spec))
     [place] = append_bodies(store, shared, "wages")
@@ -147,7 +148,7 @@ def start_with_failed(store: Store, clock: Clock, options: QueueSpec) -> tuple[P
     return process, queue
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("number", range(1, MAX_CALLS + 1))
 def test_killed_while_it_makes_letters(store: Store, other: Store, clock: Clock, number: int, *, after: bool) -> None:

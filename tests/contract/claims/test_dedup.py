@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import closing, suppress
-from functools import partial
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import pytest
@@ -18,14 +13,13 @@ from queuey.claims.covers import compute_body_digest
 from queuey.claims.state import State
 from queuey.errors import InvalidRequest, QueueChanged, QueueExists, StoreBusy, StoreUnavailable
 from queuey.messages import Meta, Page, Queue, QueueSpec, Slice
-from queuey.service import Service
 from queuey.service.claims import finding
 from queuey.service.claims.finding import MAX_COVERS
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.scans import Candidates
 from queuey.service.messages import Draft
 from queuey.storage import ClaimLogs, Covers, Messages, Store, bridge
-from tests.backends import APP, PROMPT, Backend, Clock, StoreLocation
+from tests.backends import APP, PROMPT, Backend, Clock
 from tests.blocking import BlockingNames, adopt_own_loop, blocking, post
 from tests.contract.claims.test_claims import claimed_bodies, enter
 from tests.contract.samples import append_bodies, eventually, fresh_name, make_queue, new_message
@@ -184,40 +178,17 @@ def test_a_peek_shows_claimed_messages(store: Store, clock: Clock) -> None:
     assert service.claims.peek(access, 9) == []
 
 
-def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, other: Store, clock: Clock) -> None:
-    """Every process remembers delivered bodies for a backlog of any size, and forgets them when they are not needed."""
-    queue = make_dedup(store)
-    bodies = [f"m{number % 40}" for number in range(200)]
-    for start in range(0, 200, 50):
-        append_bodies(store, queue, *bodies[start : start + 50])
-    digests = [compute_body_digest(body, None) for body in bodies]
-    clock.advance(60)
-    # With the horizon far behind, as in these tests, no cursor moves and nothing leaves the state.
-    moving = "exact_horizon" in backend.capabilities
-    delivered_bodies: list[str | bytes] = []
-    with replace_in(finding, MAX_COVERS, 7):
-        ways = [enter(store, queue), enter(other, queue)]
-        for turn in range(12):
-            service, access = ways[turn % 2]
-            claimed = blocking(service.claims).claim(access, limit=4, ttl=600)
-            delivered_bodies += claimed_bodies(claimed)
-            blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in claimed])
-            if turn == 0:
-                assert service.statistics()["claims_covers"] >= len(claimed)
-            if turn == 9:
-                assert (len(bridge.run(store.covers.read_covers(queue, 1, digests))) > 20) == moving
-        assert Counter(delivered_bodies) == Counter(set(bodies))
-        append_bodies(store, queue, "m0", "m1")
-        assert claimed_bodies(blocking(ways[0][0].claims).claim(ways[0][1], limit=4, ttl=600)) == ["m0", "m1"]
-        clock.advance(60)
+def retry(call: Callable[[], T]) -> T:
+    """Repeats a call that lost the race for the log; messages claimed by the failed call are released.
 
-        def forgotten() -> bool:
-            append_bodies(store, queue, "last")
-            return bool(blocking(ways[0][0].claims).claim(ways[0][1], limit=4, ttl=600)) and not bridge.run(
-                store.covers.read_covers(queue, 1, digests)
-            )
-
-        assert not moving or eventually(forgotten)
+    Raises:
+        StoreUnavailable: The call lost for ``PATIENCE_SECONDS``.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(StoreUnavailable):
+            return call()
+    return call()
 
 
 def claim_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
@@ -270,79 +241,6 @@ def test_lookups_that_are_out_of_date(store: Store, other: Store) -> None:
     is_of_use = PartitionLog._has_deliverable
     with replace(PartitionLog._has_deliverable, anyway):
         assert claim_by_old_lookups(store, other) == ["c", "a"]
-
-
-def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:
-    """Several callers of two processes get each body once."""
-    queue = make_dedup(store)
-    for start in range(0, 2000, 500):
-        append_bodies(store, queue, *(f"m{number % 61}" for number in range(start, start + 500)))
-    clock.advance(60)
-    ways = [enter(store, queue), enter(other, queue)]
-    delivered_bodies: list[str | bytes] = []
-    lock = threading.Lock()
-
-    def work(number: int) -> None:
-        service, access = ways[number % 2]
-        while claimed := retry(partial(blocking(service.claims).claim, access, limit=5, ttl=600)):
-            with lock:
-                delivered_bodies.extend(claimed_bodies(claimed))
-            retry(partial(blocking(service.claims).acknowledge, access, [delivery.receipt for delivery in claimed]))
-
-    with replace_in(finding, MAX_COVERS, 10), ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
-    assert Counter(delivered_bodies) == Counter(f"m{number}" for number in range(61))
-
-
-def claim_everything(location: StoreLocation, name: str) -> Counter[str | bytes]:
-    with closing(location.open()) as store:
-        service = Service(store)
-        access = service.enter(bridge.run(store.catalogue.queue(APP, name)), lambda _queue: None)
-        body_counts: Counter[str | bytes] = Counter()
-        while claimed := retry(partial(blocking(service.claims).claim, access, limit=1000, ttl=600)):
-            body_counts.update(claimed_bodies(claimed))
-            retry(partial(blocking(service.claims).acknowledge, access, [delivery.receipt for delivery in claimed]))
-        return body_counts
-
-
-def retry(call: Callable[[], T]) -> T:
-    """Repeats a call that lost the race for the log; messages claimed by the failed call are released.
-
-    Raises:
-        StoreUnavailable: The call lost for ``PATIENCE_SECONDS``.
-    """
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        with suppress(StoreUnavailable):
-            return call()
-    return call()
-
-
-@pytest.mark.needs("processes")
-@pytest.mark.slow_on("cassandra")
-@pytest.mark.parametrize(
-    ("copies", "others"), [(3_000, 1_000), pytest.param(100_000, 1_000_000, marks=pytest.mark.slow)]
-)
-def test_very_many_copies(location: StoreLocation, store: Store, copies: int, others: int) -> None:
-    """Four processes get each body once, however many copies of one body wait among the others.
-
-    On Cassandra the others are 200,000 at most. With both processors busy with other work, one node stored 3,000
-    messages of the queue a second, and four processes claimed and acknowledged 320 a second: ten minutes for these.
-    """
-    queue = make_dedup(store, consistency=PROMPT)
-    others = min(others, 200_000) if store.ids_follow_clocks else others
-    every = (copies + others) // copies + 1
-    bodies = iter([f"m{number}" for number in range(others)])
-    total = ["copy" if number % every == 0 else next(bodies, "copy") for number in range(copies + others)]
-    for start in range(0, len(total), 1000):
-        append_bodies(store, queue, *total[start : start + 1000], ttl=86_400)
-    if store.ids_follow_clocks:
-        time.sleep(2.5)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(4, mp_context=context) as pool:
-        body_counts = sum(pool.map(claim_everything, [location] * 4, [queue.name] * 4), Counter())
-    assert set(body_counts.values()) == {1}
-    assert body_counts.keys() == set(total)
 
 
 def test_copies_are_deleted(backend: Backend, store: Store, clock: Clock) -> None:

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from queuey.claims.drafts import EntryDraft
-from queuey.claims.entries import decode_entry
-from queuey.claims.order import MAX_WAITING
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.claims.state import MAX_ABOVE, State
-from queuey.errors import InvalidRequest, StoreUnavailable
+from queuey.errors import InvalidRequest
 from queuey.messages import Queue, QueueSpec
 from queuey.partitions import by_key
 from queuey.service import PiggybackedAck
-from queuey.service.claims import scans
-from queuey.service.claims.partition_log import PartitionLog
-from queuey.service.claims.requests import Request
-from queuey.service.claims.scans import MAX_PAGE_MESSAGES, Candidates
 from queuey.service.messages import Draft
 from queuey.storage import Store, bridge
 from tests.backends import APP, PROMPT
@@ -32,9 +20,6 @@ from tests.blocking import blocking, post
 from tests.contract.claims.test_claims import EventWaiter, claimed_bodies, enter, statuses
 from tests.contract.claims.test_ordered import acknowledge, claim, claim_soon, claim_when_woken, send
 from tests.contract.samples import fresh_name, make_queue
-from tests.replacing import replace, replace_in
-
-REAL_DECIDE = PartitionLog._decide
 
 
 def make_limited(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
@@ -80,7 +65,7 @@ def test_so_many_of_a_queue(store: Store, other: Store) -> None:
     assert claim(here) == []
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 @pytest.mark.parametrize("limit", [{"max_claimed_per_key": 1}, {"max_claimed": 1}])
 def test_changing_a_limit(store: Store, limit: dict[str, Any]) -> None:
     """Lowering a limit ends no claim, and allows no new one until there is room; raising it allows more."""
@@ -101,7 +86,7 @@ def test_changing_a_limit(store: Store, limit: dict[str, Any]) -> None:
     assert claimed_bodies(claim(higher)) == ["a4", "a5"]
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 @pytest.mark.parametrize("limit", [{"max_claimed_per_key": 1}, {"max_claimed": 1}])
 def test_waiting(store: Store, other: Store, limit: dict[str, int]) -> None:
     """A waiting claim is woken when a slot is free, whichever process has freed it, and how."""
@@ -120,7 +105,7 @@ def test_waiting(store: Store, other: Store, limit: dict[str, int]) -> None:
     assert first.message.body == "a4"
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_an_expired_claim(store: Store, other: Store) -> None:
     """An expired claim gives its slot to another message; it is not renewed, and its own message waits for a slot."""
     queue = make_limited(store, max_claimed_per_key=1)
@@ -140,51 +125,7 @@ def test_an_expired_claim(store: Store, other: Store) -> None:
     assert len(claim_soon(there)) == 1
 
 
-@pytest.mark.slow_on("cassandra")
-@pytest.mark.parametrize("limit", [{"max_claimed_per_key": 1}, {"max_claimed": 1}])
-def test_a_limit_costs_no_rounds(store: Store, limit: dict[str, int]) -> None:
-    """A claim without a free slot is decided once, or twice if the log had to be read; then it ends."""
-    queue = make_limited(store, **limit)
-    way = enter(store, queue)
-    send(*way, *(f"a{number}" for number in range(9)))
-    assert claimed_bodies(claim(way, limit=1)) == ["a0"]
-    decided = []
-
-    def decide(
-        log: PartitionLog, queue: Queue, taken: Sequence[Request], found: Candidates | None
-    ) -> tuple[EntryDraft, int]:
-        decided.append(log.key)
-        return REAL_DECIDE(log, queue, taken, found)
-
-    with replace(PartitionLog._decide, decide):
-        assert [claim(way) for _ in range(5)] == [[]] * 5
-    assert len(decided) <= 10
-
-
-@pytest.mark.slow_on("cassandra")
-@pytest.mark.parametrize("bound", [(MAX_WAITING, 5), (MAX_ABOVE, 2)])
-def test_very_much_waits(store: Store, bound: tuple[int, int]) -> None:
-    """If more messages wait than are remembered, later ones wait as well, without errors or loss."""
-    queue = make_limited(store, max_claimed_per_key=1)
-    way = enter(store, queue)
-    bodies = [*(f"a{number}" for number in range(8)), *(f"b{number}" for number in range(3))]
-    send(*way, *bodies)
-    delivered_bodies: list[str | bytes] = []
-    with replace_in(scans, *bound), replace_in(scans, MAX_PAGE_MESSAGES, 2):
-        [first] = claim(way, limit=1)
-        for _ in bodies:
-            others = claim(way)
-            delivered_bodies += claimed_bodies(others)
-            acknowledge(way, *others)
-        assert claim(way) == []
-        acknowledge(way, first)
-        while claimed := claim(way):
-            delivered_bodies += claimed_bodies(claimed)
-            acknowledge(way, *claimed)
-    assert sorted(map(str, [*delivered_bodies, first.message.body])) == bodies
-
-
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_dead_letters(store: Store) -> None:
     """A message that becomes a dead letter frees its slot, and keeps its key."""
     queue = make_limited(store, max_claimed_per_key=1, max_deliveries=1)
@@ -195,7 +136,7 @@ def test_dead_letters(store: Store) -> None:
     assert claimed_bodies(claim_soon(way)) == ["a2"]
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_posting(store: Store) -> None:
     """The key chooses the partition, so a post with a partition is refused, and so is a put at an id."""
     queue = make_limited(store, max_claimed_per_key=2, partitions=5)
@@ -211,7 +152,7 @@ def test_posting(store: Store) -> None:
         service.moves.begin(access, enter(store, make_queue(store))[1])
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_why_a_message_waits(store: Store) -> None:
     """An explanation of a message says which limit it waits for."""
     queue = make_limited(store, max_claimed_per_key=1, max_claimed=2)
@@ -231,46 +172,7 @@ def test_why_a_message_waits(store: Store) -> None:
     assert told(3) == []
 
 
-def test_many_callers(store: Store, other: Store) -> None:
-    """Whatever callers of two processes do, the log never exceeds the limits, and all messages are done in the end."""
-    queue = make_limited(store, max_claimed_per_key=2, max_claimed=7)
-    ways = [enter(store, queue), enter(other, queue)]
-    bodies = [f"{'abcde'[number % 5]}{number}" for number in range(80)]
-    send(*ways[0], *bodies)
-    left = threading.Semaphore(len(bodies))
-
-    def work(number: int) -> None:
-        way, until, turn = ways[number % 2], time.monotonic() + 60, number
-        while left._value and time.monotonic() < until:
-            with suppress(StoreUnavailable):
-                claimed, turn = claim(way, limit=turn % 4 + 1), turn + 1
-                back = [delivery.receipt for delivery in claimed if (delivery.receipt.position[0] + turn) % 5 == 0]
-                ends = [delivery.receipt for delivery in claimed if delivery.receipt not in back]
-                if back:
-                    blocking(way[0].claims).release(way[1], back)
-                if ends:
-                    blocking(way[0].claims).acknowledge(way[1], ends)
-                for _ in ends:
-                    left.acquire(blocking=False)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
-    assert not left._value
-    check_log(store, queue, per_key=2, total=7)
-
-
-def check_log(store: Store, queue: Queue, per_key: int, total: int) -> None:
-    state = State()
-    page = bridge.run(store.claim_logs.read_log(queue, 1, 1))
-    assert page.snapshot is None
-    for entry in page.entries:
-        state.apply(entry.number, decode_entry(entry.body))
-        assert state.count_live(1) <= total
-        assert all(sum(state.is_live(each, 1) for each in there) <= per_key for there in state.busy.values())
-    assert not state.outstanding
-
-
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_a_bare_id_is_not_renewed(store: Store) -> None:
     """Where keys are limited, a message without a delivery gets no claim by its id, because its key is unknown."""
     queue = make_limited(store, max_claimed_per_key=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,9 +16,15 @@ from queuey.service import Draft, Limits, QueueAccess, Service
 from queuey.service import names as names_module
 from queuey.service.names import TURN_TIMEOUT
 from queuey.storage import ClaimLogs, Names, Store, bridge
-from tests.backends import APP, Clock
+from tests.backends import Clock
 from tests.blocking import BlockingNames, adopt_own_loop, blocking
-from tests.contract.samples import append_bodies, bodies_in_partition, eventually, fresh_name, make_queue, new_message
+from tests.contract.samples import (
+    bodies_in_partition,
+    eventually,
+    fill_queue,
+    make_queue,
+    new_message,
+)
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 
@@ -87,8 +92,7 @@ def test_merged_into_a_job(store: Store, other: Store, clock: Clock) -> None:
 
 def test_newest_value_wins(store: Store, other: Store) -> None:
     """A newer value replaces the previous one, for readers by name, by time and for claims."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "unnamed")
+    queue = fill_queue(store, "unnamed")
     (_, access, names), (peer, peer_access, elsewhere) = enter(store, queue), enter(other, queue)
     for number, (way, those) in enumerate([(access, names), (peer_access, elsewhere), (access, names)]):
         assert those.replace(way, "n", Draft(f"v{number}")).stored
@@ -168,7 +172,7 @@ def test_expired(store: Store, clock: Clock) -> None:
 @pytest.mark.needs("clock")
 def test_dead_letter(store: Store, clock: Clock) -> None:
     """A name is free once its message has become a dead letter."""
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=1, read_delay=0.0)))
+    queue = make_queue(store, max_deliveries=1)
     service, access, names = enter(store, queue)
     names.create(access, "n", Draft("a"))
     assert claimed_bodies(service, access) == ["a"]
@@ -237,26 +241,6 @@ def test_outdated(store: Store, other: Store) -> None:
         with pytest.raises(NameChanged):
             bridge.run(store.names.write_named(queue, "n" if seen else "m", new_message("c"), b"", seen))
     assert eventually(lambda: bodies_in_partition(store, queue) == ["a", "b"])
-
-
-def test_read_before_it_was_replaced(store: Store, other: Store) -> None:
-    """A claim that reads a value just before it is replaced does not deliver it afterwards."""
-    queue = make_queue(store)
-    between = InterposedStore(other)
-    (service, access, names), (peer, peer_access, _) = enter(store, queue), enter(between.store, queue)
-    adopt_own_loop(service)
-    names.create(access, "n", Draft("old"))
-    append_bodies(store, queue, "unnamed")
-    blocking(peer.claims).claim(peer_access, limit=1, ttl=0)
-    once = [None]
-
-    def first() -> None:
-        if once:
-            once.clear()
-            names.replace(access, "n", Draft("new"))
-
-    between.before(ClaimLogs.append_entry, first)
-    assert "old" not in claimed_bodies(peer, peer_access)
 
 
 @pytest.mark.parametrize("free_only", [True, False])
@@ -371,40 +355,3 @@ def test_where_claims_are_refused(store: Store) -> None:
     ):
         with pytest.raises(ClaimsRefused, match="Choose"):
             call()
-
-
-def test_senders_race_with_a_worker(store: Store, other: Store) -> None:
-    """While two processes post under a name and a worker claims, one message exists at a time, and none is lost."""
-    queue = make_queue(store, partitions=2)
-    (service, access, names), (peer, peer_access, elsewhere) = enter(store, queue), enter(other, queue)
-    stored: list[Position] = []
-    delivered: list[Position] = []
-    ended = threading.Event()
-
-    def send(way: QueueAccess, those: BlockingNames, who: str) -> None:
-        for number in range(20):
-            with suppress(NameTaken, StoreBusy):
-                created = those.create(way, "n", Draft(f"{who} {number}"))
-                if created.stored and created.location is not None:
-                    stored.append(created.location[1])
-
-    def work() -> None:
-        while not ended.is_set() or set(stored) - set(delivered):
-            held = blocking(service.claims).claim(access, limit=10, ttl=60, gather=True)
-            if held:
-                held += blocking(peer.claims).claim(peer_access, limit=10, ttl=60, gather=True)
-                assert len(held) == 1, "two messages of a name at once"
-                delivered.extend(delivery.message.position for delivery in held)
-                blocking(service.claims).acknowledge(access, [delivery.receipt for delivery in held])
-
-    with ThreadPoolExecutor(3) as threads:
-        worker = threads.submit(work)
-        senders = [threads.submit(send, access, names, "ann"), threads.submit(send, peer_access, elsewhere, "bob")]
-        try:
-            for sender in senders:
-                sender.result(60)
-        finally:
-            ended.set()
-        worker.result(60)
-    assert len(stored) > 1
-    assert sorted(delivered) == sorted(stored)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import random
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from queuey import ids
-from queuey.claims.entries import decode_entry
 from queuey.claims.order import MAX_WAITING
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus
-from queuey.claims.state import MAX_ABOVE
 from queuey.deadletters import decode_dead_letter
-from queuey.errors import InvalidRequest, QueueExists, StoreUnavailable
-from queuey.ids import Position
+from queuey.errors import InvalidRequest, QueueExists
 from queuey.messages import Location, NewMessage, Queue, QueueSpec, Slice
-from queuey.partitions import by_key, key_digest
-from queuey.service import ClaimDelivery, PiggybackedAck, QueueAccess, Service
+from queuey.partitions import by_key
+from queuey.service import ClaimDelivery, QueueAccess, Service
 from queuey.service.claims import scans
 from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.claims.scans import MAX_PAGE_MESSAGES
@@ -104,7 +96,7 @@ def test_one_batch_of_a_key(store: Store, other: Store) -> None:
     assert here[0].claims.size(here[1], 100).size == 0
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_what_comes_back_comes_first(store: Store, other: Store) -> None:
     """A message whose claim is released or has expired is delivered again before the later ones of its key."""
     queue = make_ordered(store)
@@ -123,43 +115,7 @@ def test_what_comes_back_comes_first(store: Store, other: Store) -> None:
     assert [(delivery.message.body, delivery.deliveries) for delivery in claim(there)] == [("a2", 2), ("a3", 1)]
 
 
-@pytest.mark.slow_on("cassandra")
-def test_acknowledge_and_claim(store: Store) -> None:
-    """One request acknowledges a message and gets the next one of its key, in one entry."""
-    queue = make_ordered(store)
-    here = enter(store, queue)
-    send(*here, "a1", "a2", "b1", "a3")
-    [first] = claim(here, limit=1)
-    entries = bridge.run(store.claim_logs.read_log(queue, 1, 1)).last
-    assert claimed_bodies(claim(here, limit=2, ack=PiggybackedAck([first.receipt]))) == ["a2", "b1"]
-    assert bridge.run(store.claim_logs.read_log(queue, 1, 1)).last == entries + 1
-
-
-def test_a_process_that_starts_anew(store: Store, other: Store) -> None:
-    """A new process finds waiting messages by reading, however many finished ones lie between."""
-    queue = make_ordered(store)
-    here = enter(store, queue)
-    send(*here, "a1", "a2", *(f"b{number}" for number in range(40)), "a3")
-    assert claimed_bodies(claim(here, limit=1)) == ["a1"]
-    for _ in range(4):
-        acknowledge(here, *claim(here, limit=10))
-    assert claim(here) == []
-    there = enter(other, queue)
-    assert claim(there) == []
-    acknowledge(there, *(one for one in claim_of_log(store, queue)))
-    assert claimed_bodies(claim(there)) == ["a2", "a3"]
-
-
-def claim_of_log(store: Store, queue: Queue) -> list[ClaimDelivery]:
-    service, access = enter(store, queue)
-    return [
-        ClaimDelivery(message, ClaimReceipt(1, *message.position), 1, 0.0)
-        for one in service.claims.list_jobs(access, 9)
-        for message in bridge.run(store.messages.fetch(queue, [(1, ids.parse_id(one.message_id))]))
-    ]
-
-
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_dead_letters(store: Store) -> None:
     """A dead letter frees its key and keeps it, so an ordered queue of dead letters is in order, too."""
     letters = make_ordered(store, partitions=3)
@@ -188,13 +144,11 @@ def test_dead_letters(store: Store) -> None:
     assert letter.queue == queue.name
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_letters_of_a_plain_queue(store: Store) -> None:
     """In an ordered queue of dead letters, letters without a key count as one key."""
     letters = make_ordered(store)
-    queue, _ = bridge.run(
-        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=1, dead_letter=letters.name))
-    )
+    queue = make_queue(store, read_delay=None, max_deliveries=1, dead_letter=letters.name)
     here, dead = enter(store, queue), enter(store, letters)
     bridge.run(store.messages.append(queue, [NewMessage(text, 1, 3600) for text in ("a", "b")]))
     claimed = claim(here)
@@ -203,7 +157,7 @@ def test_letters_of_a_plain_queue(store: Store) -> None:
     assert claim(dead) == []
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_what_is_gone(store: Store, other: Store) -> None:
     """A message that is deleted by its id, while it waits or is claimed, holds nothing up."""
     queue = make_ordered(store)
@@ -220,7 +174,7 @@ def test_what_is_gone(store: Store, other: Store) -> None:
     assert claimed_bodies(claimed) == ["a5"]
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_what_expires(store: Store, other: Store) -> None:
     """Every process skips a message that expires while it waits."""
     queue = make_ordered(store)
@@ -235,7 +189,7 @@ def test_what_expires(store: Store, other: Store) -> None:
     assert claimed_bodies(claim(there)) == ["a3"]
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_showing(store: Store) -> None:
     """A poll with a ttl of 0 shows what a claim would give."""
     queue = make_ordered(store)
@@ -250,7 +204,7 @@ def test_showing(store: Store) -> None:
     assert [message.body for message in here[0].claims.peek(here[1], 9)] == ["a2", "b1"]
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_waiting(store: Store, other: Store) -> None:
     """A waiting claim is woken when the blocking message is done, whichever process ended it."""
     queue = make_ordered(store)
@@ -289,7 +243,7 @@ def claim_when_woken(way: tuple[Service, QueueAccess], waiter: EventWaiter) -> l
     return claimed
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_very_much_waits(store: Store) -> None:
     """If too many messages wait, a claim is refused instead of coming back empty; it works again later."""
     queue = make_ordered(store)
@@ -305,23 +259,7 @@ def test_very_much_waits(store: Store) -> None:
         assert claimed_bodies(claim(here)) == ["b1"]
 
 
-@pytest.mark.slow_on("cassandra")
-def test_very_much_is_done_behind_what_waits(store: Store) -> None:
-    """If too many messages above the cursor are done, later messages are not delivered, but waiting ones are."""
-    queue = make_ordered(store)
-    here = enter(store, queue)
-    send(*here, "a1", "a2", "b1", "c1", "d1", "e1")
-    with replace_in(scans, MAX_ABOVE, 2), replace_in(scans, MAX_PAGE_MESSAGES, 1):
-        [first] = claim(here, limit=1)
-        acknowledge(here, *claim(here, limit=2))
-        with pytest.raises(ClaimUndecided):
-            claim(here)
-        acknowledge(here, first)
-        assert claimed_bodies(claim(here, limit=1)) == ["a2"]
-        assert claimed_bodies(claim(here)) == ["d1", "e1"]
-
-
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_posting(store: Store) -> None:
     """The key chooses the partition and is kept; posts that choose a partition, an id or a name are refused."""
     queue = make_ordered(store, partitions=7)
@@ -348,7 +286,7 @@ def test_posting(store: Store) -> None:
     assert bridge.run(store.messages.fetch(plain, [place]))[0].meta is None
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_it_never_changes(store: Store) -> None:
     """Neither the kind nor the number of partitions can change."""
     queue = make_ordered(store, partitions=2)
@@ -360,7 +298,7 @@ def test_it_never_changes(store: Store) -> None:
             bridge.run(store.catalogue.update_queue(queue, changes))
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_a_bare_id_is_not_renewed(store: Store) -> None:
     """A message without a delivery gets no claim by its id; acknowledged by its id it is done."""
     queue = make_ordered(store)
@@ -370,72 +308,3 @@ def test_a_bare_id_is_not_renewed(store: Store) -> None:
     assert statuses(blocking(service.claims).renew(access, receipts, 60)) == [ReceiptStatus.FINAL] * 2
     assert statuses(blocking(service.claims).acknowledge(access, receipts[:1])) == [ReceiptStatus.DONE]
     assert claimed_bodies(claim((service, access))) == ["a2"]
-
-
-class Checker:
-    """Checks the entries in the log of an ordered queue."""
-
-    def __init__(self, messages: Sequence[tuple[Position, str]]) -> None:
-        self.keys = dict(messages)
-        self.of: defaultdict[str, list[Position]] = defaultdict(list)
-        for position, key in sorted(messages):
-            self.of[key].append(position)
-
-    def check(self, store: Store, queue: Queue) -> None:
-        """Checks each claim in the log: earlier messages of its key are done or claimed with it.
-
-        All must be done at the end.
-        """
-        done: set[Position] = set()
-        given: dict[Position, int] = {}
-        released: set[Position] = set()
-        page = bridge.run(store.claim_logs.read_log(queue, 1, 1))
-        assert page.snapshot is None
-        for entry_of_page in page.entries:
-            entry = decode_entry(entry_of_page.body)
-            done.update(entry.finals)
-            released |= set(entry.releases)
-            for (_, positions), keys in zip(entry.claims, entry.keys, strict=True):
-                assert keys == [key_digest(self.keys[position]) for position in positions]
-                for position in positions:
-                    before = self.of[self.keys[position]]
-                    assert position not in done
-                    assert all(each in done or each in positions for each in before if each < position)
-                    assert all(
-                        each in done or each in positions or each in released for each in before if each in given
-                    )
-                released -= set(positions)
-                given.update(dict.fromkeys(positions, entry_of_page.number))
-        assert done == self.keys.keys()
-
-
-def test_many_callers(store: Store, other: Store) -> None:
-    """Whatever callers of two processes do, each key is in order in the log, and all messages are done."""
-    queue = make_ordered(store)
-    ways = [enter(store, queue), enter(other, queue)]
-    bodies = [f"{random.Random(number).choice('abcde')}{number}" for number in range(120)]
-    places: list[Location] = []
-    left = threading.Semaphore(len(bodies))
-
-    def work(number: int) -> None:
-        rng, way = random.Random(number), ways[number % 2]
-        if number == 0:
-            for start in range(0, len(bodies), 20):
-                places.extend(post(*way, [Draft(body, key=body[0]) for body in bodies[start : start + 20]]).locations)
-        until = time.monotonic() + 60
-        while left._value and time.monotonic() < until:
-            with suppress(StoreUnavailable):
-                claimed = claim(way, limit=rng.randint(1, 4))
-                ends = [delivery for delivery in claimed if rng.random() < 0.8]
-                back = [delivery.receipt for delivery in claimed if delivery not in ends]
-                if back:
-                    blocking(way[0].claims).release(way[1], back)
-                if ends:
-                    blocking(way[0].claims).acknowledge(way[1], [one.receipt for one in ends])
-                for _ in ends:
-                    left.acquire(blocking=False)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
-    keys = [(position, body[0]) for (_, position), body in zip(places, bodies, strict=True)]
-    Checker(keys).check(store, queue)

@@ -7,13 +7,12 @@ from queuey.storage import Store
 from tests.backends import Clock
 from tests.blocking import blocking
 from tests.contract.claims.test_claims import claimed_bodies, enter, statuses
-from tests.contract.samples import append_bodies, make_queue
+from tests.contract.samples import fill_queue
 
 
 def test_a_showing_knows_what_others_did(store: Store, other: Store) -> None:
     """A poll with a ttl of 0 shows no message that another process has delivered or acknowledged."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a", "b", "c")
+    queue = fill_queue(store, "a", "b", "c")
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     assert claimed_bodies(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["a", "b", "c"]
     [first, second] = blocking(peer.claims).claim(peer_access, limit=2, ttl=60)
@@ -25,8 +24,7 @@ def test_a_showing_knows_what_others_did(store: Store, other: Store) -> None:
 
 def test_a_receipt_is_refused_by_the_whole_log(store: Store, other: Store, clock: Clock) -> None:
     """A receipt that another process has acknowledged gets the same answer in this process."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a")
+    queue = fill_queue(store, "a")
     (own_service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     [old] = blocking(own_service.claims).claim(access, limit=1, ttl=10)
     clock.advance(20)

@@ -15,7 +15,7 @@ from tests.backends import Clock
 from tests.blocking import blocking
 from tests.contract.attempts.test_attempts import make_limited_queue
 from tests.contract.claims.test_claims import enter
-from tests.contract.samples import append_bodies, make_queue
+from tests.contract.samples import append_bodies, fill_queue, make_queue
 
 
 def shown(service: Service, access: QueueAccess) -> list[bytes | None]:
@@ -86,8 +86,7 @@ def test_a_failed_attempt_keeps_its_state(store: Store) -> None:
 
 def test_a_state_is_no_entry_of_the_log(store: Store) -> None:
     """Setting states changes neither the length of the claim log nor the end of the claim."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a")
+    queue = fill_queue(store, "a")
     service, access = enter(store, queue)
     [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
     before = blocking(service.claims).look_at(queue, lambda state, _: (state.number, list(state.outstanding.items())))

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from queuey.claims.receipts import ReceiptStatus
 from queuey.deadletters import HEADER_PREFIX, queue_for
-from queuey.errors import QueueNotFound, RecordChanged, StoreUnavailable
+from queuey.errors import QueueNotFound
 from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import NewMessage, Queue, QueueSpec, Record
+from queuey.messages import Queue, QueueSpec, Record
 from queuey.service import ClaimDelivery, QueueAccess, Service
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.move_turns import MoveOrder
 from queuey.service.core import Core
-from queuey.service.due_work import DueRunner, DueTiming
 from queuey.service.expiry import KIND, ExpiryRecords
 from queuey.service.messages import Draft
-from queuey.storage import Messages, Records, Store, bridge
+from queuey.storage import Store, bridge
 from tests.backends import APP, Clock
 from tests.blocking import blocking, post
-from tests.contract.samples import eventually, fresh_name, messages_in_partition, read_one, whole_partition
-from tests.interposed_store import InterposedStore
+from tests.contract.samples import eventually, fresh_name, make_queue, messages_in_partition, read_one, whole_partition
 from tests.replacing import replace as replaced
 
 TTL = 100
@@ -181,86 +176,6 @@ def test_ordered_queues_go_on_behind_a_dead_letter(store: Store, clock: Clock) -
         assert [delivery.message.body for delivery in process.claim(queue)] == ["second"]
 
 
-def test_the_record_is_there_before_a_message_and_at_its_acknowledgement(store: Store, clock: Clock) -> None:
-    """A post makes the record first, and makes it again if it paused so long that the record was removed."""
-    process, queue, other = Process(store), make_expiring_queue(store), Process(store)
-    records: list[Record | None] = []
-
-    async def stand_still(queue: Queue, items: Sequence[NewMessage], *, is_stored: bool = False) -> None:
-        await process.records.ensure_expiry(queue, items, is_stored=is_stored)
-        if not is_stored:
-            records.append(other.record(queue))
-            clock.advance(2 * DAY)
-            assert records[0] is not None
-            assert await other.records.step(records[0]) is None
-            records.append(other.record(queue))
-
-    process.service.messages._ensure_expiry = stand_still
-    process.post(queue, "late")
-    assert records[1:] == [None]
-    assert other.record(queue) is not None
-    clock.advance(TTL + 20)
-    other.step(queue)
-    assert wait_for_letters(store, queue, "late")
-
-
-def test_a_record_is_removed_by_the_version_that_was_searched(store: Store, clock: Clock) -> None:
-    """A record that a post has relied on anew during the search is kept."""
-    doubted = InterposedStore(store)
-    process, queue, other = Process(doubted.store), make_expiring_queue(store), Process(store)
-    process.post(queue, "one")
-    [delivery] = process.claim(queue)
-    process.claims.acknowledge(process.enter(queue), [delivery.receipt])
-    clock.advance(2 * DAY)
-
-    def post_first(record: Record) -> None:
-        doubted.restore(Records.remove_record)
-        other.post(queue, "two")
-        bridge.run(store.records.remove_record(record))
-
-    doubted.instead(Records.remove_record, post_first)
-    with pytest.raises(RecordChanged):
-        process.step(queue)
-    assert process.record(queue) is not None
-    clock.advance(TTL + 20)
-    process.step(queue)
-    assert wait_for_letters(store, queue, "two")
-
-
-def test_a_record_stays_until_dead_letters_are_published(store: Store, clock: Clock) -> None:
-    """While dead letters cannot be stored, the record stays due; another process publishes them."""
-    doubted = InterposedStore(store)
-    process, queue, other = Process(doubted.store), make_expiring_queue(store), Process(store)
-    process.post(queue, "one")
-
-    def refuse(*_: object, **__: object) -> object:
-        raise StoreUnavailable("no disk")
-
-    clock.advance(DAY // 2)
-    doubted.instead(Messages.put, refuse)
-    process.step(queue)
-    clock.advance(DAY // 4)
-    process.step(queue)
-    assert letters(store, queue) == {}
-    other.step(queue)
-    assert wait_for_letters(store, queue, "one")
-
-
-def test_another_process_searches(store: Store, clock: Clock) -> None:
-    """When the process that made the record has ended, another one takes the step."""
-    queue = make_expiring_queue(store)
-    Process(store).post(queue, "orphan")
-    clock.advance(TTL + 20)
-    process, stopping = Process(store), threading.Event()
-    timing = DueTiming(search=0.1, overdue=1.0)
-    runner = DueRunner(store, process.records, process.service.core, stopping, timing)
-    process.records.planned = runner.plan
-    runner.watch()
-    assert wait_for_letters(store, queue, "orphan")
-    stopping.set()
-    runner.end()
-
-
 def test_a_move_takes_the_rest(store: Store, clock: Clock) -> None:
     """A move leaves expired messages, which become dead letters of the source, and takes the others."""
     process, queue = Process(store), make_expiring_queue(store)
@@ -279,9 +194,7 @@ def test_a_move_takes_the_rest(store: Store, clock: Clock) -> None:
 def test_upgrades_from_a_queue_without_the_option(store: Store, clock: Clock) -> None:
     """A message that was posted with the option becomes a dead letter also after the option was removed."""
     process = Process(store)
-    queue, _ = bridge.run(
-        store.catalogue.create_queue(APP, fresh_name(), QueueSpec(ttl=TTL, on_ack="delete", read_delay=0.0))
-    )
+    queue = make_queue(store, ttl=TTL, on_ack="delete")
     assert process.record(queue) is None
     queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(on_expiry="dead-letter")))
     process.post(queue, "kept")

@@ -11,7 +11,6 @@ import pytest
 from queuey import ids
 from queuey.claims.receipts import ReceiptStatus
 from queuey.errors import InvalidRequest, MessageNotFound, StoreUnavailable
-from queuey.messages import QueueSpec
 from queuey.service import Draft
 from queuey.service.claims import ReleaseReason
 from queuey.service.claims.attempts import Attempts
@@ -21,7 +20,7 @@ from tests.backends import APP, Clock
 from tests.blocking import blocking, post
 from tests.contract.claims.test_claims import claimed_bodies, enter
 from tests.contract.claims.test_ordered import claim_soon, make_ordered, send
-from tests.contract.samples import append_bodies, fresh_name, make_queue, method_of
+from tests.contract.samples import append_bodies, make_queue, method_of
 from tests.interposed_store import InterposedStore
 
 FAILED = ReleaseReason("ValueError", "no egg")
@@ -51,7 +50,7 @@ def test_what_nobody_works_on_is_removed(store: Store, other: Store) -> None:
 @pytest.mark.parametrize("end", ["fails", "fails for good", "dies", "is given back"])
 def test_who_works_on_it_is_asked_to_stop(store: Store, other: Store, clock: Clock, end: str) -> None:
     """The worker of a cancelled job is told at its next renewal, in any process; that attempt is the last one."""
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=9)))
+    queue = make_queue(store, max_deliveries=9)
     place, _ = append_bodies(store, queue, "job", "neighbour")
     (service, access), (peer, peer_access) = enter(store, queue), enter(other, queue)
     job, neighbour = blocking(service.claims).claim(access, limit=2, ttl=60)
@@ -135,7 +134,7 @@ def test_what_was_retried_early_is_counted_once(store: Store) -> None:
 
 def test_dedup_queues(store: Store) -> None:
     """A delayed job of a dedup queue cannot be retried: until it is done, its copies would hold the cursor."""
-    queue, _ = bridge.run(store.catalogue.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind="dedup")))
+    queue = make_queue(store, kind="dedup")
     service, access = enter(store, queue)
     [(_, later)] = post(service, access, [Draft("x", delay=60)]).locations
     with pytest.raises(InvalidRequest, match="delivers equal messages once, so it waits until it is due"):

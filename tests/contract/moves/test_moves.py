@@ -39,7 +39,7 @@ from tests.backends import APP, PROMPT
 from tests.blocking import blocking, post
 from tests.contract import samples
 from tests.contract.claims.test_claims import refuse_made_up_receipts
-from tests.contract.samples import append_bodies, eventually, method_of, new_message, whole_partition
+from tests.contract.samples import append_bodies, eventually, fill_queue, method_of, new_message, whole_partition
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in
 
@@ -119,7 +119,7 @@ def test_everything_arrives(store: Store, mover: Mover) -> None:
     assert asdict(mover.moves.list(APP, SEES_ALL_QUEUES)[0]) == asdict(report)
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_what_stays(store: Store, mover: Mover) -> None:
     """Claimed messages stay with their callers, acknowledged ones are done, and later ones are not moved."""
     source, target = make_queue(store), make_queue(store)
@@ -155,7 +155,7 @@ def claim_all(mover: Mover, queue: Queue) -> Counter[str | bytes]:
 KINDS = [pytest.param("dedup", "dedup", marks=pytest.mark.slow), ("dedup", "plain"), ("plain", "dedup")]
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 @pytest.mark.parametrize(("kind", "to"), KINDS)
 def test_dedup_queues(store: Store, mover: Mover, kind: str, to: str) -> None:
     """Copies of one body, also those that wait in the target, still count as one; later posts stay in the source."""
@@ -176,22 +176,7 @@ def test_dedup_queues(store: Store, mover: Mover, kind: str, to: str) -> None:
     assert claim_all(mover, target) == Counter({*bodies, *waiting}) + Counter(["m3"] if to == "plain" else [])
 
 
-@pytest.mark.slow_on("cassandra")
-def test_copies_of_what_is_claimed(store: Store, mover: Mover) -> None:
-    """Copies of a claimed message are not moved: it stays, and is delivered again alone when its claim ends."""
-    source, target = make_kind(store, "dedup", 1), make_kind(store, "plain", 1)
-    append_bodies(store, source, "a", "b", "a")
-    access = mover.access(source)
-    held, other = blocking(mover.service.claims).claim(access, limit=9, ttl=600)
-    blocking(mover.service.claims).release(access, [other.receipt])
-    report = mover.wait_until_ended(mover.begin(source, target))
-    assert (report.state, report.moved, report.left) == ("done", 1, 1)
-    assert bodies(store, target) == ["b"]
-    blocking(mover.service.claims).release(access, [held.receipt])
-    assert claim_all(mover, source) == {"a": 1}
-
-
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_fewer_partitions(store: Store, mover: Mover) -> None:
     """If the target has fewer partitions, source partitions share them, each in its order."""
     source, target = make_queue(store, partitions=3), make_queue(store, partitions=2)
@@ -204,7 +189,7 @@ def test_fewer_partitions(store: Store, mover: Mover) -> None:
     assert bodies(store, target, 2) == ["2a", "2b"]
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_refused_moves(store: Store, mover: Mover) -> None:
     """Moves to the same queue, to two queues, or without claims are refused; a repeated move is the same one."""
     source, target, third = make_queue(store), make_queue(store), make_queue(store)
@@ -234,7 +219,7 @@ def test_refused_moves(store: Store, mover: Mover) -> None:
             mover.begin(weak, target)
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_cancelled(store: Store, mover: Mover) -> None:
     """A cancelled move ends; moved messages are in the target, the others in the source, each once."""
     source, target = make_queue(store), make_queue(store)
@@ -265,7 +250,7 @@ def test_cancelled(store: Store, mover: Mover) -> None:
     assert bodies(store, target) == everything
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 @pytest.mark.parametrize("change", [Catalogue.purge_queue, Catalogue.delete_queue], ids=lambda change: change.__name__)
 def test_the_target_goes(store: Store, mover: Mover, change: Callable[..., Any]) -> None:
     """If the target is purged or deleted, the move fails, and the other messages are still in the source."""
@@ -288,7 +273,7 @@ def test_the_target_goes(store: Store, mover: Mover, change: Callable[..., Any])
     assert [delivery.message.body for delivery in claimed] == ["a", "b", "c"]
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_the_source_goes(store: Store, mover: Mover) -> None:
     """If the source is deleted during a move, the move fails."""
     source, target = make_queue(store), make_queue(store)
@@ -394,24 +379,7 @@ def test_kills_at_every_step(store: Store, other: Store) -> None:
         assert bodies(store, source) == []
 
 
-@pytest.mark.slow_on("cassandra")
-def test_two_at_once(store: Store, other: Store) -> None:
-    """Two processes that work on the same move do no harm to each other."""
-    source, target = make_queue(store, partitions=2), make_queue(store, partitions=2)
-    everything = [f"{number}" for number in range(2100)]
-    for first in range(0, 2100, 500):
-        append_bodies(store, source, *everything[first : first + 500], partition=2)
-    move = decode(bridge.run(MoveRecords(store).begin(source, target))[0].value).move
-    threads = [threading.Thread(target=carry_out, args=(each, move)) for each in (store, other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert bodies(store, target, 2) == everything
-    assert bodies(store, source, 2) == []
-
-
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_two_moves_of_one_source(store: Store, other: Store) -> None:
     """If the record of a running move is lost, a second move of its source begins; the two do no harm to each other."""
     source, targets = make_queue(store), [make_queue(store), make_queue(store)]
@@ -435,8 +403,7 @@ def test_a_move_is_left_to_the_process_that_works_on_it(store: Store, mover: Mov
     """Another process that asks for a move, for example after its own failure, gets it only once it was handed back."""
     claims, records = mover.service.claims, MoveRecords(store)
     first, second = (MoveCarrier(store, claims, records, MoveTiming()) for _ in range(2))
-    source = make_queue(store)
-    append_bodies(store, source, "a")
+    source = fill_queue(store, "a")
     record, _ = bridge.run(records.begin(source, make_queue(store)))
     mover.service.core.run(first.step(record))
     with pytest.raises(RecordChanged):
@@ -457,26 +424,6 @@ def test_who_asks_for_a_move_that_is_under_way_leaves_its_work_alone(store: Stor
         for _ in range(3):
             mover.begin(source, target)
     assert len(noted) == 1
-
-
-def test_a_cancelled_move_is_noticed_at_the_next_save(store: Store, mover: Mover) -> None:
-    """The process that works on a cancelled move notices at its next save, and takes no more messages."""
-    mover.stopping.set()
-    run, records = mover.service.core.run, MoveRecords(store)
-    carrier = MoveCarrier(store, mover.service.claims, records, MoveTiming(beat=0.0))
-    source, target = make_queue(store), make_queue(store)
-    for first in range(0, 2500, 500):
-        append_bodies(store, source, *(f"{number}" for number in range(first, first + 500)))
-    record, _ = bridge.run(records.begin(source, target))
-    run(carrier.step(record))
-    bridge.run(records.cancel(decode(record.value).move))
-    until = time.monotonic() + 60
-    while (held := carrier.find_held(record.name)) is not None and bridge.run(store.records.records(KIND, APP)):
-        assert time.monotonic() < until
-        run(carrier.step(held))
-    report = mover.moves.show(APP, decode(record.value).move.id, SEES_ALL_QUEUES)
-    assert report.state == "cancelled"
-    assert report.moved < 2500
 
 
 def test_a_move_whose_process_stops_while_it_records_the_end(store: Store, mover: Mover) -> None:

@@ -7,7 +7,16 @@ from msgspec import structs
 from queuey.messages import Page, Queue, Slice
 from queuey.storage import Store, bridge
 from tests.backends import Clock
-from tests.contract.samples import append_bodies, begin, bodies, make_queue, new_message, read_one, whole_partition
+from tests.contract.samples import (
+    append_bodies,
+    begin,
+    bodies,
+    fill_queue,
+    make_queue,
+    new_message,
+    read_one,
+    whole_partition,
+)
 
 AHEAD = structs.replace(whole_partition(), ahead=True)
 
@@ -33,15 +42,13 @@ def begun_read(store: Store, queue: Queue, part: Slice) -> Page:
 
 def test_on_a_loop(store: Store) -> None:
     """A busy queue is read ahead on an event loop."""
-    queue = make_queue(store, read_delay=None)
-    append_bodies(store, queue, "x")
+    queue = fill_queue(store, "x", read_delay=None)
     assert bodies(begun_read(store, queue, AHEAD).messages) == ["x"]
 
 
 def test_only_ids(store: Store) -> None:
     """A read of ids only has the same messages, ends and pages."""
-    queue = make_queue(store, read_delay=None)
-    append_bodies(store, queue, *(f"{number}" for number in range(7)))
+    queue = fill_queue(store, *(f"{number}" for number in range(7)), read_delay=None)
     append_bodies(store, queue, "short-lived", ttl=60)
 
     for part in (AHEAD, structs.replace(AHEAD, limit=3), structs.replace(AHEAD, limit=3, descending=True)):

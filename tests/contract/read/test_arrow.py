@@ -17,7 +17,6 @@ from queuey.messages import Message, Meta, Queue, Slice
 from queuey.storage import Catalogue, Store, bridge, columns
 from tests.backends import Clock
 from tests.contract.samples import (
-    append_bodies,
     make_queue,
     messages_in_partition,
     method_of,
@@ -118,16 +117,6 @@ def test_bounds(store: Store, *, bodies: bool) -> None:
     assert places == positions(messages[5:25])
 
 
-def test_nothing_to_scan(store: Store) -> None:
-    """Empty queues, empty ranges and partitions that a queue does not have give no batches."""
-    queue = make_queue(store)
-    assert list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))) == []
-    (place,) = append_bodies(store, queue, "a")
-    assert list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, place, place)))) == []
-    assert list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, ids.following(place))))) == []
-    assert list(bridge.iterate(store.bulk.scan_arrow(queue, Slice(2)))) == []
-
-
 def test_only_what_is_due_and_alive(store: Store, clock: Clock) -> None:
     """Columns leave out expired messages and those at or above the horizon."""
     queue = make_queue(store)
@@ -157,30 +146,6 @@ def test_only_what_is_due_and_alive(store: Store, clock: Clock) -> None:
     ]
 
 
-def test_read_delay(store: Store, clock: Clock) -> None:
-    """Columns stay below the queue's read delay."""
-    queue = make_queue(store, read_delay=10.0)
-    append_bodies(store, queue, "a")
-    clock.advance(5)
-    append_bodies(store, queue, "b")
-    clock.advance(6)
-    assert [
-        message.body
-        for message in unpack_batches(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition()))))
-    ] == ["a"]
-
-
-def test_partitions_are_apart(store: Store) -> None:
-    """A scan gives its own partition's messages."""
-    queue = make_queue(store, partitions=3)
-    for number in (1, 2, 3):
-        append_bodies(store, queue, *[f"{number}-{n}" for n in range(5)], partition=number)
-    for number in (1, 2, 3):
-        messages = unpack_batches(list(bridge.iterate(store.bulk.scan_arrow(queue, whole_partition(number)))), number)
-        assert messages == scan_part(store, queue, whole_partition(number))
-        assert [message.body for message in messages] == [f"{number}-{n}" for n in range(5)]
-
-
 @pytest.mark.parametrize("change", [Catalogue.purge_queue, Catalogue.delete_queue], ids=lambda change: change.__name__)
 def test_a_queue_that_goes_away(store: Store, change: Callable[..., Any]) -> None:
     """A scan fails if its queue is purged or deleted meanwhile, because its columns are incomplete."""
@@ -191,11 +156,3 @@ def test_a_queue_that_goes_away(store: Store, change: Callable[..., Any]) -> Non
     bridge.run(method_of(store, change)(queue))
     with pytest.raises(QueueChanged):
         list(batches)
-
-
-def test_many_rows(store: Store) -> None:
-    """Thousands of rows of one moment are read completely and in order."""
-    queue = make_queue(store)
-    bridge.run(store.bulk.load(queue, make_past_messages(6000, step=1000)))
-    table = pa.Table.from_batches(bridge.iterate(store.bulk.scan_arrow(queue, Slice(1, limit=2500))))
-    assert table.column("low").to_pylist() == list(range(6000))

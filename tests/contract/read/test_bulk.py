@@ -74,11 +74,6 @@ def test_slices_keep_to_their_bounds(store: Store) -> None:
     assert scan_parts(store, queue, parts) == messages[5:9]
 
 
-def test_nothing_to_divide(store: Store) -> None:
-    """An empty queue has no slices."""
-    assert slices(store, make_queue(store, partitions=2), pieces=5) == []
-
-
 def test_a_scan_comes_in_portions(store: Store) -> None:
     """A scan gives lists no longer than the slice's limit, in either direction."""
     queue = make_queue(store)
@@ -128,14 +123,6 @@ def test_expired_messages_are_left_out(store: Store) -> None:
     ended = [structs.replace(message, expires=ids.now_ticks() - HOUR) for message in messages[:2]]
     assert bridge.run(store.bulk.load(queue, [*ended, *messages[2:]])) == 2
     assert positions(messages_in_partition(store, queue)) == positions(messages[2:])
-
-
-def test_many_messages_of_a_moment(store: Store) -> None:
-    """Thousands of messages within a second are loaded and read as well as thousands over days."""
-    queue = make_queue(store)
-    messages = old_messages(6000, step=1000)
-    assert bridge.run(store.bulk.load(queue, iter(messages))) == 6000
-    assert scan_parts(store, queue, slices(store, queue, pieces=3)) == messages
 
 
 def test_refused_loads(store: Store) -> None:

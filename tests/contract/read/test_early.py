@@ -18,7 +18,7 @@ from tests.backends import Backend
 from tests.contract.read import test_streams
 from tests.contract.read.test_streams import place_of, service_of
 from tests.contract.read.test_watch import Watcher
-from tests.contract.samples import append_bodies, eventually, make_queue, new_message
+from tests.contract.samples import append_bodies, eventually, fill_queue, make_queue, new_message
 
 LONG_READ_DELAY = 3600.0
 """A read delay so long that no test waits for it, in seconds."""
@@ -55,8 +55,7 @@ def stream_of(store: Store) -> Iterator[Callable[..., Early]]:
 
 def test_the_part_above_the_horizon(store: Store) -> None:
     """A delayed page ends at the horizon, and an early slice gives the due messages above it."""
-    queue = make_queue(store, read_delay=LONG_READ_DELAY)
-    append_bodies(store, queue, "a", "b")
+    queue = fill_queue(store, "a", "b", read_delay=LONG_READ_DELAY)
     bridge.run(store.messages.append(queue, [new_message("not due", delay=60.0)]))
     [page] = bridge.run(store.messages.read(queue, [Slice(1)]))
     assert (page.messages, page.next) == ([], (page.horizon, LOW_MIN))
@@ -166,7 +165,7 @@ def test_what_a_stream_keeps_is_bounded(store: Store, stream_of: Callable[..., E
     assert stream.read() == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_each_once_early_and_once_in_its_place(
     store: Store, backend: Backend, stream_of: Callable[..., Early], seed: int
 ) -> None:

@@ -12,9 +12,8 @@ from queuey.storage import Store, bridge
 from tests.backends import Clock
 from tests.contract.samples import (
     append_bodies,
-    bodies,
+    fill_queue,
     make_queue,
-    messages_in_partition,
     new_message,
     positions,
     whole_partition,
@@ -75,15 +74,6 @@ class TestReach:
         assert count == 7
         assert (before, ids.LOW_MIN) <= end <= (after, ids.LOW_MIN)
 
-    def test_nothing_there(self, store: Store) -> None:
-        """Empty queues, empty slices and missing partitions have no messages; no end lies below the start."""
-        queue = make_queue(store)
-        (place,) = append_bodies(store, queue, "x")
-        assert bridge.run(store.bulk.extent(queue, Slice(1, ids.LAST))) == (0, ids.LAST)
-        assert bridge.run(store.bulk.extent(queue, Slice(1, place, place))) == (0, place)
-        assert bridge.run(store.bulk.extent(queue, Slice(2)))[0] == 0
-        assert bridge.run(store.bulk.extent(make_queue(store), Slice(1)))[0] == 0
-
     def test_only_what_is_due_and_alive(self, store: Store, clock: Clock) -> None:
         """Expired messages and those that are not due are not counted, and the end is below the latter."""
         queue = make_queue(store)
@@ -96,17 +86,6 @@ class TestReach:
         clock.advance(60)
         assert bridge.run(store.bulk.extent(queue, Slice(1, end)))[0] == 1
 
-    def test_read_delay(self, store: Store, clock: Clock) -> None:
-        """Messages within the queue's read delay are not counted."""
-        queue = make_queue(store, read_delay=10.0)
-        append_bodies(store, queue, "a")
-        clock.advance(5)
-        append_bodies(store, queue, "b")
-        clock.advance(6)
-        count, end = bridge.run(store.bulk.extent(queue, Slice(1)))
-        assert count == 1
-        assert end <= (clock.ticks - 10 * ids.TICKS_PER_SECOND + 1, ids.LOW_MIN)
-
 
 class TestHorizon:
     """Tests of ``horizon``: the upper bound of a read."""
@@ -114,8 +93,7 @@ class TestHorizon:
     def test_same_as_of_a_read(self, store: Store, clock: Clock) -> None:
         """The horizon is the same as that of a read at the same moment."""
         for read_delay in (0.0, 5.0):
-            queue = make_queue(store, read_delay=read_delay)
-            append_bodies(store, queue, "x")
+            queue = fill_queue(store, "x", read_delay=read_delay)
             clock.advance(7)
             first = bridge.run(store.messages.read(queue, [whole_partition()]))[0].horizon
             assert (
@@ -152,14 +130,6 @@ class TestMeasure:
             (messages[0].position, messages[-1].position) for messages in (first, third)
         ]
 
-    def test_ends_of_one_tick(self, store: Store) -> None:
-        """Oldest and newest are distinguished even among ids of one tick."""
-        queue = make_queue(store)
-        [message] = fill(store, queue, 1)
-        bridge.run(store.bulk.load(queue, [structs.replace(message, low=low) for low in (-5, 9, 3, -7, 4)]))
-        [measure] = measure_queue(store, queue)
-        assert (measure.count, measure.oldest[1], measure.newest[1]) == (6, -7, 9)
-
     def test_many_queues(self, store: Store) -> None:
         """Each queue has its answer, in the order asked; an empty queue has an empty one."""
         queues = [make_queue(store, partitions=2) for _ in range(30)]
@@ -171,10 +141,6 @@ class TestMeasure:
             *expected[::-1],
             *expected[:3],
         ]
-
-    def test_nothing_to_measure(self, store: Store) -> None:
-        """Measuring no queues gives no answers."""
-        assert list(bridge.iterate(store.bulk.measure([]))) == []
 
     def test_gone_or_changed(self, store: Store) -> None:
         """An outdated row gives an empty answer and does not affect others."""
@@ -198,19 +164,3 @@ class TestMeasure:
         assert (measure.count, measure.size, measure.newest) == (2, 8, late)
         clock.advance(5000)
         assert measure_queue(store, queue) == []
-
-    def test_the_same_as_a_scan(self, store: Store) -> None:
-        """A large partition measures the sum of a scan."""
-        queue = make_queue(store)
-        now = ids.now_ticks()
-        bridge.run(
-            store.bulk.load(
-                queue, [Message(now - 1000 * n - 1, n, 1, now + 24 * HOUR, b"x" * (1 + n % 100)) for n in range(12_000)]
-            )
-        )
-        [measure] = measure_queue(store, queue)
-        assert measure.count == pytest.approx(12_000, rel=0 if measure.exact else 0.3)
-        assert measure.size == pytest.approx(120 * 5050, rel=0 if measure.exact else 0.3)
-        messages = messages_in_partition(store, queue)
-        assert len(bodies(messages)) == 12_000
-        assert (measure.oldest, measure.newest) == (messages[0].position, messages[-1].position)

@@ -9,11 +9,10 @@ from queuey import ids
 from queuey.ids import Position
 from queuey.messages import QueueSpec, Slice
 from queuey.storage import Store, bridge
-from tests.backends import Clock, StoreLocation
+from tests.backends import Clock
 from tests.contract.cursors import (
     MESSAGES_PER_WRITER,
     Writer,
-    check_between_processes,
     check_between_threads,
 )
 from tests.contract.samples import (
@@ -21,6 +20,7 @@ from tests.contract.samples import (
     begin,
     bodies,
     bodies_in_partition,
+    fill_queue,
     make_queue,
     messages_in_partition,
     new_message,
@@ -32,8 +32,7 @@ from tests.contract.samples import (
 
 def test_nothing_at_or_above_the_horizon(store: Store, clock: Clock) -> None:
     """Messages with later ids, put or delayed, are not shown, and no page reaches beyond its horizon."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "now")
+    queue = fill_queue(store, "now")
     bridge.run(store.messages.append(queue, [new_message("late", delay=5.0)]))
     bridge.run(store.messages.put(queue, [(1, (clock.ticks + 10**8, n)) for n in range(3)], new_message("put")))
     for kept in (False, True):
@@ -75,17 +74,6 @@ def test_acknowledged_is_below_the_next_horizon(store: Store, other: Store, cloc
             page = read_one(handle, queue, whole_partition())
             assert (page.horizon, ids.LOW_MIN) > position
             assert len(page.messages) == number + 1
-
-
-def test_next_ids_are_not_below_an_earlier_horizon(store: Store, other: Store, clock: Clock) -> None:
-    """No message is minted below the horizon of an earlier read."""
-    queue = make_queue(store)
-    for number in range(20):
-        bridge.run(store.messages.append(queue, [new_message("late", delay=0.5)]))
-        horizon = read_one((store, other)[number % 2], queue, whole_partition()).horizon
-        (position,) = append_bodies((other, store)[number // 2 % 2], queue, "x")
-        assert position >= (horizon, ids.LOW_MIN)
-        clock.advance(0.2)
 
 
 @pytest.mark.parametrize("read_delay", [0.0, 2.0])
@@ -147,8 +135,7 @@ def test_no_read_delay_of_its_own(store: Store) -> None:
 @pytest.mark.parametrize("descending", [False, True])
 def test_read_delay(store: Store, clock: Clock, *, descending: bool) -> None:
     """Range reads stay behind the clock by the read delay, within the query: the limit counts shown messages."""
-    queue = make_queue(store, read_delay=10.0)
-    append_bodies(store, queue, "a")
+    queue = fill_queue(store, "a", read_delay=10.0)
     clock.advance(5)
     append_bodies(store, queue, "b")
     part = Slice(partition=1, limit=1, descending=descending)
@@ -166,8 +153,7 @@ def test_read_delay(store: Store, clock: Clock, *, descending: bool) -> None:
 @pytest.mark.needs("exact_horizon")
 def test_read_delay_can_be_ignored(store: Store, clock: Clock) -> None:
     """A reader that deletes what it reads can skip the read delay; messages that are not due stay hidden."""
-    queue = make_queue(store, read_delay=3600.0)
-    append_bodies(store, queue, "a")
+    queue = fill_queue(store, "a", read_delay=3600.0)
     bridge.run(store.messages.append(queue, [new_message("late", delay=5.0)]))
     eager = structs.replace(whole_partition(), delayed=False)
     keeping, ignoring = bridge.run(store.messages.read(queue, [whole_partition(), eager]))
@@ -178,8 +164,7 @@ def test_read_delay_can_be_ignored(store: Store, clock: Clock) -> None:
 
 def test_read_delay_of_the_row_counts(store: Store) -> None:
     """Changing the read delay changes the next read."""
-    queue = make_queue(store, read_delay=3600.0)
-    append_bodies(store, queue, "a")
+    queue = fill_queue(store, "a", read_delay=3600.0)
     assert messages_in_partition(store, queue) == []
     queue = bridge.run(store.catalogue.update_queue(queue, QueueSpec(read_delay=0.0)))
     assert bodies_in_partition(store, queue) == ["a"]
@@ -206,10 +191,3 @@ def test_cursor_under_a_read_delay(store: Store, clock: Clock) -> None:
 def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
     """With many threads no reader's cursor passes an acknowledged message that it was not shown (G1)."""
     check_between_threads(store, other, [Writer] * 6, messages)
-
-
-@pytest.mark.needs("processes")
-@pytest.mark.parametrize("messages", MESSAGES_PER_WRITER)
-def test_g1_between_processes(location: StoreLocation, store: Store, messages: int) -> None:
-    """G1 holds between processes as well: each sees the others' messages by its own cursors, without gaps."""
-    check_between_processes(location, store, messages)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import time
-import tracemalloc
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -119,24 +117,6 @@ def test_pages_of_any_lengths_follow_each_other(store: Store, partitions: int, d
         if not page.more:
             break
     assert messages == read_and_sort(queue, store, descending=descending)
-
-
-@pytest.mark.parametrize("partitions", PARTITIONS)
-def test_a_merged_page_is_held_within_its_bytes(store: Store, partitions: int) -> None:
-    """Even if many partitions have bodies of max length, only a page and one body are in memory."""
-    if store.waits_for_network:
-        pytest.skip("what is on its way over the network has bounds of its own")
-    queue = fill(store, partitions, ["x" * 32_000] * 300)
-    read(store, queue)
-    gc.collect()
-    tracemalloc.start()
-    try:
-        page = read(store, queue)
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(page.messages) >= 25
-    assert most <= LIMITS.page_bytes + 2 * LIMITS.max_body + 200_000
 
 
 def test_a_message_that_goes_meanwhile_ends_nothing(store: Store) -> None:

@@ -18,6 +18,7 @@ from tests import strategies
 from tests.contract.samples import (
     append_bodies,
     bodies,
+    fill_queue,
     make_queue,
     messages_in_partition,
     new_message,
@@ -57,29 +58,6 @@ def test_bounds_are_half_open(store: Store, five: tuple[Queue, list[Position]], 
         assert not page.more
 
 
-def test_neighbours_of_bounds(store: Store, five: tuple[Queue, list[Position]]) -> None:
-    """Neighbouring positions make bounds exclusive or inclusive."""
-    queue, positions = five
-    after = Slice(partition=1, lower=ids.following(positions[1]), upper=ids.following(positions[3]))
-    assert bodies(read_one(store, queue, after).messages) == ["c", "d"]
-    until = Slice(partition=1, lower=ids.preceding(positions[1]), upper=ids.preceding(positions[3]))
-    assert bodies(read_one(store, queue, until).messages) == ["b", "c"]
-
-
-@strategies.ON_STORES
-@given(st.sets(strategies.positions().map(lambda place: (min(place[0], PAST), place[1])), max_size=20), st.data())
-def test_any_bounds(store: Store, places: set[Position], data: st.DataObject) -> None:
-    """For any messages and any bounds, a slice is what its definition says, in order."""
-    queue = make_queue(store)
-    bridge.run(store.messages.put(queue, [(1, place) for place in places], new_message("x")))
-    edge = strategies.positions() | (st.sampled_from(sorted(places)) if places else st.nothing())
-    lower, upper = data.draw(edge), data.draw(edge)
-    descending = data.draw(st.booleans())
-    page = read_one(store, queue, Slice(partition=1, lower=lower, upper=upper, descending=descending))
-    expected = sorted((place for place in places if lower <= place < upper), reverse=descending)
-    assert positions(page.messages) == expected
-
-
 def test_limit(store: Store, five: tuple[Queue, list[Position]]) -> None:
     """A page holds at most its limit, from its own end of the slice, and says whether there may be more."""
     queue, positions = five
@@ -96,8 +74,7 @@ def test_limit(store: Store, five: tuple[Queue, list[Position]]) -> None:
 
 def test_page_ends_with_the_message_that_fills_it(store: Store) -> None:
     """The bytes of messages in an answer are summed up to ``max_bytes``: the message that reaches it is the last."""
-    queue = make_queue(store)
-    append_bodies(store, queue, *["x" * 100] * 200)
+    queue = fill_queue(store, *["x" * 100] * 200)
     each = rendered_bytes("x" * 100, None)
     for most, expected in [(1, 1), (each - 1, 1), (each, 1), (each + 1, 2), (33 * each, 33), (64 * each + 1, 65)]:
         for descending in (False, True):
@@ -168,8 +145,7 @@ def test_ids_alone(store: Store, descending: bool) -> None:  # noqa: FBT001
 
 def test_body_larger_than_a_page(store: Store) -> None:
     """A body larger than ``max_bytes`` makes its own page, so that reading continues."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a" * 1000, "b" * 1000, "c")
+    queue = fill_queue(store, "a" * 1000, "b" * 1000, "c")
     chain = list(pages(store, queue, Slice(partition=1, max_bytes=10)))
     assert [str(m.body)[0] for page in chain for m in page.messages] == ["a", "b", "c"]
     assert [len(page.messages) for page in chain[:3]] == [1, 1, 1]
@@ -196,25 +172,6 @@ def test_partition_outside_the_queue(store: Store, partition: int) -> None:
     for descending in (False, True):
         page = read_one(store, queue, Slice(partition=partition, descending=descending))
         assert (page.messages, page.more) == ([], False)
-
-
-@pytest.mark.parametrize("lower", [(ids.TICKS_MAX, 0), ids.LAST, (PAST, 5)])
-@pytest.mark.parametrize("upper", [ids.FIRST, (PAST, 5), ids.LAST])
-def test_cursor_is_never_below_the_slice(store: Store, lower: Position, upper: Position) -> None:
-    """An ascending cursor does not move below the slice's own start, wherever slice and horizon lie."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a")
-    page = read_one(store, queue, Slice(partition=1, lower=lower, upper=upper))
-    assert page.next is not None
-    assert page.next >= lower
-
-
-def test_cursor_never_passes_the_slice(store: Store, five: tuple[Queue, list[Position]]) -> None:
-    """The cursor of a slice that ends below the horizon is at its end, as later messages were not considered."""
-    queue, positions = five
-    page = read_one(store, queue, Slice(partition=1, upper=positions[2]))
-    assert page.next == positions[2]
-    assert bodies(read_one(store, queue, Slice(partition=1, lower=positions[2])).messages) == ["c", "d", "e"]
 
 
 def test_several_slices_have_one_horizon(store: Store) -> None:
@@ -245,11 +202,6 @@ def test_several_slices_have_one_horizon(store: Store) -> None:
         for part, page in zip(slices, pages, strict=True)
         for message in page.messages
     )
-
-
-def test_no_slices(store: Store) -> None:
-    """Reading no slices gives no pages."""
-    assert bridge.run(store.messages.read(make_queue(store), [])) == []
 
 
 def check_chain(store: Store, queue: Queue, part: Slice, sizes: Iterator[int], expected: list[Message]) -> None:

@@ -117,35 +117,6 @@ def test_refused_calls_have_no_effect(store: Store, changer: Store, change: str)
     assert bridge.run(changer.offsets.group_offsets(row, "group")) == offsets
 
 
-@pytest.mark.parametrize("change", ["purged", "updated", "recreated"])
-def test_looking_again_helps(store: Store, changer: Store, change: str) -> None:
-    """A row that is looked up after the refusal works, also from the cache."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "before")
-    CHANGES[change](changer, bridge.run(changer.catalogue.queue(APP, queue.name)))
-    with pytest.raises(QueueChanged):
-        append_bodies(store, queue, "refused")
-    row = bridge.run(store.catalogue.queue(APP, queue.name))
-    append_bodies(store, row, "after")
-    assert bodies_in_partition(store, row) == (["before", "after"] if change == "updated" else ["after"])
-
-
-def test_changes_of_other_queues_do_not_matter(store: Store, other: Store) -> None:
-    """A row stays valid while other queues are created, changed and deleted."""
-    queue = make_queue(store, partitions=2)
-    bridge.run(store.messages.put(queue, [PLACE], new_message("early")))
-    bridge.run(store.offsets.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)]))
-    for handle in (store, other):
-        neighbour = make_queue(handle)
-        neighbour = bridge.run(handle.catalogue.update_queue(neighbour, QueueSpec(ttl=5)))
-        neighbour = bridge.run(handle.catalogue.purge_queue(neighbour))
-        bridge.run(handle.catalogue.delete_queue(neighbour))
-    for name, call in CALLS.items():
-        if name not in {"update_queue", "delete_queue", "purge_queue"}:
-            call(store, queue)
-    bridge.run(store.catalogue.purge_queue(queue))
-
-
 def test_a_row_of_another_store_is_as_good(store: Store, other: Store) -> None:
     """A row may be used with every Store object on the same data."""
     queue = make_queue(store)

@@ -17,7 +17,7 @@ from queuey.service.ranges import OTHER_PARTITIONS
 from queuey.service.unread import EVERYTHING, MarkNews, ReadMark, Unread, make_reader_group
 from queuey.storage import Messages, Offsets, Store, bridge, offset_changes
 from tests.backends import Clock
-from tests.contract.samples import append_bodies, call_concurrently, make_queue, new_message
+from tests.contract.samples import append_bodies, call_concurrently, fill_queue, make_queue, new_message
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 
@@ -95,8 +95,7 @@ def test_what_is_gone_does_not_count(store: Store, clock: Clock) -> None:
 
 def test_no_mark_above_what_reads_show(store: Store, clock: Clock) -> None:
     """A mark at an id that reads do not show yet stays below later messages, which nobody has seen."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a")
+    queue = fill_queue(store, "a")
     [later] = bridge.run(store.messages.append(queue, [new_message("later", delay=100)]))
     marked = mark(store, queue, later)
     assert 60 < marked.pending < 200
@@ -123,23 +122,6 @@ def test_marks_end_with_the_queue(store: Store) -> None:
     # An outdated row is read again.
     bridge.run(store.catalogue.update_queue(again, QueueSpec(partitions=2)))
     assert count_unread(store, [again]) == [(2, False)]
-
-
-def test_a_queue_that_changes_while_it_is_counted(store: Store, other: Store) -> None:
-    """Counts of a queue's old row are not used for its new one."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a")
-
-    def begin_read(queue: Queue, piece: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        [page] = bridge.run(store.messages.read(queue, [piece]))
-        done(Page(page.messages, page.horizon, page.next, more=True), None)
-        bridge.run(other.catalogue.update_queue(queue, QueueSpec(partitions=2)))
-        bridge.run(store.catalogue.queue(queue.application, queue.name, fresh=True))
-        return True
-
-    noted = InterposedStore(store)
-    [unread] = Service(noted.store).unread.unread([access(store, queue)], ANN)
-    assert unread == Unread({}, 1, more=False, is_final=False)
 
 
 @pytest.mark.parametrize("change", ["nothing", "purge", "more partitions", "deletion", "the store fails"])

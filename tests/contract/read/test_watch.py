@@ -83,16 +83,6 @@ def test_told_when_the_read_delay_is_over(store: Store, writer: Store) -> None:
     assert watcher.wait_until(lambda: bool(bridge.run(store.messages.read(queue, [Slice(1)]))[0].messages))
 
 
-def test_told_of_a_put(store: Store) -> None:
-    """A message put at an id below the horizon wakes watchers."""
-    queue = make_queue(store)
-    append_bodies(store, queue, "a")
-    assert Watcher(store, queue).wait_until(lambda: "a" in bodies_in_partition(store, queue))
-    watcher = Watcher(store, queue)
-    bridge.run(store.messages.put(queue, [(1, (77, 0))], new_message("put")))
-    assert watcher.wait_until(lambda: "put" in bodies_in_partition(store, queue))
-
-
 def test_told_when_a_delayed_message_is_due(store: Store, writer: Store) -> None:
     """A message that becomes due without any write wakes watchers."""
     queue = make_queue(store)

@@ -181,6 +181,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow_on("cassandra", "simulated")
 @pytest.mark.parametrize(("start", "first"), PAIRS)
 def test_pairs(store: Store, other: Store, clock: Clock, start: str, first: str) -> None:
     """Whatever else happens at the same moment, an accepted acknowledgement ends the job with its result."""

@@ -16,7 +16,7 @@ from queuey.service.schedules import states
 from queuey.service.schedules.states import Missed
 from queuey.storage import Catalogue, ClaimLogs, KeyedPosts, Records, Store, bridge
 from tests.backends import APP, Clock
-from tests.contract.samples import append_bodies, call_concurrently, make_queue
+from tests.contract.samples import call_concurrently, make_queue
 from tests.contract.schedules.processes import Killed, Process, bodies, pause_plan, plan, seconds
 from tests.replacing import replace_in
 
@@ -67,7 +67,7 @@ def test_a_tick(process: Process, store: Store) -> None:
     assert bodies(store, queue) == {"tick": 2}
 
 
-@pytest.mark.slow_on("cassandra")
+@pytest.mark.slow_on("cassandra", "simulated")
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("number", range(1, CALLS + 1))
 def test_killed_at_every_call(process: Process, other: Store, number: int, *, after: bool) -> None:
@@ -436,28 +436,6 @@ class TestClockThatWasAhead:
             assert process.report("s").next[0] == first + 60 * (count + 1)
 
     @AHEAD
-    def test_made_while_ahead(self, process: Process, store: Store, ahead: int) -> None:
-        """A schedule made while the clock was ahead fires at its times, also after its plan was changed or paused."""
-        process.clock.advance(ahead)
-        first = begin(process) - ahead
-        process.clock.advance(-ahead)
-        process.settle("s")
-        process.clock.advance(20)
-        process.settle("s")
-        assert count_published(process) == 1
-        assert process.report("s").next[0] == first + 60
-
-    @AHEAD
-    def test_changed_since(self, process: Process, store: Store, ahead: int) -> None:
-        """A change of the plan sets the next time by the present clock."""
-        first = begin(process)
-        process.clock.advance(ahead + 20)
-        process.settle("s")
-        process.clock.advance(-ahead)
-        new_plan = plan(bridge.run(store.catalogue.queue(APP, "q")), "new", every=30, anchor=first)
-        assert process.put("s", new_plan).next[0] == first + 30
-
-    @AHEAD
     def test_killed_while_ahead(self, process: Process, store: Store, other: Store, ahead: int) -> None:
         """A firing begun while the clock was ahead ends as unknown, or with one message, and the schedule continues."""
         first = begin(process)
@@ -474,17 +452,3 @@ class TestClockThatWasAhead:
         later.settle("s")
         assert count_published(later) == before + 1
         assert later.report("s").next[0] == first + 120
-
-    @AHEAD
-    def test_a_message_of_the_future(self, process: Process, store: Store, ahead: int) -> None:
-        """A message posted while the clock was ahead moves ids, but no schedule."""
-        first = begin(process)
-        process.clock.advance(ahead)
-        append_bodies(store, bridge.run(store.catalogue.queue(APP, "q")), "ahead")
-        process.clock.advance(-ahead)
-        process.settle("s")
-        assert process.report("s").next[0] == first
-        assert process.put("other", plan(bridge.run(store.catalogue.queue(APP, "q")), anchor=first)).next[0] == first
-        process.clock.advance(20)
-        process.settle("s")
-        assert process.report("s").next[0] == first + 60

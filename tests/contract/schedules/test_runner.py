@@ -19,7 +19,7 @@ from queuey.service.schedules import ScheduleUseCases
 from queuey.service.schedules.states import KIND
 from queuey.storage import Catalogue, KeyedPosts, Ledger, Records, Store, bridge
 from tests.backends import APP, Clock
-from tests.contract.samples import append_bodies, eventually, make_queue
+from tests.contract.samples import eventually, make_queue
 from tests.contract.schedules.processes import bodies, plan, seconds
 from tests.interposed_store import InterposedStore
 
@@ -108,32 +108,6 @@ def test_fired_by_itself(store: Store, queue: Queue, clock: Clock, start: Start)
     assert bodies(store, queue) == dict.fromkeys(names, 2)
 
 
-@pytest.mark.parametrize("started", ["before", "after"])
-def test_a_clock_that_was_ahead(store: Store, queue: Queue, clock: Clock, start: Start, started: str) -> None:
-    """Schedules fired ahead of the clock continue once it is right, in a process of that time or a new one.
-
-    A new process learns it from ids, which only the embedded store keeps above all earlier ones.
-    """
-    runner = start()
-    first = runner.put("s", queue, clock)
-    clock.advance(400 * 86_400)
-    assert eventually(lambda: runner.schedules.show(APP, "s", bool).next[0] > first + 86_400)
-    if started == "after":
-        runner.stop()
-        if store.name != "sqlite":
-            return
-        append_bodies(store, queue, "ahead")
-        clock.advance(-400 * 86_400)
-        runner = start()
-    else:
-        assert runner.wait_for_searches(2)
-        clock.advance(-400 * 86_400)
-    assert eventually(lambda: runner.schedules.show(APP, "s", bool).next[0] == first)
-    before = runner.schedules.statistics()["schedules_published_total"]
-    clock.advance(60 + FAST_TIMING.overdue)
-    assert eventually(lambda: runner.schedules.statistics()["schedules_published_total"] == before + 1)
-
-
 def test_one_process_fires_a_schedule(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
     """A schedule stays with the process that made it: others search for overdue ones, and do not read it."""
     other = start()
@@ -165,20 +139,7 @@ def test_taken_over(store: Store, queue: Queue, clock: Clock, start: Start) -> N
     assert eventually(lambda: bodies(store, queue) == {"s": 2})
 
 
-def test_after_a_restart(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
-    """New processes know the existing schedules and fire them in time, once, however many start."""
-    owner = start()
-    owner.put("s", queue, clock)
-    owner.stop()
-    processes = [start() for _ in range(3)]
-    assert all(process.wait_for_searches(2) for process in processes)
-    for ticks in range(1, 4):
-        clock.advance(60)
-        assert eventually(lambda: bodies(store, queue) == {"s": ticks})  # noqa: B023 - at once
-        assert all(process.wait_for_searches(2) for process in processes)
-    assert bodies(store, queue) == {"s": 3}
-
-
+@pytest.mark.slow_on("cassandra", "simulated")
 def test_goes_on_after_failures(store: Store, queue: Queue, clock: Clock, start: Start) -> None:
     """A store that fails for a while, at any call, delays a tick; a defect does not end the process's work."""
     runner = start()

@@ -160,7 +160,7 @@ def _stop(*_args: object, **_named: object) -> object:
     raise Killed
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(moment=moments)
 @example(Moment(5, after=False, acts=["change"]))
 @example(Moment(5, after=False, acts=["remove"]))
