@@ -8,7 +8,6 @@ import re
 import pytest
 
 from queuey import errors
-from queuey.messages import Queue
 
 ALL = [x for _, x in inspect.getmembers(errors, inspect.isclass) if issubclass(x, errors.QueueyError)]
 
@@ -47,24 +46,6 @@ def test_invalid_request_keeps_fields() -> None:
     assert error.code == "InvalidUpdate"
     assert errors.InvalidRequest({}).code == "InvalidParameter"
     assert errors.TooLarge({}).code == "TooLarge"
-
-
-def test_queue_exists_carries_the_queue() -> None:
-    """The error of re-creating a queue with other fields has the existing queue."""
-    queue = Queue(application="acme", name="orders", uid=1, qid=1)
-    error = errors.QueueExists(queue, ["partitions", "ttl"])
-    assert error.queue is queue
-    assert error.differing == ("partitions", "ttl")
-    assert all(word in str(error) for word in ("orders", "partitions", "ttl"))
-
-
-def test_offset_conflict_is_a_snapshot() -> None:
-    """The contents of an offset conflict do not change later."""
-    current: dict[int, str | None] = {1: None}
-    error = errors.OffsetConflict(current, [2])
-    current[1] = "changed"
-    assert error.current == {1: None}
-    assert error.applied == (2,)
 
 
 @pytest.mark.parametrize("kind", [k for k in ALL if issubclass(k, errors.StoreUnavailable)])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from queuey import ids, messages
 from queuey.ids import Position
-from queuey.messages import Message, Meta, Offset, OffsetChange, Page, Principal, Queue, QueueSpec, Slice
+from queuey.messages import Message, Meta, Offset, OffsetChange, Principal, Queue, QueueSpec, Slice
 from tests import strategies
 
 FROZEN = [
@@ -53,21 +53,6 @@ def test_meta_round_trips(content_type: str | None, headers: tuple[tuple[str, st
     meta = Meta(content_type, headers, json)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(meta), type=Meta) == meta
     assert msgspec.json.decode(msgspec.json.encode(meta), type=Meta) == meta
-
-
-def test_slice_without_bounds_is_the_whole_partition() -> None:
-    """A slice that names only its partition starts at the lowest position and keeps the read delay."""
-    everything = Slice(partition=1)
-    assert (everything.lower, everything.upper) == (ids.FIRST, ids.LAST)
-    assert not everything.descending
-    assert everything.delayed
-
-
-def test_pages_are_not_shared() -> None:
-    """Two pages have separate lists."""
-    first, second = (Page(messages=[], horizon=1, next=None, more=False) for _ in range(2))
-    first.messages.append(Message(1, 1, 1, 1, "x"))
-    assert second.messages == []
 
 
 def test_limits_are_those_of_the_original() -> None:

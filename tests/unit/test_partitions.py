@@ -29,18 +29,6 @@ VECTORS = [
 COUNTS = st.integers(1, MAX_PARTITIONS)
 
 
-@given(st.text(), COUNTS)
-def test_key_gives_a_partition_of_the_queue(key: str, count: int) -> None:
-    """Any text is a key, and its partition is one of the queue's."""
-    assert 1 <= by_key(key, count) <= count
-
-
-@given(st.text(), COUNTS)
-def test_key_keeps_its_partition(key: str, count: int) -> None:
-    """A key always goes to the same partition."""
-    assert by_key(key, count) == by_key(key, count)
-
-
 @given(st.text(st.characters(codec="utf-8")), COUNTS)
 def test_partition_follows_the_published_rule(key: str, count: int) -> None:
     """Other programs can compute the partition: BLAKE2b of 8 bytes, big-endian, modulo the count, from 1."""
@@ -82,23 +70,11 @@ def test_sticky_choice_is_in_range(count: int, seed: int) -> None:
     assert 1 <= choice.choose(count * 2) <= count * 2
 
 
-def test_sticky_choice_is_held() -> None:
-    """While a choice is held, every caller gets the same partition."""
-    choice = StickyChoice(make_seeded_core(1), hold=3600.0)
-    assert len({choice.choose(200) for _ in range(100)}) == 1
-
-
 @pytest.mark.parametrize("count", [2, 5, 200])
 def test_sticky_choice_is_uniform_over_holds(count: int) -> None:
     """Over many holds every partition is chosen equally often."""
     choice = StickyChoice(make_seeded_core(4), hold=0.0)
     assert evenly(Counter(choice.choose(count) for _ in range(200 * count)), count)
-
-
-def test_only_partition() -> None:
-    """A queue of one partition always uses that."""
-    choice = StickyChoice(make_seeded_core(1), hold=0.0)
-    assert {choice.choose(1) for _ in range(50)} == {1}
 
 
 @given(count=st.integers(1, 1000), partitions=st.integers(1, 200), first=st.data())

@@ -64,17 +64,6 @@ def test_a_bucket_lets_through_what_was_promised_and_no_more(rate: float, burst:
             assert end - begin + 1 <= burst + rate * (times[end] - times[begin]) + 1e-6
 
 
-def test_a_bucket_is_full_after_a_pause_and_never_more_than_full() -> None:
-    """A pause saves up a burst and no more."""
-    clock = Clock()
-    limits = RateLimits(Rates(application=2, application_burst=5), clock=clock)
-    assert count_passed(limits, SHOP, 9) == 5
-    clock.now += 1
-    assert count_passed(limits, SHOP, 9) == 2
-    clock.now += 1000
-    assert count_passed(limits, SHOP, 9) == 5
-
-
 def test_each_application_and_each_user_has_a_bucket() -> None:
     """Requests of one caller do not count for others; those of users count for their application as well."""
     limits = RateLimits(Rates(application=5, user=2), clock=Clock())

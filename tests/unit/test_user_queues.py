@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -134,14 +133,3 @@ def test_a_queue_needs_a_user(user: str) -> None:
     """Text without a user gets no queue, which nobody would read."""
     with pytest.raises(ValueError, match=r"neither bid:<mail address> nor"):
         queue_name("inbox-{user}", user)
-
-
-def test_which_patterns_overlap() -> None:
-    """Patterns overlap if one continues where the other has its user."""
-    pairs = combinations(["inbox-{user}", "inbox{user}", "inbox-x{user}", "outbox-{user}"], 2)
-    assert [(one[:-6], other[:-6]) for one, other in pairs if may_overlap(one, other)] == [
-        ("inbox-", "inbox"),
-        ("inbox-", "inbox-x"),
-        ("inbox", "inbox-x"),
-    ]
-    assert not may_overlap("inbox-{user}", "inbox-{user}")

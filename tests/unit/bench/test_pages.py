@@ -45,11 +45,6 @@ stays.
 
 * Much.
 """
-USERS = """| on SQLite | callers | messages/s | p50 | p99 | CPU per message | measured |
-|---|---|---|---|---|---|---|
-| post 1 message | 64 | 1 | 2 ms | 3 ms | 4 µs | `post1` ¹ |
-| post 100 messages | 1 | 1 | 2 ms | 3 ms | 4 µs | `post100` ¹ |
-"""
 
 
 def results(directory: Path, *names: str) -> dict[str, pages.MeasuredReport]:
@@ -64,13 +59,6 @@ def results(directory: Path, *names: str) -> dict[str, pages.MeasuredReport]:
     return pages.read_reports([file])
 
 
-def test_a_report_comes_back_from_its_json(tmp_path: Path) -> None:
-    """A report read from its JSON file has the same tables."""
-    taken = results(tmp_path, "post1")
-    assert [*taken] == ["post1"]
-    assert "| a / b  | 3 x    | 2 to 4            | ≥ 3  | goal met |" in taken["post1"].report.as_text()
-
-
 def test_sections_of_measures_are_replaced(tmp_path: Path) -> None:
     """Tables, notes, title and commit are replaced; sentences stay; a listed measure without a section gets one."""
     text = pages.fill_page(PAGE, results(tmp_path, "post1", "get9", "unlisted"))
@@ -83,24 +71,6 @@ def test_sections_of_measures_are_replaced(tmp_path: Path) -> None:
     assert text.index("### `get9`") < text.index("## What the figures say")
     assert "unlisted" not in text
     assert pages.fill_page(text, results(tmp_path, "post1", "get9")) == text
-
-
-def test_all_pages_are_written(tmp_path: Path) -> None:
-    """The command fills every page of measurements and that for users."""
-    results(tmp_path, "post1")
-    (tmp_path / "measurements").mkdir()
-    (tmp_path / "measurements" / "sqlite.md").write_text(PAGE)
-    (tmp_path / pages.PAGE_FOR_USERS).write_text(USERS)
-    pages.main([str(tmp_path / "results.json")], tmp_path)
-    assert "17,617" in (tmp_path / "measurements" / "sqlite.md").read_text()
-    assert "17,617" in (tmp_path / pages.PAGE_FOR_USERS).read_text()
-
-
-def test_figures_for_users_come_from_the_same_results(tmp_path: Path) -> None:
-    """A line gets the rate, the latencies, the CPU and the commit of its side; others stay."""
-    text = pages.fill_page_for_users(USERS, results(tmp_path, "post1"))
-    assert "| post 1 message | 64 | 17,617 | 3.5 ms | 6.25 ms | 58.4 µs + 41 µs | `post1`, `abcd1234` |" in text
-    assert text.splitlines()[3] == USERS.splitlines()[3]
 
 
 def test_each_line_for_users_has_a_side() -> None:

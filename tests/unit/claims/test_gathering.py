@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import msgspec
 import pytest
 
 from queuey.claims import drafts
 from queuey.claims.drafts import MAX_ENTRY_IDS
-from queuey.claims.places import ClaimLimits, find_claim_limits
 from queuey.claims.state import MAX_OUTSTANDING
 from queuey.errors import TooManyClaims
 from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
@@ -76,24 +74,6 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
         assert len(claim_soon(scene, claims)) == 1
 
 
-@pytest.mark.parametrize("kind", ["plain", "dedup"])
-def test_a_log_that_is_read_for_each_claim(kind: str) -> None:
-    """A message that has had all its deliveries becomes a dead letter, also if each claim reads the log anew."""
-    queue = msgspec.structs.replace(QUEUE, kind=kind, max_deliveries=1)
-    scene = Scene()
-    scene.replicas.queues[queue.name] = queue
-    _, claims = scene.start(ModelStore)
-    post(scene, 1)
-    scene.let(DELAY)
-    given = claim_soon(scene, claims, queue=queue)
-    begin(claims.core, claims.release(queue, [one.receipt for one in given]), partial(scene._told, scene.settled))
-    scene.let(DELAY)
-    for _ in range(2):
-        _, claims = scene.start(ModelStore)
-        assert claim_soon(scene, claims, queue=queue) == []
-    assert list(scene.replicas.letters) == [one.message.position for one in given]
-
-
 def post(scene: Scene, *lengths: int) -> None:
     for length in lengths:
         scene.replicas.write(Process(scene.world, 0.0), 1, "x" * length, lambda _position: None)
@@ -129,21 +109,3 @@ def test_messages_behind_many_that_are_gone() -> None:
         assert claim_soon(scene, claims) == []  # By now the process knows how far unseen messages are missing.
         scene.fill(1, 1)
         assert len(claim_soon(scene, claims)) == 1
-
-
-def test_what_a_queue_requires_is_chosen_once_for_each_row() -> None:
-    """The requirements of a queue are computed once per row; a newer row counts from the next round on."""
-    scene = Scene()
-    _, claims = scene.start(ModelStore)
-    post(scene, *[1] * 6)
-    chosen: list[Queue] = []
-
-    def choose(row: Queue, partition: int) -> ClaimLimits | None:
-        chosen.append(row)
-        return find_claim_limits(row, partition)
-
-    limited = msgspec.structs.replace(QUEUE, max_claimed=4 * QUEUE.partitions, version=QUEUE.version + 1)
-    with replace_in(finding, find_claim_limits, choose):
-        assert [len(claim_soon(scene, claims)) for _ in range(3)] == [1, 1, 1]
-        assert [len(claim_soon(scene, claims, 2, queue=limited)) for _ in range(2)] == [1, 0]
-    assert chosen == [QUEUE, limited]

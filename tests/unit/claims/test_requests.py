@@ -8,10 +8,8 @@ from typing import Any, cast
 import pytest
 
 from queuey.claims.drafts import EntryDraft
-from queuey.claims.receipts import ClaimReceipt
-from queuey.errors import Outcome, StoreClosed, StoreUnavailable, TooManyClaims
+from queuey.errors import Outcome, StoreUnavailable
 from queuey.messages import LogPage, Queue
-from queuey.service.claims.requests import SettleRequest
 from tests.replacing import replace
 from tests.sim.replicas import ModelStore
 from tests.sim.test_sharing import QUEUE as HERE
@@ -19,18 +17,6 @@ from tests.sim.test_sharing import SOON, Scene
 from tests.sim.world import begin
 
 QUEUE = Queue(application="a", name="q", uid=1, qid=2, partitions=1)
-
-
-@pytest.mark.parametrize("error", [StoreUnavailable("away"), TooManyClaims("full"), StoreClosed("closed")])
-async def test_no_error_is_certain_of_what_may_be_done(error: StoreUnavailable | TooManyClaims) -> None:
-    """An entry that another worker may have written is in doubt, whatever the error of writing it again."""
-    told: list[Outcome] = []
-    for maybe_done in (False, True):
-        request = SettleRequest(QUEUE, "acknowledge", [ClaimReceipt(1, 1, 1, 1)])
-        request.maybe_done = maybe_done
-        request.answer(None, error)
-        told.append(cast("StoreUnavailable", request.future.exception()).outcome)
-    assert told == ["none", "unknown"]
 
 
 @pytest.mark.parametrize("moment", [EntryDraft.__init__, EntryDraft.acknowledge, EntryDraft.deliver])

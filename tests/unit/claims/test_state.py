@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.claims.acts import cancel
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.polls import Poll
@@ -351,15 +350,6 @@ def test_answers_leave_time(ttl: float, margin: float) -> None:
     assert ttl - ClaimTiming(margin).seconds_to_answer(ttl) == pytest.approx(min(margin, ttl / 2), abs=1e-9)
 
 
-def test_a_clock_that_goes_back() -> None:
-    """A claim that has ended by one clock has not ended by a slower one, and is found again later."""
-    state = State()
-    claim(state, 1, ttl=5)
-    assert state.find_ended(TIMING.expiry_limit(NOW + 7000), 10) == [at(1)]
-    assert state.find_ended(TIMING.expiry_limit(NOW + 5000), 10) == []
-    assert state.find_ended(TIMING.expiry_limit(NOW + 7000), 10) == [at(1)]
-
-
 HOUR = 3_600_000
 YEAR = 365 * 24 * HOUR
 
@@ -391,45 +381,3 @@ def test_a_claim_from_the_future_is_renewed_by_the_clock_of_now() -> None:
     assert state.is_live(at(1), TIMING.expiry_limit(NOW))
     assert state.find_ended(TIMING.expiry_limit(NOW), 10) == []
     assert state.find_ended(TIMING.expiry_limit(NOW + 32_000), 10) == [at(1)]
-
-
-def test_a_delay_from_the_future_is_over() -> None:
-    """A message that was released with a delay while the clock was ahead is delivered again."""
-    state = State()
-    number = claim(state, 1, now=NOW + YEAR)
-    draft = EntryDraft(state, NOW + YEAR, TIMING)
-    draft.release([receipt(1, number)], delay=60)
-    apply(state, draft)
-    assert state.find_ended(TIMING.expiry_limit(NOW), 10) == [at(1)]
-    assert state.count_retrying(TIMING.expiry_limit(NOW)) == 0
-
-
-def test_a_clock_that_goes_back_and_forth() -> None:
-    """A claim that was over because it ended too late is valid again when the clock says so, and then ends in time."""
-    state = State()
-    claim(state, 1, now=NOW + YEAR)
-    assert state.find_ended(TIMING.expiry_limit(NOW), 10) == [at(1)]
-    assert state.find_ended(TIMING.expiry_limit(NOW + YEAR), 10) == []
-    assert state.is_live(at(1), TIMING.expiry_limit(NOW + YEAR))
-    assert state.find_ended(TIMING.expiry_limit(NOW), 10) == [at(1)]
-    assert state.find_ended(TIMING.expiry_limit(NOW + YEAR + 32_000), 10) == [at(1)]
-
-
-def test_what_is_asked_to_stop() -> None:
-    """A cancelled message is not delivered again: its claim is renewed with the mark, and its release makes it done."""
-    state = State()
-    claim(state, 1, 2)
-    draft = EntryDraft(state, NOW, TIMING)
-    assert [cancel(draft, receipt(1)), cancel(draft, receipt(3))] == ["claimed", "removed"]
-    apply(state, draft)
-    late = EntryDraft(state, NOW + 60_000, TIMING)
-    late.deliver([Poll(1, 30, 1 << 20)], [message(1)], [])
-    assert late.groups == []
-    for copy in (state, State.decode(state.encode())):
-        assert copy.cancelled == {at(1)}
-        assert [one.cancelled for one in EntryDraft(copy, NOW, TIMING).renew([receipt(1), receipt(2)], 9)] == [
-            True,
-            False,
-        ]
-        settle(copy, "release", receipt(1), receipt(2))
-        assert (copy.cancelled, list(copy.outstanding)) == (set(), [at(2)])

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from queuey.service.claims.claiming import (
     AVOIDANCE_SECONDS,
-    MAX_QUEUES,
     MAX_ROTATION_SECONDS,
     MAX_TURN_SECONDS,
     MIN_TURN_SECONDS,
@@ -50,16 +49,6 @@ def heads(
     return numbers_seen
 
 
-def test_claims_of_a_moment_begin_at_one_partition() -> None:
-    """Claims within a turn begin at one partition, and every partition is used in the end."""
-    clock = Clock()
-    claim_turns = turns(clock)
-    order = claim_turns.order(QUEUE, 8, never)
-    clock.now += MAX_TURN_SECONDS / 2
-    assert claim_turns.order(QUEUE, 8, never) == order
-    assert sorted(order) == list(range(1, 9))
-
-
 @given(partitions=st.integers(2, 400), first=st.floats(0, 1, exclude_max=True))
 def test_no_partition_starves(partitions: int, first: float) -> None:
     """Every partition comes first within a bounded time, even if all the others always have messages."""
@@ -94,14 +83,3 @@ def test_where_another_process_is_at_work_comes_last_for_a_while() -> None:
 
     assert head not in heads(claim_turns, clock, 8, AVOIDANCE_SECONDS - 0.01, last_conflict)
     assert head in heads(claim_turns, clock, 8, MAX_ROTATION_SECONDS + MAX_TURN_SECONDS, last_conflict)
-
-
-def test_what_is_used_is_remembered() -> None:
-    """Queues without recent claims are forgotten when there are very many."""
-    clock = Clock()
-    claim_turns = turns(clock, first=0.5)
-    clock.now += MAX_ROTATION_SECONDS
-    first = claim_turns.order(QUEUE, 4, never)
-    for qid in range(MAX_QUEUES):
-        claim_turns.order(1000 + qid, 4, never)
-        assert claim_turns.order(QUEUE, 4, never) is first

@@ -39,13 +39,6 @@ def test_blocks_do_not_meet(first: int, second: int) -> None:
     assert all(ipaddress.ip_address(address).is_loopback for address, _ in one)
 
 
-@given(NUMBERS)
-def test_ports_for_jmx_are_not_handed_out_by_the_kernel(number: int) -> None:
-    """Ports for JMX are below the kernel's range, so that no client's port conflicts with them."""
-    with socket.socket() as guard:
-        assert all(1024 < Block(number, 0, guard).jmx_port(index) < 32_768 for index in range(3))
-
-
 @linux
 def test_a_taken_port_leads_to_the_next_block() -> None:
     """A block on which a server already listens is skipped."""
@@ -79,9 +72,3 @@ def test_a_port_taken_everywhere_leads_to_other_ports() -> None:
         port = busy.getsockname()[1]
         with claim([(0, port)], [(number, 0), (number, -1)]) as block:
             assert block.port(port) == port - 1
-
-
-def test_an_address_that_is_not_ours() -> None:
-    """If other loopback addresses are missing, the error says what to do."""
-    with pytest.raises(NoFreeAddress, match="ifconfig lo0 alias"):
-        addresses.is_free("192.0.2.1", 9042)

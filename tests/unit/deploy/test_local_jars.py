@@ -81,20 +81,3 @@ def test_half_a_jar(maven: Maven, cache: Path) -> None:
     assert [path for path in cache.iterdir() if path.is_dir()] == []
     maven.jar.write_bytes(whole)
     assert jars.fetch_jars(BUNDLE, cache).is_dir()
-
-
-def test_left_by_one_that_was_killed(maven: Maven, cache: Path) -> None:
-    """The leftovers of an interrupted fetch are neither used nor kept."""
-    leftover = cache / f"{BUNDLE.name}-abc" / "lib"
-    leftover.mkdir(parents=True)
-    fetched = jars.fetch_jars(BUNDLE, cache)
-    assert not leftover.exists()
-    assert [path.name for path in fetched.iterdir()] == ["things-1.0.jar"]
-
-
-def test_project_names_the_coordinates() -> None:
-    """Maven is asked for exactly the jars of the bundle."""
-    text = jars.render_pom(BUNDLE)
-    one = "<dependency><groupId>org.things</groupId><artifactId>things</artifactId><version>1.0</version></dependency>"
-    assert one in text
-    assert text.count("<dependency>") == 2

@@ -10,22 +10,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 
-from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.errors import StoreClosed
 from queuey.service.core import (
     MAX_ITEMS_IN_LOOP,
     MAX_SLICE_SECONDS,
-    MIN_LONG_TURN_REPORT_SECONDS,
     REST_RATIO,
     TURN_MEASUREMENT_INTERVAL,
-    Call,
     Core,
 )
-from queuey.storage.calls import Deadline, Done, GivenUp, LoopCalls, start_and_wait
+from queuey.storage.calls import Deadline, Done, LoopCalls, start_and_wait
 from tests.waiting import until_async
 
 AT_THE_END = """
@@ -63,44 +60,6 @@ def test_calls_of_threads_and_their_errors() -> None:
     assert len({other, own, threading.get_ident()}) == 3
 
 
-def test_what_ends_twice_has_its_first_end() -> None:
-    """A call that raises after it has called back has its first result."""
-
-    def both(done: Done) -> None:
-        done("there", None)
-        raise StoreClosed("closed")
-
-    assert Core().run(start_and_wait(both, Deadline(60))) == "there"
-
-
-def test_one_wake_up_serves_a_burst() -> None:
-    """Calls from threads run in order, in the loop's thread, with one wake-up for many."""
-    core = Core()
-    made: list[int] = []
-    held, ended = threading.Event(), threading.Event()
-    wakes = 0
-    calls = LoopCalls(core.loop)
-    soon = core.loop.call_soon_threadsafe
-
-    def counting(*args: Any) -> object:  # noqa: ANN401
-        nonlocal wakes
-        wakes += 1
-        return soon(*args)
-
-    class Loop:
-        call_soon_threadsafe = staticmethod(counting)
-
-    calls.loop = Loop()  # type: ignore[assignment]
-    core.call_soon(held.wait)
-    for number in range(100):
-        calls(made.append, number)
-    calls(ended.set)
-    held.set()
-    assert ended.wait(60)
-    assert made == [*range(100)]
-    assert wakes == 1
-
-
 def test_an_interrupted_wake_up_is_repeated() -> None:
     """If a signal handler raises while a thread wakes the loop, no later call keeps waiting."""
     core = Core()
@@ -118,76 +77,6 @@ def test_an_interrupted_wake_up_is_repeated() -> None:
     calls.loop = core.loop
     calls(ended.set)
     assert ended.wait(10)
-
-
-def test_who_gives_up_is_told() -> None:
-    """A cancelled call ends with its own error if it has one, and does not affect work that others wait for."""
-    core = Core()
-    mine: list[asyncio.Future[None]] = []
-
-    async def waiting() -> None:
-        mine.append(core.loop.create_future())
-        await mine[-1]
-
-    async def knowing() -> None:
-        try:
-            await waiting()
-        except asyncio.CancelledError:
-            raise GivenUp("none") from None
-
-    async def failing() -> None:
-        await asyncio.sleep(0)
-        raise StoreClosed("closed")
-
-    async def ended() -> list[object]:
-        errors: list[object] = []
-        for work in (waiting, knowing, failing):
-            begun = work()
-            call = Call(core, None, begun, begun.send(None), 0.0)
-            core.loop.call_later(0.01, call.give_up)
-            try:
-                await call
-            except StoreUnavailable as error:
-                errors += [type(error), error.outcome]
-        return errors
-
-    assert core.run(ended()) == [GivenUp, "unknown", GivenUp, "none", StoreClosed, "none"]
-    assert all(future.cancelled() for future in mine)
-
-
-def test_what_a_call_has_used() -> None:
-    """A call's used time is its running time, not its waiting time; a cancelled task gets no answer."""
-    core = Core()
-
-    async def work() -> str:
-        await asyncio.sleep(0.2)
-        until = time.monotonic() + 0.05
-        while time.monotonic() < until:
-            pass
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            ends.append("told")
-        return "slept"
-
-    async def cancelled() -> float:
-        begun = work()
-        call = Call(core, None, begun, begun.send(None), 0.0)
-
-        async def run() -> None:
-            await call
-
-        task = asyncio.ensure_future(run())
-        await asyncio.sleep(0.5)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        return call.take_used()
-
-    ends: list[str] = []
-    used = core.run(cancelled())
-    assert ends == ["told"]
-    assert 0.05 <= used < 0.2
 
 
 def test_the_loop_does_not_wait_for_itself() -> None:
@@ -260,46 +149,6 @@ def test_work_at_the_end_of_the_process_is_dropped() -> None:
     assert ended.stderr == ""
 
 
-class ScriptedLoop:
-    """A loop that turns when the test says so, and as late."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.timers: list[tuple[float, Callable[[], None]]] = []
-
-    def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
-        call()
-
-    def call_later(self, delay: float, call: Callable[..., None], *args: object) -> None:
-        self.timers.append((self.now + delay, partial(call, *args)))
-
-    def turn(self, late: float = 0.0) -> None:
-        """Moves the time to the last timer that was set, or later, and makes its call."""
-        due, call = self.timers.pop()
-        self.now = due + late
-        call()
-
-
-def test_the_longest_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The longest turn of the loop is reported for at least a minute, and for two at most."""
-    loop, core = ScriptedLoop(), Core()
-    monkeypatch.setattr(time, "monotonic", lambda: loop.now)
-    core.adopt(LoopCalls(loop))  # type: ignore[arg-type]
-    seen = {}
-    for late in (0.0, 0.3, 0.1):
-        loop.turn(late)
-        seen[late] = round(core.longest_turn, 6)
-    assert seen == {0.0: 0.0, 0.3: 0.3, 0.1: 0.3}
-    times = [loop.now]
-    while core.longest_turn > TURN_MEASUREMENT_INTERVAL:
-        times.append(loop.now)
-        loop.turn()
-    assert MIN_LONG_TURN_REPORT_SECONDS - 1 <= times[-1] - times[0] <= 2 * MIN_LONG_TURN_REPORT_SECONDS
-    core.adopt(None)
-    loop.turn()
-    assert loop.timers == []
-
-
 async def test_a_loop_that_stands_still() -> None:
     """The server's loop is measured from its registration to its end."""
     core = Core()
@@ -309,11 +158,6 @@ async def test_a_loop_that_stands_still() -> None:
     await until_async(lambda: core.longest_turn > 0.2 - 2 * TURN_MEASUREMENT_INTERVAL)
     core.adopt(None)
     assert core.longest_turn >= 0.1
-
-
-def test_a_loop_that_nobody_has_named() -> None:
-    """Without a server no loop is measured."""
-    assert Core().longest_turn == 0.0
 
 
 class SlicedCore(Core):
@@ -363,18 +207,3 @@ async def test_a_long_list_is_done_in_slices(monkeypatch: pytest.MonkeyPatch) ->
     assert len(core.threads) > 1
     assert rests == [round(4 * 0.3 * REST_RATIO, 3), 0]
     assert await core.compute(MAX_ITEMS_IN_LOOP + 1, threading.get_ident) != threading.get_ident()
-
-
-async def test_an_error_in_a_slice_is_raised() -> None:
-    """An error of an item ends the work, wherever it is done."""
-    core = SlicedCore()
-    core.adopt(LoopCalls(asyncio.get_running_loop()))
-
-    def fail(item: int) -> None:
-        core.do(item)
-        if item == 6:
-            raise StoreClosed("closed")
-
-    with pytest.raises(StoreClosed):
-        await core.for_each(range(10), fail)
-    assert core.slices[-1] == [4, 5, 6]

@@ -17,7 +17,6 @@ from queuey.service.browsing.history import (
     ActivityQuery,
     Cells,
     History,
-    merge,
 )
 from queuey.service.workers import WorkerIdentity, Workers
 from tests.contract.samples import eventually
@@ -60,17 +59,6 @@ def test_a_ring_has_the_last_hour(notes: list[tuple[int, int, int]]) -> None:
     assert list(ring.taken) == [expected.get(number, [0, 0])[1] for number in numbers]
 
 
-def test_depths() -> None:
-    """A depth is in the cell of its time; a cell without a count is empty."""
-    clock = Moving()
-    kept = History(Workers(), clock)
-    kept.record_depth(queue(1), 7)
-    clock.now += 2 * CELL_SECONDS
-    kept.record_depth(queue(1), 9)
-    assert list(kept.read(queue(1)).depth)[-4:] == [UNKNOWN_DEPTH, 7, UNKNOWN_DEPTH, 9]
-    assert list(kept.read(queue(2)).depth) == [UNKNOWN_DEPTH] * CELLS_PER_RING
-
-
 def test_a_clock_that_is_set_back() -> None:
     """Counts by a clock that was set back are kept, and break nothing."""
     clock = Moving()
@@ -88,44 +76,6 @@ def cells(last: int, sent: int, depth: int = UNKNOWN_DEPTH) -> Cells:
         [0] * CELLS_PER_RING,
         [UNKNOWN_DEPTH] * (CELLS_PER_RING - 1) + [depth],
     )
-
-
-def test_merging() -> None:
-    """Cells of one time are added up, even if one process has a newer cell; of depths the highest counts."""
-    ring = merge([cells(100, 1, 5), cells(101, 2, 3), cells(100, 4, 9), Cells(0, (), (), ())])
-    assert ring.last == 101
-    assert list(ring.sent)[-3:] == [0, 5, 2]
-    assert list(ring.depth)[-3:] == [UNKNOWN_DEPTH, 9, 3]
-    assert sum(merge([cells(5, 1), cells(5 + CELLS_PER_RING, 2)]).sent) == 2
-    assert merge([]).sent == [0] * CELLS_PER_RING
-
-
-def test_queues_that_were_used_longest_ago_are_forgotten() -> None:
-    """A process keeps a limited number of rings, of the queues that were used last."""
-    clock = Moving()
-    kept = History(Workers(), clock)
-    with replace_in(history, history.MAX_QUEUES, 8):
-        for uid in range(20):
-            clock.now += CELL_SECONDS
-            kept.record(queue(uid), 1, 0)
-    assert len(kept.recently_used()) <= 8
-    assert kept.recently_used()[0] == ("a", "q19")
-    assert sum(kept.read(queue(19)).sent) == 1
-    assert sum(kept.read(queue(0)).sent) == 0
-
-
-def test_one_application_pushes_out_no_other() -> None:
-    """Beyond the limit the application with the most rings loses those that it used longest ago."""
-    clock = Moving()
-    kept = History(Workers(), clock)
-    with replace_in(history, history.MAX_QUEUES, 8):
-        kept.record(Queue(application="b", name="rare", uid=100, qid=100), 1, 0)
-        for uid in range(40):
-            clock.now += CELL_SECONDS
-            kept.record(queue(uid), 1, 0)
-    assert ("b", "rare") in kept.recently_used()
-    assert len(kept.recently_used()) <= 8
-    assert kept.recently_used()[0] == ("a", "q39")
 
 
 def test_applications_take_turns_at_being_counted() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from queuey import settings
 from queuey.console import ConsoleExtension, LocalConsoleExtension
-from queuey.errors import SettingsError
 
 
 @pytest.mark.parametrize(
@@ -30,15 +29,6 @@ def test_the_console_in_a_file(tmp_path: Path, text: str, value: str) -> None:
     path = tmp_path / "queuey.toml"
     path.write_text(f"console = {text}\n")
     assert settings.load({}, {}, config=path).settings.of(ConsoleExtension).console == value
-
-
-@pytest.mark.parametrize("text", ["automatic", "", "2", "none"])
-def test_other_values_of_the_console(tmp_path: Path, text: str) -> None:
-    """Any other value is refused at the start, and the error names the choices."""
-    path = tmp_path / "queuey.toml"
-    path.write_text(f'console = "{text}"\n')
-    with pytest.raises(SettingsError, match="auto, on or off"):
-        settings.load({}, {}, config=path)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +53,6 @@ def test_where_auto_serves_the_console(options: dict[str, str], address: str, te
     loaded = settings.load(options, {}).settings
     extension = loaded.of(ConsoleExtension).resolve(loaded, address, terminal=terminal)
     assert isinstance(extension, LocalConsoleExtension) is served
-
-
-def test_auto_is_off_unless_a_start_has_decided() -> None:
-    """Without a decision by a start, as in tests and other servers, there is no console by default."""
-    loaded = settings.load({}, {}).settings
-    assert loaded.of(ConsoleExtension).include(loaded, []) is None
 
 
 def test_what_a_terminal_shows() -> None:

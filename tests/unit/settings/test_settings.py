@@ -13,8 +13,7 @@ from queuey import settings
 from queuey.errors import SettingsError
 from queuey.service.limits import Limits
 from queuey.settings import SecretName
-from queuey.settings.definitions import GROUPS, Consistency, patterns_of
-from queuey.settings.extensions import find_installed
+from queuey.settings.definitions import Consistency, patterns_of
 from queuey.storage import opening
 from queuey.storage.sqlite.connection import SqliteOptions
 
@@ -79,13 +78,6 @@ def test_lengths_of_time_have_units(tmp_path: Path) -> None:
     for text in ("7y", "500d", "1.5", "-1"):
         with pytest.raises(SettingsError, match=re.escape(f"is {text!r}. Expected: whole seconds, 1 to 33554432.")):
             settings.load({"default_ttl": text}, {})
-
-
-def test_config_option_beats_its_variable(tmp_path: Path) -> None:
-    """``--config`` is read instead of the file that QUEUEY_CONFIG names."""
-    file = write(tmp_path / "right.toml", "port = 1")
-    environ = {"QUEUEY_CONFIG": str(tmp_path / "missing.toml")}
-    assert settings.load({}, environ, config=file).settings.port == 1
 
 
 def test_variables_of_the_client_are_no_settings() -> None:
@@ -272,20 +264,6 @@ def test_waiting_for_a_lock_leaves_room_below_the_deadline() -> None:
 def test_there_are_no_more_than_45() -> None:
     """A new setting beyond 45 must replace another one: see the decision about settings."""
     assert len(settings.table()) <= 45
-
-
-def test_every_setting_is_in_one_group() -> None:
-    """Every setting is listed, once."""
-    parts: list[type[msgspec.Struct]] = [settings.Settings, *find_installed()]
-    fields = [field.encode_name for part in parts for field in msgspec.structs.fields(part)]
-    assert sorted([*(line.name for line in settings.table()), "extensions"]) == sorted(fields)
-    assert list(dict.fromkeys(line.group for line in settings.table())) == list(GROUPS)
-
-
-def test_every_setting_is_explained() -> None:
-    """Each line of the table has a type and a sentence."""
-    lines = [each for line in settings.table() for each in (line, *line.fields)]
-    assert [line.name for line in lines if not (line.type and line.help.endswith("."))] == []
 
 
 def kubernetes_variables(service: str, *ports: tuple[str, int, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.soak.ledger import Lag, Ledger
+from tests.soak.ledger import Ledger
 
 
 @pytest.fixture
@@ -42,34 +42,3 @@ def test_what_must_not_be_shown_is_told(ledger: Ledger, shown: list[int]) -> Non
     ledger.record_received("reader", shown)
     ledger.record_received("claims", [1])
     assert ledger.violations() == [f"reader saw 1 messages twice or unacknowledged: {shown[-1]}"]
-
-
-@pytest.mark.parametrize(
-    ("may_move", "ids", "is_wrong"),
-    [(True, "ab", False), (True, "aa", True), (True, "aba", True), (False, "ab", True)],
-)
-def test_a_message_may_be_shown_under_a_new_id_where_it_may_move(*, may_move: bool, ids: str, is_wrong: bool) -> None:
-    """On Cassandra a repeated post may move a message; under one id it is still shown only once."""
-    ledger = Ledger(["reader"], [], may_move=may_move)
-    ledger.acknowledge([1])
-    for identifier in ids:
-        ledger.record_shown("reader", [(1, identifier)])
-    assert bool(ledger.violations()) == is_wrong
-    assert ledger.moved() == {"reader": int(may_move and "b" in ids)}
-    ledger.record_shown("reader", [(2, "c"), (2, "d")])
-    assert "reader saw" in str(ledger.violations())  # It was not acknowledged.
-
-
-def test_a_message_of_unknown_outcome_may_be_shown_or_not(ledger: Ledger) -> None:
-    """A message whose writer got no answer may be shown or not."""
-    ledger.record_unknown([1, 2])
-    ledger.record_received("reader", [2])
-    assert ledger.violations() == []
-
-
-def test_lag_is_what_was_acknowledged_and_not_seen(ledger: Ledger) -> None:
-    """The lag is counted in messages, and in seconds since the oldest of them was acknowledged."""
-    ledger.acknowledge([1])
-    ledger.acknowledge([2])
-    ledger.record_received("claims", [1, 2])
-    assert ledger.lags() == {"reader": Lag(2, 2), "claims": Lag(0, 0)}

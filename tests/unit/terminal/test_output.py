@@ -106,13 +106,6 @@ def test_a_result_is_shown_for_people_or_for_programs(monkeypatch: pytest.Monkey
     assert capture_output(monkeypatch, act, as_json=False) == (lines, "Look twice.\n")
 
 
-def test_a_result_without_a_text_is_shown_by_its_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result without a text shows all its fields, or the one given sentence."""
-    assert capture_output(monkeypatch, lambda: output.show(Thing("a")), as_json=False)[0] == "name   a\ncount  0\n"
-    assert capture_output(monkeypatch, lambda: output.show(Thing("a"), "Done."), as_json=False)[0] == "Done.\n"
-    assert capture_output(monkeypatch, lambda: output.show({"names": []}, []), as_json=False)[0] == ""
-
-
 def test_things_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of results is one table, which has a header even without rows, or one JSON document per line."""
 
@@ -137,12 +130,6 @@ def test_things_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
         assert capture_output(monkeypatch, act_later, as_json=as_json) == capture_output(
             monkeypatch, act, as_json=as_json
         )
-
-
-def test_plural() -> None:
-    """One is singular; all other counts are plural."""
-    assert [texts.format_count(n, "message") for n in (0, 1, 2000)] == ["0 messages", "1 message", "2,000 messages"]
-    assert texts.format_count(1, "message was", "messages were") == "1 message was"
 
 
 class Oops(Exception):

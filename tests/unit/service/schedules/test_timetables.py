@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import islice
 from zoneinfo import ZoneInfo
 
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from queuey.service.due_work import sort_steps
 from queuey.service.schedules.timetables import Timetable, check_cron, check_zone, find_next_instant, iterate_instants
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "Pacific/Apia"]
@@ -77,12 +78,6 @@ def test_when_clocks_are_changed(cron: str, zone: str, begin: str, expected: lis
     assert wall_times(Timetable(cron, zone), seconds(begin, zone), len(expected)) == expected
 
 
-def test_in_the_second_hour() -> None:
-    """In the repeated hour, next instants are not those of the first one."""
-    change = seconds("2026-10-25T01:00", "UTC")
-    assert wall_times(Timetable("45 2 * * *", BERLIN), change + 600, 1) == ["2026-10-26T02:45:00+01"]
-
-
 def test_usual_days() -> None:
     """Fields mean the same as in cron."""
     begin = seconds("2026-01-01T00:00")
@@ -125,24 +120,6 @@ def test_one_after_another(cron: str, zone: str, after: int) -> None:
         assert find_next_instant(timetable, instant - 1) == instant
         assert find_next_instant(timetable, instant - 0.5) == instant
         assert find_next_instant(timetable, before + 0.5) == instant or instant == before + 1
-
-
-@given(hour=st.integers(0, 23), minute=st.integers(0, 59), zone=st.sampled_from(ZONES), after=MOMENTS)
-def test_once_a_day(hour: int, minute: int, zone: str, after: int) -> None:
-    """A daily time comes once on each local day, at that time unless it is skipped."""
-    zoned = ZoneInfo(zone)
-    timetable = Timetable(f"{minute} {hour} * * *", zone)
-    for instant in islice(iterate_instants(timetable, after), 5):
-        shown = datetime.fromtimestamp(instant, zoned)
-        if (shown.hour, shown.minute) == (hour, minute):
-            assert shown.fold == 0
-            continue
-        # The local time between the moment before and this one is skipped: clocks were changed here.
-        before = datetime.fromtimestamp(instant - 1, zoned)
-        assert shown.utcoffset() > before.utcoffset()  # type: ignore[operator] # both have one
-        skipped = [before.replace(tzinfo=None) + timedelta(minutes=each) for each in range(25 * 60)]
-        left_out = [each for each in skipped if before.replace(tzinfo=None) < each < shown.replace(tzinfo=None)]
-        assert any((each + timedelta(seconds=1)).strftime("%H:%M") == f"{hour:02}:{minute:02}" for each in left_out)
 
 
 @given(every=st.integers(10, 10**6), anchor=st.integers(0, 2 * 10**9), after=MOMENTS | st.integers(0, 1000))
@@ -203,8 +180,10 @@ def test_no_time_zone(zone: str) -> None:
         check_zone(zone)
 
 
-@pytest.mark.parametrize("zone", [*ZONES, "Etc/GMT+5"])
-def test_time_zones(zone: str) -> None:
-    """Names in the time zone database are known."""
-    check_zone(zone)
-    assert find_next_instant(Timetable("0 12 * * *", zone), datetime(2026, 1, 1, tzinfo=UTC).timestamp()) is not None
+def test_order_of_steps() -> None:
+    """An application with many schedules does not delay those of others; its own are fired in order."""
+    many = [(number, ("a", f"s{number}")) for number in range(100)]
+    others = [(200, ("b", "s")), (201, ("b", "t")), (150, ("c", "s"))]
+    ordered = sort_steps([*others, *reversed(many)])
+    assert ordered[:5] == [("a", "s0"), ("c", "s"), ("b", "s"), ("a", "s1"), ("b", "t")]
+    assert [name for application, name in ordered if application == "a"] == [name for _, (_, name) in many]
