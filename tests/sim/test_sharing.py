@@ -103,12 +103,12 @@ class Scene:
         self.world.run(self.world.now + seconds)
 
     def claim(self, claims: ClaimUseCases, queue: Queue, limit: int) -> None:
-        begin(claims.core, claims.claim(queue, limit=limit, ttl=60), partial(self._told, self.found))
+        begin(claims.core, claims.claim(queue, limit=limit, ttl=60), partial(self.told, self.found))
 
     def acknowledge(self, claims: ClaimUseCases, one: ClaimDelivery) -> None:
-        begin(claims.core, claims.acknowledge(QUEUE, [one.receipt]), partial(self._told, self.settled))
+        begin(claims.core, claims.acknowledge(QUEUE, [one.receipt]), partial(self.told, self.settled))
 
-    def _told(self, where: list[Any], got: list[Any] | None, error: Exception | None) -> None:
+    def told(self, where: list[Any], got: list[Any] | None, error: Exception | None) -> None:
         assert error is None
         where += got or ()
 
@@ -256,7 +256,7 @@ def test_the_home_is_asked_by_who_was_refused() -> None:
     scene = Scene()
     _, claims, other, mine = claim_in_shared_log(scene)
     scene.claim(claims, AWAY, 1)
-    begin(claims.core, claims.acknowledge(AWAY, [mine.receipt]), partial(scene._told, scene.settled))
+    begin(claims.core, claims.acknowledge(AWAY, [mine.receipt]), partial(scene.told, scene.settled))
     scene.let(SOON)
     assert [topic for topic, _ in other.asked] == [CLAIM_TOPIC, SETTLE_TOPIC]
     assert (len(scene.found), len(scene.settled)) == (3, 0)

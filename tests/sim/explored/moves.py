@@ -12,6 +12,9 @@ from functools import partial
 from types import coroutine
 from typing import Any, Literal, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from queuey.claims.covers import CoverDraft, ScanDuplicates, split_duplicates
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.polls import Poll
@@ -58,7 +61,7 @@ class Fetch(NamedTuple):
     places: list[Position]
 
 
-class Publish(NamedTuple):
+class Publish(Struct, frozen=True):
     """Posts messages to the target under the chunk's key. Answered with the position of the last one there."""
 
     chunk: int
@@ -110,7 +113,7 @@ class DeletingFirst(SimulatedMove):
         return await self.publish(turn.chunk, messages, turn.last)
 
 
-class World(NamedTuple):
+class World(Struct, frozen=True):
     """The stored state: the log's state, the messages of both queues, the keys, and past events."""
 
     log: bytes
@@ -126,14 +129,14 @@ class World(NamedTuple):
     lost: frozenset[Position] = frozenset()
 
 
-class Process(NamedTuple):
+class Process(Struct, frozen=True):
     """A process, given by the answers to its steps so far."""
 
     given: tuple[Any, ...] = ()
     returning: bool = False
 
 
-class Node(NamedTuple):
+class Node(Struct, frozen=True):
     """A state of the search."""
 
     world: World
@@ -166,9 +169,9 @@ def explore(
     state.apply(1, draft.make_entry(1))
     world = World(b"", frozenset(PLACES[: len(_BODIES[kind])]), event=event, kind=kind)
     if lost:
-        world = world._replace(source=frozenset(PLACES[1:3]), lost=frozenset(PLACES[3:]))
+        world = replace(world, source=frozenset(PLACES[1:3]), lost=frozenset(PLACES[3:]))
         _deliver(world, state)
-    world = world._replace(log=state.encode())
+    world = replace(world, log=state.encode())
     todo = [Node(world, (Process(),) * processes, crashes)]
     seen: set[Any] = set()
     wrong: list[str] = []
@@ -209,10 +212,10 @@ def _next_nodes(node: Node, mutation: Mutation | None) -> list[Node]:
         if node.crashes:
             nodes.append(Node(node.world, _with_process(node.processes, at, None), node.crashes - 1))
     if nodes and node.world.event is not None:
-        nodes.append(node._replace(world=_apply_event(node.world)))
+        nodes.append(replace(node, world=_apply_event(node.world)))
     if not nodes and not node.world.over:
         # All processes have stopped and none has recorded the end: another process goes on.
-        nodes.append(node._replace(processes=(Process(),)))
+        nodes.append(replace(node, processes=(Process(),)))
     return nodes
 
 
@@ -227,17 +230,17 @@ def _apply_event(world: World) -> World:
     draft = EntryDraft(state, _NOW, ClaimTiming())
     match world.event:
         case "cancel":
-            return world._replace(cancelled=True, event=None)
+            return replace(world, cancelled=True, event=None)
         case "purge":
-            return world._replace(purged=frozenset(world.target), target=(), event=None)
+            return replace(world, purged=frozenset(world.target), target=(), event=None)
         case "release":
             draft.release([ClaimReceipt(1, *CLAIMED)])
         case _:
             [settled] = draft.acknowledge([ClaimReceipt(1, *PLACES[2])])
             if settled.status.value == "done":
-                world = world._replace(acknowledged=frozenset(PLACES[2:3]))
+                world = replace(world, acknowledged=frozenset(PLACES[2:3]))
     state.apply(state.number + 1, draft.make_entry(1))
-    return world._replace(log=state.encode(), event=None)
+    return replace(world, log=state.encode(), event=None)
 
 
 # A process
@@ -265,7 +268,7 @@ def _process_key(process: Process | None, mutation: Mutation | None) -> object:
         return None
     step, turn = _next_step(process, mutation)
     places = tuple(one.position for one in step.messages) if isinstance(step, Publish) else None
-    shown = step._replace(messages=[]) if isinstance(step, Publish) else step
+    shown = replace(step, messages=[]) if isinstance(step, Publish) else step
     mine = None if turn is None else (turn.chunk, tuple(turn.positions), turn.last, turn.ended)
     return process.returning, repr(shown), places, mine
 
@@ -279,7 +282,7 @@ def _take_step(world: World, process: Process, mutation: Mutation | None) -> tup
     result: Any = None
     match step:
         case None:
-            return world._replace(over=True), None
+            return replace(world, over=True), None
         case Ask():
             world, result = _ask(world, step, mutation)
         case Fetch(places):
@@ -289,8 +292,8 @@ def _take_step(world: World, process: Process, mutation: Mutation | None) -> tup
                 return world, Process((), returning=True)
             world, result = _publish(world, step, mutation)
         case Delete(places):
-            world = world._replace(source=world.source - set(places))
-    return world, process._replace(given=(*process.given, result))
+            world = replace(world, source=world.source - set(places))
+    return world, replace(process, given=(*process.given, result))
 
 
 def _publish(world: World, step: Publish, mutation: Mutation | None) -> tuple[World, Position]:
@@ -302,7 +305,7 @@ def _publish(world: World, step: Publish, mutation: Mutation | None) -> tuple[Wo
         return world, (last_by_chunk[step.chunk], 0)
     target = (*world.target, *(message.position for message in step.messages))
     last = len(target)
-    return world._replace(target=target, keys=tuple(sorted({**last_by_chunk, step.chunk: last}.items()))), (last, 0)
+    return replace(world, target=target, keys=tuple(sorted({**last_by_chunk, step.chunk: last}.items()))), (last, 0)
 
 
 def _ask(world: World, step: Ask, mutation: Mutation | None) -> tuple[World, MoveTurn]:
@@ -329,7 +332,7 @@ def _ask(world: World, step: Ask, mutation: Mutation | None) -> tuple[World, Mov
         state.apply(state.number + 1, draft.make_entry(1))
         turn = request.result(state)
         kept = before if mutation == "taken unasked" and turn.chunk else state.encode()
-        return world._replace(log=kept), turn
+        return replace(world, log=kept), turn
     return world, request.result(state)
 
 

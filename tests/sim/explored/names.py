@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from queuey.api.claims import JobStatus
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import decode_entry, encode_entry
@@ -78,7 +81,7 @@ class Shown(NamedTuple):
     scanned: Scanned
 
 
-class Process(NamedTuple):
+class Process(Struct, frozen=True):
     """A change: the answers to its steps so far, and its end."""
 
     number: int
@@ -91,7 +94,7 @@ class Process(NamedTuple):
     """Changed, the outcome of a failure, the code of a refusal, or ``crashed``; None while it goes on."""
 
 
-class Claimer(NamedTuple):
+class Claimer(Struct, frozen=True):
     """A caller who claims once and acknowledges once: what it read, up to which entry, and the results."""
 
     read: tuple[int, ...] | None = None
@@ -100,7 +103,7 @@ class Claimer(NamedTuple):
     acknowledged: tuple[int, ...] | None = None
 
 
-class World(NamedTuple):
+class World(Struct, frozen=True):
     """The whole state."""
 
     processes: tuple[Process, ...]
@@ -141,7 +144,7 @@ def explore(
                 wrong += list(_find_violations(world))
             last = (*world.processes, Process(len(kinds) + 1, "look"))
             futures: Iterator[World] = iter(
-                [world._replace(processes=last, faults=0, crashes=0)] if len(last) == len(kinds) + 1 else []
+                [replace(world, processes=last, faults=0, crashes=0)] if len(last) == len(kinds) + 1 else []
             )
         else:
             futures = _next_worlds(world, mutation, undisturbed=len(world.processes) > len(kinds))
@@ -185,17 +188,17 @@ def _next_worlds(world: World, mutation: Mutation, *, undisturbed: bool) -> Iter
         if process.end is not None:
             continue
         if world.crashes:
-            yield _with_process(world, process._replace(answers=(), looks=0, end="crashed"))._replace(
-                crashes=world.crashes - 1
+            yield replace(
+                _with_process(world, replace(process, answers=(), looks=0, end="crashed")), crashes=world.crashes - 1
             )
         step = _next_step(process)
         for after, answer in _answer_worlds(world, process, step, mutation):
             if isinstance(answer, Lost):
-                yield _with_process(after, process._replace(doubted=True))
+                yield _with_process(after, replace(process, doubted=True))
                 continue
             looks = process.looks + isinstance(step, Look)
             answers = (*process.answers, answer)
-            yield _record_end(after, process._replace(answers=answers, looks=looks, doubted=False))
+            yield _record_end(after, replace(process, answers=answers, looks=looks, doubted=False))
     if not undisturbed:
         yield from _claimer_worlds(world, mutation)
 
@@ -211,12 +214,12 @@ def _claimer_worlds(world: World, mutation: Mutation) -> Iterator[World]:
     claimer, state = world.claimer, _state(world.log)
     if claimer.given is None and claimer.read is None:
         fresh = tuple(sorted(id_ for id_ in world.there if not state.is_known(_position(id_))))
-        yield world._replace(claimer=Claimer(fresh, len(world.log)))
+        yield replace(world, claimer=Claimer(fresh, len(world.log)))
     elif claimer.given is None and claimer.read is not None:
         if claimer.known < len(world.log):
             # Refused: another entry came first. What was read is usable only if nothing was withdrawn since.
             stale = state.withdrawn > claimer.known and mutation != "read before, given after"
-            yield world._replace(claimer=Claimer(None) if stale else Claimer(claimer.read, len(world.log)))
+            yield replace(world, claimer=Claimer(None) if stale else Claimer(claimer.read, len(world.log)))
             return
         draft = EntryDraft(state, 0, ClaimTiming())
         poll = Poll(9, 60, 1 << 20)
@@ -225,13 +228,13 @@ def _claimer_worlds(world: World, mutation: Mutation) -> Iterator[World]:
         log = (*world.log, encode_entry(draft.make_entry(0))) if given else world.log
         given_too_late = [id_ for _, id_ in given if id_ in world.gone]
         wrong = f"{given_too_late} was given after its replacement had been answered" if given_too_late else ""
-        yield world._replace(claimer=Claimer(given=given), log=log, wrong=wrong)
+        yield replace(world, claimer=Claimer(given=given), log=log, wrong=wrong)
     elif claimer.given and claimer.acknowledged is None:
         draft = EntryDraft(state, 0, ClaimTiming())
         settled = draft.acknowledge([ClaimReceipt(1, *_position(id_), number) for number, id_ in claimer.given])
         done = tuple(one.receipt.ticks for one in settled if one.status is ReceiptStatus.DONE)
         log = (*world.log, encode_entry(draft.make_entry(0))) if draft.has_changes_beyond_cursor else world.log
-        yield world._replace(claimer=claimer._replace(acknowledged=done), log=log)
+        yield replace(world, claimer=replace(claimer, acknowledged=done), log=log)
 
 
 _states: dict[tuple[bytes, ...], State] = {}
@@ -367,18 +370,18 @@ def _record_end(world: World, process: Process) -> World:
     except StopIteration as ended:
         end = ended.value
         if isinstance(end, Shown):
-            after = _with_process(world, process._replace(answers=(), looks=0, end=end))
-            return after._replace(wrong=_shown_violation(world, end))
-        after = _with_process(world, process._replace(answers=(), looks=0, end=end))
+            after = _with_process(world, replace(process, answers=(), looks=0, end=end))
+            return replace(after, wrong=_shown_violation(world, end))
+        after = _with_process(world, replace(process, answers=(), looks=0, end=end))
         return (
-            after._replace(gone=world.gone | ((world.removed & world.confirmed) - _value_under_replacement(world)))
+            replace(after, gone=world.gone | ((world.removed & world.confirmed) - _value_under_replacement(world)))
             if end.stored or process.kind == "DELETE"
             else after
         )
     except StoreUnavailable as error:
-        return _with_process(world, process._replace(answers=(), looks=0, end=error.outcome))
+        return _with_process(world, replace(process, answers=(), looks=0, end=error.outcome))
     except QueueyError as error:
-        return _with_process(world, process._replace(answers=(), looks=0, end=error.code))
+        return _with_process(world, replace(process, answers=(), looks=0, end=error.code))
     return _with_process(world, process)
 
 
@@ -398,14 +401,14 @@ def _value_under_replacement(world: World) -> set[int]:
 
 
 def _with_process(world: World, process: Process) -> World:
-    return world._replace(processes=tuple(process if one.number == process.number else one for one in world.processes))
+    return replace(world, processes=tuple(process if one.number == process.number else one for one in world.processes))
 
 
 Answers = Iterator[tuple[World, Any]]
 
 
 def _answer_worlds(world: World, process: Process, step: Any, mutation: Mutation) -> Answers:  # noqa: ANN401, C901, PLR0912 - a case for each step
-    faulty = world._replace(faults=world.faults - 1) if world.faults else None
+    faulty = replace(world, faults=world.faults - 1) if world.faults else None
     match step:
         case Look():
             if process.looks < MAX_LOOKS:
@@ -419,16 +422,16 @@ def _answer_worlds(world: World, process: Process, step: Any, mutation: Mutation
                 unclear = process.doubted and not final and after.row != row
                 yield after, Failed("unknown") if unclear else after.row
                 if faulty:
-                    yield after._replace(faults=faulty.faults), Failed("unknown")
-                    yield after._replace(faults=faulty.faults), Lost()
+                    yield replace(after, faults=faulty.faults), Failed("unknown")
+                    yield replace(after, faults=faulty.faults), Lost()
             if faulty:
                 yield faulty, Failed("none")
         case Write(made):
-            landed = world if made.ids.made in world.removed else world._replace(there=world.there | {made.ids.made})
+            landed = world if made.ids.made in world.removed else replace(world, there=world.there | {made.ids.made})
             yield landed, None
             if faulty:
                 yield faulty, Failed("none")
-                yield landed._replace(faults=faulty.faults), Failed("unknown")
+                yield replace(landed, faults=faulty.faults), Failed("unknown")
         case Remove(ids, _):
             old = mutation == "not removed" and not _is_of(process, ids.made)
             yield (world if old else _remove(world, ids.made)), "none"
@@ -461,13 +464,13 @@ def _compare_and_set(world: World, seen: Any, row: Any, mutation: Mutation) -> I
         if mutation == "settled at once" and row.state == "done":
             row = NameRow("done", row.content, row.ids, row.version)
         confirmed = {row.ids.made} if row.state == "done" and row.ids.runs else set()
-        yield world._replace(row=row, confirmed=world.confirmed | confirmed)
+        yield replace(world, row=row, confirmed=world.confirmed | confirmed)
     else:
         yield world
 
 
 def _remove(world: World, id_: int) -> World:
-    return world._replace(there=world.there - {id_}, removed=world.removed | {id_})
+    return replace(world, there=world.there - {id_}, removed=world.removed | {id_})
 
 
 def _supersede(world: World, position: Position, process: Process, mutation: Mutation) -> World:
@@ -482,7 +485,7 @@ def _supersede(world: World, position: Position, process: Process, mutation: Mut
     # It may also finish the change of a PUT; then the row names a value of another process.
     own = process.kind == "POST" and world.row is not None and _is_of(process, world.row.ids.made)
     wrong = f"{position[0]} was replaced by POST and was not done" if own else ""
-    return world._replace(log=(*world.log, encode_entry(draft.make_entry(0))), wrong=wrong)
+    return replace(world, log=(*world.log, encode_entry(draft.make_entry(0))), wrong=wrong)
 
 
 def _ids(number: int) -> PostedIds:

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 from types import coroutine
 from typing import Any, Literal, NamedTuple
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.messages import PostKey
@@ -113,7 +113,7 @@ class Posted(NamedTuple):
     replayed: bool
 
 
-class Process(NamedTuple):
+class Process(Struct, frozen=True):
     """A post: the answers to its steps so far, the current step, and its end."""
 
     number: int
@@ -123,7 +123,7 @@ class Process(NamedTuple):
     """Posted, the name of an error, or ``crashed``; None while it goes on."""
 
 
-class Id(NamedTuple):
+class Id(Struct, frozen=True):
     """The state of a message under one id."""
 
     where: Where = "nowhere"
@@ -133,7 +133,7 @@ class Id(NamedTuple):
     """Its post ended with outcome ``none``."""
 
 
-class World(NamedTuple):
+class World(Struct, frozen=True):
     """The whole state. ``floating``: changes of the row that may still take effect."""
 
     row: KeyRow | None = None
@@ -148,12 +148,12 @@ class World(NamedTuple):
         return dict(self.ids).get(number, Id())
 
     def with_id(self, number: int, **fields: Any) -> World:  # noqa: ANN401 - fields of Id
-        ids = dict(self.ids) | {number: self.id(number)._replace(**fields)}
-        return self._replace(ids=tuple(sorted(ids.items())))
+        ids = dict(self.ids) | {number: structs.replace(self.id(number), **fields)}
+        return structs.replace(self, ids=tuple(sorted(ids.items())))
 
     def with_process(self, process: Process) -> World:
-        return self._replace(
-            processes=tuple(process if one.number == process.number else one for one in self.processes)
+        return structs.replace(
+            self, processes=tuple(process if one.number == process.number else one for one in self.processes)
         )
 
 
@@ -172,7 +172,7 @@ def explore(*, posts: int, faults: int, crashes: int, mutation: Mutation = "") -
             if len(world.processes) > posts:
                 wrong += list(_find_violations(world))
                 continue
-            world = world._replace(processes=(*world.processes, Process(posts + 1)), faults=0, crashes=0)
+            world = structs.replace(world, processes=(*world.processes, Process(posts + 1)), faults=0, crashes=0)
         for future in _futures(world, mutation):
             if future not in seen:
                 seen.add(future)
@@ -204,10 +204,10 @@ def _futures(world: World, mutation: Mutation) -> Iterator[World]:
     for process in world.processes:
         if process.end is None:
             if world.crashes:
-                yield _end_process(world, process, "crashed")._replace(crashes=world.crashes - 1)
+                yield structs.replace(_end_process(world, process, "crashed"), crashes=world.crashes - 1)
             step = process.step
             for after, answer in _taken_out(world, process, step, mutation) or _answers(world, process, step):
-                yield _advance(after, process._replace(answers=(*process.answers, answer)), step)
+                yield _advance(after, structs.replace(process, answers=(*process.answers, answer)), step)
     last = len(world.processes) * 10 if len(world.processes) > world.posts else MAX_ID
     for number, one in world.ids:
         if one.where == "removed":
@@ -218,7 +218,7 @@ def _futures(world: World, mutation: Mutation) -> Iterator[World]:
             yield world.with_id(number, where="there")
     for change in world.floating:
         rest = tuple(one for one in world.floating if one is not change)
-        yield _compare_and_set(world, *change)._replace(floating=rest)
+        yield structs.replace(_compare_and_set(world, *change), floating=rest)
 
 
 def _next_step(process: Process) -> Step:
@@ -241,7 +241,7 @@ def _is_failure(answer: object) -> bool:
 
 def _advance(world: World, process: Process, step: Step) -> World:
     try:
-        return world.with_process(process._replace(step=_next_step(process)))
+        return world.with_process(structs.replace(process, step=_next_step(process)))
     except StopIteration as ended:
         ids = tuple(position[0] for _, position in ended.value.locations)
         return _end_process(world, process, Posted(ids, ended.value.replayed))
@@ -262,7 +262,7 @@ Answers = Iterator[tuple[World, Any]]
 
 
 def _answers(world: World, process: Process, step: Step) -> Answers:
-    faulty = world._replace(faults=world.faults - 1) if world.faults else None
+    faulty = structs.replace(world, faults=world.faults - 1) if world.faults else None
     match step:
         case MakeIds():
             if len(world.ids) >= MAX_IDS and process.number <= world.posts:
@@ -275,7 +275,7 @@ def _answers(world: World, process: Process, step: Step) -> Answers:
             yield after, after.row
             if faulty:
                 yield _compare_and_set(faulty, expected, row), Failed("unknown")
-                yield faulty._replace(floating=(*faulty.floating, (expected, row))), Failed("unknown")
+                yield structs.replace(faulty, floating=(*faulty.floating, (expected, row))), Failed("unknown")
         case Write(made):
             yield from _writes(world, made.ids.made, faulty)
         case Remove(ids, unseen):
@@ -299,7 +299,7 @@ def _writes(world: World, number: int, faulty: World | None) -> Answers:
         faulty = faulty or world
     if faulty:
         yield faulty, Failed("none")
-        yield landed._replace(faults=faulty.faults), Failed("unknown")
+        yield structs.replace(landed, faults=faulty.faults), Failed("unknown")
         if world.id(number).where != "removed":
             yield faulty.with_id(number, where="flying"), Failed("unknown")
 
@@ -307,7 +307,7 @@ def _writes(world: World, number: int, faulty: World | None) -> Answers:
 def _compare_and_set(world: World, expected: int | None, row: KeyRow) -> World:
     """Returns the world with the row, or unchanged if the present row has another version."""
     present = None if world.row is None else world.row.version
-    return world._replace(row=row) if present == expected else world
+    return structs.replace(world, row=row) if present == expected else world
 
 
 def _taken_out(  # noqa: PLR0911 - a return for each mechanism

@@ -46,7 +46,7 @@ def claim_soon(
 ) -> list[ClaimDelivery]:
     """Starts a claim, and returns the deliveries that came within SOON."""
     before = len(scene.found)
-    told = partial(scene._told, scene.found)
+    told = partial(scene.told, scene.found)
     begin(claims.core, claims.claim(queue, limit=limit, ttl=60, max_bytes=max_bytes), told)
     scene.let(SOON)
     return scene.found[before:]
@@ -62,7 +62,7 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
         given = claim_soon(scene, claims, 3)
         for delivery in given:
             scene.replicas.undo(1, delivery.message.position)
-        begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene._told, scene.settled))
+        begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene.told, scene.settled))
         scene.fill(1, 1)
         errors: list[Exception | None] = []
         begin(claims.core, claims.claim(QUEUE, limit=1, ttl=60), lambda _found, error: errors.append(error))
@@ -88,7 +88,7 @@ def test_no_more_is_fetched_than_is_given() -> None:
     post(scene, *[LONG] * 40)
     deliveries = claim_soon(scene, claims, 40, 5 * LONG // 2)
     assert len(deliveries) == 3
-    begin(claims.core, claims.release(QUEUE, [one.receipt for one in deliveries]), partial(scene._told, scene.settled))
+    begin(claims.core, claims.release(QUEUE, [one.receipt for one in deliveries]), partial(scene.told, scene.settled))
     scene.let(SOON)
     Weighing.given = 0
     assert len(claim_soon(scene, claims, 40, 5 * LONG // 2)) == 3
@@ -103,7 +103,7 @@ def test_messages_behind_many_that_are_gone() -> None:
     deliveries = claim_soon(scene, claims, 12)
     for delivery in deliveries:
         scene.replicas.undo(1, delivery.message.position)
-    begin(claims.core, claims.release(QUEUE, [one.receipt for one in deliveries]), partial(scene._told, scene.settled))
+    begin(claims.core, claims.release(QUEUE, [one.receipt for one in deliveries]), partial(scene.told, scene.settled))
     scene.let(2 * DELAY)
     with replace_in(finding, MAX_ENTRY_IDS, 4), replace_in(drafts, MAX_ENTRY_IDS, 4):
         assert claim_soon(scene, claims) == []  # By now the process knows how far unseen messages are missing.

@@ -237,26 +237,6 @@ def test_a_snapshot_stands_for_all_entries(
         run.do(step)
 
 
-def test_callers_of_one_entry_cannot_settle_for_each_other() -> None:
-    """Callers of one entry have different secrets, also in a snapshot, so they cannot settle each other's claims."""
-    state = State()
-    draft = EntryDraft(state, NOW, TIMING)
-    draft.deliver([Poll(1, 30, 1 << 20), Poll(1, 30, 1 << 20)], [], [message(1), message(2)])
-    state.apply(1, decode_entry(encode_entry(draft.make_entry(7, secrets=[5, 6]))))
-    first, second = ClaimReceipt(1, 1, 0, 1, 5), ClaimReceipt(1, 2, 0, 1, 6)
-    made_up = [ClaimReceipt(1, 2, 0, 1, secret) for secret in (0, 5, 7)]
-    for copy in (state, State.decode(state.encode())):
-        for what in ("acknowledge", "renew", "release"):
-            settled = [one.status for one in getattr(EntryDraft(copy, NOW, TIMING), what)(made_up, *_ttl(what))]
-            assert settled == [ReceiptStatus.SUPERSEDED] * 3
-        settled = [settlement.status for settlement in EntryDraft(copy, NOW, TIMING).acknowledge([first, second])]
-        assert settled == [ReceiptStatus.DONE] * 2
-
-
-def _ttl(what: str) -> list[float]:
-    return [30.0] if what == "renew" else []
-
-
 def test_bounds() -> None:
     """A partition has limits of claims and of remembered unclaimed ids, and says when they are reached."""
     state = State()
@@ -318,30 +298,6 @@ def test_unknown_formats(body: bytes) -> None:
         decode_entry(body)
     with pytest.raises(UnknownFormat, match="format"):
         State.decode(body)
-
-
-def test_the_mark_of_expired_messages() -> None:
-    """The mark is in the entry that sets it, in all that follow and in snapshots; a log that has it needs no entry."""
-    state = State()
-    assert not decode_entry(encode_entry(EntryDraft(state, NOW, TIMING).make_entry(1))).keeps
-    draft = EntryDraft(state, NOW, TIMING)
-    draft.keep_expired()
-    assert draft.has_changes_beyond_cursor
-    state.apply(1, decode_entry(encode_entry(draft.make_entry(2))))
-    again = State.decode(state.encode())
-    assert (state.keeps_expired, again.keeps_expired) == (True, True)
-    later = EntryDraft(again, NOW, TIMING)
-    later.keep_expired()
-    assert not later.has_changes_beyond_cursor
-    assert later.make_entry(3).keeps
-
-
-def test_how_long_entries_are() -> None:
-    """An entry of a hundred ids is below three kilobytes, and an empty one about thirty bytes."""
-    draft = EntryDraft(State(), NOW, TIMING)
-    draft.deliver([Poll(100, 30, 1 << 20)], [], [Message(1 << 57, n << 40, 1, 0, "x") for n in range(100)])
-    assert len(encode_entry(draft.make_entry(1 << 62))) < 3000
-    assert len(encode_entry(Entry())) <= 36
 
 
 @given(st.floats(0.001, 43_200), st.floats(0, 5))
