@@ -18,7 +18,6 @@ from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
 from tests.faults.centres import NAMES as CENTRES
 from tests.faults.centres import Centres
-from tests.faults.client_requests import ClientRequests
 from tests.faults.webs import Span, Store, Victim
 from tests.faults.wire import Account
 from tests.harness.proxy import Proxy
@@ -92,7 +91,6 @@ def prepare_store_on(
         nodes={**nodes, **proxies},
         settled=cluster.wait_until_settled,
         converged=lambda: converge(url),
-        client_requests=ClientRequests(url, cluster.contact_points),
     )
 
 
@@ -121,7 +119,6 @@ def prepare_store_between(centres: Centres, url: str, span: Span, *, difference:
         centres.cluster.wait_until_settled,
         lambda: converge(url, CENTRES[0]),
         local,
-        client_requests=ClientRequests(url, centres.cluster.contact_points, CENTRES[0]),
     )
 
 

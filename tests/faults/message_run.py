@@ -98,7 +98,7 @@ class MessageRun:
             self._read_all(marks)
         history = self._read_history()
         limits = limits._replace(apart=bool(self._store.centres), deadline=self._store.span.deadline)
-        counts = count_messages(history, limits) | self._processes.request_counts
+        counts = count_messages(history, limits)
         violations, applied = check(history, MESSAGES, limits), count_checked(counts, MESSAGES)
         return Result(violations, counts, applied, history.faults, self._processes.output[-6000:], history)
 

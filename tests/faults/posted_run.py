@@ -60,6 +60,5 @@ class PostedRun:
         return History(self._records.all())
 
     def _result(self, history: object, rules: Rules, counts: Mapping[str, int]) -> Result:
-        counts = {**counts, **self._processes.request_counts}
         faults, output = self._read_posts().faults, self._processes.output[-6000:]
         return Result(check(history, rules), counts, count_checked(counts, rules), faults, output, history)

@@ -56,7 +56,6 @@ FEW = {
     "unknown": 1,
     "shown": 300,
     "during_faults": 8,
-    "over_loop_during_faults": 100,
 }
 MANY = {
     "acknowledged": 300,
@@ -65,7 +64,6 @@ MANY = {
     "none_late": 1,
     "shown": 900,
     "during_faults": 20,
-    "over_loop_during_faults": 150,
 }
 """Minimum counts of a run."""
 

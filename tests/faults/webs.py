@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from queuey.storage.cassandra.timing import LevelTiming, Timing
-from tests.faults.client_requests import ClientRequests
 from tests.faults.wire import Account, Web
-from tests.harness.history import running
 from tests.harness.nemesis import Step, Wave, inflict
 from tests.harness.plans import Plan
 from tests.harness.proxy import Proxy
@@ -87,7 +85,6 @@ class Store(NamedTuple):
             only in the end, so then ``converged`` is called before the first full read.
         clocks: Seconds by which the wall clocks of web processes are ahead, by name.
         programs: Programs of web processes of another version, by name.
-        client_requests: Counts the requests that the nodes receive.
     """
 
     span: Span
@@ -99,7 +96,6 @@ class Store(NamedTuple):
     centres: Mapping[str, Sequence[str]] = {}
     clocks: Mapping[str, float] = {}
     programs: Mapping[str, Program] = {}
-    client_requests: ClientRequests | None = None
 
 
 class MakeStore(Protocol):
@@ -215,7 +211,6 @@ class Webs:
         self._names = [f"web-{number}" for number in range(1, count + 1)]
         self._workers = workers
         self._processes: dict[str, WebProcess] = {}
-        self._faulty_nodes: list[str] = []
 
     @property
     def addresses(self) -> list[Web]:
@@ -224,11 +219,6 @@ class Webs:
     @property
     def output(self) -> str:
         return "".join(f"--- {name} ---\n{process.output}" for name, process in self._processes.items())
-
-    @property
-    def request_counts(self) -> dict[str, int]:
-        requests = self._store.client_requests
-        return {} if requests is None else requests.counts
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -243,9 +233,7 @@ class Webs:
             if not self._store.account:
                 profile = self._processes["web-1"].served.profile
                 self.account = Account(profile.application, profile.key)
-            requests = self._store.client_requests
-            with running([] if requests is None else [partial(requests.watch, lambda: bool(self._faulty_nodes))]):
-                yield
+            yield
         finally:
             for process in self._processes.values():
                 process.kill()
@@ -266,13 +254,7 @@ class Webs:
         """
         name, _, worker = step.target.partition("/")
         victim: Any = self._processes.get(name) or self._store.nodes[name]
-        faulty = [name] if name in self._store.nodes else []
-        self._faulty_nodes += faulty
-        try:
-            inflict(step.kind, [OneWorker(victim, int(worker)) if worker else victim], step.seconds)
-        finally:
-            for node in faulty:
-                self._faulty_nodes.remove(node)
+        inflict(step.kind, [OneWorker(victim, int(worker)) if worker else victim], step.seconds)
         return step.target
 
     def make_waves(self, plan: Plan, written: Mapping[str, Sequence[Wave]], rest: float) -> Sequence[Wave]:

@@ -51,7 +51,7 @@ PAUSES: Wave = (
 DEATH: Wave = (Step("kill", "node-3", 1.0), Step("pause", "web-3", 3.0, at=0.5))
 
 
-@plans("claims/cassandra", Plan(1, "two-waves", least=FEW | {"faults": 5, "over_loop_during_faults": 40}, slow=True))
+@plans("claims/cassandra", Plan(1, "two-waves", least=FEW | {"faults": 5}, slow=True))
 def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
     """Three web processes keep G4 to G6 on three nodes while web processes and nodes are paused and killed."""
     store = three_nodes(Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
