@@ -228,7 +228,7 @@ class MoveRequest(ReadingRequest):
         return redelivered, tried
 
     def edit(self, draft: EntryDraft) -> None:
-        """Settles the last chunk and takes what was read; ends the move if nothing remains or it stops."""
+        # Settles the last chunk and takes what was read; ends the move if nothing remains or it stops.
         order = self._order
         if order.give_back:
             draft.settle_chunk(order.move, 0, None)

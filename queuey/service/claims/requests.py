@@ -100,7 +100,7 @@ class PollRequest(Request):
         self.beside = beside
 
     def enter(self) -> bool:
-        """Discards messages of an earlier attempt, and fails the poll if a request beside it has failed."""
+        # Discards messages of an earlier attempt, and fails the poll if a request beside it has failed.
         self.poll.given = []
         for request in self.beside:
             future = request.future

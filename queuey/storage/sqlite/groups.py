@@ -97,7 +97,7 @@ class SqliteGroups(ConsumerGroups):
         return ClockSample(self._claim_now())
 
     async def confirm_clock(self, sample: ClockSample) -> None:
-        """Does nothing, because all processes that use the file have the clock of one machine."""
+        pass  # All processes that use the file have the clock of one machine.
 
     def groups_refusal(self) -> str | None:
         return None

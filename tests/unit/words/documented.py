@@ -1,18 +1,19 @@
-"""Finds what a name in a docstring of the product stands for, in the source alone: our modules are not imported for it.
+"""The product's files, as the rules of words read them, and what a name in a docstring stands for.
 
-A name is looked up where the docstring stands: in the classes around it and their bases, then in the module, in its
-imports, and among the builtins. A dotted name may also begin at a package; leading dots stand for the module's package.
+A name is looked up where the docstring stands: in the classes around it, then in the module, in its imports, and among
+the builtins. A dotted name may also begin at a package; leading dots stand for the module's package.
 """
 
 from __future__ import annotations
 
 import ast
-import builtins
-import importlib
-from collections.abc import Iterator, Sequence
+import inspect
+import pkgutil
+import re
+from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("queuey", "qdo")
@@ -88,17 +89,40 @@ class Source:
     def above(self, dots: int) -> Sequence[str]:
         return self.package[: len(self.package) + 1 - dots] if dots else ()
 
-    def target(self, name: str, line: int) -> object:
-        """Returns what a name in a docstring at a line stands for; None if there is nothing of that name."""
+    def classes_around(self, line: int) -> list[str]:
+        """Returns the names of the classes around a line, each with the names of those around it."""
+        return [x.name for x in self.classes if x.lineno <= line <= (x.end_lineno or 0)]
+
+    def knows(self, name: str, line: int) -> bool:
+        """Returns whether a name in a docstring at a line stands for something."""
         plain = name.lstrip(".")
         if dots := len(name) - len(plain):
-            return absolute(".".join((*self.above(dots), plain)))
-        first, *rest = plain.split(".")
-        around = [Place(self, x) for x in reversed(self.classes) if x.lineno <= line <= (x.end_lineno or 0)]
-        for place in (*around, _module(self.module)):
-            if (start := _member(place, first)) is not None:
-                return _follow(start, rest)
-        return _follow(getattr(builtins, first), rest) if hasattr(builtins, first) else absolute(plain)
+            return exists(".".join((*self.above(dots), plain)))
+        first, _, rest = plain.partition(".")
+        around = self.classes_around(line)
+        owners = [".".join((self.module, *around[:count])) for count in range(len(around), -1, -1)]
+        imported = ".".join(filter(None, (self.imports.get(first), rest)))
+        return any(exists(x) for x in (*(f"{owner}.{plain}" for owner in owners), imported, f"builtins.{plain}", plain))
+
+
+@cache
+def exists(name: str) -> bool:
+    """Returns whether a dotted name leads to a module, to something in it, or to an attribute of its instances."""
+    owner, _, last = name.rpartition(".")
+    if resolve(name) is not None:
+        return True
+    kinds = getattr(resolve(owner), "__mro__", ())
+    sources = [inspect.getsource(kind) for kind in kinds if kind.__module__.startswith(PACKAGES)]
+    return any(re.search(rf"\b{last}\b[^=\n]*(?::|=)", source) for source in sources)
+
+
+@cache
+def resolve(name: str) -> Any:  # noqa: ANN401 - of any type
+    """Returns what a dotted name stands for, or None."""
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError):
+        return None
 
 
 def string(statement: ast.stmt) -> str | None:
@@ -111,95 +135,3 @@ def string(statement: ast.stmt) -> str | None:
 def sources() -> dict[str, Source]:
     paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     return {source.module: source for source in map(Source, paths)}
-
-
-def forget() -> None:
-    for function in (sources, absolute, _module):
-        function.cache_clear()
-
-
-class Place:
-    """A module or a class: something that has members."""
-
-    def __init__(self, source: Source, node: ast.Module | ast.ClassDef) -> None:
-        self.source = source
-        self.node = node
-
-    @cached_property
-    def members(self) -> dict[str, ast.stmt]:
-        bound: dict[str, ast.stmt] = {}
-        for statement in _statements(self.node.body):
-            bound |= dict.fromkeys(_bound(statement), statement)
-            if isinstance(self.node, ast.ClassDef) and isinstance(statement, Function):
-                bound = dict.fromkeys(_attributes_set(statement), statement) | bound
-        return bound
-
-    def bases(self) -> Iterator[object]:
-        if isinstance(self.node, ast.ClassDef):
-            for base in self.node.bases:
-                plain = base.value if isinstance(base, ast.Subscript) else base
-                yield self.source.target(ast.unparse(plain), self.node.lineno - 1)
-
-
-@cache
-def _module(name: str) -> Place:
-    return Place(sources()[name], sources()[name].tree)
-
-
-@cache
-def absolute(name: str) -> object:
-    """Returns what a dotted name means: from the sources if they have the module, else imported; None if unknown."""
-    parts = name.split(".")
-    starts = [(".".join(parts[:length]), parts[length:]) for length in range(len(parts), 0, -1)]
-    for module, rest in starts:
-        if module in sources():
-            return _follow(_module(module), rest)
-    for module, rest in starts if parts[0] not in PACKAGES else []:
-        try:
-            return _follow(importlib.import_module(module), rest)
-        except ImportError:
-            continue
-    return None
-
-
-def _follow(start: object, names: Sequence[str]) -> object:
-    for name in names:
-        start = _member(start, name)
-    return start
-
-
-def _member(owner: object, name: str) -> object:
-    if not isinstance(owner, Place):
-        return None if isinstance(owner, ast.AST) else getattr(owner, name, None)
-    if (node := owner.members.get(name)) is not None:
-        return Place(owner.source, node) if isinstance(node, ast.ClassDef) else node
-    if isinstance(owner.node, ast.ClassDef):
-        return next((found for base in owner.bases() if (found := _member(base, name)) is not None), None)
-    if name in owner.source.imports:
-        return absolute(owner.source.imports[name])
-    submodule = f"{owner.source.module}.{name}"
-    return _module(submodule) if submodule in sources() else None
-
-
-def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Gives statements and those in their branches, but not those in functions and classes."""
-    for statement in body:
-        yield statement
-        if not isinstance(statement, Function | ast.ClassDef):
-            for name in ("body", "orelse", "finalbody"):
-                yield from _statements(getattr(statement, name, ()))
-
-
-def _bound(statement: ast.stmt) -> Iterator[str]:
-    if isinstance(statement, Function | ast.ClassDef):
-        yield statement.name
-    elif isinstance(statement, ast.Assign | ast.AnnAssign):
-        for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
-            yield from (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
-
-
-def _attributes_set(function: ast.AST) -> Iterator[str]:
-    for node in ast.walk(function):
-        match node:
-            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
-                yield name
