@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import ast
-import codeop
 import configparser
 import importlib
 import json
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Collection
-from dataclasses import fields
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from itertools import dropwhile, pairwise
 from os.path import normpath
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
@@ -30,7 +28,6 @@ from queuey import cli as queuey_cli
 from queuey import settings
 from queuey.metrics import Metrics, make_exposition, make_snapshot
 from queuey.service import Service
-from queuey.storage import Store
 from queuey.storage.sqlite import open_store
 from tests import pages
 from tests.harness import __main__ as fault_runs
@@ -41,8 +38,6 @@ PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md"))
 )
-PROGRAM_FILES = ("README.md", "docs/index.md")
-"""Pages whose programs are not for an interactive interpreter."""
 NAME_ROW = re.compile(r"\| `([a-z_.]+)` \| (.+?) \| .+ \|")
 NAMES_TABLE = (ROOT / "docs/support.md").read_text().partition("## Public names")[2].partition("\n## ")[0]
 PUBLIC_NAMES = {module: set(re.findall(r"`(\w+)`", names)) for module, names in NAME_ROW.findall(NAMES_TABLE)}
@@ -53,17 +48,7 @@ VARIABLES |= {CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE, qdo_settings.CONFIG_VARIAB
 VARIABLES |= {line.variable for line in qdo_settings.table().values()}
 
 
-class Program(NamedTuple):
-    """A program with commands."""
-
-    commands: Collection[str]
-    load: Callable[[str], Any]
-
-
-PROGRAMS = {
-    "queuey": Program(queuey_cli.COMMANDS, queuey_cli.load),
-    "qdo": Program(qdo_cli.COMMANDS, qdo_cli.load),
-}
+PROGRAMS = {"queuey": queuey_cli, "qdo": qdo_cli}
 
 
 @cache
@@ -112,7 +97,7 @@ def with_parts(command: Any) -> list[Any]:  # noqa: ANN401 - a command of typer'
 
 @cache
 def options() -> frozenset[str]:
-    commands: list[Any] = [program.load(name) for program in PROGRAMS.values() for name in program.commands]
+    commands: list[Any] = [program.load(name) for program in PROGRAMS.values() for name in program.COMMANDS]
     everything = (options_of(below) for command in commands for below in with_parts(command))
     others = {"--install-completion", "--version", *fault_runs.make_parser()._option_string_actions}
     return frozenset(others.union(*everything))
@@ -157,26 +142,17 @@ def test_every_page_can_be_reached() -> None:
     }
 
 
-def test_glossary() -> None:
-    """The glossary has at most 25 words, in alphabetical order."""
-    terms = re.findall(r"^\| ([^|]+) \| [A-Z]", text_of("docs/concepts.md").partition("## Glossary")[2], re.MULTILINE)
-    assert 0 < len(terms) <= 25
-    assert terms == sorted(terms)
-
-
 def command_of(line: str) -> tuple[Any, list[str]] | None:
     """Returns the command of ours that a shell line calls, and its arguments; None for another line.
 
     Fails if the line calls one of our programs with an unknown command.
     """
-    typed = shlex.split(line, comments=True)
-    tokens = [*dropwhile(lambda word: re.match(r"[A-Z_]+=", word), typed), ""]
+    tokens = [*dropwhile(lambda word: re.match(r"[A-Z_]+=", word), shlex.split(line, comments=True)), ""]
     for index, (token, after) in enumerate(pairwise(tokens)):
         program = PROGRAMS.get(token.rpartition("/")[2])
-        if program is not None and after in program.commands:
+        if program is not None and after in program.COMMANDS:
             return program.load(after), tokens[index + 2 : -1]
-    called = tokens[0] in PROGRAMS or any(token.endswith(("/bin/queuey", "/bin/qdo")) for token in tokens)
-    assert not called or tokens[1] in {"--help", "--install-completion", "--version"}, line
+    assert tokens[0] not in PROGRAMS or tokens[1] in {"--help", "--install-completion", "--version"}, line
     return None
 
 
@@ -206,11 +182,6 @@ def test_options_and_variables(page: str) -> None:
     elif page not in {"docs/measurements/sqlite.md", "docs/decisions/libraries.md"}:
         assert options_in(page) - options() == set()
     assert set(re.findall(r"\b(?:QUEUEY|QDO)_[A-Z_]+\b", text_of(page))) - VARIABLES == set()
-
-
-def write(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
 
 
 def find_mistake(block: pages.Block) -> str:
@@ -259,34 +230,6 @@ def test_blocks(page: str) -> None:
     assert not_run == set(), "no test of tests/pages.py RUN_BY runs these sections: mark their blocks, or have them run"
 
 
-def compile_as_typed(program: str) -> None:
-    """Compiles a program as the interactive interpreter does, statement by statement; raises SyntaxError.
-
-    An incomplete statement at the end is allowed.
-    """
-    statement: list[str] = []
-    for line in program.splitlines():
-        statement.append(line)
-        if codeop.compile_command("\n".join(statement)) is not None:
-            statement.clear()
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page not in PROGRAM_FILES])
-def test_python_blocks_can_be_pasted_into_an_interpreter(page: str) -> None:
-    """A blank line ends each loop, function and class that a statement follows, and they have no other blank line."""
-    for block in pages.blocks(page):
-        if block.language == "python" and not block.title:
-            compile_as_typed(block.text)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_programs_are_blocks_of_their_own(page: str) -> None:
-    """A program is in a block of its language, which names its file, and not within a shell command."""
-    assert [block for block in blocks(page, "sh") if re.search(r"<<\s*\W?\w+", block)] == []
-    titles = [block.title for block in pages.blocks(page) if block.title]
-    assert [title for title in titles if text_of(page).count(f"`{title}`") == 0] == []
-
-
 def test_who_runs_blocks() -> None:
     """Each page and section listed with a test has something to run, and the test names the page."""
     for page, sections in pages.RUN_BY.items():
@@ -305,11 +248,10 @@ def test_marks() -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")])
 def test_settings_files(page: str, tmp_path: Path) -> None:
     """A settings file in a page is accepted."""
+    load, file = (qdo_settings if page.startswith("docs/qdo") else settings).load, tmp_path / "settings.toml"
     for block in blocks(page, "toml"):
-        if page.startswith("docs/qdo"):
-            qdo_settings.load({}, {}, write(tmp_path / "qdo.toml", block))
-            continue
-        settings.load({}, {}, config=write(tmp_path / "queuey.toml", block))
+        file.write_text(block)
+        load({}, {}, config=file)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -348,13 +290,6 @@ def test_metrics_of_workers() -> None:
     assert set(re.findall(r"`(qdo_[a-z_]+)`", text_of("docs/qdo.md"))) == families
 
 
-def test_picture() -> None:
-    """The picture of the architecture has every part of the storage contract, and marks nothing existing as later."""
-    shown = set(re.findall(r">([^<>]*)</text>", text_of("docs/architecture.svg")))
-    assert {str(part.type) for part in fields(Store)} - shown == set()
-    assert not any("later" in text for text in shown)
-
-
 COLOURED = re.compile(r"([^{}]+)\{[^{}]*(?:fill|stroke):#[^{}]*\}")
 
 
@@ -369,14 +304,6 @@ def test_pictures_fit_dark_pages(picture: str) -> None:
     assert coloured[0] - coloured[1] == set() != coloured[0]
     assert re.findall(r' (?:fill|stroke)="#', text) == []
     assert any(f"({picture})" in text_of(page) for page in PAGES)
-
-
-def test_services_of_the_readme_run_side_by_side() -> None:
-    """Each service that the README starts listens on a port of its own, and later commands use that port."""
-    starts = re.findall(r"^\S*queuey serve\b(.*)", text_of("README.md"), re.MULTILINE)
-    ports = [re.sub(r".*--port (\d+).*", r"\1", options) if "--port" in options else "5000" for options in starts]
-    assert sorted(ports) == sorted(set(ports))
-    assert set(re.findall(r"127\.0\.0\.1:(50\d\d)", text_of("README.md"))) == set(ports)
 
 
 def sections(page: str) -> dict[str, str]:
@@ -394,15 +321,6 @@ def test_the_landing_page_says_what_the_readme_says() -> None:
         assert landing[name] == readme[name]
 
 
-def test_the_landing_page() -> None:
-    """The landing page opens with one sentence, two links, and three cards of five lines of code each."""
-    hero, _, rest = text_of("docs/index.md").partition("</div>")
-    assert re.fullmatch(r"<div class=\"hero\" markdown>\n\n# [^.\n]+\n\n(?:\[[^]]+\]\([^)]+\)\n){2}\n", hero)
-    cards = rest.split('<div class="card" markdown>')[1:]
-    assert [re.findall(r"^### (.+)$", card, re.MULTILINE) for card in cards] == [["Inbox"], ["Jobs"], ["Log"]]
-    assert [block.text.count("\n") for block in pages.blocks("docs/index.md")] == [5, 5, 5]
-
-
 def test_figures_of_the_landing_page_were_measured() -> None:
     """Each figure is in the pages about performance, with the commit that the landing page gives."""
     section = sections("docs/index.md")["How fast it is"]
@@ -415,60 +333,27 @@ def test_figures_of_the_landing_page_were_measured() -> None:
     assert [f"`{commit}`" in line for line in lines] == [True] * 4
 
 
-WRITES = re.compile(r"(?:> |--to )(\w[\w./]*)")
-
-
-def test_the_readme_leaves_nothing_in_the_clone() -> None:
-    """Everything that blocks of the README write into the clone is ignored by git."""
-    ignored = (ROOT / ".gitignore").read_text().splitlines()
-    written = {name for block in pages.blocks("README.md") for name in WRITES.findall(block.text)}
-    assert written == {"archive", "handlers.py"}
-    assert [name for name in written if not {f"/{name}", f"/{name}/"} & set(ignored)] == []
-    assert "/build/" in ignored  # where the demo draws its chart
-
-
 def public_names(module: str) -> set[str]:
     names = PUBLIC_NAMES.get(module, set())
     return set(importlib.import_module(module).__all__) if names == {"__all__"} else names
 
 
 def names_used(program: str) -> set[tuple[str, str]]:
-    """Returns the modules and names that a program imports from the packages of this project, or uses in a module."""
-    tree = ast.parse(program)
-    imported = {
-        (statement.module, alias.name)
-        for statement in ast.walk(tree)
-        if isinstance(statement, ast.ImportFrom) and statement.module and statement.module.startswith(("queuey", "qdo"))
-        for alias in statement.names
+    """Returns the modules of this project and the names that a program imports from them; a module's own name is ""."""
+    imports = [x for x in ast.walk(ast.parse(program)) if isinstance(x, ast.ImportFrom)]
+    names = {
+        (str(x.module), alias.name) for x in imports for alias in x.names if str(x.module).startswith(tuple(PROGRAMS))
     }
-    modules = {name: f"{module}.{name}" for module, name in imported if is_module(f"{module}.{name}")}
-    used = {
-        (node.value.id, node.attr)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    return {
+        (f"{module}.{name}", "") if f"{module}.{name}" in PUBLIC_NAMES else (module, name) for module, name in names
     }
-    inside = {(modules[name], attribute) for name, attribute in used if name in modules}
-    return {one for one in imported if one[1] not in modules} | inside
-
-
-def is_module(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-@pytest.mark.parametrize("module", PUBLIC_NAMES)
-def test_public_names_can_be_imported(module: str) -> None:
-    """Each public name is in its module."""
-    imported = importlib.import_module(module)
-    assert public_names(module)
-    assert [name for name in public_names(module) if not hasattr(imported, name)] == []
 
 
 def test_pages_use_public_names_only() -> None:
-    """What the programs of the pages import is public."""
+    """What the programs of the pages import is public, and each public name is in its module."""
     programs = [(page, program) for page in PAGES for program in blocks(page, "python")]
     uses = {(page, *one) for page, program in programs for one in names_used(program)}
     assert {module for _, module, _ in uses} >= PUBLIC_NAMES.keys() - {"queuey.testing"}
-    assert sorted(one for one in uses if one[2] not in public_names(one[1])) == []
+    assert sorted(one for one in uses if one[2] and one[2] not in public_names(one[1])) == []
+    names = {(module, name) for module in PUBLIC_NAMES for name in public_names(module)}
+    assert [one for one in names if not hasattr(importlib.import_module(one[0]), one[1])] == []
