@@ -22,6 +22,8 @@ STARTS_A_PROGRAM = """
 import subprocess, sys, pathlib
 
 def test_starts_a_program():
+    from multiprocessing import resource_tracker
+    resource_tracker.ensure_running()
     program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     pathlib.Path(__file__).with_name("program.pid").write_text(str(program.pid))
 """
@@ -76,24 +78,12 @@ def has_ended(pid: int) -> bool:
     [(HANGS, "waits_for_a_worker", 2), (HANGS_WITH_THE_LOCK_HELD, "test_holds_the_interpreter", 0)],
     ids=["waiting", "with the lock held"],
 )
-def test_a_run_without_progress_prints_all_stacks_and_ends(
-    tmp_path: Path, text: str, where: str, processes: int
-) -> None:
-    """A run whose test hangs ends with 1, and prints the stacks of its processes."""
-    with suite(tmp_path, text, "--stall-limit=15", f"--numprocesses={processes}") as run:
+def test_a_test_that_hangs_ends(tmp_path: Path, text: str, where: str, processes: int) -> None:
+    """A run with a test that hangs ends with 1, and prints the stacks of its process."""
+    with suite(tmp_path, text, "--stall-limit=5", f"--numprocesses={processes}") as run:
         out = run.communicate(timeout=RUN_SECONDS)[0]
     assert run.returncode == 1, out
     assert where in out
-    assert "No test has begun or ended for 15 s" in out
-
-
-def test_a_run_with_progress_goes_on(tmp_path: Path) -> None:
-    """A run continues if its tests take longer than the limit only in total."""
-    text = "import time\nfor number in range(9):\n    exec(f'def test_{number}(): time.sleep(2)')"
-    with suite(tmp_path, text, "--stall-limit=15") as run:
-        out = run.communicate(timeout=RUN_SECONDS)[0]
-    assert run.returncode == 0, out
-    assert "9 passed" in out
 
 
 @pytest.mark.parametrize(("kill", "processes"), [(False, 0), (True, 0), (True, 2)], ids=["ended", "killed", "two"])
@@ -109,14 +99,5 @@ def test_what_a_run_started_ends_with_it(tmp_path: Path, kill: bool, processes: 
         else:
             out = run.communicate(timeout=RUN_SECONDS)[0]
             assert run.returncode == 0, out
-            assert "The run left a process behind" in out
+            assert out.count("The run left a process behind") == 1, "Python's own resource tracker is left alone"
         until(lambda: has_ended(int(pid.read_text())), RUN_SECONDS)
-
-
-def test_what_python_starts_for_itself_is_not_left_behind(tmp_path: Path) -> None:
-    """The resource tracker of multiprocessing is neither waited for nor reported."""
-    text = "from multiprocessing import resource_tracker\ndef test_it(): resource_tracker.ensure_running()\n"
-    with suite(tmp_path, text) as run:
-        out = run.communicate(timeout=RUN_SECONDS)[0]
-    assert run.returncode == 0, out
-    assert "left a process behind" not in out
