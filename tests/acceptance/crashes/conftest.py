@@ -33,6 +33,12 @@ ANSWERED_SECONDS = 300.0
 Start = Callable[[int], Served]
 
 
+def kills_of(few: int, many: int) -> pytest.MarkDecorator:
+    """Runs a test with few kills at known moments; in the slow tests with many, at new moments each time."""
+    long = pytest.param(many, random.randrange(1 << 30), marks=pytest.mark.slow, id="many")
+    return pytest.mark.parametrize(("kills", "seed"), [pytest.param(few, 1, id="few"), long])
+
+
 def make_account(store: Store) -> None:
     bridge.run(store.applications.create_application(APP))
     bridge.run(store.applications.add_key(APP, digest_of(KEY)))

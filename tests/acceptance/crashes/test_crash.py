@@ -158,10 +158,13 @@ def kill_again_and_again(directory: Path, rounds: int, seed: int) -> ReportedWri
     return truth
 
 
-def test_killed_writers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rounds", "seed"), [(ROUNDS, 1), *(pytest.param(75, seed, marks=pytest.mark.slow) for seed in range(2, 6))]
+)
+def test_killed_writers(tmp_path: Path, rounds: int, seed: int) -> None:
     """After each of some rounds with two processes killed, everything acknowledged is there exactly once."""
-    truth = kill_again_and_again(tmp_path / "data", rounds=ROUNDS, seed=1)
-    assert truth.lines > ROUNDS * 2 * 2
+    truth = kill_again_and_again(tmp_path / "data", rounds, seed)
+    assert truth.lines > rounds * 2 * 2
 
 
 def kill_while_opening(place: Path, rounds: int, seed: int) -> None:
@@ -184,20 +187,7 @@ def kill_while_opening(place: Path, rounds: int, seed: int) -> None:
         assert check(directory) == []
 
 
-def test_killed_while_opening(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(40, marks=pytest.mark.slow)])
+def test_killed_while_opening(tmp_path: Path, rounds: int) -> None:
     """A store whose makers are killed while they make it can be opened, and is whole."""
-    kill_while_opening(tmp_path, ROUNDS, seed=7)
-
-
-@pytest.mark.slow
-def test_killed_while_opening_for_long(tmp_path: Path) -> None:
-    """The same for dozens of stores."""
-    kill_while_opening(tmp_path, rounds=40, seed=8)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 6))
-def test_killed_writers_for_long(tmp_path: Path, seed: int) -> None:
-    """The same for hundreds of kills."""
-    truth = kill_again_and_again(tmp_path / "data", rounds=75, seed=seed)
-    assert truth.lines > 75 * 2 * 2
+    kill_while_opening(tmp_path, rounds, seed=7)

@@ -8,10 +8,8 @@ import time
 from collections import Counter
 from functools import partial
 
-import pytest
-
 from queuey.client import Client, Outgoing
-from tests.acceptance.crashes.conftest import APP, KEY, PATIENT_RETRY, Start, serving
+from tests.acceptance.crashes.conftest import APP, KEY, PATIENT_RETRY, Start, kills_of, serving
 from tests.waiting import until
 
 QUEUE, PARTITIONS, CALLERS = "orders", 3, 4
@@ -59,12 +57,7 @@ def run(start: Start, *, kills: int, seed: int) -> None:
         assert wait_until_all_shown(services.client, stored) == {body: [place] for body, place in stored.items()}
 
 
-def test_killed_services(start: Start) -> None:
+@kills_of(2, 40)
+def test_killed_services(start: Start, kills: int, seed: int) -> None:
     """Whatever a service was doing when it died: what was answered is there, once, and nothing else."""
-    run(start, kills=2, seed=1)
-
-
-@pytest.mark.slow
-def test_many_killed_services(start: Start) -> None:
-    """The same many times, at new moments each time."""
-    run(start, kills=40, seed=random.randrange(1 << 30))
+    run(start, kills=kills, seed=seed)

@@ -10,10 +10,8 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import NamedTuple
 
-import pytest
-
 from queuey.client import Client, ClientError, RetryPolicy
-from tests.acceptance.crashes.conftest import APP, KEY, Start, serving
+from tests.acceptance.crashes.conftest import APP, KEY, Start, kills_of, serving
 from tests.harness.history import running
 from tests.servers.served import free_port
 from tests.waiting import until
@@ -71,7 +69,7 @@ def read_after_kills(start: Start, *, kills: int, seed: int) -> None:
         assert by_name == {body for body in shown if not body.startswith("kill")}
 
 
-@pytest.mark.slow
-def test_readers_after_kills(start: Start) -> None:
+@kills_of(1, 10)
+def test_readers_after_kills(start: Start, kills: int, seed: int) -> None:
     """A reader by time gets one value of a name, although no call has used the name since its writer was killed."""
-    read_after_kills(start, kills=10, seed=random.randrange(1 << 30))
+    read_after_kills(start, kills=kills, seed=seed)

@@ -11,9 +11,7 @@ import time
 from collections import defaultdict
 from functools import partial
 
-import pytest
-
-from tests.acceptance.crashes.conftest import APP, KEY, Start, serving
+from tests.acceptance.crashes.conftest import APP, KEY, Start, kills_of, serving
 from tests.acceptance.crashes.registers import Call, Kind, is_linearizable
 
 CALLERS = 8
@@ -89,12 +87,7 @@ def run(start: Start, *, kills: int, seed: int) -> None:
     assert wrong == [], f"{len(wrong)} of {len(histories.calls)} histories, {len(histories)} calls, seed {seed}"
 
 
-def test_in_order(start: Start) -> None:
+@kills_of(2, 30)
+def test_in_order(start: Start, kills: int, seed: int) -> None:
     """Whatever a service was doing when it died: each name has had one value at a time, and every answer shows it."""
-    run(start, kills=2, seed=1)
-
-
-@pytest.mark.slow
-def test_long_in_order(start: Start) -> None:
-    """The same many times, at new moments each time."""
-    run(start, kills=30, seed=random.randrange(1 << 30))
+    run(start, kills=kills, seed=seed)

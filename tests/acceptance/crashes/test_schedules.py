@@ -7,9 +7,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 
-import pytest
-
-from tests.acceptance.crashes.conftest import Start, serving
+from tests.acceptance.crashes.conftest import Start, kills_of, serving
 from tests.waiting import until
 
 QUEUE, INTERVAL = "ticks", 10
@@ -54,12 +52,7 @@ def check_firings_under_kills(start: Start, *, schedules: int, kills: int, seed:
         assert Counter(str(message.body) for message in client.read_all(QUEUE, since=0)) == expected
 
 
-def test_killed_services(start: Start) -> None:
+@kills_of(2, 20)
+def test_killed_services(start: Start, kills: int, seed: int) -> None:
     """Whatever a service was doing when it died, the other one finishes it: no tick is lost or doubled."""
-    check_firings_under_kills(start, schedules=60, kills=2, seed=1)
-
-
-@pytest.mark.slow
-def test_many_killed_services(start: Start) -> None:
-    """The same many times, at new moments each time."""
-    check_firings_under_kills(start, schedules=100, kills=20, seed=random.randrange(1 << 30))
+    check_firings_under_kills(start, schedules=60, kills=kills, seed=seed)
