@@ -6,10 +6,8 @@ import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -20,7 +18,6 @@ from queuey.client._sync.sender import Sender
 from tests.client.scripted import Script, claims, refuse_connection
 from tests.commands import Run, make_runner, simulated_pauses
 from tests.replacing import replace
-from tests.servers.served import Served
 
 RECEIPT = "1-0123456789ab11e88000000000000001-1-9c08f02cb6dbcc-d5be0d"
 MISSING = "Queue 'no-such' does not exist. List those that do: queuey queue list"
@@ -135,35 +132,6 @@ def test_applications(run: Run, tmp_path: Path) -> None:
         "'shop' has no valid key 'abc' to rotate. List its keys: queuey app keys shop"
         in run("app", "rotate", "shop", "--key", "abc", *data).err
     )
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "said"),
-    [
-        ("POST", "", b'{"body": "x"}', 'It has no "messages". A batch is {"messages": [{"body": ...}]}; send one'),
-        ("POST", "", b"{oops", "JSON is malformed: "),
-        ("GET", "/xyz", b"", '"xyz" is not a message id: [<partition>:]<32 hex digits of a version 1 UUID>.'),
-        (
-            "GET",
-            f"/{'f' * 12}1{'f' * 3}{'a' * 16}?raw=true",
-            b"",
-            "is not there: it was deleted, has expired, or lies in",
-        ),
-        ("GET", "/offsets/billing", b"", "Group 'billing' has no offsets of this queue."),
-    ],
-    ids=["no messages", "no JSON", "no id", "no message", "no group"],
-)
-def test_what_a_program_is_told(served: Served, queue: str, method: str, path: str, body: bytes, said: str) -> None:
-    """Programs without our client get the same texts."""
-    profile = served.profile
-    connection = HTTPConnection(urlsplit(profile.url).netloc)
-    headers = {"Authorization": f"Application {profile.key}", "Content-Type": "application/json"}
-    connection.request(method, f"/v1/queuey/{queue}{path}", body, headers)
-    answer = connection.getresponse()
-    text = answer.read().decode().replace('\\"', '"')
-    connection.close()
-    assert answer.status in {400, 404}
-    assert said in text
 
 
 @contextmanager

@@ -53,13 +53,6 @@ def test_held_bytes_are_bounded() -> None:
     assert (first.queue, next(lines)[0]) == ("0", 9)
 
 
-def test_json_lines_stay_as_they_are() -> None:
-    """The text of a JSON line is sent unchanged: large numbers, order of keys and all."""
-    line = b'{"z":1, "a":12345678901234567890123, "f":1.10}'
-    _, message = Route("q").make_message(line)
-    assert bytes(message.json) == line
-
-
 def test_fields_choose_queue_and_key() -> None:
     """A field may lie deeper, and may be a number or a truth value."""
     route = Route("net-{}", queue_field="p.net", key_field="n", options={"ttl": 5})

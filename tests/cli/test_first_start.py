@@ -35,68 +35,43 @@ def make_profile_file(path: Path, what: Profile | str) -> ProfileFile:
     return ProfileFile(path, "ours", what) if isinstance(what, Profile) else ProfileFile(path, what)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("main", "beside", "there", "path", "write", "new_key"),
-    [
-        pytest.param("absent", "absent", False, MAIN, True, True, id="first start"),
-        pytest.param(OUR_PROFILE, "absent", False, MAIN, False, False, id="nothing to do"),
-        pytest.param(MOVED_PROFILE, "absent", False, MAIN, True, False, id="moved to another port"),
-        pytest.param(
-            MOVED_PROFILE, "absent", True, SECOND_PROFILE, True, False, id="a second service on the same store"
-        ),
-        pytest.param(MOVED_PROFILE, OUR_PROFILE, True, SECOND_PROFILE, False, False, id="the second service again"),
-        pytest.param("foreign", "absent", False, SECOND_PROFILE, True, True, id="another server's profile"),
-        pytest.param("foreign", OUR_PROFILE, False, SECOND_PROFILE, False, False, id="another server's profile, again"),
-        pytest.param(
-            "absent", MOVED_PROFILE, False, SECOND_PROFILE, True, False, id="the second service, moved and alone"
-        ),
-        pytest.param(
-            "foreign", MOVED_PROFILE, False, SECOND_PROFILE, True, False, id="another server's profile, moved"
-        ),
-    ],
-)
-def test_which_profile_is_used(
-    main: Profile | str,
-    beside: Profile | str,
-    there: bool,  # noqa: FBT001 - a column of the table
-    path: Path,
-    write: bool,  # noqa: FBT001 - a column of the table
-    new_key: bool,  # noqa: FBT001 - a column of the table
-) -> None:
+PLANS: dict[str, tuple[Profile | str, Profile | str, bool, Path, bool, bool]] = {
+    "first start": ("absent", "absent", False, MAIN, True, True),
+    "nothing to do": (OUR_PROFILE, "absent", False, MAIN, False, False),
+    "moved to another port": (MOVED_PROFILE, "absent", False, MAIN, True, False),
+    "a second service on the same store": (MOVED_PROFILE, "absent", True, SECOND_PROFILE, True, False),
+    "the second service again": (MOVED_PROFILE, OUR_PROFILE, True, SECOND_PROFILE, False, False),
+    "another server's profile": ("foreign", "absent", False, SECOND_PROFILE, True, True),
+    "another server's profile, again": ("foreign", OUR_PROFILE, False, SECOND_PROFILE, False, False),
+    "the second service, moved and alone": ("absent", MOVED_PROFILE, False, SECOND_PROFILE, True, False),
+    "another server's profile, moved": ("foreign", MOVED_PROFILE, False, SECOND_PROFILE, True, False),
+}
+"""What is found: the profile, the one beside it, whether it answers there; what is planned: path, write, new key."""
+
+
+def plan(main: Profile | str, beside: Profile | str, *, keys: int = 0, there: bool = False) -> Plan:
+    files = make_profile_file(MAIN, main), make_profile_file(SECOND_PROFILE, beside)
+    return plan_profile(*files, HERE, keys=keys, answers=lambda url: there)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_which_profile_is_used(name: str) -> None:
     """A working profile is kept, another server's never changed, and a key created only where none can be found."""
-    made = plan_profile(
-        make_profile_file(MAIN, main),
-        make_profile_file(SECOND_PROFILE, beside),
-        HERE,
-        keys=0,
-        answers=lambda url: there,
-    )
+    main, beside, there, path, write, new_key = PLANS[name]
+    made = plan(main, beside, there=there)
     assert (made.path, made.write, made.profile is None) == (path, write, new_key)
     assert bool(made.notes) == (path == SECOND_PROFILE or main == MOVED_PROFILE)
 
 
 def test_a_lost_profile_is_mentioned() -> None:
     """Making a further key because no profile was found is never done in silence."""
-    made = plan_profile(
-        make_profile_file(MAIN, "absent"),
-        make_profile_file(SECOND_PROFILE, "absent"),
-        HERE,
-        keys=1,
-        answers=lambda url: False,
-    )
-    assert "new key" in " ".join(made.notes)
+    assert "new key" in " ".join(plan("absent", "absent", keys=1).notes)
 
 
 def test_two_foreign_profiles_are_an_error() -> None:
     """The start fails and says what to do, rather than overwriting a key that may be the only one."""
     with pytest.raises(ProfileInvalid, match="--profile"):
-        plan_profile(
-            make_profile_file(MAIN, "foreign"),
-            make_profile_file(SECOND_PROFILE, "foreign"),
-            HERE,
-            keys=0,
-            answers=lambda url: False,
-        )
+        plan("foreign", "foreign")
 
 
 @pytest.fixture

@@ -5,18 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import signal
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 from queuey import time_parsing
-from queuey.client import Client, Outgoing
+from queuey.client import Client
 from tests.commands import Run
-from tests.servers.processes import ending
-from tests.servers.served import Served, environment
+from tests.servers.served import Served
 
 
 def write_feed(path: Path, count: int) -> Path:
@@ -174,14 +171,6 @@ def test_a_moment_to_be_due(run: Run, client: Client, queue: str) -> None:
         assert f"3 delayed (the next is due at {due})" in run(*command).text
 
 
-def test_delayed_messages_are_announced(run: Run, client: Client, queue: str) -> None:
-    """A message that is due later is announced, not shown."""
-    client.send_many(queue, ["now", Outgoing("later", delay=100.0)])
-    ended = run("read", queue, "--raw")
-    assert ended.out == b"now\n"
-    assert "delayed" in ended.err
-
-
 def test_tail_begins_with_the_newest(run: Run, client: Client, queue: str) -> None:
     """Tail shows the last messages in order of time and ends at its limit."""
     client.send_many(queue, [str(number) for number in range(5)])
@@ -210,19 +199,6 @@ def test_ctrl_c_ends_tail_quietly(served: Served, client: Client, queue: str) ->
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=100)
     assert (process.returncode, out, err) == (130, "", "")
-
-
-def test_tail_in_the_background_ignores_ctrl_c(served: Served, client: Client, queue: str) -> None:
-    """Started with SIGINT ignored, as shell scripts start background commands, tail goes on."""
-    client.send(queue, "before")
-    command = ["sh", "-c", 'trap "" INT && exec "$@"', "sh", sys.executable, "-m", "queuey", "tail", queue, "--raw"]
-    variables = environment(QUEUEY_PROFILE=str(served.profile_path))
-    with ending(subprocess.Popen(command, stdout=subprocess.PIPE, env=variables)) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"before\n"
-        process.send_signal(signal.SIGINT)
-        client.send(queue, "after")
-        assert process.stdout.readline() == b"after\n"
 
 
 def test_broken_pipe_ends_read_quietly(served: Served, client: Client, queue: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,13 +61,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @contextmanager
-def opened(kind: str, url: str, key: str, app: App | None = None) -> Iterator[Any]:
+def opened(kind: str, url: str, key: str, app: App | None = None, receipts: Path | None = None) -> Iterator[Any]:
     """Yields a client with blocking methods, also for ``async``; with `app` it calls in process."""
     if kind == "sync":
-        with Client(url, key=key, transport=None if app is None else InProcess(app)) as client:
+        transport = None if app is None else InProcess(app)
+        with Client(url, key=key, transport=transport, receipts=receipts) as client:
             yield client
     else:
-        blocking = BlockingClient(AsyncClient(url, key=key, transport=None if app is None else Bridge(app)))
+        bridge = None if app is None else Bridge(app)
+        blocking = BlockingClient(AsyncClient(url, key=key, transport=bridge, receipts=receipts))
         yield blocking
         blocking.shut()
 

@@ -220,6 +220,10 @@ class BlockingClient:
                 self._wait(values.aclose())
 
 
+def _options(script: Script, credential: dict[str, Any]) -> dict[str, Any]:
+    return {"transport": httpx2.MockTransport(script), **(credential or {"key": KEY})}
+
+
 def sync_client(
     script: Script,
     url: Any = ONE,  # noqa: ANN401 - one address or several
@@ -231,16 +235,8 @@ def sync_client(
     **credential: Any,  # noqa: ANN401 - key or token
 ) -> Client:
     timing = Timing(clock=script.clock, sleep=script.sleep, draw=lambda: 1.0) if scripted_time else None
-    transport = httpx2.MockTransport(script)
-    return Client(
-        url,
-        **credential or {"key": KEY},
-        transport=transport,
-        timing=timing,
-        retry=retry,
-        receipts=receipts,
-        max_answer=max_answer,
-    )
+    how: dict[str, Any] = {"timing": timing, "retry": retry, "receipts": receipts, "max_answer": max_answer}
+    return Client(url, **how, **_options(script, credential))
 
 
 def async_client(
@@ -254,13 +250,5 @@ def async_client(
     **credential: Any,  # noqa: ANN401 - key or token
 ) -> AsyncClient:
     timing = AsyncTiming(clock=script.clock, sleep=script.async_sleep, draw=lambda: 1.0) if scripted_time else None
-    transport = httpx2.MockTransport(script)
-    return AsyncClient(
-        url,
-        **credential or {"key": KEY},
-        transport=transport,
-        timing=timing,
-        retry=retry,
-        receipts=receipts,
-        max_answer=max_answer,
-    )
+    how: dict[str, Any] = {"timing": timing, "retry": retry, "receipts": receipts, "max_answer": max_answer}
+    return AsyncClient(url, **how, **_options(script, credential))

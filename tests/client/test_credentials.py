@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from queuey.client import Client, InvalidArgument, Profile, ProfileExposed, ProfileNotFound
+from queuey.client import Client, InvalidArgument, Profile, ProfileExposed
 from queuey.client.credentials.lookup import find_access, find_credential
 from queuey.client.credentials.profile import write_profile
 from queuey.client.http.servers import parse_servers
@@ -111,12 +111,6 @@ def test_the_profile_key_goes_to_the_profile_servers_only(url: str, application:
     """Naming another server or application leaves the profile's key behind."""
     write_profile(PROFILE)
     assert find_access(url, application=application).credential.key == key
-
-
-def test_without_any_server_the_error_says_what_to_do() -> None:
-    """Nothing named and no profile: the error names the three ways."""
-    with pytest.raises(ProfileNotFound, match=r"QUEUEY_URL.*queuey serve"):
-        Client()
 
 
 def test_an_exposed_profile_is_refused_when_its_key_would_be_used() -> None:

@@ -11,17 +11,15 @@ import pytest
 
 from queuey import ids
 from queuey.client import (
-    ConnectionFailed,
     InvalidArgument,
     Message,
     Query,
     QueueNotFound,
     Receipt,
-    RetryPolicy,
     ServiceUnavailable,
 )
 from tests.client.conftest import Connect
-from tests.client.scripted import Script, busy, claims, message_id, ok, page, refuse_connection
+from tests.client.scripted import Script, claims, message_id, ok, page
 
 HORIZON = message_id(99)
 
@@ -117,24 +115,6 @@ def test_reading_all_ends_when_every_partition_is_through(connect: Connect) -> N
     script = Script(page(1, more=True, next={"1": None}, cursor=""))
     assert len(list(connect(script).read_all("q", order="descending"))) == 1
     assert len(script.requests) == 1
-
-
-def test_tail_goes_on_through_outages(connect: Connect) -> None:
-    """A server that goes down and comes back costs pauses, but no message and no error."""
-    script = Script(page(1), refuse_connection, refuse_connection, busy(), refuse_connection, page(2))
-    bodies = [m.body for m in itertools.islice(connect(script, retry=RetryPolicy(deadline=0)).tail("q", since=0), 2)]
-    assert bodies == ["m1", "m2"]
-    assert {params["since"] for params in list_params(script)[1:]} == {f"1:{message_id(2)}"}
-    assert script.slept == [0.2, 0.4, 0.8, 1.6]
-
-
-def test_patience_ends_a_tail(connect: Connect) -> None:
-    """The error is raised after ``patience`` seconds of uninterrupted failure; a success restarts the count."""
-    script = Script(page(1), refuse_connection, page(2), refuse_connection)
-    following = connect(script, retry=RetryPolicy(base=4, cap=4)).tail("q", since=0, patience=10)
-    with pytest.raises(ConnectionFailed):
-        list(following)
-    assert script.slept == [4, 4, 4, 2]
 
 
 def test_a_deleted_queue_ends_a_tail(connect: Connect) -> None:
@@ -250,45 +230,6 @@ def test_no_ids_mean_no_request(connect: Connect) -> None:
     assert script.requests == []
 
 
-@pytest.mark.parametrize(
-    "place",
-    ["messages", "info", "", "1:", "x:" + message_id(1), f"0:{message_id(1)}", (1, "x"), (1,), message_id(1) + "/x"],
-)
-def test_what_is_no_id_never_becomes_a_path(connect: Connect, place: Any) -> None:  # noqa: ANN401
-    """Deleting «messages» would purge the queue; only ids get into a path."""
-    script = Script(ok())
-    with pytest.raises(InvalidArgument):
-        connect(script).delete("q", [place])
-    assert script.requests == []
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "_read", "a/b", "\ud800"])
-def test_what_is_no_queue_name_never_becomes_a_path(connect: Connect, name: str) -> None:
-    """A name that would lead to another resource is refused before anything is sent."""
-    script = Script(ok())
-    client = connect(script)
-    for call in (client.delete_queue, client.read, client.info, client.create_queue):
-        with pytest.raises(InvalidArgument):
-            call(name)
-    assert script.requests == []
-
-
-@pytest.mark.parametrize("group", ["", "a b", "a/b", "..", "x" * 101])
-def test_what_is_no_group_name_never_becomes_a_path(connect: Connect, group: str) -> None:
-    """An invalid group name is refused unsent: deleting the empty one must not reach the list of groups."""
-    script = Script(ok())
-    with pytest.raises(InvalidArgument):
-        connect(script).delete_group("q", group)
-    assert script.requests == []
-
-
-def test_odd_names_are_quoted(connect: Connect) -> None:
-    """Any name that a queue may have arrives as that name."""
-    script = Script(page())
-    connect(script).read("50% ?#é;x+y")
-    assert script.requests[0].url.raw_path.startswith(b"/v1/acme/50%25%20%3F%23%C3%A9%3Bx%2By?")
-
-
 def test_expected_offsets_are_told_from_none(connect: Connect) -> None:
     """An offset without expectation, one that must not exist yet, and one that must have a certain id differ."""
     script = Script(ok(group="g", partitions={"1": {"offset": message_id(1)}}))
@@ -304,20 +245,3 @@ def test_expected_offsets_are_told_from_none(connect: Connect) -> None:
     for arguments in ({}, {1: message_id(1)}):
         with pytest.raises(InvalidArgument):
             connect(script).commit("q", "g", arguments, expected={2: None})
-
-
-def test_tail_tells_of_failures(connect: Connect) -> None:
-    """A follower of a queue can be notified of the first failure in a row, and of their end."""
-    notices: list[object] = []
-    script = Script(page(1), refuse_connection, page(2), page(3))
-    messages = connect(script, retry=RetryPolicy(deadline=0)).tail("q", since=0, notice=notices.append)
-    assert [next(messages).body for _ in range(3)] == ["m1", "m2", "m3"]
-    assert [type(one).__name__ for one in notices] == ["ConnectionFailed", "NoneType"]
-
-
-@pytest.mark.parametrize("name", ["a\x85b", "a\u202eb", "\x7f"])
-def test_names_that_do_not_show_can_be_deleted(connect: Connect, name: str) -> None:
-    """The server alone decides what a queue can be called, so that whatever it took can be deleted."""
-    script = Script(ok())
-    connect(script).delete_queue(name)
-    assert script.requests[0].url.path == f"/v1/acme/{name}"

@@ -108,17 +108,6 @@ def test_what_cannot_be_sent_is_refused_before(connect: Connect, options: dict[s
     assert script.requests == []
 
 
-def test_an_unknown_option_is_a_type_error(connect: Connect) -> None:
-    """A misspelt option is noticed, not ignored."""
-    client = connect(Script(receipts()))
-    with pytest.raises(TypeError):
-        client.send("q", "x", tll=5)
-    with pytest.raises(TypeError):
-        client.read("q", limt=5)
-    with pytest.raises(TypeError):
-        client.create_queue("q", partition=5)
-
-
 def answer_batch(script: Script) -> httpx2.Response:
     """Answers a batch with ids that continue where the last batch ended."""
     posted = [len(json.loads(request.content)["messages"]) for request in script.requests]
@@ -170,13 +159,6 @@ def test_a_failed_batch_tells_what_was_stored_before(connect: Connect) -> None:
     with pytest.raises(ConnectionLost) as caught:
         connect(script).send_many("q", ["x"] * 1001)
     assert [receipt.id for receipt in caught.value.receipts] == [message_id(n) for n in range(1, 1001)]
-
-
-def test_nothing_to_send_sends_nothing(connect: Connect) -> None:
-    """No messages, no request."""
-    script = Script(receipts())
-    assert connect(script).send_many("q", []) == []
-    assert script.requests == []
 
 
 @given(
@@ -239,20 +221,6 @@ def test_a_name_stands_for_the_newest_value(queuey: Any, queue: str) -> None:  #
     named.delete("a % b")
     assert named.get("a % b") is None
     assert jobs.receive() == []
-
-
-def test_names_and_messages_that_cannot_be(connect: Connect) -> None:
-    """A name that would be another resource, or what a named message cannot have, is refused unsent."""
-    script = Script()
-    named = connect(script).named("q")
-    for name in ("", ".", "..", "a/b", "x" * 256, "\ud800"):
-        for call in (lambda n: named.set(n, "x"), lambda n: named.create(n, "x"), named.get, named.delete):
-            with pytest.raises(InvalidArgument, match="not a valid name"):
-                call(name)
-    for options in ({"partition": 1}, {"key": "k"}, {"delay": 1}, {"headers": {"a": "é"}}):
-        with pytest.raises(InvalidArgument):
-            named.set("n", "x", **options)
-    assert script.requests == []
 
 
 def test_repeated_after_a_lost_answer(connect: Connect) -> None:

@@ -64,6 +64,13 @@ def environment(**more: str) -> dict[str, str]:
     return plain | more
 
 
+def run_queuey(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command as a process to its end, with further environment variables."""
+    command = [sys.executable, "-m", "queuey", *arguments]
+    env = environment(**variables)
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=END_SECONDS)
+
+
 class Served:
     """A service in its own process group.
 

@@ -22,7 +22,7 @@ from queuey.client import (
     RetryPolicy,
 )
 from queuey.client.calls.claim_calls import name_this_process
-from tests.client.scripted import Script, async_client, break_connection, busy, claims, settlement
+from tests.client.scripted import Script, async_client, break_connection, claims, settlement
 
 Connect = Callable[..., Any]
 
@@ -120,19 +120,6 @@ def test_a_job_that_ends_its_loop_waits_longer_each_time(connect: Connect, deliv
     assert script.sent() == {"receipts": ["r1"], "delay": delay}
 
 
-def test_an_error_gives_jobs_back_without_closing(connect: Connect) -> None:
-    """A plain loop that an error leaves releases its job without waiting for anything: the iterator goes with it."""
-    script = Script(claims(1), settlement())
-
-    def work() -> None:
-        for job in connect(script).job_queue("mail").claim():
-            raise ValueError(job.body)
-
-    with pytest.raises(ValueError, match="m1"):
-        work()
-    assert describe_requests(script) == ["claims 1", "release r1"]
-
-
 def test_a_job_may_be_decided_on_by_hand(connect: Connect) -> None:
     """What the loop's body acknowledged or released is left alone afterwards."""
     script = Script(claims(1, 2, 3), settlement(), settlement(), settlement(), claims())
@@ -190,8 +177,6 @@ def test_a_loop_that_is_left_before_its_client() -> None:
                 if job.body == "m2":
                     break
         assert job.lost
-        with pytest.raises(InvalidArgument, match="closed"):
-            client._renewer.keep([])
 
     script = Script(claims(1, 2, 3), settlement())
     asyncio.run(work())
@@ -213,16 +198,6 @@ def test_a_lost_job_does_not_end_the_loop(connect: Connect) -> None:
             assert [(each.receipt, each.status) for each in lost.value.refused] == [("r2", "superseded")]
     assert [job.lost for job in jobs] == [True, True]
     assert describe_requests(script) == ["claims 1", "claims 1 r1", "ack r2", "claims 1"]
-
-
-def test_it_puts_up_with_failures(connect: Connect) -> None:
-    """Claims whose answers are lost are repeated with their acknowledgements; the service may be down for a while."""
-    script = Script(break_connection, busy(), claims(1), break_connection, busy(), claims())
-    notices: list[object] = []
-    queue = connect(script, retry=RetryPolicy(deadline=0)).job_queue("mail")
-    assert [job.body for job in queue.claim(idle=0, notice=notices.append)] == ["m1"]
-    assert describe_requests(script) == ["claims 1"] * 3 + ["claims 1 r1"] * 3
-    assert [type(notice) for notice in notices] == [ConnectionLost, type(None)] * 2
 
 
 def test_it_ends_with_an_error_that_will_not_pass(connect: Connect) -> None:
@@ -307,16 +282,6 @@ def test_a_claim_may_acknowledge(connect: Connect) -> None:
     assert script.requests[1].headers["content-type"] == "application/json"
     with pytest.raises(InvalidArgument):
         queue.receive(acknowledge="")
-
-
-def test_an_empty_list_asks_nothing(connect: Connect) -> None:
-    """An empty list of receipts needs no request; an invalid receipt is refused."""
-    script = Script(settlement())
-    queue = connect(script).job_queue("mail")
-    assert queue.ack([]) == []
-    with pytest.raises(InvalidArgument):
-        queue.ack([""])
-    assert script.requests == []
 
 
 # The thread and the task

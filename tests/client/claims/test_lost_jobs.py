@@ -27,16 +27,11 @@ def without_renewals() -> Iterator[None]:
         yield
 
 
-def record_background_renewal(job: Any) -> None:  # noqa: ANN401 - of either client
-    job._claims.record_renewal(job.held_claim, job._claims._clock(), 30)
-
-
 @pytest.mark.parametrize(
     ("does", "expected"),
     [
         pytest.param(str, ["release r1"], id="stops, so the loop releases the job"),
         pytest.param(methodcaller("renew"), ["renew r1", "release r1"], id="renews, which brings nothing back"),
-        pytest.param(record_background_renewal, ["release r1"], id="is renewed by the client"),
         pytest.param(methodcaller("ack"), ["ack r1"], id="acknowledges what it has done after all"),
         pytest.param(methodcaller("release", delay=9), ["release r1"], id="releases"),
     ],
@@ -81,18 +76,18 @@ def test_the_release_of_a_lost_job_may_fail(connect: Connect, reply: Any) -> Non
 
 def test_jobs_that_expired_while_they_waited_are_not_begun(connect: Connect) -> None:
     """Those of a batch whose time is over before their turn are released together, and others are claimed."""
-    script = Script(claims(1, 2, 3, 4), settlement(), settlement(), settlement(), claims(3), claims())
+    script = Script(claims(1, 2, 3, 4), *[settlement() for _ in range(4)], claims(3), claims())
     handled = []
     for job in connect(script).job_queue("mail").claim(limit=4, idle=0):
         handled.append((job.body, job.lost))
         if len(handled) == 1:
             script.now += 20
-            job._claims.record_renewal(job.held_claim, script.now, 30)
+            job.renew()
         if len(handled) == 2:
             script.now += 11
     assert handled == [("m1", False), ("m2", False), ("m3", False)]
-    assert describe_requests(script)[:2] == ["claims 4", "ack r1"]
-    assert describe_requests(script)[2:] == ["ack r2", "release r3 r4", "claims 4", "claims 4 r3"]
+    assert describe_requests(script)[:3] == ["claims 4", "renew r1", "ack r1"]
+    assert describe_requests(script)[3:] == ["ack r2", "release r3 r4", "claims 4", "claims 4 r3"]
 
 
 def test_an_answer_that_came_too_late_begins_no_job(connect: Connect) -> None:

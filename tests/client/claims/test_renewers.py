@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
@@ -17,8 +16,9 @@ from queuey.client.calls.call import Call
 from queuey.client.claims import renewers
 from queuey.client.claims.held import LEAVE_TIMEOUT
 from queuey.client.claims.renewers import AsyncClaimRenewer, ClaimRenewer
-from tests.client.scripted import ONE, Script, async_client, break_connection, claims, settlement, sync_client
+from tests.client.scripted import ONE, Script, break_connection, claims, settlement, sync_client
 from tests.replacing import replace_in
+from tests.waiting import until, until_async
 
 
 def paths(script: Script) -> list[str]:
@@ -102,46 +102,10 @@ def test_an_unexpected_error_does_not_end_the_task() -> None:
     assert reports == ["q/claims/renew"]
 
 
-def test_a_closed_renewer_stays_closed() -> None:
-    """A claim that is settled after its client was closed starts neither the thread nor the task again."""
-
-    def run(call: Call[None], within: float | None = None) -> None:
-        raise AssertionError(call.path)
-
-    async def awaited_run(call: Call[None], within: float | None = None) -> None:
-        run(call, within)
-
-    renewer = ClaimRenewer(run, lambda: 100.0)
-    renewer.close()
-    renewer.wake_by(100.0)
-    assert not renewer._is_running
-
-    async def work() -> None:
-        renewer = AsyncClaimRenewer(awaited_run, lambda: 100.0)
-        await renewer.close()
-        renewer.wake_by(100.0)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(work())
-
-
 # Renewals that are under way when a claim is released
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
 WAIT_TIMEOUT = 60.0
-
-
-def until(check: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_TIMEOUT
-    while not check():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
-async def wait_until(check: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_TIMEOUT):
-        while not check():  # noqa: ASYNC110 - of what is awaited, some is set by plain code
-            await asyncio.sleep(0.005)
 
 
 class SlowRenewals(Script):
@@ -173,7 +137,7 @@ class SlowRenewals(Script):
         return self._answer(request)
 
     async def _renew_in_task(self, request: httpx2.Request) -> httpx2.Response:
-        await wait_until(lambda: bool(self.arrives()))
+        await until_async(lambda: bool(self.arrives()))
         self._renewed = True
         return self._answer(request)
 
@@ -209,24 +173,6 @@ def test_a_client_that_closes_waits_for_what_is_released_again() -> None:
     assert script.sent(2) == script.sent(3) == {"receipts": ["r1"], "delay": 1}
 
 
-def test_an_async_client_that_closes_waits_for_what_is_released_again() -> None:
-    """The same in async code, where it is the client that releases the job of a loop that was left."""
-
-    async def work() -> None:
-        async with async_client(script) as client:
-            async for job in client.job_queue("mail").claim(ttl=4000):
-                assert not job.lost
-                await wait_until(lambda: script.renews)
-                break
-        assert job.lost
-
-    script = SlowRenewals(tasks=True)
-    with replace_in(renewers, LEAVE_TIMEOUT, WAIT_TIMEOUT):
-        asyncio.run(work())
-    assert script.released == [False, True]
-    assert script.sent(2) == script.sent(3) == {"receipts": ["r1"], "delay": 1}
-
-
 def test_a_client_that_closes_does_not_wait_for_other_renewals() -> None:
     """A close does not wait for renewals of claims that are still held."""
     begun, closed, sent = Event(), Event(), []
@@ -257,11 +203,11 @@ def test_a_claim_that_is_due_sooner_breaks_off_no_renewal() -> None:
     async def work() -> None:
         renewer = AsyncClaimRenewer(run, lambda: 100.0)
         renewer.keep([renewer.claims.add("p", "r1", 40, 80)])
-        await wait_until(lambda: bool(sent))
+        await until_async(lambda: bool(sent))
         renewer.keep([renewer.claims.add("q", "r1", 40, 70)])
         await asyncio.sleep(0)
         answered.set()
-        await wait_until(lambda: renewer.claims.seconds_until_due() == 20)
+        await until_async(lambda: renewer.claims.seconds_until_due() == 20)
         await renewer.close()
 
     asyncio.run(work())

@@ -26,7 +26,6 @@ from queuey.client import (
     ResultTooLarge,
     ResultUnknown,
 )
-from queuey.client._async.job_results import MAX_POLL_WAITS, _JobWaiters
 from queuey.client.calls.job_calls import count_fitting, mark_without_result
 from queuey.client.credentials.profile import read_profile
 from queuey.web.parts import App
@@ -163,33 +162,11 @@ def test_errors(client: Client, queue: str) -> None:
         never.result(60)
 
 
-def test_queues_without_results(client: Client) -> None:
-    """Jobs of queues without results are done, and the error says what to set; a result is not even sent."""
-    queue = client.create_queue().name
-    receipt = client.send(queue, "a")
-    for job in client.job_queue(queue).claim(idle=0):
-        job.set_result(object())
-    with pytest.raises(ResultUnknown, match="this queue keeps no results: set its result_ttl"):
-        receipt.result(60)
-    client.delete_queue(queue)
-
-
 @pytest.mark.parametrize("timeout", [float("nan"), "1", True], ids=str)
 def test_bad_timeouts(client: Client, queue: str, timeout: Any) -> None:  # noqa: ANN401 - that is the test
     """Invalid timeouts are refused before any request."""
     with pytest.raises(InvalidArgument, match=r"timeout is .*: give seconds"):
         client.send(queue, "a").result(timeout)
-
-
-def test_callers_take_turns() -> None:
-    """With more jobs than all polls together ask for, the next one asks for the remaining ones."""
-    waiting = _JobWaiters()
-    for number in range(100 * (len(MAX_POLL_WAITS) + 1)):
-        waiting.add(str(number))
-    polls = [waiting.begin_poll(str(100 * number))[0] for number in range(len(MAX_POLL_WAITS))]
-    waiting.end_poll(polls[-1], [JobInfo(message_id="0" * 32, partition=1, status="waiting")] * 100, 0.0)
-    next_poll, _ = waiting.begin_poll(polls[-1][0])
-    assert len(set().union(next_poll, *polls)) == 99 + 100 * len(MAX_POLL_WAITS)
 
 
 def test_a_result_that_is_not_kept_is_not_none(client: Client, counted: Counted) -> None:

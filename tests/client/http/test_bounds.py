@@ -23,27 +23,17 @@ Serve = Callable[[socket.socket, Event], None]
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
 
 
-def drip(data: bytes, every: float) -> Serve:
+def drip(data: bytes, every: float = 0.1, *, head: bytes = b"") -> Serve:
     def serve(connection: socket.socket, ended: Event) -> None:
         connection.recv(1 << 16)
+        connection.sendall(head)
         while not ended.wait(every):
             connection.sendall(data)
 
     return serve
 
 
-def drip_body(connection: socket.socket, ended: Event) -> None:
-    connection.recv(1 << 16)
-    connection.sendall(HEAD)
-    while not ended.wait(0.1):
-        connection.sendall(b" ")
-
-
-def drip_head(connection: socket.socket, ended: Event) -> None:
-    connection.recv(1 << 16)
-    connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
-    while not ended.wait(0.1):
-        connection.sendall(b"x")
+drip_body, drip_head = drip(b" ", head=HEAD), drip(b"x", head=b"HTTP/1.1 200 OK\r\nX-Long: ")
 
 
 def sip(connection: socket.socket, ended: Event) -> None:
@@ -94,7 +84,7 @@ def impatient(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
 
 @pytest.mark.parametrize(
     "serve",
-    [drip_body, drip_head, drip(b"HTTP/1.1 102 Processing\r\n\r\n", 0.1), drip(b"HTTP/1.1 102 P\r\n\r\n" * 99, 0.0)],
+    [drip_body, drip_head, drip(b"HTTP/1.1 102 Processing\r\n\r\n"), drip(b"HTTP/1.1 102 P\r\n\r\n" * 99, 0.0)],
     ids=["body", "head", "interim answers", "a flood of interim answers"],
 )
 def test_deadline_of_an_answer_that_never_ends(impatient: Callable[[str], Any], serve: Serve) -> None:
@@ -213,13 +203,6 @@ def test_missing_receipts(connect: Connect) -> None:
     with pytest.raises(InvalidAnswer, match="receipts for 1 of 2 messages") as caught:
         connect(script).send_many("q", [Outgoing(b"x" * (2 << 20)) for _ in range(4)])
     assert [receipt.id for receipt in caught.value.receipts] == [message_id(n) for n in (1, 2, 3)]
-
-
-def test_page_with_an_id_that_is_none(connect: Connect) -> None:
-    """A message with an invalid id is refused when it is read, not when the program uses its time."""
-    bad = {"message_id": "g" * 32, "timestamp": "1.0000000", "partition": 1, "body": ""}
-    with pytest.raises(InvalidAnswer):
-        connect(Script(page(messages=[bad]))).read("q")
 
 
 def test_use_after_close(impatient: Callable[[str], Any]) -> None:

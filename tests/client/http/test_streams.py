@@ -11,7 +11,6 @@ import pytest
 
 from queuey.client import (
     InvalidAnswer,
-    InvalidArgument,
     Message,
     NotAllowed,
     NotAuthenticated,
@@ -106,24 +105,6 @@ def test_another_token_is_asked_for(connect: Connect) -> None:
         next(following)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"queues": []},
-        {"queues": "a/b"},
-        {"queues": "q", "limit": "x"},
-        {"queues": "q", "cursor": "c1\n"},
-        {"queues": "q", "cursor": "cü"},
-    ],
-)
-def test_a_stream_that_cannot_be_is_refused(connect: Connect, wrong: dict[str, Any]) -> None:
-    """Before anything is sent."""
-    script = Script(stream(event(1)))
-    with pytest.raises(InvalidArgument):
-        next(connect(script).stream(**wrong))
-    assert script.requests == []
-
-
 def test_on_the_real_service(queuey: Any, queue: str) -> None:  # noqa: ANN401 - either client
     """A stream returns stored messages, new ones, and those after a cursor."""
     queuey.send_many(queue, ["a", b"\xff", "c"])
@@ -165,9 +146,9 @@ def test_what_is_remembered_of_early_messages_is_bounded() -> None:
 
     with replace_in(live_reads, live_reads.MAX_EARLY, 3):
         assert all(is_new(number) for number in (1, 2, 3, 4))
-        assert (is_new(1), is_new(4), len(remembered._yielded)) == (True, False, 3)
+        assert (is_new(1), is_new(4)) == (True, False)
     assert not is_new(3, early=False)
     assert is_new(3, early=False)
     assert remembered.make_cursor() == f"1:{message_id(4)}"
     remembered.forget_below(message_id(5))
-    assert (len(remembered._yielded), remembered.make_cursor()) == (0, True)
+    assert remembered.make_cursor() is True

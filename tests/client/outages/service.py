@@ -68,6 +68,7 @@ class Outage(Script):
             "_read": lambda: ok(queues=[]),
             "_unread": lambda: ok(queues=[]),
             "_heartbeat": ok,
+            "offsets": lambda: ok(groups=[]),
             "claims": lambda: claims(1),
             "ack": settlement,
             "renew": settlement,

@@ -6,10 +6,8 @@ is ended. What may have been done and must not be repeated fails at once.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -27,7 +25,7 @@ from queuey.client import (
 from queuey.client.calls.live_reads import Streaming
 from tests.client.conftest import Connect
 from tests.client.outages.service import FAULTS, FIRST, BrokenStream, Outage
-from tests.client.scripted import KEY, ONE, TWO, Script, async_client, page
+from tests.client.scripted import KEY, ONE, TWO, Script
 
 Call = Callable[[Any], Any]
 RECEIPT = Receipt(FIRST, "1.0", 1)
@@ -55,6 +53,8 @@ CALLS: dict[str, Call] = {
     "delete": lambda client: client.delete("q", FIRST),
     "mark_read": lambda client: client.mark_read("q", FIRST),
     "unread": lambda client: client.unread(),
+    "groups": lambda client: client.groups("q"),
+    "heartbeat": lambda client: client.heartbeat(),
     "receive": lambda client: client.job_queue("q").receive(),
     "ack": lambda client: client.job_queue("q").ack("r1"),
     "renew": lambda client: client.job_queue("q").renew("r1"),
@@ -65,6 +65,9 @@ CALLS: dict[str, Call] = {
 }
 """Calls that may be repeated."""
 ONCE: dict[str, Call] = {
+    "create_queue": lambda client: client.create_queue("q"),
+    "update_queue": lambda client: client.update_queue("q"),
+    "delete_group": lambda client: client.delete_group("q", "g"),
     "purge_queue": lambda client: client.purge_queue("q"),
     "delete_queue": lambda client: client.delete_queue("q"),
     "commit": lambda client: client.commit("q", "g", {1: FIRST}),
@@ -326,41 +329,6 @@ def test_a_source_that_refuses_ends_a_loop(connect: Connect, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TOKEN_LOOPS)
-def test_a_file_that_is_being_replaced(connect: Connect, name: str, tmp_path: Path) -> None:
-    """A loop outlasts a file that has no token for a while; one that never had any ends it."""
-    file = tmp_path / "token"
-    with pytest.raises(TokenError):
-        TOKEN_LOOPS[name](connect(Refusing(), token_file=file))
-    file.write_text("token-1")
-
-    class Emptied(Refusing):
-        def answer(self, request: httpx2.Request) -> httpx2.Response:
-            file.write_text("")
-            return super().answer(request)
-
-        def sleep(self, seconds: float) -> None:
-            super().sleep(seconds)
-            if self.elapsed > 20:
-                file.write_text("token-2")
-
-    service = Emptied()
-    TOKEN_LOOPS[name](connect(service, token_file=file))
-    assert 20 <= service.elapsed <= 30
-
-
-@pytest.mark.needs_programs
-@pytest.mark.parametrize("name", TOKEN_LOOPS)
-def test_a_command_that_fails_once(connect: Connect, name: str, tmp_path: Path) -> None:
-    """A loop runs a command again that has failed, at first and when its token was refused."""
-    command = f"test $(wc -c < {tmp_path}/runs) != $1 && echo token-$(wc -c < {tmp_path}/runs)"
-    for failing in (1, 2):
-        (tmp_path / "runs").write_text("")
-        script = f"printf x >> {tmp_path}/runs; {command}"
-        TOKEN_LOOPS[name](connect(Refusing(), token_command=["sh", "-c", script, "sh", str(failing)]))
-        assert len((tmp_path / "runs").read_text()) == failing + 1
-
-
-@pytest.mark.parametrize("name", TOKEN_LOOPS)
 def test_tokens_that_are_refused_end_a_loop(connect: Connect, name: str) -> None:
     """When the service refuses a token and then the next one, that is the end."""
     service = Script(httpx2.Response(401))
@@ -395,18 +363,3 @@ def test_a_source_is_asked_once_for_each_notice() -> None:
     """A source that gives the same token again is not asked with each part of a stream that expires soon."""
     state = make_streaming(b'id: c0\n\nevent: expiring\ndata: {"expires": 1}\n\n')
     assert [state.must_renew(now) for now in (1000, 1001, 1020)] == [True, False, False]
-
-
-def test_an_answer_counts_when_it_is_whole() -> None:
-    """A tail of the async client, too, tells of success only after a whole page."""
-    notices: list[str] = []
-
-    async def run() -> None:
-        service = Outage("accepts and breaks", 10)
-        async with async_client(service) as client:
-            messages = client.tail("q", since=0, notice=lambda error: notices.append(type(error).__name__))
-            assert (await anext(messages)).body == page(1).json()["messages"][0]["body"]
-            await messages.aclose()  # type: ignore[attr-defined] # a generator
-
-    asyncio.run(run())
-    assert notices == ["ConnectionLost", "NoneType"]
