@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 LANES = {
     "service on cassandra": r"tests/smoke/test_service",
-    "demo": r"tests/smoke/test_demo",
+    "demo": r"tests/dist/test_demo",
     "spark": r"tests/spark/(?!unit/|faults/test_(writing|killed))",
     "measures": r"tests/bench/test_measures",
     "contract on cassandra": r"tests/contract/.*\[.*\bcassandra\b",
-    "cassandra": r"tests/(cassandra/|.*\[.*\bcassandra\b|bench/test_(cassandra|over_driver)|deploy/test_parts)",
+    "cassandra": r"tests/(cassandra/|.*\[.*\bcassandra\b|bench/test_(cassandra|over_driver))",
     "three nodes": r"tests/(faults/(?!(\w+/)?test_two)|acceptance/test_(local_servers(?!.*ensemble)|serve_cass))",
     "groups with faults": r"tests/qdo/faults/test_groups",
     "spark faults": r"tests/spark/faults/",
