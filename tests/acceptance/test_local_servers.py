@@ -13,11 +13,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from deploy.local import StartFailed
+from tests.acceptance.test_serve_stop import has_ended
 from tests.servers.plugin import (
-    CassandraOptions,
-    ZooKeeper,
-    start_cassandra,
     start_zookeeper,
 )
 from tests.waiting import until
@@ -36,16 +33,6 @@ time.sleep(300)
 """
 
 
-def is_there(pid: int) -> bool:
-    """Returns whether a process runs; a zombie does not."""
-    try:
-        os.kill(pid, 0)
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except (ProcessLookupError, FileNotFoundError):  # ended, or while it was read
-        return False
-    return "Z" not in status.rpartition(")")[2].split()[0]
-
-
 def test_paused_and_resumed(servers: ExitStack) -> None:
     """A paused server is silent until it is resumed; a killed or stopped one comes back with its data."""
     with start_zookeeper(1) as ensemble:
@@ -57,7 +44,7 @@ def test_paused_and_resumed(servers: ExitStack) -> None:
         client.close()
         node.pause()
         assert node.pid is not None
-        assert is_there(node.pid)
+        assert not has_ended(node.pid)
         until(lambda: not node.answers())  # A thread that runs when the signal arrives may still finish an answer.
         node.resume()
         until(node.answers)
@@ -75,25 +62,6 @@ def test_paused_and_resumed(servers: ExitStack) -> None:
         client.close()
 
 
-def test_clusters_side_by_side(zookeeper: ZooKeeper, servers: ExitStack) -> None:
-    """Two clusters at once have different addresses and both answer; nothing of a closed one stays."""
-    with start_zookeeper(1) as first, start_zookeeper(1) as second:
-        assert len({zookeeper.connect_string, first.connect_string, second.connect_string}) == 3
-        assert first.nodes[0].answers()
-        assert second.nodes[0].answers()
-        pid, home = first.nodes[0].pid, first.home.path
-    assert pid is not None
-    assert not is_there(pid)
-    assert not home.exists()
-
-
-def test_broken_settings(servers: ExitStack) -> None:
-    """A node that cannot start says why, at once, and leaves nothing."""
-    with pytest.raises(StartFailed, match=r"(?s)ended while starting.*no_such_setting") as failure:
-        start_cassandra(1, CassandraOptions(settings={"no_such_setting": 1}))
-    assert "cassandra.yaml" in str(failure.value) or "system.log" in str(failure.value)
-
-
 def test_killed_parent(servers: ExitStack) -> None:
     """When the starter of servers is killed, they end and their directory is removed, even if a fork of it lives on."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -103,22 +71,11 @@ def test_killed_parent(servers: ExitStack) -> None:
         try:
             assert parent.stdout is not None
             pid, home = parent.stdout.readline().split()
-            assert is_there(int(pid))
+            assert not has_ended(int(pid))
             os.kill(parent.pid, signal.SIGKILL)
-            until(lambda: not is_there(int(pid)) and not Path(home).exists())
+            until(lambda: has_ended(int(pid)) and not Path(home).exists())
         finally:
             os.killpg(parent.pid, signal.SIGKILL)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process die with its parent")
-def test_killed_keeper(servers: ExitStack) -> None:
-    """A server whose keeper is killed ends as well."""
-    with start_zookeeper(1) as ensemble:
-        node = ensemble.nodes[0]
-        keeper = int(Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(keeper, signal.SIGKILL)
-        until(lambda: node.pid is not None and not is_there(node.pid))
-        assert not node.alive
 
 
 @pytest.mark.parametrize(
@@ -152,7 +109,7 @@ def test_foreground(end: signal.Signals, nodes: int, kept: set[str], tmp_path: P
             assert process.wait(SECONDS) == 0
         finally:
             process.kill()
-    assert [pid for pid in pids if is_there(pid)] == []
+    assert [pid for pid in pids if not has_ended(pid)] == []
     assert {path.name for path in tmp_path.iterdir()} == kept
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,14 +18,13 @@ import pytest
 from queuey.client import Client
 from queuey.storage.cassandra.options import DataCentreTarget
 from tests.servers import keyspaces
-from tests.servers.plugin import Cassandra, CassandraOptions, Tls, start_cassandra, unique_name
-from tests.servers.served import Served, environment
+from tests.servers.plugin import Cassandra, unique_name
+from tests.servers.served import Served, run_queuey
 from tests.waiting import PATIENCE_SECONDS
 
 TLS = Path(__file__).parent / "tls"
 UNREACHABLE_STORE = "cassandra://127.0.0.1:1/nowhere"
 PATIENCE = 60.0
-POSTS = 16
 
 
 class Reply(NamedTuple):
@@ -52,17 +49,6 @@ def poll_heartbeat(served: Served, wanted: Callable[[Reply], bool]) -> Reply:
     while not wanted(reply := get_reply(served, "/__heartbeat__")) and time.monotonic() < end:
         time.sleep(0.1)
     return reply
-
-
-def run_queuey(*arguments: str, variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "queuey", *arguments],
-        env=environment(**(variables or {})),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
 
 
 def findings_by_check(ended: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]]:
@@ -92,41 +78,6 @@ def test_a_service_without_a_directory(served: Served, url: str) -> None:
     served.wait_for("queuey app create NAME")
     assert (served.data.exists(), served.profile_path.exists()) == (False, False)
     assert not (served.profile_path.parent / "home").exists()
-
-
-def test_what_one_service_stores_comes_early_from_another(served: Served, url: str, tmp_path: Path) -> None:
-    """A stream has a message long before the read delay is over, marked, and each message once; others have all."""
-    made = json.loads(run_queuey("app", "create", "letters", "--store", url, "--json").stdout)
-
-    def connect(service: Served) -> Client:
-        return Client(f"http://127.0.0.1:{service.port}", key=made["secret"], application="letters")
-
-    with Served(tmp_path, ["--store", url]) as other, ThreadPoolExecutor(2) as pool:
-        with connect(served) as client:
-            client.create_queue("inbox")
-
-        def follow(*, early: bool) -> list[tuple[str, bool, float]]:
-            with connect(served) as client:
-                stream = itertools.islice(client.stream("inbox", early=early), POSTS)
-                return [(each.message.body, each.message.early, time.monotonic()) for each in stream]
-
-        quick, steady = pool.submit(follow, early=True), pool.submit(follow, early=False)
-        time.sleep(2)
-        acknowledged = []
-        with connect(other) as client:
-            for number in range(POSTS):
-                client.send("inbox", str(number))
-                acknowledged.append(time.monotonic())
-                time.sleep(0.1)
-        came = quick.result(PATIENCE_SECONDS)
-        assert sorted(int(body) for body, _, _ in came) == list(range(POSTS))
-        assert [(body, early) for body, early, _ in steady.result(PATIENCE_SECONDS)] == [
-            (str(n), False) for n in range(POSTS)
-        ]
-        took = sorted(at - acknowledged[int(body)] for body, early, at in came if early)
-        assert len(took) > POSTS / 2
-        assert took[len(took) // 2] < 1
-        assert other.end(signal.SIGTERM) == 0
 
 
 def test_an_application_made_beside_it_works(served: Served, url: str) -> None:
@@ -204,36 +155,3 @@ def test_commands_without_cassandra() -> None:
     assert (ended.returncode, "refused" in line, ended.stdout) == (1, True, "")
     ended = examination.result(PATIENCE_SECONDS)
     assert (ended.returncode, ended.stdout.startswith("fail  nodes")) == (1, True)
-
-
-@pytest.mark.slow
-def test_password_certificate_and_group_commit(servers: Any, tmp_path: Path) -> None:  # noqa: ANN401 - only asked for
-    """With TLS and a login the service works by the settings for them, shows the password nowhere, and says fsync.
-
-    A certificate of another name, a missing authority and a wrong password are told apart.
-    """
-    (tmp_path / "both.pem").write_bytes((TLS / "key.pem").read_bytes() + (TLS / "cert.pem").read_bytes())
-    secret = tmp_path / "password"
-    secret.write_text("cassandra\n")
-    made = CassandraOptions(
-        commitlog_sync="group",
-        authentication=True,
-        tls=Tls(tmp_path / "both.pem"),
-    )
-    with start_cassandra(1, made) as own:
-        url = DataCentreTarget(tuple(own.contact_points), unique_name("tls"), own.port).url
-        access = ["--store", url, "--cassandra-user", "cassandra", "--cassandra-password", f"file:{secret}"]
-        trust = ["--cassandra-tls-ca", str(TLS / "cert.pem")]
-        works = [*access, *trust, "--cassandra-tls-hostname", "off"]
-        assert run_queuey("migrate", *works, "--replication", "1").returncode == 0
-        outcome = findings_by_check(run_queuey("doctor", *works, "--json"))
-        states = {check: outcome[check]["state"] for check in ("access", "acknowledged", "paxos", "store")}
-        assert states == {"access": "ok", "acknowledged": "ok", "paxos": "ok", "store": "ok"}, outcome
-        assert "certificate" in run_queuey("doctor", *access, *trust).stdout
-        assert "certificate" in run_queuey("doctor", *access, "--cassandra-tls", "on").stdout
-        wrong = [*works, "--cassandra-password", "env:WRONG"]
-        assert "Bad credentials" in run_queuey("doctor", *wrong, variables={"WRONG": "hunter2"}).stdout
-        with Served(tmp_path, [*works, "--cassandra-password", "env:PW"], variables={"PW": "cassandra"}) as served:
-            assert "acknowledged means fsync" in served.lines[0]
-            assert poll_heartbeat(served, lambda reply: reply.status == 200).status == 200
-            assert served.end(signal.SIGTERM) == 0

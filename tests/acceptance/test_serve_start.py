@@ -7,8 +7,6 @@ import signal
 import socket
 import ssl
 import stat
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -17,20 +15,13 @@ import pytest
 from queuey.client import Client
 from queuey.storage.sqlite import open_store
 from queuey.storage.sqlite.connection import FILE
-from tests.servers.served import Served, environment
+from tests.servers.served import Served, run_queuey
 
 TLS = Path(__file__).parent / "tls"
 
 
-def run_refused_start(*options: str, variables: dict[str, str] | None = None) -> tuple[int, str]:
-    ended = subprocess.run(
-        [sys.executable, "-m", "queuey", "serve", *options],
-        env=environment(**(variables or {})),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def run_refused_start(*options: str) -> tuple[int, str]:
+    ended = run_queuey("serve", *options)
     assert ended.stdout == ""
     (line,) = ended.stderr.splitlines()
     assert line.startswith("queuey: ")

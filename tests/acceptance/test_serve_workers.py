@@ -41,17 +41,6 @@ def _counts(served: Served) -> Counter[int]:
     return Counter({process: _sockets(process) for process in worker_pids(served)})
 
 
-def test_the_port_takes_connections_while_a_worker_is_replaced(tmp_path: Path) -> None:
-    """A client that connects when no worker runs waits for the next one, and is not refused."""
-    with Served(tmp_path) as served:
-        [first] = worker_pids(served)
-        os.kill(first, signal.SIGKILL)
-        until(lambda: has_ended(first))
-        with served.client() as client:
-            client.heartbeat()
-        assert served.end(signal.SIGTERM) == 0
-
-
 def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
     """The others serve meanwhile; a worker that stood still does not count as a crash, so the service goes on."""
     with Served(tmp_path, variables=variables_with_startup_code(tmp_path, HASTE)) as served:

@@ -16,7 +16,6 @@ from queuey.user_queues import queue_name, user_name
 from tests.servers.served import Served
 from tests.waiting import until
 from tests.web.users.issuer import AUDIENCE, Issuer, KeyServer, serving
-from tests.web.users.token_attacks import ATTACKS
 
 PATTERN = "inbox-{user}"
 HANGING = "https://slow.example.org"
@@ -77,22 +76,6 @@ def test_a_user_reads_the_own_queue(service: Served, owner: Client, issuer: Issu
     assert (status, "for ann" in text) == (200, True)
     for queue in (inbox(issuer.name, "bob"), inbox(issuer.name, "eve")):
         assert ask(service, queue, f"Bearer {issuer.token('ann')}")[0] == 403
-
-
-def test_wrong_tokens_let_nobody_in(service: Served, owner: Client, issuer: Issuer) -> None:
-    """Each answer is a 401 with a reason; neither answers nor logs contain anything of a token."""
-    queue = inbox(issuer.name, "ann")
-    owner.create_queue(queue)
-    for name, (make, words) in ATTACKS.items():
-        token = make(issuer)
-        if not token.isascii():
-            continue  # The gateway refuses the whole header.
-        status, headers, text = ask(service, queue, f"Bearer {token}")
-        assert (name, status, words in text) == (name, 401, True), text
-        assert headers["www-authenticate"].startswith("Bearer ")
-        pieces = [part for part in token.split(".") if len(part) > 3]
-        assert not any(part in place for part in pieces for place in (text, service.output))
-    assert ask(service, queue, f"Bearer {issuer.token('ann')}")[0] == 200
 
 
 def test_an_issuer_that_hangs_holds_nobody_else_up(service: Served, owner: Client, issuer: Issuer) -> None:

@@ -58,18 +58,6 @@ def test_mq_not_stored(mq: Call, between: InterposedStore, error: Exception) -> 
     assert mq("POST", "/mq/q/messages", b"x").status == 201
 
 
-def test_mq_in_process(mq: Call) -> None:
-    """The application alone, under any WSGI server, serves the facade as well."""
-    assert mq("GET", "/mq/q/messages", b"").status == 204
-    posted = mq("POST", "/mq/q/messages", b"\xff")
-    fetched = mq("GET", "/mq/q/messages", b"")
-    assert (fetched.status, fetched.body) == (200, b"\xff")
-    assert fetched.headers["Cache-Control"] == "no-store"
-    assert fetched.headers["X-Message-Id"] == posted.headers["X-Message-Id"]
-    assert mq("DELETE", f"/mq/q/messages/{posted.headers['X-Message-Id']}", b"").status == 202
-    assert mq("GET", "/mq/q/unknown", b"").status == 404
-
-
 @pytest.fixture
 def mq_and_rqms(store: Store) -> Caller:
     """Returns an application that serves MQ and RQMS under a path each."""

@@ -58,17 +58,6 @@ def test_from_send_to_acknowledge(emodb: JavaClient) -> None:
     assert emodb.call("size", "jobs") == 0
 
 
-def test_dedup_queues(emodb: JavaClient) -> None:
-    """Of equal messages that wait one is delivered; a plain queue of the same name is another queue."""
-    emodb.call("sendAll", "index", [{"page": 7}, {"page": 7}, {"page": 8}], kind="dedup")
-    assert emodb.call("size", "index") == 0
-    polled = emodb.call("poll", "index", 3600, 10, kind="dedup")
-    assert sorted(each["payload"]["page"] for each in polled) == [7, 8]
-    emodb.call("ack", "index", [each["id"] for each in polled], kind="dedup")
-    emodb.call("send", "index", {"page": 7}, kind="dedup")
-    assert [each["payload"] for each in emodb.call("poll", "index", 3600, 10, kind="dedup")] == [{"page": 7}]
-
-
 @pytest.mark.parametrize("kind", ["plain", "dedup"])
 def test_a_move(emodb: JavaClient, kind: str) -> None:
     """A move goes on by itself, and its reference says when it is over. Equal messages of a dedup queue stay one."""

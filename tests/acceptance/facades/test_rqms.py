@@ -138,24 +138,10 @@ def test_short_wait(rqms: Facade, queue: str) -> None:
     """A fetch that finds nothing waits a moment for an item; a queue that does not exist has none."""
     assert fetch(rqms, queue) == []
     assert rqms.call("GET", f"/{queue}/anything/below?x=1").body == b'{"items":[]}'
-    add(rqms, queue, "first")
-    assert len(fetch(rqms, queue)) == 1
-    ended = threading.Event()
-    items: list[dict[str, Any]] = []
-
-    def go_on() -> None:
-        while not items and not ended.is_set():
-            items.extend(fetch(rqms, queue))
-
-    reader = threading.Thread(target=go_on)
-    reader.start()
-    try:
-        add(rqms, queue, "second")
-        reader.join(WAIT)
-    finally:
-        ended.set()
-        reader.join(WAIT)
-    assert json.loads(items[0]["ticket"])[0] == "second"
+    adding = threading.Timer(0.1, add, (rqms, queue, "late"))
+    adding.start()
+    assert [json.loads(item["ticket"])[0] for item in fetch_some(rqms, queue)] == ["late"]
+    adding.join(WAIT)
 
 
 DEEPLY_NESTED_JSON = b"[" * 300 + b"]" * 300
@@ -166,41 +152,27 @@ DEEPLY_NESTED_JSON = b"[" * 300 + b"]" * 300
     [
         ("POST", "/{queue}", b"1"),
         ("POST", "/{queue}?id=", b"1"),
-        ("POST", "/{queue}?id=x", b""),
         ("POST", "/{queue}?id=x", b"{"),
         ("POST", "/{queue}?id=x", b"\xff"),
-        ("POST", "/{queue}?id=x", b"NaN"),
-        ("POST", "/{queue}?id=x", b"1 2"),
         ("POST", "/{queue}?id=x", DEEPLY_NESTED_JSON),
         ("POST", "/{queue}?id=%ff", b"1"),
         ("POST", "/{queue}?id=" + 256 * "x", b"1"),
         ("POST", "/{queue}?id=a%2Fb", b"1"),
-        ("POST", "/{queue}?id=..", b"1"),
         ("POST", "/{queue}?id=x", b'"' + b"x" * (4 * 1024 * 1024) + b'"'),
         ("PUT", "/{queue}", b"1"),
-        ("PUT", "/{queue}/", b"1"),
         ("PUT", "/{queue}/" + 256 * "x", b"1"),
-        ("PUT", "/{queue}/a%2Fb", b"1"),
-        ("PUT", "/{queue}/x", b"{"),
         ("PUT", "/_private/x", b"1"),
         ("POST", "/%01?id=x", b"1"),
-        ("POST", "/%ff?id=x", b"1"),
         ("POST", "/" + 51 * "q" + "?id=x", b"1"),
-        ("POST", "/", b"1"),
         ("GET", "/", None),
         ("GET", "/{queue}?count=x", None),
-        ("GET", "/{queue}?count=0", None),
         ("GET", "/{queue}?time=-1", None),
-        ("GET", "/{queue}?time=nan", None),
         ("GET", "/_private", None),
         ("DELETE", "/{queue}", b""),
         ("DELETE", "/{queue}", b"{"),
-        ("DELETE", "/{queue}", b"{}"),
-        ("DELETE", "/{queue}", b'["x"]'),
         ("DELETE", "/{queue}", b'["x", 1]'),
         ("DELETE", "/{queue}", b'"x"'),
         ("PATCH", "/{queue}", b"1"),
-        ("OPTIONS", "/{queue}", None),
     ],
 )
 def test_bad_input(rqms: Facade, native: Client, queue: str, method: str, path: str, body: bytes | None) -> None:

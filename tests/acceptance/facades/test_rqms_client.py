@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +16,8 @@ from queuey.facades.settings import Facades, RqmsFacade
 from queuey.storage import bridge
 from queuey.storage.sqlite import open_store
 from queuey.web.parts import App
-from tests.acceptance.facades.calls import Facade
 from tests.facades.serving import facade_app
 from tests.in_process import InProcess
-from tests.servers.served import Served
 
 URL = "http://rqms/rqms/tasks"
 LONG = 3600.0
@@ -230,33 +226,3 @@ def test_refusals_and_other_servers(network: Network) -> None:
     other = httpx2.MockTransport(lambda _: httpx2.Response(200, text="<html>"))
     with Queue(URL, transport=other) as queue, pytest.raises(InvalidAnswer):
         queue.get()
-
-
-def test_over_a_socket(tmp_path: Path) -> None:
-    """Threads share the tasks of a service that serves the facade alone: each is done by one of them."""
-    with Served(tmp_path, ["--facade", "rqms"]) as served:
-        url = f"http://127.0.0.1:{served.port}/tasks"
-        handled: list[object] = []
-
-        def work() -> None:
-            with Queue(url, LONG, 3) as queue:
-                while (item := queue.get()).value is not None:
-                    handled.append(item.value)
-                    queue.task_done(item)
-
-        with Queue(url) as queue:
-            workers = [threading.Thread(target=work) for _ in range(3)]
-            for worker in workers:
-                worker.start()
-            for number in range(30):
-                queue.put(number)
-            end = time.monotonic() + 60
-            while len(handled) < 30 and time.monotonic() < end:
-                time.sleep(0.01)
-            for _ in range(9):
-                queue.put(None)
-            for worker in workers:
-                worker.join(60)
-        assert sorted(handled) == list(range(30))  # type: ignore[type-var]
-        alone = Facade(served.port)
-        assert (alone.call("GET", "/").status, alone.call("GET", "/__heartbeat__").status) == (400, 200)

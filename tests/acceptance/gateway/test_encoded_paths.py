@@ -27,14 +27,6 @@ def test_slashes(served: Served, wire: Wire, queue: str, method: str, after: str
         assert [message.body for message in client.read(queue).messages] == ["known"]
 
 
-@pytest.mark.parametrize("path", ["{queue}", "{queue}%2F", "%2e"])
-def test_heads(wire: Wire, queue: str, path: str) -> None:
-    """A HEAD of a missing resource has the length of the answer's body, wherever the path is refused."""
-    reply = wire.ask(f"HEAD /v1/queuey/{path.format(queue=queue)}")
-    assert (reply.status, reply.headers["content-length"]) == (404, "48")
-    assert wire.is_usable()
-
-
 @pytest.mark.parametrize("dots", DOTS)
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "POST"])
 def test_dots(served: Served, wire: Wire, queue: str, method: str, dots: str) -> None:

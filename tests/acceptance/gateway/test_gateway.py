@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import closing
 
 import pytest
 
+from queuey.storage import bridge
+from queuey.storage.sqlite import open_store
+from queuey.web.credentials import digest_of
 from tests.acceptance.conftest import MAX_BODY
-from tests.acceptance.wire import CHUNKED, JSON, Wire, bodies, chunks, post
+from tests.acceptance.wire import CHUNKED, Wire, chunks, post
 from tests.servers.served import Served
-
-SMALL = 64 * 1024
-"""Max bytes of a body that is handled in the loop's own thread."""
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -44,12 +45,14 @@ def test_bodies(served: Served, wire: Wire, queue: str, body: bytes, headers: li
         assert (content.encode() if isinstance(content, str) else content) == body
 
 
-@pytest.mark.parametrize("size", [SMALL - 1, SMALL, SMALL + 1], ids=["below", "at", "above"])
-@pytest.mark.parametrize("chunked", [False, True], ids=["plain", "chunked"])
-def test_batches_around_the_bound(served: Served, wire: Wire, queue: str, size: int, chunked: bool) -> None:  # noqa: FBT001
-    """A batch is the same whichever way it takes."""
-    text = json.dumps({"messages": [{"body": f"m{number}"} for number in range(100)]})
-    body = text.ljust(size).encode()
-    headers, body = ([CHUNKED], chunks(body[:99], body[99:])) if chunked else ([f"Content-Length: {size}"], body)
-    assert wire.ask(post(queue), body, JSON, *headers).status == 201
-    assert bodies(served, queue) == [f"m{number}" for number in range(100)]
+def test_key_revoked_while_posting(served: Served, queue: str) -> None:
+    """A key revoked by another process ends, although it is used all the time."""
+    secret = "b" * 64
+    with closing(open_store(served.data)) as elsewhere, Wire(served) as wire:
+        key = bridge.run(elsewhere.applications.add_key("queuey", digest_of(secret)))
+        wire.key = secret
+        ask = (post(queue), b"x", "Content-Length: 1")
+        assert wire.ask(*ask).status == 201
+        bridge.run(elsewhere.applications.revoke_key("queuey", key.id))
+        until(lambda: wire.ask(*ask).status == 401)
+        assert wire.is_usable()

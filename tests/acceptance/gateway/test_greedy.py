@@ -6,8 +6,6 @@ import contextlib
 import json
 import re
 import select
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.acceptance.wire import JSON, Wire, post
-from tests.servers.served import Served, environment
+from tests.servers.served import Served, run_queuey
 
 MIB = 1 << 20
 MEMORY = 24 * MIB
@@ -47,10 +45,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """A service with little memory for two applications."""
     options = [text for name, value in OPTIONS.items() for text in (f"--{name}", str(value))]
     with Served(tmp_path_factory.mktemp("greedy"), options) as served:
-        create = [sys.executable, "-m", "queuey", "app", "create", "other", "--data", str(served.data)]
-        done = subprocess.run(
-            create, env=environment(), capture_output=True, text=True, check=True, timeout=TEST_TIMEOUT
-        )
+        done = run_queuey("app", "create", "other", "--data", str(served.data))
         key = re.search(r"[0-9a-f]{64}", done.stdout)
         assert key is not None, done.stdout
         with served.client() as client:
@@ -136,14 +131,4 @@ def test_answers_that_nobody_reads(shop: Shop, wires: list[Wire]) -> None:
     check_served(shop)
     assert resident_bytes(shop.served) < before + MEMORY + SLACK
     assert set(collect_statuses(wires)) <= {200, 429}
-    check_served(shop)
-
-
-def test_long_polls(shop: Shop, wires: list[Wire]) -> None:
-    """The number of connections on which one application can wait is limited."""
-    with shop.served.client() as client:
-        empty = client.create_queue(type="public").name
-    wires += [Wire(shop.served).send(f"GET /v1/queuey/{empty}?wait=20") for _ in range(20)]
-    answered = collect_statuses(wires, OPTIONS["wait-slots"])
-    assert answered == {0: OPTIONS["wait-slots"], 503: 20 - OPTIONS["wait-slots"]}
     check_served(shop)

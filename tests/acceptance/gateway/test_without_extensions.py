@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from contextlib import closing
 from http.client import HTTPConnection
 from importlib.metadata import distribution
@@ -14,7 +12,7 @@ import pytest
 
 import queuey
 from queuey.storage import bridge, sqlite
-from tests.servers.served import Served, environment
+from tests.servers.served import Served, run_queuey
 
 PACKAGE = Path(queuey.__file__).parent
 EXTENSIONS = {"queuey.extensions": ("console", "facades"), "queuey.credentials": ("BrowserID",)}
@@ -74,9 +72,6 @@ def test_it_says_what_is_missing(
     """Settings and options of extensions are not known, and access keys need the facade of SQS."""
     with closing(sqlite.open_store(tmp_path)) as store:
         bridge.run(store.applications.create_application("queuey"))
-    command = [sys.executable, "-m", "queuey", *arguments, "--data", str(tmp_path)]
-    ended = subprocess.run(
-        command, env=environment(**variables), capture_output=True, text=True, timeout=60, check=False
-    )
+    ended = run_queuey(*arguments, "--data", str(tmp_path), **variables)
     assert ended.returncode
     assert said in ended.stderr

@@ -24,7 +24,6 @@ from tests.waiting import join, until
 
 EXAMPLES = ROOT / "deploy" / "examples" / "groups"
 GO = shutil.which("go")
-LONGEST_PROGRAM = 60
 PARTITIONS = range(1, 5)
 GROUP, QUEUE = "billing", "parcels"
 HANDLER = """
@@ -186,9 +185,3 @@ def test_a_program_beside_qdo(program: list[str], tmp_path: Path) -> None:
             assert number <= highest + 1, "a message was passed over"
             highest = max(highest, number)
         assert highest == group.sent
-
-
-@pytest.mark.parametrize("name", ["member.go", "member.mjs"])
-def test_programs_are_short(name: str) -> None:
-    """A reader sees all that a member has to do on one page."""
-    assert len((EXAMPLES / name).read_text().splitlines()) <= LONGEST_PROGRAM

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, Task
+from celery import Celery
 
 RECORDS = Path(os.environ["RECORDS"])
 
@@ -57,21 +57,6 @@ def echo(value: Any) -> Any:  # noqa: ANN401 - any JSON value
 def at(due: float) -> float:
     """Returns how many seconds after its due time it ran."""
     return time.time() - due
-
-
-@task()
-def where(queue: str) -> str:
-    record("where", queue, os.environ["WORKER"])
-    return os.environ["WORKER"]
-
-
-@task(bind=True, max_retries=3)
-def flaky(self: Task, name: str) -> int:
-    """Records each attempt. The first two are retried; the third returns its number."""
-    record("flaky", name, self.request.retries)
-    if self.request.retries < 2:
-        raise self.retry(countdown=0.2)
-    return int(self.request.retries)
 
 
 @task(acks_late=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +13,11 @@ import pytest
 
 from tests.acceptance.facades.calls import write_settings_file
 from tests.servers import keyspaces
-from tests.servers.served import Served, environment
+from tests.servers.served import Served, run_queuey
 
 HERE = Path(__file__).parent
-OTHER_CLIENTS = {"test_celery.py", "test_javascript.py"}
+REGION = "eu-west-1"
+OTHER_CLIENTS = {"test_celery.py", "test_other_clients.py"}
 
 
 class Sqs(NamedTuple):
@@ -39,8 +38,7 @@ class Sqs(NamedTuple):
 
 
 def command(*arguments: str) -> str:
-    line = [sys.executable, "-m", "queuey", *arguments]
-    done = subprocess.run(line, capture_output=True, text=True, env=environment(), timeout=100, check=False)
+    done = run_queuey(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

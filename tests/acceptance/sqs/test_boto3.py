@@ -1,8 +1,7 @@
-"""boto3 on a real service, on each store: queues, messages, dead letters, errors. For FIFO queues see test_kills.py."""
+"""boto3 on a real service, on each store: messages and errors. The rest is tested in process: see tests/facades."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -48,38 +47,6 @@ def receive(client: Any, url: str, most: int = 10, **given: Any) -> list[dict[st
     return messages
 
 
-def arn_of(client: Any, url: str) -> str:  # noqa: ANN401 - boto3's
-    answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
-    arn: str = answer["Attributes"]["QueueArn"]
-    return arn
-
-
-def test_queues(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
-    """A queue from its creation to its end: attributes, tags, URL, lists page by page, purge."""
-    url = client.create_queue(QueueName=queue, Attributes={"DelaySeconds": "1"}, tags={"team": "a"})["QueueUrl"]
-    assert client.get_queue_url(QueueName=queue)["QueueUrl"] == url
-    client.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "77", "DelaySeconds": "0"})
-    attributes = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-    assert (attributes["VisibilityTimeout"], attributes["DelaySeconds"]) == ("77", "0")
-    client.tag_queue(QueueUrl=url, Tags={"cost": "b"})
-    client.untag_queue(QueueUrl=url, TagKeys=["team"])
-    assert client.list_queue_tags(QueueUrl=url)["Tags"] == {"cost": "b"}
-    more_urls = [client.create_queue(QueueName=f"{queue}-{number}")["QueueUrl"] for number in range(4)]
-    pages = client.get_paginator("list_queues").paginate(
-        QueueNamePrefix=queue, PaginationConfig={"PageSize": 2, "MaxItems": 100}
-    )
-    assert [queue_url for page in pages for queue_url in page.get("QueueUrls", [])] == [url, *more_urls]
-    client.send_message(QueueUrl=url, MessageBody="a")
-    client.purge_queue(QueueUrl=url)
-    assert "Messages" not in client.receive_message(QueueUrl=url)
-    for queue_url in (url, *more_urls):
-        client.delete_queue(QueueUrl=queue_url)
-    with pytest.raises(client.exceptions.QueueDoesNotExist):
-        client.send_message(QueueUrl=url, MessageBody="a")
-    with pytest.raises(client.exceptions.QueueDoesNotExist):
-        client.get_queue_url(QueueName=queue)
-
-
 def test_messages(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
     """Messages with attributes of all types, one by one and in batches; boto3 checks the digests."""
     url = client.create_queue(QueueName=queue)["QueueUrl"]
@@ -112,34 +79,6 @@ def test_messages(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
     assert {value for name, value in counted.items() if name.startswith("Approximate")} == {"0"}
 
 
-def test_dead_letters(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
-    """Dead letters, where they come from, and the task that moves them back."""
-    dead = client.create_queue(QueueName=f"{queue}-dead")["QueueUrl"]
-    policy = json.dumps({"deadLetterTargetArn": arn_of(client, dead), "maxReceiveCount": "1"})
-    url = client.create_queue(QueueName=queue, Attributes={"RedrivePolicy": policy, "VisibilityTimeout": "1"})[
-        "QueueUrl"
-    ]
-    pages = client.get_paginator("list_dead_letter_source_queues").paginate(QueueUrl=dead)
-    assert [each for page in pages for each in page["queueUrls"]] == [url]
-    client.send_message(QueueUrl=url, MessageBody="bad")
-    receive(client, url, 1)
-    end = time.monotonic() + WAIT
-    while not (letters := client.receive_message(QueueUrl=dead, VisibilityTimeout=0).get("Messages")):
-        assert time.monotonic() < end
-        assert "Messages" not in client.receive_message(QueueUrl=url)
-        time.sleep(0.2)
-    assert letters[0]["Body"] == "bad"
-    source = arn_of(client, dead)
-    assert client.start_message_move_task(SourceArn=source)["TaskHandle"]
-    while (task := client.list_message_move_tasks(SourceArn=source)["Results"][0])["Status"] == "RUNNING":
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 1)
-    assert [one["Body"] for one in receive(client, url, 1)] == ["bad"]
-    with pytest.raises(client.exceptions.ResourceNotFoundException):
-        client.cancel_message_move_task(TaskHandle="bm9uZQ==")
-
-
 def test_errors(sqs: Sqs, client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
     """Errors have the classes that boto3 knows."""
     url = client.create_queue(QueueName=queue)["QueueUrl"]
@@ -150,11 +89,6 @@ def test_errors(sqs: Sqs, client: Any, queue: str) -> None:  # noqa: ANN401 - bo
         (errors.InvalidAttributeName, client.get_queue_attributes, {"QueueUrl": url, "AttributeNames": ["x"]}),
         (errors.InvalidMessageContents, client.send_message, {"QueueUrl": url, "MessageBody": "\0"}),
         (errors.EmptyBatchRequest, client.send_message_batch, {"QueueUrl": url, "Entries": []}),
-        (
-            errors.UnsupportedOperation,
-            client.add_permission,
-            {"QueueUrl": url, "Label": "a", "AWSAccountIds": ["1"], "Actions": ["*"]},
-        ),
         (errors.UnsupportedOperation, client.remove_permission, {"QueueUrl": url, "Label": "a"}),
     ]
     for error, call, arguments in calls:

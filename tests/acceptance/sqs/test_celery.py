@@ -20,8 +20,7 @@ from urllib.parse import quote
 import boto3
 import pytest
 
-from tests.acceptance.sqs.conftest import Sqs
-from tests.acceptance.sqs.toolchains import REGION
+from tests.acceptance.sqs.conftest import REGION, Sqs
 from tests.servers.processes import ending
 from tests.servers.served import environment
 from tests.waiting import PATIENCE_SECONDS, until
@@ -86,7 +85,7 @@ def worker(broker: Broker, name: str, *options: str) -> Iterator[subprocess.Pope
             stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment(**broker.variables, WORKER=name),
+            env=environment(**broker.variables),
             start_new_session=True,
         )
     try:
@@ -107,7 +106,7 @@ def broker(sqs: Sqs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broke
     directory = tmp_path_factory.mktemp("celery")
     with (
         open_broker(sqs, directory, 30) as opened,
-        worker(opened, "threads", "--pool", "threads", "-c", "4", "-Q", "default,a,b"),
+        worker(opened, "threads", "--pool", "threads", "-c", "4", "-Q", "default"),
     ):
         yield opened
 
@@ -134,28 +133,12 @@ def test_countdown(broker: Broker) -> None:
     assert all(-0.1 < late < 10 for late in results(sent))
 
 
-def test_retries(broker: Broker) -> None:
-    """A task that fails is tried again as often as it says."""
-    assert results([broker.tasks.flaky.delay(name) for name in "xy"]) == [2, 2]
-    tries = [words[1:] for words in broker.records if words[0] == "flaky"]
-    assert sorted(tries) == [[name, str(number)] for name in "xy" for number in range(3)]
-
-
-def test_queues(broker: Broker) -> None:
-    """A worker takes tasks of all its queues, and of no other one."""
-    where = broker.tasks.where
-    sent = [where.apply_async((queue,), queue=queue) for queue in ("a", "b", "c")]
-    assert results(sent[:2]) == ["threads", "threads"]
-    with worker(broker, "solo", "--pool", "solo", "-Q", "c"):
-        assert results(sent[2:]) == ["solo"]
-
-
 def test_no_remote_control(broker: Broker) -> None:
     """SQS has no broadcasts: no worker answers, and Celery creates only the queues for tasks."""
     assert broker.tasks.app.control.ping(timeout=0.5) == []
     prefix = broker.variables["PREFIX"]
     urls = broker.client.list_queues(QueueNamePrefix=prefix)["QueueUrls"]
-    assert {url.rpartition("/")[2].removeprefix(prefix) for url in urls} <= {"default", "a", "b", "c"}
+    assert {url.rpartition("/")[2].removeprefix(prefix) for url in urls} <= {"default"}
     assert all("pidbox" not in url for url in broker.client.list_queues().get("QueueUrls", []))
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 import pytest
 
 from queuey.facades.sqs import messages
-from queuey.storage import Store, bridge
 from tests.facades.sqs.signing import Sqs
 from tests.facades.sqs.test_messages import receive
-from tests.facades.sqs.test_queues import arn, attributes, redrive
-from tests.interposed_store import InterposedStore
+from tests.facades.sqs.test_queues import attributes, redrive
 from tests.replacing import replace_in
-from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -72,15 +68,6 @@ def test_order(sqs: Sqs, url: str) -> None:
     assert bodies(receive(sqs, url, MaxNumberOfMessages=2)) == ["3", "5"]
 
 
-def test_one_after_the_other(sqs: Sqs, url: str) -> None:
-    """A waiting receive gets the next message of a group when the one before is deleted."""
-    send(sqs, url, "1")
-    send(sqs, url, "2")
-    [message] = receive(sqs, url)
-    sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-    assert bodies(receive(sqs, url, WaitTimeSeconds=10)) == ["2"]
-
-
 def test_expired_receipts(sqs: Sqs, url: str) -> None:
     """A receipt is of no use once the message was received again, and that is said."""
     send(sqs, url, "a")
@@ -106,23 +93,6 @@ def test_two_with_one_group(sqs: Sqs, url: str) -> None:
     assert sqs.expect_failure("ChangeMessageVisibility", **late) == "MessageNotInflight"
     sqs("DeleteMessage", QueueUrl=url, ReceiptHandle=other["ReceiptHandle"])
     sqs("ChangeMessageVisibility", **late)
-
-
-EACH_ALONE = 4.5
-"""Seconds that a batch of five would take at least, if each message waited for its second alone."""
-
-
-def test_how_long_a_batch_takes(sqs: Sqs, url: str, between: InterposedStore) -> None:
-    """Where several clocks make ids, a send is answered when all have passed, a second later; so is a whole batch."""
-    between.ids_follow_clocks = True
-    for count in (1, 5):
-        entries = [{"Id": f"{at}", "MessageBody": f"{count} {at}", "MessageGroupId": "g"} for at in range(count)]
-        began = time.monotonic()
-        assert len(sqs("SendMessageBatch", QueueUrl=url, Entries=entries)["Successful"]) == count
-        assert 0.9 < time.monotonic() - began < EACH_ALONE
-    began = time.monotonic()
-    sqs("SendMessageBatch", QueueUrl=url, Entries=[*entries, {**entries[0], "Id": "new", "MessageBody": "new"}])
-    assert 0.9 < time.monotonic() - began < EACH_ALONE
 
 
 def test_sent_once(sqs: Sqs, url: str) -> None:
@@ -190,44 +160,6 @@ def test_batches(sqs: Sqs, url: str) -> None:
     assert [body for body in got if not int(body) % 2] == ["0", "2", "4", "6"]
 
 
-def test_batches_without_ids(sqs: Sqs, url: str) -> None:
-    """A batch in which one message has no group, or no deduplication id, is refused as a whole."""
-    bad = {"Id": "x", "MessageBody": "a", "MessageDeduplicationId": "x"}
-    good = {"Id": "y", "MessageBody": "a", "MessageGroupId": "g"}
-    assert sqs.expect_failure("SendMessageBatch", QueueUrl=url, Entries=[good, bad]) == "InvalidParameterValue"
-    plain = sqs.create("plain.fifo", FifoQueue="true")
-    named = {**good, "Id": "z", "MessageDeduplicationId": "z"}
-    assert sqs.expect_failure("SendMessageBatch", QueueUrl=plain, Entries=[named, good]) == "InvalidParameterValue"
-    assert receive(sqs, url) == receive(sqs, plain) == []
-
-
-def test_dead_letters(sqs: Sqs) -> None:
-    """A dead letter lets its group go on, and keeps its group and its order."""
-    dead = sqs.create("dead.fifo", FifoQueue="true")
-    requested = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "VisibilityTimeout": "0"}
-    url = sqs.create("jobs.fifo", RedrivePolicy=redrive("dead.fifo", 1), **requested)
-    for number in range(3):
-        send(sqs, url, str(number))
-    received: list[str] = []
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(received) < 3:
-        assert time.monotonic() < deadline
-        received += bodies(receive(sqs, url, WaitTimeSeconds=1))
-    assert received == ["0", "1", "2"]
-    assert receive(sqs, url) == []
-    letters: list[dict[str, Any]] = []
-    deadline = time.monotonic() + 20
-    while len(letters) < 3:
-        assert time.monotonic() < deadline
-        letters += (page := receive(sqs, dead, MaxNumberOfMessages=10, AttributeNames=["All"], WaitTimeSeconds=1))
-        for letter in page:
-            sqs("DeleteMessage", QueueUrl=dead, ReceiptHandle=letter["ReceiptHandle"])
-    assert bodies(letters) == ["0", "1", "2"]
-    assert {letter["Attributes"]["MessageGroupId"] for letter in letters} == {"g"}
-    task = {"SourceArn": arn("dead.fifo"), "DestinationArn": arn("jobs.fifo")}
-    assert sqs.expect_failure("StartMessageMoveTask", **task) == "UnsupportedOperation"
-
-
 def test_delays(sqs: Sqs) -> None:
     """A queue may delay all messages, which keep their order; the delay can grow, but not shrink."""
     url = sqs.create("q.fifo", FifoQueue="true", ContentBasedDeduplication="true", DelaySeconds="1")
@@ -240,14 +172,3 @@ def test_delays(sqs: Sqs) -> None:
     sqs("SetQueueAttributes", QueueUrl=url, Attributes={"DelaySeconds": "2"})
     change = {"QueueUrl": url, "Attributes": {"DelaySeconds": "1"}}
     assert sqs.expect_failure("SetQueueAttributes", **change) == "InvalidAttributeValue"
-
-
-def test_groups_of_standard_queues(sqs: Sqs, store: Store) -> None:
-    """A standard queue keeps the group of a message, and nothing follows from it."""
-    url = sqs.create("plain")
-    for body in "ab":
-        send(sqs, url, body)
-    got = [receive(sqs, url, AttributeNames=["All"])[0] for _ in range(2)]
-    assert [one["Attributes"]["MessageGroupId"] for one in got] == ["g", "g"]
-    assert "SequenceNumber" not in got[0]["Attributes"]
-    assert json.dumps(bridge.run(store.catalogue.queue("shop", "plain")).kind) == '"plain"'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time as now
@@ -63,60 +64,29 @@ def test_headers_that_botocore_does_not_sign(sqs: Sqs) -> None:
     assert name_of(sqs.send(request)) == "SignatureDoesNotMatch"
 
 
-def altered_body(request: AWSRequest) -> None:
-    request.data = b'{"QueueNamePrefix":"a"}'
+def replaced(header: str, old: str, new: Any) -> Callable[[AWSRequest], None]:  # noqa: ANN401 - as re.sub has it
+    """Returns a function that changes a signed request's header."""
+    return lambda request: request.headers.replace_header(header, re.sub(old, new, request.headers[header]))
 
 
-def altered_path(request: AWSRequest) -> None:
-    request.url = f"http://{HOST}/000000000000/other"
+ALTERATIONS: dict[str, Callable[[AWSRequest], object]] = {
+    "body": lambda request: setattr(request, "data", b'{"QueueNamePrefix":"a"}'),
+    "path": lambda request: setattr(request, "url", f"http://{HOST}/000000000000/other"),
+    "query": lambda request: setattr(request, "url", f"{request.url}?a=1"),
+    "target": replaced("x-amz-target", ".+", "AmazonSQS.PurgeQueue"),
+    "host": replaced("host", ".+", "other.test"),
+    "region": replaced("Authorization", "/eu-west-1/", "/eu-west-2/"),
+    "signature": replaced("Authorization", ".$", lambda last: "1" if last[0] == "0" else "0"),
+    "moment": replaced("X-Amz-Date", r"[0-9](?=.Z)", "9"),
+}
 
 
-def altered_query(request: AWSRequest) -> None:
-    request.url += "?a=1"
-
-
-def altered_target(request: AWSRequest) -> None:
-    request.headers.replace_header("x-amz-target", "AmazonSQS.PurgeQueue")
-
-
-def altered_host(request: AWSRequest) -> None:
-    request.headers.replace_header("host", "other.test")
-
-
-def alter_date(request: AWSRequest) -> None:
-    date = request.headers["X-Amz-Date"]
-    other = "000000" if not date.endswith("000000Z") else "000001"
-    request.headers.replace_header("X-Amz-Date", f"{date[:9]}{other}Z")
-
-
-def another_region(request: AWSRequest) -> None:
-    text = request.headers["Authorization"].replace("/eu-west-1/", "/eu-west-2/")
-    request.headers.replace_header("Authorization", text)
-
-
-def another_signature(request: AWSRequest) -> None:
-    text = request.headers["Authorization"]
-    request.headers.replace_header("Authorization", text[:-1] + ("0" if text[-1] != "0" else "1"))
-
-
-@pytest.mark.parametrize(
-    "alter",
-    [
-        altered_body,
-        altered_path,
-        altered_query,
-        altered_target,
-        altered_host,
-        another_region,
-        another_signature,
-    ],
-)
-def test_altered(sqs: Sqs, alter: Any) -> None:  # noqa: ANN401 - one of the functions above
+@pytest.mark.parametrize("what", ALTERATIONS)
+def test_altered(sqs: Sqs, what: str) -> None:
     """Whatever is changed in a signed request, it is refused, and nothing was done."""
     request = listing(sqs)
-    alter(request)
-    reply = sqs.send(request)
-    assert (reply.status, name_of(reply)) == (403, "SignatureDoesNotMatch")
+    ALTERATIONS[what](request)
+    assert name_of(sqs.send(request)) in {"SignatureDoesNotMatch", "IncompleteSignature", "RequestExpired"}
 
 
 @pytest.mark.parametrize("query", ["#&QueueNamePrefix=a", "#", "\t", "&", "a=1"])
@@ -134,13 +104,6 @@ def test_hosts_that_no_url_has(sqs: Sqs, host: str) -> None:
     request = listing(sqs)
     request.headers.replace_header("host", host)
     assert name_of(sqs.send(request)) == "SignatureDoesNotMatch"
-
-
-def test_another_moment(sqs: Sqs) -> None:
-    """The moment of a signature cannot be changed either."""
-    request = listing(sqs)
-    alter_date(request)
-    assert name_of(sqs.send(request)) in {"SignatureDoesNotMatch", "RequestExpired"}
 
 
 def test_a_signed_hash_of_another_body(sqs: Sqs) -> None:
@@ -259,15 +222,6 @@ def test_where_keys_are_read(store: Store, between: InterposedStore) -> None:
         sqs("ListQueues")
         later[0] += 60
     assert on_loop == [False] * 3
-
-
-def test_keys_are_of_one_kind(sqs: Sqs, store: Store) -> None:
-    """The id of an access key is not a key of version 1, and a key of version 1 is not an access key."""
-    name = sqs.key.access_key
-    assert bridge.run(store.applications.find_key(access_keys.digest_of(name))) is not None
-    from queuey.web.credentials import digest_of  # noqa: PLC0415 - beside the other one
-
-    assert bridge.run(store.applications.find_key(digest_of(name))) is None
 
 
 def test_limited_keys(sqs: Sqs, store: Store) -> None:

@@ -1,0 +1,87 @@
+"""The facade of SQS as other clients use it: fetched once, and kept in the user's cache."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from tests.acceptance.sqs.conftest import REGION, Sqs
+
+HERE = Path(__file__).parent
+FETCH_SECONDS = 300
+RUN_SECONDS = 90
+AIOBOTO3, SDK = "15.5.0", "3.1175.0"
+GO, NODE, NPM = shutil.which("go"), shutil.which("node"), shutil.which("npm")
+
+
+def cache(name: str) -> Path:
+    path = platformdirs.user_cache_path("queuey-tests") / name
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def fetch(line: Sequence[str], what: str, variables: Mapping[str, str] | None = None, at: Path | None = None) -> None:
+    """Runs a command that fetches something. Skips the test if it fails, as without a network."""
+    environ = {**os.environ, **(variables or {})}
+    done = subprocess.run(line, cwd=at, env=environ, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
+    if done.returncode:
+        pytest.skip(f"{what} could not be fetched: {(done.stderr or done.stdout)[-300:]}")
+
+
+def run(line: Sequence[str], sqs: Sqs) -> None:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    own = {"AWS_ACCESS_KEY_ID": sqs.access_key, "AWS_SECRET_ACCESS_KEY": sqs.secret, "AWS_REGION": REGION}
+    variables = {**plain, **own, "AWS_EC2_METADATA_DISABLED": "true", "ENDPOINT": sqs.url}
+    done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow  # A machine without a cache fetches and builds for minutes.
+def test_aioboto3(sqs: Sqs) -> None:
+    """Queues, messages and errors are as aioboto3 expects; of 30 tasks that send and receive each message has one.
+
+    It has an environment of its own, because it needs an older botocore than boto3 does.
+    """
+    directory = cache(f"aioboto3-{AIOBOTO3}-python-{sys.version_info.major}.{sys.version_info.minor}")
+    python, complete = directory / "bin" / "python", directory / "complete"
+    if not complete.exists():
+        venv.create(directory, clear=True, with_pip=True)
+        quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
+        fetch([str(python), "-m", "pip", "install", *quiet, f"aioboto3=={AIOBOTO3}"], "aioboto3")
+        complete.touch()
+    run([str(python), str(HERE / "aio_client.py")], sqs)
+
+
+@pytest.mark.slow  # A machine without a cache fetches and builds for minutes.
+@pytest.mark.skipif(GO is None, reason="needs go, which is not installed")
+def test_go(sqs: Sqs) -> None:
+    """Every action for standard queues does what the SDK for Go expects, and errors have the SDK's types."""
+    directory = cache("go")
+    built, module = directory / "sqs", HERE / "go"
+    variables = {"GOMODCACHE": str(directory / "modules"), "GOCACHE": str(directory / "build"), "GOTOOLCHAIN": "local"}
+    fetch([str(GO), "mod", "download"], "The SDK for Go", variables, at=module)
+    line = [str(GO), "build", "-mod=readonly", "-buildvcs=false", "-o", str(built), "."]
+    environ = {**os.environ, **variables}
+    done = subprocess.run(line, cwd=module, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    run([str(built)], sqs)
+
+
+@pytest.mark.skipif(NODE is None or NPM is None, reason="needs node and npm, which are not installed")
+def test_javascript(sqs: Sqs) -> None:
+    """Every action for standard queues does what the SDK for JavaScript expects, and errors have the SDK's types."""
+    directory = cache(f"aws-sdk-{SDK}")
+    package = directory / "node_modules" / "@aws-sdk" / "client-sqs"
+    if not (package / "package.json").exists():
+        quiet = ["--silent", "--no-fund", "--no-audit", "--prefix", str(directory)]
+        fetch([str(NPM), "install", *quiet, f"@aws-sdk/client-sqs@{SDK}"], "The SDK for JavaScript")
+    actions = ("queues", "messages", "batches", "deadLetters", "errors")
+    run([str(NODE), str(HERE / "client.mjs"), str(package), *actions], sqs)
