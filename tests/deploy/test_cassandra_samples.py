@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,9 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-import deploy.local.cassandra
 from deploy.local import CassandraCluster, CassandraOptions, Tls, start_cassandra
-from deploy.local.addresses import claim
 from deploy.local.cql import ONE, SUPERUSER, Conversation, Refused
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, QueueSpec
@@ -26,11 +22,9 @@ from queuey.storage import bridge, cassandra
 from queuey.storage.cassandra import bucketing, message_codec, options
 from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.admin.doctor import examine
-from queuey.storage.cassandra.clocks import clock_watch
-from queuey.storage.cassandra.driver import Driver, Encoded, Statement
+from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING
 from queuey.storage.opening import retry_until_available
-from tests.waiting import until_async
 
 ROOT = Path(__file__).parents[2]
 LINES, SECURE = (ROOT / "deploy" / "cassandra" / name for name in ("queuey.yaml", "secure.yaml"))
@@ -212,30 +206,6 @@ def test_the_page_makes_a_role_that_suffices(prepared: options.DataCentreTarget,
         assert bridge.run(store.catalogue.purge_queue(queue)).qid != queue.qid
 
 
-def test_the_event_loops_connections_log_in_and_encrypt(prepared: options.DataCentreTarget, connect: Connect) -> None:
-    """The service's own connections use the same certificates and password as the driver's."""
-
-    async def ask(driver: Driver) -> list[Any]:
-        loop = asyncio.get_running_loop()
-        driver.loop.adopt(loop)
-        client = driver._client
-        assert client is not None
-        await until_async(lambda: client.is_usable)
-        answer: asyncio.Future[list[Any]] = loop.create_future()
-        [address] = [host.address for host in driver.hosts()]
-        request = Encoded(clock_watch.SELECT_NOW, 0, (b"",), b"", "ONE", clock_watch.decode_time, host=address)
-        driver.send(request, lambda rows, _: answer.set_result(rows or []))
-        result = await asyncio.wait_for(answer, 60)
-        driver.loop.adopt(None)
-        return result
-
-    migrations.migrate(prepared, connect("queuey", "change-me-2"))
-    with closing(Driver(prepared, connect("queuey", "change-me-2"))) as driver:
-        assert driver.ready(100), driver.problem()
-        driver.prepare([clock_watch.SELECT_NOW])
-        assert len(asyncio.run(ask(driver))) == 1
-
-
 def test_the_role_may_do_no_more(prepared: options.DataCentreTarget, connect: Connect) -> None:
     """The service's role cannot create keyspaces or read passwords; the default superuser cannot log in."""
     ours = connect("queuey", "change-me-2")
@@ -282,34 +252,3 @@ def test_a_full_bucket_that_expired_is_read(prepared: options.DataCentreTarget, 
                 driver.run(message_codec.SELECT_UP[1], (1, 1, 0, lower, upper, 10), consistency="ONE", timeout=20.0)
             )
         assert rows[0][1] == b"alive"
-
-
-def is_let_in(address: str, port: int, context: ssl.SSLContext) -> bool:
-    """Returns whether a node goes on after a handshake; TLS 1.3 checks the client's certificate after it."""
-    with socket.create_connection((address, port), 10) as plain:
-        try:
-            with context.wrap_socket(plain, server_hostname=address) as encrypted:
-                encrypted.settimeout(1)
-                return encrypted.recv(1) != b""
-        except TimeoutError:  # It waits for us to send first.
-            return True
-        except OSError:
-            return False
-
-
-@pytest.mark.slow
-def test_nodes_encrypt_among_themselves(servers: ExitStack, tmp_path: Path) -> None:
-    """Three nodes with the samples form a cluster over TLS, which admits only peers with a certificate."""
-    block = claim(deploy.local.cassandra.list_ports(3))
-    own = f"{LINES.read_text()}\n{credentials(tmp_path, *(block.address(index) for index in range(3)))}"
-    setup = CassandraOptions(tls=Tls(tmp_path / "node.pem"), nodetool=True, rewrite=behind(own))
-    with start_cassandra(3, setup, block=block) as cluster:
-        first = cluster.nodes[0]
-        assert first.nodetool("status").count("\nUN ") == 3
-        stranger = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-        member = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-        member.load_cert_chain(tmp_path / "node.pem")
-        port = block.port(deploy.local.cassandra.STORAGE_PORT)
-        assert is_let_in(first.address, port, member)
-        assert not is_let_in(first.address, port, stranger)
-        assert is_let_in(first.address, first.port, stranger)

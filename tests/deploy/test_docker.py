@@ -15,12 +15,9 @@ from pathlib import Path
 
 import pytest
 
-import queuey
 from queuey import settings
-from tests.contract.samples import eventually
 from tests.deploy import dockerfile
 from tests.deploy.dockerfile import Stage
-from tests.servers.containers import DEFAULT_ENGINE, listens
 from tests.servers.served import environment, free_port
 from tests.waiting import PATIENCE_SECONDS
 
@@ -188,27 +185,3 @@ def test_steps(stages: list[Stage], tmp_path: Path) -> None:
     )
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.split() == [str(len(list((ROOT / "cql").glob("*.cql"))))]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not listens(os.environ.get("DOCKER_HOST", DEFAULT_ENGINE)), reason="no Docker engine answers")
-def test_image() -> None:
-    """An engine builds the image, whose container gets healthy, is of this version, and ends in order."""
-    name = f"queuey-test-{os.getpid()}"
-    docker("build", "-f", str(FILE), "-t", name, str(ROOT))
-    try:
-        docker("run", "--detach", "--name", name, "--stop-timeout", "60", name)
-        assert eventually(lambda: docker("inspect", "-f", "{{.State.Health.Status}}", name) == "healthy")
-        assert docker("exec", name, "queuey", "--version") == f"queuey {queuey.__version__}"
-        docker("exec", name, "queuey", "queue", "create", "first")
-        docker("stop", name)
-        assert docker("inspect", "-f", "{{.State.ExitCode}}", name) == "0"
-    finally:
-        subprocess.run(["docker", "rm", "--force", "--volumes", name], capture_output=True, check=False)
-        subprocess.run(["docker", "image", "rm", name], capture_output=True, check=False)
-
-
-def docker(*words: str) -> str:
-    ended = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout.strip()

@@ -96,7 +96,14 @@ def test_sdist_builds_the_same(built: Built, tmp_path: Path) -> None:
         names = [name.partition("/")[2] for name in sdist.getnames()]
         sdist.extractall(tmp_path, filter="data")
     assert [name for name in names if is_cache(name)] == []
-    assert {*files("queuey", "qdo", "cql"), "constraints.txt", "LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md"} <= set(names)
+    assert {
+        *files("queuey", "qdo", "cql"),
+        "constraints.txt",
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+    } <= set(names)
     (tree,) = tmp_path.iterdir()
     again = build(tree, tmp_path / "again")
     assert again.wheel.name == built.wheel.name

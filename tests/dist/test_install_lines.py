@@ -57,35 +57,3 @@ def test_messages_have_one_source() -> None:
     assert [line for name, text in sources.items() for line in lines_in(text, name)] == []
     named = {name for text in sources.values() for name in re.findall(r"install_command\([\"'](.*?)[\"']\)", text)}
     assert {"cassandra", "spark", "zookeeper", "zookeeper-sasl"} <= named <= set(extras())
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "pip install queuey",
-        "`.venv/bin/pip install 'queuey[spark]'`",
-        "pip install -c constraints.txt qdo",
-        "RUN python3 -m pip install -c pins.txt .",
-        "pip install '.[kafka]' && queuey serve",
-        'pip install "$(echo dist/queuey-*.whl)[spark]"',
-    ],
-)
-def test_a_wrong_one_is_noticed(text: str) -> None:
-    """A name that belongs to others, a missing extra and a missing file are each detected."""
-    (line,) = lines_in(text, "page")
-    assert len(find_missing_targets(line)) == 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "pip install -c constraints.txt '.[cassandra,zookeeper]' && queuey serve",
-        "`.venv/bin/pip install -e .`",
-        "#   /opt/queuey/bin/python -m pip install -c constraints.txt dist/queuey_store-*.whl  # for all",
-        "pip install \"$(echo ./queuey_store-*.whl)[spark]\" 'pyarrow>=21,<27' 'pyspark[connect]'",
-    ],
-)
-def test_a_right_one_is_left_alone(text: str) -> None:
-    """A checkout, a wheel, and packages that are pinned pass."""
-    (line,) = lines_in(text, "page")
-    assert find_missing_targets(line) == []

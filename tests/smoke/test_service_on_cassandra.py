@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,25 +11,18 @@ import pytest
 
 from qdo import Consumer, ConsumerSettings, open_coordinator
 from queuey.client import AsyncClient, Claimed, Client, Message
-from queuey.client.errors import NameTaken
 from tests.servers.plugin import Cassandra, ZooKeeper, unique_name
-from tests.servers.served import Served, environment
+from tests.servers.served import Served, run_queuey
 from tests.waiting import until
 
-COMMAND_SECONDS = 120
 PARTITIONS = 4
 SENT = 40
 
 
 def queuey(*arguments: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-m", "queuey", *arguments],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_SECONDS,
-        check=True,
-    ).stdout
+    ended = run_queuey(*arguments)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
 @pytest.fixture(scope="module")
@@ -97,29 +88,6 @@ def test_a_claimed_message_is_delivered_once(client: Client) -> None:
     assert jobs.ack(received) == []
     jobs.release_all()
     assert jobs.receive(10) == []
-
-
-def test_a_post_with_a_key_is_stored_once(client: Client) -> None:
-    """The second post with the same key returns the first one's message."""
-    client.create_queue("orders")
-    first, second = (client.send("orders", "4711", idempotency_key="order 4711") for _ in range(2))
-    assert first.id == second.id
-    assert [message.body for message in read(client, "orders", 1)] == ["4711"]
-
-
-def test_a_name_has_one_message(client: Client) -> None:
-    """A used name is refused, a replaced message is gone, a deleted name is free."""
-    client.create_queue("settings")
-    named = client.named("settings")
-    named.create("mode", "slow")
-    with pytest.raises(NameTaken):
-        named.create("mode", "fast")
-    named.set("mode", "fast")
-    message = named.get("mode")
-    assert message is not None
-    assert message.body == "fast"
-    named.delete("mode")
-    assert named.get("mode") is None
 
 
 def test_a_group_shares_partitions_and_goes_on_from_commits(

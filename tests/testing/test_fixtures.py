@@ -10,11 +10,7 @@ import pytest
 from qdo import InvalidArgument, Jobs
 from queuey import embedded
 from queuey.client import Backoff, Client
-from queuey.messages import PostResult
-from queuey.service.schedules import FireUseCases
-from queuey.service.schedules.states import Firing
 from queuey.testing import Clock, RealService
-from tests.replacing import replace
 
 
 @pytest.mark.parametrize("test", [1, 2])
@@ -46,15 +42,6 @@ def test_delays_and_claims_go_by_the_clock(queuey: Client, queuey_clock: Clock) 
     assert list(mails.receive()) != []
 
 
-def test_the_service_measures_by_the_clock(queuey_clock: Clock) -> None:
-    """Waits of the service between two actions, such as the retry of a failed step, pass with the clock."""
-    assert queuey_clock._service is not None
-    boottime = queuey_clock._service.core.boottime
-    before = boottime()
-    queuey_clock.move(hours=1)
-    assert boottime() - before >= 3600
-
-
 def test_messages_expire_and_show_by_the_clock(queuey: Client, queuey_clock: Clock) -> None:
     """TTLs, read delays and the ``now`` of reads use the clock."""
     queuey.create_queue("mails", read_delay=60)
@@ -73,21 +60,6 @@ def test_schedules_fire_on_the_way(queuey: Client, queuey_clock: Clock) -> None:
     queuey.schedules.put("paused", queue="mails", message="paused", every=10, paused=True)
     queuey_clock.move(days=3)
     assert [job.body for job in queuey.job_queue("mails").claim(idle=0)] == ["daily"] * 3
-
-
-def test_a_move_waits_for_the_messages_of_schedules(queuey: Client, queuey_clock: Clock) -> None:
-    """A move returns when the messages of schedules are stored."""
-    post = FireUseCases._post
-
-    async def post_late(firing: FireUseCases, application: str, message: Firing) -> PostResult | None:
-        await asyncio.sleep(0.05)
-        return await post(firing, application, message)
-
-    queuey.create_queue("mails")
-    queuey.schedules.put("poll", queue="mails", message="poll", every=10)
-    with replace(FireUseCases._post, post_late):
-        queuey_clock.move(seconds=10)
-    assert [message.body for message in queuey.read_all("mails", since=0)] == ["poll"]
 
 
 def test_the_clock_does_not_go_back(queuey_clock: Clock) -> None:

@@ -6,14 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from queuey.testing.real import RealProcess
+from tests.acceptance.test_serve_stop import has_ended
+from tests.waiting import until
 
 TIMEOUT = 120.0
 PROGRAM = """
@@ -26,13 +27,6 @@ with RealProcess(Path(sys.argv[1])):
 """
 
 
-def wait_until(holds: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + TIMEOUT
-    while not holds():
-        assert time.monotonic() < until, what
-        time.sleep(0.02)
-
-
 def list_descendants(pid: int) -> list[int]:
     """Returns the processes that a process and its descendants have started."""
     children: list[int] = []
@@ -40,13 +34,6 @@ def list_descendants(pid: int) -> list[int]:
         with suppress(OSError):
             children += map(int, (task / "children").read_text().split())
     return [*children, *(each for child in children for each in list_descendants(child))]
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @contextmanager
@@ -69,15 +56,15 @@ def test_the_service_ends_with_its_parent(tmp_path: Path, number: signal.Signals
         if moment == "up":
             assert program.stdout.readline() == b"up\n"
         else:
-            wait_until(lambda: list_descendants(program.pid), "the service was not started")
+            until(lambda: list_descendants(program.pid))
         service = list_descendants(program.pid)
         assert service
         program.send_signal(number)
         program.wait(TIMEOUT)
         try:
-            wait_until(lambda: not any(map(runs, service)), f"the service is still there after {number.name}")
+            until(lambda: all(map(has_ended, service)))
         finally:
-            for pid in filter(runs, service):
+            for pid in (pid for pid in service if not has_ended(pid)):
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -88,4 +75,4 @@ def test_a_start_that_fails(tmp_path: Path) -> None:
     before = list_descendants(os.getpid())
     with pytest.raises(RuntimeError, match=r"queuey serve did not start: .*not a database"):
         RealProcess(tmp_path).__enter__()
-    assert [pid for pid in list_descendants(os.getpid()) if pid not in before and runs(pid)] == []
+    assert [pid for pid in list_descendants(os.getpid()) if pid not in before and not has_ended(pid)] == []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from qdo.partitions import Partition
 from qdo.worker.failure import RunResult
@@ -16,7 +18,6 @@ from queuey.storage import Store
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.sqlite import open_store
-from tests.deploy.recording import series
 
 SCRAPES = 12
 """Number of scrapes, one every 15 s."""
@@ -26,6 +27,23 @@ UNREACHABLE_STORE = "cassandra://127.0.0.1:1/queuey"
 STATUSES = (200, 201, 409, 429, 500, 503)
 
 Series = list[dict[str, str]]
+
+
+def series(scrapes: Sequence[bytes], **labels: str) -> list[dict[str, str]]:
+    """Returns the series of one instance, one value a scrape; ``_`` where a series was missing.
+
+    Args:
+        scrapes: Expositions, the oldest first.
+        labels: Labels that Prometheus adds to each series, as ``job`` and ``instance``.
+    """
+    points: dict[str, list[str]] = {}
+    for number, text in enumerate(scrapes):
+        for family in text_string_to_metric_families(text.decode()):
+            for sample in family.samples:
+                inside = ", ".join(f'{name}="{value}"' for name, value in sorted((labels | sample.labels).items()))
+                values = points.setdefault(f"{sample.name}{{{inside}}}", [])
+                values += ["_"] * (number - len(values)) + [repr(sample.value)]
+    return [{"series": name, "values": " ".join(values)} for name, values in points.items()]
 
 
 def _count_and_snapshot(metrics: Metrics, statistics: dict[str, float], number: int) -> Snapshot:
