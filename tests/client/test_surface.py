@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import inspect
 import subprocess
 import sys
 from typing import Literal, get_type_hints
@@ -12,26 +11,14 @@ import pytest
 
 import queuey.client
 from queuey.client import (
-    AsyncClient,
-    AsyncJob,
-    AsyncJobQueue,
-    AsyncSchedules,
-    Client,
-    Job,
-    JobQueue,
     Query,
     ReadOptions,
-    Schedules,
     SendOptions,
     errors,
 )
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.send_calls import Outgoing
 from queuey.client.credentials import tokens
-
-
-def public_callables(kind: type) -> list[str]:
-    return [name for name, value in inspect.getmembers(kind, callable) if not name.startswith("_")]
 
 
 def test_all_is_sorted_and_complete() -> None:
@@ -47,38 +34,6 @@ def test_all_is_sorted_and_complete() -> None:
     assert {"AsyncClient", "Client", "Message", "Outgoing", "Page", "Profile", "Query", "Receipt"} <= set(exported)
     for name in exported:
         assert getattr(queuey.client, name).__doc__
-
-
-@pytest.mark.parametrize("name", ["__init__", *public_callables(Client)])
-def test_both_clients_take_the_same_arguments(name: str) -> None:
-    """Sync and async code differ in await alone."""
-    sync, asynchronous = (inspect.signature(getattr(kind, name)).parameters for kind in (Client, AsyncClient))
-    assert list(sync) == list(asynchronous)
-    for parameter in sync:
-        assert sync[parameter].default == asynchronous[parameter].default or name == "__init__"
-        assert sync[parameter].kind == asynchronous[parameter].kind
-    assert public_callables(AsyncClient) == public_callables(Client)
-
-
-def test_schedules_are_the_same_for_both_clients() -> None:
-    """What is done with schedules differs in await alone, too."""
-    assert public_callables(Schedules) == public_callables(AsyncSchedules)
-    for name in public_callables(Schedules):
-        sync, asynchronous = (inspect.signature(getattr(each, name)) for each in (Schedules, AsyncSchedules))
-        assert sync == asynchronous
-
-
-SEVERAL_AT_A_TIME = {"begin", "finish", "leave", "settle", "take", "wait_again"}
-"""Calls of an async queue for a program that handles several jobs at a time."""
-
-
-@pytest.mark.parametrize(("kind", "other"), [(Job, AsyncJob), (JobQueue, AsyncJobQueue)])
-def test_jobs_are_the_same_for_both_clients(kind: type, other: type) -> None:
-    """Jobs and their queues differ in await alone, too; threads that handle several jobs at a time have a loop each."""
-    assert [name for name in public_callables(other) if name not in SEVERAL_AT_A_TIME] == public_callables(kind)
-    for name in public_callables(kind):
-        one, two = (inspect.signature(getattr(each, name)) for each in (kind, other))
-        assert str(one.replace(return_annotation=None)) == str(two.replace(return_annotation=None)).replace("Async", "")
 
 
 def test_options_are_those_of_the_structs() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +21,6 @@ import queuey.client
 from deploy.site import docstrings
 from deploy.site.pages import BACKGROUND, KEYWORDS, OUTSIDE
 from tests.console.chromium.seeing import COLOR_RULES, find_accessibility_violations
-from tests.contrast import TEXT, Colour, ratio
 from tests.pages import blocks
 from tests.servers import chromium
 
@@ -210,21 +208,6 @@ def test_addresses_of_pages_that_were_one(site: Path, browser: Browser) -> None:
             page.goto((site / "404.html").as_uri())
             page.goto(f"{site.as_uri()}/{old}")
             page.wait_for_url(f"{site.as_uri()}/{new}", timeout=chromium.PATIENCE)
-
-
-def test_contrast_of_the_palette() -> None:
-    """Each colour of text has 4.5:1 on the grounds of its scheme; the green is the console's."""
-    css = (ROOT / "deploy" / "site" / "site.css").read_text()
-    texts = ("text", "quiet", "link", "link-hover", *(f"code-{kind}" for kind in ("keyword", "string", "number")))
-    for scheme in ("default", "slate"):
-        [block] = re.findall(rf'^\[data-md-color-scheme="{scheme}"\] \{{(.*?)^\}}', css, re.DOTALL | re.MULTILINE)
-        tokens = {name: Colour.parse(value) for name, value in re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block)}
-        for text in (*texts, "code-function", "code-comment"):
-            for ground in ("md-default-bg-color", "raised"):
-                assert ratio(tokens[text], tokens[ground]) >= TEXT, (scheme, text, ground)
-    console = (ROOT / "queuey" / "console" / "static" / "console.css").read_text()
-    assert re.findall(r"--green: light-dark\((#\w+), (#\w+)\)", console) == [tuple(re.findall(r"--link: (#\w+)", css))]
-    assert re.findall(r"--green: (#\w+)", css) == re.findall(r"--link: (#\w+)", css)[:1]
 
 
 def test_tables_are_cards_on_telephones(site: Path) -> None:

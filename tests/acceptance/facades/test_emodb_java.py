@@ -76,36 +76,6 @@ def test_a_move(emodb: JavaClient, kind: str) -> None:
     assert sorted(polled) == [0, 1, 2, 3]
 
 
-def test_its_own_exceptions(emodb: JavaClient, command: list[str], served: Served) -> None:
-    """Refusals are raised as the exceptions that the original's were."""
-    emodb.call("send", "strict", 1)
-    [polled] = emodb.call("poll", "strict", 3600, 1)
-    refused: dict[str, tuple[str, *tuple[object, ...]]] = {
-        "Limit must be >0": ("poll", "strict", 30, 0),
-        "ClaimTtl must be <=1 hour": ("poll", "strict", 3601, 1),
-        "Invalid event ID checksum.": ("ack", "other", [polled["id"]]),
-        "Invalid event ID.": ("ack", "strict", ["nonsense"]),
-        "cannot move queue to itself": ("move", "strict", "strict"),
-        "Message size (30722) is greater than the maximum allowed (30720) message size": (
-            "send",
-            "strict",
-            "x" * 30_720,
-        ),
-    }
-    for message, call in refused.items():
-        outcome = emodb.try_call(*call)
-        assert (outcome.error, outcome.message) == ("java.lang.IllegalArgumentException", message)
-    assert emodb.try_call("send", "Upper", 1).error == "java.lang.IllegalArgumentException"
-    unknown = emodb.try_call("moveStatus", "AAAAAAAAAAAAA")
-    assert unknown.error == "com.bazaarvoice.emodb.queue.api.UnknownMoveException"
-    stranger = JavaClient(command, served.port, "no-such-key")
-    try:
-        assert stranger.try_call("send", "strict", 1).error == "com.bazaarvoice.emodb.common.api.UnauthorizedException"
-    finally:
-        stranger.close()
-    assert emodb.call("size", "strict") == 1
-
-
 def test_a_server_that_was_away(command: list[str], tmp_path: Path) -> None:
     """The client finds a server again that was killed: it asks for its health until that is good."""
     port, options = find_adjacent_free_ports(), write_settings_file(tmp_path, SERVED)
