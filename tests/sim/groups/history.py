@@ -1,4 +1,4 @@
-"""The history of a group's partitions. Its rules are checked as it happens."""
+"""What members of a group do with messages. Its rules are checked as it happens, whoever assigns the partitions."""
 
 from __future__ import annotations
 
@@ -6,25 +6,11 @@ from asyncio import AbstractEventLoop
 from collections import Counter
 from collections.abc import Iterable
 
-from qdo.coordination.records import decode_offset
-from qdo.coordination.stored_assignments import (
-    StoredAssignment,
-    StoredTarget,
-    TargetGeneration,
-    decode_assigned,
-    decode_generation,
-)
-from qdo.coordination.tree import Change, Create, Delete, NodeData, SetData
 from qdo.partitions import Partition
 from queuey.client import Message
 from tests.harness.checking.groups import is_before
 from tests.sim.groups.service import Log, Service
-from tests.sim.groups.tree import TreeLink
-
-OWNERS, OFFSETS = "/groups/group/owners/", "/groups/group/offsets/"
-ASSIGNMENTS, TARGET = "/groups/group/assignments/", "/groups/group/target"
-PARTS = 3
-"""Number of slashes in the name of a partition."""
+from tests.sim.world import World
 
 
 def place_of(partition: Partition) -> str:
@@ -40,7 +26,6 @@ class History:
         offsets: The recorded offset of each partition.
         loops: The loop of each session.
         names: The machine's name of each session.
-        live: The sessions that have not ended.
         busy: By partition and owner's session, the number of messages that its member is handling.
         patient: A partition is only released after its messages are handled.
         attempts: Attempts at messages by kind of member, and those that failed, hung, or ended late.
@@ -54,7 +39,6 @@ class History:
         self.offsets: dict[str, str] = {}
         self.loops: dict[int, AbstractEventLoop | None] = {}
         self.names: dict[int, str] = {}
-        self.live: set[int] = set()
         self.busy: dict[str, Counter[int]] = {}
         self.patient = False
         self.attempts: Counter[str] = Counter()
@@ -62,77 +46,24 @@ class History:
         self.deeds: list[tuple[float, str, str]] = []
         self._replaced_sessions: set[tuple[str, int | None]] = set()
         """Places, and sessions that owned them until another member of the same name took them."""
-        self._target = StoredTarget(0, TargetGeneration(), {})
 
-    def began(self, session: int, link: TreeLink) -> None:
-        self.loops[session] = link.loop
-        self.names[session] = link.name
-        self.live.add(session)
+    def forget_world(self) -> None:
+        """Keeps only what happened. Crashed members stay suspended until they are collected between two histories."""
+        self.loops = dict.fromkeys(self.loops)
+        self.service = Service(World(0))
 
-    def ended(self, session: int) -> None:
-        self.live.discard(session)
+    def lives(self, session: int) -> bool:
+        """Returns whether a session goes on, as far as its member knows."""
+        raise NotImplementedError
 
-    def changed(self, session: int, change: Change) -> None:
-        """Tracks owners, and checks changes of owners' nodes, of the target, and of offsets.
+    def excuse(self, place: str, owner: int) -> None:
+        """Lets a member whose session was replaced or removed go on until it is notified. Nobody waits for it."""
+        self._replaced_sessions.add((place, owner))
+        self.busy.pop(place, None)
 
-        Violations go to ``wrong``.
-        """
-        before = {}
-        if any(operation.path.startswith((ASSIGNMENTS, TARGET)) for operation in change):
-            self._check_target(change)
-        for operation in change:
-            if operation.path.startswith(OWNERS):
-                place = operation.path.removeprefix(OWNERS)
-                before[place] = self.owners.get(place)
-                if isinstance(operation, Delete):
-                    self._check_removal(session, place, self.owners.pop(place, None), change)
-                elif isinstance(operation, Create) and place.count("/") == PARTS:
-                    self.owners[place] = session
-            elif operation.path.startswith(OFFSETS) and isinstance(operation, SetData | Create) and operation.data:
-                place = operation.path.removeprefix(OFFSETS)
-                self._check_offset(session, place, operation.data, {before.get(place), self.owners.get(place)})
-
-    def _check_removal(self, session: int, place: str, owner: int | None, change: Change) -> None:
-        """Records a violation unless an owner's node is removed by its session, the servers, or its replacement.
-
-        A replacement claims the partition in the same change, and has the member's name.
-        """
-        is_claim = any(isinstance(operation, Create) and operation.path == OWNERS + place for operation in change)
-        if is_claim and owner is not None and self.names[session] == self.names[owner]:
-            self._replaced_sessions.add((place, owner))
-            self.busy.pop(place, None)  # a replaced member is not waited for
-        elif session not in {0, owner}:
-            self.wrong.append(f"owner: session {session} removed the node of session {owner} for {place}")
-
-    def _check_target(self, change: Change) -> None:
-        """Tracks the target.
-
-        Records a violation unless it changes by one generation and gives a partition to one member.
-        """
-        generation, nodes = self._target.generation, dict(self._target.nodes)
-        for operation in change:
-            if operation.path == TARGET and isinstance(operation, SetData):
-                generation = decode_generation(_node(operation.data))
-                if generation.number != self._target.generation.number + 1:
-                    self.wrong.append(f"target: {generation} follows {self._target.generation}")
-            elif operation.path.startswith(ASSIGNMENTS):
-                member = operation.path.removeprefix(ASSIGNMENTS)
-                if isinstance(operation, Delete):
-                    nodes.pop(member, None)
-                elif isinstance(operation, SetData | Create):
-                    nodes[member] = StoredAssignment(decode_assigned(_node(operation.data)), 0)
-        before, self._target = self._target, StoredTarget(0, generation, nodes)
-        counts = Counter(
-            partition for node in nodes.values() for partition in node.assigned.find_partitions_in_effect(generation)
-        )
-        if twice := [str(partition) for partition, members in counts.items() if members > 1]:
-            self.wrong.append(f"target: given to several members: {twice}")
-        if generation == before.generation and self._target.target != before.target:
-            self.wrong.append(f"target: it has changed within {generation}")
-
-    def _check_offset(self, session: int, place: str, data: bytes, owners: Iterable[int | None]) -> None:
+    def check_offset(self, session: int, place: str, identifier: str | None, owners: Iterable[int | None]) -> None:
         """Records an offset, and violations: not by an owner, moved back, or past an unhandled message."""
-        identifier, before = decode_offset(data).id, self.offsets.get(place)
+        before = self.offsets.get(place)
         if session not in owners:
             self.wrong.append(f"fence: session {session} recorded {identifier} for {place}, which {owners} own")
         if before is not None and is_before(identifier, before):
@@ -159,7 +90,7 @@ class History:
             self.wrong.append(f"owner: {place} is handled by another member than its owner at {at}")
         busy = () if is_replaced else self.busy.get(place, ())
         others = [other for other in busy if self.names[other] != name]
-        if self.patient and self.live.intersection(others):
+        if self.patient and any(map(self.lives, others)):
             self.wrong.append(f"two: {place} is still handled by another member at {at}")
         for other in others:
             del self.busy[place][other]
@@ -225,10 +156,6 @@ class History:
         recorded = self.offsets.get(place_of(partition))
         if is_before(recorded, identifier):
             self.wrong.append(f"commit: {partition} has {recorded} after {identifier} was committed")
-
-
-def _node(data: bytes) -> NodeData:
-    return NodeData(data, 0, 0, 0)
 
 
 class Stay:

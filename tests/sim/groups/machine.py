@@ -10,7 +10,7 @@ from tests.sim.groups.loop import MemberLoop
 from tests.sim.groups.member import Member
 from tests.sim.groups.service import Key
 from tests.sim.groups.tree import TreeLink
-from tests.sim.world import Process
+from tests.sim.service_groups.network import Caller, Habits
 
 if TYPE_CHECKING:
     from tests.sim.groups.storm import Storm
@@ -19,7 +19,7 @@ LATENCIES = 0.004, 0.004, 0.02, 0.1
 """Choices of the mean seconds to the tree."""
 
 
-class Machine(Process):
+class Machine(Caller):
     """The machine of a member.
 
     Args:
@@ -43,7 +43,7 @@ class Machine(Process):
     def __init__(
         self, storm: Storm, name: str, program: type[Member], *, static: bool, wants: tuple[str, ...], key: Key
     ) -> None:
-        super().__init__(storm.world, storm.world.rng.uniform(-0.5, 0.5))
+        super().__init__(storm.world, storm.world.rng.uniform(-0.5, 0.5), storm.webs, Habits())
         self.storm = storm
         self.name = name
         self.program = program
@@ -67,14 +67,18 @@ class Machine(Process):
     def crash(self) -> None:
         """Stops its member and breaks its connections. The tree is not notified."""
         self.stop_member()
-        self.cut(0.0)
+        self.cut_tree(0.0)
 
     def stop_member(self) -> None:
         """Stops all that is left of its member, alive or not. Another may begin."""
         super().crash()
         self.up = False
+        self.storm.ended(self)
 
-    def cut(self, notice: float) -> None:
+    def is_lost(self) -> bool:
+        return self.no_service or super().is_lost()
+
+    def cut_tree(self, notice: float) -> None:
         """Breaks all of its connections to the tree. Its member notices after ``notice`` seconds."""
         for link in self._member.links if self._member is not None else ():
             link.cut(notice)

@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from qdo import AsyncConsumer, Coordinator, Worker, delivery
+from qdo import AsyncConsumer, Worker, delivery
 from qdo.consumer.owned_partition import Batch
-from qdo.errors import CoordinationLost, MemberExists, NotOwner, QdoError, SessionLost
+from qdo.errors import CoordinationLost, CoordinationRefused, MemberExists, NotOwner, QdoError, SessionLost
 from qdo.partitions import Partition
 from qdo.worker.failure import ExitCode
 from qdo.worker.runs import Delivery
 from queuey.client import AsyncClient, ClientError, Message
 from tests.sim.groups.history import Stay
 from tests.sim.groups.service import ServiceClient
-from tests.sim.groups.tree import TIMEOUT, TreeLink
+from tests.sim.groups.tree import TreeLink
 
 if TYPE_CHECKING:
     from tests.sim.groups.machine import Machine
@@ -29,8 +29,8 @@ FAILING = 0.2
 """Fraction of a worker's attempts that fail."""
 POLL = 5.0
 """Seconds for which a poll waits."""
-NOT_JOINED = CoordinationLost, MemberExists, SessionLost, ClientError
-"""Errors after which a member tries again to join."""
+NOT_JOINED = CoordinationLost, CoordinationRefused, MemberExists, SessionLost, ClientError
+"""Errors after which a member tries again to join. A worker also ends with a refusal when it lacks a right."""
 
 
 class Member:
@@ -40,7 +40,7 @@ class Member:
         machine: Its machine.
 
     Attributes:
-        links: Its links to the tree. The last one is of the present session.
+        links: Its links to a tree. The last one is of the present session.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -62,11 +62,10 @@ class Member:
 
     def _make(self) -> AsyncConsumer:
         machine, storm = self._machine, self._storm
-        coordinator = Coordinator("group", self._link, TIMEOUT, clock=machine.clock, new_mark=storm.mark)
         client = ServiceClient(storm.service, lambda: machine.key, lambda: not machine.no_service)
         return AsyncConsumer(
             cast("AsyncClient", client),
-            coordinator,
+            storm.coordinate(machine, self.links),
             queues=machine.wants,
             patterns=() if machine.wants else ("*",),
             member=machine.name if machine.static else None,
@@ -80,14 +79,10 @@ class Member:
         await consumer.coordinator.close()
         await asyncio.sleep(self._world.random_time(0.5))
 
-    def _link(self, _max_blocked_seconds: float) -> TreeLink:
-        link = TreeLink(self._storm.tree, self._machine)
-        self.links.append(link)
-        return link
-
     def _assigned(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
+        session = self._storm.session_of(self._machine, self.links)
         for partition in partitions:
-            self._stays[partition] = self._last_stays[partition] = Stay(self.links[-1].session, keyed=self._keyed)
+            self._stays[partition] = self._last_stays[partition] = Stay(session, keyed=self._keyed)
         return self._storm.faults.in_callback(ends=True)  # reading starts after it, so it must end
 
     def _revoked(self, partitions: Iterable[Partition]) -> Awaitable[None] | None:
@@ -118,7 +113,11 @@ class ConsumerMember(Member):
         if self._leaves:
             await self.leave()
         while not consumer.closing:
-            batches = await consumer.poll(self._world.rng.randrange(1, 12), POLL)
+            try:
+                batches = await consumer.poll(self._world.rng.randrange(1, 12), POLL)
+            except CoordinationRefused:  # a right is missing until the group has removed the member
+                await asyncio.sleep(POLL / 10)
+                continue
             stays = [self._stays.get(batch.partition) for batch in batches]
             for batch, stay in zip(batches, stays, strict=True):
                 if stay is not None:
@@ -184,10 +183,10 @@ class ConsumerMember(Member):
         done = stay.done
         if done is None or done == stay.recorded:
             return
-        with suppress(NotOwner, CoordinationLost, SessionLost):
+        with suppress(NotOwner, CoordinationLost, CoordinationRefused, SessionLost):
             try:
                 await consumer.commit({partition: done})
-            except (NotOwner, CoordinationLost, SessionLost):
+            except (NotOwner, CoordinationLost, CoordinationRefused, SessionLost):
                 raise
             except QdoError as error:
                 if self._last_stays[partition] is stay:

@@ -165,13 +165,17 @@ class ServiceClient:
         service: The service.
         key: Returns the present rights.
         reachable: Returns whether packets arrive.
+        groups: Its groups, if the service coordinates.
     """
 
     application = APPLICATION
     servers = (SimpleNamespace(root="simulated"),)
 
-    def __init__(self, service: Service, key: Callable[[], Key], reachable: Callable[[], bool]) -> None:
+    def __init__(
+        self, service: Service, key: Callable[[], Key], reachable: Callable[[], bool], groups: object = None
+    ) -> None:
         self._service = service
+        self.consumer_groups = groups
         self._key = key
         self._reachable = reachable
 
@@ -204,7 +208,10 @@ class ServiceClient:
         return await self._ask(answer)
 
     async def rights(self, names: Sequence[str]) -> dict[str, frozenset[str]]:
-        return await self._ask(lambda: {name: frozenset({"read"} if self._key().reads(name) else ()) for name in names})
+        def answer() -> dict[str, frozenset[str]]:
+            return {name: frozenset({"read", "claim"} if self._key().reads(name) else ()) for name in names}
+
+        return await self._ask(answer)
 
     async def read_queues(self, queries: Sequence[Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
         loop = asyncio.get_running_loop()

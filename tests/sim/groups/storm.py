@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
-import logging
 import os
 import secrets
 import socket
-import sys
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from random import random, uniform
 from time import perf_counter
 from types import SimpleNamespace
-from typing import Any
 
 from qdo import ConsumerSettings, Retry, WorkerSettings
 from qdo.consumer import consumer, fetcher
 from qdo.consumer.rebalance import queue_discovery
 from qdo.consumer.rebalance.session_events import SessionOptions
-from qdo.coordination import stored_assignments
-from qdo.coordination.tree import Delete, split_into_bundles
-from qdo.partitions import Partition, Queue
+from qdo.coordination import AnyCoordinator, stored_assignments
+from qdo.coordination.tree import split_into_bundles
 from qdo.worker import rights, runs, sources
 from qdo.worker.executors import in_process
 from tests.replacing import replace_in
@@ -33,11 +27,12 @@ from tests.sim.groups.faults import MAX_BAD_ATTEMPTS, MAX_BAD_MESSAGES, STALLED_
 from tests.sim.groups.history import History
 from tests.sim.groups.machine import Machine
 from tests.sim.groups.member import ConsumerMember, WorkerMember
+from tests.sim.groups.playing import NAMES
 from tests.sim.groups.service import APPLICATION, STORE, Key, Log, Service
-from tests.sim.groups.tree import TIMEOUT, Tree
+from tests.sim.groups.tree import TIMEOUT, TreeLink
+from tests.sim.service_groups.web import Web
 from tests.sim.world import Process, World
 
-LEADER = "/groups/group/leader"
 STORM = 3.5
 """Seconds of faults."""
 JOINING = 0.5
@@ -51,7 +46,7 @@ AFTER = 1.0
 OPERATIONS = 2, 100
 """Choices of the max operations in a transaction that sets the target."""
 SLOW = 0.4
-"""Mean seconds to the tree of a slow machine."""
+"""Mean seconds to its coordination of a slow machine."""
 POSTING = 0.5
 """Mean seconds between posts."""
 BACKLOG = 12.0
@@ -60,13 +55,10 @@ CALLBACKS = 12.0
 """Max seconds by which bad callbacks delay the rest."""
 HANDOVER = 2.0
 """Max seconds from an attempt that cannot be stopped until its partition is assigned again."""
-COLLECTED = 20
-"""Histories between two runs of the garbage collector."""
 CHECK_SECONDS = 0.5
 """Seconds between two checks of a group that comes to rest."""
 SIZES = 3, 3, 3, 3, 4, 4, 4, 5, 5, 6, 8, 10
 """Choices of the number of members."""
-NAMES = ("a1", "a2", "b1", "b2", "c1")
 KEYS = (Key(("*",)), Key(("*",)), Key(("a*",)), Key(("a*", "b*")), Key(("b*", "c*")))
 
 
@@ -75,7 +67,12 @@ class Storm:
 
     Args:
         seed: Seeds all random choices.
+
+    Attributes:
+        webs: The processes of the service that coordinates, if any.
     """
+
+    webs: Sequence[Web] = ()
 
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
@@ -107,12 +104,11 @@ class Storm:
         )
         self.faults.bad_messages = self.work.retry.attempts > 0
         self.service = Service(self.world)
-        self.history = History(self.service)
+        self.history = self._make_history()
         self.history.patient = self.settings.revoke_timeout > 1.0 and not self.faults.handlers
-        self.tree = Tree(self.world, self.history)
         self._numbers = itertools.count(1)
         for name in NAMES[: rng.randrange(1, 5)]:
-            self._create(name)
+            self.create(name)
         self.machines = [self._make_machine(number) for number in range(rng.choice(SIZES))]
 
     @property
@@ -129,6 +125,30 @@ class Storm:
         faults = CALLBACKS * self.faults.callbacks + attempts * attempt * self.faults.handlers
         return 2 * TIMEOUT + settings.grace + settings.revoke_timeout + 4 * settings.discover + BACKLOG + faults
 
+    # The coordination
+
+    def _make_history(self) -> History:
+        raise NotImplementedError
+
+    def coordinate(self, machine: Machine, links: list[TreeLink]) -> AnyCoordinator:
+        """Returns a coordinator for a member. Links that it opens are appended to ``links``."""
+        raise NotImplementedError
+
+    def session_of(self, machine: Machine, links: list[TreeLink]) -> int:
+        """Returns the present session of a member."""
+        raise NotImplementedError
+
+    def ended(self, machine: Machine) -> None:
+        """A member has crashed or stopped."""
+
+    def _list_faults(self) -> Sequence[Callable[[], None]]:
+        """Returns the faults to choose from; those that are more frequent are there several times."""
+        raise NotImplementedError
+
+    def _is_seen(self, place: str, owner: int) -> bool:
+        """Returns whether a member that must release the partition of a removed queue may see that it is gone."""
+        raise NotImplementedError
+
     def mark(self) -> str:
         return f"{next(self._numbers):06x}"
 
@@ -144,7 +164,7 @@ class Storm:
             self._cause_faults_until(end)
             self._post_until(end + AFTER)
             self.world.run(end)
-            self._heal()
+            self.heal()
             self.world.run(end + AFTER)
             self.history.wrong += self._judge_at_rest(end + self.calm)
             self.world.end()
@@ -188,7 +208,7 @@ class Storm:
             program = ConsumerMember
         return Machine(self, f"m{number}", program, static=rng.random() < 0.5, wants=wants, key=key)
 
-    def _create(self, name: str) -> None:
+    def create(self, name: str) -> None:
         self.service.queues[name] = {number: Log() for number in range(1, self.world.rng.randrange(2, 5))}
         self.service.wake(name)
 
@@ -215,82 +235,26 @@ class Storm:
         def strike() -> None:
             if self.world.now >= end:
                 return
-            self.world.rng.choice(self._deeds)()
+            self.world.rng.choice(deeds)()
             self.world.after(self.world.random_time(BETWEEN), strike)
 
-        self._deeds = [
-            self._crash,
-            self._crash,
-            self._pause,
-            self._pause,
-            self._pause,
-            self._cut_tree,
-            self._cut_tree,
-            self._lose_claim,
-            self._slow_tree,
-            self._slow_tree,
-            self._depose,
-            self._cut_service,
-            self._leave_and_restart,
-            self._leave_and_restart,
-            self._replace,
-            self._replace,
-            self._replace,
-            self._replace,
-            self._create_or_remove_queue,
-            self._add_partition,
-            self._change_rights,
-        ]
+        deeds = self._list_faults()
         self.world.after(JOINING + self.world.random_time(BETWEEN), strike)
 
-    def _pick_machine(self) -> Machine:
+    def pick_machine(self) -> Machine:
         return self.world.rng.choice(self.machines)
 
     def _crash(self) -> None:
-        machine = self._pick_machine()
+        machine = self.pick_machine()
         if machine.up:
             machine.crash()
             self.world.after(self.world.random_time(3.0), machine.begin)
 
     def _pause(self) -> None:
-        self._pick_machine().pause(self.world.random_time(2.5))
-
-    def _cut_tree(self) -> None:
-        machine = self._pick_machine()
-        if machine.no_tree:
-            return
-        machine.no_tree = True
-        machine.cut(self.world.random_time(0.25))
-
-        def heal() -> None:
-            machine.no_tree = False
-
-        self.world.after(self.world.random_time(1.5), heal)
-
-    def _lose_claim(self) -> None:
-        self._pick_machine().loses_claim = True
-
-    def _slow_tree(self) -> None:
-        machine = self._pick_machine()
-        machine.latency = SLOW
-        self.world.after(self.world.random_time(2.5), machine.speed_up)
-
-    def _depose(self) -> None:
-        """Slows the leader and lets a member leave. Removes the leader's node later, so that two may set the target."""
-
-        def remove() -> None:
-            self.tree.apply(0, (Delete(LEADER),))
-
-        leader = self.tree.nodes.get(LEADER)
-        for machine in self.machines:
-            if leader is not None and self.history.loops.get(leader.session) is machine.loop:
-                machine.latency = SLOW
-                self.world.after(self.world.random_time(2.5), machine.speed_up)
-                self._pick_machine().leave()
-                self.world.after(self.world.random_time(1.0), remove)
+        self.pick_machine().pause(self.world.random_time(2.5))
 
     def _cut_service(self) -> None:
-        machine = self._pick_machine()
+        machine = self.pick_machine()
         machine.no_service = True
 
         def heal() -> None:
@@ -299,7 +263,7 @@ class Storm:
         self.world.after(self.world.random_time(2.0), heal)
 
     def _leave_and_restart(self) -> None:
-        machine = self._pick_machine()
+        machine = self.pick_machine()
         machine.leave()
         self._restart_after_leaving(machine)
 
@@ -317,7 +281,7 @@ class Storm:
 
     def _replace(self) -> None:
         """Starts another machine under the name of a living static member, which is slowed and crashes later."""
-        machine = self._pick_machine()
+        machine = self.pick_machine()
         if not (machine.up and machine.static):
             return
         twin = Machine(self, machine.name, machine.program, static=True, wants=machine.wants, key=machine.key)
@@ -335,20 +299,20 @@ class Storm:
         if name in self.service.queues:
             self.remove(name)
         else:
-            self._create(name)
+            self.create(name)
 
-    def _add_partition(self) -> None:
+    def add_partition(self) -> None:
         if self.service.queues:
             queue = self.service.queues[self.world.rng.choice(sorted(self.service.queues))]
             queue[len(queue) + 1] = Log()
 
-    def _change_rights(self) -> None:
+    def change_rights(self) -> None:
         machine = self.world.rng.choice(self.machines[1:])
         machine.key = self.world.rng.choice(KEYS)
         for name in self.service.queues:
             self.service.wake(name)
 
-    def _heal(self) -> None:
+    def heal(self) -> None:
         for machine in self.machines:
             machine.no_tree = machine.no_service = False
             machine.loses_claim = False
@@ -404,75 +368,3 @@ class Storm:
                     problems.append(f"balance: {owner.name} has too much: {sorted(counts.values())}")
         problems.extend(f"gone: {place} has an owner" for place in sorted(gone) if self._is_seen(place, owners[place]))
         return problems
-
-    def _is_seen(self, place: str, owner: int) -> bool:
-        """Returns whether the leader or the owner may see that a queue is gone. Others cannot."""
-        leader = self.tree.nodes.get(LEADER)
-        sessions = {owner} if leader is None else {owner, leader.session}
-        loops = [self.history.loops[session] for session in sessions]
-        name = place.split("/")[2]
-        return any(machine.key.reads(name) for machine in self.machines if machine.loop in loops)
-
-
-@contextmanager
-def _same_sets() -> Iterator[None]:
-    """Fixes the order of sets of partitions and queues. Python's hashes of text differ in each run."""
-    numbers = {name: index for index, name in enumerate(NAMES)}
-    hashes: dict[type, Callable[[Any], int]] = {
-        Queue: lambda queue: numbers[queue.name],
-        Partition: lambda partition: partition.number << 3 | numbers[partition.queue.name],
-    }
-    for kind, by in hashes.items():
-        kind.__hash__ = by  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        for kind in hashes:
-            del kind.__hash__
-
-
-@contextmanager
-def histories() -> Iterator[None]:
-    """Silences the logs and warnings of crashed members, and controls garbage collection.
-
-    Garbage is collected only between two histories: a finalized coroutine would run in any present loop.
-    """
-    before, hook = logging.getLogger("qdo").level, sys.unraisablehook
-    logging.getLogger("qdo").setLevel(logging.CRITICAL + 1)
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    sys.unraisablehook = lambda _: None
-    try:
-        with warnings.catch_warnings(), _same_sets():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was never awaited
-            yield
-            gc.collect()
-    finally:
-        gc.enable()
-        logging.getLogger("qdo").setLevel(before)
-        sys.unraisablehook = hook
-
-
-def run_history(seed: int) -> History:
-    """Runs one history, which afterwards holds neither its loops nor its service."""
-    history = Storm(seed).run()
-    # Crashed members stay suspended until they are collected, which happens between histories.
-    history.loops = dict.fromkeys(history.loops)
-    history.service = Service(World(seed))
-    Process.present = None
-    return history
-
-
-def find_violations(seeds: Iterable[int], enough: int = 3) -> list[str]:
-    """Runs histories until ``enough`` of them violate a rule. Returns the first five violations of each."""
-    broken = []
-    with histories():
-        for played_before, seed in enumerate(seeds):
-            if played_before % COLLECTED == 0:
-                gc.collect()
-            if wrong := run_history(seed).wrong:
-                broken.append(f"history {seed}: {wrong[:5]}")
-            if len(broken) == enough:
-                break
-    return broken

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
-from tests.sim.groups.storm import find_violations, histories, run_history
+from tests.sim.groups.history import History
+from tests.sim.groups.playing import Kind, find_violations, histories, run_history
+from tests.sim.groups.served.storm import ServiceStorm
+from tests.sim.groups.trees.storm import TreeStorm
 
 needs_histories = pytest.mark.needs_histories
 HISTORIES = 2000
@@ -21,6 +25,7 @@ HANGING = 33
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow tests."""
 
+KINDS: Mapping[str, Kind[History]] = {"service": ServiceStorm, "tree": TreeStorm}
 FORMER_FAULTS = {
     "a message began twice, because gaps were still filled after their deadline": 31017,
     "a message began again, because gaps were filled after a hung attempt had handed its partition over": 38445,
@@ -29,37 +34,43 @@ FORMER_FAULTS = {
     "a late commit of a former stay was taken for one of the last stay": 76129,
     "handlers that hung one after another in one partition were given no time for all of them": 48747,
 }
-"""Seeds of histories that once broke a guarantee."""
+"""Seeds of histories in a tree that once broke a guarantee."""
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=needs_histories) for part in range(1, PARTS))])
-def test_guarantees(part: int) -> None:
-    """Whatever fails: one owner at a time, in order, nothing lost, offsets neither back nor ahead, and then balance."""
-    assert find_violations(range(part, HISTORIES, PARTS)) == []
+def test_guarantees(part: int, kind: str) -> None:
+    """Whatever fails: one owner at a time, in order, nothing lost, offsets neither back nor ahead, and then balance.
+
+    In a group of the service also O1 to O7, with the sessions of real consumers.
+    """
+    assert find_violations(range(part, HISTORIES, PARTS), KINDS[kind]) == []
 
 
 @pytest.mark.parametrize("fault", FORMER_FAULTS)
 def test_former_faults(fault: str) -> None:
     """The guarantees hold in histories that once broke one of them."""
-    assert find_violations([FORMER_FAULTS[fault]]) == []
+    assert find_violations([FORMER_FAULTS[fault]], TreeStorm) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", range(MANY_PARTS))
-def test_guarantees_in_many_histories(part: int) -> None:
+def test_guarantees_in_many_histories(part: int, kind: str) -> None:
     """The guarantees hold in ``SIM_HISTORIES`` histories from the seed ``SIM_SEED`` on."""
-    assert find_violations(range(FIRST + part, FIRST + MANY, MANY_PARTS), enough=10) == []
+    assert find_violations(range(FIRST + part, FIRST + MANY, MANY_PARTS), KINDS[kind], enough=10) == []
 
 
-def test_histories_have_every_outcome() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_histories_have_every_outcome(kind: str) -> None:
     """Messages are handled in each history, some again; sessions are lost; all members run; a seed fixes everything."""
     with histories():
-        first = [run_history(seed) for seed in (*range(12), HANGING)]
-        assert [run_history(seed).deeds for seed in range(6)] == [history.deeds for history in first[:6]]
+        first = [run_history(seed, KINDS[kind]) for seed in (*range(12), HANGING)]
+        assert [run_history(seed, KINDS[kind]).deeds for seed in range(6)] == [history.deeds for history in first[:6]]
     assert all(len(history.deeds) > 5 for history in first)
     again = sum(len(history.deeds) - len({deed[2] for deed in history.deeds}) for history in first)
     assert again > 0
-    assert all(len(history.loops) > 3 for history in first)
+    assert all(len(history.loops) > 2 for history in first)
     attempts = sum((history.attempts for history in first), Counter())
     assert {"consumer", "worker", "worker in order of keys", "failed", "hung", "late"} <= attempts.keys()

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from tests.sim.service_groups.members import Habits, Member
+from tests.sim.service_groups.members import Member
+from tests.sim.service_groups.network import Habits
 from tests.sim.service_groups.stored import Faults
 from tests.sim.service_groups.storm import Storm
 

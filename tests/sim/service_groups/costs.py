@@ -8,7 +8,8 @@ from functools import partial
 
 from queuey.groups.state import Credential, JoinRequest
 from tests.sim.service_groups.history import History
-from tests.sim.service_groups.members import Habits, Member
+from tests.sim.service_groups.members import Member
+from tests.sim.service_groups.network import Habits
 from tests.sim.service_groups.stored import Faults, Stored
 from tests.sim.service_groups.storm import OWNER, Storm
 from tests.sim.service_groups.web import Web

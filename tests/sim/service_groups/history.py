@@ -91,6 +91,10 @@ class History:
     def record_violation(self, text: str) -> None:
         self.wrong.append(f"{text} at {self.now - 1000:.3f}")
 
+    def forget_world(self) -> None:
+        """Keeps only what happened."""
+        self.stored.observer = None
+
     def life_of(self, number: int, epoch: int) -> Life | None:
         """Returns the membership with this number that was the last one born up to an epoch, or None."""
         lives = [one for one in self.lives if one.number == number and one.born <= epoch]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,23 +19,14 @@ from queuey.ids import LOW_MIN, Position
 from queuey.messages import OffsetChange
 from tests.sim.groups.loop import MemberLoop
 from tests.sim.service_groups.history import Life, Place
+from tests.sim.service_groups.network import Caller, Habits, NoAnswerError
 from tests.sim.service_groups.stored import APPLICATION, GROUP
-from tests.sim.world import Process
 
 if TYPE_CHECKING:
     from tests.sim.service_groups.storm import Storm
-    from tests.sim.service_groups.web import Web
 
-Begin = Callable[["Web", Any], object]
-"""Begins a request at a process. May return a function that ends it when its client has left."""
 Spot = tuple[str, int]
 """The name of a queue, and a partition number."""
-PATIENCE = 1.5
-"""Max seconds to wait for an answer."""
-
-
-class NoAnswerError(Exception):
-    pass
 
 
 @dataclass
@@ -57,31 +48,6 @@ class Holding:
     busy: bool = False
 
 
-@dataclass(frozen=True)
-class Habits:
-    """How a member behaves.
-
-    Attributes:
-        pace: Mean seconds between messages.
-        hurry: Mean seconds to handle a message.
-        deaf: It does not give back what others wait for.
-        generous: Probability that it gives a partition back unasked after a message.
-        repeats: Probability that a request arrives twice, the second time late.
-        loses: Probability that a request or an answer is lost.
-        late: Probability that a request or an answer takes seconds, at most 12.
-        patience: Seconds that it waits for the answer to a heartbeat, on top of the heartbeat's own wait.
-    """
-
-    pace: float = 0.4
-    hurry: float = 0.1
-    deaf: bool = False
-    generous: float = 0.0
-    repeats: float = 0.0
-    loses: float = 0.0
-    late: float = 0.0
-    patience: float = PATIENCE
-
-
 FIRST = 1_000_000
 """Ticks before the id of message 1."""
 
@@ -90,7 +56,7 @@ def position_of(number: int) -> Position:
     return FIRST + number, LOW_MIN
 
 
-class Member(Process):
+class Member(Caller):
     """A machine on which members live, one after another.
 
     Args:
@@ -101,23 +67,19 @@ class Member(Process):
     Attributes:
         stay: The present membership.
         wanted: Whether a member should live there.
-        cut: Until then nothing that it sends or is sent arrives.
     """
 
     def __init__(self, storm: Storm, request: JoinRequest, habits: Habits) -> None:
-        super().__init__(storm.world, 0.0)
-        self.storm = storm
+        super().__init__(storm.world, 0.0, storm.webs, habits)
+        self.storm: Storm = storm
         self.request = request
-        self.habits = habits
         self.wanted = True
-        self.cut = 0.0
         self._lives = False
         self.stay: Life | None = None
         self.holds: dict[Spot, Holding] = {}
         self.draining = False
         self._given: dict[Spot, int] = {}
         """The epochs of partitions being given back."""
-        self._heart: Callable[[], None] | None = None
         self._id = ""
 
     def begin(self) -> None:
@@ -154,39 +116,6 @@ class Member(Process):
         self.stay = None
         self.holds.clear()
         self._given.clear()
-
-    # The network
-
-    async def ask(self, begin: Begin, wait: float = 0.0, *, is_heartbeat: bool = False) -> Any:  # noqa: ANN401 - any
-        """Sends a request to a random process, and returns the answer or raises its error.
-
-        Raises NoAnswerError after the wait and the member's patience.
-        """
-        request = Request(self, begin)
-        patience = PATIENCE
-        if is_heartbeat:
-            self._heart, patience = request.give_up, self.habits.patience
-        self.soon(wait + patience, request.give_up, self.life)
-        try:
-            return await request.answer
-        except NoAnswerError:
-            request.leave()
-            raise
-        finally:
-            if is_heartbeat:
-                self._heart = None
-
-    def is_lost(self) -> bool:
-        """Returns whether a message to or from it is lost: while it is cut off, or by chance."""
-        loses = self.habits.loses
-        return self.world.now < self.cut or (loses > 0 and self.world.rng.random() < loses)
-
-    def delay(self) -> float:
-        """Returns a transport time: mostly milliseconds, up to 12 s for a member with bad habits."""
-        rng = self.world.rng
-        if self.habits.late and rng.random() < self.habits.late:
-            return rng.random() ** 2 * 12
-        return self.world.random_time(0.003)
 
     # The heartbeat
 
@@ -256,7 +185,9 @@ class Member(Process):
         beat = Heartbeat(owned, back, self.draining, wait)
         try:
             answer: HeartbeatAnswer = await self.ask(
-                lambda web, done: web.heartbeat(member, credential, beat, done), wait, is_heartbeat=True
+                lambda web, done: web.heartbeat(member, credential, beat, done),
+                wait + self.habits.patience,
+                is_heartbeat=True,
             )
         except MemberGone:
             raise
@@ -328,8 +259,8 @@ class Member(Process):
             return
         self._release(stay, spot)
         self._given[spot] = present.epoch
-        if self._heart is not None and self.world.rng.random() < 0.7:
-            self._heart()
+        if self.heart is not None and self.world.rng.random() < 0.7:
+            self.heart()
 
     def _release(self, stay: Life, spot: Spot) -> None:
         stay.holds.pop(self.holds.pop(spot).place, None)
@@ -384,60 +315,3 @@ class Member(Process):
             else:
                 self.storm.history.counts["committed"] += 1
                 return
-
-
-class Request:
-    """A request under way.
-
-    Args:
-        member: The sender.
-        begin: Begins it where it arrives.
-
-    Attributes:
-        answer: The answer, or the error.
-    """
-
-    def __init__(self, member: Member, begin: Begin) -> None:
-        rng, webs = member.world.rng, member.storm.webs
-        self._member = member
-        self._life = member.life
-        self._begin = begin
-        self._web = rng.choice(webs)
-        self._leave: object = None
-        self.answer: asyncio.Future[Any] = member.loop.create_future()
-        if not member.is_lost():
-            self._web.process.soon(member.delay(), self._arrive)
-        repeats = member.habits.repeats
-        if repeats and rng.random() < repeats:
-            other = rng.choice(webs)
-            other.process.soon(rng.random() * 12, partial(self._repeat, other))
-
-    def _arrive(self) -> None:
-        self._leave = self._begin(self._web, self._take_answer)
-
-    def _repeat(self, web: Web) -> None:
-        self._begin(web, lambda _value, _error: None)
-
-    def _take_answer(self, value: object, error: Exception | None) -> None:
-        member = self._member
-        if not member.is_lost():
-            member.soon(member.delay(), partial(self._end, value, error), self._life)
-
-    def _end(self, value: object, error: Exception | None) -> None:
-        """Sets the answer, unless it is set or the member's life has ended."""
-        if self._member.life != self._life or self.answer.done():
-            return
-        if error is None:
-            self.answer.set_result(value)
-        else:
-            self.answer.set_exception(error)
-
-    def give_up(self) -> None:
-        """Fails the answer with NoAnswerError, unless it has come."""
-        if not self.answer.done():
-            self.answer.set_exception(NoAnswerError())
-
-    def leave(self) -> None:
-        """Ends the request where it arrived, after a delay; does nothing if it cannot be ended."""
-        if callable(self._leave):
-            self._web.process.soon(self._member.delay(), self._leave)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-import sys
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace as replaced
 from fnmatch import fnmatchcase
 from functools import partial
@@ -21,10 +16,11 @@ from queuey.groups.ownership import OwnedOffset
 from queuey.groups.state import Credential, JoinRequest
 from queuey.messages import OffsetChange
 from tests.sim.service_groups.history import History, Life, Place, may_read_and_claim
-from tests.sim.service_groups.members import Habits, Member, position_of
+from tests.sim.service_groups.members import Member, position_of
+from tests.sim.service_groups.network import Habits
 from tests.sim.service_groups.stored import APPLICATION, GROUP, Faults, Stored
 from tests.sim.service_groups.web import Web
-from tests.sim.world import Process, World
+from tests.sim.world import World
 
 STORM = 14.0
 """Seconds of faults."""
@@ -35,8 +31,6 @@ OWNER = Caller(frozenset({f"app:{APPLICATION}"}))
 NARROW = Caller(grants=(Grant(APPLICATION, frozenset({"read", "claim"}), ("a",)),))
 ANYBODY = Credential(b"somebody", OWNER)
 """A credential that is not a member's."""
-COLLECTED = 40
-"""Histories between two runs of the garbage collector."""
 
 
 class Storm:
@@ -353,49 +347,3 @@ class Storm:
 
     def _wants(self, request: JoinRequest, name: str) -> bool:
         return name in request.names or any(fnmatchcase(name, pattern) for pattern in request.patterns)
-
-
-@contextmanager
-def histories() -> Iterator[None]:
-    """Silences the logs of crashed processes, and collects garbage only between two histories."""
-    loggers = [logging.getLogger(name) for name in ("queuey", "asyncio")]
-    levels = [logger.level for logger in loggers]
-    hook = sys.unraisablehook
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    sys.unraisablehook = lambda _: None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was never awaited
-            yield
-            gc.collect()
-    finally:
-        gc.enable()
-        sys.unraisablehook = hook
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-def run_history(seed: int, kind: type[Storm] = Storm) -> History:
-    history = kind(seed).run()
-    Process.present = None
-    return history
-
-
-def find_violations(
-    seeds: Iterable[int], kind: type[Storm] = Storm, *, breaking: Sequence[str] = ("",), enough: int = 1
-) -> list[str]:
-    """Runs histories until ``enough`` of them violate a rule in ``breaking``. Returns their violations."""
-    broken = []
-    with histories():
-        for before, seed in enumerate(seeds):
-            if before % COLLECTED == 0:
-                gc.collect()
-            if wrong := [text for text in run_history(seed, kind).wrong if text.startswith(tuple(breaking))]:
-                broken.append(f"history {seed}: {wrong[:5]}")
-                if len(broken) == enough:
-                    break
-    return broken

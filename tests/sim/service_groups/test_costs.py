@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from tests.sim.groups.playing import histories
 from tests.sim.service_groups.costs import PROCESSES, LargeGroup
-from tests.sim.service_groups.storm import histories
 
 LARGEST = 100_000
 """Max size of a row in bytes."""

@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from tests.sim.service_groups.storm import Storm, find_violations, histories
+from tests.sim.groups.playing import find_violations, histories
+from tests.sim.service_groups.storm import Storm
 
 needs_histories = pytest.mark.needs_histories
 HISTORIES = 2000
@@ -31,13 +32,13 @@ FORMER_FAULTS = {
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=needs_histories) for part in range(1, PARTS))])
 def test_guarantees(part: int) -> None:
     """O1 to O7 hold, whatever fails."""
-    assert find_violations(range(part, HISTORIES, PARTS)) == []
+    assert find_violations(range(part, HISTORIES, PARTS), Storm) == []
 
 
 @pytest.mark.parametrize("fault", FORMER_FAULTS)
 def test_former_faults(fault: str) -> None:
     """O1 to O7 hold in histories that once broke one of them."""
-    assert find_violations([FORMER_FAULTS[fault]]) == []
+    assert find_violations([FORMER_FAULTS[fault]], Storm) == []
 
 
 @pytest.mark.slow
@@ -45,7 +46,7 @@ def test_former_faults(fault: str) -> None:
 @pytest.mark.parametrize("part", range(MANY_PARTS))
 def test_guarantees_in_many_histories(part: int) -> None:
     """O1 to O7 hold in ``SIM_HISTORIES`` histories from the seed ``SIM_SEED`` on."""
-    assert find_violations(range(FIRST + part, FIRST + MANY, MANY_PARTS), enough=10) == []
+    assert find_violations(range(FIRST + part, FIRST + MANY, MANY_PARTS), Storm, enough=10) == []
 
 
 def test_histories_have_every_outcome() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from queuey.access import is_allowed
 from queuey.api.groups import Heartbeat
@@ -21,21 +21,32 @@ from tests.sim.service_groups.stored import APPLICATION, GROUP
 from tests.sim.world import begin
 
 if TYPE_CHECKING:
-    from tests.sim.service_groups.storm import Storm
+    from tests.sim.service_groups.stored import Stored
+    from tests.sim.world import World
 
 CHECK = 5.0
 """Seconds between checks of the credential of a waiting heartbeat."""
+
+
+class Surroundings(Protocol):
+    """What the processes of a service have in common."""
+
+    world: World
+    stored: Stored
+
+    def rights(self, credential: Credential) -> Credential | None:
+        """Returns the credential with its present rights, or None if it was revoked."""
 
 
 class Web:
     """A process of the service. It restarts after a crash.
 
     Args:
-        storm: The history that it is part of.
+        storm: What it shares with other processes.
         offset: Seconds by which its clock is ahead.
     """
 
-    def __init__(self, storm: Storm, offset: float) -> None:
+    def __init__(self, storm: Surroundings, offset: float) -> None:
         self.storm = storm
         self.process = Machine(storm.world, offset)
         self.start()

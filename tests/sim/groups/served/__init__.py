@@ -1,0 +1,1 @@
+"""Groups of the real service, over a simulated store and network."""
