@@ -15,8 +15,7 @@ from queuey.service import Service
 from queuey.storage import bridge
 from tests.cassandra.interposed import CLOCKS, QUEUES
 from tests.cassandra.scene import Process, Scene, World
-from tests.contract.groups.group import SESSION, Member, places_of
-from tests.contract.groups.in_service import HandCore, ServiceGroup
+from tests.contract.groups.group import SESSION, Group, HandCore, Member, places_of
 from tests.contract.samples import run_call
 
 THIRD = SESSION / 3
@@ -65,7 +64,7 @@ class Crew:
         self.places = places_of(self.queue, partitions)
         clock = WorldClock(scene.world, self.process)
         self.service = Service(self.process.store, core=HandCore(clock))
-        self.group = ServiceGroup([self.service], clock, "group", scene.application)
+        self.group = Group([self.service], clock, "group", scene.application)
 
     def join_evenly(self, count: int) -> list[Member]:
         members: list[Member] = [self.group.join(self.queue) for _ in range(count)]

@@ -9,7 +9,7 @@ import pytest
 from queuey.service import Service
 from queuey.storage import Store
 from tests.backends import Clock
-from tests.contract.groups.in_service import HandCore, ServiceGroup
+from tests.contract.groups.group import Group, HandCore
 from tests.contract.samples import fresh_name, make_queue
 
 Make = Callable[[int], str]
@@ -25,8 +25,8 @@ def services(store: Store, other: Store, clock: Clock) -> Iterator[list[Service]
 
 
 @pytest.fixture
-def group(services: list[Service], clock: Clock) -> ServiceGroup:
-    return ServiceGroup(services, clock, fresh_name())
+def group(services: list[Service], clock: Clock) -> Group:
+    return Group(services, clock, fresh_name())
 
 
 @pytest.fixture

@@ -1,14 +1,23 @@
-"""The interface of a consumer group, as the suite uses it on each implementation."""
+"""Groups of the service as the suite uses them; each request of a member goes to the next process."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import base64
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
 
 from queuey import ids
+from queuey.access import Caller, Grant
+from queuey.api.groups import Heartbeat
+from queuey.errors import GroupNotFound
+from queuey.groups.state import Credential, JoinRequest
+from queuey.messages import OffsetChange
+from queuey.service import QueueAccess, Service
+from queuey.service.core import Core
+from tests.backends import APP
 
 Place = tuple[str, int]
 """A queue's name and a partition."""
@@ -45,70 +54,73 @@ class HeartbeatResult(NamedTuple):
     lost: frozenset[Place]
 
 
-class Member(ABC):
-    """A member that records what it owns, under which epoch, and how each partition came.
+class HandClock(Protocol):
+    """A clock that the test moves."""
 
-    Attributes:
-        number: The number by which others know the member.
-        owned: The epoch of each partition that it owns, as far as it knows.
-        taken: What it was told of each partition when it last got it.
-    """
+    def __call__(self) -> int:
+        """Returns the time in ticks."""
 
-    number: int
-
-    def __init__(self) -> None:
-        self.owned: dict[Place, int] = {}
-        self.taken: dict[Place, TakenPartition] = {}
-
-    @abstractmethod
-    def send_heartbeat(self, give_back: Mapping[Place, int] | None = None, *, leaving: bool = False) -> HeartbeatResult:
-        """Sends a heartbeat with all of ``owned``, and changes ``owned`` by the answer.
-
-        Args:
-            give_back: Partitions that it gives back, with the epochs under which it owned them.
-            leaving: Whether it wants no more partitions.
-        """
-
-    @abstractmethod
-    def commit(
-        self,
-        offsets: Mapping[Place, str],
-        *,
-        epochs: Mapping[Place, int] | None = None,
-        note: bytes | UnsetType | None = UNSET,
-        expected: str | UnsetType | None = UNSET,
-    ) -> None:
-        """Commits offsets of one queue, under the epochs of ``owned`` unless others are given."""
-
-    @abstractmethod
-    def leave(self, *, returns: bool = False) -> None:
-        """Leaves; with ``returns`` as an instance that will come back."""
-
-    @abstractmethod
-    def impersonate(self) -> Member:
-        """Returns a member that knows all that this one knows, and has another credential."""
-
-    def epochs(self, places: Collection[Place]) -> dict[Place, int]:
-        return {place: self.owned[place] for place in places}
-
-    def beat_and_give_back(self) -> HeartbeatResult:
-        """Sends a heartbeat, gives back what the answer asks for, and returns the first answer."""
-        answer = self.send_heartbeat()
-        if answer.give_back:
-            self.send_heartbeat(answer.give_back)
-        return answer
+    def advance(self, seconds: float) -> None:
+        """Moves the time forward."""
 
 
-class Group(ABC):
-    """A group without members, and the events around it.
+class HandCore(Core):
+    """A core whose clocks the test moves, like those of its store."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def boottime(self) -> float:
+        return ids.ticks_to_seconds(self._clock())
+
+
+class Group:
+    """A group of the service. Its processes take turns at calls, and all of them work when time passes.
+
+    Args:
+        services: The processes that serve it.
+        clock: The clock of the processes.
+        name: The name of the group.
+        application: The application of the group.
 
     Attributes:
         slack: Seconds by which clocks may differ: for others a session ends that much later.
     """
 
-    slack: float
+    def __init__(self, services: Sequence[Service], clock: HandClock, name: str, application: str = APP) -> None:
+        self.clock = clock
+        self.application = application
+        self.name = name
+        self.slack = services[0].store.clock_difference
+        self.callers: dict[bytes, Caller] = {}
+        self.services = services
+        for service in services:
+            service.groups.rights = self._rights
+        self._turns = itertools.cycle(services)
 
-    @abstractmethod
+    def other_group(self) -> Group:
+        other = Group(self.services, self.clock, f"{self.name}:beside", self.application)
+        other.callers |= self.callers
+        self.callers = other.callers  # Both groups look up all rights.
+        return other
+
+    def _rights(self, credential: Credential) -> Credential | None:
+        caller = self.callers.get(credential.id)
+        return None if caller is None else Credential(credential.id, caller)
+
+    def ask(self, call: Callable[[Service], Any]) -> Any:  # noqa: ANN401 - what the use case returns
+        service = next(self._turns)
+        return service.core.run(call(service))
+
+    def access(self, service: Service, queue: str) -> QueueAccess:
+        return service.enter(service.find(self.application, queue), lambda _queue: None)
+
+    def credential(self, key: str) -> Credential:
+        """Returns the credential of a key, which gets all rights at its first use."""
+        self.callers.setdefault(key.encode(), Caller(names=frozenset({f"app:{self.application}"})))
+        return Credential(key.encode(), self.callers[key.encode()])
+
     def join(
         self,
         *queues: str,
@@ -119,35 +131,46 @@ class Group(ABC):
         grace: float = 0.0,
         key: str = "key",
     ) -> Member:
-        """Joins with a credential; sends no heartbeat."""
+        request = JoinRequest(
+            tuple(sorted(queues)),
+            tuple(sorted(patterns)),
+            self.credential(key),
+            instance,
+            *(round(1000 * seconds) for seconds in (session, revoke, grace)),
+        )
+        joined = self.ask(lambda service: service.groups.join(self.application, self.name, request))
+        assert joined.wait <= session / 3 < joined.session <= session
+        return Member(self, joined.member, joined.number, key)
 
-    @abstractmethod
-    def other_group(self) -> Group:
-        """Returns another group of the same application."""
-
-    @abstractmethod
     def pass_time(self, seconds: float) -> None:
-        """Advances all clocks."""
+        self.clock.advance(seconds)
+        for service in self.services:
+            for served in list(service.groups.served.values()):
+                service.core.run(served.turn())
 
-    @abstractmethod
     def limit_key(self, key: str, *queues: str) -> None:
-        """Limits a credential to reading and claiming these queues, from now on."""
+        self.callers[key.encode()] = Caller(grants=(Grant(self.application, frozenset({"read", "claim"}), queues),))
 
-    @abstractmethod
     def offset(self, place: Place) -> str | None:
-        """Returns the recorded offset of a partition."""
+        service, (queue, partition) = next(self._turns), place
+        try:
+            recorded = service.offsets.read_progress(self.access(service, queue), self.name).partitions
+        except GroupNotFound:
+            return None
+        return recorded[partition].offset
 
-    @abstractmethod
     def commit_plainly(self, place: Place, offset: str) -> None:
-        """Commits without being a member."""
+        queue, partition = place
+        change = OffsetChange(partition, ids.parse_position(offset))
+        service = next(self._turns)
+        service.core.run(service.offsets.record(self.access(service, queue), self.name, [change]))
 
-    @abstractmethod
     def forget_offsets(self, queue: str) -> None:
-        """Deletes the recorded offsets of a queue."""
+        service = next(self._turns)
+        service.core.run(service.offsets.forget(self.access(service, queue), self.name))
 
-    @abstractmethod
     def remove(self) -> None:
-        """Forgets the group, but not its offsets."""
+        self.ask(lambda service: service.groups.forget(self.application, self.name))
 
     def pass_time_with_heartbeats(self, seconds: float, *members: Member) -> None:
         """Advances time while these members send heartbeats, and give back the partitions they are asked for."""
@@ -186,9 +209,107 @@ class Group(ABC):
         self.pass_time_with_heartbeats(session + self.slack + BEAT_INTERVAL, *others)
 
 
+class Member:
+    """A member, by its id. It records what it owns, under which epoch, and how each partition came.
+
+    It forgets partitions that it gives back or was told to have lost.
+
+    Attributes:
+        id: The secret id that its requests name.
+        number: The number by which others know the member.
+        owned: The epoch of each partition that it owns, as far as it knows.
+        taken: What it was told of each partition when it last got it.
+    """
+
+    def __init__(self, group: Group, member: str, number: int, key: str) -> None:
+        self.owned: dict[Place, int] = {}
+        self.taken: dict[Place, TakenPartition] = {}
+        self.number = number
+        self._group = group
+        self.id = member
+        self._key = key
+
+    def send_heartbeat(self, give_back: Mapping[Place, int] | None = None, *, leaving: bool = False) -> HeartbeatResult:
+        """Sends a heartbeat with all of ``owned``, and changes ``owned`` by the answer.
+
+        Args:
+            give_back: Partitions that it gives back, with the epochs under which it owned them.
+            leaving: Whether it wants no more partitions.
+        """
+        for place in give_back or ():
+            self.owned.pop(place, None)
+        beat = Heartbeat(_by_queue(self.owned), _by_queue(give_back or {}), leaving)
+        who = self._group.name, self.id, self._group.credential(self._key)
+        answer = self._group.ask(lambda service: service.groups.heartbeat(self._group.application, *who, beat))
+        take = {
+            (queue, number): TakenPartition(each.offset, each.came, None if each.note is None else _bytes(each.note))
+            for queue, some in answer.take.items()
+            for number, each in some.items()
+        }
+        self.owned |= {(q, number): each.epoch for q, some in answer.take.items() for number, each in some.items()}
+        self.taken |= take
+        lost = frozenset((queue, number) for queue, some in answer.lost.items() for number in some)
+        for place in lost:
+            self.owned.pop(place, None)
+        to_give_back = {
+            (queue, number): each.epoch for queue, some in answer.give_back.items() for number, each in some.items()
+        }
+        return HeartbeatResult(take, to_give_back, lost)
+
+    def commit(
+        self,
+        offsets: Mapping[Place, str],
+        *,
+        epochs: Mapping[Place, int] | None = None,
+        note: bytes | UnsetType | None = UNSET,
+        expected: str | UnsetType | None = UNSET,
+    ) -> None:
+        """Commits offsets of one queue, under the epochs of ``owned`` unless others are given."""
+        [queue] = {queue for queue, _ in offsets}
+        under = self.epochs(offsets) if epochs is None else epochs
+        before = None if expected is UNSET or expected is None else ids.parse_position(expected)
+        changes = [
+            OffsetChange(
+                number, ids.parse_position(offset), before, compare=expected is not UNSET, forward=expected is UNSET
+            )
+            for (_, number), offset in offsets.items()
+        ]
+        notes = {} if note is UNSET else {number: note for _, number in offsets}
+        who = self._group.name, self.id, self._group.credential(self._key)
+        numbers = {number: under[queue, number] for _, number in offsets}
+        self._group.ask(
+            lambda service: service.groups.commit(self._group.access(service, queue), *who, changes, numbers, notes)
+        )
+
+    def leave(self, *, returns: bool = False) -> None:
+        who = self._group.name, self.id, self._group.credential(self._key)
+        self._group.ask(lambda service: service.groups.leave(self._group.application, *who, returns=returns))
+
+    def epochs(self, places: Collection[Place]) -> dict[Place, int]:
+        return {place: self.owned[place] for place in places}
+
+    def beat_and_give_back(self) -> HeartbeatResult:
+        """Sends a heartbeat, gives back what the answer asks for, and returns the first answer."""
+        answer = self.send_heartbeat()
+        if answer.give_back:
+            self.send_heartbeat(answer.give_back)
+        return answer
+
+
 def places_of(queue: str, partitions: int) -> list[Place]:
     return [(queue, number) for number in range(1, partitions + 1)]
 
 
 def message(number: int) -> str:
     return ids.to_hex((number, 0))
+
+
+def _by_queue(places: Mapping[Place, int]) -> dict[str, dict[int, int]]:
+    by_queue: dict[str, dict[int, int]] = {}
+    for (queue, number), epoch in places.items():
+        by_queue.setdefault(queue, {})[number] = epoch
+    return by_queue
+
+
+def _bytes(note: str) -> bytes:
+    return base64.b64decode(note, validate=True)

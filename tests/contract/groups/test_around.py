@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from msgspec.structs import replace as replaced
 
-from queuey.errors import GroupActive, GroupNotFound, MemberGone, StoreBusy
-from queuey.messages import Queue, QueueSpec
-from queuey.service import Service
-from queuey.storage import ConsumerGroups, Store, bridge
-from queuey.storage.contracts.catalogue import Catalogue
-from tests.backends import APP, Clock
-from tests.contract.groups.group import Group, HeartbeatResult, Place, TakenPartition, message, places_of
-from tests.contract.groups.in_service import HandCore, ServiceGroup
+from queuey.errors import GroupActive, GroupNotFound, MemberGone
+from queuey.messages import QueueSpec
+from queuey.storage import Store, bridge
+from tests.backends import APP
+from tests.contract.groups.group import Group, TakenPartition, message, places_of
 from tests.contract.groups.test_contract import NEW_PARTITION, check_commit_refused
 from tests.contract.samples import fresh_name, make_queue
-from tests.interposed_store import InterposedStore
-from tests.replacing import replace
 
 Make = Callable[[int], str]
 
@@ -101,49 +93,6 @@ def test_deleted_and_made_again(group: Group, make: Make, store: Store) -> None:
     assert group.offset((queue, 1)) is None
 
 
-@pytest.mark.parametrize("plan", ["older", "without the queue"])
-def test_made_again_for_others(group: ServiceGroup, make: Make, store: Store, plan: str) -> None:
-    """A member keeps its partition of a queue that was made again, and gives it back, whatever a process remembers.
-
-    The process has the row of the deleted queue, and the plan before, or one by which nobody is to own the queue.
-    """
-    queue = make(1)
-    member = group.join(queue)
-    group.settle(places_of(queue, 1), member)
-    before = dict(member.owned)
-    caches = [service.groups.served[APP, group.name].cache for service in group.services]
-    remembered = [cache.state for cache in caches]
-    row = bridge.run(store.catalogue.queue(APP, queue))
-    bridge.run(store.catalogue.delete_queue(row))
-    make_queue(store, queue, partitions=1)
-    group.beat_until(lambda: member.owned.keys() == before.keys() and member.owned != before, member)
-    owned = dict(member.owned)
-    if plan != "older":
-        states = [cache.state for cache in caches]
-        remembered = [
-            replaced(state, head=replaced(state.head, version=0, epoch=state.head.epoch + 1), plan={})
-            for state in states
-        ]
-    read_queue = type(store.catalogue).queue
-
-    async def read_former_queue(catalogue: Catalogue, application: str, name: str, *, fresh: bool = False) -> Queue:
-        return await read_queue(catalogue, application, name, fresh=True) if fresh or name != queue else row
-
-    def send_heartbeat(given_back: Mapping[Place, int]) -> HeartbeatResult:
-        for service, cache, state in zip(group.services, caches, remembered, strict=True):
-            cache.adopt(state, service.core.boottime())
-        with replace(read_queue, read_former_queue):
-            return member.send_heartbeat(given_back)
-
-    for _ in group.services:
-        assert not send_heartbeat({}).lost
-    assert member.owned == owned
-    send_heartbeat(owned)
-    group.settle(places_of(queue, 1), member)
-    assert member.owned[queue, 1] > owned[queue, 1]
-    assert member.taken[queue, 1].came == "given back"
-
-
 def test_widened(group: Group, make: Make, store: Store) -> None:
     """New partitions of a queue are assigned like the others."""
     queue = make(2)
@@ -210,34 +159,3 @@ def test_forgotten_and_made_again(group: Group, make: Make) -> None:
     check_commit_refused(member, place, message(9), member.owned[place])
     check_commit_refused(again, place, message(9), member.owned[place])
     assert group.offset(place) == message(1)
-
-
-@pytest.mark.parametrize("method", [ConsumerGroups.group_sessions, ConsumerGroups.ask_member], ids=["sessions", "ask"])
-def test_a_turn_that_failed(store: Store, make: Make, clock: Clock, method: Callable[..., Any]) -> None:
-    """What a turn could not do, the next one does, and then no other until it is due again."""
-    between, calls, failing = InterposedStore(store), [0], [False]
-
-    def count() -> None:
-        calls[0] += 1
-        if failing[0]:
-            raise StoreBusy("a test")
-
-    group = ServiceGroup([Service(between.store, core=HandCore(clock))], clock, fresh_name())
-    queue = make(2)
-    first = group.join(queue)
-    group.settle(places_of(queue, 2), first)
-    joined = [group.join(queue)] if method is ConsumerGroups.ask_member else []
-    between.before(method, count)
-    failing[0] = True
-    for _ in range(60):
-        for second in joined:  # It waits for a partition of the first.
-            second.send_heartbeat()
-        with suppress(StoreBusy):
-            group.pass_time(0.1)
-        if calls[0]:
-            break
-    failing[0] = False
-    for _ in range(3):
-        group.pass_time(0.01)
-    assert calls[0] == 2
-    group.services[0].core.run(group.services[0].groups.end())

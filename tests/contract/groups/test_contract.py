@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from queuey import ids
-from queuey.errors import MemberGone, NotOwner, OffsetConflict
+from queuey.errors import MemberGone, NotOwner
 from tests.contract.groups.group import SESSION, Group, Member, Place, TakenPartition, message, places_of
 from tests.waiting import until
 
@@ -191,34 +190,6 @@ def test_commits(group: Group, make: Make) -> None:
     assert [group.offset(first_place), group.offset(second_place)] == [message(5), message(7)]
 
 
-@pytest.mark.service_only("Commits in a tree go back as their consumer says, and compare the version of the offset.")
-def test_commits_that_compare(group: Group, make: Make) -> None:
-    """With a comparison an owner's commit may move back."""
-    queue = make(1)
-    [place] = places_of(queue, 1)
-    member = group.join(queue)
-    group.settle([place], member)
-    member.commit({place: message(5)})
-    member.commit({place: message(3)}, expected=message(5))
-    assert group.offset(place) == message(3)
-    with pytest.raises(OffsetConflict):
-        member.commit({place: message(9)}, expected=message(5))
-    assert group.offset(place) == message(3)
-
-
-def test_commits_of_others(group: Group, make: Make) -> None:
-    """A commit for several partitions records the owned ones; the error names the others."""
-    _queue, first, second = join_two_members(group, make)
-    (mine,), (other,) = first.owned, second.owned
-    with pytest.raises(NotOwner) as error:
-        first.commit({mine: message(1), other: message(2)}, epochs=first.owned | second.owned)
-    assert (error.value.partitions, error.value.applied) == ((other[1],), (mine[1],))
-    assert [group.offset(mine), group.offset(other)] == [message(1), None]
-    with pytest.raises(NotOwner):
-        first.commit({mine: message(3)}, epochs={mine: first.owned[mine] + 1})
-    assert group.offset(mine) == message(1)
-
-
 def test_an_epoch_is_over_for_good(group: Group, make: Make) -> None:
     """A member that has a partition again cannot commit what it read in its former ownership."""
     queue, first, second = owner_and_follower(group, make)
@@ -235,7 +206,6 @@ def test_an_epoch_is_over_for_good(group: Group, make: Make) -> None:
     assert group.offset(moved) == message(4)
 
 
-@pytest.mark.service_only("A member at a tree gives back only what it is asked for.")
 def test_given_back_unasked(group: Group, make: Make) -> None:
     """A partition that a member gives back although the plan gives it to the member comes again under another epoch."""
     queue = make(1)
@@ -249,25 +219,6 @@ def test_given_back_unasked(group: Group, make: Make) -> None:
     assert member.owned[place] > former[place]
     with pytest.raises(NotOwner):
         member.commit({place: message(1)}, epochs=former)
-
-
-def test_notes(group: Group, make: Make) -> None:
-    """A note stays with its partition until it is replaced or removed, whoever owns the partition."""
-    queue = make(1)
-    [place] = places_of(queue, 1)
-    note: bytes | None = None
-    for change in (b"a", ..., b"b" * 1024, None, b"c"):
-        member = group.join(queue)
-        group.settle([place], member)
-        assert member.taken[place].note == note
-        if change is ...:
-            member.commit({place: message(2)})
-        else:
-            # A member without an offset to commit commits the id of zeros, which moves no offset back.
-            member.commit({place: ids.to_hex(ids.FIRST)}, note=change)
-            note = change
-        member.leave()
-    assert group.offset(place) == message(2)
 
 
 # Ends of members
@@ -333,7 +284,6 @@ def test_heartbeats_renew(group: Group, make: Make) -> None:
     assert [first.owned, second.owned] == before
 
 
-@pytest.mark.service_only("At a tree the member itself releases what is not given back in time.")
 def test_a_give_back_that_is_late(group: Group, make: Make) -> None:
     """A member that does not give back in time is not renewed any more; only then others get its partitions."""
     queue = make(2)
@@ -380,24 +330,6 @@ def test_draining(group: Group, make: Make) -> None:
     assert first.send_heartbeat().take == {}
     group.settle(places_of(queue, 4), second)
     first.leave()
-
-
-@pytest.mark.service_only("Members at a tree have no credentials.")
-def test_another_credential(group: Group, make: Make) -> None:
-    """A caller with a member's id and another credential can do nothing with it."""
-    queue = make(1)
-    [place] = places_of(queue, 1)
-    member = group.join(queue)
-    group.settle([place], member)
-    other = member.impersonate()
-    with pytest.raises(MemberGone):
-        other.send_heartbeat()
-    with pytest.raises(MemberGone):
-        other.commit({place: message(1)})
-    with pytest.raises(MemberGone):
-        other.leave()
-    assert group.offset(place) is None
-    member.commit({place: message(1)})
 
 
 # Instances
@@ -450,7 +382,6 @@ def test_an_instance_that_stays_away(group: Group, make: Make) -> None:
     group.settle(places_of(queue, 4), second)
 
 
-@pytest.mark.service_only("Members at a tree have no credentials.")
 def test_an_instance_of_somebody_else(group: Group, make: Make) -> None:
     """Another credential may use the name of an instance: both members stay, and share the partitions."""
     queue = make(2)

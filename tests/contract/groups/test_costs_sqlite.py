@@ -14,8 +14,7 @@ from queuey.service import Service
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteStore
 from tests.backends import Clock
-from tests.contract.groups.group import SESSION, message, places_of
-from tests.contract.groups.in_service import HandCore, ServiceGroup
+from tests.contract.groups.group import SESSION, Group, HandCore, message, places_of
 from tests.contract.samples import fresh_name, make_queue, run_call
 from tests.contract.sqlite.counted import counted_store
 
@@ -28,17 +27,20 @@ def statements() -> list[str]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, statements: list[str]) -> Iterator[SqliteStore]:
-    with counted_store(tmp_path, statements, Clock()) as store:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, statements: list[str], clock: Clock) -> Iterator[SqliteStore]:
+    with counted_store(tmp_path, statements, clock) as store:
         yield store
 
 
 @pytest.fixture
-def group(store: SqliteStore) -> Iterator[ServiceGroup]:
-    clock = store._db.clock
-    assert isinstance(clock, Clock)
+def group(store: SqliteStore, clock: Clock) -> Iterator[Group]:
     service = Service(store, core=HandCore(clock))
-    yield ServiceGroup([service], clock, fresh_name())
+    yield Group([service], clock, fresh_name())
     service.core.run(service.groups.end())
 
 
@@ -59,7 +61,7 @@ def test_a_queue_without_members(store: SqliteStore, statements: list[str]) -> N
         assert len(statements) == count, statements
 
 
-def test_a_member(store: SqliteStore, group: ServiceGroup, statements: list[str]) -> None:
+def test_a_member(store: SqliteStore, group: Group, statements: list[str]) -> None:
     """Each call has a fixed number of write transactions; heartbeats have one each third of a session."""
     queue = make_queue(store, partitions=4).name
 
@@ -81,7 +83,7 @@ def test_a_member(store: SqliteStore, group: ServiceGroup, statements: list[str]
     assert writes(first.leave) <= 3
 
 
-def beat(group: ServiceGroup, seconds: float, *members: Any) -> None:  # noqa: ANN401 - members
+def beat(group: Group, seconds: float, *members: Any) -> None:  # noqa: ANN401 - members
     for _ in range(round(seconds / SESSION * 15)):
         group.pass_time(SESSION / 15)
         for member in members:

@@ -75,17 +75,6 @@ def test_who_owns_commits(store: Store, other: Store) -> None:
     assert read_owned(store, queue)[2].note is None
 
 
-def test_a_member_that_has_it_again_commits_what_it_read_since(store: Store) -> None:
-    """A commit for an earlier ownership is refused, although the member owns the partition again."""
-    queue = make_queue(store)
-    hand_over(store, queue, {1: 1})
-    hand_over(store, queue, {1: 1}, EPOCH + 1, "given back")
-    with pytest.raises(NotOwner):
-        commit(store, queue, {1: A})
-    commit(store, queue, {1: A}, epoch=EPOCH + 1)
-    assert places(store, queue) == {1: A}
-
-
 def test_commits_go_forward(store: Store) -> None:
     """The higher offset of two commits stays; with a comparison the offset may move back, or be removed."""
     queue = make_queue(store)

@@ -12,7 +12,7 @@ from queuey.service import Service, groups
 from queuey.service.groups import searches
 from queuey.storage import Store, bridge
 from tests.backends import Clock
-from tests.contract.groups.in_service import ServiceGroup
+from tests.contract.groups.group import Group
 from tests.contract.samples import fresh_name, make_queue
 from tests.replacing import replace_in
 
@@ -27,13 +27,13 @@ class Groups:
         self._services, self._clock = services, clock
         self._callers: dict[bytes, Caller] = {}
 
-    def __call__(self, name: str) -> ServiceGroup:
-        group = ServiceGroup(self._services, self._clock, name, self.application)
+    def __call__(self, name: str) -> Group:
+        group = Group(self._services, self._clock, name, self.application)
         group.callers = self._callers
         return group
 
 
-def keep_alive(group: ServiceGroup, seconds: float) -> None:
+def keep_alive(group: Group, seconds: float) -> None:
     """Passes time in which a group has a member, which sends heartbeats."""
     member = group.join("q", session=SESSION)
     for _ in range(int(seconds / SESSION * 4)):
@@ -93,7 +93,7 @@ def test_a_credential_makes_room_among_its_own(store: Store, services: list[Serv
     make = Groups(services, clock)
     names = iter("abcdefgh")
 
-    def create(key: str) -> ServiceGroup:
+    def create(key: str) -> Group:
         group = make(next(names))
         group.limit_key("narrow", "q*")
         group.join("q", session=SESSION, key=key).send_heartbeat()

@@ -10,8 +10,7 @@ from queuey.api.groups import Heartbeat, HeartbeatAnswer
 from queuey.errors import InvalidRequest
 from queuey.service import Service, Waiter
 from tests.backends import APP
-from tests.contract.groups.group import SESSION, places_of
-from tests.contract.groups.in_service import ServiceGroup, ServiceMember
+from tests.contract.groups.group import SESSION, Group, Member, places_of
 
 Make = Callable[[int], str]
 
@@ -27,15 +26,15 @@ class Waiting(Waiter):
         self.woken += 1
 
 
-def attempt(group: ServiceGroup, member: ServiceMember, waiter: Waiter | None = None) -> HeartbeatAnswer | None:
+def attempt(group: Group, member: Member, waiter: Waiter | None = None) -> HeartbeatAnswer | None:
     service = group.services[0]
     beat = Heartbeat({queue: {number: epoch} for (queue, number), epoch in member.owned.items()}, wait=100)
-    call = service.groups.heartbeat(group.application, group.name, member._id, group.credential("key"), beat, waiter)
+    call = service.groups.heartbeat(group.application, group.name, member.id, group.credential("key"), beat, waiter)
     answer: HeartbeatAnswer | None = service.core.run(call)
     return answer
 
 
-def test_news_wakes(group: ServiceGroup, make: Make) -> None:
+def test_news_wakes(group: Group, make: Make) -> None:
     """A waiting heartbeat is answered when the member is to give a partition back, and not before."""
     queues = make(1), make(1)
     first = group.join(*queues)
@@ -55,7 +54,7 @@ def test_news_wakes(group: ServiceGroup, make: Make) -> None:
     assert repeated.give_back == answer.give_back
 
 
-def test_within_a_third_of_the_session(group: ServiceGroup, make: Make) -> None:
+def test_within_a_third_of_the_session(group: Group, make: Make) -> None:
     """However long a heartbeat asks to wait, it is answered before the next one is due."""
     member = group.join(make(1))
     group.beat_until(lambda: member.owned, member)
@@ -69,18 +68,18 @@ def test_within_a_third_of_the_session(group: ServiceGroup, make: Make) -> None:
     assert answer.session > SESSION / 3
 
 
-def test_bounds(group: ServiceGroup, make: Make) -> None:
+def test_bounds(group: Group, make: Make) -> None:
     """A heartbeat names a limited number of partitions."""
     member = group.join(make(1))
     names = {f"queue {number}": {1: 1} for number in range(10_001)}
     for field, beat in (("owned", Heartbeat(names)), ("given_back", Heartbeat({}, names))):
         service = group.services[0]
-        call = service.groups.heartbeat(group.application, group.name, member._id, group.credential("key"), beat)
+        call = service.groups.heartbeat(group.application, group.name, member.id, group.credential("key"), beat)
         with pytest.raises(InvalidRequest, match=field):
             service.core.run(call)
 
 
-def test_a_group_that_is_shown_again_and_again(group: ServiceGroup, make: Make) -> None:
+def test_a_group_that_is_shown_again_and_again(group: Group, make: Make) -> None:
     """Showing a group again and again, as a dashboard does, does not delay the end of a session."""
     queue = make(2)
     first, second = group.join(queue), group.join(queue)

@@ -49,17 +49,6 @@ class CommandedMember:
         """Blocks the event loop, but no other thread."""
         time.sleep(seconds)  # noqa: ASYNC251 - as asked
 
-    async def count(self, names: list[str], times: int) -> int:
-        """Claims a partition, adds one to its recorded number and releases it, ``times`` times."""
-        (partition,) = (Partition.parse(name) for name in names)
-        done = 0
-        while done < times:
-            for held in (await self._session.claim([partition])).values():
-                await self._session.commit([(held, str(int(held.offset.id or "0") + 1))])
-                await self._session.release([partition])
-                done += 1
-        return done
-
 
 async def main(url: str, group: str, member: str, session_timeout: float, max_blocked_seconds: float) -> None:
     coordinator = open_coordinator(url, group, session_timeout=session_timeout)

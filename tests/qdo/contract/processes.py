@@ -79,7 +79,7 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
-        # The end of a process is known before that of its pipes, and an event loop that stops meanwhile leaves them open.
+        # Its end is known before that of its pipes, and an event loop that stops meanwhile leaves them open.
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

@@ -11,17 +11,11 @@ PARTITION = Partition(QUEUE, 1)
 NAMES = (
     "a/b",
     "100%",
-    "%2F",
-    ".",
     "..",
     "zookeeper",
     "with space\tand tab\nand line",
-    "\x00\x01",
     "größe-数量-🐇",
-    "Case",
-    "case",
     "-" * 1000,
-    "é",
     "e\u0301",
 )
 

@@ -16,16 +16,6 @@ from tests.qdo.contract.samples import OTHER_QUEUE, PARTITION, first_partitions
 
 
 @once
-async def test_a_group_begins_without_a_target(join: Join, open_one: Open) -> None:
-    """A new group has no target: None at version -1, and reading it creates none."""
-    session, _ = await join("a")
-    assert await session.target() == (None, -1)
-    assert await (await open_one()).target() is None
-    assert await (await open_one("unknown")).target() is None
-    assert await session.target() == (None, -1)
-
-
-@once
 async def test_a_target_is_set_at_the_version_that_was_read(join: Join, open_one: Open) -> None:
     """Only a caller that has read the current target replaces it; a refusal changes nothing."""
     mine, _ = await join("a")

@@ -13,28 +13,11 @@ from queuey.errors import InvalidRequest, TooManyMembers
 from queuey.groups import state as bounds
 from queuey.groups.drafts import ABANDONED_MS, GroupDraft
 from queuey.groups.state import JoinRequest, MemberState
-from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, plan, queue
+from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, queue
 
 
 def states(group: LivingGroup) -> dict[int, MemberState]:
     return {number: member.state for number, member in group.state.members.items()}
-
-
-def test_a_new_member_has_no_targets() -> None:
-    """A new member gets targets after its first heartbeat; others do not wait for one whose answer was lost."""
-    group = LivingGroup(queue("orders"))
-    lost = group.add()
-    assert group.change(lambda draft: plan(draft, group.queues, group.rights)) == 0
-    assert group.targets() == {}
-    assert set(group.targets().values()) == set()
-    present = group.enter()
-    assert set(group.targets().values()) == {present}
-    group.now += 10_000 + SLACK + 1
-    group.seen = {present: group.now}
-    group.change(lambda draft: draft.end_sessions())
-    assert states(group) == {present: "present"}
-    assert group.state.head.due is None, "nothing of it was planned"
-    assert lost < present
 
 
 def test_numbers_count_up_and_epochs_too() -> None:
@@ -70,28 +53,6 @@ def test_a_session_is_over_when_every_clock_says_so() -> None:
     assert group.draft().end_sessions() != []
 
 
-@pytest.mark.parametrize(("instance", "grace"), [("", 0), ("", 60_000), ("a", 0)])
-def test_who_leaves_is_gone(instance: str, grace: int) -> None:
-    """A member that leaves is removed with a plan for the rest; only an instance with a grace may come back."""
-    group = LivingGroup(queue("orders"))
-    one, two = group.enter(instance=instance, grace=grace), group.enter()
-    group.change(lambda draft: draft.leave(one, returns=True))
-    group.rest()
-    assert states(group) == {two: "present"}
-    assert set(group.targets().values()) == {two}
-
-
-def test_a_member_that_drains_loses_its_targets_and_stays() -> None:
-    """A draining member loses its targets and stays; a late heartbeat does not undo that."""
-    group = LivingGroup(queue("orders"))
-    one, two = group.enter(), group.enter()
-    group.change(lambda draft: draft.drain(one))
-    group.change(lambda draft: draft.make_present(one))
-    group.rest()
-    assert states(group) == {one: "leaving", two: "present"}
-    assert set(group.targets().values()) == {two}
-
-
 def test_an_instance_that_returns_has_what_it_had() -> None:
     """A returning instance has its targets again at once, in its own epoch, and no other targets move."""
     group = LivingGroup(queue("orders", 6))
@@ -114,34 +75,6 @@ def test_an_instance_that_returns_has_what_it_had() -> None:
     assert group.targets() == {place: again if member == one else member for place, member in planned.items()}
 
 
-def test_an_instance_that_returns_alone_moves_nothing() -> None:
-    """If no one else has joined meanwhile, no plan follows the return."""
-    group = LivingGroup(queue("orders", 6))
-    one, two = group.enter(instance="a", grace=60_000), group.enter(instance="b", grace=60_000)
-    before = group.targets()
-    group.change(lambda draft: draft.leave(one, returns=True))
-    again = group.add(instance="a", grace=60_000)
-    group.change(lambda draft: draft.make_present(again))
-    assert group.state.head.due is None
-    assert group.targets() == {place: again if member == one else two for place, member in before.items()}
-
-
-def test_an_instance_takes_the_place_of_a_living_one() -> None:
-    """A new instance gets the targets of a living one of its name, but none of another instance or a draining one."""
-    group = LivingGroup(queue("orders"))
-    member = group.enter(instance="a")
-    two = group.add(instance="a")
-    assert states(group) == {member: "present", two: "new"}
-    group.change(lambda draft: draft.make_present(two))
-    assert states(group) == {two: "present"}
-    assert set(group.targets().values()) == {two}
-    group.change(lambda draft: draft.drain(two))
-    group.rest()
-    assert group.targets() == {}
-    three = group.enter(instance="a")
-    assert set(group.targets().values()) == {three}
-
-
 def test_an_instance_with_other_wishes_or_rights() -> None:
     """A returning instance keeps the targets that it asks for; with other rights it waits for the next plan."""
     group = LivingGroup(queue("orders"), queue("reports"))
@@ -156,20 +89,6 @@ def test_an_instance_with_other_wishes_or_rights() -> None:
     assert three not in group.targets().values()
     group.rest()
     assert set(group.targets()) == {("reports", number) for number in range(1, 5)}
-
-
-def test_instance_names_of_two_credentials_have_nothing_in_common() -> None:
-    """Another credential may use an instance name: neither learns of the other's member, takes it over or ends it."""
-    group = LivingGroup(queue("orders", 2))
-    mine = group.enter(instance="a", grace=5_000)
-    other = group.enter(credential=make_credential("*"), instance="a")
-    assert states(group) == {mine: "present", other: "present"}
-    assert set(group.targets().values()) == {mine, other}
-    before = group.targets()
-    again = group.add(instance="a", grace=5_000)
-    group.change(lambda draft: draft.make_present(again))
-    assert states(group) == {other: "present", again: "present"}
-    assert group.targets() == {place: again if number == mine else number for place, number in before.items()}
 
 
 def test_a_join_that_was_not_answered_leaves_no_member() -> None:
@@ -207,24 +126,6 @@ def test_a_group_is_abandoned_an_hour_after_its_last_member(end: str) -> None:
         draft = group.draft()
         draft.end_sessions()
         assert draft.is_abandoned() is expected
-
-
-def test_a_session_that_is_over_begins_the_grace_of_an_instance() -> None:
-    """The end of an instance's session begins its grace: its targets stay meanwhile, and are removed then."""
-    group = LivingGroup(queue("orders"))
-    one, two = group.enter(instance="a", grace=5_000), group.enter()
-    before = group.targets()
-    group.now += 10_000 + SLACK + 1
-    group.seen = {two: group.now}
-    group.change(lambda draft: draft.end_sessions())
-    assert states(group) == {one: "absent", two: "present"}
-    group.rest()
-    assert group.targets() == before
-    group.now += 5_000 + SLACK + 1
-    group.seen = {two: group.now}
-    group.change(lambda draft: draft.end_sessions())
-    group.rest()
-    assert set(group.targets().values()) == {two}
 
 
 def test_plans_rest() -> None:

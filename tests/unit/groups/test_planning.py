@@ -14,7 +14,7 @@ from queuey.api.queues import Verb
 from queuey.groups.drafts import GroupDraft
 from queuey.groups.planning import make_plan
 from queuey.groups.rows import choose_chunk, find_changed_rows, read_state
-from queuey.groups.state import CHUNK, MAX_PARTITIONS, MAX_PLAN_BYTES, Credential, GroupState, JoinRequest, StoredGroup
+from queuey.groups.state import CHUNK, MAX_PARTITIONS, MAX_PLAN_BYTES, GroupState, JoinRequest, StoredGroup
 from queuey.messages import Principal, Queue
 from tests.unit.groups.living import NOW, OWNER, SLACK, LivingGroup, make_credential, make_views, plan, queue
 
@@ -70,19 +70,6 @@ def test_all_that_members_may_read_is_shared(
         }
 
 
-def test_a_join_moves_its_share_alone() -> None:
-    """The third member gets 4 of 12 partitions, two from each; the epochs of all others stay."""
-    group = LivingGroup(queue("orders", 12))
-    one, two = group.enter(), group.enter()
-    before = group.state.plan
-    three = group.enter()
-    assert Counter(group.targets().values()) == {one: 4, two: 4, three: 4}
-    (was,), (now,) = before.values(), group.state.plan.values()
-    moved = {partition for partition, target in now.targets.items() if target != was.targets[partition]}
-    assert moved == {partition for partition, target in now.targets.items() if target.member == three}
-    assert {now.targets[partition].epoch for partition in moved} == {group.state.head.epoch}
-
-
 def test_rights_decide() -> None:
     """A member needs rights to read and to claim a queue; one whose principals keep it out is counted as unassigned."""
     closed = replace(queue("orders-x", 3), principals=(Principal("app:other", read=True, delete=True),))
@@ -97,35 +84,6 @@ def test_rights_decide() -> None:
         group.enter(credential=make_credential("reports", allow=(allow,)))
     two = group.enter(credential=make_credential("reports"))
     assert Counter(group.targets().values()) == {member: 2, two: 2}
-
-
-def test_a_member_whose_rights_have_changed_is_removed() -> None:
-    """A member with narrowed or revoked rights is removed by the next plan; the others keep their targets."""
-    group = LivingGroup(queue("orders", 2), queue("reports", 2))
-    both = make_credential("orders", "reports")
-    member, two = group.enter(credential=both), group.enter()
-    for now in (Credential(both.id, make_credential("orders").caller), None):
-        group.rights = lambda credential, now=now: now if credential == both else credential  # type: ignore[misc]
-        group.change(lambda draft: draft.request_plan())
-        group.rest()
-        assert set(group.targets().values()) == {two}
-        group.rights = lambda credential: credential
-        assert member not in group.state.members
-        member = group.enter(credential=both)
-
-
-def test_queues_that_come_go_and_grow() -> None:
-    """A queue that was deleted and made again is another one; a widened one gets targets for its new partitions."""
-    group = LivingGroup(queue("orders", 2))
-    member = group.enter()
-    group.queues = [queue("orders", 3)]
-    group.change(lambda draft: draft.request_plan())
-    group.rest()
-    assert group.targets() == {("orders", partition): member for partition in (1, 2, 3)}
-    group.queues = [queue("orders", 1, uid=99)]
-    group.change(lambda draft: draft.request_plan())
-    group.rest()
-    assert set(group.state.plan) == {99}
 
 
 def test_targets_of_the_absent_stay_while_it_may_read_them() -> None:

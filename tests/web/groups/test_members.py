@@ -156,19 +156,6 @@ def test_rights_as_they_are_now(store: Store) -> None:
     assert [rights(each) for each in (plain, narrow, both, user)] == [None, None, None, user]
 
 
-def test_instances_belong_to_a_key(owner: Caller, store: Store) -> None:
-    """The same key may take over an instance name, which ends its former member; another key's member stays."""
-    owner.create("q")
-    first = Member(owner, instance="w1")
-    first.send_heartbeat(wait=1)
-    other = Member(make_limited_caller(owner, store), instance="w1", queues=["another"])
-    other.send_heartbeat(wait=1)
-    second = Member(owner, instance="w1")
-    assert second.send_heartbeat(wait=3).json["take"]["q"].keys() == {"1"}
-    assert [first.send_heartbeat().status, first.commit().status] == [404, 404]
-    assert other.send_heartbeat().status == 200
-
-
 def test_the_group_shows_no_ids(owner: Caller, member: Member, store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """Nor do logs, metrics and errors; a caller that sees one queue sees nothing of the others and of their members."""
     owner.create("hidden")
@@ -379,38 +366,6 @@ def test_heartbeats_have_half_of_the_places(app: App, owner: Caller) -> None:
         app.service.stopping.set()
         assert {reply.status for reply in await asyncio.gather(*tasks, read)} == {200}
         assert held_quotas(gateway) == {}
-        await app.service.groups.end()
-
-    make_runner(app, waiters=4)(work)
-
-
-def test_a_waiting_member_is_told_at_once(app: App, owner: Caller) -> None:
-    """The next owner gets a partition when it is given back; a member's later heartbeat wakes a waiting one.
-
-    Nothing else would answer them for the 20 s that they may wait.
-    """
-    owner.create("q", partitions=2)
-    path = "/v1/queuey/_groups/g/members"
-
-    async def work(gateway: Gateway) -> None:
-        def send(member: str, **fields: Any) -> asyncio.Future[Reply]:  # noqa: ANN401 - of the request
-            return asyncio.ensure_future(Request("POST", f"{path}/{member}", msgspec.json.encode(fields)).to(gateway))
-
-        joins = [await Request("POST", path, b'{"queues": ["q"], "session": 300}').to(gateway) for _ in range(2)]
-        first, second = (join.json["member"] for join in joins)
-        mine = {number: each["epoch"] for number, each in (await send(first)).json["take"]["q"].items()}
-        tasks = [send(first, owned={"q": mine}, wait=100), send(second, wait=100)]
-        await until(tasks[0].done)
-        requested = tasks[0].result().json["give_back"]["q"]
-        assert requested.keys() < mine.keys()
-        tasks.append(send(first, owned={"q": mine}, wait=100))
-        await until(lambda: gateway.polls.heartbeats.held("app:queuey") == 2)
-        released = {number: mine.pop(number) for number in requested}
-        tasks.append(send(first, owned={"q": mine}, given_back={"q": released}))
-        async with asyncio.timeout(15):
-            replies = await asyncio.gather(*tasks)
-        assert replies[1].json["take"]["q"].keys() == released.keys()
-        assert [reply.status for reply in replies] == [200] * 4
         await app.service.groups.end()
 
     make_runner(app, waiters=4)(work)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from qdo.coordination import Coordinator
-from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, from_outside
-from tests.qdo.contract.conftest import Hold, Join, Start
-from tests.qdo.contract.events import PATIENCE, eventually
+from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, from_outside
+from tests.qdo.contract.conftest import Hold, Start
+from tests.qdo.contract.events import PATIENCE
 from tests.qdo.contract.ownership.test_fencing import read_recorded
 from tests.qdo.contract.processes import Process, Refused
 from tests.qdo.contract.samples import PARTITION
@@ -38,29 +38,6 @@ async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinat
     assert set(await coordinator.members()) == {"held"}
     assert await process.ask("commit", {str(PARTITION): "1"}) == [str(PARTITION)]
     assert await read_recorded(coordinator) == "1"
-
-
-@on(argvalues=["zookeeper"])
-@pytest.mark.parametrize("how", ["hold", "stand"])
-async def test_a_member_that_hangs_is_not_kept_for_ever(hold: Hold, join: Join, service: Service, how: str) -> None:
-    """Beyond the agreed time nobody sends heartbeats for a member, even if only its event loop hangs."""
-    mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
-    process = await hold("held", session_timeout=service.short, max_blocked_seconds=service.short)
-    process.send_request(how, 600)
-    await eventually(heard, mine.members, lambda members: "held" not in members)
-    assert await mine.claim([PARTITION])
-
-
-@on(argvalues=["zookeeper"])
-async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, service: Service) -> None:
-    """The process that sends heartbeats for a member ends with it, so its session ends in time."""
-    mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
-    process = await start("killed", session_timeout=service.short, max_blocked_seconds=600.0)
-    speakers = list(child_processes(process.id))
-    assert speakers
-    process.signal(signal.SIGKILL)
-    await eventually(heard, mine.members, lambda members: "killed" not in members)
-    await until_ended(speakers)
 
 
 @on(argvalues=["zookeeper"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from qdo.coordination import Member, Session, TargetAssignment, Visibility
 from qdo.errors import CoordinationIncompatible, CoordinationLost, InvalidArgument, MemberExists, SessionLost
 from qdo.partitions import Partition, Queue, Subscription
-from tests.qdo.contract.backends import Service, from_outside, once
-from tests.qdo.contract.conftest import Join, Open, Start
+from tests.qdo.contract.backends import Service, once
+from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import RecordedEvents, eventually
 from tests.qdo.contract.samples import NAMES, PARTITION, first_partitions
 
@@ -59,17 +58,6 @@ async def test_a_member_is_replaced_by_one_that_says_so(join: Join, open_one: Op
     assert list(await again.members()) == ["a"]
 
 
-@from_outside
-async def test_a_killed_member_is_replaced_at_once(join: Join, start: Start, open_one: Open) -> None:
-    """A member that restarts under its name does not wait for the end of its old session."""
-    process = await start("a", session_timeout=1000)
-    await process.ask("claim", [str(PARTITION)])
-    process.signal(signal.SIGKILL)
-    again = await (await open_one()).join(Member("a", static=True), RecordedEvents(), replace=True)
-    assert set(await again.claim([PARTITION])) == {PARTITION}
-    assert list(await again.members()) == ["a"]
-
-
 @once
 async def test_groups_know_nothing_of_each_other(join: Join) -> None:
     """Each group has its own members and owners under the same names."""
@@ -80,14 +68,6 @@ async def test_groups_know_nothing_of_each_other(join: Join) -> None:
     await here.commit([(held[PARTITION], "1")])
     assert (await other_group_member.claim([PARTITION]))[PARTITION].offset.id is None
     assert list(await here.members()) == ["a"]
-
-
-async def test_a_name_is_free_when_the_session_has_ended(join: Join, service: Service) -> None:
-    """The name of a member that vanished is free after its session timeout."""
-    first, _ = await join("a")
-    await service.expire(first)
-    second, _ = await join("a")
-    assert list(await second.members()) == ["a"]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 
 import pytest
 
-from qdo.coordination import CommittedOffset, Coordinator, Member, OwnedOffset, Session
-from qdo.coordination.session import Standing
-from qdo.partitions import Partition
-from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, from_outside
-from tests.qdo.contract.conftest import Join, Open, Start
-from tests.qdo.contract.events import RecordedEvents, eventually
+from qdo.coordination import CommittedOffset, Coordinator
+from tests.qdo.contract.backends import Service
+from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.samples import PARTITION, first_partitions
-from tests.replacing import replace
 
 FOUR = first_partitions(4)
 
@@ -37,13 +32,6 @@ async def test_each_partition_is_taken_for_itself(join: Join, open_one: Open) ->
     assert await (await open_one()).owners() == dict(zip(FOUR, "baab", strict=True))
     assert await other.claim(FOUR[1:3]) == {}
     assert await other.claim([]) == {}
-
-
-async def test_taking_again_gives_a_new_version(join: Join) -> None:
-    """A repeated claim answers with the owned partitions, at a new version."""
-    session, _ = await join("a")
-    versions = [(await session.claim([PARTITION]))[PARTITION].version for _ in range(5)]
-    assert len(set(versions)) == 5
 
 
 async def test_what_is_released_is_free(join: Join, open_one: Open) -> None:
@@ -84,16 +72,6 @@ async def test_a_partition_has_one_owner_in_a_race(join: Join, open_one: Open) -
         assert await looking.owners() == {}
 
 
-@from_outside
-async def test_processes_that_take_turns_lose_no_count(start: Start, open_one: Open) -> None:
-    """Four processes that each claim, read the offset, commit one more and release arrive at the sum."""
-    processes = [await start(f"p{number}") for number in range(4)]
-    for process in processes:
-        process.send_request("count", [str(PARTITION)], 25)
-    assert [await process.answer() for process in processes] == [25] * 4
-    assert (await (await open_one()).offsets())[PARTITION].id == "100"
-
-
 async def test_an_ended_session_owns_nothing(join: Join, open_one: Open, service: Service) -> None:
     """Partitions of an ended session are free; the first claim gets them."""
     mine, _ = await join("a")
@@ -103,41 +81,6 @@ async def test_an_ended_session_owns_nothing(join: Join, open_one: Open, service
     assert await (await open_one()).owners() == {}
     assert set(await (await open_one()).members()) == {"b"}
     assert set(await other.claim(FOUR)) == set(FOUR)
-
-
-async def test_a_replacement_takes_nothing_that_another_member_has_claimed(join: Join, open_one: Open) -> None:
-    """A member with the name of the former owner leaves a partition to who claims it between its reads."""
-    first, _ = await join("a", static=True)
-    other, _ = await join("b")
-    await first.claim([PARTITION])
-    again = await (await open_one()).join(Member("a", static=True), RecordedEvents(), replace=True)
-    read_owners, claimed = Session._read_owners, dict[Partition, OwnedOffset]()
-
-    async def read_owners_before_takeover(
-        session: Session, todo: dict[Partition, Standing]
-    ) -> dict[Partition, Standing]:
-        standings = await read_owners(session, todo)
-        if session is again and "former" in standings.values():
-            await first.leave()
-            claimed.update(await other.claim([PARTITION]))
-        return standings
-
-    with replace(Session._read_owners, read_owners_before_takeover):
-        assert await again.claim([PARTITION]) == {}
-    assert await (await open_one()).owners() == {PARTITION: "b"}
-    assert (await other.commit([(claimed[PARTITION], "1")]))[PARTITION]
-
-
-@from_outside
-async def test_a_killed_process_owns_nothing(join: Join, start: Start) -> None:
-    """When a process is killed its partitions become free, and members that could not claim them are notified."""
-    process = await start("killed", session_timeout=RESPONSIVE_SESSION_SECONDS)
-    mine, heard = await join("a", session_timeout=RESPONSIVE_SESSION_SECONDS)
-    assert len(await process.ask("claim", [str(partition) for partition in FOUR])) == 4
-    assert await mine.claim(FOUR) == {}
-    process.signal(signal.SIGKILL)
-    await eventually(heard, lambda: mine.claim(FOUR), lambda held: set(held) == set(FOUR))
-    await eventually(heard, mine.members, lambda members: set(members) == {"a"})
 
 
 async def test_a_thousand_partitions_change_hands(join: Join, open_one: Open) -> None:

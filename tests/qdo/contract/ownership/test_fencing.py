@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from qdo.coordination import Coordinator, Member, OwnedOffset, Session
+from qdo.coordination import Coordinator, OwnedOffset, Session
 from qdo.errors import SessionLost
 from qdo.partitions import Partition
-from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, disable_fences, from_outside
-from tests.qdo.contract.conftest import Hold, Join, Open, Start
-from tests.qdo.contract.events import RecordedEvents, eventually
+from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS, Service, from_outside
+from tests.qdo.contract.conftest import Hold, Join
+from tests.qdo.contract.events import eventually
 from tests.qdo.contract.processes import Refused
 from tests.qdo.contract.samples import PARTITION, first_partitions
 
@@ -48,12 +48,6 @@ async def test_the_next_owner_goes_on_where_the_last_one_was(join: Join) -> None
     await commit_and_check(mine, (await mine.claim([PARTITION]))[PARTITION], "7")
     await mine.leave()
     assert (await other.claim([PARTITION]))[PARTITION].offset.id == "7"
-
-
-async def test_committing_nothing_is_allowed(join: Join) -> None:
-    """An empty commit returns nothing."""
-    session, _ = await join("a")
-    assert await session.commit([]) == {}
 
 
 async def test_only_the_latest_version_commits(join: Join, coordinator: Coordinator) -> None:
@@ -158,14 +152,6 @@ async def test_an_ended_session_commits_nothing_after_a_takeover(
     assert await read_recorded(coordinator) == "5"
 
 
-async def test_without_fencing_an_offset_moves_back(join: Join, coordinator: Coordinator, service: Service) -> None:
-    """Without the checks of owner and version the same scenario moves the offset back."""
-    old, held = await let_another_take_over(join, service)
-    with disable_fences():
-        await old.commit([(held, "2")])
-    assert await read_recorded(coordinator) == "2"
-
-
 async def test_a_name_does_not_commit_for_its_earlier_life(
     join: Join, coordinator: Coordinator, service: Service
 ) -> None:
@@ -203,44 +189,3 @@ async def test_a_process_that_was_stopped_for_longer_commits_nothing(
     with pytest.raises(Refused, match="SessionLost"):
         await process.ask("claim", [str(PARTITION)])
     assert await read_recorded(coordinator) == ("5" if claimed else None)
-
-
-@from_outside
-async def test_a_process_that_was_stopped_briefly_goes_on(start: Start, coordinator: Coordinator) -> None:
-    """A pause shorter than the session changes nothing."""
-    process = await start("stopped")
-    await process.ask("claim", [str(PARTITION)])
-    process.signal(signal.SIGSTOP)
-    process.send_request("commit", {str(PARTITION): "1"})
-    process.signal(signal.SIGCONT)
-    assert await process.answer() == [str(PARTITION)]
-    assert await read_recorded(coordinator) == "1"
-
-
-@from_outside
-async def test_what_was_acknowledged_survives_a_kill(start: Start, open_one: Open) -> None:
-    """Every acknowledged commit is recorded, even if the process is killed at once."""
-    process = await start("killed")
-    partitions = first_partitions(20)
-    await process.ask("claim", [str(partition) for partition in partitions])
-    for partition in partitions:
-        await process.ask("commit", {str(partition): f"id{partition.number}"})
-    process.signal(signal.SIGKILL)
-    offsets = await (await open_one()).offsets()
-    assert {partition: offset.id for partition, offset in offsets.items()} == {
-        partition: f"id{partition.number}" for partition in partitions
-    }
-
-
-async def test_members_of_one_process_are_fenced_from_each_other(open_one: Open, service: Service) -> None:
-    """Members with one coordinator have separate sessions: one that ended commits nothing, the other goes on."""
-    coordinator = await open_one()
-    first = await coordinator.join(Member("one"), RecordedEvents())
-    two = await coordinator.join(Member("two"), RecordedEvents())
-    mine, theirs = first_partitions(2)
-    held, others = (await first.claim([mine]))[mine], (await two.claim([theirs]))[theirs]
-    await service.expire(first)
-    with pytest.raises(SessionLost):
-        await first.commit([(held, "1")])
-    await commit_and_check(two, others, "2")
-    assert await read_recorded(coordinator, mine) is None

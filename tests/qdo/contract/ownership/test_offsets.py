@@ -22,12 +22,6 @@ async def ids(coordinator: Coordinator) -> dict[Partition, str | None]:
     return {partition: offset.id for partition, offset in (await coordinator.offsets()).items()}
 
 
-async def test_a_group_begins_without_offsets(coordinator: Coordinator) -> None:
-    """A new group has no offsets."""
-    assert await coordinator.offsets() == {}
-    assert await coordinator.offsets([PARTITION]) == {}
-
-
 async def test_offsets_of_some_partitions(coordinator: Coordinator) -> None:
     """A request for some partitions returns those of them that have an offset."""
     await coordinator.set_offsets(dict.fromkeys(first_partitions(5), "1") | {OTHER: "2"})

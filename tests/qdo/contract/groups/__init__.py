@@ -1,1 +1,0 @@
-"""The contract of a group, for members that meet at a tree."""
