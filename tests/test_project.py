@@ -23,6 +23,9 @@ ROOT = Path(__file__).parent.parent
 LONGEST_FILE = 600
 LONGEST_FUNCTION = 80
 MOST_MODULES = 15
+PRIVATE_USES = 759
+"""How often tests use a private name of another object or module. The number may only fall."""
+PRIVATE_NAME = re.compile(r"(?<!\bself)(?<!\bcls)\._[a-zA-Z]|^(?:from .* import .*|    )\b_[a-z]\w*", re.MULTILINE)
 
 
 def requirements() -> list[Requirement]:
@@ -102,6 +105,27 @@ def functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
             yield inner
         if isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case):
             yield from functions(inner)
+
+
+def find_private_uses(tree: ast.AST) -> Iterator[str]:
+    """Yields the names that a file imports, and those of attributes, but for ``self`` and ``cls``, that are private."""
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") not in {"self", "cls"}:
+            names = [node.attr]
+        yield from (name for name in names if re.match("_[^_]", name))
+
+
+def test_private_names_are_used_less_and_less() -> None:
+    """Tests use the public names of the product, so that it can change. Who removes a private one lowers the count."""
+    texts = {path: path.read_text() for path in sources() if path.is_relative_to(ROOT / "tests")}
+    uses = Counter(
+        str(path.relative_to(ROOT))
+        for path, text in texts.items()
+        if PRIVATE_NAME.search(text)
+        for _ in find_private_uses(ast.parse(text))
+    )
+    assert uses.total() <= PRIVATE_USES, f"{uses.total()} uses of private names, most of them in {uses.most_common(10)}"
 
 
 @pytest.mark.needs_programs

@@ -23,15 +23,9 @@ def test_every_lane_has_tests(lane: str) -> None:
     ("test", "lane"),
     [
         ("tests/contract/read/test_read.py::test_it[cassandra]", "contract on cassandra"),
-        ("tests/contract/read/test_read.py::TestMore::test_it[cassandra-3]", "contract on cassandra"),
         ("tests/web/test_it.py::test_it[cassandra]", "cassandra"),
         ("tests/contract/read/test_read.py::test_it[sqlite]", "tests/contract/read/test_read.py"),
-        ("tests/bench/test_measures.py::test_it[cassandra-post1]", "measures"),
-        ("tests/spark/pipeline/test_pipe.py::test_it", "spark"),
         ("tests/spark/unit/test_arrow_rows.py::test_it", "tests/spark/unit/test_arrow_rows.py"),
-        ("tests/spark/faults/test_writing_faults.py::test_it", "spark faults"),
-        ("tests/faults/test_two_centres.py::test_it", "two data centres"),
-        ("tests/unit/cassandra/write/test_bucket_width.py::test_it", "tests/unit/cassandra/write/test_bucket_width.py"),
     ],
 )
 def test_lane_of_a_test(test: str, lane: str) -> None:

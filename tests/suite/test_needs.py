@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.suite.needs import BY_PATH, NEEDS, ROOT, UnmarkedProgramError, need_of_path, pytest_ignore_collect
+from tests.suite.needs import BY_PATH, NEEDS, ROOT, UnmarkedProgramError, pytest_ignore_collect
 
 
 @pytest.mark.parametrize("path", sorted(BY_PATH))
@@ -21,35 +21,16 @@ def test_every_path_of_the_table_exists(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "need"),
-    [
-        ("tests/spark/test_writing.py::test_it", "needs_spark"),
-        ("tests/spark/unit/test_rows.py::test_it", None),
-        ("tests/unit/test_ids.py::test_it", None),
-        ("tests/acceptance/facades/test_emodb_java.py::test_it", "needs_java"),
-        ("tests/acceptance/facades/test_mq.py::test_it", "needs_programs"),
-    ],
-)
-def test_the_longest_path_counts(path: str, need: str | None) -> None:
-    """A folder within a folder may need something else, or nothing."""
-    assert need_of_path(path) == need
-
-
-@pytest.mark.parametrize(
     ("suite", "path", "ignored"),
     [
         ("test", "tests/acceptance", True),
         ("test", "tests/spark", None),
-        ("test", "tests/spark/unit", None),
         ("test", "tests/spark/test_writing.py", True),
-        ("test", "tests/servers/test_containers.py", None),
-        ("test", "tests/unit", None),
-        ("check", "tests/acceptance", None),
         (None, "tests/acceptance", None),
     ],
 )
 def test_folders_are_left_out_only_where_all_their_tests_are(suite: str | None, path: str, ignored: object) -> None:
-    """A folder is not imported if none of its tests can belong to make test."""
+    """A folder is not imported if none of its tests can belong to make test: the longest path of the table counts."""
     config = cast("Any", SimpleNamespace(getoption=lambda _: suite))
     assert pytest_ignore_collect(ROOT / path, config) == ignored
 
