@@ -4,120 +4,92 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from queuey.api.jobs import JobInfo
 from queuey.claims.acts import JobStanding
-from queuey.claims.receipts import ClaimReceipt, Settlement
+from queuey.claims.receipts import Settlement
 from queuey.claims.state import State
 from queuey.ids import Position
 from queuey.messages import Location, Message, PostResult, Queue
 from queuey.service import ClaimDelivery, ClaimUseCases, Draft, QueueAccess, Service
-from queuey.service.claims import ReleaseReason
 from queuey.service.claims.jobs import JobPoll
 from queuey.service.claims.move_turns import MoveOrder, MoveTurn
-from queuey.service.claims.results import JobResult
-from queuey.service.names import Changed
+from queuey.service.core import Core
+from queuey.service.names import Changed, NameUseCases
 from queuey.storage.calls import LoopCalls
 
 T = TypeVar("T")
 
 
-class BlockingClaims:
-    """Blocking calls of :class:`~queuey.service.ClaimUseCases`.
+class Blocking:
+    """Calls coroutines of use cases and waits for their results.
+
+    A method that is given an access, and not a queue, calls the coroutine with its queue.
 
     Args:
-        claims: The use cases to call.
+        use_cases: Claims or names.
+        core: Where their coroutines run.
     """
 
+    def __init__(self, use_cases: ClaimUseCases | NameUseCases, core: Core) -> None:
+        self._use_cases = use_cases
+        self._core = core
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._use_cases, name)
+
+        def call(target: QueueAccess | Queue, *values: object, **options: object) -> Any:  # noqa: ANN401 - its result
+            if isinstance(target, QueueAccess):
+                return self._core.run(target.apply(lambda queue: method(queue, *values, **options)))
+            return self._core.run(method(target, *values, **options))
+
+        return call
+
+
+class BlockingClaims(Blocking):
+    """Blocking calls of :class:`~queuey.service.ClaimUseCases`."""
+
+    claim: Callable[..., list[ClaimDelivery]]
+    acknowledge: Callable[..., list[Settlement]]
+    renew: Callable[..., list[Settlement]]
+    release: Callable[..., list[Settlement]]
+    set_states: Callable[..., list[Settlement]]
+    is_done: Callable[..., bool]
+
     def __init__(self, claims: ClaimUseCases) -> None:
+        super().__init__(claims, claims.core)
         self._claims = claims
-
-    def claim(self, access: QueueAccess, **asked: Any) -> list[ClaimDelivery]:  # noqa: ANN401 - as the use case has it
-        return self._claims.core.run(access.apply(lambda queue: self._claims.claim(queue, **asked)))
-
-    def acknowledge(
-        self,
-        access: QueueAccess,
-        receipts: Sequence[ClaimReceipt],
-        results: Mapping[ClaimReceipt, JobResult] | None = None,
-    ) -> list[Settlement]:
-        return self._claims.core.run(access.apply(lambda queue: self._claims.acknowledge(queue, receipts, results)))
 
     def job(self, access: QueueAccess, place: Location) -> JobInfo:
         poll = JobPoll([place])
-        answer = self._claims.core.run(access.apply(lambda queue: self._claims.jobs.read_answer(queue, poll)))
+        answer = self._core.run(access.apply(lambda queue: self._claims.jobs.read_answer(queue, poll)))
         return answer.infos[0]
 
-    def renew(self, access: QueueAccess, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
-        return self._claims.core.run(access.apply(lambda queue: self._claims.renew(queue, receipts, ttl)))
-
-    def release(
-        self,
-        access: QueueAccess,
-        receipts: Sequence[ClaimReceipt],
-        delay: float | None = None,
-        reason: ReleaseReason | None = None,
-        *,
-        retry: bool = True,
-        begun: bool = True,
-    ) -> list[Settlement]:
-        return self._claims.core.run(
-            access.apply(lambda queue: self._claims.release(queue, receipts, delay, reason, retry=retry, begun=begun))
-        )
-
-    def set_states(self, access: QueueAccess, states: Mapping[ClaimReceipt, bytes]) -> list[Settlement]:
-        return self._claims.core.run(access.apply(lambda queue: self._claims.set_states(queue, states)))
-
     def cancel(self, access: QueueAccess, position: Position, partition: int | None = 1) -> JobStanding:
-        return self._claims.core.run(access.apply(lambda queue: self._claims.cancel(queue, partition, position)))
+        return self._core.run(access.apply(lambda queue: self._claims.cancel(queue, partition, position)))
 
     def make_available_now(self, access: QueueAccess, position: Position, partition: int | None = 1) -> JobStanding:
-        return self._claims.core.run(
-            access.apply(lambda queue: self._claims.make_available_now(queue, partition, position))
-        )
+        return self._core.run(access.apply(lambda queue: self._claims.make_available_now(queue, partition, position)))
 
-    def release_all(self, access: QueueAccess) -> None:
-        self._claims.core.run(access.apply(self._claims.release_all))
-
-    def look_at(
-        self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
-    ) -> dict[int, T]:
-        return self._claims.core.run(self._claims.query_states(queue, look, numbers))
-
-    def is_done(self, queue: Queue, location: Location) -> bool:
-        return self._claims.core.run(self._claims.is_done(queue, location))
-
-    def supersede(self, queue: Queue, location: Location) -> None:
-        self._claims.core.run(self._claims.supersede(queue, location))
+    def look_at(self, queue: Queue, look: Callable[[State, int], T]) -> dict[int, T]:
+        return self._core.run(self._claims.query_states(queue, look))
 
     def turn(self, queue: Queue, partition: int, order: MoveOrder) -> MoveTurn:
-        return self._claims.core.run(self._claims.take_move_turn(queue, partition, order))
+        return self._core.run(self._claims.take_move_turn(queue, partition, order))
 
 
-class BlockingNames:
-    """Blocking calls of :class:`~queuey.service.names.NameUseCases`.
+class BlockingNames(Blocking):
+    """Blocking calls of :class:`~queuey.service.names.NameUseCases`."""
 
-    Args:
-        service: The service with the names.
-    """
+    create: Callable[..., Changed]
+    replace: Callable[..., Changed]
+    delete: Callable[..., None]
+    fetch: Callable[..., Message | None]
 
     def __init__(self, service: Service) -> None:
-        self._core = service.core
-        self._names = service.names
-
-    def create(self, access: QueueAccess, name: str, draft: Draft) -> Changed:
-        return self._core.run(access.apply(lambda queue: self._names.create(queue, name, draft)))
-
-    def replace(self, access: QueueAccess, name: str, draft: Draft) -> Changed:
-        return self._core.run(access.apply(lambda queue: self._names.replace(queue, name, draft)))
-
-    def delete(self, access: QueueAccess, name: str) -> None:
-        self._core.run(access.apply(lambda queue: self._names.delete(queue, name)))
-
-    def fetch(self, access: QueueAccess, name: str) -> Message | None:
-        return self._core.run(access.apply(lambda queue: self._names.fetch(queue, name)))
+        super().__init__(service.names, service.core)
 
 
 def adopt_own_loop(service: Service) -> None:
