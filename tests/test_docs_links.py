@@ -290,22 +290,6 @@ def test_metrics_of_workers() -> None:
     assert set(re.findall(r"`(qdo_[a-z_]+)`", text_of("docs/qdo.md"))) == families
 
 
-COLOURED = re.compile(r"([^{}]+)\{[^{}]*(?:fill|stroke):#[^{}]*\}")
-
-
-@pytest.mark.parametrize("picture", sorted(path.name for path in (ROOT / "docs").glob("*.svg")))
-def test_pictures_fit_dark_pages(picture: str) -> None:
-    """Each picture is shown by a page, and gives every colour a second one for dark pages."""
-    text = (ROOT / "docs" / picture).read_text()
-    light, _, dark = re.sub(r"\s*:\s*", ":", text.partition("<style>")[2].partition("</style>")[0]).partition(
-        "prefers-color-scheme:dark"
-    )
-    coloured = [{one.strip() for rule in COLOURED.findall(css) for one in rule.split(",")} for css in (light, dark)]
-    assert coloured[0] - coloured[1] == set() != coloured[0]
-    assert re.findall(r' (?:fill|stroke)="#', text) == []
-    assert any(f"({picture})" in text_of(page) for page in PAGES)
-
-
 def sections(page: str) -> dict[str, str]:
     """Returns the sections of a page by heading, with link targets as paths from the root."""
     folder = Path(page).parent
