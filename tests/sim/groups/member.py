@@ -112,7 +112,7 @@ class ConsumerMember(Member):
         self._consumer = consumer
         if self._leaves:
             await self.leave()
-        while not consumer.closing:
+        while not consumer.closing:  # bounded: the history ends, and simulated time with it
             try:
                 batches = await consumer.poll(self._world.rng.randrange(1, 12), POLL)
             except CoordinationRefused:  # a right is missing until the group has removed the member
