@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from queuey.access import VERBS, Caller, Grant, may_create_key, parse_scope
-from queuey.console.acts import APPLICATION_ACTS, QUEUE_ACTS
+from queuey.console.acts import APPLICATION_ACTS, MAX_ACT_RATE, QUEUE_ACTS
 from queuey.errors import StoreUnavailable
 from queuey.ids import to_hex
 from queuey.messages import AUDITS, QueueSpec, Scope
@@ -25,7 +25,7 @@ from tests.console.test_pages import text_of
 from tests.contract.samples import eventually
 from tests.replacing import replace_in
 from tests.web.caller import Caller as ApiCaller
-from tests.web.conftest import KEY
+from tests.web.conftest import GUEST_KEY, KEY
 
 WORKER_KEY, ADMIN_KEY = "4" * 64, "5" * 64
 CLAIM_ACTS = {"rewind", "cancel-job", "retry-job"}
@@ -433,3 +433,36 @@ def test_own_entries_and_what_was_in_messages(browser: Browser, app: App, store:
     page = admin.get(done).text
     assert "secret key" not in page
     assert "Contents of messages are not shown" in text_of(page)
+
+
+def test_counts_are_for_those_who_may_measure(browser: Browser, owner: ApiCaller) -> None:
+    """A user who may purge a queue but not measure it is not told how many messages it has."""
+    owner.create("q")
+    owner.post("q", "a")
+    owner.send_form("PUT", "q", principals="app:guest")
+    assert browser.get(f"{Q}/acts/purge").status == 200
+    assert "about" not in text_of(browser.get(f"{Q}/acts/purge").text)
+    assert "Removed all messages." in follow_redirect(browser, act(browser, f"{Q}/acts/purge", typed="q"))
+
+
+def test_moves_are_for_those_who_see_them(app: App, owner: ApiCaller) -> None:
+    """A reader of a public queue sees no moves to it, and a user who may not delete in the source cannot cancel one."""
+    owner.create("secret")
+    owner.create("pub", type="public")
+    owner.send_json("POST", "_moves", {"from": "secret", "to": "pub"})
+    guest = logged_in(app, GUEST_KEY)
+    options = text_of(guest.get_part("/console/a/queuey/pub/options").text)
+    assert "secret" not in options
+    assert "Moves are not shown" in options
+
+
+def test_acts_are_counted(browser: Browser, owner: ApiCaller) -> None:
+    """One caller can only write a limited number of entries at once."""
+    owner.create("q")
+    sent = read_form(browser, f"{Q}/acts/send") | {"body": "x"}
+    statuses = [
+        browser.post(f"{Q}/acts/send", sent | {"act_id": f"{number:022}"}).status
+        for number in range(2 * MAX_ACT_RATE.burst)
+    ]
+    assert set(statuses[: MAX_ACT_RATE.burst]) == {303}
+    assert 429 in statuses

@@ -8,8 +8,6 @@ from html import unescape
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from queuey.console import messages, pages
 from queuey.messages import Message, Meta, NewMessage, QueueSpec
@@ -199,17 +197,6 @@ def test_how_bodies_are_shown(body: str | bytes, kind: str, cut: bool) -> None: 
     shown = pages.make_shown_body(body)
     assert (shown.kind, shown.is_cut) == (kind, cut)
     assert shown.size == len(body)
-
-
-@given(st.recursive(st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_indents_change_no_value(value: object) -> None:
-    """JSON with indents is the same JSON, and a page of it is bounded."""
-    text = json.dumps(value)
-    shown = pages.make_shown_body(text)
-    assert len(shown.text) <= pages.MAX_SHOWN
-    if not shown.is_cut:
-        assert json.loads(shown.text) == value
-    assert len(pages.make_preview(message(text))) <= pages.MAX_PREVIEW
 
 
 @pytest.mark.parametrize(

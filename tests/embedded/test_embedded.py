@@ -114,22 +114,6 @@ def test_refusals_are_those_of_the_service(client: Client, tmp_path: Path) -> No
             small.send("mails", "x" * 101)
 
 
-def test_threads_share_a_client(client: Client) -> None:
-    """Calls of several threads are answered side by side, each with its own answer."""
-
-    def send(thread: int) -> None:
-        for number in range(20):
-            client.send("mails", f"{thread} {number}", key=f"{thread}")
-
-    threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TEST_TIMEOUT)
-    bodies = {message.body for message in client.read_all("mails", since=0)}
-    assert bodies == {f"{thread} {number}" for thread in range(8) for number in range(20)}
-
-
 def test_a_claim_waits_for_a_message(client: Client) -> None:
     """A long poll blocks the caller until a message comes, and a task runs it."""
     jobs, done = Jobs("mails", client=client), []
@@ -376,3 +360,19 @@ def test_a_file_that_sqlite3_has_open_is_refused(file: Path, monkeypatch: pytest
     with embedded.open(file, settings=QUICK) as first, embedded.open(file.name, settings=QUICK) as second:
         first.create_queue("mails")
         second.send("mails", "to a store that is open twice")
+
+
+def test_threads_share_a_client(client: Client) -> None:
+    """Calls of several threads are answered side by side, each with its own answer."""
+
+    def send(thread: int) -> None:
+        for number in range(20):
+            client.send("mails", f"{thread} {number}", key=f"{thread}")
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TEST_TIMEOUT)
+    bodies = {message.body for message in client.read_all("mails", since=0)}
+    assert bodies == {f"{thread} {number}" for thread in range(8) for number in range(20)}

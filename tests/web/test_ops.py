@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import queuey
-from queuey.errors import StoreFull
+from queuey.errors import StoreFull, StoreUnavailable
 from queuey.metrics import make_exposition
 from queuey.service import Service
 from queuey.storage import Ledger, Store
@@ -228,3 +228,16 @@ def test_lags(owner: Caller, store: Store) -> None:
     labels = 'application="queuey",group="mirrored",queue="mail"'
     assert f"queuey_group_lag_messages{{{labels}}} 2.0" in text
     assert f"queuey_group_owned_partitions{{{labels}}}" not in text
+
+
+def test_metrics_of_a_sick_store(owner: Caller, between: InterposedStore) -> None:
+    """What the process counted can be scraped while the store cannot say anything."""
+
+    def fail() -> dict[str, float]:
+        raise StoreUnavailable("no answer")
+
+    owner.create("q")
+    between.instead(Store.statistics, fail)
+    metrics = samples(owner)
+    assert metrics["queuey_requests_total", (("route", "v1.application"), ("status", "201"))] == 1
+    assert not any(name.startswith("queuey_store_") for name, _ in metrics)

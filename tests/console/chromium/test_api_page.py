@@ -121,28 +121,6 @@ def test_everybody_can_use_the_forms(page: Page, axe: str) -> None:
         assert find_accessibility_violations(page, axe) == []
 
 
-@pytest.fixture
-def reading(chromium: Browser, served: Served) -> Iterator[Page]:
-    """The page in a window without scripts."""
-    with closing(chromium.new_context(java_script_enabled=False)) as context:
-        page = context.new_page()
-        page.goto(f"http://127.0.0.1:{served.port}/docs")
-        yield page
-
-
-@pytest.mark.parametrize("width", [1280, 375])
-def test_the_page_is_not_long(reading: Page, width: int) -> None:
-    """It has at most 20,000 pixels, and the first operation is near its beginning; nothing is wider than the window."""
-    reading.set_viewport_size({"width": width, "height": 800})
-    height, wide, first = reading.evaluate(
-        "[document.documentElement.scrollHeight, document.documentElement.scrollWidth,"
-        " document.querySelector('.api-operation').getBoundingClientRect().top]"
-    )
-    assert height <= 20_000
-    assert wide <= width
-    assert first <= 1_100
-
-
 def test_other_sites_get_hold_of_nothing(chromium: Browser, served: Served) -> None:
     """A page of another origin can neither frame the page nor keep a reference to its window."""
     with closing(chromium.new_context()) as context:

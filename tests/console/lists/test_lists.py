@@ -181,3 +181,9 @@ def test_queues_are_sorted_by_their_figures(browser: Browser, owner: Caller) -> 
         page = browser.get("/console/a/queuey/_queues", query="sort=waiting").text
     assert "Only the queues of this page are sorted." in page
     assert browser.get("/console/a/queuey/_queues", query="sort=principals").status == 400
+
+
+def test_queues_of_principals_are_not_counted(browser: Browser, owner: Caller) -> None:
+    """A queue whose principals keep the key out is in the list, without its messages."""
+    owner.create("q", principals="app:guest")
+    assert depths(browser) == {"q": (NONE, NONE)}

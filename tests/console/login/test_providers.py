@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -22,6 +23,7 @@ from queuey.web import make_app
 from queuey.web.credentials import digest_of
 from queuey.web.credentials.code_flow import Provider
 from queuey.web.parts import App
+from tests.console.acting import act, follow_redirect
 from tests.console.browser import Browser
 from tests.console.conftest import examine
 from tests.contract.samples import eventually
@@ -425,3 +427,32 @@ def test_states_are_read_in_one_way(users: Users) -> None:
     for more in ("=", ".", "~", "\n", "\u00e9"):
         assert one.resume("v" * 43, attempt.state + more) is None
     assert Issuer().name not in attempt.state
+
+
+def test_acts_of_a_user(app: App, browser: Browser, provider: OpenIdProvider, store: Store) -> None:
+    """A user's act is in the audit log under the user's name; a key that a user creates ends with the session."""
+    app.service.queues.create("queuey", "orders", QueueSpec())
+    provider.claims = {"groups": ["admins"]}
+    assert log_in(browser, provider).status == 303
+    page = follow_redirect(browser, act(browser, "/console/a/queuey/orders/acts/purge", typed="orders"))
+    assert f"user:{issuer_tag(provider.root)}.ann" in page
+    address = "/console/a/queuey/_acts/key-add"
+    refused = act(browser, address, read="yes", queues="orders", expires="9h")
+    assert (refused.status, "Later than the end of your own" in refused.text) == (400, True)
+    assert act(browser, address, send="yes", queues="orders", expires="1h").status == 403
+    assert act(browser, address, read="yes", queues="orders", expires="1h").status == 200
+    ends = [key.expires for key in bridge.run(store.applications.keys("queuey"))]
+    assert any(end is not None and end < time.time() + 3700 for end in ends)
+    assert f"user:{issuer_tag(provider.root)}.ann" in browser.get("/console/a/queuey/_audit").text
+    provider.claims = {}
+    assert log_in(browser, provider).status == 303
+    assert browser.get(address).status == 403
+    assert browser.get(f"/console/a/queuey/{inbox(provider)}/acts/purge").status in {403, 404}
+
+
+def test_logins_of_one_user_are_bounded(browser: Browser, provider: OpenIdProvider) -> None:
+    """Each login writes to the store: a user has twenty at once, and others do not wait for that."""
+    stop_clock(browser.app)
+    assert [log_in(browser, provider).status for _ in range(23)] == [303] * 20 + [429] * 3
+    provider.user = "bob"
+    assert log_in(browser, provider).status == 303

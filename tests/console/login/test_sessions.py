@@ -153,12 +153,6 @@ def test_wrong_keys_are_bounded(stranger: Browser) -> None:
     assert stranger.post("/console/login", {"form_token": token, "key": KEY}).status == 303
 
 
-def test_logins_with_one_key_are_bounded(app: App) -> None:
-    """Each login writes to the store: a key has twenty at once, and others do not wait for that."""
-    assert [Browser(app).log_in(KEY).status for _ in range(21)] == [303] * 20 + [429]
-    assert Browser(app).log_in(GUEST_KEY).status == 303
-
-
 @pytest.mark.parametrize(
     ("one", "other", "together"),
     [
@@ -205,19 +199,6 @@ def test_the_store_has_no_token(store: Store) -> None:
     assert bridge.run(store.ledger.entry(f"console session {token}", 0)) is None
 
 
-@pytest.mark.parametrize("scheme", ["Session {token}", "session {token}", "Session {mark}{token}"])
-def test_a_session_is_no_credential_of_the_api(browser: Browser, scheme: str) -> None:
-    """The token of a session opens nothing of the API, nor does its cookie."""
-    token = browser.cookies[SESSION]
-    for headers in (
-        [("authorization", scheme.format(token=token, mark="0" * 16))],
-        [("cookie", f"{SESSION}={token}; __Host-{SESSION}={token}")],
-    ):
-        request = Request("GET", "/v1/queuey")
-        request.headers = [("host", "localhost"), *headers]
-        assert serve(browser.app).reply_to(request).status in {401, 403}
-
-
 def test_a_key_in_a_header_opens_no_page(stranger: Browser) -> None:
     """A page needs a session, not a key in a header: pages of other origins cannot send one."""
     assert stranger.get("/console", headers={"authorization": f"Application {KEY}"}).status == 303
@@ -243,3 +224,22 @@ def test_a_key_in_a_header_opens_no_page(stranger: Browser) -> None:
 def test_a_login_leads_to_pages_of_the_console_alone(address: str, leads_to: str) -> None:
     """No address from outside leads away from the console."""
     assert own_page(address) == leads_to
+
+
+def test_logins_with_one_key_are_bounded(app: App) -> None:
+    """Each login writes to the store: a key has twenty at once, and others do not wait for that."""
+    assert [Browser(app).log_in(KEY).status for _ in range(21)] == [303] * 20 + [429]
+    assert Browser(app).log_in(GUEST_KEY).status == 303
+
+
+@pytest.mark.parametrize("scheme", ["Session {token}", "session {token}", "Session {mark}{token}"])
+def test_a_session_is_no_credential_of_the_api(browser: Browser, scheme: str) -> None:
+    """The token of a session opens nothing of the API, nor does its cookie."""
+    token = browser.cookies[SESSION]
+    for headers in (
+        [("authorization", scheme.format(token=token, mark="0" * 16))],
+        [("cookie", f"{SESSION}={token}; __Host-{SESSION}={token}")],
+    ):
+        request = Request("GET", "/v1/queuey")
+        request.headers = [("host", "localhost"), *headers]
+        assert serve(browser.app).reply_to(request).status in {401, 403}

@@ -147,18 +147,6 @@ def test_revocation_and_expiry_hold_after_the_cache(
     assert caller.get().status == 401
 
 
-def test_permission_is_decided_on_the_row_that_is_used(owner: Caller, guest: Caller, other: Store) -> None:
-    """When another process changes who may read, a cached row no longer lets the old readers in."""
-    owner.create("q", principles="app:guest")
-    owner.post("q", "secret")
-    assert guest.get("q").bodies == ["secret"]
-    queue = bridge.run(other.catalogue.queue("queuey", "q", fresh=True))
-    bridge.run(other.catalogue.delete_queue(queue))
-    bridge.run(other.catalogue.create_queue("queuey", "q", QueueSpec()))
-    assert guest.get("q").status == 403
-    assert owner.get("q").messages == []
-
-
 # Lists of queues with keys that are limited to some of them
 
 

@@ -57,24 +57,6 @@ def test_a_tenant_is_present_for_a_moment_after_its_requests() -> None:
     asyncio.run(scenario())
 
 
-def test_a_tenant_is_present_while_a_request_of_it_runs() -> None:
-    """However long a request takes, and however often another tenant asks meanwhile, there are several."""
-
-    async def scenario() -> None:
-        ended = asyncio.Event()
-        crowd = Contention(asyncio.get_running_loop(), ended.set)
-        crowd.enter("slow")
-        crowd.enter("slow")
-        crowd.enter("b")
-        crowd.leave("slow")
-        await asyncio.sleep(3 * Contention.PRESENCE_SECONDS)
-        assert crowd.has_several
-        crowd.leave("slow")
-        await asyncio.wait_for(ended.wait(), 60)
-
-    asyncio.run(scenario())
-
-
 @pytest.fixture(autouse=True)
 def _same_interval() -> Iterator[None]:
     before = sys.getswitchinterval()

@@ -96,17 +96,6 @@ def test_the_first_example_has_the_address(anonymous: Caller, host: str, shown: 
     assert answer.headers["Vary"] == "X-Forwarded-Proto"
 
 
-def test_groups(anonymous: Caller) -> None:
-    """The page has the groups of the document in their order, the operations of operators at the end."""
-    published = document()
-    names = [tag["name"] for tag in published["tags"]]
-    used = [operation["tags"] for path in published["paths"].values() for operation in path.values()]
-    assert {name for [name] in used} == set(names)
-    assert (names[:2], names[-1]) == (["Queues", "Messages"], "Operators")
-    anchors = [each for each in Page(anonymous.get("/docs").text).all("id") if each.startswith("group-")]
-    assert anchors == [f"group-{name.lower().replace(' ', '-')}" for name in names]
-
-
 def policy_of(answer: Reply) -> dict[str, str]:
     parts = (part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
     return dict(parts)

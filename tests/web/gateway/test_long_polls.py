@@ -85,16 +85,22 @@ def test_thousands_wait_without_threads(app: App, run: Run, owner: Caller, betwe
     assert not len(service.reader.watchers)
 
 
-@pytest.mark.parametrize("path", ["/v1/queuey/q", "/v1/queuey/_read"])
-def test_the_place_of_a_client_that_leaves_is_free(run: Run, owner: Caller, path: str) -> None:
-    """When a client closes its connection, its poll ends, whatever it has sent and however long it would wait."""
+LEAVING = {
+    "a read": ("GET", "/v1/queuey/q", b"", f"wait={TEST_TIMEOUT}"),
+    "a read of several queues": ("POST", "/v1/queuey/_read", b'{"queues":[{"queue_name":"q"}],"wait":300}', ""),
+    "a claim": ("POST", "/v1/queuey/q/claims", b"", f"wait={TEST_TIMEOUT}&ttl=600"),
+}
+
+
+@pytest.mark.parametrize(("method", "path", "body", "query"), LEAVING.values(), ids=LEAVING)
+def test_the_place_of_a_client_that_leaves_is_free(
+    run: Run, owner: Caller, method: str, path: str, body: bytes, query: str
+) -> None:
+    """When a client closes its connection its poll ends, however long it would wait, and takes no message."""
     owner.create("q")
 
-    async def work(gateway: Gateway) -> None:
-        if path.endswith("_read"):
-            request = LeavingClient("POST", path, b'{"queues":[{"queue_name":"q"}],"wait":300}')
-        else:
-            request = LeavingClient("GET", path, query=f"wait={TEST_TIMEOUT}")
+    async def work(gateway: Gateway) -> Reply:
+        request = LeavingClient(method, path, body, query=query)
         request.left = asyncio.Event()
         task = begin(gateway, request)
         await waiting(gateway, 1)
@@ -102,8 +108,11 @@ def test_the_place_of_a_client_that_leaves_is_free(run: Run, owner: Caller, path
         async with asyncio.timeout(TEST_TIMEOUT / 2):
             await task
         assert gateway.polls.places.free == gateway.polls.places.total
+        await Request(body=b"news").to(gateway)
+        return await Request("POST", "/v1/queuey/q/claims").to(gateway)
 
-    run(work)
+    [message] = run(work).messages
+    assert (message["body"], message["deliveries"]) == ("news", 1)
 
 
 def test_the_end_of_the_service_answers_all(run: Run, owner: Caller, stopping: threading.Event) -> None:

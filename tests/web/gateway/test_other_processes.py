@@ -67,14 +67,6 @@ def test_new_permissions_are_not_refused(owner: Caller, guest: Caller, elsewhere
     assert guest.get("q").status == 403
 
 
-def test_fewer_partitions_after_a_new_start(owner: Caller, elsewhere: Caller) -> None:
-    """A queue deleted and created again elsewhere, with fewer partitions, can be given more of them here."""
-    create_and_post(owner, "q", partitions=5)
-    elsewhere("DELETE", "q")
-    elsewhere.create("q", partitions=1)
-    assert owner.send_form("PUT", "q", partitions=2).json["partitions"] == 2
-
-
 def test_bad_requests_stay_bad(owner: Caller, elsewhere: Caller) -> None:
     """What is wrong with the row as it is now stays refused, and nothing is stored."""
     create_and_post(owner, "q")

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.web.http import heads
-from queuey.web.http.connection import DISCONNECTED, HALF_CLOSED, MAX_LINGER_BYTES, Connection
+from queuey.web.http.connection import DISCONNECTED, HALF_CLOSED, MAX_LINGER_BYTES, MAX_UNPARSED, Connection
 from queuey.web.http.heads import MAX_FIELDS, Head, Refused, read_head
 from queuey.web.http.listening import Certificate, Connections
 from queuey.web.responses import Response, text_response
@@ -385,3 +385,27 @@ def test_remembered_once() -> None:
     assert [each.key for each in parsed] == [b'"%d"' % number for number in range(50)]
     assert len(heads._cached_heads) == 1
     assert all(each.application_cache is parsed[0].application_cache for each in parsed)
+
+
+def test_no_more_is_read_than_is_served() -> None:
+    """While a request is served, a little of what follows waits, and the rest stays in the client."""
+
+    async def work() -> None:
+        go_on = asyncio.Event()
+
+        async def wait(head: Head, exchange: Connection) -> None:
+            await asyncio.wait_for(go_on.wait(), 60)
+            await echo(head, exchange)
+
+        connection = FakeConnection(make_connections(asyncio.get_running_loop(), wait))
+        many = GET * (2 * MAX_UNPARSED // len(GET))
+        await connection.give(GET + many)
+        assert connection.transport.is_paused
+        assert connection.transport.sent == b""
+        go_on.set()
+        async with asyncio.timeout(60):
+            while connection.transport.sent.count(b"HTTP/1.1 200") <= len(many) // len(GET):
+                await settle()
+        assert not connection.transport.is_paused
+
+    play(work)

@@ -173,6 +173,8 @@ def test_fields_of_an_item_have_bounds_together(owner: Caller) -> None:
 Case = tuple[str, str, Any, dict[str, str]]
 ID = "0123456789ab11e88000000000000001"
 MEANINGLESS: dict[str, tuple[Case, str]] = {
+    "misspelt header": (("POST", "q", None, {"X_TLL": "60"}), "x-tll"),
+    "header of another operation": (("POST", "q/claims", None, {"X_Delay": "60"}), "x-delay"),
     "beside a batch": (("POST", "q", {"messages": [{"body": {"a": 1}}], "partition": 2}, {}), "partition"),
     "header of a batch": (("POST", "q", {"messages": []}, {"X_Delay": "60"}), "x-delay"),
     "own header of a batch": (("POST", "q", {"messages": []}, {"X_Header_Colour": "red"}), "x-header-colour"),

@@ -218,3 +218,17 @@ def test_what_looks_like_a_batch_is_one_message_and_the_answer_says_so(
     assert sorted(owner.get("q").bodies) == sorted([body, body, '{"a": 1}'])
     assert (other.status, "Warning" in other.headers) == (201, False)
     assert "Warning" not in owner.batch("q", {"body": "a"}).headers
+
+
+def test_ttl_of_the_queue_is_the_default(owner: Caller, clock: Clock) -> None:
+    """A message without a TTL of its own has its queue's, and else three days."""
+    owner.create("short", ttl=5)
+    owner.create("usual")
+    owner.post("short", "x")
+    owner.post("usual", "x")
+    clock.advance(6)
+    assert owner.get("short").messages == []
+    clock.advance(259_190)
+    assert owner.get("usual").bodies == ["x"]
+    clock.advance(10)
+    assert owner.get("usual").messages == []

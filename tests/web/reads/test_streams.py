@@ -267,22 +267,6 @@ def test_a_reader_that_takes_nothing_holds_nothing_up(owner: Caller, app: App, s
     make_runner(app, waiters=50, stall=0.3)(work)
 
 
-def test_too_many_streams(owner: Caller, app: App) -> None:
-    """An application has a limited number of streams and long polls; one more is refused with this reason."""
-    owner.create("q")
-
-    async def work(gateway: Gateway) -> None:
-        async with reading(gateway, Reader()) as first, reading(gateway, Reader()) as second:
-            async with reading(gateway, Reader()) as three:
-                await until(lambda: three.answered)
-            assert (first.status, second.status, three.status) == (200, 200, 503)
-            assert b"TooManyWaiters" in three.response
-            await until(lambda: service_of(app).statistics()["streams_open"] == 2)
-        await until(lambda: service_of(app).statistics()["streams_open"] == 0)
-
-    make_runner(app, waiters=2)(work)
-
-
 def test_a_stream_of_many_queues_takes_several_places(owner: Caller, app: App) -> None:
     """A stream takes one place for each sixteen queues, so few streams cannot make the service watch everything."""
     names = ",".join(owner.create(f"q{number}") for number in range(40))

@@ -108,14 +108,6 @@ def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, app: App) -> N
     assert caller_with(app, make_assertion("bob@example.com", AUDIENCE, issuer=ISSUER)).get(QUEUE).status == 403
 
 
-def test_a_queue_can_name_a_mail_address(owner: Caller, app: App) -> None:
-    """Principals of the original's form are for exactly that user of the application that owns the queue."""
-    owner.create("team", principles=f"bid:{MAIL}=read")
-    owner.post("team", "hello")
-    assert caller_with(app, bundle()).get("team").bodies == ["hello"]
-    assert caller_with(app, make_assertion("bob@example.org", AUDIENCE, issuer=ISSUER)).get("team").status == 403
-
-
 def test_an_assertion_is_for_one_application(owner: Caller, guest: Caller, app: App) -> None:
     """A mail address that one application trusts opens nothing of another application with the same principal."""
     owner.create("team", principles=f"bid:{MAIL}=read")
@@ -126,10 +118,6 @@ def test_an_assertion_is_for_one_application(owner: Caller, guest: Caller, app: 
     assert [caller_with(app, theirs, "/v1/guest").get(name).status for name in (QUEUE, "team")] == [200, 200]
     assert [caller_with(app, theirs).get(name).status for name in (QUEUE, "team")] == [403, 403]
     assert [caller_with(app, bundle(), "/v1/guest").get(name).status for name in (QUEUE, "team")] == [403, 403]
-
-
-def hex_of_ones(bits: int) -> str:
-    return f"{(1 << bits) - 1:x}"
 
 
 FORM, TIMES = "not an assertion with one certificate", "has no expiry"

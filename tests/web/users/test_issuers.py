@@ -278,3 +278,36 @@ def test_a_provider_on_this_machine_may_name_it(url: str) -> None:
     assert read_discovery(local, msgspec.json.encode(content)).authorization == f"{local}/a"
     with pytest.raises(ValueError, match="token_endpoint"):
         read_discovery(local, msgspec.json.encode(content | {"token_endpoint": url}))
+
+
+def test_a_key_that_was_taken_back_is_good_for_a_while(
+    reader: Bearer, issuer: Issuer, server: KeyServer, keys: IssuerDocument[KeySet], clock: Clock
+) -> None:
+    """Without a token by a new key the set is loaded again when it is five minutes old, while the old one is used."""
+    old = issuer.token("ann")
+    assert read(reader, old) == "let in"
+    issuer.rotate("second")
+    server.content = issuer.make_key_set()
+    clock.now += LOAD_INTERVAL + 1
+    read(reader, old)
+    settle(keys)
+    assert read(reader, old) == "InvalidToken"
+
+
+def test_an_answer_that_takes_too_long_is_given_up(
+    reader: Bearer,
+    issuer: Issuer,
+    server: KeyServer,
+    keys: IssuerDocument[KeySet],
+    clock: Clock,
+) -> None:
+    """Its time is bounded although bytes still come; when the issuer is well again, its users are let in."""
+    server.behaviour = "drip"
+    keys._fetch_seconds = 0.2
+    assert read(reader, issuer.token("ann")) == "IssuerUnavailable"
+    assert "0.2 s" in keys._failure
+    assert not keys._loading
+    server.behaviour = "serve"
+    keys._fetch_seconds = THREAD_TIMEOUT
+    clock.now += RETRY_INTERVAL
+    assert read(reader, issuer.token("ann")) == "let in"

@@ -75,42 +75,11 @@ def inbox(issuer: Issuer, user: str = "ann") -> str:
     return queue_name(PATTERN, user_name(issuer.name, user))
 
 
-def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, issuer: Issuer, app: App) -> None:
-    """The application makes the queue and posts; the user reads and deletes, and does nothing else with it."""
-    mine = owner.create(inbox(issuer))
-    sent = owner.post(mine, "hello")
-    ann = bearer(app, issuer.token("ann"))
-    assert ann.get(mine).bodies == ["hello"]
-    assert ann.get(f"{mine}/{sent['key']}").status == 200
-    assert ann("POST", mine, "x").status == 403
-    assert ann("PUT", f"{mine}/{sent['key']}", "x").status == 403
-    assert ann.send_form("PUT", mine, partitions=2).status == 403
-    assert ann("DELETE", f"{mine}/messages").status == 403
-    assert ann("DELETE", mine).status == 403
-    assert ann("DELETE", f"{mine}/{sent['key']}").status == 200
-    assert ann.get(mine).bodies == []
-
-
 def test_capitals_of_the_scheme_do_not_count(owner: Caller, issuer: Issuer, app: App) -> None:
     """However ``Bearer`` is written, a token lets its user in, and a wrong one is refused."""
     mine = owner.create(inbox(issuer))
     assert Caller(app, f"bEARER {issuer.token('ann')}").get(mine).status == 200
     assert Caller(app, "BEARER x").get(mine).status == 401
-
-
-def test_users_do_not_reach_each_other(owner: Caller, issuer: Issuer, app: App) -> None:
-    """A user's token opens no queue of another user, nor of the application, nor a list or a new queue."""
-    for name in (inbox(issuer, "ann"), inbox(issuer, "bob"), "orders"):
-        owner.post(owner.create(name), "secret")
-    bob = bearer(app, issuer.token("bob"))
-    assert bob.get(inbox(issuer, "bob")).bodies == ["secret"]
-    for other in (inbox(issuer, "ann"), "orders"):
-        assert [bob.get(other).status, bob.get(f"{other}/info").status] == [403, 403]
-        assert [bob("DELETE", f"{other}/{ID}").status, bob("POST", other, "x").status] == [403, 403]
-    assert bob.get().status == 403
-    assert bob.send_form("POST", "", queue_name=inbox(issuer, "bob2")).status == 403
-    [entry] = bob.send_json("POST", "_read", {"queues": [{"queue_name": inbox(issuer, "ann")}]}).json["queues"]
-    assert list(entry["error_msg"]) == ["Forbidden"]
 
 
 NASTY = [
