@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -13,9 +10,6 @@ from hypothesis import strategies as st
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, Page, Queue, Slice
-from queuey.storage.calls import Deadline
-from queuey.storage.cassandra.clocks.clock import Clock
-from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop
 from queuey.storage.cassandra.waiting.arrivals import (
     EARLY_READ_INTERVAL,
     FIRST_WINDOW_READS,
@@ -29,12 +23,10 @@ from queuey.storage.cassandra.waiting.arrivals import (
 )
 from queuey.storage.cassandra.waiting.recent_writes import (
     PROCESS_TIMEOUT,
-    STATEMENTS_TO_PREPARE,
     RecentWrites,
 )
 from queuey.storage.watching import POLL_INTERVAL, Watch
 from tests.unit.cassandra.simulated import FaultlessDriver
-from tests.waiting import PATIENCE_SECONDS, until, until_async
 
 DELAY = 0.3
 
@@ -233,73 +225,3 @@ def test_news_of_others(writer: Process, reader: Process, driver: FaultlessDrive
     driver.advance(99.0)
     driver.advance(1.0)
     assert reader.woken == [8, 7, 9]
-
-
-class Own:
-    """A process whose store has a real loop, and watches ten queues; requests wait until the test releases them."""
-
-    def __init__(self, driver: FaultlessDriver) -> None:
-        self.threads_before = {*threading.enumerate()}
-        self.driver = driver
-        self.loop = driver.loop = StoreLoop()  # type: ignore[assignment]
-        driver.calls = Calls(self.loop, Deadline(PATIENCE_SECONDS))
-        self.woken: list[int] = []
-        self.writer = RecentWrites(driver, Clock(), "writer")
-        self.arrivals = PolledArrivals(CountingStore(), Clock(), RecentWrites(driver, Clock(), "reader"), driver.calls)
-        driver.held = True
-        for number in range(1, 11):
-            self.arrivals.watch(queue(number), 1, partial(self.woken.append, number), delayed=True)
-
-    def answer_requests(self) -> None:
-        """Answers waiting requests, and later ones at once."""
-        self.driver.held = False
-        while self.driver.waiting:
-            self.loop.call(self.driver.waiting.pop(0))
-
-    def write_and_expect_wake(self, number: int) -> Callable[[], bool]:
-        """Lets another process write to a queue; returns a function: whether its watcher was woken since."""
-        self.woken.clear()
-        self.loop.call(self.writer.add_keys, [number << 8 | 1])
-        self.loop.call(self.writer.write)
-        return lambda: number in self.woken
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def own(driver: FaultlessDriver) -> Iterator[Own]:
-    """A process in the middle of its first turn, which reads the record."""
-    process = Own(driver)
-    until(lambda: driver.waiting)
-    yield process
-    process.arrivals.close()
-    process.loop.close()
-
-
-async def test_nothing_is_missed_when_the_loop_changes(own: Own) -> None:
-    """A turn in flight when the service adopts or releases the store goes on, and so do later ones."""
-    own.loop.adopt(asyncio.get_running_loop())
-    own.answer_requests()
-    await until_async(own.write_and_expect_wake(5))
-    own.driver.held = True
-    await until_async(lambda: own.driver.waiting)
-    own.loop.adopt(None)
-    own.answer_requests()
-    await asyncio.to_thread(until, own.write_and_expect_wake(7))
-
-
-def test_closing_in_the_middle_of_a_look(own: Own) -> None:
-    """On close all watchers are woken, also later ones, records are sent, and no thread is left."""
-    own.arrivals.notify_rewritten(99, [1])
-    own.arrivals.close()
-    assert {*own.woken} == {*range(1, 11)}
-    own.loop.close()
-    assert own.driver.count(STATEMENTS_TO_PREPARE[:1]) == 2  # The write, and the end.
-    until(lambda: own.threads_before.issuperset(threading.enumerate()))
-    own.arrivals.watch(queue(11), 1, lambda: own.woken.append(11), delayed=True)
-    assert 11 in own.woken
-    while own.driver.waiting:
-        own.driver.waiting.pop()()

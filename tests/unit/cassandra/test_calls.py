@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage import bridge
-from queuey.storage.calls import Call, Deadline, Done
+from queuey.storage.calls import Deadline, Done
 from queuey.storage.cassandra.driver.store_loop import Calls, StoreLoop, run_concurrently, wait_for_callback
 from tests.unit.cassandra.simulated import FaultlessDriver
 from tests.waiting import PATIENCE_SECONDS, join, until
@@ -115,18 +115,6 @@ def test_whoever_waits_has_a_deadline(calls: Calls, late: str | None, text: str)
     assert caught.value.outcome == "none"
 
 
-def test_what_a_call_runs_is_a_part_of_it(calls: Calls) -> None:
-    """Work of a call, also in another thread, belongs to it, so the driver knows the call that verifies the schema."""
-    verifying, opened = Call(), list[Call]()
-
-    async def asks() -> None:
-        opened.append(calls.deadline.call)
-
-    with calls.deadline.running(verifying):
-        calls.run(asks())
-    assert opened == [verifying]
-
-
 @pytest.mark.parametrize("notices", [True, False])
 def test_a_call_that_is_given_up(calls: Calls, *, notices: bool) -> None:
     """A cancelled call sends no more changes; its outcome tells whether it has sent one. Its callback is not run."""
@@ -195,18 +183,6 @@ def test_closing(calls: Calls) -> None:
     assert len(ends.told) == 2
 
 
-def test_answers_after_the_loop_has_ended(calls: Calls) -> None:
-    """After the loop has ended, a call continues in the thread of its answers, so that it can end."""
-    ends, waiting = CallResults(), list[Done]()
-    calls.begin(await_answer(waiting.append), ends)
-    until(lambda: waiting)
-    calls.loop.close()
-    waiting[0](7, None)
-    assert ends.told == [(7, None)]
-    with pytest.raises(StoreClosed):
-        calls.begin(await_answer(never_answer), ends)
-
-
 async def test_the_loops_thread_does_not_wait_for_itself(calls: Calls) -> None:
     """A blocking call in the loop's own thread is refused."""
     calls.loop.adopt(asyncio.get_running_loop())
@@ -252,27 +228,3 @@ def test_one_that_fails_beside_others() -> None:
     assert str(error) == "away"
     assert begun == [0, 1]
     assert len(ends.told) == 1
-
-
-def test_closing_tells_each_call_and_what_it_tells_stays_true(calls: Calls, caplog: pytest.LogCaptureFixture) -> None:
-    """A failing callback keeps no other call from its end; a call that ended with "none" sends nothing later."""
-    gates, sent, ends = list[Done](), list[bool](), CallResults()
-
-    async def change() -> None:
-        await wait_for_callback(gates.append)
-        calls.deadline.mark_sent()
-        sent.append(True)
-
-    def fail(_value: object, _error: object) -> None:
-        raise RuntimeError("the event loop is closed")
-
-    for done in (fail, ends, ends):
-        calls.begin(change(), done)
-    until(lambda: len(gates) == 3)
-    calls.close(0.0)
-    assert [error.outcome for _, error in ends.told] == ["none", "none"]
-    assert "has failed" in caplog.text
-    for gate in gates:
-        gate(None, None)
-    calls.loop.close()
-    assert sent == []

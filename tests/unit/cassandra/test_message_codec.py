@@ -161,12 +161,6 @@ def test_half_a_row_is_not_taken_for_a_whole_one(missing: int, *, followed: bool
         message_codec.decode(answer_of([tuple(half), *([tuple(whole)] * followed)]))
 
 
-def test_an_answer_with_other_columns_is_refused() -> None:
-    """An answer with other columns is rejected."""
-    with pytest.raises(ValueError, match="columns"):
-        message_codec.decode(answer_of([(b"a", b"b")], columns=2))
-
-
 @given(st.lists(st.tuples(strategies.positions(), st.none() | longs), max_size=8))
 def test_an_answer_with_ids_only_gives_its_rows(found: list[tuple[Position, int | None]]) -> None:
     """Rows of ids and ends are decoded; a partly overwritten one has no end."""

@@ -92,18 +92,6 @@ async def test_a_loop_that_is_adopted(entered: Entered) -> None:
     assert len(made) == 3
 
 
-async def test_calls_that_an_adopted_loop_has_not_made(entered: Entered) -> None:
-    """When an adopted loop is released, its remaining calls and later ones run in the store's own loop."""
-    here = threading.get_ident()
-    entered.loop.adopt(asyncio.get_running_loop())
-    made: list[int] = []
-    entered.loop.soon(lambda: made.append(threading.get_ident()))
-    entered.loop.adopt(None)
-    assert entered.events[:2] == [("enter", here), ("leave", here)]  # The own loop may be entered by now.
-    await asyncio.to_thread(until, lambda: made)
-    assert made == [await asyncio.to_thread(entered.thread)] != [here]
-
-
 async def test_timers_go_over_to_the_next_loop(entered: Entered) -> None:
     """A timer fires once, in the loop that the store has by then."""
     rung: list[int] = []

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,22 +30,6 @@ def test_ids_ascend_whatever_the_clock_does(steps: list[tuple[float, int]], low:
         assert first >= max(last + 1, machine.clock.now(), horizon)
         last = first + count - 1
     assert generator.next_time() > last
-
-
-def test_ids_of_threads_are_apart() -> None:
-    """Threads that make ids simultaneously get ranges that do not overlap."""
-    generator = IdGenerator(Machine().clock)
-    made: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: made.extend(generator.generate(10) for _ in range(500))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    made.sort()
-    assert len(made) == 2000
-    assert all(other - one >= 10 for one, other in pairwise(made))
 
 
 @given(st.integers(-10 * SECOND, SECOND), st.integers(ids.LOW_MIN, ids.LOW_MAX), st.integers(1, 100))
@@ -90,17 +71,6 @@ def test_delayed_messages_are_due_after_their_delay(delays: list[float]) -> None
         assert [ticks for ticks, _ in positions] == [due + number for number in range(len(positions))]
         assert positions == sorted(positions)
     assert len({position for positions in by_delay.values() for position in positions}) == len(delays)
-
-
-def test_processes_and_calls_differ() -> None:
-    """Two generators at one time make different ids; so do two calls with one delay, which move no generator."""
-    machine = Machine()
-    generator, other = IdGenerator(machine.clock), IdGenerator(machine.clock)
-    now, before = machine.clock.now(), generator.next_time()
-    assert DelayedIds(now, before).generate(60.0) != DelayedIds(now, before).generate(60.0)
-    assert generator.next_time() == before
-    assert generator.generate(1) == other.generate(1)
-    assert generator.low != other.low
 
 
 def test_delayed_messages_are_above_what_was_read() -> None:

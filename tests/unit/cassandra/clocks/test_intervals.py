@@ -105,44 +105,6 @@ def test_a_jump_beyond_the_errors_shows(
     assert not interval.is_consistent_with(clocks.ask(last))
 
 
-@given(
-    st.integers(-SECOND, SECOND),
-    st.lists(st.tuples(EXCHANGES, st.integers(0, SECOND)), min_size=1, max_size=10),
-    st.integers(0, 10),
-)
-def test_no_standstill_is_longer_than_an_answer_says(
-    difference: int, exchanges: list[tuple[Exchange, int]], first: int
-) -> None:
-    """The high end of the known interval and the low end of a new answer bound how long a suspend may have been."""
-    clocks = Clocks(difference)
-    interval, stood = None, 0
-    for number, (exchange, standstill) in enumerate(exchanges):
-        clocks.difference -= standstill
-        stood += standstill
-        answer = clocks.ask(exchange)
-        if interval is not None:
-            assert stood <= answer.max_pause_since(interval)
-        if number <= first:
-            interval, stood = (
-                answer if interval is None or not interval.is_consistent_with(answer) else interval.intersect(answer),
-                0,
-            )
-
-
-@given(st.lists(st.tuples(st.integers(-SECOND, SECOND), EXCHANGES), min_size=1, max_size=7))
-def test_the_median_is_inside(several: list[tuple[int, Exchange]]) -> None:
-    """The medians of the lows and the highs contain the difference to the middle clock, or to both of them."""
-    nodes = [Clocks(difference) for difference, _ in several]
-    now = max(exchange.pause + exchange.there + exchange.back for _, exchange in several) + 1000 * SECOND
-    intervals = [node.ask(exchange) for node, (_, exchange) in zip(nodes, several, strict=True)]
-    for node in nodes:
-        node.advance(now - node.now, 0.0)
-    low, high, _ = median_of(intervals, now)
-    differences = sorted(node.difference for node in nodes)
-    assert low <= differences[(len(nodes) - 1) // 2]
-    assert differences[len(nodes) // 2] <= high
-
-
 def test_of_an_even_number_those_that_are_further_apart_count() -> None:
     """The mean of two clocks that are off by the same amount in both directions is not used."""
     intervals = [Interval(-9, -7, 0), Interval(5, 6, 0)]

@@ -343,23 +343,6 @@ async def test_a_node_that_cannot_be_reached(scene: Scene) -> None:
     await scene.await_connected()
 
 
-@pytest.mark.parametrize("is_up", [True, False])
-async def test_the_log_of_a_node(scene: Scene, caplog: pytest.LogCaptureFixture, *, is_up: bool) -> None:
-    """The driver logs that a node is lost; the client only logs failed connections to nodes that are not lost."""
-    first = scene.nodes[0]
-    scene.client._nodes[first.address]._host.is_up = is_up
-    with replace_in(client_module, client_module.MAX_PAUSE, 0.01):
-        first.wire.abort()
-        await until_async(lambda: len(first.wires) == 2 and scene.client.is_up(first.address))
-        assert caplog.text == ""
-        first.password = "secret"
-        first.wire.abort()
-        await until_async(lambda: len(first.wires) > 4)
-        first.password = None
-        await scene.await_connected()
-    assert [record.levelname for record in caplog.records] == (["ERROR", "WARNING"] if is_up else [])
-
-
 async def test_the_driver_learns_of_other_nodes(scene: Scene) -> None:
     """Nodes come and go with the driver's metadata; nodes of other data centres are ignored."""
     first, second = scene.nodes

@@ -78,14 +78,6 @@ def test_rows_that_lack_values_are_left_out(
     assert only == taken_apart(answer_of(whole, message_codec.ID_COLUMN_COUNT), bodies=False)
 
 
-def test_an_answer_of_another_shape() -> None:
-    """An answer with other columns than requested is rejected."""
-    with pytest.raises(ValueError, match="2 columns"):
-        arrow_scan.page_of(
-            answer_of([(bytes(16), bytes(8))], message_codec.ID_COLUMN_COUNT), message_codec.COLUMN_COUNT
-        )
-
-
 @given(SOME)
 def test_values_of_names(found: list[tuple[Position, str | bytes, Meta | None, int]]) -> None:
     """Values of names are recognized, and otherwise decoded like other rows; values that are not shown are left out."""

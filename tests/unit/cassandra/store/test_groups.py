@@ -32,9 +32,7 @@ class Opened:
         calm.run_to_end(self.store._watch.require_sound())
 
     def begin(self, call: Any, *arguments: object, **named: object) -> Coroutine[Any, Any, Any]:  # noqa: ANN401
-        contracts = self.store.groups, self.store.offsets, self.store.catalogue
-        [contract] = [one for one in contracts if call.__qualname__.startswith(f"{type(one).__name__}.")]
-        coroutine: Coroutine[Any, Any, Any] = call.__wrapped__(contract, *arguments, **named)
+        coroutine: Coroutine[Any, Any, Any] = call.__wrapped__(self.store.groups, *arguments, **named)
         return coroutine
 
     def run_call(self, call: Any, *arguments: object, **named: object) -> Any:  # noqa: ANN401
@@ -119,10 +117,3 @@ def test_made_again_by_a_clock_that_is_behind(opened: Opened) -> None:
     assert opened.calm.run_to_end(opened.calm.ask(names)) == []
     behind.run_call(CassandraGroups.change_group, *GROUP, 0, CHANGE)
     assert opened.run_call(CassandraGroups.group_names, "acme") == ["group"]
-
-
-def test_centre(opened: Opened) -> None:
-    """A process is in the data centre of its nodes, also while they are lost."""
-    assert opened.store.groups.centre == "dc1"
-    opened.calm.centres.clear()
-    assert opened.store.groups.centre == "dc1"

@@ -264,23 +264,12 @@ PAIRS = dict.fromkeys((a, b) for acts in FAMILIES for a in acts for b in acts)
 del PAIRS["append_once", "append_once"]  # The second of two posts with one key is told to come again.
 
 
-pairs = pytest.mark.parametrize(
-    ("act", "other"),
-    [
-        pytest.param(*pair, id="-".join(pair), marks=[pytest.mark.slow] if number % 3 else [])
-        for number, pair in enumerate(PAIRS)
-    ],
-)
-
-
 def play_pairs(act: str, other: str, way: Way | None) -> Iterator[tuple[str, str, Any]]:
     """Yields both answers and what readers see, for each request of an act at which another process acts."""
     for number in range(1, MAX_REQUESTS):
         scene = Scene()
         answers: list[str] = []
-        scene.cluster.meanwhile = lambda scene=scene, answers=answers: answers.append(
-            scene.act(other, by_witness=True)
-        )
+        scene.cluster.meanwhile = lambda scene=scene, answers=answers: answers.append(scene.act(other, by_witness=True))
         scene.cluster.fails_at, scene.cluster.way = number, way
         answer = scene.act(act)
         scene.cluster.fails_at = 0
@@ -292,7 +281,13 @@ def play_pairs(act: str, other: str, way: Way | None) -> Iterator[tuple[str, str
     pytest.fail("the call sends more requests than were tried")
 
 
-@pairs
+@pytest.mark.parametrize(
+    ("act", "other"),
+    [
+        pytest.param(*pair, id="-".join(pair), marks=[pytest.mark.slow] if number % 3 else [])
+        for number, pair in enumerate(PAIRS)
+    ],
+)
 def test_two_acts_at_one_moment(act: str, other: str) -> None:
     """If another process acts within a write, at any of its requests, all is as if one had come after the other."""
     orders = find_orders(act, other)
@@ -300,8 +295,14 @@ def test_two_acts_at_one_moment(act: str, other: str) -> None:
         assert played in orders
 
 
-@pairs
-@pytest.mark.parametrize("way", WAYS[1:])
+@pytest.mark.parametrize(
+    ("act", "other", "way"),
+    [
+        pytest.param(*pair, way, id=f"{'-'.join(pair)}-{way}", marks=[pytest.mark.slow] if number % 6 != turn else [])
+        for number, pair in enumerate(PAIRS)
+        for turn, way in ((0, WAYS[1]), (3, WAYS[2]))
+    ],
+)
 def test_an_act_in_doubt_while_another_process_acts(act: str, other: str, way: Way) -> None:
     """A write in doubt that another process overtakes was made if it says so, and not made if it says ``none``."""
     orders, alone = find_orders(act, other), Scene()
