@@ -37,7 +37,6 @@ INSERTS = message_codec.INSERT
 DELETES = message_codec.DELETE
 READS = (*message_codec.SELECT_UP, *message_codec.SELECT_DOWN)
 RECORDS = (bucket_index._RECORD_BUCKET,)
-BUCKET_LOOKUPS = (bucket_index.SELECT_FIRST,)
 CLOCKS = (clock_watch.SELECT_NOW,)
 QUEUES = (queue_cache.SELECT_QUEUE,)
 APPENDS = (claim_logs._ADVANCE_NUMBER, claim_logs._ADVANCE_AND_NAME)

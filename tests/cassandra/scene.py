@@ -23,7 +23,7 @@ from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
 from queuey.storage.cassandra.clocks.clock import Clock
 from queuey.storage.cassandra.clocks.clock_watch import ClockWatch
-from tests.cassandra.begun import page_of
+from tests.cassandra.begun import driver_of, page_of
 from tests.cassandra.interposed import WAIT_TIMEOUT, Wire
 from tests.contract.samples import BegunCall, begin
 from tests.replacing import replace_in
@@ -121,7 +121,7 @@ class Process:
 
     def check_clock(self) -> bool:
         """Compares the clock with the node's, as is done several times a second; returns whether it is sound."""
-        return self.store._driver.calls.run(self.store._watch.check())
+        return driver_of(self.store).calls.run(self.store._watch.check())
 
     def post(self, queue: Queue, *items: NewMessage, after: Position | None = None) -> Attempt:
         attempt = begin(self.store.messages.append(queue, items or (message(),), after=after))
@@ -198,7 +198,7 @@ class Scene:
         wire = Wire(self.world.uuid)
         store = CassandraStore(self.url, CassandraOptions(**(OPTIONS | options)), clock, driver=wire.driver)
         store._arrivals._record.add_keys = lambda _keys: None  # Only requests of the test are sent.
-        store._driver.loop.sleep = self._let_pass  # type: ignore[method-assign]
+        driver_of(store).loop.sleep = self._let_pass  # type: ignore[method-assign]
         process = Process(store, machine, wire)
         self.processes.append(process)
         assert store.ready(WAIT_TIMEOUT), bridge.run(store.statistics())

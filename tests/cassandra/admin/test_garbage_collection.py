@@ -22,6 +22,7 @@ from queuey.storage.cassandra.bucketing import CLASSES, NAMES, bucket_of
 from queuey.storage.cassandra.catalogue import garbage_collection as grave_rows
 from queuey.storage.cassandra.catalogue.garbage_collection import PendingDelete, unrecorded_buckets
 from queuey.storage.cassandra.driver import Statement
+from tests.cassandra.begun import driver_of, parts_of
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import UNLIMITED, Wire
 from tests.contract.samples import append_log_entry
@@ -34,13 +35,13 @@ def rows_left(store: CassandraStore, qid: int) -> dict[str, int]:
     counts = {}
     for table in TABLES:
         statement = Statement(f"SELECT partition FROM {table} WHERE qid = ? ALLOW FILTERING")
-        counts[table] = len(store._driver.run(statement, (qid,), timeout=30.0))
+        counts[table] = len(driver_of(store).run(statement, (qid,), timeout=30.0))
     return {table: count for table, count in counts.items() if count}
 
 
 def groups_left(store: CassandraStore, queue: Queue) -> list[str]:
     offsets: Any = store.offsets
-    groups: list[str] = store._driver.calls.run(offsets._groups_with_offsets(queue.uid))
+    groups: list[str] = driver_of(store).calls.run(offsets._groups_with_offsets(queue.uid))
     return groups
 
 
@@ -51,7 +52,7 @@ def pending_deletes(store: CassandraStore, application: str) -> list[PendingDele
     for shard in range(grave_rows.SHARDS):
         after: ids.Position | None = ids.FIRST
         while after is not None:
-            page, after = store._driver.calls.run(store._parts.pending_deletes.read_older(later, shard, after))
+            page, after = driver_of(store).calls.run(parts_of(store).pending_deletes.read_older(later, shard, after))
             deletes += page
     return [pending for pending in deletes if pending.application == application]
 
@@ -121,9 +122,9 @@ def test_nothing_but_what_was_there_before(
 def test_change_that_was_not_made(reaping: CassandraStore, application: str, queue: Queue, *, deleted: bool) -> None:
     """The pending delete of a purge or delete that was refused or never sent removes nothing and is dropped."""
     rows_before = rows_left(reaping, queue.qid)
-    calls = reaping._driver.calls
-    row = calls.run(reaping._parts.rows.find_current(queue))
-    calls.run(reaping._parts.pending_deletes.add(row, reaping._clock.now(), deleted=deleted))
+    calls = driver_of(reaping).calls
+    row = calls.run(parts_of(reaping).rows.find_current(queue))
+    calls.run(parts_of(reaping).pending_deletes.add(row, reaping._clock.now(), deleted=deleted))
     bridge.run(reaping.reap())
     assert rows_left(reaping, queue.qid) == rows_before
     assert bridge.run(reaping.offsets.groups(queue)) == ["group", "members"]
@@ -146,7 +147,7 @@ def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application:
     for allowed in range(60):
         left = allowed
         with contextlib.suppress(StoreUnavailable):
-            reaping._driver.calls.run(reaping._garbage_collector._remove_data(pending), long=True)
+            driver_of(reaping).calls.run(reaping._garbage_collector._remove_data(pending), long=True)
         if not pending_deletes(reaping, application):
             break
         stops += 1

@@ -12,16 +12,12 @@ from dataclasses import replace
 import pytest
 
 from queuey.errors import SettingsError, StoreUnavailable
-from queuey.messages import NewMessage, QueueSpec
-from queuey.storage import bridge
-from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
 from queuey.storage.cassandra.admin import doctor, stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.clocks.clock_check import REFUSE_RATIO
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
 from queuey.storage.cassandra.timing import MANY_CENTRES_TIMING, ONE_CENTRE_TIMING, Timing
-from tests.contract.samples import becomes_healthy, eventually
 from tests.servers import keyspaces
 from tests.servers.plugin import Cassandra
 from tests.servers.served import environment
@@ -39,12 +35,6 @@ def driver(url: str) -> Iterator[Driver]:
     with closing(Driver(parse_url(url), OPTIONS)) as opened:
         assert opened.ready(60)
         yield opened
-
-
-def open_timed(url: str, options: CassandraOptions = OPTIONS) -> CassandraStore:
-    store = open_store(url, options=options)
-    assert store.ready(60), bridge.run(store.statistics())
-    return store
 
 
 def run_queuey(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -70,17 +60,6 @@ def test_a_new_keyspace_has_the_times_of_one_data_centre_unless_settings_name_ot
     assert migrate(parse_url(url), OPTIONS).timing is None
     [clocks] = [finding for finding in doctor.examine(parse_url(url), OPTIONS) if finding.check == "clocks"]
     assert f"the limit is {REFUSE_RATIO * ONE_CENTRE_TIMING.clock_difference:g} s" in clocks.text
-
-
-def test_a_keyspace_without_times_is_not_served(driver: Driver, url: str) -> None:
-    """A store on a keyspace without timing says what to do, and serves as soon as that is done."""
-    erase = Statement("UPDATE migrations SET timing = null WHERE singleton = 0 IF timing != null", idempotent=False)
-    assert driver.run(erase, serial="SERIAL")[0][0]
-    with closing(open_store(url, options=OPTIONS)) as store:
-        with pytest.raises(StoreUnavailable, match="queuey migrate"):
-            bridge.run(store.ping())
-        migrate(parse_url(url), OPTIONS)
-        assert becomes_healthy(store)
 
 
 def test_a_change_that_stopped_is_gone_on_with(driver: Driver, url: str) -> None:
@@ -115,22 +94,6 @@ def test_two_changes_at_once(driver: Driver, url: str) -> None:
 
 def replace_difference(timing: Timing, difference: float) -> Timing:
     return Timing(difference, timing.row_age, timing.levels)
-
-
-def test_what_processes_measure_is_told(driver: Driver, url: str) -> None:
-    """Each process reports how long its writes took; doctor says which delay they would allow."""
-    with closing(open_timed(url)) as store:
-        bridge.run(store.applications.create_application("acme"))
-        queue, _ = bridge.run(store.catalogue.create_queue("acme", "orders", QueueSpec()))
-        for _ in range(20):
-            bridge.run(store.messages.append(queue, [NewMessage("x", 1, 3600)]))
-        store._parts.tails._told_at = 0.0
-        assert eventually(lambda: bool(stored_timing.read_timing_status(driver, OPTIONS).measured))
-    [measured] = stored_timing.read_timing_status(driver, OPTIONS).measured.values()
-    assert measured.write.count > 0
-    assert 0 < measured.write.p99 <= measured.write.p999 <= measured.write.longest
-    [finding] = [one for one in doctor.examine(parse_url(url), OPTIONS) if one.check == "timing"]
-    assert "D could be" in finding.text
 
 
 def test_the_command(url: str) -> None:

@@ -8,6 +8,7 @@ from queuey.errors import StoreUnavailable
 from queuey.storage import IDENTITY, LEDGER_TTL, bridge
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.driver import Statement
+from tests.cassandra.begun import driver_of
 from tests.cassandra.scene import S, Scene
 
 
@@ -15,19 +16,19 @@ def test_an_entry_ends_as_a_whole(store: CassandraStore, application: str) -> No
     """Each change sets token and value to expire 30 days later; nothing of an entry outlives the rest."""
     for expected, value in ((None, b"a"), (b"a", b"b")):
         bridge.run(store.ledger.enter(application, 7, value, expected=expected))
-        (lifetime,) = store._driver.run(
+        (lifetime,) = driver_of(store).run(
             Statement("SELECT ttl(value), ttl(version) FROM ledger WHERE work = ? AND piece = ?"), (application, 7)
         )
         assert lifetime[0] == lifetime[1]
         assert LEDGER_TTL - 600 < lifetime[0] <= LEDGER_TTL
     # No row marker was written; it would expire 30 days after the first change, or never.
-    store._driver.run(
+    driver_of(store).run(
         Statement(
             "UPDATE ledger SET value = null, version = null WHERE work = ? AND piece = ? IF EXISTS", idempotent=False
         ),
         (application, 7),
     )
-    assert store._driver.run(Statement("SELECT * FROM ledger WHERE work = ? AND piece = ?"), (application, 7)) == []
+    assert driver_of(store).run(Statement("SELECT * FROM ledger WHERE work = ? AND piece = ?"), (application, 7)) == []
 
 
 def test_no_time_from_a_clock_that_is_off(scene: Scene) -> None:
@@ -44,4 +45,4 @@ def test_the_identity_has_no_end(store: CassandraStore) -> None:
     """Entries expire after 30 days; the identity of the store does not."""
     bridge.run(store.identity())
     statement = Statement("SELECT ttl(value), ttl(version) FROM ledger WHERE work = ? AND piece = 0")
-    assert [tuple(row) for row in store._driver.run(statement, (IDENTITY,))] == [(None, None)]
+    assert [tuple(row) for row in driver_of(store).run(statement, (IDENTITY,))] == [(None, None)]

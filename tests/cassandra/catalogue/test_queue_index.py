@@ -6,12 +6,13 @@ from queuey.messages import QueueSpec
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.lightweight_transactions import new_number
+from tests.cassandra.begun import driver_of, parts_of
 
 
 def test_entries_without_a_queue(store: CassandraStore, application: str) -> None:
     """Index entries of failed creations are not listed, and pages are full nevertheless."""
     for n in range(40):
-        store._driver.calls.run(store._parts.index.add(application, f"a{n:02}", new_number()))
+        driver_of(store).calls.run(parts_of(store).index.add(application, f"a{n:02}", new_number()))
         if n % 4 == 0:
             bridge.run(store.catalogue.create_queue(application, f"a{n:02}", QueueSpec()))
     assert [queue.name for queue in bridge.run(store.catalogue.list_queues(application, limit=8))] == [

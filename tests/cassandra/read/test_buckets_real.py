@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import pytest
-
-from queuey.ids import FIRST, LAST, TICKS_PER_SECOND, Position
+from queuey.ids import FIRST, LAST, Position
 from queuey.messages import Message, NewMessage, Queue, Slice
 from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore, bucketing
 from queuey.storage.cassandra.bucketing import BucketWidths
 from queuey.storage.cassandra.write import writer
-from tests.cassandra.interposed import BUCKET_LOOKUPS, QUEUES, READS
-from tests.cassandra.scene import C, D, Reader, S, Scene
+from tests.cassandra.scene import D, Reader, S, Scene
 from tests.replacing import replace_in
 
 DAY = 86_400
@@ -32,21 +29,6 @@ def read_partition(store: CassandraStore, queue: Queue, *, limit: int = 100, des
 
 def bodies(messages: Sequence[Message]) -> list[str | bytes]:
     return [message.body for message in messages]
-
-
-@pytest.mark.parametrize("ttl", [HOUR, 3 * DAY, 300 * DAY])
-def test_an_idle_queue_is_read_with_few_requests(scene: Scene, ttl: int) -> None:
-    """Reading a queue with few messages costs at most two probes, one lookup of buckets and one read of its row."""
-    process = scene.start()
-    store, queue, log = process.store, scene.queue(process, ttl=ttl), process.wire.log
-    bridge.run(store.messages.append(queue, [make_message("lonely", ttl)]))
-    recent = store._clock.now() - 60 * TICKS_PER_SECOND, 0
-    for part in (Slice(1), Slice(1, descending=True), Slice(1, recent), Slice(1, FIRST, recent)):
-        log.clear()
-        bridge.run(store.messages.read(queue, [part]))
-        scene.world.advance(0.7 * C)
-        assert (part == Slice(1)) <= log.count(READS) <= 2
-        assert max(log.count(BUCKET_LOOKUPS), log.count(QUEUES)) <= 1
 
 
 def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:

@@ -11,6 +11,7 @@ from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraOptions as StoreOptions
 from queuey.storage.cassandra import CassandraStore, bucketing, open_store
 from queuey.storage.cassandra.driver import Statement, TooManyDead
+from tests.cassandra.begun import driver_of
 from tests.cassandra.conftest import DEFAULTS
 from tests.servers import keyspaces
 from tests.servers.plugin import PATIENT_NODE, CassandraOptions, start_cassandra
@@ -61,7 +62,7 @@ def test_reads_get_past_deleted_messages(strict_store: CassandraStore, direction
 
 def walks_over_too_many(store: CassandraStore, queue: Queue) -> bool:
     try:
-        store._driver.run(Statement("SELECT start FROM bucket_index WHERE qid = ? AND partition = 1"), (queue.qid,))
+        driver_of(store).run(Statement("SELECT start FROM bucket_index WHERE qid = ? AND partition = 1"), (queue.qid,))
     except TooManyDead:
         return True
     return False
@@ -70,7 +71,7 @@ def walks_over_too_many(store: CassandraStore, queue: Queue) -> bool:
 def test_busy_partitions_do_not_walk_over_expired_records(strict_store: CassandraStore) -> None:
     """The tail of a partition long written at a narrow level is read without passing its old bucket records."""
     queue = queue_of(strict_store, "busy")
-    driver, now = strict_store._driver, strict_store._clock.now()
+    driver, now = driver_of(strict_store), strict_store._clock.now()
     width = bucketing.width(1, bucketing.NARROWEST)
     record = Statement(
         "INSERT INTO bucket_index (qid, partition, width_index, start, ttl_class) VALUES (?, 1, ?, ?, 1) USING TTL ?"

@@ -13,6 +13,7 @@ from queuey.storage import bridge
 from queuey.storage.cassandra import CassandraStore, message_codec
 from queuey.storage.cassandra.catalogue.queue_cache import MIN_LONGEST_ROW
 from tests.blocking import BlockingNames
+from tests.cassandra.begun import driver_of, parts_of
 from tests.cassandra.conftest import OpenStore
 
 LONG = "x" * 5000
@@ -58,7 +59,9 @@ def test_every_write_makes_the_row_cover_it(
     store = open_with()
     queue, _ = bridge.run(store.catalogue.create_queue(application, "queue", QueueSpec(partitions=2)))
     bridge.run(store.messages.append(queue, [NewMessage("x" * 200, 1, 600)]))
-    assert store._driver.calls.run(store._parts.rows.read(application, "queue")).longest_row == MIN_LONGEST_ROW
+    assert driver_of(store).calls.run(parts_of(store).rows.read(application, "queue")).longest_row == MIN_LONGEST_ROW
     write(store, queue)
-    assert store._driver.calls.run(store._parts.rows.read(application, "queue")).longest_row == 16 * MIN_LONGEST_ROW
+    assert (
+        driver_of(store).calls.run(parts_of(store).rows.read(application, "queue")).longest_row == 16 * MIN_LONGEST_ROW
+    )
     assert message_codec.ROW_OVERHEAD_BYTES + len(LONG) > 4 * MIN_LONGEST_ROW

@@ -13,7 +13,7 @@ from queuey.storage import bridge
 from queuey.storage.cassandra.store import names
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import DELETES, INSERTS, WAIT_TIMEOUT, Gate
-from tests.cassandra.scene import TTL, D, Process, S, Scene, W, message
+from tests.cassandra.scene import TTL, D, Process, S, Scene, message
 
 CHANGES = (names._NAME_STATEMENTS.change,)
 
@@ -110,26 +110,3 @@ def test_readers_by_time(
     entry = bridge.run(second.store.names.find_named(queue, "n"))
     assert entry is not None
     assert entry.content == expected[0].encode()
-
-
-def test_readers_who_do_not_wait(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:
-    """A value that may still be confirmed is neither shown nor passed."""
-    first, second, queue, old = two
-    end = begin_write(first, queue, old, before_confirming)
-    scene.world.advance(W / 4)
-    page = page_of(second.store, queue, Slice(1, delayed=False))
-    assert [message.body for message in page.messages] == ["old"]
-    assert isinstance(end(), Named)
-    assert page.next is not None
-    page = page_of(second.store, queue, Slice(1, page.next, delayed=False))
-    assert [message.body for message in page.messages] == ["new"]
-
-
-def test_names_that_cannot_be_looked_at(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:
-    """If Cassandra cannot read a name's row, the read fails, and a later read shows everything."""
-    _, second, queue, _ = two
-    scene.world.advance(D + S)
-    second.wire.fail((names._NAME_STATEMENTS.find,))
-    with pytest.raises(StoreUnavailable):
-        bridge.run(second.store.messages.read(queue, [Slice(1)]))
-    assert shown(second, queue) == ["old"]

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.storage import bridge
@@ -56,44 +55,3 @@ def test_meanwhile(
     gate.open()
     thread.join(WAIT_TIMEOUT)
     assert shown(other, queue) == ["new"]
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_failed(process: Process, queue: Queue, position: Position, *, lost: bool) -> None:
-    """After a failed overwrite the message is still what it was."""
-    if lost:
-        process.wire.lose(INSERTS)
-    else:
-        process.wire.fail(INSERTS)
-    with pytest.raises(StoreUnavailable) as raised:
-        bridge.run(process.store.messages.put(queue, [(1, position)], message("new")))
-    assert raised.value.outcome == ("unknown" if lost else "none")
-    assert shown(process, queue) == (["new"] if lost else ["old"])
-
-
-def test_not_removed(process: Process, queue: Queue, position: Position) -> None:
-    """If the old message cannot be removed, the new one counts nevertheless, and the caller may try again."""
-    process.wire.fail(DELETES)
-    with pytest.raises(StoreUnavailable) as raised:
-        bridge.run(process.store.messages.put(queue, [(1, position)], message("new")))
-    assert raised.value.outcome == "unknown"
-    assert shown(process, queue) == ["new"]
-    bridge.run(process.store.messages.put(queue, [(1, position)], message("newer")))
-    assert shown(process, queue) == ["newer"]
-    bridge.run(process.store.messages.delete(queue, [(1, position)]))
-    assert shown(process, queue) == []
-
-
-def test_some_written(process: Process, queue: Queue, position: Position) -> None:
-    """If only some of several messages were overwritten, the error does not claim that nothing was written."""
-    second = position[0] + 1, position[1]
-    process.wire.fail(INSERTS)
-    with pytest.raises(StoreUnavailable) as raised:
-        bridge.run(process.store.messages.put(queue, [(1, position), (1, second)], message("new")))
-    assert raised.value.outcome == "unknown"
-    assert sorted(shown(process, queue)) == ["new", "old"]
-    process.wire.fail(INSERTS, 2)
-    with pytest.raises(StoreUnavailable) as raised:
-        bridge.run(process.store.messages.put(queue, [(1, position), (1, second)], message("newer")))
-    assert raised.value.outcome == "none"
-    assert sorted(shown(process, queue)) == ["new", "old"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -10,31 +9,19 @@ import pytest
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.messages import Queue
 from queuey.storage import bridge
+from tests.cassandra.begun import driver_of, parts_of
 from tests.cassandra.interposed import CLOCKS, DELETES, INSERTS, QUEUES, RECORDS, WAIT_TIMEOUT, Gate
-from tests.cassandra.scene import TTL, Attempt, D, Process, Reader, S, Scene, end_of, message
+from tests.cassandra.scene import TTL, Attempt, Process, S, Scene, end_of, message
 
 LONG = 5 * 86_400
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
-    until = time.monotonic() + WAIT_TIMEOUT
-    while not holds() and time.monotonic() < until:
-        time.sleep(0.005)
-    return holds()
-
-
-def at_rest(process: Process) -> bool:
-    writer = process.store._writer
-    idle = all(not buffer.flying and not buffer.parts and not buffer.rows for buffer in writer._buffers.values())
-    return idle and not writer.pending and not writer.undo_writer.pending and not writer._operations
-
-
 def count_live_nodes(process: Process) -> int:
-    return sum(host.up for host in process.store._driver.hosts())
+    return sum(host.up for host in driver_of(process.store).hosts())
 
 
 def begin_waiting_for_row(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    process.store._parts.rows.forget(queue.application, queue.name)
+    parts_of(process.store).rows.forget(queue.application, queue.name)
     gate = process.wire.hold(QUEUES)
     attempt = process.post(queue)
     gate.wait_until_reached()
@@ -92,10 +79,9 @@ STATES: dict[Begin, str] = {
     begin_unsure: "unknown",
 }
 """How an append gets into each state, and which outcome its messages have then."""
-BEGIN = pytest.mark.parametrize("begin", STATES, ids=lambda begin: begin.__name__)
 
 
-@BEGIN
+@pytest.mark.parametrize("begin", STATES, ids=lambda begin: begin.__name__)
 def test_closed(scene: Scene, begin: Begin) -> None:
     """Closing a store answers each unfinished append with its outcome, and leaves no caller waiting."""
     process = scene.start()
@@ -109,22 +95,6 @@ def test_closed(scene: Scene, begin: Begin) -> None:
     assert process.store._writer.pending == 0
     with pytest.raises(StoreClosed):
         bridge.run(process.store.messages.append(queue, [message()]))
-
-
-@BEGIN
-def test_withdrawn(scene: Scene, begin: Begin) -> None:
-    """A caller who gives up gets the outcome of its messages; nothing is left behind."""
-    process = scene.start()
-    queue = scene.queue(process, ttl=TTL)
-    attempt, _ = begin(process, queue)
-    before = len(process.attempts) - 1
-    outcome = attempt.give_up()
-    process.wire.clear()
-    assert outcome == STATES[begin]
-    assert eventually(lambda: at_rest(process))
-    scene.world.advance(D + S)
-    shown = len(Reader(process, queue).read_more())
-    assert shown == before if outcome == "none" else before <= shown <= before + 1
 
 
 def test_refusing_does_not_block(scene: Scene) -> None:
