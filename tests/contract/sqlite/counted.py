@@ -1,4 +1,4 @@
-"""SQLite stores whose statements are counted where SQLite runs them."""
+"""SQLite stores whose statements are counted where SQLite runs them, and the one door to their connections."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import apsw
 from queuey import ids
 from queuey.storage import bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
+from queuey.storage.sqlite.database import Database
 from tests.backends import APP, UNSYNCED
 from tests.replacing import replace
 
@@ -33,3 +34,8 @@ def counted_store(
         bridge.run(store.applications.create_application(APP))
         yield store
         store.close()
+
+
+def database_of(store: SqliteStore) -> Database:
+    """Returns the store's connections and its writer."""
+    return store._db

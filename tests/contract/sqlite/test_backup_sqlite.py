@@ -9,11 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
@@ -30,6 +29,7 @@ OPTIONS = SqliteOptions(sync="normal", sweep_interval=None)
 LARGE = "x" * 30_000
 MANY = 3000
 """Number of messages whose copy takes several progress reports."""
+TEXT = "no database at all\n" * 1000
 
 
 def ignore_progress(text: str, done: int, total: int | None) -> None:
@@ -197,18 +197,10 @@ def test_delayed_messages_are_restored(data: Path, tmp_path: Path) -> None:
         assert newer == page.messages[-1].position
 
 
-def write_text_file(path: Path) -> None:
-    path.write_text("no database at all\n" * 1000)
-
-
 def write_foreign_database(path: Path) -> None:
     path.unlink()
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("CREATE TABLE t (x)")
-
-
-def truncate_file(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-8192])
 
 
 def overwrite_pages(path: Path) -> None:
@@ -218,30 +210,22 @@ def overwrite_pages(path: Path) -> None:
     path.write_bytes(content)
 
 
-def empty_file(path: Path) -> None:
-    path.write_bytes(b"")
+HARMS: dict[str, Callable[[Path], object]] = {
+    "text": lambda path: path.write_text(TEXT),
+    "a database of another program": write_foreign_database,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-8192]),
+    "overwritten": overwrite_pages,
+    "empty": lambda path: path.write_bytes(b""),
+    "with a log": lambda path: path.with_name(f"{path.name}-wal").write_bytes(b"log"),
+}
 
 
-def leave_log_file(path: Path) -> None:
-    path.with_name(f"{path.name}-wal").write_bytes(b"log")
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        write_text_file,
-        write_foreign_database,
-        truncate_file,
-        overwrite_pages,
-        empty_file,
-        leave_log_file,
-    ],
-)
-def test_what_is_no_backup_is_refused(data: Path, tmp_path: Path, harm: Any) -> None:  # noqa: ANN401 - a function
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_is_no_backup_is_refused(data: Path, tmp_path: Path, harm: str) -> None:
     """A file that is not a sound backup is refused with an error that names it; the present store stays."""
     target = tmp_path / "b"
     backup.back_up(data, target, OPTIONS, ignore_progress)
-    harm(target)
+    HARMS[harm](target)
     with pytest.raises(StoreIncompatible, match=str(target)):
         backup.restore(target, data, OPTIONS, ignore_progress, replace=True)
     with pytest.raises(StoreIncompatible, match=str(target)):
@@ -262,7 +246,7 @@ def test_a_damaged_store_is_not_backed_up(data: Path, tmp_path: Path) -> None:
 def test_a_damaged_store_is_not_replaced(data: Path, tmp_path: Path) -> None:
     """It is unknown whether a damaged store is in use, so the error says how to move it away; then a restore works."""
     backup.back_up(data, tmp_path / "b", OPTIONS, ignore_progress)
-    write_text_file(data / FILE)
+    (data / FILE).write_text(TEXT)
     with pytest.raises(StoreUnavailable, match=r"move queuey\.sqlite3 and the files beside it to another place"):
         backup.restore(tmp_path / "b", data, OPTIONS, ignore_progress, replace=True)
     (data / FILE).rename(tmp_path / "aside")

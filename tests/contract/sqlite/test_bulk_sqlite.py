@@ -14,10 +14,11 @@ from msgspec import structs
 from queuey import ids
 from queuey.messages import Measure, Message, Queue, Slice
 from queuey.storage import bridge
-from queuey.storage.sqlite import SqliteOptions, SqliteStore, bulk, open_store, slices
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, bulk, open_store
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP, Clock
 from tests.contract.samples import append_bodies, make_queue, new_message
+from tests.contract.sqlite.counted import database_of
 
 DAY = 86_400
 IO = Path("/proc/self/io")
@@ -49,7 +50,7 @@ class Opened:
         return count
 
     def measure_in_parts(self, at_once: int) -> list[list[Measure]]:
-        return list(bulk.measure(self.store._db, [self.queue], messages=at_once))
+        return list(bulk.measure(database_of(self.store), [self.queue], messages=at_once))
 
 
 @pytest.fixture
@@ -112,32 +113,6 @@ class TestSnapshots:
 
 class TestStatements:
     """Tests that statements of bulk reads only use the primary key of messages."""
-
-    BEGIN = (256, *ids.FIRST)
-
-    @pytest.mark.parametrize(
-        ("statement", "parameters", "steps"),
-        [
-            (slices._SELECT_KEYS, BEGIN, ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
-            (bulk._SELECT_NEXT_KEY, (*BEGIN, 10), ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
-            (
-                bulk._SELECT_TOTALS_OF_FIRST_ROWS,
-                (*BEGIN, 10, 256),
-                ["CO-ROUTINE", "SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>", "SCAN"],
-            ),
-            (
-                bulk._SELECT_PARTITION_COUNTS,
-                ("[1]", 10),
-                ["SCAN asked", "SEARCH expiry_windows USING PRIMARY KEY (queue_partition>", "USE TEMP B-TREE"],
-            ),
-        ],
-    )
-    def test_plan(self, opened: Opened, statement: str, parameters: tuple[object, ...], steps: list[str]) -> None:
-        """A statement is one search by the key, without sorting."""
-        with opened.connect_directly() as connection:
-            plan = [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + statement, parameters)]
-        assert len(plan) == len(steps), plan
-        assert all(line.startswith(step) for line, step in zip(plan, steps, strict=True)), plan
 
     @pytest.mark.skipif(not IO.exists(), reason="the system does not say what a process reads")
     def test_bodies_stay_unread(self, opened: Opened) -> None:

@@ -19,7 +19,7 @@ from queuey.storage.sqlite import connection as driver
 from tests.backends import APP
 from tests.blocking import BlockingNames, blocking
 from tests.contract.samples import bodies_in_partition, make_queue, new_message, run_call
-from tests.contract.sqlite.counted import counted_store
+from tests.contract.sqlite.counted import counted_store, database_of
 from tests.replacing import replace_in
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ def test_a_post_is_five_statements(store: SqliteStore, queue: Queue, count: Coun
 
 def rows_of(store: SqliteStore) -> list[tuple[object, ...]]:
     """Returns all rows of a store. Times are relative to the first message, so that two stores compare."""
-    with store._db.readers.lend() as opened:
+    with database_of(store).readers.lend() as opened:
         messages: list[Any] = opened.execute("SELECT * FROM messages ORDER BY ticks").fetchall()
         windows: list[Any] = opened.execute(
             "SELECT queue_partition, message_count, longest_ttl FROM expiry_windows ORDER BY 1, 3"
@@ -154,10 +154,10 @@ def test_posts_of_a_turn_are_one_commit(store: SqliteStore) -> None:
         loop = asyncio.get_running_loop()
         store.adopt(loop)
         for _ in range(3):
-            before = store._db.writer.commits
+            before = database_of(store).writer.commits
             posts = [store.messages.append(queue, [new_message("x")]) for _ in range(40)]
             await asyncio.wait_for(asyncio.gather(*posts), 60)
-            assert store._db.writer.commits == before + 1
+            assert database_of(store).writer.commits == before + 1
         last = loop.create_task(store.messages.append(queue, [new_message("last")]))
         await asyncio.sleep(0)
         store.adopt(None)

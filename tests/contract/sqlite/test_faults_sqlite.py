@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import multiprocessing
 import os
 import resource
@@ -26,7 +25,6 @@ from queuey.storage import Store, bridge
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.write.writer import SqliteWriter
-from queuey.storage.troubles import QUIET_SECONDS, Trouble
 from tests.backends import APP, Clock
 from tests.contract.catalogue.test_lifecycle import CALLS, DIGEST, PLACE
 from tests.contract.samples import (
@@ -38,6 +36,7 @@ from tests.contract.samples import (
     new_message,
     start_append,
 )
+from tests.contract.sqlite.counted import database_of
 from tests.replacing import replace
 from tests.waiting import PATIENCE_SECONDS, call_until, join
 
@@ -274,25 +273,6 @@ class TestFull:
         assert bodies_in_partition(full.store, full.queue) == before
         assert check(full.directory) == []
 
-    def test_is_logged_once_and_again_when_it_ends(self, full: Prepared, caplog: pytest.LogCaptureFixture) -> None:
-        """However many writes are refused, the log says once that the disk is full, and once that it is over."""
-        now = [0.0]
-        caplog.clear()
-        full.store._db.writer.trouble = Trouble(logging.getLogger("of this test"), "Writing", clock=lambda: now[0])
-        for _ in range(5):
-            assert not has_room(full)
-
-        def logged() -> list[str]:
-            """Returns the log lines of this store; threads of other tests' stores may log as well."""
-            return [record.getMessage() for record in caplog.records if record.name == "of this test"]
-
-        assert logged() == ["Writing: no space left for the store: database or disk is full"]
-        bridge.run(full.store.messages.delete(full.queue, places_of(full)))
-        now[0] += QUIET_SECONDS
-        assert has_room(full)
-        assert has_room(full)
-        assert logged()[1:] == ["Writing: works again after 10 s."]
-
     def test_opening_says_why_it_failed(self, tmp_path: Path) -> None:
         """The error says why opening failed, also if SQLite itself has rolled back the transaction."""
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -522,8 +502,8 @@ def test_readers_are_waited_for(tmp_path: Path) -> None:
     made = prepare(tmp_path / "data", SqliteOptions(readers=1))
     soon = time.monotonic() + 0.1
     with (
-        made.store._db.readers.lend(),
-        made.store._db.deadline.running(call_until(soon)),
+        database_of(made.store).readers.lend(),
+        database_of(made.store).deadline.running(call_until(soon)),
         pytest.raises(StoreUnavailable),
     ):
         messages_in_partition(made.store, made.queue)

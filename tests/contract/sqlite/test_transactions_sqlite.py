@@ -19,6 +19,7 @@ from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 from tests.backends import APP, UNSYNCED, Clock
 from tests.contract.samples import make_queue, new_message
+from tests.contract.sqlite.counted import database_of
 from tests.contract.sqlite.test_edges_sqlite import busy_writer
 
 Act = Literal[
@@ -78,17 +79,17 @@ def write_all(store: SqliteStore, queue: Queue, group: Sequence[Work]) -> None:
 
         answers: list[Exception | None] = []
         ended.append(answers)
-        store._db.writer.begin(run, lambda _result, error: answers.append(error), weight=0)
-        store._db.writer.begin_append(Append(queue, [new_message("between")]), 1, lambda _result, _error: None)
+        database_of(store).writer.begin(run, lambda _result, error: answers.append(error), weight=0)
+        database_of(store).writer.begin_append(Append(queue, [new_message("between")]), 1, lambda _result, _error: None)
 
     ended: list[list[Exception | None]] = []
-    before = store._db.writer.commits
+    before = database_of(store).writer.commits
     with busy_writer(store):
         for work in group:
             begin(work)
     bridge.run(store.ping())
     assert [isinstance(error, QueueyError) for [error] in ended] == [work.is_refused for work in group]
-    assert store._db.writer.commits - before <= 3  # Of the busy work, of the group, and of the ping.
+    assert database_of(store).writer.commits - before <= 3  # Of the busy work, of the group, and of the ping.
 
 
 @contextmanager
@@ -101,7 +102,7 @@ def opened() -> Iterator[tuple[SqliteStore, Queue, Callable[[], Any]]]:
         queue = make_queue(store, "q", partitions=2)
 
         def dump() -> Any:  # noqa: ANN401 - rows of all tables
-            with store._db.readers.lend() as connection:
+            with database_of(store).readers.lend() as connection:
                 rows = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in _TABLES}
             counted = bridge.run(store.statistics())["store_messages_appended_total"]
             return counted, {table: [_without_random(table, row) for row in found] for table, found in rows.items()}
