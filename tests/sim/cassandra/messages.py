@@ -7,6 +7,7 @@ faults end, and when everything has finished, what readers were shown is compare
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -93,13 +94,36 @@ class Site:
 
 @dataclass
 class Post:
-    """Messages posted together, and the outcome that their poster was told."""
+    """Messages posted together, and the outcome that their poster was told.
+
+    Attributes:
+        qid: The qid of the queue's row that they were stored by.
+        partitions: The partitions of the messages.
+        delayed: Whether any message is delayed.
+        site, life: The process that sent them, and its life.
+        ended: When their client was answered.
+    """
 
     bodies: list[str]
     began: float
     key: str = ""
     outcome: Outcome = "unknown"
     locations: list[Location] = field(default_factory=list)
+    qid: int = 0
+    after: Position | None = None
+    partitions: list[int] = field(default_factory=list)
+    delayed: bool = False
+    site: Site | None = None
+    life: int = 0
+    ended: float = float("inf")
+
+
+@dataclass
+class Purge:
+    """A purge that was answered."""
+
+    qid: int
+    ended: float
 
 
 @dataclass
@@ -125,6 +149,7 @@ class Reader:
         self._site = site
         self.every, self.busy = 0.5 * scale, STORM * scale
         self._queue = queue
+        self.qid = queue.qid
         self.partition = partition
         self.cursor: Position = ids.FIRST
         self.shown: dict[Position, str] = {}
@@ -191,6 +216,7 @@ class MessageStorm:
         self._shared = iter(self.cluster.nodes[: self.shared])
         self.sites = [self._new_site() for _ in range(rng.randint(1, 3))]
         self.posts: list[Post] = []
+        self.purges: list[Purge] = []
         self.namings: list[Naming] = []
         self.readers: list[Reader] = []
         self.last: Sequence[Reader] = ()
@@ -291,7 +317,8 @@ class MessageStorm:
 
     def _post(self) -> None:
         site, items = self._pick_site(), self._make_items(self.world.rng.choice((1, 1, 2, 5)))
-        post = Post([str(item.body) for item in items], self.world.now)
+        post = Post([str(item.body) for item in items], self.world.now, qid=self.queue.qid)
+        post.partitions, post.delayed = [item.partition for item in items], any(item.delay for item in items)
         self.posts.append(post)
 
         async def work() -> None:
@@ -305,7 +332,7 @@ class MessageStorm:
         site, key = self._pick_site(), self.world.rng.choice("ab")
         partition = ord(key) % PARTITIONS + 1
         items = [NewMessage(f"key {key}", partition, 3600)]
-        post = Post([f"key {key}"], self.world.now, key)
+        post = Post([f"key {key}"], self.world.now, key, qid=self.queue.qid)
         self.posts.append(post)
 
         async def work() -> None:
@@ -360,45 +387,79 @@ class MessageStorm:
         if not hasattr(self, "_read_at"):
             yield "end: nothing could be read when all was calm"
             return
-        readers = [*self.readers, *self.last]
-        for reader in readers:
+        yield from self.cluster.wrong
+        for reader in [*self.readers, *self.last]:
             yield from reader.wrong
-        plain = [post for post in self.posts if not post.key]
-        for post in plain:
-            yield from self._check_post(post, readers)
-        for key in {post.key for post in self.posts if post.key}:
+        for post in self.posts:
+            if not post.key:
+                yield from self._check_post(post)
+        for key in sorted({post.key for post in self.posts if post.key}):
             yield from self._check_key([post for post in self.posts if post.key == key])
         yield from self._check_name()
-        pending = sum(site.store._writer.pending for site in self.sites)
-        if pending:
+        if pending := sum(site.store._writer.pending for site in self.sites):
             yield f"end: {pending} messages still wait"
 
-    def _check_post(self, post: Post, readers: Sequence[Reader]) -> Iterator[str]:
-        if post.outcome == "acknowledged":
-            for partition, position in post.locations:
-                yield from (
-                    f"G1: {post} was passed by a reader at {reader.cursor} without being shown"
-                    for reader in readers
-                    if reader.partition == partition and position < reader.cursor and position not in reader.shown
-                )
-                if not any(position in reader.shown for reader in self.last):
-                    yield f"lost: {post} is not there in the end"
-        elif post.outcome == "none":
-            bodies = {*post.bodies}
-            yield from (f"none: {post} was shown" for reader in readers if bodies & {*reader.shown.values()})
-
-    def _check_key(self, posts: Sequence[Post]) -> Iterator[str]:
-        stored = [
-            (reader.partition, position)
-            for reader in self.last
+    def _check_post(self, post: Post) -> Iterator[str]:
+        bodies = {*post.bodies}
+        shown = {
+            (reader.qid, reader.partition, position)
+            for reader in [*self.readers, *self.last]
             for position, body in reader.shown.items()
-            if body == posts[0].bodies[0]
-        ]
-        told = {tuple(post.locations) for post in posts if post.outcome == "acknowledged"}
-        if len(told) > 1 or (told and [*told.pop()] != stored):
-            yield f"key: {posts} were answered, and {stored} are there"
-        if len(stored) > 1:
-            yield f"key: {stored} are there"
+            if body in bodies
+        }
+        counts = Counter(body for reader in self.last for body in reader.shown.values() if body in bodies)
+        if post.outcome == "none" and shown:
+            yield f"none: {post} was shown at {shown}"
+        elif post.outcome == "acknowledged":
+            told = {(post.qid, *location) for location in post.locations}
+            if shown - told:
+                yield f"attempt: {post} was shown at {shown - told} as well"
+            yield from self._check_acknowledged(post, counts)
+        elif 0 < len(counts) < len(bodies) and post.site is not None and post.site.process.life == post.life:
+            yield f"whole: of {post} only {counts} is there"
+
+    def _check_acknowledged(self, post: Post, stored: Counter[str]) -> Iterator[str]:
+        """Yields violations by a post that was acknowledged: lost, passed by a reader, misplaced, or out of order.
+
+        It must not be stored in a queue that was purged before it began.
+        """
+        if [partition for partition, _ in post.locations] != post.partitions:
+            yield f"once: {post} lies elsewhere"
+        for partition, position in post.locations:
+            yield from (
+                f"G1: {post} was passed by a reader at {reader.cursor} without being shown"
+                for reader in [*self.readers, *self.last]
+                if (reader.qid, reader.partition) == (post.qid, partition)
+                and position < reader.cursor
+                and position not in reader.shown
+            )
+        if post.qid == self.queue.qid and stored != Counter(post.bodies):
+            yield f"lost: of {post} there is {stored} in the end"
+        if any(purge.qid == post.qid and purge.ended < post.began for purge in self.purges):
+            yield f"purged: {post} went to a queue that was purged before"
+        if not post.delayed:
+            if post.after is not None and min(position for _, position in post.locations) <= post.after:
+                yield f"after: {post} is not above {post.after}"
+            for partition in {*post.partitions}:
+                own = [position for number, position in post.locations if number == partition]
+                if own != sorted(own):
+                    yield f"order: {post} is not in its order"
+
+    def _check_key(self, posts: list[Post]) -> Iterator[str]:
+        there = {
+            body: [
+                (reader.partition, position)
+                for reader in self.last
+                for position, shown_body in reader.shown.items()
+                if shown_body == body
+            ]
+            for body in posts[0].bodies
+        }
+        told = {tuple(post.locations) for post in posts if (post.outcome, post.qid) == ("acknowledged", self.queue.qid)}
+        if any(len(places) > 1 for places in there.values()):
+            yield f"key: {there} are there"
+        elif len(told) > 1 or (told and [*told.pop()] != [place for places in there.values() for place in places]):
+            yield f"key: {posts} were answered, and {there} are there"
 
     def _check_name(self) -> Iterator[str]:
         stored = [body for reader in self.last for body in reader.shown.values() if body.startswith("name ")]

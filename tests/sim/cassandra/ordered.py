@@ -10,8 +10,8 @@ from msgspec.structs import replace as changed
 from queuey.ids import Position
 from queuey.partitions import by_key
 from queuey.service import Draft
-from tests.sim.cassandra.messages import PARTITIONS
-from tests.sim.cassandra.posts import PostStorm, Sent
+from tests.sim.cassandra.messages import PARTITIONS, Post
+from tests.sim.cassandra.posts import PostStorm
 
 KEYS = {by_key(key, PARTITIONS): key for key in "abcdefgh"}
 """A key for each partition."""
@@ -39,5 +39,5 @@ class OrderedStorm(PostStorm):
                 yield f"later: {later} is not above {earlier}"
 
 
-def _positions(post: Sent) -> list[Position]:
+def _positions(post: Post) -> list[Position]:
     return [position for _, position in post.locations]

@@ -7,10 +7,8 @@ are answered. Meanwhile the queue is changed and purged.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 
 from queuey.errors import KeyInUse, QueueChanged, QueueyError, StoreBusy, StoreUnavailable
@@ -29,6 +27,7 @@ from tests.sim.cassandra.messages import (
     MessageStorm,
     Outcome,
     Post,
+    Purge,
     Reader,
     Site,
 )
@@ -77,7 +76,7 @@ class PostSite(Site):
     def access(self, queue: Queue) -> QueueAccess:
         return QueueAccess(self.core, self.store, queue, lambda _queue: None)
 
-    async def post(self, sent: Sent, drafts: list[Draft]) -> PostResult:
+    async def post(self, sent: Post, drafts: list[Draft]) -> PostResult:
         """Posts once through the use case, to the queue's present row. Raises GivenUp if the caller cancels it."""
 
         async def post(queue: Queue) -> PostResult:
@@ -91,41 +90,11 @@ class PostSite(Site):
             raise GivenUp("unknown") from None
 
 
-@dataclass
-class Sent(Post):
-    """A client's post.
-
-    Attributes:
-        qid: The qid of the queue's row that it was stored by.
-        partitions: The partitions of its messages.
-        delayed: Whether any message is delayed.
-        site, life: The process that sent it, and its life.
-        ended: When its client was answered.
-    """
-
-    qid: int = 0
-    after: Position | None = None
-    partitions: list[int] = field(default_factory=list)
-    delayed: bool = False
-    site: PostSite | None = None
-    life: int = 0
-    ended: float = float("inf")
-
-
-@dataclass
-class Purge:
-    """A purge that was answered."""
-
-    qid: int
-    ended: float
-
-
 class PostReader(Reader):
     """A reader that notices changes of the queue, and starts again after a purge."""
 
     def __init__(self, site: Site, queue: Queue, partition: int, scale: float, purged: Callable[[Queue], None]) -> None:
         super().__init__(site, queue, partition, scale)
-        self.qid = queue.qid
         self._purged = purged
 
     async def read_on(self) -> None:
@@ -149,7 +118,6 @@ class PostStorm(MessageStorm):
     """One simulated history. In a quarter of the seeds sites read on their loops, through the client."""
 
     sites: list[PostSite]  # type: ignore[assignment]
-    posts: list[Sent]  # type: ignore[assignment]
     readers: list[PostReader]  # type: ignore[assignment]
     last: Sequence[PostReader]
     always_on_loop = False
@@ -161,7 +129,6 @@ class PostStorm(MessageStorm):
         rng = self.world.rng
         self.weather.lost, self.weather.late = rng.choice((0.0, 0.05, 0.15)), rng.choice((0.0, 0.2, 0.4))
         self.weather.stalls = rng.choice((0.0, 0.05))
-        self.purges: list[Purge] = []
 
     @property
     def repeated(self) -> int:
@@ -226,7 +193,7 @@ class PostStorm(MessageStorm):
         """
         site = self._pick_site()
         assert isinstance(site, PostSite)
-        sent = Sent([str(draft.body) for draft in drafts], self.world.now, key, after=after)
+        sent = Post([str(draft.body) for draft in drafts], self.world.now, key, after=after)
         sent.partitions, sent.delayed = [draft.partition or 0 for draft in drafts], any(one.delay for one in drafts)
         sent.site, sent.life = site, site.process.life
         self.posts.append(sent)
@@ -274,87 +241,6 @@ class PostStorm(MessageStorm):
                 await site.access(queue_row).apply(lambda queue: change(site, queue))
 
         site.begin(work())
-
-    # Checks
-
-    def _violations(self) -> Iterator[str]:
-        if not hasattr(self, "_read_at"):
-            yield "end: nothing could be read when all was calm"
-            return
-        yield from self.cluster.wrong
-        for reader in [*self.readers, *self.last]:
-            yield from reader.wrong
-        for post in self.posts:
-            if not post.key:
-                yield from self._check_sent(post)
-        for key in "ab":
-            yield from self._check_key_in_queue([post for post in self.posts if post.key == key])
-        if pending := sum(site.store._writer.pending for site in self.sites):
-            yield f"end: {pending} messages still wait"
-
-    def _check_sent(self, post: Sent) -> Iterator[str]:
-        bodies = {*post.bodies}
-        shown = {
-            (reader.qid, reader.partition, position)
-            for reader in [*self.readers, *self.last]
-            for position, body in reader.shown.items()
-            if body in bodies
-        }
-        counts = Counter(body for reader in self.last for body in reader.shown.values() if body in bodies)
-        if post.outcome == "none" and shown:
-            yield f"none: {post} was shown at {shown}"
-        elif post.outcome == "acknowledged":
-            told = {(post.qid, *location) for location in post.locations}
-            if shown - told:
-                yield f"attempt: {post} was shown at {shown - told} as well"
-            yield from self._check_acknowledged(post, counts)
-        elif 0 < len(counts) < len(bodies) and post.site is not None and post.site.process.life == post.life:
-            yield f"whole: of {post} only {counts} is there"
-
-    def _check_acknowledged(self, post: Sent, stored: Counter[str]) -> Iterator[str]:
-        """Yields violations by a post that was acknowledged: lost, passed by a reader, misplaced, or out of order.
-
-        It must not be stored in a queue that was purged before it began.
-        """
-        if [partition for partition, _ in post.locations] != post.partitions:
-            yield f"once: {post} lies elsewhere"
-        for partition, position in post.locations:
-            yield from (
-                f"G1: {post} was passed by a reader at {reader.cursor} without being shown"
-                for reader in [*self.readers, *self.last]
-                if (reader.qid, reader.partition) == (post.qid, partition)
-                and position < reader.cursor
-                and position not in reader.shown
-            )
-        if post.qid == self.queue.qid and stored != Counter(post.bodies):
-            yield f"lost: of {post} there is {stored} in the end"
-        if any(purge.qid == post.qid and purge.ended < post.began for purge in self.purges):
-            yield f"purged: {post} went to a queue that was purged before"
-        if not post.delayed:
-            if post.after is not None and min(position for _, position in post.locations) <= post.after:
-                yield f"after: {post} is not above {post.after}"
-            for partition in {*post.partitions}:
-                own = [position for number, position in post.locations if number == partition]
-                if own != sorted(own):
-                    yield f"order: {post} is not in its order"
-
-    def _check_key_in_queue(self, posts: list[Sent]) -> Iterator[str]:
-        if not posts:
-            return
-        there = {
-            body: [
-                (reader.partition, position)
-                for reader in self.last
-                for position, shown_body in reader.shown.items()
-                if shown_body == body
-            ]
-            for body in posts[0].bodies
-        }
-        told = {tuple(post.locations) for post in posts if (post.outcome, post.qid) == ("acknowledged", self.queue.qid)}
-        if any(len(places) > 1 for places in there.values()):
-            yield f"key: {there} are there"
-        elif len(told) > 1 or (told and [*told.pop()] != [place for places in there.values() for place in places]):
-            yield f"key: {posts} were answered, and {there} are there"
 
 
 def outcome_of(error: Exception | None) -> Outcome:

@@ -121,21 +121,21 @@ MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Storm, in
     "times change in two steps": (
         partial(replace_in, changing, changing.change_times, change_times_in_one_step),
         ChangingStorm,
-        11,
+        38,
     ),
     "the second step waits for all processes": (
         partial(replace_in, changing, changing.wait_between_steps, skip_wait),
         ChangingStorm,
-        4,
+        38,
     ),
-    "a process stops when its lease is over": (ignore_lease, DeafStorm, 16),
+    "a process stops when its lease is over": (ignore_lease, DeafStorm, 11),
 }
-"""The function that takes a mechanism out, the kind of the histories, and the first seed."""
+"""The function that takes a mechanism out, the kind of the histories, and the seed that shows it."""
 
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_mechanism_is_needed(name: str) -> None:
-    """Without any one of the mechanisms some history breaks a guarantee."""
-    instead, storm, first = MUTATIONS[name]
+    """Without any one of the mechanisms its history breaks a guarantee."""
+    instead, storm, seed = MUTATIONS[name]
     with instead():
-        assert violations(range(first, first + histories.MAX_HISTORIES), ("G1", "none", "attempt"), storm=storm)
+        assert violations([seed], ("G1", "none", "attempt"), storm=storm)

@@ -227,9 +227,11 @@ MUTATIONS = {
         ("G1",), partial(replace_in, CassandraMessages, CassandraMessages.read, read_with_late_horizon), first=1
     ),
     "an undo write is not below the write's timestamp": Mutation(
-        ("none",), partial(replace_in, undo_writes, clock.undo_timestamp, stamp_below_write), first=14
+        ("none",), partial(replace_in, undo_writes, clock.undo_timestamp, stamp_below_write), first=4
     ),
-    "reads end a read delay before the clock": Mutation(("G1",), partial(replace, SliceReader._delays, without_delay)),
+    "reads end a read delay before the clock": Mutation(
+        ("G1",), partial(replace, SliceReader._delays, without_delay), first=2
+    ),
     "a bucket is recorded before its first use": Mutation(
         ("G1",), partial(replace, MessageWriter._require_recorded, recording_nothing)
     ),
@@ -241,7 +243,7 @@ MUTATIONS = {
         ("G1",), partial(replace, ClockWatch.confirm_soon, acknowledging_at_once), first=6, storm=StandingStorm
     ),
     "two nodes confirm a light check": Mutation(
-        ("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=53, storm=SharedStorm
+        ("G1",), partial(replace_in, clock_check, WITNESSES, 1), first=75, storm=SharedStorm
     ),
     "half of the nodes answer a round": Mutation(
         ("G1",), partial(replace, ClockCheck._apply_round, apply_round_of_few_nodes), first=3, storm=SharedStorm
@@ -254,5 +256,5 @@ MUTATIONS = {
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_mechanism_is_needed(name: str) -> None:
-    """Without any one of the mechanisms some history breaks a guarantee."""
+    """Without any one of the mechanisms its history breaks a guarantee."""
     assert MUTATIONS[name].find_violations()

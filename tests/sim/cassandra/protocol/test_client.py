@@ -70,19 +70,19 @@ MUTATIONS: dict[str, tuple[tuple[str, ...], Callable[[], AbstractContextManager[
     "a stream is taken until its answer comes": (
         ("horizon", "attempt", "order", "early", "missed", "G1"),
         partial(replace, Connection.send, reuse_waiting_stream),
-        3,
+        4,
         find_early_read_violations,
     ),
     "an append is sent once": (
         ("sent",),
         partial(replace, FastRequest.fail_in_doubt, repeat_through_driver),
-        1,
+        6,
         find_claim_violations,
     ),
     "a lost append is in doubt": (
         ("G6",),
         partial(replace_in, fast_request, translate, report_no_effect),
-        10,
+        6,
         find_claim_violations,
     ),
     "a request is answered once": (
@@ -92,7 +92,7 @@ MUTATIONS: dict[str, tuple[tuple[str, ...], Callable[[], AbstractContextManager[
         find_claim_violations,
     ),
 }
-"""The rules of which one fails without a mechanism, what takes that out, the first seed, and its histories."""
+"""The rules of which one fails without a mechanism, what takes that out, the seed that shows it, and its histories."""
 MISREAD = (IndexError, QueueNotFound, TypeError, ValueError, struct.error)
 """Errors of reading the rows of another request."""
 
@@ -105,7 +105,7 @@ def test_with_all_rules() -> None:
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_each_rule_is_needed(name: str) -> None:
-    """Without any one of the rules some history breaks a guarantee, or rows are misread so that reads fail."""
+    """Without any one of the rules its history breaks a guarantee, or rows are misread so that reads fail."""
     breaks, instead, seed, find = MUTATIONS[name]
     with instead(), suppress(*MISREAD):
-        assert find([*range(seed, histories.MAX_HISTORIES), *range(seed)], breaks)
+        assert find([seed], breaks)
