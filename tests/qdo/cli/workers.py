@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import queue as queues
 import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Self
 
-from tests.commands import Run
+from tests.waiting import join
 
 SECONDS = 60.0
 
@@ -24,8 +24,6 @@ import asyncio
 import ctypes
 import os
 import threading
-
-from qdo.worker.failure import StopWorker
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
@@ -38,11 +36,6 @@ def printing(message, context):
 
 def fail(message, context):
     raise ValueError(f"cannot bear {message.body}")
-
-def enough(message, context):
-    if message.body == "enough":
-        raise StopWorker
-    handle(message, context)
 
 def never(message, context):
     say("begun", message.body)
@@ -76,10 +69,6 @@ def holding(message, context):
         ctypes.PyDLL(None).sleep(600)  # In C, with the interpreter: no other thread runs.
     say("done", message.body)
 
-async def slow(message, context):
-    say("begun", message.body)
-    await asyncio.sleep(60)
-
 def counted(message, context):
     context.append(message.body)
     say("count", len(context))
@@ -100,11 +89,16 @@ class WorkerProcess:
         command: The arguments of ``qdo work``.
         directory: Its working directory.
         variables: Its environment.
+
+    Attributes:
+        lines: What it has printed.
+        log: Its log.
     """
 
     def __init__(self, command: list[str], directory: Path, variables: dict[str, str]) -> None:
+        self.lines: list[str] = []
         self.log: list[str] = []
-        self._said: queues.Queue[str | None] = queues.Queue()
+        self._read = 0
         self.process = subprocess.Popen(
             [sys.executable, "-m", "qdo", "work", *command],
             cwd=directory,
@@ -114,7 +108,8 @@ class WorkerProcess:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._readers = [threading.Thread(target=self._read_out), threading.Thread(target=self._read_log)]
+        pipes = ((self.process.stdout, self.lines), (self.process.stderr, self.log))
+        self._readers = [threading.Thread(target=_read, args=pipe) for pipe in pipes]
         for reader in self._readers:
             reader.start()
 
@@ -129,41 +124,46 @@ class WorkerProcess:
 
     def read_lines(self, count: int) -> list[str]:
         """Waits for the next lines of output; fails with the log if the worker ends first."""
-        lines = [self._said.get(timeout=SECONDS) for _ in range(count)]
-        assert None not in lines, "".join(self.log)
-        return [str(line) for line in lines]
+        self._until(lambda: len(self.lines) >= self._read + count)
+        self._read += count
+        return self.lines[self._read - count : self._read]
+
+    def wait_for(self, text: str) -> None:
+        self._until(lambda: any(text in line for line in list(self.lines)))
+
+    def said(self, word: str) -> list[str]:
+        """Returns the lines that begin with a word, without it."""
+        return [line.removeprefix(f"{word} ") for line in self.lines if line.startswith(f"{word} ")]
 
     def wait_for_log(self, pattern: str) -> str:
-        until = time.monotonic() + SECONDS
-        while (found := re.search(pattern, "".join(list(self.log)))) is None:
-            assert time.monotonic() < until, "".join(self.log)
-            time.sleep(0.01)
+        self._until(lambda: re.search(pattern, "\n".join(list(self.log))))
+        found = re.search(pattern, "\n".join(self.log))
+        assert found is not None
         return found[0]
-
-    def read_remaining_lines(self) -> list[str]:
-        return [str(line) for line in iter(self._said.get, None)]
 
     def wait_for_end(self) -> int:
         code = self.process.wait(SECONDS)
-        for reader in self._readers:
-            reader.join(SECONDS)
+        join(*self._readers)
         return code
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.wait_for_end()
 
-    def _read_out(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            for line in lines:
-                self._said.put(line.strip())
-        self._said.put(None)
+    def _until(self, reached: Callable[[], object]) -> None:
+        deadline = time.monotonic() + SECONDS
+        while True:
+            ended = not any(reader.is_alive() for reader in self._readers)
+            if reached():
+                return
+            assert not ended, "\n".join(self.log)
+            assert time.monotonic() < deadline, "\n".join(self.log)
+            time.sleep(0.01)
 
-    def _read_log(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as lines:
-            self.log.extend(lines)
+
+def _read(pipe: IO[str], lines: list[str]) -> None:
+    with pipe:
+        lines.extend(line.rstrip("\n") for line in pipe)
 
 
 class Hire:
@@ -181,11 +181,3 @@ class Hire:
 
     def __call__(self, *command: str) -> WorkerProcess:
         return WorkerProcess(list(command), self.directory, self.variables)
-
-
-def wait_until_caught_up(run: Run) -> None:
-    status: dict[str, Any] = {"lag": None, "partitions": []}
-    deadline = time.monotonic() + 2 * SECONDS
-    while not status["partitions"] or status["lag"] != 0 or not all(line["offset"] for line in status["partitions"]):
-        assert time.monotonic() < deadline, status
-        status = run("status", "--json").json

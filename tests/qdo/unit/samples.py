@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from qdo.partitions import Partition, Queue
 from queuey import ids
 from queuey.client import Message
@@ -15,8 +17,10 @@ def message_id(number: int) -> str:
     return ids.to_hex((ids.EPOCH_TICKS + 1000 * number, 1))
 
 
-def message(number: int, partition: int = 1, body: object = "body") -> Message:
-    return Message(message_id(number), f"{number}.0000000", partition, body)
+def message(
+    number: int, partition: int = 1, body: object = "body", headers: Mapping[str, str] | None = None
+) -> Message:
+    return Message(message_id(number), f"{number}.0000000", partition, body, headers=headers or {})
 
 
 def messages(first: int, last: int, partition: int = 1) -> list[Message]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from queuey.client import Message, deadletters
 from queuey.client.calls.send_calls import Outgoing, put
 from queuey.client.deadletters import Cause
-from tests.qdo.unit.worker.dead_letter_samples import message
+from tests.qdo.unit.samples import message
 
 CAUSE = Cause(attempts=5, error="acme.errors.Late", text="50% zu spät\n", at=1_795_145_194.25)
 
@@ -26,7 +26,7 @@ def with_headers(one: Message, headers: Mapping[str, str], body: Any = None) -> 
 @given(queue=texts, headers=some.dictionaries(names, texts, max_size=16))
 def test_a_dead_letter_says_what_it_was(queue: str, headers: dict[str, str]) -> None:
     """Any queue name and headers pass through HTTP headers and are read back exactly."""
-    original = message(7, headers=headers)
+    original = message(7, body="text", headers=headers)
     for way in ("as they are", "packed"):
         written = deadletters.headers_for(queue, original, CAUSE, way)
         put("orders.dead", [original], Outgoing("text", headers=written))
@@ -35,13 +35,6 @@ def test_a_dead_letter_says_what_it_was(queue: str, headers: dict[str, str]) -> 
         assert (letter.queue, letter.partition, letter.id, letter.headers) == (queue, 1, original.id, headers)
         assert (letter.body, letter.json, letter.lost) == ("text", False, 0)
         assert letter.cause == CAUSE
-
-
-def test_an_error_without_end_is_cut() -> None:
-    """Text and class of an error are bounded, so that a dead letter can always be stored."""
-    cause = Cause(attempts=1, error="X", text="é" * 10_000, at=0)
-    written = deadletters.headers_for("orders", message(7), cause)
-    assert sum(len(name) + len(text) for name, text in written.items()) < 8192
 
 
 def test_other_messages_are_no_dead_letters() -> None:
@@ -57,12 +50,3 @@ def test_other_messages_are_no_dead_letters() -> None:
             deadletters.read_dead_letter(with_headers(plain, whole | {f"queuey-dead-{name}": "x"}), "orders.dead")
             is None
         )
-
-
-def test_where_dead_letters_lie() -> None:
-    """A queue of dead letters, beside its queue or named by a setting, is recognised as one."""
-    assert deadletters.queue_for("orders") == "orders.dead"
-    assert deadletters.queue_for("orders", "crypt") == "crypt"
-    assert deadletters.holds_dead("orders.dead")
-    assert deadletters.holds_dead("crypt", "crypt")
-    assert not deadletters.holds_dead("crypt")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import selectors
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -21,9 +20,10 @@ from qdo.jobs.schedules import keep_schedules
 from qdo.partitions import Partition, Queue, subscribe
 from qdo.settings import ConsumerSettings
 from qdo.worker.rights import repeat_until_answered
-from queuey.client import AsyncClient, AsyncJob, AsyncTiming, ClientError, NotAllowed, RetryPolicy
+from queuey.client import AsyncClient, AsyncTiming, NotAllowed
 from tests.client.outages.service import FAULTS, Outage
 from tests.client.scripted import KEY, ONE, ok, page
+from tests.qdo.worker.claiming.simulated import SimulatedTimeLoop
 
 STORE = "0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70"
 MEMBER = f"1-{'0' * 32}"
@@ -33,25 +33,6 @@ BACK = 50.0
 """When the service works again, in seconds."""
 
 
-class SimulatedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time passes at once when it has nothing else to do."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        super().__init__(selectors.DefaultSelector())
-        self._select = self._selector.select  # type: ignore[attr-defined] # of the base class
-        self._selector.select = self._wait  # type: ignore[attr-defined]
-
-    def time(self) -> float:
-        return self.now
-
-    def _wait(self, timeout: float | None = None) -> Any:  # noqa: ANN401 - of the selector
-        ready = self._select(0 if timeout is not None else None)
-        if not ready and timeout:
-            self.now += timeout
-        return ready
-
-
 def simulate(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Runs a coroutine for at most ten simulated minutes."""
 
@@ -59,7 +40,7 @@ def simulate(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async with asyncio.timeout(600):
             await run()
 
-    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+    with asyncio.Runner(loop_factory=partial(SimulatedTimeLoop, 0.0)) as runner:
         runner.run(limited())
 
 
@@ -109,7 +90,7 @@ class Service(Outage):
 async def until(reached: Callable[[], bool]) -> None:
     async with asyncio.timeout(300):
         while not reached():  # noqa: ASYNC110 - in simulated time
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
 
 
 def nothing(*_: object) -> None:
@@ -252,64 +233,5 @@ def test_a_session_outlasts_an_outage(fault: str) -> None:
             assert events == ["suspended", "connected"]
             assert len(service.requests) <= 10 + 2 * BACK
             await session.leave()
-
-    simulate(run)
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_what_counts_from_its_request_is_sent_once(fault: str) -> None:
-    """A join and a claim for several jobs are not repeated by the client: their time counts from the request."""
-
-    async def run() -> None:
-        asks: tuple[Callable[[AsyncClient], Awaitable[object]], ...] = (
-            lambda client: client.consumer_groups.join("g", ["q"]),
-            lambda client: client.job_queue("q").take(10),
-        )
-        for ask in asks:
-            service = Service(fault)
-            async with service.client() as client:
-                with pytest.raises(ClientError):
-                    await ask(client)
-            assert len(service.requests) == 1
-
-    simulate(run)
-
-
-def test_claims_after_an_outage_are_fresh() -> None:
-    """A worker that asks for jobs again and again gets claims that last from its last request on."""
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        service = Service("refuses")
-        async with service.client(retry=RetryPolicy(base=1)) as client:
-            jobs: list[AsyncJob] = []
-            async with asyncio.timeout(2 * BACK):
-                while not jobs:
-                    with suppress(ClientError):
-                        jobs = await client.job_queue("q").take(10, ttl=5)
-                    await asyncio.sleep(1)
-            assert [job.held_claim.end - loop.time() for job in jobs] == [pytest.approx(4)]
-            await client.job_queue("q").leave(jobs)
-
-    simulate(run)
-
-
-def test_reads_without_a_place_to_wait() -> None:
-    """If the service has no place for another long poll, partitions are read at short intervals instead."""
-
-    async def run() -> None:
-        service = Service("refuses", 0)
-        answer, loop = service.answer, asyncio.get_running_loop()
-
-        def answer_polls(request: httpx2.Request) -> httpx2.Response:
-            if b'"wait"' in request.content:
-                return httpx2.Response(503, json={"code": "TooManyWaiters", "errors": {}}, headers={"retry-after": "1"})
-            empty = ok(queues=[page().json() | {"queue_name": "q"}])
-            return empty if loop.time() < 3 else answer(request)
-
-        service.answer = answer_polls  # type: ignore[method-assign]
-        async with service.client() as client:
-            await read_partitions(client)
-        assert loop.time() <= 6
 
     simulate(run)

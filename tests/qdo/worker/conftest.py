@@ -12,6 +12,7 @@ import pytest
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.partitions import Partition, Queue
 from qdo.settings import ConsumerSettings, Retry, WorkerSettings
+from qdo.worker.failure import ExitCode
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message
 from tests.qdo.consumer.conftest import POLL_SECONDS, System, _own_environment, profile, running, system, until
@@ -62,6 +63,14 @@ class Workers:
         task = asyncio.get_running_loop().create_task(worker.serve())
         self._opened.push_async_callback(_end, worker, task)
         return task
+
+    @contextlib.asynccontextmanager
+    async def serving(self, worker: Worker) -> AsyncIterator[asyncio.Task[int]]:
+        """Lets a worker serve during the block; then it has to end well."""
+        task = self.start(worker)
+        yield task
+        worker.stop()
+        assert await task == ExitCode.ENDED
 
     async def serve_until(self, worker: Worker, count: int) -> int:
         task = self.start(worker)

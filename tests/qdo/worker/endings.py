@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from typing import Any
 
 from qdo import Jobs
 from queuey.client import Message
@@ -51,28 +50,7 @@ async def coroutine_function(message: Message, _: object) -> None:
     await end_async(message.body)
 
 
-class _Called:
-    """A callable object."""
-
-    __module__ = __name__
-    __qualname__ = "called"
-
-    def __call__(self, message: Message, context: object) -> Any:  # noqa: ANN401 - what it returns
-        return function(message, context)
-
-
-class _Awaited(_Called):
-    """An object whose call is awaited."""
-
-    __qualname__ = "awaited"
-
-    async def __call__(self, message: Message, context: object) -> None:
-        await coroutine_function(message, context)
-
-
-called, awaited = _Called(), _Awaited()
-
-plain_jobs, async_jobs, mixed_jobs = Jobs("plain"), Jobs("async"), Jobs("mixed")
+mixed_jobs = Jobs("mixed")
 
 
 def task(how: str) -> None:
@@ -81,7 +59,5 @@ def task(how: str) -> None:
     end(how)
 
 
-plain_jobs.task(name="plain", timeout=0.5)(task)
 mixed_jobs.task(name="plain", timeout=0.5)(task)
 mixed_jobs.task(name="async", timeout=0.5)(end_async)
-async_jobs.task(name="async", timeout=0.5)(end_async)

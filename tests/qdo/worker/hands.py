@@ -6,13 +6,11 @@ import contextlib
 import ctypes
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qdo.worker.failure import StopWorker
 from qdo.worker.handlers import delivery
 from queuey.client import Message
 
@@ -42,11 +40,7 @@ def broken() -> object:
     raise OSError("no database")
 
 
-def abrupt() -> object:
-    os._exit(4)
-
-
-def obey(message: Message, context: Any) -> None:  # noqa: ANN401, C901 - the book; each word is a case
+def obey(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
     do, _, number = message.body.partition(" ")
     partition, attempt = delivery()
     note(context, f"begun {message.body} {os.getpid()} {partition.number} {attempt}")
@@ -55,14 +49,6 @@ def obey(message: Message, context: Any) -> None:  # noqa: ANN401, C901 - the bo
             raise ValueError(f"cannot {message.body}")
         case "crash":
             ctypes.string_at(0)
-        case "exit":
-            os._exit(3)
-        case "leave":
-            sys.exit(0)
-        case "interrupt":
-            raise KeyboardInterrupt
-        case "stop":
-            raise StopWorker
         case "hang":
             subprocess.Popen(["sleep", "600"])
             time.sleep(600)
@@ -71,8 +57,6 @@ def obey(message: Message, context: Any) -> None:  # noqa: ANN401, C901 - the bo
                 time.sleep(600)
             note(context, f"orphan {os.getpid()} {os.getpgid(0)}")
             os._exit(3)
-        case "once" if attempt == 1:
-            os._exit(4)
         case "slow":
             time.sleep(float(number))
     note(context, f"done {message.body}")

@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 
 from qdo.consumer.owned_partition import OwnedPartition
-from qdo.consumer.partition_listener import CallbackListener
 from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.coordination import Member, Session
 from qdo.errors import CoordinationLost, NotOwner
 from qdo.partitions import Partition, Queue
 from qdo.settings import Retry
-from qdo.worker.dispatcher import Dispatcher
 from qdo.worker.failure import ExitCode, StopWorker
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
 from tests.qdo.consumer.conftest import session_of
@@ -53,7 +51,7 @@ async def test_a_clean_end_fills_the_gaps_between_keys(workers: Workers, suspend
     task = workers.start(worker)
     await until(lambda: len(workers.seen) == 90)
     worker.stop()
-    await until(lambda: worker._drained is not None)
+    await until(lambda: worker.time_left > 0)
     go_on.set()
     await until(lambda: 11 in begun)
     if suspended:
@@ -82,40 +80,11 @@ async def test_a_session_that_is_lost_while_a_worker_drains_is_told(workers: Wor
     await workers.system.send(queue, 1)
     await until(lambda: bool(workers.seen))
     worker.stop()
-    await until(lambda: worker._drained is not None)
+    await until(lambda: worker.time_left > 0)
     await workers.system.service.expire(session_of(worker.consumer))
     await until(task.done)
     go_on.set()
     assert await task == ExitCode.UNFINISHED
-    assert await workers.offsets() == {}
-
-
-@pytest.mark.parametrize("handler", ["hangs", "has returned"])
-async def test_a_session_that_was_lost_before_a_worker_drains_is_told(workers: Workers, handler: str) -> None:
-    """If the session was lost just before the drain, the exit code says that unrecorded messages will be repeated."""
-    queue = await workers.system.queue()
-    go_on, lost = threading.Event(), Dispatcher.lost
-
-    def handle(message: Message, context: object) -> None:
-        workers.note(message, context)
-        if handler == "hangs" and len(workers.seen) == 1:
-            go_on.wait(60)
-
-    async def lost_and_stopped(source: Dispatcher, rows: Collection[OwnedPartition]) -> None:
-        await lost(source, rows)
-        worker.stop()
-
-    with replace(lost, lost_and_stopped):
-        worker = await workers.make(handle, queue, settings=quick(commit_seconds=60.0, commit_messages=100))
-        task = workers.start(worker)
-        await workers.system.send(queue, 1)
-        source: Any = worker._source
-        await until(lambda: bool(workers.seen and (handler == "hangs" or not source._running)))
-        await workers.system.service.expire(session_of(worker.consumer))
-        try:
-            assert await asyncio.wait_for(task, 60) == ExitCode.UNFINISHED
-        finally:
-            go_on.set()
     assert await workers.offsets() == {}
 
 
@@ -140,35 +109,30 @@ async def test_a_worker_that_drains_hands_each_partition_back_when_it_is_done_wi
     """A draining worker hands over idle partitions while a long message runs, and gets no new ones, whoever leads."""
     queue = await workers.system.queue(partitions=6)
     go_on = asyncio.Event()
-    assigned: list[Partition] = []
 
     async def slow(message: Message, context: object) -> None:
         await go_on.wait()
 
-    old = await workers.make(slow, queue)
+    old = await workers.make(slow, queue, consuming={"discover": 0.1})
     leaving = workers.start(old)
     await until(lambda: len(old.consumer.assignment) == 6)
-    new = await workers.make(workers.note, queue)
+    new = await workers.make(workers.note, queue, consuming={"discover": 0.1})
     workers.start(new)
     await until(lambda: len(old.consumer.assignment) == len(new.consumer.assignment) == 3)
     busy, *quiet = sorted(old.consumer.assignment)
     await workers.system.send(queue, 1, busy.number)
     await until(lambda: old.metrics.in_flight == 1)
-    old.consumer._reader.attach(CallbackListener(on_assign=assigned.extend))
     old.stop()
     await until(lambda: len(new.consumer.assignment) == 5)
     for partition in quiet:
         await workers.system.send(queue, 1, partition.number)
     await until(lambda: len(workers.seen) == 2)
     await workers.system.client.update_queue(queue.name, partitions=8)
-    new.consumer._finder.request_look_up()
     await until(lambda: len(new.consumer.assignment) == 7)
     assert not leaving.done()
-    assert old.consumer._group.table.held.keys() == {busy}
     go_on.set()
     assert await leaving == ExitCode.ENDED
     await until(lambda: len(new.consumer.assignment) == 8)
-    assert assigned == []
 
 
 async def test_an_end_that_cannot_be_recorded_is_told(workers: Workers) -> None:
@@ -232,13 +196,11 @@ async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothin
             raise ValueError
 
     worker = await workers.make(handle, queue)
-    task = workers.start(worker)
-    await until(lambda: "PUT" in workers.system.transport.methods)
-    bad.clear()
-    await workers.system.service.expire(session_of(worker.consumer))
-    await workers.wait_until_recorded(ids[1])
-    worker.stop()
-    assert await task == ExitCode.ENDED
+    async with workers.serving(worker):
+        await until(lambda: "PUT" in workers.system.transport.methods)
+        bad.clear()
+        await workers.system.service.expire(session_of(worker.consumer))
+        await workers.wait_until_recorded(ids[1])
     assert workers.seen == ["1:1"] * 4 + ["1:2"]
 
 
@@ -255,22 +217,6 @@ async def test_a_worker_can_be_stopped_before_it_has_joined(workers: Workers) ->
     early = await workers.make(workers.note, workers.system.refer_to("orders"))
     early.stop()
     assert await early.serve() == ExitCode.ENDED
-
-
-async def test_any_thread_can_stop_it(workers: Workers) -> None:
-    """A handler in a thread can stop the worker; its message still counts."""
-    queue = await workers.system.queue()
-    ids = await workers.system.send(queue, 3)
-
-    def handle(message: Message, context: object) -> None:
-        workers.note(message, context)
-        if message.body == "1:3":
-            worker.stop()
-
-    worker = await workers.make(handle, queue)
-    assert await workers.start(worker) == ExitCode.ENDED
-    assert (await workers.offsets())[1] == ids[2]
-    worker.stop()
 
 
 async def test_what_cannot_be_noted_is_not_tried_without_a_pause(workers: Workers) -> None:

@@ -14,47 +14,45 @@ from qdo.worker.failure import ExitCode, StopWorker
 from qdo.worker.handlers import delivery
 from queuey.client import Message, Outgoing
 from tests.qdo.worker import hands
-from tests.qdo.worker.conftest import Workers, quick, until
+from tests.qdo.worker.conftest import Workers, partition_of, quick, until
 from tests.qdo.worker.test_processes import MODULE, Book, book
 
 __all__ = ["book"]
 
 
-@pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_every_message_is_handled_once_and_in_order(workers: Workers, kind: str) -> None:
-    """All messages of all partitions are handled, in order within each; the next worker begins where this one ended."""
-    queue = await workers.system.queue(partitions=3)
-    for number in (1, 2, 3):
-        await workers.system.send(queue, 100, number)
-    handler = workers.note if kind == "plain" else workers.note_async
-    code = await workers.serve_until(await workers.make(handler, queue), 300)
-    assert code == ExitCode.ENDED
-    for number in (1, 2, 3):
-        mine = [body for body in workers.seen if body.startswith(f"{number}:")]
-        assert mine == [f"{number}:{at}" for at in range(1, 101)]
-    last = await workers.system.send(queue, 1, 2, first=101)
-    await workers.serve_until(await workers.make(handler, queue), 301)
-    assert workers.seen[300:] == ["2:101"]
-    assert (await workers.offsets())[2] == last[0]
+KEYED = {"by": "header:key", "parallel": 1, "window": 1}
 
 
-async def test_partitions_are_handled_side_by_side(workers: Workers) -> None:
-    """A handler that waits for a message of another partition gets it."""
-    queue = await workers.system.queue(partitions=2)
-    both = threading.Barrier(2)
+@pytest.mark.parametrize("options", [{}, KEYED], ids=["by partition", "by key, one at a time"])
+async def test_every_message_is_handled_once_and_in_order(workers: Workers, options: dict[str, Any]) -> None:
+    """All messages of all partitions are handled, in order within each; the next worker begins where this one ended.
+
+    A handler knows the queue, the partition and the attempt of its message; outside of handlers there is none.
+    """
+    queue, counts = await workers.system.queue(partitions=3), (60, 40, 20)
+    for number, count in enumerate(counts, 1):
+        await workers.system.send(queue, count, number)
 
     def handle(message: Message, context: object) -> None:
-        both.wait(30)
+        assert delivery() == (partition_of(queue, message.partition), 1)
         workers.note(message, context)
 
-    await workers.system.send(queue, 1, 1)
-    await workers.system.send(queue, 1, 2)
-    await workers.serve_until(await workers.make(handle, queue), 2)
-    assert sorted(workers.seen) == ["1:1", "2:1"]
+    settings = quick(**options)
+    assert await workers.serve_until(await workers.make(handle, queue, settings=settings), 120) == ExitCode.ENDED
+    for number, count in enumerate(counts, 1):
+        mine = [body for body in workers.seen if body.startswith(f"{number}:")]
+        assert mine == [f"{number}:{at}" for at in range(1, count + 1)]
+    last = await workers.system.send(queue, 1, 2, first=101)
+    await workers.serve_until(await workers.make(workers.note_async, queue, settings=settings), 121)
+    assert workers.seen[120:] == ["2:101"]
+    assert (await workers.offsets())[2] == last[0]
+    with pytest.raises(LookupError):
+        delivery()
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
-@pytest.mark.parametrize(("by", "groups"), [(None, 3), ("header:key", 60)])
+@pytest.mark.parametrize(
+    ("by", "groups", "kind"), [(None, 3, "threads"), ("header:key", 60, "threads"), ("header:key", 60, "processes")]
+)
 async def test_a_slow_message_blocks_only_its_partition_or_key(
     workers: Workers, book: Book, kind: str, by: str | None, groups: int
 ) -> None:
@@ -69,11 +67,9 @@ async def test_a_slow_message_blocks_only_its_partition_or_key(
     await workers.system.client.send_many(queue.name, sent)
     settings = quick(by=by, parallel=2, slice=5.0, **{kind: 2})
     worker = await workers.make(hands.end_last, queue, settings=settings, context=f"{MODULE}:book")
-    task = workers.start(worker)
-    await until(lambda: len(book.lines("done")) == 300 or task.done())
-    assert [line[1] for line in book.lines("done")].index("last") >= before_last
-    worker.stop()
-    assert await task == ExitCode.ENDED
+    async with workers.serving(worker) as task:
+        await until(lambda: len(book.lines("done")) == 300 or task.done())
+        assert [line[1] for line in book.lines("done")].index("last") >= before_last
 
 
 async def test_a_partition_that_waits_has_its_turn(workers: Workers) -> None:
@@ -92,56 +88,30 @@ async def test_a_partition_that_waits_has_its_turn(workers: Workers) -> None:
     assert len(set(first[:20])) == 2
 
 
-@pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_a_handler_can_stop_the_worker(workers: Workers, kind: str) -> None:
-    """When a handler stops the worker, earlier messages are recorded, its own is not; the next worker gets it."""
+ENDS: dict[str, tuple[int, int]] = {"stops": (2, ExitCode.ENDED), "is a mistake": (0, ExitCode.FAILED)}
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_a_handler_can_end_the_worker(workers: Workers, how: str) -> None:
+    """When a handler stops the worker, earlier messages are recorded, its own is not; the next worker gets it.
+
+    A plain function that returns a coroutine is a mistake: it ends the worker, and marks nothing as handled.
+    """
     queue = await workers.system.queue()
     ids = await workers.system.send(queue, 5)
+    recorded, code = ENDS[how]
 
-    def handle(message: Message, context: object) -> None:
+    def handle(message: Message, context: object) -> Any:  # noqa: ANN401 - of a mistake
+        if how == "is a mistake":
+            return workers.note_async(message, context)
         if message.body == "1:3":
             raise StopWorker
-        workers.note(message, context)
+        return workers.note(message, context)
 
-    async def handle_async(message: Message, context: object) -> None:
-        handle(message, context)
-
-    worker = await workers.make(handle if kind == "plain" else handle_async, queue)
-    assert await workers.start(worker) == ExitCode.ENDED
-    assert (await workers.offsets())[1] == ids[1]
+    assert await workers.start(await workers.make(handle, queue)) == code
+    assert (await workers.offsets()).get(1) == ([None, *ids][recorded])
     await workers.serve_until(await workers.make(workers.note, queue), 5)
     assert workers.seen == [f"1:{number}" for number in range(1, 6)]
-
-
-async def test_a_plain_function_that_returns_a_coroutine_is_found_out(workers: Workers) -> None:
-    """A plain function that returns a coroutine ends the worker, instead of marking messages as handled."""
-    queue = await workers.system.queue()
-    await workers.system.send(queue, 2)
-    worker = await workers.make(lambda message, context: workers.note_async(message, context), queue)  # noqa: PLW0108 - a plain function on purpose
-    assert await workers.start(worker) == ExitCode.FAILED
-    assert (await workers.offsets()).get(1) is None
-
-
-@pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_a_handler_knows_where_its_message_comes_from(workers: Workers, kind: str) -> None:
-    """A handler can ask for its message's queue, which the message does not name, and for the attempt."""
-    first, second = await workers.system.queue(partitions=2), await workers.system.queue()
-    await workers.system.send(first, 1, 2)
-    await workers.system.send(second, 1)
-
-    def handle(message: Message, context: object) -> None:
-        partition, attempt = delivery()
-        workers.seen.append((partition.queue.name, partition.number, attempt))
-        if attempt == 1:
-            raise ValueError
-
-    async def handle_async(message: Message, context: object) -> None:
-        handle(message, context)
-
-    await workers.serve_until(await workers.make(handle if kind == "plain" else handle_async, first, second), 4)
-    assert set(workers.seen) == {(first.name, 2, 1), (first.name, 2, 2), (second.name, 1, 1), (second.name, 1, 2)}
-    with pytest.raises(LookupError):
-        delivery()
 
 
 async def test_the_context_is_entered_once_and_left_at_the_end(workers: Workers) -> None:
@@ -173,14 +143,11 @@ async def test_the_context_is_entered_once_and_left_at_the_end(workers: Workers)
     assert events == ["entered", "left"] * 2
 
 
-async def test_a_context_that_fails_is_told_before_the_group_is_joined(workers: Workers) -> None:
-    """A worker whose context fails takes no partition."""
-    queue = await workers.system.queue()
-
-    def broken() -> object:
-        raise OSError("no database")
-
-    worker = await workers.make(workers.note, queue, context=broken)
+@pytest.mark.parametrize("processes", [0, 2])
+async def test_a_context_that_fails_is_told_before_the_group_is_joined(workers: Workers, processes: int) -> None:
+    """A worker whose context fails, here or in its processes, ends with the reason and takes no partition."""
+    queue, settings = await workers.system.queue(), quick(processes=processes)
+    worker = await workers.make(f"{MODULE}:obey", queue, context=f"{MODULE}:broken", settings=settings)
     with pytest.raises(HandlerError, match="no database"):
         await worker.serve()
     assert await (await workers.system.coordinator()).members() == {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from qdo.settings import Retry
-from qdo.worker.failure import ExitCode
 from queuey.client import Message
 from tests.qdo.worker.conftest import Workers, quick, until
 
@@ -29,18 +28,16 @@ async def test_the_metrics_tell_what_was_done(workers: Workers) -> None:
 
     settings = quick(retry=Retry(attempts=2, base=0, cap=0), lag_seconds=0.1)
     worker = await workers.make(handle, queue, settings=settings, registry=registry)
-    task = workers.start(worker)
-    await until(lambda: value("qdo_messages_handled_total") == 5)
-    await until(lambda: value("qdo_lag_messages", partition="1") == 0)
-    await until(lambda: value("qdo_lag_messages", partition="2") == 0)
-    assert value("qdo_messages_failed_total") == 3
-    assert value("qdo_messages_retried_total") == 2
-    assert value("qdo_messages_dead_total") == 1
-    assert value("qdo_handler_seconds_count") == 5
-    assert registry.get_sample_value("qdo_messages_in_flight") == 0
-    assert registry.get_sample_value("qdo_partitions_owned") == 2
-    assert (registry.get_sample_value("qdo_commits_total") or 0) >= 2
-    assert registry.get_sample_value("qdo_rebalanced_partitions_total", {"how": "assigned"}) == 2
-    worker.stop()
-    assert await task == ExitCode.ENDED
+    async with workers.serving(worker):
+        await until(lambda: value("qdo_messages_handled_total") == 5)
+        await until(lambda: value("qdo_lag_messages", partition="1") == 0)
+        await until(lambda: value("qdo_lag_messages", partition="2") == 0)
+        assert value("qdo_messages_failed_total") == 3
+        assert value("qdo_messages_retried_total") == 2
+        assert value("qdo_messages_dead_total") == 1
+        assert value("qdo_handler_seconds_count") == 5
+        assert registry.get_sample_value("qdo_messages_in_flight") == 0
+        assert registry.get_sample_value("qdo_partitions_owned") == 2
+        assert (registry.get_sample_value("qdo_commits_total") or 0) >= 2
+        assert registry.get_sample_value("qdo_rebalanced_partitions_total", {"how": "assigned"}) == 2
     assert registry.get_sample_value("qdo_commits_total") is None

@@ -7,10 +7,7 @@ import logging
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,30 +16,16 @@ from qdo.settings import Retry
 from qdo.worker.failure import ExitCode
 from queuey.client import Message, Outgoing
 from queuey.client.deadletters import DeadLetterFilter, dead_letters
+from tests.qdo.cli.workers import WorkerProcess
 from tests.qdo.contract.backends import RESPONSIVE_SESSION_SECONDS
 from tests.qdo.contract.in_service import ServiceGroups
 from tests.qdo.worker.conftest import Workers, quick, until
-from tests.qdo.worker.test_signals import Program
-from tests.servers.plugin import unique_name
-from tests.servers.served import Served
+from tests.qdo.worker.test_signals import Start, start
 
-Start = Callable[..., Program]
+__all__ = ["start"]
 
-
-@pytest.fixture
-def start(running: Served, workers: Workers) -> Iterator[Start]:
-    """Starts workers of a group of the service with short sessions."""
-    groups = ServiceGroups(workers.system.client, unique_name("group"))
-    workers.system.use(groups)
-    with ExitStack() as started:
-
-        def begin(queue: Queue, **options: Any) -> Program:  # noqa: ANN401 - of WorkerSettings
-            options = {"session": groups.short, **options}
-            program = Program(running.profile_path, groups.group, queue.name, options)
-            started.callback(program.kill)
-            return program
-
-        yield begin
+SHORT = ("--session-timeout", str(ServiceGroups.short))
+RESPONSIVE = ("--session-timeout", str(RESPONSIVE_SESSION_SECONDS))
 
 
 async def list_dead_letters(workers: Workers, queue: Queue) -> list[tuple[str | bytes, int]]:
@@ -55,23 +38,23 @@ async def test_a_handler_that_holds_the_interpreter_keeps_its_session(workers: W
     queue = await workers.system.queue()
     body = f"hold {1.5 * RESPONSIVE_SESSION_SECONDS}"
     receipt = await workers.system.client.send(queue.name, body)
-    first = start(queue, session=RESPONSIVE_SESSION_SECONDS)
+    first = start(queue, "threads", *RESPONSIVE)
     await asyncio.to_thread(first.wait_for, "begun hold")
-    second = start(queue, session=RESPONSIVE_SESSION_SECONDS)
+    second = start(queue, "threads", *RESPONSIVE)
     await asyncio.to_thread(first.wait_for, "done hold")
     await workers.wait_until_recorded(receipt.id)
     assert [*first.said("begun"), *second.said("begun")] == [body]
-    assert not [line for line in first.lines if "lost" in line]
+    assert not [line for line in first.log if "lost" in line]
 
 
 async def test_two_crashes_within_the_time_of_a_commit_are_both_given_up(workers: Workers, start: Start) -> None:
     """The second crash comes before the first give-up is committed, which is recorded with the note instead."""
     queue = await workers.system.queue()
     await workers.system.client.send_many(queue.name, ["one", "crash first", "two", "three", "crash second", "four"])
-    lives: list[Program] = []
+    lives: list[WorkerProcess] = []
     while not (lives and "four" in lives[-1].said("done")):
         assert len(lives) < 8, [life.said("begun") for life in lives]
-        lives.append(start(queue, attempts=3, commit_seconds=60.0))
+        lives.append(start(queue, "threads", *SHORT, "--attempts", "3", "--commit-seconds", "60"))
         await asyncio.to_thread(_wait_for_text_or_crash, lives[-1], "done four")
     begun = Counter(body for life in lives for body in life.said("begun"))
     assert await list_dead_letters(workers, queue) == [("crash first", 3), ("crash second", 3)]
@@ -79,11 +62,11 @@ async def test_two_crashes_within_the_time_of_a_commit_are_both_given_up(workers
     assert begun["four"] == 1
 
 
-def _wait_for_text_or_crash(program: Program, text: str) -> None:
+def _wait_for_text_or_crash(program: WorkerProcess, text: str) -> None:
     try:
         program.wait_for(text)
     except AssertionError:
-        assert program.end() == -signal.SIGSEGV
+        assert program.wait_for_end() == -signal.SIGSEGV
 
 
 async def test_being_handed_over_costs_no_attempt(workers: Workers, start: Start, tmp_path: Path) -> None:
@@ -91,15 +74,14 @@ async def test_being_handed_over_costs_no_attempt(workers: Workers, start: Start
     queue = await workers.system.queue()
     go_on = tmp_path / "go_on"
     await workers.system.client.send(queue.name, f"wait {go_on}")
-    killed = start(queue, attempts=3)
+    killed = start(queue, "threads", *SHORT, "--attempts", "3")
     await asyncio.to_thread(killed.wait_for, "begun wait")
-    killed.kill()
+    killed.process.kill()
     for _ in range(3):
-        drained = start(queue, attempts=3, drain=0.05)
+        drained = start(queue, "threads", *SHORT, "--attempts", "3", "--drain", "0.05")
         await asyncio.to_thread(drained.wait_for, "begun wait")
-        drained.process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(drained.end) == ExitCode.UNFINISHED
-    last = start(queue, attempts=3)
+    last = start(queue, "threads", *SHORT, "--attempts", "3")
     await asyncio.to_thread(last.wait_for, "begun wait")
     go_on.touch()
     await asyncio.to_thread(last.wait_for, "done wait")

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 
-from qdo.settings import WorkerSettings
-from qdo.worker.executors.processes import ProcessExecutor
-from qdo.worker.failure import RunResult
-from qdo.worker.handlers import Hooks, load_handler
-from qdo.worker.runs import Delivery, MessageRun
-from qdo.worker.worker import _make_executor
-from tests.qdo.unit.samples import ONE, message
+from queuey.client import Outgoing
+from queuey.client.deadletters import read_dead_letter
+from tests.qdo.worker.claiming.test_claims import dead_letters, make, wait_until_drained
+from tests.qdo.worker.conftest import Workers
 
-pytestmark = pytest.mark.needs_programs
-TIMEOUT = 60.0
 LIMIT = 1.0
 FORMS = {
     "function": None,
     "coroutine_function": None,
-    "called": None,
-    "awaited": None,
-    "plain_jobs": "plain",
-    "async_jobs": "async",
     "mixed_jobs": "plain",
     "mixed_jobs ": "async",
 }
@@ -37,36 +25,27 @@ ENDINGS = {
     "exits": ("Crashed", "exited with code 3"),
     "is killed": ("Crashed", "ended by SIGKILL"),
     "leaves": ("SystemExit", "0"),
-    "returns ": None,
+    "returns too": None,
 }
 """Kind and text of the failure, or None if the message is handled."""
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_endings(form: str) -> None:
+async def test_endings(workers: Workers, form: str) -> None:
     """A message that does not return is a failed attempt with its reason and task; the next message is handled."""
-    name, task = f"tests.qdo.worker.endings:{form.strip()}", FORMS[form]
-    handler: Any = load_handler(name)
-    task_of = getattr(handler, "task_of", lambda _: None)
-    settings = WorkerSettings(processes=1, time_limit=LIMIT)
-    executor = _make_executor(settings, 9.0, name, handler, task_of, None, Hooks([], lambda _: None), None)
-    assert isinstance(executor, ProcessExecutor)
-    await executor.open()
-    try:
-        for ending, failure in ENDINGS.items():
-            how = ending.strip()
-            body = how if task is None else {"task": task, "args": [how]}
-            run = MessageRun([message(1, body=body)], 1)
-            ran: RunResult = await asyncio.wait_for(executor.start(run, Delivery(ONE, 1)), TIMEOUT)
-            assert ran.handled == (failure is None), (ending, ran.failure)
-            if failure is not None:
-                assert ran.failure is not None
-                assert ran.failure.effect == "fail"
-                assert ran.failure.kind.rpartition(".")[2] == failure[0]
-                assert failure[1] in ran.failure.text
-            if how in {"sleeps", "swallows"} and ran.failure is not None:
-                limit = 0.5 if task == "plain" else LIMIT
-                what = "the handler" if task is None else f"<Task {task} of {form.partition('_')[0]}>"
-                assert ran.failure.text == f"{what} took longer than {limit:g} s and was killed"
-    finally:
-        await executor.close()
+    queue, task = await workers.system.queue(max_deliveries=1), FORMS[form]
+    calls = [Outgoing(how) if task is None else Outgoing(json={"task": task, "args": [how]}) for how in ENDINGS]
+    sent = await workers.system.client.send_many(queue.name, calls)
+    worker = make(workers, f"tests.qdo.worker.endings:{form.strip()}", queue, processes=1, time_limit=LIMIT)
+    failures = {receipt.id: ENDINGS[how] for receipt, how in zip(sent, ENDINGS, strict=True) if ENDINGS[how]}
+    async with workers.serving(worker):
+        await wait_until_drained(workers, queue)
+        stored = await dead_letters(workers, queue, len(failures))
+    letters = [letter for each in stored if (letter := read_dead_letter(each, f"{queue.name}.dead")) is not None]
+    assert {letter.id for letter in letters} == failures.keys()
+    what = "the handler" if task is None else f"<Task {task} of mixed>"
+    limited = f"{what} took longer than {0.5 if task == 'plain' else LIMIT:g} s and was killed"
+    for letter in letters:
+        kind, text = failures[letter.id] or ("", "")
+        assert (letter.cause.error.rpartition(".")[2], text in letter.cause.text) == (kind, True)
+        assert kind != "TimeLimit" or letter.cause.text == limited

@@ -8,16 +8,14 @@ import functools
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qdo.errors import HandlerError
 from qdo.partitions import Queue
 from qdo.settings import Retry
-from qdo.worker.executors.processes import ChildProcess, ChildSetup, ChildTask, make_frame
+from qdo.worker.executors.processes import ChildTask, make_frame
 from qdo.worker.failure import ExitCode
 from qdo.worker.worker import Worker
 from tests.qdo.worker import hands
@@ -61,14 +59,6 @@ def live_processes(group: int) -> list[int]:
     return processes
 
 
-def sockets() -> set[str]:
-    links = set()
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            links.add(str(descriptor.readlink()))
-    return {name for name in links if name.startswith("socket:")}
-
-
 async def make_process_worker(
     workers: Workers,
     queue: Queue,
@@ -106,10 +96,8 @@ async def test_children_handle_in_order_and_leave_their_contexts(workers: Worker
     for number in (1, 2):
         await workers.system.send(queue, 50, number)
     worker = await make_process_worker(workers, queue, getattr(hands, name), processes=2)
-    task = workers.start(worker)
-    await until(lambda: len(book.lines("done")) == 100)
-    worker.stop()
-    assert await task == ExitCode.ENDED
+    async with workers.serving(worker):
+        await until(lambda: len(book.lines("done")) == 100)
     for number in (1, 2):
         mine = [line[1] for line in book.lines("done") if line[1].startswith(f"{number}:")]
         assert mine == [f"{number}:{at}" for at in range(1, 51)]
@@ -144,20 +132,17 @@ async def test_a_group_is_killed_before_its_number_is_free(
     assert "exited with code 3" in dead_letter.cause.text
 
 
-@pytest.mark.parametrize(("do", "said"), [("crash", "was ended by SIGSEGV"), ("exit", "exited with code 3")])
-async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(
-    workers: Workers, book: Book, do: str, said: str
-) -> None:
+async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(workers: Workers, book: Book) -> None:
     """After a crash earlier messages count; the one in hand is tried again in another child, until it is given up."""
     queue = await workers.system.queue()
-    ids = await send(workers, queue, "fine 1", "fine 2", do, "fine 3")
+    ids = await send(workers, queue, "fine 1", "fine 2", "crash", "fine 3")
     assert await serve_all(workers, await make_process_worker(workers, queue), ids[-1]) == ExitCode.ENDED
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"], ["fine", "3"]]
-    assert [line[-1] for line in book.lines("begun") if line[1] == do] == ["1", "2", "3"]
+    assert [line[-1] for line in book.lines("begun") if line[1] == "crash"] == ["1", "2", "3"]
     assert len(book.lines("entered")) == 4
     (dead_letter,) = await letters(workers, queue)
     assert dead_letter.cause.error == "qdo.worker.executors.processes.Crashed"
-    assert said in dead_letter.cause.text
+    assert "was ended by SIGSEGV" in dead_letter.cause.text
 
 
 async def test_a_handler_that_takes_too_long_is_killed(
@@ -207,79 +192,16 @@ async def test_errors_come_back_whole(workers: Workers, book: Book) -> None:
     assert told.calls[-3:] == ["before fine 1", "after fine 1", "stopped"]
 
 
-async def test_a_handler_can_end_the_worker_from_a_child(workers: Workers, book: Book) -> None:
-    """StopWorker in a child ends the worker, as elsewhere."""
-    queue = await workers.system.queue()
-    ids = await send(workers, queue, "fine", "stop", "fine")
-    assert await workers.start(await make_process_worker(workers, queue)) == ExitCode.ENDED
-    assert (await workers.offsets())[1] == ids[0]
-
-
-@pytest.mark.parametrize(
-    ("name", "body", "error"), [("obey", "leave", "SystemExit"), ("obey_async", "interrupt", "KeyboardInterrupt")]
-)
-async def test_a_handler_that_exits_fails_its_message(
-    workers: Workers, book: Book, body: str, error: str, name: str
-) -> None:
-    """An error that is not an ``Exception`` is a failed attempt like any other, in the same process."""
-    queue = await workers.system.queue()
-    ids = await send(workers, queue, body, "fine")
-    assert (
-        await serve_all(workers, await make_process_worker(workers, queue, f"{MODULE}:{name}"), ids[-1])
-        == ExitCode.ENDED
-    )
-    (dead_letter,) = await letters(workers, queue)
-    assert (dead_letter.cause.error, dead_letter.cause.attempts) == (error, 3)
-    assert len(book.lines("entered")) == 1
-
-
 async def test_a_stop_reaches_a_child_in_the_middle_of_a_run(workers: Workers, book: Book) -> None:
     """A child that is told to stop ends after the message in hand, and its handled messages are recorded."""
     queue = await workers.system.queue()
     ids = await send(workers, queue, *(f"slow 0.0{at % 10}" for at in range(600)))
     worker = await make_process_worker(workers, queue, slice=60)
-    task = workers.start(worker)
-    await until(lambda: len(book.lines("done")) >= 5)
-    worker.stop()
-    assert await task == ExitCode.ENDED
+    async with workers.serving(worker):
+        await until(lambda: len(book.lines("done")) >= 5)
     done = len(book.lines("done"))
     assert 5 <= done < 600
     assert (await workers.offsets())[1] == ids[done - 1]
-
-
-async def test_children_that_cannot_begin_are_told_before_the_group_is_joined(workers: Workers, book: Book) -> None:
-    """A context that fails in a child is an error at the start, with its reason, and no partition is taken."""
-    queue = await workers.system.queue()
-    worker = await workers.make(f"{MODULE}:obey", queue, context=f"{MODULE}:broken", settings=quick(processes=2))
-    with pytest.raises(HandlerError, match="no database"):
-        await worker.serve()
-    assert await (await workers.system.coordinator()).members() == {}
-
-
-@pytest.mark.parametrize("context", ["broken", "abrupt"])
-async def test_a_start_that_is_called_off_leaves_no_socket_open(
-    book: Book, monkeypatch: pytest.MonkeyPatch, context: str
-) -> None:
-    """A cancelled start leaves no socket open, even while it waits for a child that cannot begin."""
-    waits = asyncio.Event()
-
-    async def to_thread(wait: object) -> None:
-        waits.set()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(asyncio, "to_thread", to_thread)
-    child = ChildProcess(
-        ChildSetup(sys.path, None, f"{MODULE}:obey", f"{MODULE}:{context}", 1.0), lambda _: (LIMIT, "")
-    )
-    before = sockets()
-    start = asyncio.ensure_future(child.start())
-    await waits.wait()
-    monkeypatch.undo()
-    start.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await start
-    await until(lambda: sockets() <= before)
-    await child.kill()
 
 
 async def test_any_body_reaches_a_child(workers: Workers, book: Book) -> None:

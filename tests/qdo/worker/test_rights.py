@@ -9,31 +9,49 @@ import httpx2
 import pytest
 from prometheus_client import CollectorRegistry
 
+from qdo.partitions import Queue
+from qdo.worker import rights
 from qdo.worker.failure import ExitCode
+from qdo.worker.worker import Worker
 from queuey.client import RetryPolicy
 from tests.qdo.consumer.test_sight import INVALID_KEY, GroupWithKeys, KeyedTransport, group, partitions_of
 from tests.qdo.worker.conftest import Workers, quick, until
+from tests.replacing import replace_in
 
 
 async def test_a_service_that_is_busy_is_asked_again(workers: Workers) -> None:
     """The check at the start waits for a busy service, as the rest of the start does."""
     queue = await workers.system.queue()
-    await workers.system.client.send(queue.name, "hello")
-    busy = [1, 2, 3, 4, 5, 6]
+    await workers.system.send(queue, 1)
+    busy = [503, 503]
 
     def answer(request: httpx2.Request) -> httpx2.Response | None:
-        return httpx2.Response(503) if request.url.path.endswith("/_rights") and busy and busy.pop() else None
+        return httpx2.Response(busy.pop()) if busy and request.url.path.endswith("/_rights") else None
 
     workers.system.transport.answer = answer
-    client = workers.system.connect(retry=RetryPolicy())
-    assert await workers.serve_until(await workers.make(workers.note, queue, client=client), 1) == 0
-    assert workers.seen == ["hello"]
-    assert not busy
+    with replace_in(rights, rights.RETRY_PAUSES, RetryPolicy(deadline=0.0, base=0.001, cap=0.001)):
+        assert await workers.serve_until(await workers.make(workers.note, queue), 1) == ExitCode.ENDED
+    assert (workers.seen, busy) == (["1:1"], [])
 
 
 __all__ = ["group"]
 
 DISCOVER = {"discover": 0.1}
+
+
+async def make(
+    group: GroupWithKeys,
+    workers: Workers,
+    transport: KeyedTransport,
+    *queues: Queue,
+    stalled_after: float = 1.0,
+    registry: CollectorRegistry | None = None,
+) -> Worker:
+    """Makes a worker whose key may change, and that ends when it has been refused for some time."""
+    settings = quick(stalled_after=stalled_after, commit_seconds=0.05)
+    client = group.system.connect(transport=transport)
+    handler = workers.note_async
+    return await workers.make(handler, *queues, client=client, settings=settings, consuming=DISCOVER, registry=registry)
 
 
 async def test_a_revoked_worker_hands_over_and_ends(
@@ -43,14 +61,7 @@ async def test_a_revoked_worker_hands_over_and_ends(
     (orders,) = await group.queues("orders")
     registry = CollectorRegistry()
     transport = KeyedTransport(group.full)
-    refused = await workers.make(
-        workers.note_async,
-        orders,
-        client=group.system.connect(transport=transport),
-        settings=quick(stalled_after=1.0, commit_seconds=0.05),
-        consuming=DISCOVER,
-        registry=registry,
-    )
+    refused = await make(group, workers, transport, orders, registry=registry)
     healthy = await workers.make(workers.note_async, orders, consuming=DISCOVER)
     ending, going_on = workers.start(refused), workers.start(healthy)
     await until(lambda: len(refused.consumer.assignment) == len(healthy.consumer.assignment) == 1)
@@ -71,14 +82,7 @@ async def test_a_worker_that_may_read_one_queue_of_two_no_more_ends(
     caplog.set_level(logging.WARNING)
     orders, mails = await group.queues("orders", "mails")
     transport = KeyedTransport(group.full)
-    worker = await workers.make(
-        workers.note_async,
-        orders,
-        mails,
-        client=group.system.connect(transport=transport),
-        settings=quick(stalled_after=1.0, commit_seconds=0.05),
-        consuming=DISCOVER,
-    )
+    worker = await make(group, workers, transport, orders, mails)
     ending = workers.start(worker)
     await until(lambda: worker.consumer.assignment == partitions_of(orders) | partitions_of(mails))
     transport.key = group.key(orders)
@@ -96,13 +100,7 @@ async def test_a_refusal_that_passes_ends_no_worker(group: GroupWithKeys, worker
     """Only a lasting refusal ends the worker; its time counts from the first refusal after the last answer."""
     (orders,) = await group.queues("orders")
     transport = KeyedTransport(group.full)
-    worker = await workers.make(
-        workers.note_async,
-        orders,
-        client=group.system.connect(transport=transport),
-        settings=quick(stalled_after=60.0, commit_seconds=0.05),
-        consuming=DISCOVER,
-    )
+    worker = await make(group, workers, transport, orders, stalled_after=60.0)
     workers.start(worker)
     await until(lambda: worker.consumer.assignment == partitions_of(orders))
     transport.key = INVALID_KEY

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from qdo.worker.failure import ExitCode
 from tests.qdo.contract.zookeeper import ZooKeeperService
 from tests.qdo.worker.conftest import Workers, until
 from tests.servers.plugin import ZooKeeper
@@ -15,12 +14,10 @@ async def test_workers_share_and_record(workers: Workers, zookeeper: ZooKeeper) 
     for number in (1, 2):
         await workers.system.send(queue, 5, number)
     first, second = [await workers.make(workers.note_async, queue) for _ in range(2)]
-    leaving = workers.start(first)
-    await until(lambda: len(workers.seen) == 10)
-    workers.start(second)
-    await until(lambda: len(first.consumer.assignment) == len(second.consumer.assignment) == 1)
-    first.stop()
-    assert await leaving == ExitCode.ENDED
+    async with workers.serving(first):
+        await until(lambda: len(workers.seen) == 10)
+        workers.start(second)
+        await until(lambda: len(first.consumer.assignment) == len(second.consumer.assignment) == 1)
     last = {number: (await workers.system.send(queue, 1, number, first=6))[-1] for number in (1, 2)}
     for number in (1, 2):
         await workers.wait_until_recorded(last[number], number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 
 import pytest
 
@@ -62,9 +61,3 @@ def test_an_error_keeps_the_ends_of_a_long_text() -> None:
     assert failure.text.startswith("first")
     assert failure.text.endswith("last")
     assert "test_an_error_keeps_the_ends_of_a_long_text" in failure.trace
-
-
-def test_a_failure_travels_between_processes() -> None:
-    """A failure equals its unpickled copy."""
-    failure = Failure.of(ValueError("x"))
-    assert pickle.loads(pickle.dumps(failure)) == failure

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from qdo import HandlerError, InvalidArgument, Jobs
 from qdo.settings import WorkerSettings
-from qdo.worker.executors.in_process import InThisProcess, MixedExecutor
+from qdo.worker.executors.in_process import InThisProcess
 from qdo.worker.failure import Failure, RunResult
 from qdo.worker.handlers import Hooks, check_handler, handler_of
 from qdo.worker.runs import Delivery, MessageRun
@@ -149,34 +148,27 @@ def name_of(error: BaseException) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("form", FORMS)
-async def test_what_returns_is_handled(form: str) -> None:
-    """A handler that returns any value has handled the message."""
-    for end in (lambda: None, lambda: 5):
-        assert (await run_handler(FORMS[form](end), 3))[:2] == (3, None)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-async def test_what_raises_is_a_failed_attempt(form: str, error: BaseException) -> None:
-    """Any error fails the message and names its class; it neither ends the worker nor keeps its slot."""
-    ran = await run_handler(FORMS[form](raising(error)))
-    assert ran.handled == 0
-    assert ran.failure is not None
-    assert ran.failure.effect == "fail"
-    assert ran.failure.kind in name_of(error)
+KINDS: dict[str, End] = {"returns": lambda: 5, **UNRUN_RESULTS, **FAILED}
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", UNRUN_RESULTS)
-async def test_what_nothing_ran_of_is_not_handled(form: str, kind: str) -> None:
-    """A handler that returns an object which nothing runs ends the worker with an error; nothing is handled."""
-    ran = await run_handler(FORMS[form](UNRUN_RESULTS[kind]))
-    assert ran.handled == 0
-    assert ran.failure is not None
-    assert ran.failure.effect == "exit"
-    assert "nothing runs" in ran.failure.text
+async def test_handlers(form: str) -> None:
+    """A message is handled if its handler returns, and fails with any error; an object that nothing runs is a mistake.
+
+    The error neither ends the worker nor keeps its slot. The mistake ends the worker; nothing is handled.
+    """
+    assert (await run_handler(FORMS[form](KINDS["returns"]), 3))[:2] == (3, None)
+    for error in ERRORS:
+        ran = await run_handler(FORMS[form](raising(error)))
+        assert ran.handled == 0
+        assert ran.failure is not None
+        assert (ran.failure.effect, ran.failure.kind in name_of(error)) == ("fail", True)
+    for end in UNRUN_RESULTS.values():
+        ran = await run_handler(FORMS[form](end))
+        assert ran.handled == 0
+        assert ran.failure is not None
+        assert (ran.failure.effect, "nothing runs" in ran.failure.text) == ("exit", True)
 
 
 async def test_a_handler_that_cancels_itself() -> None:
@@ -208,22 +200,6 @@ async def test_a_handler_that_cancels_itself() -> None:
     assert len(seen) == 3
 
 
-async def test_a_run_that_its_executor_cancels() -> None:
-    """A run that its executor cancels is not a failure of its message."""
-    begun = asyncio.Event()
-
-    async def waiting(_given: Message, _: object) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    executor: Any = executor_of(waiting)
-    await executor.open()
-    future = executor.start(MessageRun([message(1)], 1), Delivery(ONE, 1))
-    await asyncio.wait_for(begun.wait(), TIMEOUT)
-    assert executor.give_up()
-    assert (await asyncio.wait_for(future, TIMEOUT))[:2] == (0, None)
-
-
 # Tasks
 
 BODY = {"task": "one", "args": [], "kwargs": {}}
@@ -251,18 +227,16 @@ def jobs_of(form: str, end: End, *, beside_async: bool) -> Jobs:
 
 @pytest.mark.parametrize("beside_async", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", ["returns", *UNRUN_RESULTS, *FAILED])
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-async def test_tasks(form: str, kind: str, *, beside_async: bool) -> None:
+async def test_tasks(form: str, *, beside_async: bool) -> None:
     """A call is done when its task returns; any other end is a failed attempt, and the worker goes on."""
-    end = {"returns": lambda: 5, **UNRUN_RESULTS, **FAILED}[kind]
-    jobs = jobs_of(form, end, beside_async=beside_async)
-    ran = await run_handler(handler_of(jobs), body=BODY)
-    assert ran.handled == (kind == "returns")
-    if kind != "returns":
-        assert ran.failure is not None
-        assert ran.failure.effect == "fail"
-        assert kind not in UNRUN_RESULTS or "task one returned a" in ran.failure.text
+    for kind, end in KINDS.items():
+        ran = await run_handler(handler_of(jobs_of(form, end, beside_async=beside_async)), body=BODY)
+        assert ran.handled == (kind == "returns")
+        if kind != "returns":
+            assert ran.failure is not None
+            assert ran.failure.effect == "fail"
+            assert kind not in UNRUN_RESULTS or "task one returned a" in ran.failure.text
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -287,27 +261,6 @@ async def test_what_nothing_ran_of_fails_without_a_worker(form: str, kind: str) 
             await make_async_handler(handle)(call)
 
 
-async def test_plain_calls_beside_async_ones_have_threads_of_their_own() -> None:
-    """Plain calls have threads of their own; while none is free no call begins, because any call may be plain."""
-    gate = threading.Event()
-    executor: Any = executor_of(make_mixed(lambda: gate.wait(TIMEOUT)))
-    assert isinstance(executor, MixedExecutor)
-    await executor.open()
-    place = Delivery(ONE, 1)
-    assert executor.slots == 2
-    futures = [executor.start(calls("awaited"), place)]
-    assert executor.slots == 3
-    futures += [executor.start(calls("plain"), place) for _ in range(2)]
-    assert executor.slots == 3
-    assert (await asyncio.wait_for(futures[0], TIMEOUT))[:2] == (1, None)
-    assert executor.slots == 2  # Both plain calls run.
-    gate.set()
-    for future in futures[1:]:
-        assert (await asyncio.wait_for(future, TIMEOUT))[:2] == (1, None)
-    assert executor.slots == 2
-    await executor.close()
-
-
 async def test_a_run_has_calls_of_one_kind() -> None:
     """A run ends before the first call of the other kind; the source begins the rest anew."""
     executor: Any = executor_of(make_mixed(lambda: None))
@@ -316,31 +269,6 @@ async def test_a_run_has_calls_of_one_kind() -> None:
         ran = await asyncio.wait_for(executor.start(calls(*tasks), Delivery(ONE, 1)), TIMEOUT)
         assert ran.handled == handled
         assert (ran.failure is None) == (tasks[0] != "other")
-    await executor.close()
-
-
-async def test_a_plain_call_that_hangs_beside_async_ones() -> None:
-    """The message of a plain call that hangs fails; once as many hang as there are threads, no call begins."""
-    gate = threading.Event()
-    executor: Any = executor_of(make_mixed(lambda: gate.wait(TIMEOUT)))
-    await executor.open()
-    runs = [calls("plain"), calls("plain")]
-    futures = [executor.start(run, Delivery(ONE, 1)) for run in runs]
-    for run, slots in zip(runs, (3, 0), strict=True):
-        run.abandoned = 0
-        assert not executor.abandon(run)
-        assert executor.slots == slots
-    gate.set()
-    await asyncio.wait_for(asyncio.wait(futures), TIMEOUT)
-    assert executor.slots == 2
-    await executor.close()
-
-
-async def test_a_plain_call_may_have_a_loop_of_its_own() -> None:
-    """A plain call does not run in the loop of the async ones, so it may run its own."""
-    executor: Any = executor_of(make_mixed(lambda: asyncio.run(unheard())))
-    await executor.open()
-    assert (await asyncio.wait_for(executor.start(calls("plain"), Delivery(ONE, 1)), TIMEOUT))[:2] == (1, None)
     await executor.close()
 
 

@@ -15,7 +15,7 @@ from qdo.worker.handlers import Hooks, Middleware, load_context, load_handler
 from qdo.worker.runs import Delivery
 from queuey.client import Message
 from queuey.client.claims.handlers import is_coroutine_handler
-from tests.qdo.unit.worker.dead_letter_samples import FIRST, message
+from tests.qdo.unit.samples import ONE, message
 
 
 def handle(message: Message, context: object) -> None:
@@ -134,7 +134,7 @@ def test_processes_need_a_name_that_leads_back() -> None:
             handlers.find_import_name(nameless, "handler")
 
 
-PLACE = Delivery(FIRST, 1)
+PLACE = Delivery(ONE, 1)
 
 
 class Noted(Middleware):
@@ -158,10 +158,6 @@ class Broken:
         raise ValueError("broken")
 
 
-class Quiet(Middleware):
-    """A middleware without hooks."""
-
-
 def test_the_first_is_the_outermost() -> None:
     """Hooks before a message are called in order, hooks after it in reverse."""
     notes: list[str] = []
@@ -177,12 +173,6 @@ def test_a_hook_that_raises_keeps_nobody_from_anything() -> None:
     broken: list[str] = []
     Hooks([Broken(), Noted("b", notes)], broken.append).call("before", message(1), PLACE)
     assert (broken, notes) == (["before"], ["b before"])
-
-
-def test_hooks_that_nobody_wrote_cost_nothing() -> None:
-    """Inherited empty methods count as absent, so they cost no call."""
-    assert not Hooks([Quiet()], lambda name: None).around
-    assert Hooks([Broken()], lambda name: None).around
 
 
 def test_what_is_no_middleware_is_refused() -> None:

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from qdo.worker.failure import RunResult
 from qdo.worker.metrics import MAX_TASK_LABELS, OTHER_TASKS, WorkerMetrics
-from tests.qdo.unit.worker.dead_letter_samples import FIRST
+from tests.qdo.unit.samples import ONE
 
 
 def test_counts_and_seconds_are_shown_by_queue() -> None:
@@ -17,7 +17,7 @@ def test_counts_and_seconds_are_shown_by_queue() -> None:
     metrics.count("failed", "orders")
     metrics.increment("commits")
     metrics.record_ownership_change("assigned", 3)
-    metrics.lag = {FIRST: 7}
+    metrics.lag = {ONE: 7}
     lines = generate_latest(registry).decode().splitlines()
     for line in (
         'qdo_messages_handled_total{queue="orders"} 12.0',

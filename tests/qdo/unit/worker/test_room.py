@@ -1,4 +1,4 @@
-"""Room in a worker: messages dropped at a hand-over free it again."""
+"""Room in a worker: what hanging handlers, lost partitions and slow notes leave of it, and what they count for."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.runs import Delivery, MessageRun
 from qdo.worker.sources import Handling, end_if_handlers_hang
 from queuey.client import Message
+from tests.waiting import until_async
 
 QUEUE = Queue("host", "app", "q")
+PATIENCE = 30.0
 
 
-def messages(count: int, partition: int) -> list[Message]:
-    return [Message(f"{number:032x}", "0", partition, "x", None, {}) for number in range(count)]
+def message_id(number: int) -> str:
+    return f"{number:032x}"
 
 
 class Owned(Ownership):
@@ -39,7 +41,9 @@ class Owned(Ownership):
 
     Attributes:
         offsets: The recorded offsets.
-        noted: The recorded notes, in order.
+        ends: The numbers of the messages up to which partitions were handled, in order.
+        noting: A note has been begun.
+        answers: Notes wait for it.
         rejoined: The number of times that the group was left to join again.
     """
 
@@ -49,7 +53,9 @@ class Owned(Ownership):
     def __init__(self, **offsets: CommittedOffset) -> None:
         super().__init__(PartitionListener())
         self.offsets = offsets
-        self.noted: list[tuple[int, HandlingNote | None]] = []
+        self.ends: list[int] = []
+        self.noting, self.answers = asyncio.Event(), asyncio.Event()
+        self.answers.set()
         self.rejoined = 0
         self.settings = ConsumerSettings()
         self.coordinator = self.ownership = self
@@ -65,78 +71,139 @@ class Owned(Ownership):
             self.rows[partition] = OwnedPartition(partition, OwnedOffset(partition, offset, 1))
         return self.rows[partition]
 
+    def schedule_commit(self, row: OwnedPartition, offset: str, messages: int) -> None:
+        self.ends.append(int(offset, 16))
+
     async def record_note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
-        self.noted.append((row.partition.number, note))
+        self.noting.set()
+        await self.answers.wait()
 
     def rejoin(self) -> None:
         self.rejoined += 1
 
 
-def rows_of(middle: Dispatcher, *partitions: Partition) -> list[OwnedPartition]:
-    rows = [middle._consumer.ownership.held_row(each) for each in partitions]
-    return [row for row in rows if row is not None]
+class Room:
+    """A dispatcher whose handlers may hang.
+
+    Attributes:
+        owned: Its consumer.
+        gate: Handlers that hang wait for it.
+        begun: The partitions of the messages that were begun.
+        failed: The ids of failed messages.
+        ended: The ends of the worker.
+    """
+
+    def __init__(self, owned: Owned | None = None, hangs: Callable[[int], bool] = lambda _: True) -> None:
+        self.owned = owned or Owned()
+        self.gate = threading.Event()
+        self.begun: list[int] = []
+        self.failed: list[str] = []
+        self.ended: list[object] = []
+        self._hangs = hangs
+
+    async def open(
+        self,
+        handler: Any = None,  # noqa: ANN401 - any handler
+        *,
+        slots: int = 2,
+        run_seconds: float = 0.5,
+        stalled_after: float = 10.0,
+    ) -> Room:
+        handler, hooks = handler or self._handle, Hooks([Failed(self.failed)], lambda _: None)
+        runner: ThreadExecutor | TaskExecutor
+        if inspect.iscoroutinefunction(handler):
+            runner = TaskExecutor(handler, None, slots, run_seconds, hooks, limit=None)
+        else:
+            runner = ThreadExecutor(handler, None, slots, run_seconds, hooks)
+        await runner.open()
+        settings = WorkerSettings(threads=2, stalled_after=stalled_after)
+        self.handling = Handling(
+            *(runner, settings, hooks, WorkerMetrics(None), asyncio.Event()),
+            changed=lambda: None,
+            end=lambda *end: self.ended.append(end),
+            stop=lambda _: None,
+            lag_shown=False,
+        )
+        self.middle = Dispatcher(self.owned, self.handling)  # type: ignore[arg-type] # a partial double
+        return self
+
+    def _handle(self, message: Message, _: object) -> None:
+        self.begun.append(message.partition)
+        if self._hangs(message.partition):
+            self.gate.wait(PATIENCE)
+
+    def feed(self, *numbers: int, count: int = 1) -> None:
+        for number in numbers:
+            sent = [Message(message_id(at), "0", number, "x", None, {}) for at in range(count)]
+            self.middle.feed(Partition(QUEUE, number), sent)
+        self.middle.dispatch()
+
+    def rows(self, *numbers: int) -> list[OwnedPartition]:
+        return [self.owned.held_row(Partition(QUEUE, number)) for number in numbers]
+
+    def lose(self, *numbers: int) -> bool:
+        return self.middle.discard(self.rows(*numbers))
+
+    async def finish(self, number: int, seconds: float = PATIENCE) -> bool:
+        return await self.middle.finish(self.rows(number), asyncio.get_running_loop().time() + seconds)
+
+    def age(self, *seconds: float) -> None:
+        """Makes all runs in hand older by some seconds, and checks their progress each time."""
+        for step in seconds:
+            for work in (*self.middle._works.values(), *self.middle._leaked):
+                for run in work.runs:
+                    run.since -= step
+            self.middle.record_progress()
+
+    def waiting(self, number: int) -> int:
+        """Returns how many messages of a partition are not done."""
+        return self.middle._works[Partition(QUEUE, number)].partition_queue.count
+
+    @property
+    def held(self) -> int:
+        return self.middle._held
+
+    @property
+    def slots(self) -> int:
+        return self.handling.runner.slots
+
+    async def drain(self) -> None:
+        """Lets hanging handlers end, and waits for them."""
+        self.gate.set()
+        await self.middle.wait_until_ended(asyncio.get_running_loop().time() + PATIENCE)
 
 
-async def make_dispatcher(
-    handler: Any,  # noqa: ANN401 - any handler
-    ended: list[object] | None = None,
-    owned: Owned | None = None,
-    *,
-    slots: int = 2,
-    run_seconds: float = 0.5,
-    hooks: Hooks | None = None,
-    **options: Any,  # noqa: ANN401 - any settings
-) -> Dispatcher:
-    settings, hooks = WorkerSettings(threads=2, **options), hooks or Hooks([], lambda _: None)
-    runner: ThreadExecutor | TaskExecutor
-    if inspect.iscoroutinefunction(handler):
-        runner = TaskExecutor(handler, None, slots, run_seconds, hooks, limit=None)
-    else:
-        runner = ThreadExecutor(handler, None, slots, run_seconds, hooks)
-    await runner.open()
-    handling = Handling(
-        runner,
-        settings,
-        hooks,
-        WorkerMetrics(None),
-        asyncio.Event(),
-        changed=lambda: None,
-        end=lambda *end: None if ended is None else ended.append(end),
-        stop=lambda _: None,
-        lag_shown=False,
-    )
-    return Dispatcher(owned or Owned(), handling)  # type: ignore[arg-type] # a partial double
+class Failed:
+    """Records failed messages."""
+
+    def __init__(self, failures: list[str]) -> None:
+        self._failures = failures
+
+    def failed(self, message: Message, *_: object) -> None:
+        self._failures.append(message.id)
 
 
 async def test_partitions_that_leave_make_room() -> None:
     """Nothing of partitions that are gone counts as held, however many of their messages waited."""
-    gate = threading.Event()
-    middle = await make_dispatcher(lambda *_: gate.wait(30))
-    for number in range(1, 4):
-        partition = Partition(QUEUE, number)
-        gate.clear()
-        middle.feed(partition, messages(500, number))
-        middle.dispatch()
-        closing = asyncio.create_task(middle.finish(rows_of(middle, partition), asyncio.get_running_loop().time() + 30))
+    room = await Room().open()
+    for number in (1, 2, 3):
+        room.gate.clear()
+        room.feed(number, count=500)
+        closing = asyncio.create_task(room.finish(number))
         await asyncio.sleep(0)
-        gate.set()
+        room.gate.set()
         assert await closing
-    assert middle._held == 0
+    assert room.held == 0
 
 
 async def test_partitions_that_are_lost_keep_no_place_in_the_line() -> None:
     """Lost partitions keep no place in the line, where a worker without a connection would wait for them forever."""
-    gate, owned, loop = threading.Event(), Owned(), asyncio.get_running_loop()
-    middle = await make_dispatcher(lambda *_: gate.wait(30), owned=owned)
-    partitions = [Partition(QUEUE, number) for number in range(1, 5)]
-    for partition in partitions:
-        middle.feed(partition, messages(5, partition.number))
-    middle.dispatch()
-    owned.connected = False
-    assert middle.discard(rows_of(middle, *partitions))
-    gate.set()
-    await middle.wait_until_ended(loop.time() + 30)
-    assert middle.capacity > 0
+    room = await Room().open()
+    room.feed(1, 2, 3, 4, count=5)
+    room.owned.connected = False
+    assert room.lose(1, 2, 3, 4)
+    await room.drain()
+    assert room.middle.capacity > 0
 
 
 class Dying:
@@ -152,206 +219,100 @@ class Dying:
 
 async def test_a_process_that_dies_when_everything_was_handled_ends_nothing() -> None:
     """If a process dies after it handled a run, its messages count, and the worker goes on with another process."""
-    ended: list[object] = []
-    middle = await make_dispatcher(lambda *_: None, ended)
-    middle._runner = Dying()  # type: ignore[assignment] # only its start is used
-    middle.feed(Partition(QUEUE, 1), messages(5, 1))
-    middle.dispatch()
+    room = await Room().open()
+    room.middle._runner = Dying()  # type: ignore[assignment] # only its start is used
+    room.feed(1, count=5)
     await asyncio.sleep(0)
-    assert middle._held == 0
-    assert ended == []
+    assert (room.held, room.ended) == (0, [])
 
 
 async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """A message in hand for over a minute is logged once, with its age; a handler that makes progress is not."""
-    gate = threading.Event()
-    middle = await make_dispatcher(lambda *_: gate.wait(30))
-    middle.feed(Partition(QUEUE, 1), messages(3, 1))
-    middle.dispatch()
-    (work,) = middle._works.values()
-    (run,) = work.runs
-    run.since -= 50
-    middle.record_progress()
-    assert middle._metrics.oldest >= 50
+    """A message in hand for over a minute is logged once, with its age."""
+    room = await Room().open(stalled_after=300.0)
+    room.feed(1)
+    room.age(50)
+    assert room.handling.metrics.oldest >= 50
     assert "in hand" not in caplog.text
-    run.since -= 50
-    middle.record_progress()
-    middle.record_progress()
-    assert caplog.text.count(f"message {0:032x} of {work.partition} for 100 s") == 1
-    run.handled = 1
-    middle.record_progress()
-    assert middle._metrics.oldest < 50
-    gate.set()
-    assert await middle.finish(rows_of(middle, Partition(QUEUE, 1)), asyncio.get_running_loop().time() + 30)
-
-
-async def test_the_smallest_window_lets_one_after_another_through() -> None:
-    """With room for one message by key, the partition is ready for the next when that one is done."""
-    done = threading.Event()
-    middle = await make_dispatcher(lambda *_: done.set(), by="header:k", window=1)
-    partition = Partition(QUEUE, 1)
-    middle.feed(partition, messages(1, 1))
-    middle.dispatch()
-    await _until(lambda: done.is_set() and partition not in middle.busy)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.01)
-
-
-def age_runs(middle: Dispatcher, seconds: float) -> None:
-    """Makes all runs in hand older by some seconds, and checks their progress."""
-    for work in (*middle._works.values(), *middle._leaked):
-        for run in work.runs:
-            run.since -= seconds
-    middle.record_progress()
+    room.age(50, 0)
+    assert caplog.text.count(f"message {message_id(0)} of {Partition(QUEUE, 1)} for 100 s") == 1
+    await room.drain()
 
 
 async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -> None:
     """A hanging handler of a partition that is gone takes no room; other partitions run in other threads."""
-    gate, begun = threading.Event(), []
-
-    def handle(message: Message, _: object) -> None:
-        begun.append(message.partition)
-        if message.partition < 3:
-            gate.wait(30)
-
-    middle = await make_dispatcher(handle, slots=3, stalled_after=10.0)
-    gone = [Partition(QUEUE, 1), Partition(QUEUE, 2)]
-    for partition in gone:
-        middle.feed(partition, messages(1, partition.number))
-    middle.dispatch()
-    await _until(lambda: len(begun) == 2)
-    middle.discard(rows_of(middle, *gone))
-    age_runs(middle, 11)
-    age_runs(middle, 20)
-    assert middle._runner.slots == 5
-    middle.feed(Partition(QUEUE, 3), messages(1, 3))
-    middle.dispatch()
-    await _until(lambda: 3 in begun)
-    gate.set()
-    await middle.wait_until_ended(asyncio.get_running_loop().time() + 30)
-    assert middle._runner.slots == 3
+    room = await Room(hangs=lambda number: number < 3).open(slots=3)
+    room.feed(1, 2)
+    await until_async(lambda: len(room.begun) == 2)
+    room.lose(1, 2)
+    room.age(11, 20)
+    assert room.slots == 5
+    room.feed(3)
+    await until_async(lambda: 3 in room.begun)
+    await room.drain()
+    assert room.slots == 3
 
 
 async def test_as_many_handlers_that_hang_as_there_are_threads_leave_no_room() -> None:
     """When as many handlers hang as there are threads nothing else begins, and the worker is told to end."""
-    gate, begun = threading.Event(), []
-
-    def handle(message: Message, _: object) -> None:
-        begun.append(message.partition)
-        gate.wait(30)
-
-    middle = await make_dispatcher(handle, stalled_after=10.0)
-    for number in (1, 2):
-        middle.feed(Partition(QUEUE, number), messages(1, number))
-    middle.dispatch()
-    await _until(lambda: len(begun) == 2)
-    middle.discard(rows_of(middle, Partition(QUEUE, 1), Partition(QUEUE, 2)))
-    age_runs(middle, 11)
-    age_runs(middle, 20)
-    assert middle._runner.slots == 0
-    assert middle.capacity == 0
-    middle.feed(Partition(QUEUE, 3), messages(1, 3))
-    middle.dispatch()
-    assert middle._works[Partition(QUEUE, 3)].partition_queue.count == 1
+    room = await Room().open()
+    room.feed(1, 2)
+    await until_async(lambda: len(room.begun) == 2)
+    room.lose(1, 2)
+    room.age(11, 20)
+    assert (room.slots, room.middle.capacity) == (0, 0)
+    room.feed(3)
+    assert room.waiting(3) == 1
     codes: list[int] = []
-    end_if_handlers_hang(middle._handling._replace(stop=codes.append))
+    end_if_handlers_hang(room.handling._replace(stop=codes.append))
     assert codes == [ExitCode.FAILED]
-    middle.discard(rows_of(middle, Partition(QUEUE, 3)))
-    gate.set()
-    await middle.wait_until_ended(asyncio.get_running_loop().time() + 30)
-    assert (middle._runner.slots, sorted(begun)) == (2, [1, 2])
+    room.lose(3)
+    await room.drain()
+    assert (room.slots, sorted(room.begun)) == (2, [1, 2])
 
 
 async def test_what_waited_for_a_last_attempt_goes_on_when_its_partition_is_gone() -> None:
     """Messages that wait for another partition's last attempt go on when it is gone, even if the attempt hangs."""
-    gate, begun = threading.Event(), threading.Event()
-
-    def handle(message: Message, _: object) -> None:
-        if message.partition == 1:
-            begun.set()
-            gate.wait(30)
-
-    note = HandlingNote(messages(1, 1)[0].id, 4)
-    owned = Owned(p1=CommittedOffset(held=True, note=note))
-    middle = await make_dispatcher(handle, owned=owned)
-    for number in (1, 2):
-        middle.feed(Partition(QUEUE, number), messages(1, number))
-    middle.dispatch()
-    await _until(begun.is_set)
-    assert middle._works[Partition(QUEUE, 2)].partition_queue.count == 1
-    middle.discard(rows_of(middle, Partition(QUEUE, 1)))
-    work = middle._works[Partition(QUEUE, 2)]
-    await _until(lambda: not work.partition_queue.count)
-    gate.set()
-    await middle.wait_until_ended(asyncio.get_running_loop().time() + 30)
+    owned = Owned(p1=CommittedOffset(held=True, note=HandlingNote(message_id(0), 4)))
+    room = await Room(owned, hangs=lambda number: number == 1).open()
+    room.feed(1, 2)
+    await until_async(lambda: 1 in room.begun)
+    assert room.waiting(2) == 1
+    room.lose(1)
+    await until_async(lambda: not room.waiting(2))
+    await room.drain()
 
 
-class UnansweredNotes(Owned):
-    """Records no note until it is told to."""
-
-    def __init__(self, **offsets: CommittedOffset) -> None:
-        super().__init__(**offsets)
-        self.answers = asyncio.Event()
-
-    async def record_note(self, row: OwnedPartition, note: HandlingNote | None) -> None:
-        await self.answers.wait()
-        await super().record_note(row, note)
-
-
-@pytest.mark.parametrize("kind", ["threads", "tasks"])
-async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(kind: str) -> None:
+async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs() -> None:
     """A message that waits for its note is not taken for a hanging handler: no attempt counts, and nothing fails."""
-    owned = UnansweredNotes(p1=CommittedOffset(held=True))
-    begun = []
-
-    async def later(message: Message, _: object) -> None:
-        begun.append(message.id)
-
-    def at_once(message: Message, _: object) -> None:
-        begun.append(message.id)
-
-    middle = await make_dispatcher(later if kind == "tasks" else at_once, owned=owned, stalled_after=10.0)
-    middle.feed(Partition(QUEUE, 1), messages(1, 1))
-    middle.dispatch()
-    age_runs(middle, 20)
-    age_runs(middle, 20)
-    assert owned.rejoined == 0
+    owned = Owned(p1=CommittedOffset(held=True))
+    owned.answers.clear()
+    room = await Room(owned, hangs=lambda _: False).open()
+    room.feed(1)
+    room.age(20, 20)
     owned.answers.set()
-    (work,) = middle._works.values()
-    await _until(lambda: not work.partition_queue.count)
-    assert len(begun) == 1
-    assert owned.rejoined == 0
+    await until_async(lambda: not room.waiting(1))
+    assert (room.begun, owned.rejoined) == ([1], 0)
 
 
 async def test_a_task_that_will_not_be_cancelled_costs_only_its_own_message() -> None:
     """A task that ignores its cancellation fails only its own message; the one behind it is handled in its turn."""
     ended, begun = asyncio.Event(), asyncio.Event()
-    failed: list[object] = []
 
     async def handle(message: Message, _: object) -> None:
         begun.set()
-        if message.id == first.id:
+        if message.id == message_id(0):
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
             await ended.wait()
 
-    hooks = Hooks([Failed(failed)], lambda _: None)
-    middle = await make_dispatcher(handle, slots=1, run_seconds=0.0, hooks=hooks, stalled_after=10.0)
-    sent = messages(2, 1)
-    first = sent[0]
-    middle.feed(Partition(QUEUE, 1), sent)
-    middle.dispatch()
+    room = await Room().open(handle, slots=1, run_seconds=0.0)
+    room.feed(1, count=2)
     await begun.wait()
-    age_runs(middle, 11)
+    room.age(11)
     await asyncio.sleep(0)
     ended.set()
-    (work,) = middle._works.values()
-    await _until(lambda: not work.partition_queue.count)
-    assert failed == []
+    await until_async(lambda: not room.waiting(1))
+    assert room.failed == []
 
 
 async def test_a_task_that_never_ends_takes_no_room() -> None:
@@ -364,78 +325,61 @@ async def test_a_task_that_never_ends_takes_no_room() -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await ended.wait()
 
-    owned = Owned()
-    middle = await make_dispatcher(handle, owned=owned, slots=2, stalled_after=10.0)
-    middle.feed(Partition(QUEUE, 1), messages(1, 1))
-    middle.dispatch()
+    room = await Room().open(handle)
+    room.feed(1)
     await begun.wait()
-    age_runs(middle, 11)
+    room.age(11)
     await asyncio.sleep(0)
-    age_runs(middle, 20)
-    await _until(lambda: bool(owned.rejoined))
-    assert middle.capacity > 0
+    room.age(20)
+    await until_async(lambda: room.owned.rejoined)
+    assert room.middle.capacity > 0
     ended.set()
-    await middle.wait_until_ended(asyncio.get_running_loop().time() + 30)
+    await room.drain()
 
 
 async def test_a_partition_that_went_meanwhile_ends_no_other_session() -> None:
     """If the session is lost while a hanging message is noted, the next session is not ended on its account."""
-    gate, owned = threading.Event(), UnansweredNotes()
-    middle = await make_dispatcher(lambda *_: gate.wait(30), owned=owned, stalled_after=10.0)
-    partition = Partition(QUEUE, 1)
-    middle.feed(partition, messages(1, 1))
-    middle.dispatch()
-    age_runs(middle, 11)
-    (work,) = middle._works.values()
-    giving = work.handing_over
-    assert giving is not None
-    await asyncio.sleep(0)
-    middle.discard(rows_of(middle, partition))
-    owned.answers.set()
-    await giving
-    assert owned.rejoined == 0
-    gate.set()
-    await middle.wait_until_ended(asyncio.get_running_loop().time() + 30)
+    room = await Room().open()
+    room.feed(1)
+    room.owned.answers.clear()
+    room.age(11)
+    await asyncio.wait_for(room.owned.noting.wait(), PATIENCE)
+    room.lose(1)
+    room.owned.answers.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert room.owned.rejoined == 0
+    await room.drain()
 
 
-async def test_a_partition_that_is_handed_over_takes_nothing_until_it_has_gone() -> None:
-    """A partition that is handed over takes no messages, and does not wait for the handler when it comes back."""
-    gates, begun = [threading.Event(), threading.Event()], []
+@pytest.mark.parametrize("why", ["revoked", "stalled"])
+async def test_a_run_is_settled_once(why: str) -> None:
+    """While the handler of a settled run goes on during a slow note, no message counts as handled before it began."""
+    handled: list[int] = []
+    reached, go, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def handle(message: Message, _: object) -> None:
-        begun.append(message.partition)
-        gates[len(begun) - 1].wait(30)
+    def handle(message: Message, _context: object) -> None:
+        number = int(message.id, 16)
+        if number == 3:
+            reached.set()
+            assert go.wait(PATIENCE)
+        handled.append(number)
+        if number == 3:
+            ended.set()
 
-    middle, partition = await make_dispatcher(handle, stalled_after=10.0), Partition(QUEUE, 1)
-    for gate, ends_before in zip(gates, (True, False), strict=True):
-        middle.feed(partition, messages(1, 1))
-        middle.dispatch()
-        (work,) = middle._works.values()
-        await _until(lambda: len(begun) == gates.index(gate) + 1)  # noqa: B023 - called in this iteration
-        age_runs(middle, 11)
-        assert work.handing_over is not None
-        await work.handing_over
-        if ends_before:
-            gate.set()
-            await work.wait_until_quiet()
-        assert partition in middle.busy
-        middle.discard(rows_of(middle, partition))
-        assert partition not in middle.busy
-        assert work.is_quiet == ends_before
-    gates.append(gates[0])
-    middle.feed(partition, messages(1, 1))
-    middle.dispatch()
-    await _until(lambda: len(begun) == 3)
-    gates[1].set()
-    await middle.wait_until_ended(asyncio.get_running_loop().time() + 30)
-    assert not middle._leaked
-
-
-class Failed:
-    """Records failed messages."""
-
-    def __init__(self, failures: list[object]) -> None:
-        self._failures = failures
-
-    def failed(self, message: Message, *_: object) -> None:
-        self._failures.append(message.id)
+    room = await Room(Owned(p1=CommittedOffset(held=why == "revoked"))).open(handle, slots=1, run_seconds=60.0)
+    room.feed(1, count=16)
+    await asyncio.to_thread(reached.wait)
+    room.owned.noting.clear()
+    room.owned.answers.clear()
+    closing = asyncio.create_task(room.finish(1, 0.1)) if why == "revoked" else None
+    if why == "stalled":
+        room.age(0, 11)  # first the progress since the begin
+    await asyncio.wait_for(room.owned.noting.wait(), PATIENCE)
+    go.set()
+    await asyncio.to_thread(ended.wait)
+    await asyncio.sleep(0.1)
+    room.owned.answers.set()
+    if closing is not None:
+        await closing
+    assert max(room.owned.ends) <= max(handled)

@@ -20,8 +20,8 @@ LATENCY = 0.002
 class SimulatedTimeLoop(asyncio.SelectorEventLoop):
     """A loop whose clock stands still while callbacks run, and skips the time in which none is due."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
         super().__init__(_SkippingSelector(self))
 
     def time(self) -> float:

@@ -14,6 +14,7 @@ from qdo import Claims, InvalidArgument, Jobs, Worker
 from qdo.jobs.queues import DEFAULTS
 from queuey.client import AsyncClient, Backoff, Client, InvalidRequest, NotAllowed, QueueNotFound
 from tests.qdo.consumer.test_sight import GroupWithKeys, group
+from tests.qdo.worker.claiming.test_claims import has_begun
 from tests.qdo.worker.conftest import Workers, until
 
 __all__ = ["group"]
@@ -27,10 +28,8 @@ def name() -> str:
 
 async def begin(workers: Workers, jobs: Jobs, client: AsyncClient | None = None) -> None:
     worker = Worker(jobs, Claims(client or workers.system.connect(), jobs.queues))
-    running = workers.start(worker)
-    await until(lambda: bool(worker._source._queues) or running.done())  # type: ignore[attr-defined] # it is a claiming worker
-    worker.stop()
-    await running
+    async with workers.serving(worker) as running:
+        await until(lambda: has_begun(worker) or running.done())
 
 
 async def test_a_worker_creates_them(workers: Workers, name: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -39,13 +38,11 @@ async def test_a_worker_creates_them(workers: Workers, name: str, caplog: pytest
     jobs = Jobs({name: {}, other: {"ttl": timedelta(hours=1)}}, max_deliveries=3)
     jobs.task(every=60, name="later")(print)
     worker = Worker(jobs, Claims(workers.system.connect(), jobs.queues))
-    running = workers.start(worker)
-    await until(lambda: bool(worker._source._queues))  # type: ignore[attr-defined] # it is a claiming worker
-    jobs.task(name="note")(ran.append)
-    await workers.system.client.send(other, json={"task": "note", "args": ["done"]})
-    await until(lambda: ran == ["done"])
-    worker.stop()
-    await running
+    async with workers.serving(worker):
+        await until(lambda: has_begun(worker))
+        jobs.task(name="note")(ran.append)
+        await workers.system.client.send(other, json={"task": "note", "args": ["done"]})
+        await until(lambda: ran == ["done"])
     with caplog.at_level(logging.INFO, "qdo.worker"):
         await begin(workers, jobs)
     assert not [record for record in caplog.records if "queue" in record.getMessage()]
@@ -87,22 +84,6 @@ async def test_an_option_is_refused(workers: Workers, name: str, caplog: pytest.
     assert "has partitions 1, on_ack keep, but this program names partitions 4, on_ack delete: the queue" in unlike
     queue_info = await client.info(name)
     assert (queue_info.max_deliveries, queue_info.partitions, queue_info.on_ack) == (7, 1, "keep")
-
-
-async def test_a_program_creates_them(client: Client, name: str) -> None:
-    """A second call changes nothing, and options that the code does not name stay."""
-    jobs = Jobs(name, client=client, max_deliveries=4)
-
-    def create() -> None:
-        [first] = jobs.create_queues()
-        assert (first.ttl, first.max_deliveries) == (DEFAULTS["ttl"], 4)
-        client.update_queue(name, ttl=60)
-        client.update_queue(name, max_deliveries=0)
-        [again] = jobs.create_queues()
-        assert (again.ttl, again.max_deliveries) == (60, 4)
-        assert jobs.create_queues() == [again]
-
-    await asyncio.to_thread(create)
 
 
 async def test_a_call_creates_its_queue(client: Client, workers: Workers, name: str) -> None:

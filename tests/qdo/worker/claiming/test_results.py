@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qdo import Claims, Jobs, Worker, WorkerSettings
-from qdo.worker.failure import ExitCode
-from queuey.client import Client, JobFailed, Outgoing, ResultTooLarge, ResultUnknown
+from queuey.client import Client, JobFailed, Outgoing, ResultTooLarge
+from tests.qdo.worker.claiming.conftest import Errands
 from tests.qdo.worker.claiming.test_tasks import worker_of
 from tests.qdo.worker.conftest import Workers
-from tests.qdo.worker.test_processes import Book, book
-
-__all__ = ["book"]
 
 
 @pytest.mark.parametrize("processes", [0, 1])
 async def test_what_tasks_return(
-    workers: Workers,
-    book: Book,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    tmp_path: Path,
-    processes: int,
+    workers: Workers, errands: Errands, caplog: pytest.LogCaptureFixture, processes: int
 ) -> None:
     """Each job of a run has its own result, or none; one without a JSON form is done and logged."""
     queue = await workers.system.queue(result_ttl=3600)
-    monkeypatch.setenv("ERRANDS_QUEUE", queue.name)
     client = workers.system.client
     calls = [("double", "a"), ("double", ""), ("double", "b"), ("double", "c" * 9000)]
     bodies = [{"task": task, "args": [text]} for task, text in calls] + [{"task": "image"}]
@@ -37,13 +27,11 @@ async def test_what_tasks_return(
     settings = WorkerSettings(processes=processes) if processes else WorkerSettings()
     claims = Claims(workers.system.connect(), [queue.name])
     worker = Worker("tests.qdo.worker.claiming.errands:jobs", claims, settings=settings)
-    running = workers.start(worker)
-    first, none, second, large, image = [asyncio.create_task(receipt.aresult(60)) for receipt in receipts]
-    assert [await first, await none, await second, await image] == ["aa", None, "bb", None]
-    with pytest.raises(ResultTooLarge, match="18002 bytes"):
-        await large
-    worker.stop()
-    assert await running == ExitCode.ENDED
+    async with workers.serving(worker):
+        first, none, second, large, image = [asyncio.create_task(receipt.aresult(60)) for receipt in receipts]
+        assert [await first, await none, await second, await image] == ["aa", None, "bb", None]
+        with pytest.raises(ResultTooLarge, match="18002 bytes"):
+            await large
     if not processes:
         assert "has no result: the result has no JSON form" in caplog.text
 
@@ -61,30 +49,13 @@ async def test_async_tasks_and_failures(workers: Workers, client: Client) -> Non
     def fail() -> None:
         raise ValueError("no egg")
 
-    running = workers.start(worker := worker_of(workers, jobs))
-    assert await (await add.asend(1, 2)).aresult(60) == 3
-    with pytest.raises(JobFailed, match="ValueError: no egg"):
-        await (await fail.asend()).aresult(60)
-    unique = await add.send_with(unique="once").asend(3, 4)
-    assert unique is not None
-    assert await unique.aresult(60) == 7
-    worker.stop()
-    assert await running == ExitCode.ENDED
-
-
-async def test_queues_without_results(workers: Workers, jobs: Jobs) -> None:
-    """With a queue without results, return values are not even encoded."""
-
-    @jobs.task
-    def image() -> object:
-        return object()
-
-    running = workers.start(worker := worker_of(workers, jobs))
-    receipt = await image.asend()
-    with pytest.raises(ResultUnknown, match="set its result_ttl"):
-        await receipt.aresult(60)
-    worker.stop()
-    assert await running == ExitCode.ENDED
+    async with workers.serving(worker_of(workers, jobs)):
+        assert await (await add.asend(1, 2)).aresult(60) == 3
+        with pytest.raises(JobFailed, match="ValueError: no egg"):
+            await (await fail.asend()).aresult(60)
+        unique = await add.send_with(unique="once").asend(3, 4)
+        assert unique is not None
+        assert await unique.aresult(60) == 7
 
 
 async def test_run_all(workers: Workers, client: Client) -> None:

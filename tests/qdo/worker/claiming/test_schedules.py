@@ -12,18 +12,13 @@ import pytest
 
 from qdo import Claims, InvalidArgument, Jobs, Worker
 from queuey.client import AsyncClient, InvalidRequest, Outgoing, RetryPolicy
+from tests.qdo.worker.claiming.test_claims import has_begun
 from tests.qdo.worker.claiming.test_tasks import worker_of
 from tests.qdo.worker.conftest import Workers, until
 
 
 def copy_jobs(jobs: Jobs) -> Jobs:
     return Jobs(jobs.queues, client=jobs.client, async_client=jobs.async_client)
-
-
-def has_begun(worker: Worker) -> bool:
-    """Returns whether a worker claims and has put its schedules."""
-    source: Any = worker._source
-    return bool(source._queues) and not source._preparing
 
 
 async def run_until_begun(workers: Workers, *programs: Jobs, client: AsyncClient | None = None) -> None:
@@ -46,14 +41,13 @@ async def test_a_worker_puts_them(workers: Workers, jobs: Jobs) -> None:
         ran.append(what)
 
     schedules, name = workers.system.client.schedules, f"task:{jobs.queues[0]}:tidy_up"
-    running = workers.start(worker := worker_of(workers, jobs))
-    await until(lambda: has_begun(worker))
-    made = await schedules.get(name)
-    assert (made.cron, made.timezone, made.missed) == ("0 3 * * *", "Europe/Berlin", "catch_up")
-    await schedules.run(name)
-    await until(lambda: ran == ["all"])
-    worker.stop()
-    await running
+    worker = worker_of(workers, jobs)
+    async with workers.serving(worker):
+        await until(lambda: has_begun(worker))
+        made = await schedules.get(name)
+        assert (made.cron, made.timezone, made.missed) == ("0 3 * * *", "Europe/Berlin", "catch_up")
+        await schedules.run(name)
+        await until(lambda: ran == ["all"])
     await schedules.pause(name)
     await run_until_begun(workers, jobs)
     schedule = await schedules.get(name)

@@ -168,18 +168,6 @@ def test_types_that_json_cannot_carry(kind: Any, where: str) -> None:  # noqa: A
         Jobs("q").task(function)
 
 
-async def test_a_result_that_is_not_of_its_type(jobs: Jobs) -> None:
-    """It comes as it is: the work is done, and nothing checks what a function returns."""
-
-    @jobs.task
-    def lie() -> date:
-        return "tomorrow"  # type: ignore[return-value]
-
-    receipt = lie.send()
-    jobs.run_all()
-    assert receipt.result(timeout=10) == "tomorrow"
-
-
 def test_types_that_are_defined_later() -> None:
     """A task may name a class that its module defines below it: its type is checked with the first call."""
 

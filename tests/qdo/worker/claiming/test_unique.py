@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from qdo import InvalidArgument, Jobs
-from queuey.client import Client, InvalidRequest, Receipt
+from queuey.client import Receipt
 from tests.qdo.worker.claiming.test_claims import wait_until_drained
 from tests.qdo.worker.claiming.test_tasks import worker_of
 from tests.qdo.worker.conftest import Workers
@@ -55,23 +55,6 @@ async def test_what_calls_have_in_common(jobs: Jobs) -> None:
     assert [one for one in ran if one != 1] == ["first", "fourth", "a/b/" + "long" * 99, "fifth"]
 
 
-async def test_many(jobs: Jobs) -> None:
-    """Of many calls those with a free name are sent, and only their receipts are returned."""
-
-    @jobs.task(unique="{number}")
-    def order(number: int, note: int) -> None:
-        """Does nothing."""
-
-    @jobs.task
-    def plain() -> None:
-        """Does nothing."""
-
-    calls = [*(order.call(note % 2, note) for note in range(4)), plain.call(), plain.call()]
-    assert len(await asyncio.to_thread(lambda: jobs.send_many(calls))) == 4
-    assert len(await jobs.asend_many(calls)) == 4
-    assert await jobs.arun_all() == 6
-
-
 async def test_while_it_runs_and_is_tried_again(workers: Workers, jobs: Jobs) -> None:
     """A name is taken while its call runs and between its attempts, and free once it is a dead letter."""
     begun, gate, seen, statuses = asyncio.Event(), threading.Event(), list[Receipt | None](), list[str | None]()
@@ -87,29 +70,13 @@ async def test_while_it_runs_and_is_tried_again(workers: Workers, jobs: Jobs) ->
         raise ValueError(note)
 
     assert await order.asend(1, "first") is not None
-    task = workers.start(worker := worker_of(workers, jobs))
-    await begun.wait()
-    assert await order.asend(1, "second") is None
-    gate.set()
-    await wait_until_drained(workers, workers.system.refer_to(jobs.queues[0]))
-    assert (seen, statuses) == ([None, None], ["claimed", "claimed"])
-    assert await order.asend(1, "third") is not None
-    worker.stop()
-    await task
-
-
-@pytest.mark.parametrize("kind", ["dedup", "ordered"])
-async def test_queues_without_names(workers: Workers, client: Client, kind: Any) -> None:  # noqa: ANN401 - a literal
-    """A unique call to a queue of a kind without names is refused, with the kind."""
-    queue = await workers.system.client.create_queue(kind=kind)
-    tasks = Jobs(queue.name, client=client)
-
-    @tasks.task(unique=True)
-    def one() -> None:
-        """Does nothing."""
-
-    with pytest.raises(InvalidRequest, match=f"Messages of an? {kind} queue have"):
-        await asyncio.to_thread(one.send)
+    async with workers.serving(worker_of(workers, jobs)):
+        await begun.wait()
+        assert await order.asend(1, "second") is None
+        gate.set()
+        await wait_until_drained(workers, workers.system.refer_to(jobs.queues[0]))
+        assert (seen, statuses) == ([None, None], ["claimed", "claimed"])
+        assert await order.asend(1, "third") is not None
 
 
 def test_colons() -> None:

@@ -18,10 +18,6 @@ def handle(message: Message, _context: Any = None) -> None:  # noqa: ANN401 - no
     end_if_poison(message.body, delivery().attempt)
 
 
-async def handle_async(message: Message, _context: Any = None) -> None:  # noqa: ANN401 - not used
-    end_if_poison(message.body, delivery().attempt)
-
-
 def end_if_poison(body: str | bytes, attempt: int) -> None:
     """Records an attempt; the one at the poison ends the process at once."""
     hands.note(os.environ["TEST_BOOK"], f"{body!s} {attempt}")

@@ -21,7 +21,6 @@ WORK = ["qdo", "work", "--claim", "--queue", "jobs", "--claim-ttl", "2", f"{MODU
 WAYS = {
     "threads": [*WORK, "--threads", "4"],
     "processes": [*WORK, "--processes", "4"],
-    "async tasks": [*WORK[:-1], f"{MODULE}:handle_async", "--tasks", "4"],
     "loop": [MODULE, "loop", "jobs"],
     "receive": [MODULE, "receive", "jobs"],
 }
