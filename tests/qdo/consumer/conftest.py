@@ -176,6 +176,11 @@ def session_of(consumer: AsyncConsumer) -> Session:
     return session
 
 
+def prefetched(consumer: AsyncConsumer) -> int:
+    """Returns how many messages the consumer holds that it has not handed out."""
+    return consumer._buffer.count
+
+
 def flat(batches: list[Batch]) -> list[Message]:
     return [message for batch in batches for message in batch.messages]
 

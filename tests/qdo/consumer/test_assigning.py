@@ -102,21 +102,6 @@ async def test_commits_count_for_the_group_that_is_given(system: System, coordin
         assert body_numbers(await collect(member, 1)) == [4]
 
 
-async def test_what_counts_as_processed_is_committed_by_itself(system: System, coordinator: Coordinator) -> None:
-    """With the setting, all but the last messages handed out are committed when a partition goes, and at the end."""
-    queue, other = await system.queue(), await system.queue()
-    sent, last = await system.send(queue, 2), await system.send(other, 1)
-    settings = ConsumerSettings(commit_every=3600.0, wait=POLL_SECONDS)
-    async with AsyncConsumer(system.connect(), coordinator, settings=settings) as consumer:
-        await consumer.assign({queue.name: [1]})
-        await collect(consumer, 2, most=1)
-        await consumer.assign({other.name: [1]})
-        assert await committed_ids(coordinator, queue) == {1: sent[0]}
-        await collect(consumer, 1)
-        await consumer.poll(timeout=0)
-    assert await committed_ids(coordinator, other) == {1: last[0]}
-
-
 async def test_a_commit_of_what_a_member_owns_is_refused(system: System, coordinator: Coordinator) -> None:
     """A commit is refused if a member owns the partition; reading goes on."""
     queue = await system.queue()

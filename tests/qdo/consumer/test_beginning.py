@@ -30,11 +30,10 @@ async def test_what_appears_in_a_group_at_work_begins_at_its_beginning(system: S
     """Messages sent to added partitions before these were found are handed out, even if no member ran."""
     queue = await system.queue()
     await system.send(queue, 2)
-    first = await system.consumer(queue, start="latest")
+    first = await system.consumer(queue, start="latest", discover=0.1)
     await until(lambda: first.committed(Partition(queue, 1)) is not None)
     await system.client.update_queue(queue.name, partitions=2)
     await system.send(queue, 2, 2)
-    first._finder.request_look_up()
     assert body_numbers(await collect(first, 2), 2) == [1, 2]
     await first.commit()
     await first.close()
@@ -96,22 +95,3 @@ async def test_whoever_seeks_decides(system: System) -> None:
     system.transport.release_reads()
     messages = await collect(consumer, 6)
     assert body_numbers(messages, 1) == body_numbers(messages, 2) == [1, 2, 3]
-
-
-async def test_what_is_recorded_is_where_it_begins(system: System) -> None:
-    """Recorded offsets win: the setting concerns only partitions without an offset."""
-    queue = await system.queue()
-    sent = await system.send(queue, 5)
-    await (await system.coordinator()).set_offsets({Partition(queue, 1): sent[1]})
-    consumer = await system.consumer(queue, start="latest")
-    assert body_numbers(await collect(consumer, 3)) == [3, 4, 5]
-
-
-async def test_partitions_that_go_are_looked_for_no_longer(system: System) -> None:
-    """Closing does not wait until the end of a partition is known."""
-    queue = await system.queue()
-    system.transport.fail = lambda _: httpx2.Response(503, json={"status": "error", "error_msg": {}})
-    consumer = await system.consumer(queue, start="latest")
-    await system.transport.until(lambda: len(system.transport.reads) >= 1)
-    await asyncio.wait_for(consumer.close(), 30)
-    assert await system.offsets() == {}

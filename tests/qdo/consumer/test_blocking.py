@@ -211,37 +211,14 @@ def test_what_an_interrupted_poll_found_is_found_again(make: Make, client: Clien
         assert consumer.committed(partition) != consumer.position(partition)
 
 
-def test_a_poll_that_goes_on_after_its_interruption_takes_nothing_away(make: Make, client: Client, queue: str) -> None:
-    """A poll whose interruption came too late to cancel it takes no messages away."""
-    with make() as consumer:
-        send(client, queue, 2)
-        assert numbers(consumer, 2) == [1, 2]
-        thread = consumer._thread
-        assert thread is not None
-        call, polls = thread.call, []
-
-        def interrupted(work: Any) -> Any:  # noqa: ANN401 - passed on
-            polls.append(asyncio.run_coroutine_threadsafe(work, thread._loop))
-            raise KeyboardInterrupt
-
-        thread.call = interrupted  # type: ignore[method-assign] # stands for the signal
-        for _ in range(2):
-            with pytest.raises(KeyboardInterrupt):
-                consumer.poll(1, None)
-        thread.call = call  # type: ignore[method-assign]
-        send(client, queue, 4, first=3)
-        assert len(polls[-1].result(PATIENCE)) == 1
-        consumer.commit()
-        partition = min(consumer.assignment)
-        assert consumer.committed(partition) == consumer.position(partition)
-        assert consumer.lag()[partition] == 4
-        assert numbers(consumer, 4) == [3, 4, 5, 6]
-
-
 async def test_the_thread_of_a_callback_that_is_cancelled_is_waited_for() -> None:
     """The thread of a cancelled callback is waited for: it cannot be stopped, and the next must not run beside it."""
     go = threading.Event()
-    callback = _run_in_thread(lambda _: assert_true(go.wait(PATIENCE)))
+
+    def wait(_: frozenset[Partition]) -> None:
+        assert go.wait(PATIENCE)
+
+    callback = _run_in_thread(wait)
     assert callback is not None
     call = asyncio.ensure_future(callback(frozenset()))
     await asyncio.sleep(0)
@@ -250,10 +227,6 @@ async def test_the_thread_of_a_callback_that_is_cancelled_is_waited_for() -> Non
     go.set()
     await asyncio.wait({call}, timeout=PATIENCE)
     assert call.cancelled()
-
-
-def assert_true(value: bool) -> None:  # noqa: FBT001 - a call's result
-    assert value
 
 
 def poll_until(timer: threading.Timer, consumer: Consumer) -> None:
@@ -318,31 +291,6 @@ def test_a_call_from_its_own_loop_is_refused() -> None:
     thread.stop()
     with pytest.raises(NotOwner):
         thread.call(nothing())
-
-
-def test_a_thread_that_is_stopped_breaks_off_what_runs() -> None:
-    """Callers that wait get an error when the thread is stopped."""
-    thread = LoopThread("consumer")
-    began = threading.Event()
-
-    async def for_ever() -> None:
-        began.set()
-        await asyncio.Event().wait()
-
-    caught: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            thread.call(for_ever())
-        except BaseException as error:  # noqa: BLE001 - whatever it is
-            caught.append(error)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    assert began.wait(PATIENCE)
-    thread.stop()
-    waiting.join(PATIENCE)
-    assert len(caught) == 1
 
 
 def test_a_program_that_forgets_to_close_still_ends(profile: Profile, tmp_path: Path, queue: str) -> None:

@@ -10,8 +10,7 @@ from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
-from queuey.client import GroupNotFound
-from tests.qdo.consumer.conftest import System, body_numbers, collect, until
+from tests.qdo.consumer.conftest import System, body_numbers, collect, prefetched, until
 from tests.qdo.unit.samples import message_id
 from tests.replacing import replace
 
@@ -34,7 +33,7 @@ async def test_what_was_not_handed_out_cannot_be_committed(system: System) -> No
     sent = await system.send(queue, 10)
     others = await system.send(queue, 1, 2)
     consumer = await system.consumer(queue)
-    await until(lambda: consumer._buffer.count == 11)
+    await until(lambda: prefetched(consumer) == 11)
     await consumer.poll(2)
     with pytest.raises(InvalidArgument, match="not returned"):
         await consumer.commit({Partition(queue, 2): others[0], Partition(queue, 1): sent[1]})
@@ -105,51 +104,26 @@ async def test_by_itself_only_what_was_polled_past_is_committed(system: System) 
     assert body_numbers(await collect(await system.consumer(queue), 6)) == [5, 6, 7, 8, 9, 10]
 
 
-async def test_a_clean_end_commits_what_was_polled_past(system: System) -> None:
-    """A clean end commits messages that were polled past, even if the next commit is not due."""
-    queue = await system.queue()
-    sent = await system.send(queue, 3)
-    consumer = await system.consumer(queue, commit_every=3600)
-    await collect(consumer, 3)
-    await consumer.poll(timeout=0)
-    await consumer.close()
-    assert await system.offsets() == {Partition(queue, 1): sent[2]}
-
-
 async def test_commits_are_mirrored_to_the_service(system: System) -> None:
     """Lag shows in the service; a step back is mirrored only after a seek."""
-    queue = await system.queue(partitions=2)
-    place = Partition(queue, 1)
-    sent = await system.send(queue, 10)
-    consumer = await system.consumer(queue, mirror=True, group="mirrored")
-    await collect(consumer, 10)
-    for number in (3, 7):
-        await consumer.commit({place: sent[number]})
-    assert consumer._mirror is not None
-    await consumer._mirror.flush()
-    shown = (await system.client.offsets(queue.name, "mirrored")).partitions
-    assert (shown[1].offset, shown[1].lag, shown[2].offset) == (sent[7], 2, None)
-    await system.client.commit(queue.name, "mirrored", {1: sent[9]})
-    await consumer.commit({place: sent[8]})
-    assert consumer._mirror is not None
-    await consumer._mirror.flush()
-    assert (await system.client.offsets(queue.name, "mirrored")).partitions[1].offset == sent[9]
-    await consumer.seek(place, sent[2])
-    await consumer.commit()
-    await consumer.close()
-    assert (await system.client.offsets(queue.name, "mirrored")).partitions[1].offset == sent[2]
-
-
-async def test_without_the_setting_nothing_is_mirrored(system: System) -> None:
-    """Without the setting the service never hears of the group."""
     queue = await system.queue()
-    await system.send(queue, 1)
-    consumer = await system.consumer(queue, group="quiet")
-    await collect(consumer, 1)
-    await consumer.commit()
-    await consumer.close()
-    with pytest.raises(GroupNotFound):
-        await system.client.offsets(queue.name, "quiet")
+    place, sent = Partition(queue, 1), await system.send(queue, 10)
+
+    async def commit(number: int, *, seek: bool = False) -> tuple[str | None, int | None]:
+        consumer = await system.consumer(queue, mirror=True, group="mirrored")
+        if seek:
+            await consumer.seek(place, sent[number])
+        else:
+            await collect(consumer, 1)
+        await consumer.commit({place: sent[number]})
+        await consumer.close()
+        shown = (await system.client.offsets(queue.name, "mirrored")).partitions[1]
+        return shown.offset, shown.lag
+
+    assert await commit(7) == (sent[7], 2)
+    await system.client.commit(queue.name, "mirrored", {1: sent[9]})
+    assert await commit(8) == (sent[9], 0)
+    assert await commit(2, seek=True) == (sent[2], 7)
 
 
 async def test_a_mirror_that_fails_spoils_no_commit(system: System) -> None:
@@ -160,8 +134,7 @@ async def test_a_mirror_that_fails_spoils_no_commit(system: System) -> None:
     await collect(consumer, 1)
     await system.client.delete_queue(queue.name)
     await consumer.commit()
-    assert consumer._mirror is not None
-    await consumer._mirror.flush()
+    await consumer.close()
     assert await system.offsets() == {Partition(queue, 1): sent[0]}
 
 
@@ -177,12 +150,3 @@ async def test_lag_is_what_lies_behind_the_commits(system: System) -> None:
     await collect(consumer, 19)
     await consumer.commit({Partition(queue, 1): sent[6]})
     assert await consumer.lag() == expected | {Partition(queue, 1): 3}
-
-
-async def test_asking_for_the_lag_records_nothing(system: System) -> None:
-    """Asking for the lag records nothing: the service counts even for groups whose names it would refuse."""
-    queue = await system.queue()
-    await system.send(queue, 2)
-    consumer = await system.consumer(queue, group="größe")
-    assert await consumer.lag() == {Partition(queue, 1): 2}
-    assert await system.client.groups(queue.name) == ()

@@ -36,16 +36,6 @@ async def test_a_listing_is_gone_through_page_by_page(system: System) -> None:
     assert set(both) == {names[0], names[3], names[4]}
 
 
-async def test_few_names_are_looked_up_one_by_one(system: System) -> None:
-    """A missing queue is not an error, and its neighbour in the listing is not taken for it."""
-    prefix, first, other = await create_queues(system, "-a", "-ab")
-    assert await discover_queues(system.client, subscribe([first.name, prefix.name + "-aa"], [])) == {first.name: 1}
-    assert await discover_queues(system.client, subscribe([first.name, other.name], [])) == {
-        first.name: 1,
-        other.name: 1,
-    }
-
-
 async def test_names_are_found_without_the_queues_between_them(system: System) -> None:
     """Names are found without paging through queues between them, of which another application may have thousands."""
     names = [f"-{letter}{number:02}" for letter in "abcdef" for number in range(20)]

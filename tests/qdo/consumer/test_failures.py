@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from qdo.partitions import Partition
-from queuey.client import AsyncClient, NotAuthenticated, RetryPolicy
+from queuey.client import AsyncClient, NotAuthenticated
 from queuey.client.credentials.profile import read_profile
 from tests.client.live import served
 from tests.qdo.consumer.conftest import System, body_numbers, collect, flat, until
@@ -22,34 +22,22 @@ def refusal(status: int, code: str) -> httpx2.Response:
     return httpx2.Response(status, json={"status": "error", "error_msg": {code: "on purpose"}})
 
 
-class Times:
-    """Makes the first reads fail."""
-
-    def __init__(self, count: int, status: int, code: str) -> None:
-        self.left = count
-        self._answer = (status, code)
-
-    def __call__(self, request: httpx2.Request) -> httpx2.Response | None:
-        if not self.left:
-            return None
-        self.left -= 1
-        return refusal(*self._answer)
-
-
-async def test_a_service_that_was_away_is_read_on(
-    system: System, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Messages stored before and after an outage are handed out once it is over; the outage is logged once."""
+async def test_a_service_that_is_away(system: System, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A start waits for the service before it joins; a later outage ends no poll, and is logged once."""
     caplog.set_level(logging.INFO, "qdo.consumer")
     with served(tmp_path) as own:
         profile = read_profile(own.profile)
         async with AsyncClient(profile.url, key=profile.key) as client:
             system.client, system.profile, system.store = client, profile, (await client.hello()).id
             queue = await system.queue()
-            consumer = await system.consumer(
-                queue, client=system.connect(url=profile.url, key=profile.key), discover=0.1
-            )
             await system.send(queue, 3)
+            own.stop()
+            starting = asyncio.create_task(system.consumer(queue, client=system.connect(), discover=0.1))
+            await until(lambda: "does not answer now" in caplog.text)
+            assert not starting.done()
+            assert await (await system.coordinator()).members() == {}
+            own.start()
+            consumer = await starting
             assert body_numbers(await collect(consumer, 3)) == [1, 2, 3]
             own.stop()
             waiting = asyncio.create_task(consumer.poll(timeout=None))
@@ -73,7 +61,8 @@ async def test_a_refusal_that_will_not_pass_is_raised_by_poll(system: System) ->
     """A permanent refusal is raised by poll, so that the caller learns of it; poll works once the reason is gone."""
     queue = await system.queue()
     await system.send(queue, 3)
-    system.transport.fail = Times(1, 401, "InvalidApplicationKey")
+    refusals = [refusal(401, "InvalidApplicationKey")]
+    system.transport.fail = lambda _: refusals.pop() if refusals else None
     consumer = await system.consumer(queue)
     with pytest.raises(NotAuthenticated):
         await consumer.poll(timeout=None)
@@ -86,27 +75,6 @@ async def test_a_refusal_ends_a_start(system: System) -> None:
     with pytest.raises(NotAuthenticated):
         await system.consumer(queue, client=system.connect(key="wrong"))
     assert await (await system.coordinator()).members() == {}
-
-
-async def test_a_service_that_is_away_at_the_start_is_waited_for(
-    system: System, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A start waits for a service that is away, then joins the group and finds the queues."""
-    with served(tmp_path) as own:
-        profile = read_profile(own.profile)
-        async with AsyncClient(profile.url, key=profile.key) as client:
-            system.client, system.profile, system.store = client, profile, (await client.hello()).id
-            queue = await system.queue()
-            await system.send(queue, 2)
-            own.stop()
-            starting = asyncio.create_task(system.consumer(queue, client=system.connect(), discover=0.05))
-            await until(lambda: "does not answer now" in caplog.text)
-            assert not starting.done()
-            assert await (await system.coordinator()).members() == {}
-            own.start()
-            consumer = await starting
-            assert body_numbers(await collect(consumer, 2)) == [1, 2]
-            await consumer.close()
 
 
 async def test_a_queue_that_cannot_be_read_spoils_no_other(system: System) -> None:
@@ -144,7 +112,6 @@ async def test_without_a_place_to_wait_it_looks_now_and_then(system: System) -> 
     await system.transport.until(lambda: not polling(system.transport))
     await system.send(queue, 1)
     assert body_numbers(await collect(consumer, 1)) == [1]
-    consumer._fetcher._crowded_until = 0
     await system.transport.until(lambda: polling(system.transport))
 
 
@@ -163,15 +130,3 @@ async def test_reads_that_are_broken_off_leave_no_connection_behind(system: Syst
     await until(lambda: len(pool.connections) <= 3)
     await consumer.close()
     await until(lambda: all(connection.is_idle() for connection in pool.connections))
-
-
-async def test_the_client_outlives_the_consumer(system: System) -> None:
-    """Closing during a long poll neither waits for its end nor harms the client."""
-    queue = await system.queue()
-    client = system.connect(retry=RetryPolicy())
-    for _ in range(3):
-        system.transport.reads.clear()
-        consumer = await system.consumer(queue, client=client, wait=20.0)
-        await system.transport.until(lambda: polling(system.transport))
-        await consumer.close()
-    assert (await client.info(queue.name)).count == 0

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.consumer.rebalance.partition_table import PartitionTable
-from qdo.errors import CoordinationLost, NotOwner, SessionLost
+from qdo.errors import NotOwner, SessionLost
 from qdo.partitions import Partition, Queue
-from tests.qdo.consumer.conftest import System, body_numbers, collect, flat, session_of, until
+from tests.qdo.consumer.conftest import System, body_numbers, collect, flat, prefetched, session_of, until
 
 
 def places(queue: Queue, *numbers: int) -> set[Partition]:
@@ -58,13 +56,13 @@ async def test_nothing_is_handed_out_once_a_revocation_has_begun(system: System)
 
     first = await system.consumer(queue, owns=places(queue, 1, 2), callbacks={"on_revoke": on_revoke})
     before = await collect(first, 20, most=20)
-    await until(lambda: first._buffer.count == 180)
+    await until(lambda: prefetched(first) == 180)
     joining = asyncio.create_task(system.consumer(queue))
     await revoking.wait()
     (moved,) = gone
     (kept,) = places(queue, 1, 2) - gone
     assert first.assignment == {kept}
-    assert first._buffer.count == 90
+    assert prefetched(first) == 90
     assert first.position(moved) == [one.id for one in before if one.partition == moved.number][-1]
     with pytest.raises(NotOwner):
         await first.seek(moved, "earliest")
@@ -76,20 +74,6 @@ async def test_nothing_is_handed_out_once_a_revocation_has_begun(system: System)
     assert body_numbers(await collect(second, 90), moved.number) == list(range(11, 101))
     with pytest.raises(NotOwner):
         await first.commit({moved: before[0].id})
-
-
-async def test_a_poll_that_waits_gets_what_comes_with_a_rebalance(system: System) -> None:
-    """A waiting poll gets messages of a new partition without waiting for the long poll of the old ones."""
-    queue = await system.queue(partitions=2)
-    first = await system.consumer(queue, owns=places(queue, 1, 2), wait=20.0)
-    second = await system.consumer(queue, wait=20.0)
-    await until(lambda: len(first.assignment) == 1)
-    waiting = asyncio.create_task(first.poll(timeout=None))
-    (moved,) = second.assignment
-    second.pause([moved])
-    await system.send(queue, 3, moved.number)
-    await second.close()
-    assert body_numbers(flat(await waiting), moved.number) == [1, 2, 3]
 
 
 async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(system: System) -> None:
@@ -122,14 +106,17 @@ async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(sy
     assert body_numbers(await collect(first, 3), moved.number) == [1, 2, 3]
 
 
-async def test_callbacks_that_fail_change_nothing(system: System, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("on purpose"), asyncio.CancelledError("on purpose")], ids=repr)
+async def test_callbacks_that_fail_change_nothing(
+    system: System, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
     """Errors of callbacks are logged; partitions come and go all the same."""
     queue = await system.queue(partitions=2)
     for partition in (1, 2):
         await system.send(queue, 1, partition)
 
-    def fail(partitions: frozenset[Partition]) -> None:
-        raise RuntimeError("on purpose")
+    async def fail(partitions: frozenset[Partition]) -> None:
+        raise error
 
     names = ("on_assign", "on_revoke", "on_lost")
     first = await system.consumer(queue, owns=places(queue, 1, 2), callbacks=dict.fromkeys(names, fail))
@@ -137,7 +124,27 @@ async def test_callbacks_that_fail_change_nothing(system: System, caplog: pytest
     second = await system.consumer(queue)
     assert len(second.assignment) == 1
     await until(lambda: len(first.assignment) == 1)
-    assert "on purpose" in caplog.text
+    assert "failed for 1 partitions" in caplog.text
+
+
+async def test_a_loss_while_on_assign_runs(system: System) -> None:
+    """A loss stops reading at once, while on_assign runs: on_lost follows it, and then the next assignment."""
+    queue, notified, proceed = await system.queue(), RecordedCallbacks(), asyncio.Event()
+    await system.send(queue, 3)
+    tell = notified.callbacks()["on_assign"]
+
+    async def on_assign(partitions: frozenset[Partition]) -> None:
+        tell(partitions)
+        await proceed.wait()
+        notified.calls.append(("end", 1))
+
+    consumer = await system.consumer(queue, callbacks=notified.callbacks() | {"on_assign": on_assign})
+    await until(lambda: notified.of(1) == ["on_assign"])
+    await system.service.expire(session_of(consumer))
+    assert (consumer.assignment, system.transport.reads) == (frozenset(), [])
+    proceed.set()
+    assert body_numbers(await collect(consumer, 3)) == [1, 2, 3]
+    assert notified.of(1) == ["on_assign", "end", "on_lost", "on_assign", "end"]
 
 
 async def test_nothing_is_handed_out_before_on_assign_is_over(system: System) -> None:
@@ -193,16 +200,8 @@ async def test_whoever_is_suspended_hands_nothing_out(system: System) -> None:
     await system.send(queue, 10)
     consumer = await system.consumer(queue)
     await collect(consumer, 2, most=2)
-    group = consumer._group
-    assert isinstance(group, GroupMember)
-    assert isinstance(group.table, PartitionTable)
-    options = group.table._options
-    group.table._options = options._replace(patience=0.2)
     await system.service.cut()
-    with pytest.raises(CoordinationLost):
-        await consumer.commit()
-    group.table._options = options
-    await until(lambda: consumer._reader.is_stopped)
+    await until(lambda: session_of(consumer).state == "suspended")
     assert await consumer.poll(timeout=0) == []
     waiting = asyncio.create_task(consumer.poll(3, timeout=None))
     await system.service.heal()
@@ -210,26 +209,18 @@ async def test_whoever_is_suspended_hands_nothing_out(system: System) -> None:
     await consumer.commit()
 
 
-@pytest.mark.parametrize("how", ["suspended", "closing"])
-async def test_a_poll_that_is_handing_out_stops_too(system: System, how: str) -> None:
-    """A poll that is handing out stops on suspension, and its messages stay where they were."""
+async def test_a_poll_that_is_handing_out_stops_too(system: System) -> None:
+    """A poll that is handing out returns nothing once the consumer closes."""
     queue = await system.queue()
     await system.send(queue, 3)
     consumer = await system.consumer(queue)
-    await until(lambda: consumer._buffer.count == 3)
+    await until(lambda: prefetched(consumer) == 3)
     polling = asyncio.create_task(consumer.poll(timeout=0))
     await asyncio.sleep(0)
-    assert consumer._buffer.count == 0
-    if how == "suspended":
-        consumer._reader.suspended()
-        assert await polling == []
-        consumer._reader.resumed()
-        assert body_numbers(await collect(consumer, 3)) == [1, 2, 3]
-    else:
-        closing = asyncio.create_task(consumer.close())
-        assert await polling == []
-        await closing
-    assert consumer._buffer.count == 0
+    closing = asyncio.create_task(consumer.close())
+    assert await polling == []
+    await closing
+    assert prefetched(consumer) == 0
 
 
 async def test_whoever_is_lost_abandons_everything_and_comes_back(system: System) -> None:

@@ -247,19 +247,6 @@ async def test_a_public_queue_is_seen_whatever_the_key_is_for(group: GroupWithKe
     await until(owns_exactly(reader, news))
 
 
-async def test_a_leader_that_may_not_list_assigns_what_others_list(group: GroupWithKeys) -> None:
-    """A leader that may not list queues assigns queues that other members list."""
-    orders, mails = await group.queues("orders", "mails")
-    leader, transport = await group.join("a", group.full, orders)
-    await until(owns_exactly(leader, orders))
-    transport.lists = False
-    other, _ = await group.join("b", group.full, patterns=(group.pattern,))
-    await until(lambda: partitions_of(mails) <= other.assignment)
-    await asyncio.sleep(10 * LOOK_UP_SECONDS)
-    await until(lambda: owns_exactly(leader, orders)() and owns_exactly(other, mails)())
-    assert leader.refused == 0
-
-
 async def test_what_a_member_says_of_its_sight_is_bounded(
     group: GroupWithKeys, caplog: pytest.LogCaptureFixture
 ) -> None:

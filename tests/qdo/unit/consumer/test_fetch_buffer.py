@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from qdo.consumer.owned_partition import Batch, FetchBuffer, OwnedPartition, divide_equally, estimate_bytes
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.partitions import Partition
-from tests.qdo.unit.samples import ONE, QUEUE, THREE, TWO, message, message_id, messages
+from tests.qdo.unit.samples import ONE, QUEUE, TWO, message, message_id, messages
 
 
 def make_opened_row(partition: Partition) -> OwnedPartition:
@@ -75,21 +75,6 @@ def test_what_is_given_is_what_was_taken_in_order(chunks: list[int], steps: list
     assert (row.count, row.size, buffer.size) == (0, 0, 0)
 
 
-def test_a_whole_chunk_is_given_as_it_is() -> None:
-    """A page that is handed out whole is not copied."""
-    buffer, page = FetchBuffer(), messages(1, 100)
-    buffer.put(make_opened_row(ONE), page)
-    (taken,) = buffer.take(100)
-    assert taken.messages is page
-
-
-def test_partitions_take_turns() -> None:
-    """A partition that was handed out goes to the end of the line, so that each gets its turn."""
-    buffer, _ = make_filled(2, 2, 2)
-    assert [counts_handed_out(buffer, 1) for _ in range(6)] == [[(number, 1)] for number in (1, 2, 3, 1, 2, 3)]
-    assert counts_handed_out(buffer, 1) == []
-
-
 def test_nothing_is_handed_out_of_what_moved_meanwhile() -> None:
     """Messages taken before a revocation or a seek are dropped, and the position stays."""
     buffer, (first, second) = make_filled(5, 5)
@@ -136,20 +121,6 @@ def test_messages_count_as_processed_when_more_is_asked_for() -> None:
     assert (buffer.settle(skip=[ONE]), second.position) == ([second], message_id(2))
     assert (buffer.settle(), first.position) == ([first], message_id(2))
     assert buffer.settle() == []
-
-
-def test_the_sums_are_those_of_the_partitions() -> None:
-    """The sums equal those of the partitions, whatever comes and goes, also by seeking and pausing."""
-    buffer, rows = make_filled(7, 8, 9)
-    buffer.hand_out(buffer.take(11))
-    buffer.hand_out(buffer.take(5), stopped=True)
-    rows[1].paused = True
-    buffer.refresh(rows[1])
-    buffer.clear(rows[2])
-    buffer.put(rows[2], messages(20, 24, 3))
-    assert buffer.count == sum(row.count for row in rows)
-    assert buffer.size == sum(row.size for row in rows)
-    assert dict(counts_handed_out(buffer, 100)) == {ONE.number: 2, THREE.number: 5}
 
 
 def test_bodies_of_all_kinds_are_weighed() -> None:

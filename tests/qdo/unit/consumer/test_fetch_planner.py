@@ -9,7 +9,6 @@ from qdo.consumer.fetcher import (
     MAX_QUEUES_PER_CALL,
     MAX_READS,
     MIN_READ_MESSAGES,
-    POLL_MERGE_INTERVAL,
     BufferSpace,
     FetchPlan,
     InFlightCalls,
@@ -37,24 +36,6 @@ def make_row(number: int, *, held: int = 0, more: bool | None = False, queue: st
 
 def plan_reads(*wants: OwnedPartition, room: BufferSpace = ROOMY, pending_calls: InFlightCalls = IDLE) -> FetchPlan:
     return plan_fetches(wants, room, pending_calls, NOW, page=PAGE, wait=WAIT)
-
-
-def test_reads_are_few_at_a_time() -> None:
-    """With the max number of reads under way no read is begun, but a poll still is."""
-    plan_fetches = plan_reads(
-        make_row(1, more=True), make_row(2, more=None), make_row(3), pending_calls=InFlightCalls(MAX_READS, (), 4)
-    )
-    assert [ask.wait for ask in plan_fetches.calls] == [WAIT]
-
-
-def test_room_is_shared_by_those_who_have_more() -> None:
-    """Partitions share the room; if the shares would get too small, fewer partitions are read."""
-    other = InFlightCalls(1, (), 4)
-    (ask,) = plan_reads(*(make_row(number, more=True) for number in range(1, 6)), pending_calls=other).calls
-    assert (len(ask.partitions), ask.limit) == (5, 750)
-    (ask,) = plan_reads(*(make_row(number, more=True) for number in range(1, 1001)), pending_calls=other).calls
-    assert [one.partition.number for one in ask.partitions] == list(range(1, 38))
-    assert ask.limit == 101
 
 
 def test_two_calls_take_turns() -> None:
@@ -85,15 +66,6 @@ def test_a_newcomer_waits_until_the_others_end() -> None:
     """A newcomer gets a poll of its own that ends with the running one, which is not broken off."""
     (ask,) = plan_reads(make_row(2), pending_calls=InFlightCalls(0, (NOW + 7.5, NOW + 8), 4)).calls
     assert ask.wait == 7.5
-
-
-def test_polls_that_end_together_become_one() -> None:
-    """Shortly before a poll ends no other is begun; if its answer is overdue, nobody waits for it."""
-    soon = plan_reads(make_row(2), pending_calls=InFlightCalls(0, (NOW + POLL_MERGE_INTERVAL / 2,), 4))
-    assert soon.calls == []
-    assert soon.recheck == NOW + POLL_MERGE_INTERVAL * 1.5
-    overdue = plan_reads(make_row(2), pending_calls=InFlightCalls(0, (NOW - POLL_MERGE_INTERVAL,), 4))
-    assert overdue.calls[0].wait == WAIT
 
 
 def test_too_many_polls_are_not_begun() -> None:

@@ -149,9 +149,6 @@ class SimulatedGroup:
         node = self.service.tree.nodes.get(self._paths.owner(partition))
         return None if node is None else node.session
 
-    def is_free(self, *partitions: Partition) -> bool:
-        return not any(self.owner_of(partition) for partition in partitions)
-
     def read_recorded(self, partition: Partition) -> str | None:
         node = self.service.tree.nodes[self._paths.offset(partition)]
         return decode_offset(node.data).id

@@ -85,9 +85,7 @@ class RecordingListener(PartitionListener):
         stopped: Rows whose messages it must no longer hand out.
         refusals: The refusals that it was notified of.
         slow: Partitions that it gives up only after the event.
-        assigning: An event that each assignment waits for.
         on_revoke: Called when it gives partitions up; a coroutine is awaited.
-        cancelled: The calls that were cancelled.
         wrong: Notifications that came out of order.
         recorded_offsets: The recorded offsets, in order.
         commit_failures: The errors of commits that failed.
@@ -99,9 +97,7 @@ class RecordingListener(PartitionListener):
         self.is_stopped: set[OwnedPartition] = set()
         self.refusals: list[CoordinationRefused] = []
         self.slow: dict[Partition, asyncio.Event] = {}
-        self.assigning: asyncio.Event | None = None
         self.on_revoke: Callable[[frozenset[Partition]], object] | None = None
-        self.cancelled: list[str] = []
         self.wrong: list[str] = []
         self.recorded_offsets: list[Mapping[Partition, tuple[str, bool]]] = []
         self.commit_failures: list[Exception] = []
@@ -119,8 +115,6 @@ class RecordingListener(PartitionListener):
         if self.have & partitions:
             self.wrong.append(f"{partitions} assigned twice")
         self.have |= partitions
-        if self.assigning is not None:
-            await self._wait("assigned", self.assigning)
 
     def stop(self, rows: Collection[OwnedPartition]) -> None:
         self.wrong += [f"{row.partition} stopped while it is owned" for row in rows if row.state == "owned"]
@@ -131,7 +125,7 @@ class RecordingListener(PartitionListener):
         if not partitions <= self.have or row not in self.is_stopped:
             self.wrong.append(f"{partitions} revoked, but not had or not stopped")
         for partition in partitions & self.slow.keys():
-            await self._wait("revoke", self.slow[partition])
+            await self.slow[partition].wait()
         if self.on_revoke is not None:
             result = self.on_revoke(partitions)
             if asyncio.iscoroutine(result):
@@ -163,10 +157,3 @@ class RecordingListener(PartitionListener):
         partitions = frozenset(row.partition for row in rows)
         self.notified.append((what, partitions))
         return partitions
-
-    async def _wait(self, what: str, event: asyncio.Event) -> None:
-        try:
-            await event.wait()
-        except asyncio.CancelledError:
-            self.cancelled.append(what)
-            raise

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.coordination import Member, TargetAssignment, Visibility, stored_assignments
-from qdo.coordination.tree import MAX_NODE_BYTES, Delete
+from qdo.coordination import Member, TargetAssignment
 from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
 from tests.qdo.unit.group.conftest import ONE, OTHER_MEMBER, PARTITIONS, TWO, WANTS, MemberSetup
 from tests.qdo.unit.group.owners import until
-from tests.replacing import replace_in
 
 
 async def pause() -> None:
@@ -34,68 +31,6 @@ async def test_nothing_is_shared_out_before_it_is_known_which_queues_there_are(s
     group.recheck()
     await setup.wait_until_at_rest(group)
     assert len(setup.owner.have) == 2
-
-
-async def test_a_partition_that_is_taken_away_while_it_is_taken_is_given_back(setup: MemberSetup) -> None:
-    """A partition that is taken away while it is claimed is given back, because another member owns it by then."""
-    other = await setup.join(OTHER_MEMBER)
-    assert await other.lead()
-    assert await other.set_target(TargetAssignment(dict.fromkeys(PARTITIONS, "a")), -1)
-    claiming = setup.coordinator.held_up["claim"] = asyncio.Event()
-    group = setup.make()
-    await group.start()
-    await setup.wait_for_calls("claim")
-    version = (await other.target()).version
-    assert await other.set_target(TargetAssignment(dict.fromkeys(PARTITIONS - {ONE}, "b") | {ONE: "a"}), version)
-    await pause()
-    claiming.set()
-    await until(lambda: setup.is_free(*PARTITIONS - {ONE}) and setup.owner.have == {ONE})
-    assert set(group.table.held) == {ONE}
-    assert setup.owner.wrong == []
-
-
-async def test_a_partition_is_revoked_after_its_owner_was_told_that_it_has_it(setup: MemberSetup) -> None:
-    """A partition is revoked only after its assignment was reported, however long that takes."""
-    setup.owner.assigning = asyncio.Event()
-    group = setup.make()
-    await group.start()
-    await until(lambda: setup.owner.have == PARTITIONS)
-    await setup.join(OTHER_MEMBER)
-    await until(
-        lambda: sorted(row.state for row in group.table.held.values()) == ["owned", "owned", "revoking", "revoking"]
-    )
-    await pause()
-    assert setup.owner.times("revoke") == []
-    setup.owner.assigning.set()
-    await setup.wait_until_at_rest(group)
-    assert len(setup.owner.times("revoke")) == 2
-
-
-async def test_assignments_that_vanish_are_written_again(setup: MemberSetup) -> None:
-    """When someone removes the assignment nodes, the leader notices and writes them again, and the group goes on."""
-    group = setup.make()
-    await group.start()
-    await setup.wait_until_at_rest(group)
-    session: Any = group._group_session._session  # type: ignore[union-attr]
-    await session.link.apply([(Delete(session._paths.assignment("a")),)])
-    await until(lambda: len(setup.owner.times("revoke")) == 4)
-    await setup.wait_until_at_rest(group)
-
-
-async def test_a_share_that_fits_into_no_node_changes_nothing(
-    setup: MemberSetup, caplog: pytest.LogCaptureFixture
-) -> None:
-    """If a share does not fit into a node, the leader logs it and stays; nothing moves until it fits."""
-    group = setup.make(recheck=0.01)
-    await group.start()
-    await setup.wait_until_at_rest(group)
-    with replace_in(stored_assignments, MAX_NODE_BYTES, 10):
-        await setup.join(OTHER_MEMBER)
-        await until(lambda: "bytes, but a node holds at most 10" in caplog.text)
-        assert group.state == "active"
-        assert setup.owner.have == PARTITIONS
-    await until(lambda: len(setup.owner.times("revoke")) == 2)
-    await setup.wait_until_at_rest(group)
 
 
 # Without the service.
@@ -134,25 +69,6 @@ async def test_a_static_member_puts_its_earlier_life_out_once(setup: MemberSetup
     await other.leave()
     await setup.wait_until_at_rest(group)
     await coordinator.close()
-
-
-async def test_a_report_whose_answer_was_lost_is_corrected(setup: MemberSetup) -> None:
-    """A member that sees what it saw before a report in doubt reports that again."""
-    group = setup.make()
-    await group.start()
-    await setup.wait_until_at_rest(group)
-    before = setup.catalogue.sight
-    setup.coordinator.faults["set_sight"] = "in doubt"
-    setup.coordinator.held_up["set_sight"] = asyncio.Event()
-    count = setup.coordinator.calls.count("set_sight")
-    setup.catalogue.sight = Visibility(("*",), {"orders": 4})
-    group.recheck()
-    await setup.wait_for_calls("set_sight", count + 1)
-    setup.catalogue.sight = before
-    setup.coordinator.held_up["set_sight"].set()
-    await setup.wait_for_calls("set_sight", count + 2)
-    await setup.wait_until_at_rest(group)
-    assert (await setup.members())["a"].sight == before
 
 
 @pytest.mark.parametrize(("call", "error"), [("join", MemberExists), ("open", CoordinationLost)])
