@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from queuey.client import AsyncClient, Client
 from tests.commands import Run, make_runner
 from tests.qdo.cli.conftest import client, served
 from tests.qdo.contract.zookeeper import kazoo_client
+from tests.qdo.curator.queues.queue_nodes import Kazoo
 from tests.servers.plugin import ZooKeeper, unique_name
 from tests.servers.served import Served
 
@@ -29,7 +29,7 @@ class CuratorQueue:
         hosts: The addresses of the servers.
     """
 
-    def __init__(self, kazoo: Any, hosts: str) -> None:  # noqa: ANN401 - kazoo's
+    def __init__(self, kazoo: Kazoo, hosts: str) -> None:
         self.kazoo = kazoo
         self.root = f"/{unique_name('curator')}"
         self.path = "/queues/orders"

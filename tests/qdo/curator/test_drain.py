@@ -13,19 +13,14 @@ from qdo.curator.drain import (
     MAX_BATCH_BYTES,
     MAX_BATCH_MESSAGES,
     MAX_BATCH_NODES,
-    MAX_DELAY,
     PRIORITY_HEADER,
     Item,
-    Unfit,
-    check_item,
     split_into_batches,
 )
-from qdo.curator.nodes import DELAY, IDS, PRIORITY, QUEUE, SIMPLE, Child, encode
+from qdo.curator.nodes import DELAY, IDS, PRIORITY, SIMPLE, Child, encode
 from queuey.client import Client
 from tests.commands import Run
 from tests.qdo.curator.conftest import CuratorQueue, bodies
-
-CHILD = Child("queue-0000000000", "queue-", 0)
 
 
 @given(
@@ -33,43 +28,16 @@ CHILD = Child("queue-0000000000", "queue-", 0)
 )
 def test_batches_keep_the_order_and_the_limits(sizes: list[tuple[int, int]]) -> None:
     """Batches keep all items in order and within the limit, except an item that is too large for any batch."""
-    items = [Item(CHILD._replace(sequence=at), bytes(weight), 0, many, 0.0) for at, (many, weight) in enumerate(sizes)]
+    items = [
+        Item(Child("queue-0000000000", "queue-", at), bytes(weight), 0, many, 0.0)
+        for at, (many, weight) in enumerate(sizes)
+    ]
     made = list(split_into_batches(items))
     assert [item for batch in made for item in batch] == items
     for batch in made:
         assert 1 <= len(batch) <= MAX_BATCH_NODES
         assert sum(item.messages for item in batch) <= MAX_BATCH_MESSAGES
         assert len(batch) == 1 or sum(len(item.data) for item in batch) <= MAX_BATCH_BYTES
-
-
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (b"", "too few"),
-        (encode([b"a", b""]), "an empty message"),
-        (encode([b"a"] * 1001), "holds 1001 messages"),
-        (encode([b"a" * 1000]), "has 1010 bytes, and only 1000"),
-    ],
-)
-def test_what_is_unfit_says_why(data: bytes, why: str) -> None:
-    """The reason names the fault of the item."""
-    with pytest.raises(Unfit, match=why):
-        check_item(QUEUE, CHILD, data, 0, now=0, max_bytes=1000)
-
-
-def test_an_item_that_is_due_after_the_longest_delay_is_unfit() -> None:
-    """An item beyond Queuey's longest delay is unfit; one that is due by now is not delayed."""
-    data = encode([b"a"])
-    child = Child("x", "x", 0, epoch=int((MAX_DELAY + 1) * 1000))
-    with pytest.raises(Unfit, match="is due in 33554433 seconds"):
-        check_item(DELAY, child, data, 0, now=0, max_bytes=1000)
-    assert check_item(DELAY, child, data, 0, now=1.5, max_bytes=1000).delay == MAX_DELAY - 0.5
-    assert check_item(DELAY, child, data, 0, now=1e9, max_bytes=1000).delay == 0
-
-
-def test_a_simple_queue_has_raw_data() -> None:
-    """The bytes of a simple queue's node are its message."""
-    assert check_item(SIMPLE, CHILD, b"\0\1", 3, now=0, max_bytes=1000) == Item(CHILD, b"\0\1", 3, 1, 0.0)
 
 
 def test_everything_is_moved_in_order(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
@@ -100,13 +68,15 @@ def test_a_dry_run_moves_nothing(run: Run, curator: CuratorQueue, client: Client
     assert (ended.code, curator.names(), bodies(client, queue)) == (1, names, [])
 
 
-def test_a_limit_leaves_the_rest(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """With a limit the first items are moved, and the others by the next run."""
+def test_a_limit_leaves_the_rest(run: Run, curator: CuratorQueue, client: Client) -> None:
+    """With a limit the first items are moved, and the others by the next run, to the chosen partition."""
+    queue = client.create_queue(partitions=4).name
     names = [curator.put(body) for body in (b"one", b"two", b"three")]
-    assert run("curator", "drain", curator.path, queue, "--limit", "2").code == 0
+    drain = ("curator", "drain", curator.path, queue, "--partition", "3", "--ttl", "600")
+    assert run(*drain, "--limit", "2").code == 0
     assert (bodies(client, queue), curator.names()) == (["one", "two"], names[2:])
-    assert run("curator", "drain", curator.path, queue).code == 0
-    assert bodies(client, queue) == ["one", "two", "three"]
+    assert run(*drain).code == 0
+    assert [message.body for message in client.read_all(queue, partitions=[3], since=0)] == ["one", "two", "three"]
 
 
 def test_bad_nodes_are_reported_and_left(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
@@ -125,55 +95,28 @@ def test_bad_nodes_are_reported_and_left(run: Run, curator: CuratorQueue, client
     assert curator.state_nodes() == []
 
 
-def test_priorities_give_the_order(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """The most urgent messages come first; a header has the priority."""
-    for priority in (5, -1, 0):
-        curator.put(f"{priority}".encode(), prefix=PRIORITY.prefix(priority))
-    assert run("curator", "drain", curator.path, queue, "--recipe", "priority").code == 0
-    messages = list(client.read_all(queue, since=0))
-    assert [(message.body, message.headers[PRIORITY_HEADER]) for message in messages] == [
-        ("-1", "-1"),
-        ("0", "0"),
-        ("5", "5"),
-    ]
+IN_AN_HOUR = int(time.time() * 1000) + 3_600_000
+KINDS: dict[str, tuple[dict[str, bytes], list[tuple[object, dict[str, str]]]]] = {
+    "priority": (
+        {PRIORITY.prefix(5): encode([b"five"]), PRIORITY.prefix(-1): encode([b"urgent"])},
+        [("urgent", {PRIORITY_HEADER: "-1"}), ("five", {PRIORITY_HEADER: "5"})],
+    ),
+    "delay": ({DELAY.prefix(IN_AN_HOUR): encode([b"later"]), DELAY.prefix(1): encode([b"now"])}, [("now", {})]),
+    "id": ({IDS.prefix("orders/17"): encode([b"pears"])}, [("pears", {ID_HEADER: "orders_17"})]),
+    "simple": ({SIMPLE.prefix(): b"\xff\x00"}, [(b"\xff\x00", {})]),
+}
+"""For each recipe the nodes of a queue, and the messages with their headers that readers get."""
 
 
-def test_delays_become_delays(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """Messages that are due later are delayed until then; due ones are not."""
-    now = int(time.time() * 1000)
-    curator.put(b"later", prefix=DELAY.prefix(now + 3_600_000))
-    curator.put(b"now", prefix=DELAY.prefix(now - 1000))
-    assert run("curator", "drain", curator.path, queue, "--recipe", "delay").code == 0
-    assert bodies(client, queue) == ["now"]
-    assert client.info(queue).count == 2
-
-
-def test_ids_become_headers(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """A header has the id."""
-    curator.put(b"pears", prefix=IDS.prefix("orders/17"))
-    assert run("curator", "drain", curator.path, queue, "--recipe", "id").code == 0
-    (message,) = client.read_all(queue, since=0)
-    assert (message.body, message.headers) == ("pears", {ID_HEADER: "orders_17"})
-
-
-def test_a_simple_queue_is_moved(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """A simple queue, whose nodes have other names and no envelope, is moved."""
-    for body in (b"one", b"\xff\x00"):
-        curator.put_raw(body, "qn-")
-    assert run("curator", "drain", curator.path, queue, "--recipe", "simple").code == 0
-    assert [message.body for message in client.read_all(queue, since=0)] == ["one", b"\xff\x00"]
-
-
-def test_a_partition_and_a_life_can_be_chosen(run: Run, curator: CuratorQueue, client: Client) -> None:
-    """All messages go to the chosen partition with the chosen TTL, in order."""
-    queue = client.create_queue(partitions=4).name
-    for body in (b"one", b"two"):
-        curator.put(body)
-    assert run("curator", "drain", curator.path, queue, "--partition", "3", "--ttl", "600").code == 0
-    assert [(message.partition, message.body) for message in client.read_all(queue, partitions=[3], since=0)] == [
-        (3, "one"),
-        (3, "two"),
-    ]
+@pytest.mark.parametrize("recipe", KINDS)
+def test_each_kind_is_moved(run: Run, curator: CuratorQueue, client: Client, queue: str, recipe: str) -> None:
+    """Each kind of queue is moved in its order; priorities and ids become headers, and instants become delays."""
+    nodes, expected = KINDS[recipe]
+    for prefix, data in nodes.items():
+        curator.put_raw(data, prefix)
+    assert run("curator", "drain", curator.path, queue, "--recipe", recipe).code == 0
+    assert [(message.body, message.headers) for message in client.read_all(queue, since=0)] == expected
+    assert client.info(queue).count == len(nodes)
 
 
 def test_items_that_consumers_hold_are_left(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
@@ -192,14 +135,6 @@ def test_items_that_consumers_hold_are_left(run: Run, curator: CuratorQueue, cli
     assert run(*options).code == 0
     assert (bodies(client, queue), curator.names()) == (["two", "one"], [])
     assert curator.kazoo.get_children(curator.root + curator.lock_path) == []
-
-
-def test_the_lock_path_may_be_missing(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
-    """The lock path may be missing, because servers remove the empty container."""
-    curator.put(b"one")
-    curator.kazoo.delete(f"{curator.root}/locks", recursive=True)
-    assert run("curator", "drain", curator.path, queue, "--lock-path", curator.lock_path).code == 0
-    assert bodies(client, queue) == ["one"]
 
 
 def test_peek_shows_the_first_items(run: Run, curator: CuratorQueue) -> None:
@@ -221,14 +156,6 @@ def test_peek_shows_the_first_items(run: Run, curator: CuratorQueue) -> None:
     assert "priority 7" in shown.text
     assert "1 bytes are too few" in shown.text
     assert "\x1b" not in shown.text
-
-
-def test_peek_shows_the_first_messages_of_a_node(run: Run, curator: CuratorQueue) -> None:
-    """A node with many messages shows their number."""
-    curator.put(*(b"m%d" % number for number in range(5_000)))
-    (item,) = run("curator", "peek", curator.path, "--json").json["first"]
-    assert (item["count"], item["messages"]) == (5_000, [f"m{number}" for number in range(100)])
-    assert "m99 | and 4,900 more" in run("curator", "peek", curator.path).text
 
 
 @pytest.mark.parametrize(

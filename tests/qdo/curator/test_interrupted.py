@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -83,30 +84,33 @@ def make_fill(curator: CuratorQueue, served: Served, queue: str) -> Callable[[],
     return run
 
 
+def end_at_each_step(fresh: Callable[[], str], make: Callable[[str], Callable[[], Any]]) -> Iterator[Any]:
+    """Ends a run before and after each of its requests; yields the queue and the result of the run after it."""
+    counted = Steps()
+    counted.run(make(fresh()))
+    assert counted.count >= 4
+    for step, after in itertools.product(range(counted.count), (False, True)):
+        queue = fresh()
+        assert Steps(step, after=after).run(make(queue)) is None
+        yield queue, Steps().run(make(queue))
+
+
 @pytest.mark.parametrize("locks", [(), ("lock_path",)], ids=["no locks", "locks"])
 def test_a_drain_that_ends_at_any_step_is_completed(
     curator: CuratorQueue, served: Served, client: Client, locks: tuple[str, ...]
 ) -> None:
     """A drain that ends before or after any request is completed by the next one, and nothing is moved twice."""
-    options = dict.fromkeys(locks, curator.root + curator.lock_path)
 
     def fresh() -> str:
-        for body in (b"one", b"two"):
-            curator.put(body)
-        curator.put(b"three", b"four")
+        for messages in ([b"one"], [b"two"], [b"three", b"four"]):
+            curator.put(*messages)
         return client.create_queue(partitions=1).name
 
-    counted = Steps()
-    queue = fresh()
-    assert counted.run(make_drain(curator, served, queue, **options)).messages == 4
-    assert counted.count >= 4
-    for step in range(counted.count):
-        for after in (False, True):
-            queue = fresh()
-            assert Steps(step, after=after).run(make_drain(curator, served, queue, **options)) is None
-            assert Steps().run(make_drain(curator, served, queue, **options)).held == 0
-            assert bodies(client, queue) == ["one", "two", "three", "four"], (step, after)
-            assert (curator.names(), curator.state_nodes()) == ([], [])
+    options = dict.fromkeys(locks, curator.root + curator.lock_path)
+    for queue, done in end_at_each_step(fresh, lambda queue: make_drain(curator, served, queue, **options)):
+        assert done.held == 0
+        assert bodies(client, queue) == ["one", "two", "three", "four"]
+        assert (curator.names(), curator.state_nodes()) == ([], [])
 
 
 def test_a_fill_that_ends_at_any_step_is_completed(curator: CuratorQueue, served: Served, client: Client) -> None:
@@ -119,19 +123,14 @@ def test_a_fill_that_ends_at_any_step_is_completed(curator: CuratorQueue, served
         client.send_many(queue, ["one", "two", "three"])
         return queue
 
-    counted = Steps()
-    queue = fresh()
-    assert counted.run(make_fill(curator, served, queue)).messages == 3
-    assert counted.count >= 6
-    for step in range(counted.count):
-        for after in (False, True):
-            queue = fresh()
-            assert Steps(step, after=after).run(make_fill(curator, served, queue)) is None
-            client.job_queue(queue).release_all()  # as time would
-            done = Steps().run(make_fill(curator, served, queue))
-            assert (done.twice, done.remaining) == (0, 0)
-            assert curator.messages() == [b"one", b"two", b"three"], (step, after)
-            assert curator.state_nodes() == []
+    def make(queue: str) -> Callable[[], Any]:
+        client.job_queue(queue).release_all()  # as time would
+        return make_fill(curator, served, queue)
+
+    for _, done in end_at_each_step(fresh, make):
+        assert (done.twice, done.remaining) == (0, 0)
+        assert curator.messages() == [b"one", b"two", b"three"]
+        assert curator.state_nodes() == []
 
 
 def test_a_drain_to_another_queue_is_refused_until_the_first_is_completed(
@@ -150,23 +149,6 @@ def test_a_drain_to_another_queue_is_refused_until_the_first_is_completed(
     assert f"to the queue '{first}'" in ended.err
     assert run("curator", "drain", curator.path, first).code == 0
     assert (bodies(client, first), bodies(client, second)) == (["one"], [])
-
-
-def test_a_fill_from_another_queue_is_refused_until_the_first_is_completed(
-    curator: CuratorQueue, served: Served, client: Client
-) -> None:
-    """Receipts of one queue are not valid for another."""
-    first, second = (client.create_queue().name for _ in range(2))
-    client.send(first, "one")
-    steps = 0
-    while not curator.names():
-        assert Steps(steps, after=True).run(make_fill(curator, served, first)) is None
-        client.job_queue(first).release_all()
-        steps += 1
-    with pytest.raises(CuratorError, match=f"from the queue '{first}'"):
-        asyncio.run(make_fill(curator, served, second)())
-    assert asyncio.run(make_fill(curator, served, first)()).messages == 0
-    assert curator.messages() == [b"one"]
 
 
 TARGET = Target("store", "app", "queue")
@@ -204,19 +186,3 @@ def test_two_drains_at_once_move_each_message_once(curator: CuratorQueue, served
     asyncio.run(both())
     assert sorted(bodies(client, queue), key=int) == [str(number) for number in range(500)]
     assert (curator.names(), curator.state_nodes()) == ([], [])
-
-
-def test_two_fills_at_once_move_each_message_once(curator: CuratorQueue, served: Served, client: Client) -> None:
-    """One of two fills may end with an error that says so, and its claimed messages are moved by the next one."""
-    queue = client.create_queue(partitions=1).name
-    client.send_many(queue, [str(number) for number in range(300)])
-
-    async def both() -> list[Any]:
-        fills = (make_fill(curator, served, queue)() for _ in range(2))
-        return list(await asyncio.gather(*fills, return_exceptions=True))
-
-    for ended in asyncio.run(both()):
-        assert isinstance(ended, Filled | CuratorError), ended
-    client.job_queue(queue).release_all()
-    asyncio.run(make_fill(curator, served, queue)())
-    assert sorted(int(body) for body in curator.messages()) == list(range(300))

@@ -6,12 +6,12 @@ import contextlib
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from qdo.curator.leader import LeaderElection, Recipe
 from tests.qdo.contract.zookeeper import kazoo_client
+from tests.qdo.curator.queues.queue_nodes import Kazoo
 from tests.servers import java_programs
 from tests.servers.plugin import ZooKeeper, unique_name
 from tests.waiting import PATIENCE_SECONDS, join
@@ -79,7 +79,7 @@ def test_one_of_both_languages_leads(program: list[str], zookeeper: ZooKeeper, r
         stack.callback(made.kill)
         return made
 
-    def stand(client: Any, name: str) -> LeaderElection:  # noqa: ANN401 - kazoo's
+    def stand(client: Kazoo, name: str) -> LeaderElection:
         made = LeaderElection(client, path, name=name, recipe=recipe)
         stack.callback(made.close)
         made.start()

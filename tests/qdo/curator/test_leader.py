@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -15,32 +14,15 @@ from hypothesis import strategies as some
 from qdo.coordination.tree import Applied, Change, Outcome
 from qdo.coordination.zookeeper.driver.link import BorrowedLink
 from qdo.curator.leader import LeaderElection, LeaderState, Participant, Recipe, sort_by_turn
-from qdo.errors import CoordinationLost, InvalidArgument, SessionLost
+from qdo.errors import CoordinationLost, InvalidArgument
 from tests.harness.proxy import Proxy
 from tests.qdo.contract.zookeeper import kazoo_client
-from tests.qdo.curator.queues.queue_nodes import end_session, expire, until
+from tests.qdo.curator.queues.queue_nodes import Kazoo, expire, until
 from tests.replacing import replace
 from tests.servers.plugin import ZooKeeper, unique_name
 
 PATIENCE = 60.0
 Stand = Callable[..., LeaderElection]
-
-
-class RecordedStates:
-    """Records the states of a contender."""
-
-    def __init__(self) -> None:
-        self.states: list[LeaderState] = []
-        self._news = threading.Condition()
-
-    def __call__(self, state: LeaderState) -> None:
-        with self._news:
-            self.states.append(state)
-            self._news.notify_all()
-
-    def until(self, *states: LeaderState) -> None:
-        with self._news:
-            assert self._news.wait_for(lambda: tuple(self.states[: len(states)]) == states, PATIENCE), self.states
 
 
 def connected(hosts: str) -> contextlib.AbstractContextManager[Any]:
@@ -79,7 +61,7 @@ def stand(path: str) -> Iterator[Stand]:
     """Starts contenders, and ends them at the test's end."""
     with contextlib.ExitStack() as stack:
 
-        def start(client: Any, **options: Any) -> LeaderElection:  # noqa: ANN401 - kazoo's
+        def start(client: Kazoo, **options: Any) -> LeaderElection:  # noqa: ANN401 - of an election
             election = LeaderElection(client, path, **options)
             stack.callback(election.close)
             election.start()
@@ -99,22 +81,8 @@ def test_nodes_are_sorted_by_sequence_whatever_their_prefix(nodes: list[tuple[An
     assert turns == sorted(f"{sequence:010d}" for _, sequence in nodes)
 
 
-def test_the_other_recipe_stands_behind() -> None:
-    """Neither recipe waits for nodes of the other, so a path must have only one of them."""
-    lock, latch = "_c_1-lock-0000000000", "_c_0-latch-0000000001"
-    assert sort_by_turn([lock, latch], Recipe.LATCH) == [latch, lock]
-    assert sort_by_turn([latch, lock], Recipe.SELECTOR) == [lock, latch]
-
-
-@pytest.mark.parametrize("path", ["", "/", "leader", "/a/", "/a//b"])
-def test_a_path_that_is_none_is_refused(path: str) -> None:
-    """The error names the invalid path."""
-    with pytest.raises(InvalidArgument, match=re.escape(f"not {path!r}")):
-        LeaderElection(None, path)
-
-
 @pytest.mark.parametrize("recipe", Recipe)
-def test_one_leads_and_the_next_follows(client: Any, path: str, stand: Stand, recipe: Recipe) -> None:  # noqa: ANN401 - kazoo's
+def test_one_leads_and_the_next_follows(client: Kazoo, path: str, stand: Stand, recipe: Recipe) -> None:
     """Contenders lead in the order of their nodes, whose names and data are Curator's."""
     first = stand(client, name="first", recipe=recipe)
     assert first.wait(PATIENCE)
@@ -133,27 +101,14 @@ def test_one_leads_and_the_next_follows(client: Any, path: str, stand: Stand, re
     assert second.participants() == (Participant("zwei", leading=True, node=follower.node),)
 
 
-def test_nodes_of_another_program_count(client: Any, zookeeper: ZooKeeper, path: str, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
-    """A contender waits while a node made by Curator precedes its own."""
-    with connected(zookeeper.connect_string) as other:
-        name = f"{path}/_c_8c6b4f6c-6b0e-4d10-a8c3-6a7c7d2f2a55-lock-"
-        other.create(name, b"10.0.0.7", ephemeral=True, sequence=True, makepath=True)
-        election = stand(client, name="python")
-        while len(election.participants()) < 2:
-            assert not election.wait(0.05)
-        assert [each.name for each in election.participants()] == ["10.0.0.7", "python"]
-        assert election.state == "waiting"
-    assert election.wait(PATIENCE)
-
-
-def test_a_broken_connection_suspends_the_lead(proxy: Proxy, far: Any, client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
+def test_a_broken_connection_suspends_the_lead(proxy: Proxy, far: Kazoo, client: Kazoo, stand: Stand) -> None:
     """SUSPENDED: it no longer leads. RECONNECTED within the session: it leads again with the same node."""
-    told = RecordedStates()
-    election = stand(far, changed=told)
+    told: list[LeaderState] = []
+    election = stand(far, changed=told.append)
     assert election.wait(PATIENCE)
     fence, other = election.fence, stand(client)
     proxy.cut()
-    told.until("leading", "suspended")
+    until(lambda: told == ["leading", "suspended"])
     assert (election.leading, election.fence) == (False, None)
     proxy.heal()
     assert election.wait(PATIENCE)
@@ -161,7 +116,7 @@ def test_a_broken_connection_suspends_the_lead(proxy: Proxy, far: Any, client: A
     assert other.state == "waiting"
 
 
-def test_a_lost_session_ends_the_lead(far: Any, client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
+def test_a_lost_session_ends_the_lead(far: Kazoo, client: Kazoo, stand: Stand) -> None:
     """LOST: another one leads, and the former leader stands again behind it, with a new node."""
     election = stand(far, name="former")
     assert election.wait(PATIENCE)
@@ -177,31 +132,7 @@ def test_a_lost_session_ends_the_lead(far: Any, client: Any, stand: Stand) -> No
     assert election.fence != fence
 
 
-def test_a_session_that_ends_while_cut_off(
-    zookeeper: ZooKeeper,
-    proxy: Proxy,
-    far: Any,  # noqa: ANN401 - kazoo's
-    client: Any,  # noqa: ANN401 - kazoo's
-    stand: Stand,
-) -> None:
-    """LOST after SUSPENDED: another one leads already, and the former leader stands behind it after its return."""
-    told = RecordedStates()
-    election = stand(far, changed=told)
-    assert election.wait(PATIENCE)
-    identity = far.client_id
-    proxy.cut()
-    told.until("leading", "suspended")
-    end_session(zookeeper.connect_string, identity)
-    other = stand(client)
-    assert other.wait(PATIENCE)
-    assert election.state == "suspended"
-    proxy.heal()
-    told.until("leading", "suspended", "waiting")
-    other.close()
-    told.until("leading", "suspended", "waiting", "leading")
-
-
-def test_a_contender_that_never_stood_can_be_closed(client: Any, path: str) -> None:  # noqa: ANN401 - kazoo's
+def test_a_contender_that_never_stood_can_be_closed(client: Kazoo, path: str) -> None:
     """It leaves nothing and cannot be started any more; an election without a node has no participants."""
     election = LeaderElection(client, path)
     election.close()
@@ -212,50 +143,19 @@ def test_a_contender_that_never_stood_can_be_closed(client: Any, path: str) -> N
     assert election.participants() == ()
 
 
-def test_a_contender_whose_client_was_stopped_ends(zookeeper: ZooKeeper, path: str) -> None:
-    """Closing does not wait for unreachable servers, and reads raise that the session has ended."""
-    with connected(zookeeper.connect_string) as own:
-        election = LeaderElection(own, path)
-        election.start()
-        assert election.wait(PATIENCE)
-    until(lambda: election.state == "waiting")
-    election.close()
-    assert election.state == "closed"
-    with pytest.raises(SessionLost):
-        election.participants()
-
-
-def test_a_removed_node_ends_the_lead(client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
+def test_a_removed_node_ends_the_lead(client: Kazoo, stand: Stand) -> None:
     """Removing the leader's node ends the lead; the former leader stands again."""
-    told = RecordedStates()
-    election = stand(client, changed=told)
+    told: list[LeaderState] = []
+    election = stand(client, changed=told.append)
     assert election.wait(PATIENCE)
     fence = election.fence
     assert fence is not None
     client.delete(fence)
-    told.until("leading", "waiting", "leading")
+    until(lambda: told == ["leading", "waiting", "leading"])
     assert election.fence != fence
 
 
-def test_a_contender_that_is_closed_while_cut_off_leaves_nothing(
-    proxy: Proxy,
-    far: Any,  # noqa: ANN401 - kazoo's
-    client: Any,  # noqa: ANN401 - kazoo's
-    stand: Stand,
-) -> None:
-    """Its node is removed when the connection is back, not only when the session of the client ends."""
-    election = stand(far)
-    assert election.wait(PATIENCE)
-    other = stand(client)
-    proxy.cut()
-    election.close()
-    assert election.state == "closed"
-    proxy.heal()
-    assert other.wait(PATIENCE)
-    assert len(other.participants()) == 1
-
-
-def test_a_node_whose_answer_was_lost_is_the_contenders_own(client: Any, path: str, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
+def test_a_node_whose_answer_was_lost_is_the_contenders_own(client: Kazoo, path: str, stand: Stand) -> None:
     """A contender whose answer was lost finds its node, and makes no second one before which it would wait."""
     apply, lost = BorrowedLink.apply, list[Any]()
 
@@ -272,22 +172,3 @@ def test_a_node_whose_answer_was_lost_is_the_contenders_own(client: Any, path: s
         assert election.wait(PATIENCE)
     assert lost
     assert len(election.participants()) == 1
-
-
-def test_what_hears_of_changes_may_fail(client: Any, stand: Stand, caplog: pytest.LogCaptureFixture) -> None:  # noqa: ANN401 - kazoo's
-    """If the listener fails the election goes on, and the log has the error."""
-
-    def fail(state: LeaderState) -> None:
-        raise RuntimeError(state)
-
-    election = stand(client, changed=fail)
-    assert election.wait(PATIENCE)
-    election.close()
-    assert "RuntimeError: leading" in caplog.text
-
-
-def test_an_election_is_started_once(client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
-    """A second start is refused, also after the end."""
-    election = stand(client)
-    with pytest.raises(InvalidArgument, match="started before"):
-        election.start()

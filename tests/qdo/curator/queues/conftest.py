@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.harness.proxy import Proxy
-from tests.qdo.curator.queues.queue_nodes import Nodes, RecordedCalls
+from tests.qdo.curator.queues.queue_nodes import Kazoo, Nodes, RecordedCalls
 from tests.servers.plugin import ZooKeeper, unique_name
 
 
@@ -23,7 +22,7 @@ def nodes(zookeeper: ZooKeeper) -> Iterator[Nodes]:
 
 
 @pytest.fixture
-def client(nodes: Nodes) -> Any:  # noqa: ANN401 - kazoo's
+def client(nodes: Nodes) -> Kazoo:
     return nodes.client()
 
 

@@ -8,16 +8,18 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from kazoo.client import KazooClient
 from kazoo.retry import KazooRetry
 
 from qdo.curator import TEXT, QueueBuilder
-from qdo.errors import CoordinationLost, QdoError
+from qdo.errors import CoordinationLost
 from qdo.settings import Retry
 from tests.harness.proxy import Proxy
 
+Kazoo: TypeAlias = Any
+"""A client of kazoo, which has no types."""
 PATIENCE = 60.0
 """Timeout in seconds for waits; a busy machine may be ten times slower than others."""
 SESSION = 30.0
@@ -74,7 +76,7 @@ class Nodes:
         self.lock_path = f"{root}/locks"
         self._closing = contextlib.ExitStack()
 
-    def client(self, hosts: str | None = None, session: float = SESSION) -> Any:  # noqa: ANN401 - kazoo's
+    def client(self, hosts: str | None = None, session: float = SESSION) -> Kazoo:
         often = KazooRetry(max_tries=-1, delay=0.05, backoff=1, max_delay=0.2)
         client = KazooClient(hosts or self.hosts, timeout=session, connection_retry=often)
         client.start(PATIENCE)
@@ -88,8 +90,9 @@ class Nodes:
         self._closing.callback(proxy.close)
         return proxy
 
-    def builder(self, client: Any, consumer: RecordedCalls | None = None, **options: Any) -> QueueBuilder[str]:  # noqa: ANN401 - kazoo's
-        return QueueBuilder(client, consumer, TEXT, self.path, **({"lock_path": self.lock_path} | options))
+    def builder(self, client: Kazoo, consumer: RecordedCalls | None = None, **options: object) -> QueueBuilder[str]:
+        chosen: dict[str, Any] = {"lock_path": self.lock_path} | options
+        return QueueBuilder(client, consumer, TEXT, self.path, **chosen)
 
     @contextlib.contextmanager
     def opened(self, queue: Any) -> Iterator[Any]:  # noqa: ANN401 - any kind of queue
@@ -116,11 +119,7 @@ def start(queue: Any) -> None:  # noqa: ANN401 - any kind of queue
     until(started)
 
 
-def errors_into(kept: list[QdoError]) -> Callable[[QdoError], None]:
-    return kept.append
-
-
-def expire(client: Any) -> None:  # noqa: ANN401 - kazoo's
+def expire(client: Kazoo) -> None:
     """Ends a client's session at the servers; returns once the client has noticed."""
     ended = threading.Event()
     client.add_listener(lambda state: ended.set() if state == "LOST" else None)

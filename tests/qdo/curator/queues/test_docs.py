@@ -28,8 +28,3 @@ def test_programs_run(nodes: Nodes, name: str) -> None:
         assert text != program.text
         names: dict[str, Any] = {}
         exec(compile(text, name, "exec"), names)
-
-
-def test_every_class_shows_a_program() -> None:
-    """The docstring of each class shows a program."""
-    assert {"QueueBuilder", "DistributedQueue", "SimpleDistributedQueue"} <= set(PROGRAMS)

@@ -10,7 +10,7 @@ import pytest
 from qdo.curator.nodes import encode
 from qdo.errors import BadItem, ConsumerFailed, QdoError
 from qdo.settings import Retry
-from tests.qdo.curator.queues.queue_nodes import AT_ONCE, Nodes, RecordedCalls, until
+from tests.qdo.curator.queues.queue_nodes import AT_ONCE, Kazoo, Nodes, RecordedCalls, until
 
 
 class NotAgain(Retry, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class NotAgain(Retry, frozen=True, kw_only=True):
         return 10.0**6
 
 
-def names(client: Any, path: str) -> list[str]:  # noqa: ANN401 - kazoo's
+def names(client: Kazoo, path: str) -> list[str]:
     """Returns the names of the nodes, without consumers' fences."""
     return sorted(name for name in client.get_children(path) if name.startswith("queue-"))
 
@@ -35,12 +35,7 @@ def names(client: Any, path: str) -> list[str]:  # noqa: ANN401 - kazoo's
     ],
 )
 def test_a_failed_message_is_put_back_under_the_same_prefix(
-    nodes: Nodes,
-    client: Any,  # noqa: ANN401 - kazoo's
-    heard: RecordedCalls,
-    kind: str,
-    more: tuple[Any, ...],
-    prefix: str,
+    nodes: Nodes, client: Kazoo, heard: RecordedCalls, kind: str, more: tuple[Any, ...], prefix: str
 ) -> None:
     """A failed message keeps priority, instant and id, and comes again until it is handled."""
     errors: list[QdoError] = []
@@ -58,7 +53,7 @@ def test_a_failed_message_is_put_back_under_the_same_prefix(
     assert f"{nodes.path}/{prefix}0000000001 failed" in str(errors[1])
 
 
-def test_a_failed_message_stays_locked_for_a_pause(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
+def test_a_failed_message_stays_locked_for_a_pause(nodes: Nodes, client: Kazoo, heard: RecordedCalls) -> None:
     """Others pass a failed message during its pause; when its consumer closes, another one gets it at once."""
     heard.fails = lambda item: ValueError("no") if item == "m0" else None
     other = RecordedCalls()
@@ -78,7 +73,7 @@ def test_a_failed_message_stays_locked_for_a_pause(nodes: Nodes, client: Any, he
             until(lambda: not names(client, nodes.path))
 
 
-def test_a_message_is_removed_after_so_many_attempts(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
+def test_a_message_is_removed_after_so_many_attempts(nodes: Nodes, client: Kazoo, heard: RecordedCalls) -> None:
     """A message is removed after the configured number of failures, counted over all its nodes."""
     heard.fails = lambda item: ValueError("no") if item == "m0" else None
     retry = Retry(attempts=3, base=0.0, cap=0.0)
@@ -90,7 +85,7 @@ def test_a_message_is_removed_after_so_many_attempts(nodes: Nodes, client: Any, 
         assert heard.wait(4) == ["m0"] * 3 + ["m1"]
 
 
-def test_a_failed_message_is_removed_if_that_is_wanted(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
+def test_a_failed_message_is_removed_if_that_is_wanted(nodes: Nodes, client: Kazoo, heard: RecordedCalls) -> None:
     """With ``delete`` the rest of the node is handled all the same."""
     heard.fails = lambda item: ValueError("no") if item == "b" else None
     with nodes.opened(nodes.builder(client, heard, error_mode="delete").build_queue()) as queue:
@@ -100,34 +95,11 @@ def test_a_failed_message_is_removed_if_that_is_wanted(nodes: Nodes, client: Any
     assert len(heard) == 3
 
 
-def test_a_node_is_put_back_as_a_whole(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
-    """Messages of a node that were handled before the failed one come again."""
-    heard.fails = lambda item: ValueError("no") if item == "b" and len(heard) == 2 else None
-    with nodes.opened(nodes.builder(client, heard, retry=AT_ONCE).build_queue()) as queue:
-        queue.put_multi(["a", "b", "c"])
-        assert heard.wait(5) == ["a", "b", "a", "b", "c"]
-
-
-def test_a_consumer_that_exits_does_no_harm(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
-    """``sys.exit`` in a consumer is a failure like others."""
-    calls: list[str] = []
-
-    def consume(item: str) -> None:
-        calls.append(item)
-        if len(calls) == 1:
-            raise SystemExit(1)
-
-    with nodes.opened(nodes.builder(client, consume, retry=AT_ONCE).build_queue()) as queue:  # type: ignore[arg-type]
-        queue.put("m0")
-        until(lambda: calls == ["m0", "m0"])
-        until(lambda: not queue.message_count())
-
-
 @pytest.mark.parametrize("delete_first", [False, True])
 @pytest.mark.parametrize("data", [b"plain", encode([b"good", b"\xff"])])
 def test_nodes_that_cannot_be_read_stay(
     nodes: Nodes,
-    client: Any,  # noqa: ANN401 - kazoo's
+    client: Kazoo,
     heard: RecordedCalls,
     data: bytes,
     delete_first: bool,  # noqa: FBT001 - a parameter
@@ -149,18 +121,3 @@ def test_nodes_that_cannot_be_read_stay(
     assert f"{nodes.path}/queue-0000000000 is left where it is" in str(error)
     assert client.get(f"{nodes.path}/queue-0000000000")[0] == data
     assert delete_first or client.get_children(nodes.lock_path) == []
-
-
-def test_a_message_that_is_too_large_to_be_sent_again_keeps_its_place(
-    nodes: Nodes,
-    client: Any,  # noqa: ANN401 - kazoo's
-    heard: RecordedCalls,
-) -> None:
-    """A consumer with a smaller limit than the producer's does not break its connection with a large message."""
-    heard.fails = lambda _: ValueError("no") if len(heard) < 3 else None
-    text = "x" * 20_000
-    with nodes.opened(nodes.builder(client).build_queue()) as producer:
-        producer.put(text)
-    with nodes.opened(nodes.builder(client, heard, retry=AT_ONCE, node_limit=16_384).build_queue()) as queue:
-        assert heard.wait(3) == [text] * 3
-        until(lambda: not queue.message_count())

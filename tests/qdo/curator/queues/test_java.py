@@ -9,7 +9,7 @@ import pytest
 
 from qdo.curator import SimpleDistributedQueue
 from tests.qdo.curator.queues.java_curator import JavaCurator, build
-from tests.qdo.curator.queues.queue_nodes import AT_ONCE, PATIENCE, Nodes, RecordedCalls, until
+from tests.qdo.curator.queues.queue_nodes import AT_ONCE, PATIENCE, Kazoo, Nodes, RecordedCalls, until
 from tests.servers.plugin import ZooKeeper
 
 
@@ -39,13 +39,15 @@ KINDS: list[Kind] = [
 """Each queue with the extra fields of its messages, in the order in which they come out."""
 
 
-def build_queue(nodes: Nodes, client: Any, kind: str, consumer: RecordedCalls | None = None) -> Any:  # noqa: ANN401 - any kind of queue
+def build_queue(nodes: Nodes, client: Kazoo, kind: str, consumer: RecordedCalls | None = None) -> Any:  # noqa: ANN401 - any kind of queue
     builder = nodes.builder(client, consumer, put_in_background=False, retry=AT_ONCE)
     return getattr(builder, "build_queue" if kind == "queue" else f"build_{kind}_queue")()
 
 
 @pytest.mark.parametrize(("kind", "more"), KINDS, ids=[kind for kind, _ in KINDS])
-def test_curator_takes_what_python_puts(nodes: Nodes, client: Any, java: JavaCurator, kind: str, more: Any) -> None:  # noqa: ANN401 - kazoo's
+def test_curator_takes_what_python_puts(
+    nodes: Nodes, client: Kazoo, java: JavaCurator, kind: str, more: tuple[Any, ...]
+) -> None:
     """Curator's consumers get the messages in the order of its recipe, also those of one node."""
     with nodes.opened(build_queue(nodes, client, kind)) as queue:
         for text, fields in zip(("m0", "ä", ""), more, strict=True):
@@ -62,11 +64,11 @@ def test_curator_takes_what_python_puts(nodes: Nodes, client: Any, java: JavaCur
 @pytest.mark.parametrize(("kind", "more"), KINDS, ids=[kind for kind, _ in KINDS])
 def test_python_takes_what_curator_puts(
     nodes: Nodes,
-    client: Any,  # noqa: ANN401 - kazoo's
+    client: Kazoo,
     java: JavaCurator,
     heard: RecordedCalls,
     kind: str,
-    more: Any,  # noqa: ANN401 - any fields
+    more: tuple[Any, ...],
 ) -> None:
     """Messages of Curator's producers come in the order of the recipe, also those of one node."""
     java.open(kind, nodes.path, nodes.lock_path)
@@ -81,7 +83,7 @@ def test_python_takes_what_curator_puts(
     java.call("close")
 
 
-def test_the_simple_queue(nodes: Nodes, client: Any, java: JavaCurator) -> None:  # noqa: ANN401 - kazoo's
+def test_the_simple_queue(nodes: Nodes, client: Kazoo, java: JavaCurator) -> None:
     """Both sides of the simple queue take the other's messages."""
     queue = SimpleDistributedQueue(client, nodes.path)
     java.open("simple", nodes.path)
@@ -92,7 +94,7 @@ def test_the_simple_queue(nodes: Nodes, client: Any, java: JavaCurator) -> None:
     assert java.call("poll", 0) == ""
 
 
-def test_locks_hold_across_languages(nodes: Nodes, client: Any, java: JavaCurator, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
+def test_locks_hold_across_languages(nodes: Nodes, client: Kazoo, java: JavaCurator, heard: RecordedCalls) -> None:
     """A message in hand on one side is locked for the other, which takes the rest; each is handled once."""
     java.open("queue", nodes.path, nodes.lock_path, consume=True)
     java.put("hold")
@@ -110,41 +112,4 @@ def test_locks_hold_across_languages(nodes: Nodes, client: Any, java: JavaCurato
         assert heard == ["m1", "m2"]
         heard.released.set()
         until(lambda: not queue.message_count())
-    java.call("close")
-
-
-def test_a_failed_message_of_one_side_is_handled_by_the_other(
-    nodes: Nodes,
-    client: Any,  # noqa: ANN401 - kazoo's
-    java: JavaCurator,
-    heard: RecordedCalls,
-) -> None:
-    """A failed message of either side is taken by the other."""
-    heard.fails = lambda item: ValueError("no") if item == "m0" else None
-    with nodes.opened(build_queue(nodes, client, "queue", heard)) as queue:
-        queue.put("m0")
-        heard.wait(2)
-        java.open("queue", nodes.path, nodes.lock_path, consume=True)
-        assert java.next_message() == "m0"
-        until(lambda: not queue.message_count())
-    java.call("close")
-    java.open("queue", nodes.path, nodes.lock_path, consume=True)
-    java.put("fail")
-    assert java.next_message() == "fail"
-    other = RecordedCalls()
-    with nodes.opened(build_queue(nodes, client, "queue", other)) as queue:
-        assert other.wait(1) == ["fail"]
-        until(lambda: not queue.message_count())
-    java.call("close")
-
-
-def test_ids_are_removed_by_either_side(nodes: Nodes, client: Any, java: JavaCurator) -> None:  # noqa: ANN401 - kazoo's
-    """A message put with an id on one side is removed by it on the other."""
-    java.open("id", nodes.path, nodes.lock_path)
-    with nodes.opened(build_queue(nodes, client, "id")) as queue:
-        queue.put("m0", "a")
-        assert java.call("remove", "a") == "1"
-        java.put("m1", more="b/c")
-        assert queue.remove("b/c") == 1
-        assert queue.message_count() == 0
     java.call("close")

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Any
-
 import pytest
 
 from qdo.curator.nodes import encode
-from qdo.errors import CoordinationLost, InvalidArgument, QdoError, QueueStopped, SessionLost
+from qdo.errors import CoordinationLost, QdoError, QueueStopped, SessionLost
 from tests.harness.proxy import Proxy
 from tests.qdo.curator.queues.queue_nodes import (
     PATIENCE,
+    Kazoo,
     Nodes,
     RecordedCalls,
-    end_session,
-    errors_into,
     expire,
     start,
     until,
 )
 
 
-def put(client: Any, nodes: Nodes, *messages: str) -> None:  # noqa: ANN401 - kazoo's
+def put(client: Kazoo, nodes: Nodes, *messages: str) -> None:
     for message in messages:
         client.create(f"{nodes.path}/queue-", encode([message.encode()]), sequence=True, makepath=True)
 
 
-def test_suspended_and_reconnected(nodes: Nodes, client: Any, proxy: Proxy, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
+def test_suspended_and_reconnected(nodes: Nodes, client: Kazoo, proxy: Proxy, heard: RecordedCalls) -> None:
     """Without a connection no message is begun; the one in hand is removed after the reconnect; others follow.
 
     started → suspended → started
@@ -51,7 +47,7 @@ def test_suspended_and_reconnected(nodes: Nodes, client: Any, proxy: Proxy, hear
     assert events == ["suspended", "reconnected"]
 
 
-def test_lost(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
+def test_lost(nodes: Nodes, client: Kazoo, heard: RecordedCalls) -> None:
     """When the session ends during a callback, the message stays and another consumer gets it once; the queue ends.
 
     started → lost → closed
@@ -61,7 +57,7 @@ def test_lost(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa:
     heard.released.clear()
     put(client, nodes, "m0", "m1")
     own = nodes.client()
-    queue = nodes.builder(own, heard, on_state=events.append, on_error=errors_into(errors)).build_queue()
+    queue = nodes.builder(own, heard, on_state=events.append, on_error=errors.append).build_queue()
     other = RecordedCalls()
     with nodes.opened(queue), nodes.opened(nodes.builder(client, other).build_queue()):
         heard.wait(1)
@@ -84,13 +80,13 @@ def test_lost(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa:
     assert client.get_children(nodes.lock_path) == []
 
 
-def test_nothing_is_removed_under_a_later_session(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
+def test_nothing_is_removed_under_a_later_session(nodes: Nodes, client: Kazoo, heard: RecordedCalls) -> None:
     """A message in hand is not removed after its session ended, even if another session holds its lock by then."""
     errors: list[QdoError] = []
     heard.released.clear()
     put(client, nodes, "m0")
     own = nodes.client()
-    queue = nodes.builder(own, heard, on_error=errors_into(errors)).build_queue()
+    queue = nodes.builder(own, heard, on_error=errors.append).build_queue()
     with nodes.opened(queue):
         heard.wait(1)
         expire(own)
@@ -102,25 +98,7 @@ def test_nothing_is_removed_under_a_later_session(nodes: Nodes, client: Any, hea
     assert client.get_children(nodes.lock_path) == ["queue-0000000000"]
 
 
-def test_suspended_and_lost(nodes: Nodes, client: Any, proxy: Proxy, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
-    """A session that ended without a connection is lost once the servers can report it.
-
-    suspended → lost
-    """
-    own = nodes.client(proxy.address)
-    queue = nodes.builder(own, heard).build_queue()
-    with nodes.opened(queue):
-        identity = own.client_id
-        proxy.cut()
-        until(lambda: queue.state == "suspended")
-        end_session(nodes.hosts, identity)
-        proxy.heal()
-        until(lambda: queue.state == "lost")
-        put(client, nodes, "m0")
-        assert heard == []
-
-
-def test_closed_while_a_message_is_in_hand(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
+def test_closed_while_a_message_is_in_hand(nodes: Nodes, client: Kazoo, heard: RecordedCalls) -> None:
     """After a close no message is begun; the one in hand is finished, and then the consumer's nodes are gone.
 
     started → closed
@@ -139,110 +117,7 @@ def test_closed_while_a_message_is_in_hand(nodes: Nodes, client: Any, heard: Rec
     assert heard == ["m0"]
 
 
-def test_a_consumer_may_close_its_queue(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
-    """The message of a consumer that closes its queue is finished afterwards."""
-    put(client, nodes, "m0", "m1")
-    closed = threading.Event()
-
-    def consume(_: str) -> None:
-        assert queue.close(PATIENCE)
-        closed.set()
-
-    queue = nodes.builder(client, consume).build_queue()  # type: ignore[arg-type]
-    queue.start()
-    assert closed.wait(PATIENCE)
-    until(lambda: client.get_children(nodes.path) == ["queue-0000000001"])
-    until(lambda: not client.get_children(nodes.lock_path))
-
-
-def test_closed_and_lost(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
-    """If the session ends after the close, the message in hand stays in the queue for another consumer.
-
-    closed → closed
-    """
-    errors: list[QdoError] = []
-    heard.released.clear()
-    put(client, nodes, "m0")
-    own = nodes.client()
-    queue = nodes.builder(own, heard, on_error=errors.append).build_queue()
-    with nodes.opened(queue):
-        heard.wait(1)
-        assert not queue.close(0.0)
-        expire(own)
-        heard.released.set()
-        assert queue.close(PATIENCE)
-    assert queue.state == "closed"
-    assert [type(error) for error in errors] == [SessionLost]
-    assert client.get_children(nodes.path) == ["queue-0000000000"]
-    assert client.get_children(nodes.lock_path) == []
-
-
-def test_a_queue_that_is_closed_again_waits_again(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
-    """A second close waits for messages that the first did not wait for."""
-    heard.released.clear()
-    put(client, nodes, "m0")
-    queue = nodes.builder(client, heard).build_queue()
-    with nodes.opened(queue):
-        heard.wait(1)
-        assert not queue.close(0.0)
-        assert not queue.close(0.0)
-        heard.released.set()
-        assert queue.close(PATIENCE)
-        assert client.get_children(nodes.path) == []
-
-
-def test_consumers_that_close_their_queue_do_not_wait_for_each_other(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
-    """Two consumers that close their queue do not wait for each other; a close from outside waits for both."""
-    put(client, nodes, "m0", "m1")
-    both = threading.Barrier(2)
-    ended: list[bool] = []
-
-    def consume(_: str) -> None:
-        both.wait(PATIENCE)
-        ended.append(queue.close(10**6))
-
-    queue = nodes.builder(client, consume, threads=2).build_queue()  # type: ignore[arg-type]
-    queue.start()
-    until(lambda: queue.state == "closed")
-    assert queue.close(PATIENCE)
-    assert ended == [True, True]
-    assert client.get_children(nodes.path) == []
-
-
-def test_a_start_that_failed_can_be_made_again(nodes: Nodes, proxy: Proxy, heard: RecordedCalls) -> None:
-    """A failed start leaves nothing and can be repeated; of two concurrent starts one fails as "started before".
-
-    latent → latent → started
-    """
-    own = nodes.client(proxy.address)
-    queue = nodes.builder(own, heard, answer_timeout=0.2).build_queue()
-    proxy.mute()
-    with pytest.raises(CoordinationLost):
-        queue.start()
-    states: list[str] = [queue.state]
-    proxy.resume()
-    until(lambda: own.connected)
-    told: list[InvalidArgument] = []
-
-    def one_of_two() -> None:
-        try:
-            start(queue)
-        except InvalidArgument as error:
-            told.append(error)
-
-    threads = [threading.Thread(target=one_of_two) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert len(told) == 1
-    assert [*states, queue.state] == ["latent", "started"]
-    put(own, nodes, "m0")
-    assert heard.wait(1) == ["m0"]
-    assert queue.close(PATIENCE)
-
-
-def test_a_dead_holders_message_is_taken(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
+def test_a_dead_holders_message_is_taken(nodes: Nodes, client: Kazoo, heard: RecordedCalls) -> None:
     """When a lock vanishes with its session, the message is taken although nothing changes in the queue."""
     put(client, nodes, "m0")
     holder = nodes.client()
@@ -255,23 +130,32 @@ def test_a_dead_holders_message_is_taken(nodes: Nodes, client: Any, heard: Recor
         assert heard.wait(2) == ["m1", "m0"]
 
 
-def test_a_lock_whose_answer_was_lost_is_the_consumers_own(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
-    """A consumer that finds its own lock, whose answer was lost, holds it, and does not wait for itself."""
-    put(client, nodes, "m0")
-    queue = nodes.builder(client, heard).build_queue()
-    client.create(f"{nodes.lock_path}/queue-0000000000", queue._token.encode(), ephemeral=True, makepath=True)
-    with nodes.opened(queue):
-        assert heard.wait(1) == ["m0"]
-        until(lambda: not client.get_children(nodes.path))
-    until(lambda: not client.get_children(nodes.lock_path))
-
-
-def test_a_consumer_without_its_fence_is_lost(nodes: Nodes, client: Any, heard: RecordedCalls) -> None:  # noqa: ANN401 - kazoo's
+def test_a_consumer_without_its_fence_is_lost(nodes: Nodes, client: Kazoo, heard: RecordedCalls) -> None:
     """If the fence of its session is removed, a consumer ends, and takes no message that it could not finish."""
     queue = nodes.builder(client, heard).build_queue()
     with nodes.opened(queue):
-        client.delete(f"{nodes.lock_path}/{queue._token}")
+        (fence,) = client.get_children(nodes.lock_path)
+        client.delete(f"{nodes.lock_path}/{fence}")
         put(client, nodes, "m0")
         until(lambda: queue.state == "lost")
     assert heard == []
     assert client.get_children(nodes.lock_path) == []
+
+
+def test_a_start_that_failed_can_be_made_again(nodes: Nodes, proxy: Proxy, heard: RecordedCalls) -> None:
+    """A failed start leaves nothing and can be repeated.
+
+    latent → latent → started
+    """
+    own = nodes.client(proxy.address)
+    queue = nodes.builder(own, heard, answer_timeout=0.2).build_queue()
+    proxy.mute()
+    with pytest.raises(CoordinationLost):
+        queue.start()
+    assert queue.state == "latent"
+    proxy.resume()
+    until(lambda: own.connected)
+    start(queue)
+    put(own, nodes, "m0")
+    assert heard.wait(1) == ["m0"]
+    assert queue.close(PATIENCE)

@@ -7,9 +7,7 @@ from typing import get_args
 
 import pytest
 
-from qdo.coordination.tree import State as LinkState
-from qdo.curator.lifecycle import UNUSABLE_REASONS, Event, Lifecycle, State
-from qdo.errors import QueueStopped
+from qdo.curator.lifecycle import Event, Lifecycle, State
 
 TABLE: list[tuple[State, Event, State]] = [
     ("latent", "start", "started"),
@@ -58,31 +56,3 @@ def test_nothing_else_changes_a_state(state: State) -> None:
         lifecycle = lifecycle_in(state)
         assert not lifecycle.handle(event)
         assert lifecycle.state == state
-
-
-def test_the_program_hears_of_its_connection() -> None:
-    """The listener is notified of changes of the connection; an error in it does no harm."""
-    heard: list[Event] = []
-    lifecycle = lifecycle_in("started", heard)
-    states: list[LinkState] = ["suspended", "connected", "connected", "suspended", "lost", "connected"]
-    for state in states:
-        lifecycle.on_link_state(state)
-    lifecycle.handle("close")
-    assert heard == ["suspended", "reconnected", "suspended", "lost"]
-
-    def fail(event: Event) -> None:
-        raise ValueError(event)
-
-    failing = Lifecycle("/q", fail)
-    failing.handle("start")
-    assert failing.handle("lost")
-
-
-@pytest.mark.parametrize("state", get_args(State))
-def test_a_queue_that_does_not_run_says_why(state: State) -> None:
-    """The error names the queue and the next step; started and suspended queues may be used."""
-    if state in UNUSABLE_REASONS:
-        with pytest.raises(QueueStopped, match=r"queue /q .*(start|another)"):
-            lifecycle_in(state).require_usable()
-    else:
-        lifecycle_in(state).require_usable()

@@ -37,27 +37,6 @@ def make_node_name(prefix: str, sequence: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "expected"),
-    [
-        (QUEUE.prefix(), "queue-"),
-        (SIMPLE.prefix(), "qn-"),
-        (PRIORITY.prefix(5), "queue-100000005"),
-        (PRIORITY.prefix(0), "queue-100000000"),
-        (PRIORITY.prefix(-1), "queue-0FFFFFFFF"),
-        (PRIORITY.prefix(-(2**31)), "queue-080000000"),
-        (PRIORITY.prefix(2**31 - 1), "queue-17FFFFFFF"),
-        (DELAY.prefix(0x1A1F7056FD1), "queue-|1A1F7056FD1|"),
-        (DELAY.prefix(1), "queue-|00000001|"),
-        (DELAY.prefix(2**63 - 1), "queue-|7FFFFFFFFFFFFFFF|"),
-        (IDS.prefix("a/b|c"), "queue-|a_b_c|"),
-    ],
-)
-def test_prefixes_are_those_that_curator_writes(prefix: str, expected: str) -> None:
-    """A node is created under the same name as Curator's."""
-    assert prefix == expected
-
-
-@pytest.mark.parametrize(
     ("recipe", "name", "found"),
     [
         (QUEUE, "queue-0000000000", {"prefix": "queue-", "sequence": 0}),
@@ -126,24 +105,11 @@ def test_priorities_are_in_the_order_of_curator(pairs: list[tuple[int, int]]) ->
     assert [(child.priority, child.sequence) for child in in_order] == sorted(pairs)
 
 
-def test_what_curator_put_back_without_priority_comes_first() -> None:
-    """A name without priority comes first, as with Curator's consumers, which sort the names as text."""
-    made = ["queue-080000000" + "0000000001", "queue-0000000009", "queue-100000000" + "0000000002"]
-    assert [child.name for child in PRIORITY.in_order(made)] == sorted(made)
-    assert min(made) == "queue-0000000009"
-
-
 def test_delays_are_in_the_order_of_their_epochs() -> None:
     """The earliest instant comes first, whatever its number of digits, and the oldest of one instant."""
     late, early = make_node_name(DELAY.prefix(0x1A1F7056FD1), 1), make_node_name(DELAY.prefix(0x9), 2)
     made = [late, make_node_name(DELAY.prefix(0x1A1F7056FD1), 0), early, "queue-0000000009"]
     assert [child.sequence for child in DELAY.in_order(made)] == [9, 2, 0, 1]
-
-
-def test_ids_do_not_count_for_the_order() -> None:
-    """Messages with ids keep the order in which they were put."""
-    made = [make_node_name(IDS.prefix(name), number) for number, name in enumerate("zebra")]
-    assert [child.id for child in IDS.in_order(reversed(made))] == list("zebra")
 
 
 def test_names_after_the_end_of_the_count_are_the_youngest() -> None:
@@ -200,11 +166,6 @@ def test_what_was_encoded_is_decoded(messages: list[bytes]) -> None:
     data = encode(messages)
     assert decode(data) == messages
     assert len(data) == NODE_OVERHEAD_BYTES + sum(MESSAGE_HEAD_BYTES + len(message) for message in messages)
-
-
-def test_what_follows_the_end_does_not_count() -> None:
-    """Bytes behind the end marker are ignored, as by Curator."""
-    assert decode(GOOD + b"\x07rest") == [b"one", b"two"]
 
 
 @pytest.mark.parametrize(
