@@ -39,7 +39,7 @@ _MAIN_SETTINGS = frozenset({*GROUP, *QUEUES, "claim", "processes", "threads", "a
 
 def _complete_queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     async def ask(settings: WorkSettings) -> Iterable[str]:
-        async with open_client(settings) as client:
+        async with open_client(settings, notice=None) as client:  # Notes would spoil the line.
             return (await client.name_page(start=incomplete or None, limit=MAX_COMPLETIONS)).names
 
     return _complete_names(ctx, ask)

@@ -47,3 +47,9 @@ def test_names_for_the_shell(run: Run, client: Client, group: Group, monkeypatch
     assert proposed("work", "--on-failure", "s") == ["skip", "stop"]
     assert proposed("work", "--url", "http://127.0.0.1:9", "--key", "k", "--queue", "c") == []
     assert proposed("status", "--coordination", "no-such:", "--group", "a") == []
+
+
+def test_servers_that_do_not_answer(run: Run) -> None:
+    """ZooKeeper servers that cannot be reached give one line and code 1."""
+    ended = run("status", "--coordination", f"zookeeper://127.0.0.1:{free_port()}/x?connect_timeout=0.5")
+    assert (ended.code, len(ended.err.splitlines())) == (1, 1), ended.err

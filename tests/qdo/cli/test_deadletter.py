@@ -89,14 +89,6 @@ def test_text_is_printed_harmlessly(run: Run, queue: str, dead: list[Message]) -
     assert "\x1b" not in shown
 
 
-def test_the_call_of_a_task_is_shown(run: Run, client: Client, queue: str) -> None:
-    """The table shows the name and arguments of a task."""
-    client.send(queue, json={"task": "thumb", "args": ["a.jpg"], "kwargs": {}})
-    jobs = client.job_queue(queue)
-    jobs.release(jobs.receive(), reason="no stack", retry=False)
-    assert 'thumb("a.jpg")' in run("deadletter", "list", "--queue", queue).text
-
-
 @pytest.mark.parametrize("option", ["--queue", "--pattern"])
 def test_dead_letters_of_claims(run: Run, client: Client, option: str, queue: str) -> None:
     """Dead letters of claims are found in the queue that ``dead_letter`` names, and go back from there."""
@@ -125,7 +117,7 @@ def test_a_name_that_is_written_wrong(run: Run, client: Client, command: str) ->
     assert (ended.code, "Queue 'bills-2025' does not exist" in ended.err) == (1, True)
 
 
-@pytest.mark.parametrize("length", range(40, 51))
+@pytest.mark.parametrize("length", [45, 50])
 def test_names_of_any_length(run: Run, served: Served, client: Client, length: int) -> None:
     """Dead letters of a queue with the longest name are listed and sent back as others are."""
     name = "ä b%'" + "x" * (length - 5)

@@ -53,16 +53,6 @@ def test_prune_keeps_offsets_of_hidden_queues(run: Run, group: Group, client: Cl
     assert group.offsets() == {each: ID for each in everything if each != (gone, 1)}
 
 
-def test_prune_does_not_guess(run: Run, group: Group, client: Client, limit: Limit) -> None:
-    """If the key sees no queue at all nothing is removed, though the listing is empty."""
-    mails = client.create_queue(partitions=1).name
-    group.record({group.partition(mails, 1): ID})
-    limit("read", "orders-*")
-    ended = run("offsets", "prune", "--yes")
-    assert (ended.code, group.offsets()) == (0, {(mails, 1): ID})
-    assert f"the credential may not see {mails}" in ended.err
-
-
 def test_a_hidden_queue_is_not_said_to_be_missing(run: Run, client: Client, limit: Limit) -> None:
     """A command that names a queue tells a missing queue from one that the key may not see."""
     name = client.create_queue().name

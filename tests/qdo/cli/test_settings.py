@@ -20,36 +20,17 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_nearest_source_wins(tmp_path: Path) -> None:
-    """The command line beats the environment, which beats the file, which beats the default."""
-    file = write(tmp_path / "qdo.toml", 'attempts = 1\nparallel = 2\ndrain = "3s"\nqueue = ["a", "b"]\n')
-    environ = {"QDO_CONFIG": str(file), "QDO_ATTEMPTS": "4", "QDO_PARALLEL": "5", "QDO_LOG": ""}
-    settings = load({"attempts": "6", "log": None, "pattern": []}, environ)
-    assert (settings.worker.retry.attempts, settings.worker.parallel, settings.worker.drain, settings.queue) == (
-        6,
-        5,
-        3.0,
-        ("a", "b"),
-    )
-    assert (settings.log, settings.pattern) == ("text", ())
+    """The command line beats the environment, which beats the file, which beats the default.
 
-
-def test_lists_and_switches(tmp_path: Path) -> None:
-    """Texts of the environment are split at commas; switches accept the usual words."""
-    environ = {"QDO_QUEUE": "a, b,", "QDO_MIRROR": "on", "QDO_DRAIN": "1m30s"}
-    settings = load({"pattern": ["x,y", "z"]}, environ)
-    assert (settings.queue, settings.pattern, settings.consumer.mirror, settings.worker.drain) == (
-        ("a", "b"),
-        ("x,y", "z"),
-        True,
-        90.0,
-    )
-
-
-def test_config_option_beats_its_variable(tmp_path: Path) -> None:
-    """``--config`` wins over QDO_CONFIG; paths in the file are relative to it."""
-    file = write(tmp_path / "right.toml", 'attempts = 1\nprofile = "here.toml"')
-    settings = load({}, {"QDO_CONFIG": str(tmp_path / "missing.toml")}, file)
-    assert (settings.worker.retry.attempts, settings.profile) == (1, tmp_path / "here.toml")
+    Texts of the environment are split at commas; paths in the file are relative to it.
+    """
+    file = write(tmp_path / "qdo.toml", 'attempts = 1\nparallel = 2\ndrain = "3s"\nprofile = "here.toml"\n')
+    environ = {"QDO_CONFIG": "missing", "QDO_ATTEMPTS": "4", "QDO_PARALLEL": "5", "QDO_LOG": "", "QDO_MIRROR": "on"}
+    settings = load({"attempts": "6", "log": None, "pattern": ["x,y"]}, environ | {"QDO_QUEUE": "a, b,"}, file)
+    worker = settings.worker
+    assert (worker.retry.attempts, worker.parallel, worker.drain) == (6, 5, 3.0)
+    assert (settings.log, settings.pattern, settings.queue) == ("text", ("x,y",), ("a", "b"))
+    assert (settings.profile, settings.consumer.mirror) == (tmp_path / "here.toml", True)
 
 
 def test_the_service_is_named_as_for_queuey() -> None:

@@ -55,14 +55,6 @@ def test_members_owners_offsets_and_lag(run: Run, group: Group, client: Client, 
     assert sent[1].id in shown
 
 
-def test_looking_on_leaves_no_trace(run: Run, group: Group, client: Client, queue: str) -> None:
-    """Counting the lag records nothing in the service."""
-    sent = client.send(queue, "x", partition=1)
-    group.record({group.partition(queue, 1): sent.id})
-    assert run("status", "--json").json["lag"] == 0
-    assert client.groups(queue) == ()
-
-
 def test_a_group_is_shown_without_the_service(
     run: Run, group: Group, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,8 +92,10 @@ def metrics(text: str) -> dict[tuple[str, ...], float]:
     return {(one.name, *(one.labels[each] for each in labels if each in one.labels)): one.value for one in samples}
 
 
-def test_metrics_without_workers(run: Run, group: Group, client: Client, queue: str) -> None:
-    """Prometheus gets the lag of a group without running workers."""
+def test_metrics_without_workers(
+    run: Run, group: Group, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prometheus gets the lag of a group without running workers, and a metric that says if the lag is missing."""
     sent = [client.send(queue, str(number), partition=1) for number in range(4)]
     alone = client.send(queue, "alone", partition=2)
     group.record({group.partition(queue, 1): sent[1].id, group.partition(queue, 2): alone.id})
@@ -113,17 +107,10 @@ def test_metrics_without_workers(run: Run, group: Group, client: Client, queue: 
     names = ("members", "partitions", "unowned_partitions", "lag_known")
     assert [values[f"qdo_group_{name}", GROUP] for name in names] == [0, 2, 2, 1]
     assert values["qdo_group_status_seconds", GROUP] == pytest.approx(time.time(), abs=60)
-
-
-def test_metrics_of_a_lag_that_nobody_knows(
-    run: Run, group: Group, queue: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The known values are printed, with a metric that says that the lag is missing, and the reason on stderr."""
-    group.record({group.partition(queue, 1): "00000000000010008080808080808080"})
     monkeypatch.setenv("QUEUEY_PROFILE", "/nowhere/profile.toml")
     ended = run("status", "--metrics")
     values = metrics(ended.text)
-    assert (values["qdo_group_lag_known", GROUP], values["qdo_group_partitions", GROUP]) == (0, 1)
+    assert (values["qdo_group_lag_known", GROUP], values["qdo_group_partitions", GROUP]) == (0, 2)
     assert not [key for key in values if key[0] == "qdo_group_lag_messages"]
     assert "/nowhere/profile.toml" in ended.err
 
@@ -145,18 +132,14 @@ def test_watch_goes_on_until_interrupted(served: Served, service_group: ServiceG
         assert "Traceback" not in process.stderr.read()
 
 
-def test_a_group_that_nobody_knows_is_told(run: Run, group: Group, queue: str) -> None:
-    """An unknown group is reported with code 1; a group without members or lag is not unknown."""
+def test_a_group_that_nobody_knows_is_told(run: Run, group: Group, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown group is reported with code 1; a group without members or lag is known. A group must be named."""
     ended = run("status", "--group", "unheard-of")
     assert (ended.code, ended.text, "not known" in ended.err) == (1, "", True)
     assert run("status", "--group", "unheard-of", "--json").json["known"] is False
     group.record({group.partition(queue, 1): None})
     assert run("status").code == 0
     assert run("status", "--json").json["known"] is True
-
-
-def test_a_group_must_be_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a group the command is refused."""
     monkeypatch.delenv("QDO_GROUP")
     ended = run("status")
     assert (ended.code, "--group" in ended.err) == (2, True)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from qdo.consumer.rebalance.queue_discovery import MAX_REPORTED_QUEUES
 from qdo.coordination import Member, Visibility
 from qdo.coordination.records import (
-    check_name,
     decode_member,
     decode_offset,
     encode_member,
@@ -21,7 +20,7 @@ from qdo.coordination.records import (
 )
 from qdo.coordination.stored_assignments import ASSIGNMENTS, MemberAssignment
 from qdo.coordination.tree import MAX_NODE_BYTES
-from qdo.errors import CoordinationIncompatible, InvalidArgument
+from qdo.errors import CoordinationIncompatible
 from qdo.partitions import Partition, Queue
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -67,14 +66,6 @@ def test_impossible_partitions_are_damage(number: int) -> None:
     damaged = ASSIGNMENTS.encode(MemberAssignment(1, "m", shares, []))
     with pytest.raises(CoordinationIncompatible, match="cannot be read"):
         ASSIGNMENTS.decode(damaged)
-
-
-def test_names() -> None:
-    """Any text of limited length is a valid name, if it can be encoded."""
-    assert check_name("group", "a/%\x00 ü") == "a/%\x00 ü"
-    for name in ("", "x" * 1001, "\udc80"):
-        with pytest.raises(InvalidArgument, match="group"):
-            check_name("group", name)
 
 
 def test_the_largest_sight_fits_into_a_node() -> None:

@@ -22,24 +22,6 @@ def test_all_is_sorted_complete_and_there() -> None:
         qdo.Workshop  # noqa: B018 - the access is the test
 
 
-def test_every_error_is_drawn_in_the_tree() -> None:
-    """The docstring of the errors shows each class under its parent, and no class that does not exist."""
-    drawing = (errors.__doc__ or "").split("::")[1].splitlines()
-    path: list[tuple[int, str]] = []
-    drawn = set()
-    for line in drawing:
-        name = line.strip("│├└─ ").split(" ")[0]
-        if not name[:1].isupper() or not hasattr(errors, name):
-            continue
-        drawn.add(name)
-        path = [entry for entry in path if entry[0] < line.index(name)]
-        if path:
-            assert getattr(errors, name).__bases__ == (getattr(errors, path[-1][1]),)
-        path.append((line.index(name), name))
-    made = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
-    assert drawn == made
-
-
 @pytest.mark.needs_programs
 def test_importing_loads_no_driver() -> None:
     """Neither the package nor the consumer loads an HTTP library or a coordination driver, or reads the environment."""

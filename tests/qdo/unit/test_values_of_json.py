@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, NamedTuple, TypedDict
-from uuid import UUID
+from typing import Any, TypedDict
 
 import msgspec
 import pytest
@@ -40,20 +39,6 @@ class Size:
     height: float
 
 
-@dataclass(eq=False)
-class Crate:
-    """A record that equals only itself."""
-
-    width: float
-
-
-class Pair(NamedTuple):
-    """Two values."""
-
-    first: int
-    second: str
-
-
 class Options(TypedDict):
     at: datetime
     size: Any
@@ -70,28 +55,11 @@ PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=6,
 )
-RICH: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
-    "bytes": (bytes, st.binary()),
-    "set": (set[int], st.sets(st.integers(-9, 9))),
-    "frozenset": (frozenset[str], st.frozensets(st.text(max_size=2))),
-    "tuple": (tuple[int, ...], st.lists(st.integers()).map(tuple)),
-    "named tuple": (Pair, st.builds(Pair, st.integers(), st.text())),
-    "decimal": (Decimal, st.decimals()),
-    "datetime": (datetime, st.datetimes()),
-    "date": (date, st.dates()),
-    "timedelta": (timedelta, st.timedeltas(timedelta(-99), timedelta(99))),
-    "UUID": (UUID, st.uuids()),
-    "enum": (Color, st.sampled_from(Color)),
-    "record": (Size, st.builds(Size, st.floats(), st.floats())),
-    "record without equality": (Crate, st.builds(Crate, st.floats(allow_nan=False, allow_infinity=False))),
-    "float": (float, NUMBERS),
-    "keys": (
-        dict[str, int],
-        st.dictionaries(st.one_of(st.text(), st.integers(), st.none(), st.booleans()), st.just(1)),
-    ),
-}
-"""Types, with values of them."""
-VALUES = st.one_of(PLAIN, *(values for _, values in RICH.values()))
+VALUES = st.one_of(
+    *(PLAIN, st.binary(), st.sets(st.integers(-9, 9)), st.frozensets(st.text(max_size=2)), st.decimals()),
+    *(st.lists(st.integers()).map(tuple), st.datetimes(), st.dates(), st.timedeltas(timedelta(-99), timedelta(99))),
+    *(st.uuids(), st.sampled_from(Color), st.builds(Size, st.floats(), st.floats())),
+)
 ANY = st.one_of(
     VALUES,
     st.lists(VALUES, max_size=3),
@@ -105,8 +73,6 @@ def alike(sent: Any, found: Any) -> bool:  # noqa: ANN401 - any values
         return len(sent) == len(found) and all(map(alike, sent, found))
     if isinstance(sent, dict) and isinstance(found, dict):
         return list(sent) == list(found) and all(alike(sent[key], found[key]) for key in sent)
-    if isinstance(sent, Crate):
-        return isinstance(found, Crate) and sent.width == found.width
     if isinstance(sent, float) and isinstance(found, float):
         return sent.hex() == found.hex()
     return type(sent) is type(found) and bool(sent == found)
@@ -135,22 +101,6 @@ def test_of_tasks_without_types(value: Any) -> None:  # noqa: ANN401 - any value
         assert alike(value, read_argument(call(value), jobs))
 
 
-@pytest.mark.parametrize("kind", RICH)
-@given(data=st.data())
-def test_of_tasks_with_types(kind: str, data: st.DataObject) -> None:
-    """Values of a typed parameter arrive; those that the type cannot carry are refused."""
-    declared, values = RICH[kind]
-    value = data.draw(values)
-    jobs, call = task_with(declared)
-    try:
-        sent = call(value)
-    except InvalidArgument:
-        assert kind in {"record", "float", "keys", "decimal"}
-        return
-    received = read_argument(sent, jobs)
-    assert alike(value, received) or (kind == "float" and received == value)
-
-
 @pytest.mark.parametrize(
     ("kind", "value", "found"),
     [
@@ -168,6 +118,18 @@ def test_plain_values_for_types(kind: Any, value: Any, found: Any) -> None:  # n
     """A plain JSON value arrives as the parameter's type converts it."""
     jobs, call = task_with(kind)
     assert read_argument(call(value), jobs) == found
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(Size, Size(math.nan, 1.0)), (float, math.inf), (dict[str, int], {1: 1}), (set[int], {1.5})],
+    ids=str,
+)
+def test_values_that_their_type_cannot_carry(kind: Any, value: Any) -> None:  # noqa: ANN401 - any
+    """A value that its declared type cannot carry is refused."""
+    _, call = task_with(kind)
+    with pytest.raises(InvalidArgument, match="argument value"):
+        call(value)
 
 
 @pytest.mark.parametrize("value", [math.nan, [math.inf], {1: 2}, {"a": b"x"}, {3}, Color.RED, Decimal("1.0")], ids=repr)

@@ -59,19 +59,6 @@ async def retry_while_lost(heard: RecordedEvents, call: Callable[[], Any]) -> An
                 await asyncio.sleep(0.05)
 
 
-async def test_nothing_is_sent_under_a_second_session(join: Join, service: ZooKeeperService) -> None:
-    """Requests made of kazoo's client after the end of its session are never sent."""
-    session, heard = await join("a")
-    link, path = link_of(session), f"{service.root}/mark"
-    await service.expire(session)
-    await heard.next("lost")
-    pending = link._client.create_async(path)
-    await until(lambda: link.finished)
-    with kazoo_client(service._direct) as client:
-        assert client.exists(path) is None
-    assert pending.exception is not None
-
-
 async def test_leaving_while_suspended_closes_the_session_later(
     join: Join, coordinator: Coordinator, service: ZooKeeperService
 ) -> None:
@@ -87,26 +74,6 @@ async def test_leaving_while_suspended_closes_the_session_later(
     await until(lambda: link_of(session).finished)
     assert await retry_while_lost(heard, coordinator.members) == {}
     assert await coordinator.owners() == {}
-
-
-async def test_a_session_that_is_lost_here_is_closed_there(
-    join: Join, service: ZooKeeperService, open_one: Open
-) -> None:
-    """A session that ended by the member's clock, but not yet at the servers, is closed there."""
-    session, heard = await join("a")
-    await session.claim([PARTITION])
-    lease = link_of(session)._lease
-    await service.cut()
-    await heard.next("suspended")
-    lease._last = lease.now() - 1000  # as if the machine had slept
-    assert session.state == "lost"
-    with pytest.raises(SessionLost):
-        await session.claim([PARTITION])
-    await heard.next("lost")
-    await service.heal()
-    await until(lambda: link_of(session).finished)
-    assert await (await open_one()).owners() == {}
-    assert heard.events[-1] == "lost"
 
 
 async def test_a_member_that_was_removed_is_lost(join: Join, service: ZooKeeperService) -> None:
@@ -139,14 +106,6 @@ async def test_nothing_is_left_behind(service: ZooKeeperService, open_one: Open)
     await until(lambda: set(threading.enumerate()) <= before)
     await until(lambda: service.proxy.connections == 0)
     await until(lambda: open_files() <= files)  # fewer if files of an earlier test were being closed
-
-
-async def test_the_timeout_is_what_the_servers_grant(service: ZooKeeperService, open_one: Open) -> None:
-    """The timeout that the servers grant within their limits is used, and is reported."""
-    long, short = await open_one(session_timeout=3600.0), await open_one(session_timeout=0.001)
-    assert 0.001 < short.session_timeout < long.session_timeout < 3600.0
-    session = await long.join(Member("a"), RecordedEvents())
-    assert link_of(session).timeout == long.session_timeout
 
 
 async def test_a_forked_process_uses_nothing_of_it(join: Join) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import struct
 import threading
@@ -59,17 +58,6 @@ def test_bytes_come_in_order(pieces: list[bytes], sizes: list[int]) -> None:
         assert b"".join(read) == b"".join(pieces)
 
 
-def test_what_has_arrived_is_read_at_once(ends: tuple[socket.socket, socket.socket]) -> None:
-    """Many answers cost one call of the operating system."""
-    ours, theirs = ends
-    wire, handler, _, _ = make(ours)
-    theirs.sendall(b"x" * 1000)
-    handler.select([wire], [], [], 1.0)
-    assert wire.pending() == 1000
-    assert not select.select([ours], [], [], 0)[0]
-    assert handler.select([wire], [], [], 0) == ([wire], [], [])
-
-
 def test_the_first_packet_tells_the_timeout(ends: tuple[socket.socket, socket.socket]) -> None:
     """The timeout granted by the server is used, even if its packet comes in parts."""
     ours, theirs = ends
@@ -82,17 +70,6 @@ def test_the_first_packet_tells_the_timeout(ends: tuple[socket.socket, socket.so
     assert lease.timeout == 6.0
     hand.now += 5
     assert lease.silence == 5
-
-
-def test_a_refused_session_grants_nothing(ends: tuple[socket.socket, socket.socket]) -> None:
-    """A server answers a session that has ended with a timeout of zero."""
-    ours, theirs = ends
-    wire, handler, lease, _ = make(ours)
-    wire.send(REQUEST)
-    theirs.sendall(struct.pack(">iiiq", 16, 0, 0, 0))
-    handler.select([wire], [], [], 1.0)
-    assert lease.timeout == 3.0
-    assert lease.silence == 0
 
 
 def test_answers_renew_the_lease(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -145,19 +122,10 @@ def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket]) ->
         handler.select([wire], [], [], 3600.0)
 
 
-def test_only_the_first_answer_counts() -> None:
-    """Kazoo sets two results for a request during the close; the first one counts."""
-    answer = Handler(SessionLease(5.0), None).async_result()
-    answer.set_exception(ValueError("first"))
-    answer.set(2)
-    with pytest.raises(ValueError, match="first"):
-        answer.get()
-
-
 def test_no_callback_is_lost_or_doubled_in_a_race() -> None:
     """One thread can answer while another requests the callback."""
     called: list[object] = []
-    until = time.monotonic() + 0.5
+    until = time.monotonic() + 0.2
     tried = 0
     while time.monotonic() < until:
         answer = Handler(SessionLease(5.0), None).async_result()
@@ -187,18 +155,6 @@ def granted_lease(timeout: float = 10.0) -> tuple[SessionLease, Hand]:
     return lease, hand
 
 
-def test_nothing_lapses_before_it_began() -> None:
-    """Connecting is not limited by the lease."""
-    hand = Hand()
-    lease = SessionLease(1.0, hand)
-    hand.now += 100
-    lease.renew(hand.now)
-    assert not lease.lapsed
-    assert not lease.broken
-    lease.grant(1.0, hand.now)
-    assert not lease.lapsed
-
-
 def test_silence_breaks_then_lapses() -> None:
     """After two thirds of the timeout the connection is broken; after all of it the session may be over."""
     lease, hand = granted_lease(9.0)
@@ -207,30 +163,6 @@ def test_silence_breaks_then_lapses() -> None:
         hand.now += 1
         seen.append((lease.broken, lease.lapsed))
     assert seen == [(False, False)] * 6 + [(True, False)] * 3 + [(True, True)]
-
-
-def test_an_answer_that_is_read_too_late_renews_nothing() -> None:
-    """An answer may have arrived before the process was stopped, so the session may have ended since."""
-    lease, hand = granted_lease(10.0)
-    hand.now += 11
-    lease.renew(hand.now)
-    assert lease.lapsed
-    assert lease.remaining == 0
-    lease.renew(hand.now)
-    assert lease.lapsed
-
-
-def test_an_answer_counts_from_its_request() -> None:
-    """An answer counts from its request, however late it comes, as the servers count."""
-    lease, hand = granted_lease(10.0)
-    hand.now += 1
-    sent_at = hand.now
-    hand.now += 8
-    lease.renew(sent_at)
-    assert lease.silence == 8
-    assert lease.remaining == 2
-    hand.now += 2.1
-    assert lease.lapsed
 
 
 def test_what_was_found_lapsed_stays_so() -> None:

@@ -17,23 +17,10 @@ import kazoo
 from kazoo import client
 from kazoo.protocol import connection
 
-from qdo.coordination.zookeeper.driver.handler import Handler, Wire
+from qdo.coordination.zookeeper.driver.handler import Wire
 
 ROOT = Path(__file__).parents[4]
 OF_THE_SOCKET = {"close", "getpeername", "pending", "recv", "send", "setblocking"}
-OF_THE_HANDLER = {
-    "async_result",
-    "create_connection",
-    "create_socket_pair",
-    "dispatch_callback",
-    "event_object",
-    "select",
-    "sleep_func",
-    "spawn",
-    "start",
-    "stop",
-    "timeout_exception",
-}
 
 
 def asked_of(name: str) -> set[str]:
@@ -51,18 +38,6 @@ def test_the_socket_stand_in_has_what_kazoo_uses() -> None:
     assert asked_of("_socket") == OF_THE_SOCKET
     made = inspect.getsource(Wire.__init__)
     assert all(hasattr(Wire, name) or f"self.{name} = connection.{name}" in made for name in OF_THE_SOCKET)
-
-
-def test_the_handler_has_what_kazoo_uses() -> None:
-    """Kazoo uses no other attribute of the handler."""
-    assert asked_of("handler") == OF_THE_HANDLER
-    assert all(hasattr(Handler, name) for name in OF_THE_HANDLER)
-
-
-def test_kazoo_looks_for_what_was_read_ahead() -> None:
-    """Kazoo looks for data read ahead before it waits for the operating system; else buffered data would be stuck."""
-    lines = inspect.getsource(connection.ConnectionHandler._read)
-    assert lines.index("pending()") < lines.index("handler.select")
 
 
 def test_kazoo_is_pinned_to_the_release_that_was_tested() -> None:

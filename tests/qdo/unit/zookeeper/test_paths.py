@@ -20,16 +20,6 @@ def test_a_name_is_read_back(name: str) -> None:
     assert decode(encode(name)) == name
 
 
-@given(NAMES)
-def test_a_name_is_a_node(name: str) -> None:
-    """No node has a name that ZooKeeper refuses, whatever the name."""
-    node = encode(name)
-    assert node not in {"", ".", "..", "zookeeper"}
-    assert node.isascii()
-    assert node.isprintable()
-    assert "/" not in node
-
-
 @given(NAMES, NAMES)
 def test_different_names_are_different_nodes(one: str, other: str) -> None:
     """Two names share a node only if they are equal."""
@@ -59,10 +49,3 @@ def test_what_is_no_number_is_no_partition(number: str) -> None:
     """A partition number is 1 or more, in its canonical form."""
     with pytest.raises(CoordinationIncompatible):
         parse_partition(("h", "a", "q", number))
-
-
-def test_the_root_lies_in_itself() -> None:
-    """The ancestors of a path end."""
-    assert parent_path("/a/b") == "/a"
-    assert parent_path("/a") == "/"
-    assert parent_path("/") == "/"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from qdo.coordination.opening import open_coordinator
 from qdo.coordination.zookeeper.connection_options import ConnectionOptions, DigestLogin, SaslLogin, TlsOptions, parse
 from qdo.errors import InvalidArgument
 
@@ -91,13 +89,6 @@ def test_what_makes_no_sense_is_refused(url: str) -> None:
     """Wrong options are refused before a connection is made."""
     with pytest.raises(InvalidArgument):
         parse(url)
-
-
-@pytest.mark.parametrize("options", [{"ca": "/nowhere/at/all"}, {"cert": "/nowhere/at/all"}])
-def test_files_that_are_not_there_are_named(options: dict[str, Any]) -> None:
-    """Encryption that cannot be set up is refused at once, and the error names the file."""
-    with pytest.raises(InvalidArgument, match="/nowhere/at/all"):
-        open_coordinator("zookeeper://h", "group", **options)
 
 
 def test_passwords_are_not_shown() -> None:
