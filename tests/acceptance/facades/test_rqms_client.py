@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from queuey.client import ClientError, Conflict, ConnectionLost, InvalidAnswer, InvalidArgument, RetryPolicy, Timing
+from queuey.client import ClientError, Conflict, InvalidAnswer, InvalidArgument, Timing
 from queuey.client.rqms import FETCH_INTERVAL, Item, Queue
 from queuey.facades.settings import Facades, RqmsFacade
 from queuey.storage import bridge
@@ -137,33 +137,6 @@ def test_lost_answers(queue: Queue, network: Network) -> None:
     assert item.value == "three"
     network.lost = {len(network.requests) + 1}
     queue.task_done(item)
-
-
-def test_patience_ends(network: Network, timing: Timing) -> None:
-    """A server that never answers is given up in the end."""
-    network.lost = set(range(100))
-    with (
-        Queue(URL, transport=network, timing=timing, retry=RetryPolicy(deadline=0)) as queue,
-        pytest.raises(ConnectionLost),
-    ):
-        queue.put(1)
-    assert len(network.requests) == 1
-
-
-def test_foreach(queue: Queue) -> None:
-    """Each task is given to a function and is done, until the function raises."""
-    for number in range(3):
-        queue.put(number)
-    handled: list[object] = []
-
-    def work(item: Item) -> None:
-        handled.append(item.value)
-        if item.value == 2:
-            raise KeyError("two")
-
-    with pytest.raises(KeyError, match="two"):
-        queue.foreach(work)
-    assert handled == [0, 1, 2]
 
 
 def test_foreach_that_goes_on(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.processes import ending
-from tests.servers.served import Served, environment, free_port
+from tests.servers.served import Served
 from tests.servers.terminal import terminal
 
 
@@ -55,22 +50,3 @@ def test_no_console_in_a_pipe(tmp_path: Path) -> None:
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{served.port}/console/login", timeout=60)
         assert "login" not in served.output
-
-
-def test_no_console_without_input(tmp_path: Path) -> None:
-    """Nor has one whose output alone is a terminal."""
-    master, slave = pty.openpty()
-    port = free_port()
-    command = [sys.executable, "-m", "queuey", "serve", "--port", str(port), "--data", str(tmp_path / "data")]
-    process = subprocess.Popen(
-        [*command, "--profile", str(tmp_path / "profile.toml")],
-        stdin=subprocess.DEVNULL,
-        stdout=slave,
-        env=environment(),
-        start_new_session=True,
-    )
-    os.close(slave)
-    with ending(process):
-        assert b"Queuey serves at" in os.read(master, 4096)
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/console/login", timeout=60)
