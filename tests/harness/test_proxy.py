@@ -78,17 +78,6 @@ def test_cut_and_healed(proxy: Proxy) -> None:
         assert send_and_receive(client, b"four") == b"four"
 
 
-def test_dropped(proxy: Proxy) -> None:
-    """Open connections are reset, and a new one works at once."""
-    with connect(proxy) as client:
-        assert send_and_receive(client, b"one") == b"one"
-        assert proxy.connections == 1
-        proxy.drop()
-        assert send_and_receive(client, b"two") == b""
-    with connect(proxy) as client:
-        assert send_and_receive(client, b"three") == b"three"
-
-
 @pytest.mark.parametrize("silence", [Proxy.silence, Proxy.mute])
 def test_silenced(proxy: Proxy, silence: Callable[[Proxy], None]) -> None:
     """Nothing is answered until the proxy resumes; then the requests sent in between are answered."""

@@ -166,23 +166,6 @@ def test_large_claims_use_several_partitions() -> None:
     assert list(claimed_from(4, 100).values()) == [100] * 4
 
 
-def test_nothing_is_said_only_after_all_ended_claims_were_looked_at() -> None:
-    """Behind a thousand ended claims of messages that are gone, the next ended claim is found."""
-    scene = Scene()
-    store, claims = scene.start(ModelStore)
-    scene.fill(1, 1100)
-    for _ in range(2):
-        scene.claim(claims, QUEUE, 1000)
-        scene.let(SOON)
-    assert len(scene.found) == 1100
-    store.delete(QUEUE, [(1, one.message.position) for one in scene.found[:1050]])
-    scene.let(120)
-    found_before = len(scene.found)
-    scene.claim(claims, QUEUE, 1)
-    scene.let(SOON)
-    assert len(scene.found) == found_before + 1
-
-
 def test_who_is_refused_takes_in_who_came_meanwhile() -> None:
     """After a refused append, the next attempt includes the claims and receipts that have arrived since."""
     scene = Scene()

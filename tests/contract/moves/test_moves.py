@@ -26,9 +26,8 @@ from queuey.errors import (
     TooManyMoves,
 )
 from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Message, Meta, Queue, QueueSpec, Record
+from queuey.messages import Message, Meta, Queue, QueueSpec
 from queuey.service import QueueAccess, Service
-from queuey.service.due_work import DueRunner
 from queuey.service.messages import Draft
 from queuey.service.moves import MoveCarrier, MoveTiming, MoveUseCases
 from queuey.service.moves import records as module
@@ -41,7 +40,7 @@ from tests.contract import samples
 from tests.contract.claims.test_claims import refuse_made_up_receipts
 from tests.contract.samples import append_bodies, eventually, fill_queue, method_of, new_message, whole_partition
 from tests.interposed_store import InterposedStore
-from tests.replacing import replace, replace_in
+from tests.replacing import replace_in
 
 FAST_TIMING = MoveTiming(search=0.1, stale=0.5, beat=0.1)
 SEES_ALL_QUEUES: Callable[[str], bool] = bool
@@ -379,26 +378,6 @@ def test_kills_at_every_step(store: Store, other: Store) -> None:
         assert bodies(store, source) == []
 
 
-@pytest.mark.slow_on("cassandra", "simulated")
-def test_two_moves_of_one_source(store: Store, other: Store) -> None:
-    """If the record of a running move is lost, a second move of its source begins; the two do no harm to each other."""
-    source, targets = make_queue(store), [make_queue(store), make_queue(store)]
-    everything = [f"{number}" for number in range(2100)]
-    for first in range(0, 2100, 500):
-        append_bodies(store, source, *everything[first : first + 500])
-    number = bridge.run(store.ledger.now())
-    moves = [
-        Move(number + place, APP, source.name, source.qid, source.partitions, target.name, target.qid)
-        for place, target in enumerate(targets)
-    ]
-    threads = [threading.Thread(target=carry_out, args=each) for each in zip((store, other), moves, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert Counter(body for queue in (source, *targets) for body in bodies(store, queue)) == Counter(everything)
-
-
 def test_a_move_is_left_to_the_process_that_works_on_it(store: Store, mover: Mover) -> None:
     """Another process that asks for a move, for example after its own failure, gets it only once it was handed back."""
     claims, records = mover.service.claims, MoveRecords(store)
@@ -414,16 +393,6 @@ def test_a_move_is_left_to_the_process_that_works_on_it(store: Store, mover: Mov
     assert second.statistics()["moves_running"] == 1
     with pytest.raises(RecordChanged):
         mover.service.core.run(first.step(bridge.run(records.reread(record))))
-
-
-def test_who_asks_for_a_move_that_is_under_way_leaves_its_work_alone(store: Store, mover: Mover) -> None:
-    """A request for a running move notifies the runner only if the record is new."""
-    noted: list[Record] = []
-    source, target = make_queue(store), make_queue(store)
-    with replace(DueRunner.plan, lambda _runner, record: noted.append(record)):
-        for _ in range(3):
-            mover.begin(source, target)
-    assert len(noted) == 1
 
 
 def test_a_move_whose_process_stops_while_it_records_the_end(store: Store, mover: Mover) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from queuey.client import ConnectionLost, InvalidRequest, NotAllowed, QueueNotFound
+from queuey.client import ConnectionLost, NotAllowed
 from queuey.client.claims.held import MAX_ACK_DELAY, Batch, HeldClaims, Work
 from queuey.client.errors import ErrorAnswer
 
@@ -59,15 +59,6 @@ def test_a_renewal_that_fails_is_tried_again() -> None:
     times.append(164.0)
     held.record_failure(next_work(held), NotAllowed(ErrorAnswer(status=403)))
     assert (first.state, held.seconds_until_due()) == ("lost", None)
-
-
-def test_a_deleted_queue_has_no_claims() -> None:
-    """If the service says that a queue is gone, its claims are lost at once."""
-    held, times = make_held_claims()
-    claim = held.add("q", "r1", 40, 100)
-    times.append(120.0)
-    held.record_failure(next_work(held), QueueNotFound(ErrorAnswer(status=404)))
-    assert (claim.state, held.seconds_until_due()) == ("lost", None)
 
 
 def test_what_fails_waits_for_what_works() -> None:
@@ -181,17 +172,6 @@ def test_a_finished_claim_is_acknowledged_soon() -> None:
     assert work.calls[0].path == "q/claims/ack"
     held.record_success(work, 120.5, [])
     assert (first.state, second.state) == ("ended", "held")
-
-
-def test_a_refusal_of_some_receipts_spares_the_others() -> None:
-    """If some receipts of a renewal are refused, claims from before a purge are lost; others are renewed again."""
-    held, times = make_held_claims()
-    one, two = sorted((held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)), key=lambda claim: claim.receipt)
-    times.append(120.0)
-    work = next_work(held)
-    bad_one = work.claims.index(one)
-    held.record_failure(work, InvalidRequest(ErrorAnswer(status=400, fields={f"receipts.{bad_one}": "was purged"})))
-    assert (one.state, two.state, held.seconds_until_due()) == ("lost", "held", 4)
 
 
 def test_a_claim_that_came_too_late_is_left_to_the_loop() -> None:

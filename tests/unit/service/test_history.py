@@ -59,16 +59,6 @@ def test_a_ring_has_the_last_hour(notes: list[tuple[int, int, int]]) -> None:
     assert list(ring.taken) == [expected.get(number, [0, 0])[1] for number in numbers]
 
 
-def test_a_clock_that_is_set_back() -> None:
-    """Counts by a clock that was set back are kept, and break nothing."""
-    clock = Moving()
-    kept = History(Workers(), clock)
-    kept.record(queue(1), 1, 0)
-    clock.now -= 100 * CELL_SECONDS
-    kept.record(queue(1), 1, 0)
-    assert sum(kept.read(queue(1)).sent) == 2
-
-
 def cells(last: int, sent: int, depth: int = UNKNOWN_DEPTH) -> Cells:
     return Cells(
         last,
@@ -91,25 +81,6 @@ def test_applications_take_turns_at_being_counted() -> None:
         kept.record(queue(uid), 1, 0)
     with replace_in(history, history.MAX_SAMPLED, 6):
         assert [name for _, name in kept.recently_used()] == ["q19", "single", "quiet2", "q18", "quiet1", "q17"]
-
-
-def test_to_count_the_messages_of_a_queue_is_not_to_use_it() -> None:
-    """Counting the messages of a queue does not count as using it; an unused queue has a ring only if there is room."""
-    clock = Moving()
-    kept = History(Workers(), clock)
-    with replace_in(history, history.MAX_QUEUES, 4):
-        kept.record_depth(queue(0), 7)
-        for uid in (1, 2, 3):
-            clock.now += CELL_SECONDS
-            kept.record(queue(uid), 0, 1)
-        clock.now += CELL_SECONDS
-        kept.record_depth(queue(1), 7)
-        kept.record(queue(0), 0, 0)
-        assert [name for _, name in kept.recently_used()] == ["q3", "q2", "q1", "q0"]
-        kept.record_depth(queue(4), 7)
-        assert set(kept.read(queue(4)).depth) == {UNKNOWN_DEPTH}
-        kept.record(queue(5), 1, 0)
-        assert [name for _, name in kept.recently_used()] == ["q5", "q3", "q2", "q1"]
 
 
 def test_processes_are_merged() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import io
 import json
@@ -11,7 +10,7 @@ import signal
 import sys
 import threading
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 
 import msgspec
@@ -61,14 +60,6 @@ def test_results_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             assert written.count("\n") == text.count("\n")
 
 
-def test_results_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe gets every byte unchanged."""
-    out = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8"))
-    output.write(b"\x1b[2J\xff\n")
-    assert out.getvalue() == b"\x1b[2J\xff\n"
-
-
 class Thing(msgspec.Struct):
     """A struct to show."""
 
@@ -104,32 +95,6 @@ def test_a_result_is_shown_for_people_or_for_programs(monkeypatch: pytest.Monkey
     assert made == []
     lines = "It is there.\nname   a\ncount  3\nnumber  name\n     1  c\n     2  b\n"
     assert capture_output(monkeypatch, act, as_json=False) == (lines, "Look twice.\n")
-
-
-def test_things_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of results is one table, which has a header even without rows, or one JSON document per line."""
-
-    def things() -> Iterator[Thing]:
-        yield from map(Thing, "ab")
-
-    def act() -> None:
-        output.show_each(Thing, things())
-
-    assert capture_output(monkeypatch, act, as_json=False)[0] == "name  count\na         0\nb         0\n"
-    assert capture_output(monkeypatch, act, as_json=True)[0] == '{"name":"a","count":0}\n{"name":"b","count":0}\n'
-    assert capture_output(monkeypatch, lambda: output.show_each(Thing, [], "count"), as_json=False)[0] == "count\n"
-
-    async def later() -> AsyncIterator[Thing]:
-        for thing in things():
-            yield thing
-
-    def act_later() -> None:
-        asyncio.run(output.show_each_async(Thing, later()))
-
-    for as_json in (True, False):
-        assert capture_output(monkeypatch, act_later, as_json=as_json) == capture_output(
-            monkeypatch, act, as_json=as_json
-        )
 
 
 class Oops(Exception):
