@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from queuey.claims.drafts import EntryDraft
 from queuey.claims.entries import Entry, UnknownFormat, decode_entry, encode_entry
+from queuey.claims.order import Waiting
 from queuey.claims.polls import Poll
 from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import MAX_ABOVE, MAX_OUTSTANDING, MAX_SUPERSEDED, ClaimTiming, State
@@ -337,3 +338,14 @@ def test_a_claim_from_the_future_is_renewed_by_the_clock_of_now() -> None:
     assert state.is_live(at(1), TIMING.expiry_limit(NOW))
     assert state.find_ended(TIMING.expiry_limit(NOW), 10) == []
     assert state.find_ended(TIMING.expiry_limit(NOW + 32_000), 10) == [at(1)]
+
+
+def test_what_others_deliver_is_forgotten() -> None:
+    """A process that finds a key busy at each poll does not remember what others delivered of it."""
+    state, waiting = State(), Waiting()
+    for number in range(1, 7):
+        waiting.add(at(number), 1 if number < 6 else 2)
+    for number in range(1, 5):
+        claim(state, number)
+        assert list(waiting.iterate(state)) == [at(later) for later in range(number + 1, 7)]
+    assert (len(waiting), waiting.count(1)) == (2, 1)
