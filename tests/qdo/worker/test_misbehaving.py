@@ -77,7 +77,7 @@ async def test_being_handed_over_costs_no_attempt(workers: Workers, start: Start
     killed = start(queue, "threads", *SHORT, "--attempts", "3")
     await asyncio.to_thread(killed.wait_for, "begun wait")
     killed.process.kill()
-    for _ in range(3):
+    for _ in range(2):
         drained = start(queue, "threads", *SHORT, "--attempts", "3", "--drain", "0.05")
         await asyncio.to_thread(drained.wait_for, "begun wait")
         assert await asyncio.to_thread(drained.end) == ExitCode.UNFINISHED

@@ -227,8 +227,9 @@ async def test_tasks_of_both_kinds_in_one_worker(workers: Workers, jobs: Jobs) -
         gate.set()
 
     await jobs.asend_many([plain.call(), opens.call()])
-    async with workers.serving(worker_of(workers, jobs, threads=1)):
+    async with workers.serving(worker_of(workers, jobs)):
         await wait_until_drained(workers, workers.system.refer_to(jobs.queues[0]))
+    assert len(threads) == 1
     assert threads != ["MainThread"]
 
 

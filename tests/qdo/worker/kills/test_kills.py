@@ -19,8 +19,8 @@ from tests.qdo.worker.claiming.errands import work
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment
 
-JOBS, WORKERS, THREADS = 600, 3, 4
-KILLS = 6
+JOBS, WORKERS, THREADS = 400, 3, 4
+KILLS = 4
 """Min number of kills: one for each part of the jobs."""
 CLAIM_SECONDS = 2
 MAX_REPEATED_JOBS = 100

@@ -15,7 +15,7 @@ from tests.qdo.worker.kills.poison import POISON
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment
 
-COUNT, MAX_DELIVERIES = 100, 3
+COUNT, MAX_DELIVERIES = 100, 2
 MODULE = "tests.qdo.worker.kills.poison"
 WORK = ["qdo", "work", "--claim", "--queue", "jobs", "--claim-ttl", "2", f"{MODULE}:handle"]
 WAYS = {
