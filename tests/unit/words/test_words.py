@@ -5,11 +5,11 @@ import gc
 import itertools
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from http import HTTPMethod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 
@@ -18,6 +18,7 @@ from queuey.settings.table import table, variable_of
 from tests.unit.words import documented
 from tests.unit.words.documented import ROOT, Function, Source, string
 
+Key = tuple[str, str]
 RECORD = Path(__file__).with_name("words.toml")
 MEASURES = (
     *("Max ", "Min ", "Interval ", "Timeout ", "Default ", "Number ", "Ratio ", "Cost ", "Code ", "Version "),
@@ -40,28 +41,6 @@ SHOWN = 20
 """Max uses in a message."""
 
 
-class Use(NamedTuple):
-    path: str
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.text}"
-
-
-class Retired(NamedTuple):
-    """A phrase or a word that leaves the product.
-
-    Attributes:
-        key: Its table and name in the record.
-    """
-
-    key: tuple[str, str]
-    better: str
-    uses: int
-    pattern: str = ""
-
-
 @pytest.fixture(scope="module", autouse=True)
 def trees() -> Iterator[None]:
     """The trees of all files, which the garbage collector would go through again and again; nothing else uses them."""
@@ -76,49 +55,33 @@ def sources() -> list[Source]:
     return list(documented.sources().values())
 
 
-def use(source: Source, line: int, text: str) -> Use:
-    return Use(str(source.path.relative_to(ROOT)), line, text)
-
-
-def format_uses(problem: str, uses: Sequence[Use]) -> str:
-    return "\n".join([f"{len(uses)} {problem}", *map(str, uses)])
-
-
 # Names in docstrings
 
 
 def test_roles_name_what_exists() -> None:
     """A role such as ``:class:`` names something that can be found from where it stands."""
-    wrong = [found for source in sources() for found in find_unresolved(source, ROLE)]
-    assert not wrong, format_uses(
-        "roles name nothing. Write the present name, with its package if it is not imported:", wrong
-    )
+    wrong = [place for source in sources() for _, place in find_unresolved(source, ROLE)]
+    assert not wrong, "\n".join(["Roles name nothing. Write the present name, or with its package:", *wrong])
 
 
 def test_capitals_name_what_exists() -> None:
     """A name in capitals between backticks is a constant, a member, an environment variable or a term of the field."""
-    variables = {variable_of(setting.name) for setting in table()} | OTHER_VARIABLES
-    wrong = [
-        found
-        for source in sources()
-        for found in find_unresolved(source, CAPITALS)
-        if found.text not in TERMS | variables and not any(f'"{found.text}"' in other.text for other in sources())
-    ]
-    assert not wrong, format_uses(
-        "names in capitals are gone. Write the present name; TERMS has terms of the field:", wrong
-    )
+    terms = TERMS | OTHER_VARIABLES | {variable_of(setting.name) for setting in table()}
+    unresolved = [pair for source in sources() for pair in find_unresolved(source, CAPITALS) if pair[0] not in terms]
+    wrong = [place for name, place in unresolved if not any(f'"{name}"' in other.text for other in sources())]
+    assert not wrong, "\n".join(["Names in capitals are gone; TERMS has terms of the field:", *wrong])
 
 
 def test_described_arguments_exist() -> None:
     """A docstring describes only arguments that its function or class has."""
     gone = [
-        use(source, node.lineno, f"{node.name}: {name}")
+        f"{source.at(node.lineno)}: {node.name}: {name}"
         for source in sources()
         for node in ast.walk(source.tree)
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         for name in read_described(node) - arguments(node)
     ]
-    assert not gone, format_uses("docstrings describe arguments that are gone. Write the present name:", gone)
+    assert not gone, "\n".join(["Docstrings describe arguments that are gone. Write the present name:", *gone])
 
 
 def read_described(node: Function | ast.ClassDef) -> set[str]:
@@ -137,11 +100,12 @@ def arguments(node: Function | ast.ClassDef) -> set[str]:
     return {argument.arg for argument in every if argument is not None}
 
 
-def find_unresolved(source: Source, pattern: re.Pattern[str]) -> Iterator[Use]:
+def find_unresolved(source: Source, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """Yields the names in docstrings that stand for nothing, each with its place."""
     for line, text in enumerate(source.text.splitlines(), 1):
         for match in pattern.finditer(text) if "`" in text else ():
             if not source.knows(match["name"], line):
-                yield use(source, line, match["name"])
+                yield match["name"], f"{source.at(line)}: {match['name']}"
 
 
 @pytest.mark.parametrize(
@@ -165,27 +129,24 @@ def test_names_are_looked_up(name: str, exists: bool) -> None:  # noqa: FBT001 -
 
 
 @cache
-def record() -> list[Retired]:
+def record() -> dict[Key, dict[str, Any]]:
+    """Returns the phrases and words that leave the product, by table and name."""
     tables = tomllib.loads(RECORD.read_text())
-    return [
-        Retired((kind, name), line["better"], line["count"], line.get("pattern", ""))
-        for kind, lines in tables.items()
-        for name, line in lines.items()
-    ]
+    return {(kind, name): line for kind, lines in tables.items() for name, line in lines.items()}
 
 
 @cache
-def uses() -> dict[tuple[str, str], list[Use]]:
-    found: dict[tuple[str, str], list[Use]] = {retired.key: [] for retired in record()}
+def uses() -> dict[Key, list[str]]:
+    found: dict[Key, list[str]] = {key: [] for key in record()}
     for source in sources():
         if source.package[:3] != ("queuey", "client", "_sync"):
             for key, line, text in itertools.chain(phrases_of(source), names_of(source)):
                 if key in found:
-                    found[key].append(use(source, line, text))
+                    found[key].append(f"{source.at(line)}: {text}")
     return found
 
 
-def phrases_of(source: Source) -> Iterator[tuple[tuple[str, str], int, str]]:
+def phrases_of(source: Source) -> Iterator[tuple[Key, int, str]]:
     for kind, texts in (("phrases", source.docstrings), ("messages", source.strings)):
         for line, text in texts:
             for key, pattern in patterns(kind):
@@ -194,7 +155,7 @@ def phrases_of(source: Source) -> Iterator[tuple[tuple[str, str], int, str]]:
                     yield key, line + before, text.splitlines()[before].strip()[:80]
 
 
-def names_of(source: Source) -> Iterator[tuple[tuple[str, str], int, str]]:
+def names_of(source: Source) -> Iterator[tuple[Key, int, str]]:
     for line, text in source.docstrings:
         for word in re.findall(r"[A-Za-z]+", CODE.sub("", text)):
             yield ("words", word.lower()), line, word
@@ -207,20 +168,21 @@ def names_of(source: Source) -> Iterator[tuple[tuple[str, str], int, str]]:
 
 
 @cache
-def patterns(kind: str) -> list[tuple[tuple[str, str], re.Pattern[str]]]:
-    chosen = [retired for retired in record() if retired.key[0] == kind]
-    return [(retired.key, re.compile(retired.pattern.replace("{begin}", BEGIN))) for retired in chosen]
+def patterns(kind: str) -> list[tuple[Key, re.Pattern[str]]]:
+    lines = ((key, line) for key, line in record().items() if key[0] == kind)
+    return [(key, re.compile(line["pattern"].replace("{begin}", BEGIN))) for key, line in lines]
 
 
-@pytest.mark.parametrize("retired", record(), ids=lambda retired: ".".join(retired.key))
-def test_retired_words_get_fewer(retired: Retired) -> None:
+@pytest.mark.parametrize("key", record(), ids=".".join)
+def test_retired_words_get_fewer(key: Key) -> None:
     """A phrase or a word that leaves the product is not used more often than recorded; the record is the real count."""
-    found = uses()[retired.key]
-    count, where = len(found), f"[{'.'.join(retired.key)}] in {RECORD.relative_to(ROOT)}"
-    more = f"{where} allows {retired.uses} uses, not {count}. Better: {retired.better}."
-    newest = sorted(found, key=lambda found: (ROOT / found.path).stat().st_mtime, reverse=True)[:SHOWN]
-    assert count <= retired.uses, "\n".join([more, "Uses in the files changed last:", *map(str, newest)])
-    assert count == retired.uses, f"{where} allows more uses than there are: write count = {count}."
+    found, line = uses()[key], record()[key]
+    more = f"[{'.'.join(key)}] in {RECORD.relative_to(ROOT)} allows {line['count']} uses, not {len(found)}."
+    newest = sorted(found, key=lambda place: (ROOT / place.partition(":")[0]).stat().st_mtime, reverse=True)[:SHOWN]
+    assert len(found) <= line["count"], "\n".join(
+        [more, f"Better: {line['better']}. In the files changed last:", *newest]
+    )
+    assert len(found) == line["count"], f"{more} Write the lower count."
 
 
 # Docstrings of constants and overrides
