@@ -95,23 +95,24 @@ def test_bad_nodes_are_reported_and_left(run: Run, curator: CuratorQueue, client
     assert curator.state_nodes() == []
 
 
-IN_AN_HOUR = int(time.time() * 1000) + 3_600_000
-KINDS: dict[str, tuple[dict[str, bytes], list[tuple[object, dict[str, str]]]]] = {
-    "priority": (
-        {PRIORITY.prefix(5): encode([b"five"]), PRIORITY.prefix(-1): encode([b"urgent"])},
-        [("urgent", {PRIORITY_HEADER: "-1"}), ("five", {PRIORITY_HEADER: "5"})],
-    ),
-    "delay": ({DELAY.prefix(IN_AN_HOUR): encode([b"later"]), DELAY.prefix(1): encode([b"now"])}, [("now", {})]),
-    "id": ({IDS.prefix("orders/17"): encode([b"pears"])}, [("pears", {ID_HEADER: "orders_17"})]),
-    "simple": ({SIMPLE.prefix(): b"\xff\x00"}, [(b"\xff\x00", {})]),
-}
-"""For each recipe the nodes of a queue, and the messages with their headers that readers get."""
+def make_kinds() -> dict[str, tuple[dict[str, bytes], list[tuple[object, dict[str, str]]]]]:
+    """Returns for each recipe the nodes of a queue, and the messages with their headers that readers get."""
+    in_an_hour = int(time.time() * 1000) + 3_600_000
+    return {
+        "priority": (
+            {PRIORITY.prefix(5): encode([b"five"]), PRIORITY.prefix(-1): encode([b"urgent"])},
+            [("urgent", {PRIORITY_HEADER: "-1"}), ("five", {PRIORITY_HEADER: "5"})],
+        ),
+        "delay": ({DELAY.prefix(in_an_hour): encode([b"later"]), DELAY.prefix(1): encode([b"now"])}, [("now", {})]),
+        "id": ({IDS.prefix("orders/17"): encode([b"pears"])}, [("pears", {ID_HEADER: "orders_17"})]),
+        "simple": ({SIMPLE.prefix(): b"\xff\x00"}, [(b"\xff\x00", {})]),
+    }
 
 
-@pytest.mark.parametrize("recipe", KINDS)
+@pytest.mark.parametrize("recipe", ["priority", "delay", "id", "simple"])
 def test_each_kind_is_moved(run: Run, curator: CuratorQueue, client: Client, queue: str, recipe: str) -> None:
     """Each kind of queue is moved in its order; priorities and ids become headers, and instants become delays."""
-    nodes, expected = KINDS[recipe]
+    nodes, expected = make_kinds()[recipe]
     for prefix, data in nodes.items():
         curator.put_raw(data, prefix)
     assert run("curator", "drain", curator.path, queue, "--recipe", recipe).code == 0
