@@ -6,7 +6,6 @@ A rule applies to the next matching requests. It is driven by events, never by t
     gate = wire.hold(INSERTS, answered=True)   # requests are sent, their answers wait
     wire.fail(INSERTS)                   # requests are not sent and fail with outcome "none"
     wire.lose(INSERTS)                   # requests are sent, their answers are lost
-    wire.raise_at_begin(INSERTS)         # beginning a request raises an error that no driver should raise
     wire.after_answer(INSERTS, meddle)   # meddle() runs after Cassandra has answered, before the caller hears
 
 Pass the wire where a store makes its driver: ``open_store(url, driver=wire.driver)``. Requests without a rule go to
@@ -91,7 +90,6 @@ class Rule:
         after: Holds the answers.
         sent: Whether requests are sent.
         error: Replaces the answer.
-        raises_at_begin: The call that begins the request raises; nothing else of the rule applies.
         then: Called when the request is answered, or would be sent, before its caller gets the end.
     """
 
@@ -101,7 +99,6 @@ class Rule:
     after: Gate | None = None
     sent: bool = True
     error: StoreUnavailable | None = None
-    raises_at_begin: bool = False
     then: Callable[[], object] | None = None
 
     def apply(self, ask: Callable[[], Answer], tell: Done) -> None:
@@ -185,9 +182,6 @@ class Wire:
         """Sends matching requests and replaces their answers by InDoubt; calls ``then`` before the caller gets it."""
         self._add(Rule(_make_matcher(which), times, error=InDoubt("the answer was lost"), then=then))
 
-    def raise_at_begin(self, which: Which, times: float = 1) -> None:
-        self._add(Rule(_make_matcher(which), times, raises_at_begin=True))
-
     def after_answer(self, which: Which, then: Callable[[], object], times: float = 1) -> None:
         """Calls ``then`` when a matching request is answered, before its caller gets the answer."""
         self._add(Rule(_make_matcher(which), times, then=then))
@@ -211,8 +205,6 @@ class Wire:
         rule = self._take(statement)
         if rule is None:
             send(done)
-        elif rule.raises_at_begin:
-            raise RuntimeError("broken")
         else:
             threading.Thread(target=rule.apply, args=(lambda: _await_answer(send), done), daemon=True).start()
 

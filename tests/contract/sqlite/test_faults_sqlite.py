@@ -322,8 +322,9 @@ def fuse() -> Iterator[FailingStatements]:
 class TestBroken:
     """Tests of statements that fail at any point of a call."""
 
-    @pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
-    @pytest.mark.parametrize("call", sorted(CALLS))
+    @pytest.mark.parametrize(
+        ("call", "lasting"), [*((call, False) for call in sorted(CALLS)), *((call, True) for call in sorted(WRITES))]
+    )
     def test_every_statement(self, fuse: FailingStatements, tmp_path: Path, call: str, *, lasting: bool) -> None:
         """If any statement of a call fails, the error is the store's, all or nothing is done, and it recovers."""
         made = prepare(tmp_path / "data", SHORT_TIMEOUTS)

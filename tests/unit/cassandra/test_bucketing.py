@@ -81,13 +81,6 @@ def test_own_places_cover_a_range_without_gaps(lower: int, seconds: int, kind: i
     assert all(time_bucket.width_index == HOME_WIDTH and time_bucket.ttl_class == kind for time_bucket in buckets)
 
 
-@given(times, kinds)
-def test_what_can_be_alive_lies_in_two_own_places(now: int, kind: int) -> None:
-    """Within the reach of a class there are at most two buckets of its level 0."""
-    lower = max(0, now - bucketing.width(kind, HOME_WIDTH))
-    assert 1 <= len(bucketing.home_buckets(kind, lower, now + 1)) <= 2
-
-
 @given(st.integers(ids.EPOCH_TICKS, ids.seconds_to_ticks(2_140_000_000.0)))
 def test_nothing_outlives_what_cassandra_can_count(now: int) -> None:
     """The longest TTL ends before 2038-01-19 03:14:06, the last end that Cassandra's columns can hold."""

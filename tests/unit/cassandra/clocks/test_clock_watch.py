@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.clocks.clock_check import ClockCheck
-from queuey.storage.cassandra.clocks.clock_watch import MAX_ATTEMPTS, ClockWatch, decode_time
+from queuey.storage.cassandra.clocks.clock_watch import MAX_ATTEMPTS, ClockWatch
 from queuey.storage.cassandra.clocks.timing_in_force import TimingInForce
 from queuey.storage.cassandra.driver import Encoded, Request
 from queuey.storage.cassandra.options import CassandraOptions
@@ -156,13 +154,6 @@ def test_an_answer_that_comes_after_a_check_began_is_not_served_by_it(watched: W
 
 def _tell(told: list[Any], number: int, error: StoreUnavailable | None) -> None:
     told.append((number, error))
-
-
-def test_the_time_is_read_from_the_bytes_of_the_answer() -> None:
-    """The time is read from an answer without column descriptions: kind, flags, two numbers, a UUID with its length."""
-    now = ids.EPOCH_TICKS + 7
-    first, middle, last = now & 0xFFFFFFFF, now >> 32 & 0xFFFF, now >> 48 | 0x1000
-    assert decode_time(struct.pack(">iiiiiIHH8x", 2, 4, 1, 1, 16, first, middle, last)) == [(now,)]
 
 
 def test_a_write_is_confirmed_by_a_round_that_began_later(watched: Watched) -> None:

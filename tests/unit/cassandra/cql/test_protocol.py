@@ -29,14 +29,6 @@ FRAMES = [(0, 0, READY, b""), (32767, 0, protocol.RESULT, protocol.VOID), (-1, 8
 BYTES = b"".join(answer(stream, body, opcode, flags=flags) for stream, flags, opcode, body in FRAMES)
 
 
-@pytest.mark.parametrize("size", range(1, 12))
-def test_frames_in_pieces_of_every_size(size: int) -> None:
-    """Answers that arrive byte by byte, or a few bytes at a time, are complete."""
-    reader = FrameReader()
-    pieces = [BYTES[at : at + size] for at in range(0, len(BYTES), size)]
-    assert [frame for piece in pieces for frame in reader.feed(piece)] == FRAMES
-
-
 def test_frames_cut_at_any_two_places() -> None:
     """Wherever the network cuts the bytes, the frames are the same, each as soon as it is complete."""
     ends = [sum(9 + len(frame[3]) for frame in FRAMES[: count + 1]) for count in range(len(FRAMES))]
