@@ -112,17 +112,6 @@ async def test_what_is_not_allowed_is_told(setup: MemberSetup, call: str) -> Non
 # Leaving.
 
 
-async def test_a_member_is_started_once_and_may_be_stopped_before(setup: MemberSetup) -> None:
-    """A second start is an error, and so is one after the end."""
-    group = setup.make()
-    await group.start()
-    with pytest.raises(RuntimeError, match="once"):
-        await group.start()
-    never = setup.make()
-    await never.stop()
-    assert never.state == "left"
-
-
 @pytest.mark.parametrize(("call", "ends"), [("open", "stop"), ("join", "stop"), ("join", "cancel")])
 async def test_stopping_during_the_start(setup: MemberSetup, call: str, ends: str) -> None:
     """A stop during the start fails the start; a session that comes too late is ended."""

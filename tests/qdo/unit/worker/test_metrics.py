@@ -55,8 +55,10 @@ def test_tasks_of_a_run_are_counted_apart() -> None:
 
 def test_names_of_tasks_are_bounded() -> None:
     """The number of task names in metrics is bounded, even if a program creates tasks while it runs."""
-    metrics = WorkerMetrics(None)
+    registry = CollectorRegistry()
+    metrics = WorkerMetrics(registry)
     for number in range(2 * MAX_TASK_LABELS):
         metrics.count("failed", "q", f"task {number}")
-    assert len(metrics._counts["failed"]) == MAX_TASK_LABELS + 1
-    assert metrics._counts["failed"]["q", OTHER_TASKS] == MAX_TASK_LABELS
+    lines = [line for line in generate_latest(registry).decode().splitlines() if "failed_total{" in line]
+    assert len(lines) == MAX_TASK_LABELS + 1
+    assert f'qdo_messages_failed_total{{queue="q",task="{OTHER_TASKS}"}} {MAX_TASK_LABELS}.0' in lines
